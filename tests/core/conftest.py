@@ -1,4 +1,4 @@
-"""What tests of the core share: a desk at which nothing may be left unclaimed."""
+"""Fixtures for tests of the core: a desk on which every fact and effect must be claimed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.desk import Desk
 
 @pytest.fixture
 def desk_of() -> Iterator[Callable[..., Desk]]:
-    """Makes desks; when the test is over, everything on them has to be claimed."""
+    """Make desks; after the test, everything on them must have been claimed."""
     desks: list[Desk] = []
 
     def make(*nodes: Any, **changed: Any) -> Desk:

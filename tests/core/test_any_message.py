@@ -1,8 +1,8 @@
-"""Any message with anything in it: nobody can make the core raise, or leave a number in its state that is none.
+"""Any message with any content: the core never raises, and never keeps a NaN or an infinity in its state.
 
 The figures are those that a wire can carry: NaN, infinities, subnormal numbers, integers beyond 64 bits, texts with
-control characters or of 100,000 characters; most of them just inside their limits, since these are taken. Rounds are
-planned with what got in, and the policies are asked about it. HYPOTHESIS_PROFILE=explore looks further.
+control characters or of 100,000 characters; most of them just inside their limits, so that the core accepts them.
+Rounds are planned with what it accepted, and the policies solve it. HYPOTHESIS_PROFILE=explore searches further.
 """
 
 from __future__ import annotations
@@ -46,35 +46,36 @@ from tests.support.desk import PAIRS, RATES, job, node
 
 EXAMPLES = limits.default.max_examples // 2  # type: ignore[union-attr]
 LOOKING = limits(suppress_health_check=list(HealthCheck), max_examples=EXAMPLES)
-SOLVE_S = 1.0  # what a policy may take for a handful of jobs
+# How long a policy may take for a handful of jobs.
+SOLVE_S = 1.0
 
 
-class Told:
-    """A core that runs a few jobs, and is then told anything."""
+class BusyCore:
+    """A core that runs a few jobs, and receives anything."""
 
     def __init__(self, policy: str = "las") -> None:
         self.core = Core()
         self.now_s = 0.0
         self.question: Solve | None = None
-        self.tell(Configure(settings=Settings(policy=policy)))
-        self.tell(GiveRates(solo=RATES, pairs=PAIRS))
-        self.tell(SetPrices(price_per_gpu_hour={"v100": 1.0}))
-        for one in (node("n1", cpus=8.0, memory_gb=64.0), node("n2"), node("k1", 1, "k80")):
-            self.tell(NodeHello(spec=one))
-        self.tell(SubmitJobs(specs=(job(), job(gpus=2), job(job_type="lm"), job(array=(0, 1)))))
+        self.handle(Configure(settings=Settings(policy=policy)))
+        self.handle(GiveRates(solo=RATES, pairs=PAIRS))
+        self.handle(SetPrices(price_per_gpu_hour={"v100": 1.0}))
+        for spec in (node("n1", cpus=8.0, memory_gb=64.0), node("n2"), node("k1", 1, "k80")):
+            self.handle(NodeHello(spec=spec))
+        self.handle(SubmitJobs(specs=(job(), job(gpus=2), job(job_type="lm"), job(array=(0, 1)))))
         self.round()
 
     @property
     def state(self) -> SchedulerState:
-        """What it knows."""
+        """The state of the core."""
         return self.core.state
 
-    def tell(self, *messages: Message) -> None:
-        """It bears it, and what comes of it can be written down."""
-        self.take(self.core.handle_all(self.now_s, messages))
+    def handle(self, *messages: Message) -> None:
+        """Handle the messages without an exception, and with an outcome that can be journaled."""
+        self.check_outcome(self.core.handle_all(self.now_s, messages))
 
-    def take(self, outcome: Any) -> None:
-        """All numbers of an outcome are numbers."""
+    def check_outcome(self, outcome: Any) -> None:
+        """Every number of the outcome is finite, and the state is sound."""
         check(self.state)
         encode_facts(outcome.facts)
         for effect in outcome.effects:
@@ -84,104 +85,105 @@ class Told:
                 assert math.isfinite(effect.at_s)
 
     def round(self, solves: bool = True) -> None:
-        """A boundary: the solver is asked and answers, the round is planned, and what was sent starts."""
+        """Play a boundary: the solver is asked and answers, the round is planned, and every sent lease starts."""
         state = self.state
         self.now_s = max(self.now_s, state.round.ends_s)
-        self.tell(Woke(what="tick"))
+        self.handle(Woke(what="tick"))
         if solves and self.question is not None:
-            self.tell(answer(self.question, SOLVE_S))
+            self.handle(answer(self.question, SOLVE_S))
         self.now_s += 1.0
-        for what in ("plan", "fill", "review", "lapse"):
-            self.tell(Woke(what=what))
+        for timer in ("plan", "fill", "review", "lapse"):
+            self.handle(Woke(what=timer))
         for name, known in list(state.nodes.items()):
             started = tuple(holding.lease.id for holding in state.on_node(name))
-            self.tell(NodeReport(node=name, generation=known.generation, started=started))
+            self.handle(NodeReport(node=name, generation=known.generation, started=started))
 
-    def look(self) -> None:
-        """Numbers are numbers, a snapshot of it all is the same again, and every job can be explained."""
-        data = SchedulerState.restore(self.state.snapshot()).snapshot()  # with whole floats as floats
-        assert list(odd(msgspec.msgpack.decode(data))) == []
+    def check_state(self) -> None:
+        """Every number is finite, a restored snapshot gives the same snapshot, and every job can be explained."""
+        # Restored once, so that whole numbers are floats where the type says so.
+        data = SchedulerState.restore(self.state.snapshot()).snapshot()
+        assert list(nonfinite(msgspec.msgpack.decode(data))) == []
         assert SchedulerState.restore(data).snapshot() == data
         for name in self.state.jobs:
             explain(self.state, name)
 
 
-def odd(value: Any, path: str = "") -> Iterator[str]:
-    """The places of numbers that are not finite."""
+def nonfinite(value: Any, path: str = "") -> Iterator[str]:
+    """Find the numbers that are not finite, with their places."""
     if isinstance(value, float) and not math.isfinite(value):
         yield f"{path} is {value}"
     elif isinstance(value, dict):
         for key, part in value.items():
-            yield from odd(part, f"{path}.{key}")
+            yield from nonfinite(part, f"{path}.{key}")
     elif isinstance(value, list):
         for at, part in enumerate(value):
-            yield from odd(part, f"{path}[{at}]")
+            yield from nonfinite(part, f"{path}[{at}]")
 
 
 @LOOKING
 @given(st.lists(MESSAGES | st.just(None), max_size=12))
 def test_any_message_is_borne(messages: list[Message | None]) -> None:
-    """Whatever is said by whomever: no exception, and rounds go on with what was taken."""
-    told = Told()
+    """No message, from whatever sender, raises an exception; rounds go on with what was accepted."""
+    busy = BusyCore()
     for message in messages:
         if message is None:
-            told.round(solves=False)
+            busy.round(solves=False)
         else:
-            told.now_s += 1.0
-            told.tell(message)
-    told.round(solves=False)
-    told.look()
+            busy.now_s += 1.0
+            busy.handle(message)
+    busy.round(solves=False)
+    busy.check_state()
 
 
 @LOOKING
 @given(st.sampled_from(POLICIES), st.lists(MESSAGES | st.just(None), max_size=8))
-def test_the_policies_are_asked_about_what_got_in(policy: str, messages: list[Message | None]) -> None:
-    """What the core takes is a problem that a policy can be asked about, and its answer can be adopted."""
-    told = Told(policy)
+def test_policies_solve_whatever_the_core_accepted(policy: str, messages: list[Message | None]) -> None:
+    """What the core accepts is a problem that a policy can solve, and the answer can be adopted."""
+    busy = BusyCore(policy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for message in messages:
             if message is None:
-                told.round()
+                busy.round()
             else:
-                told.tell(message)
-        told.round()
-    told.round()
-    told.look()
+                busy.handle(message)
+        busy.round()
+    busy.round()
+    busy.check_state()
 
 
 @LOOKING
 @given(st.data())
 def test_any_answer_is_borne(data: st.DataObject) -> None:
-    """A solver that has gone mad costs an allocation, and nothing else."""
-    told = Told()
+    """A solver that returns nonsense costs an allocation, and nothing else."""
+    busy = BusyCore()
     for _ in range(3):
-        told.tell(SubmitJobs(specs=(job(),)))
-        told.now_s = max(told.now_s, told.state.round.ends_s)
-        told.tell(Woke(what="tick"))
-        told.tell(data.draw(shares(told.state.asked.number)))
-        told.round(solves=False)
-    told.look()
+        busy.handle(SubmitJobs(specs=(job(),)))
+        busy.now_s = max(busy.now_s, busy.state.round.ends_s)
+        busy.handle(Woke(what="tick"))
+        busy.handle(data.draw(shares(busy.state.asked.number)))
+        busy.round(solves=False)
+    busy.check_state()
 
 
 @LOOKING
 @given(st.sampled_from(POLICIES), st.lists(jobs(), min_size=1, max_size=4))
 def test_an_old_journal_may_hold_anything(policy: str, specs: list[Any]) -> None:
-    """Jobs that an older release took, whatever their figures, are read back, planned with and can be cancelled."""
-    told = Told(policy)
+    """Jobs that an older release accepted, whatever their figures, are restored, planned with and explained."""
+    busy = BusyCore(policy)
     for spec in filter(legacy, specs):
-        apply(told.state, told.now_s, JobSubmitted(job=str(told.state.next_job), spec=spec))
+        apply(busy.state, busy.now_s, JobSubmitted(job=str(busy.state.next_job), spec=spec))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         for _ in range(3):
-            told.round()
-    check(told.state)
-    for name in told.state.jobs:
-        explain(told.state, name)
+            busy.round()
+    check(busy.state)
+    for name in busy.state.jobs:
+        explain(busy.state, name)
 
 
 def legacy(spec: JobSpec) -> bool:
-    """Whether an older release may have taken it: figures were to be finite, and no gang wider than a million."""
+    """Whether an older release may have accepted it: finite figures, and no gang wider than a million."""
     figures = [value for name in (*FIGURES, *WIDTHS) if (value := getattr(spec, name)) is not None]
     if not all(0 <= value < math.inf for value in (*figures, *spec.rates.values())):
         return False

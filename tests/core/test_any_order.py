@@ -1,8 +1,8 @@
-"""Any messages in any order, sensible or not: the core alone, with nobody behind it who keeps to any rule.
+"""Any messages in any order, sensible or not: the core alone, with senders that keep to no rule.
 
-Nodes that forget, lie about leases of others, report twice, late and backwards; a solver that answers late, twice,
-wrongly or never; timers that ring whenever they like. After every message the invariants hold, what has ended
-stays as it is, and at the end the records lead to the same state. HYPOTHESIS_PROFILE=explore looks further.
+Nodes forget leases, claim those of other nodes, report twice, late and backwards; the solver answers late, twice,
+wrongly or never; timers ring at any time. After every message the invariants hold and ended jobs have not changed;
+at the end the records lead to the same state. HYPOTHESIS_PROFILE=explore searches further.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ NUMBERS = st.integers(0, 30)
 
 
 class AnyOrder(RuleBasedStateMachine):
-    """A core, told anything."""
+    """A core that receives anything in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,22 +53,22 @@ class AnyOrder(RuleBasedStateMachine):
         self.now_s = 0.0
         self.records: Records = []
         self.questions: list[Solve] = []
-        self.said: list[Message] = []
+        self.messages: list[Message] = []
         self.sent: dict[str, tuple[int, int]] = {}
         self.timers: dict[str, float] = {}
 
     @property
     def state(self) -> SchedulerState:
-        """What it knows."""
+        """The state of the core."""
         return self.core.state
 
-    def tell(self, message: Message) -> None:
-        """It is told this, now."""
-        self.said.append(message)
-        self.see(self.core.handle(self.now_s, message))
+    def handle(self, message: Message) -> None:
+        """Handle the message now, and remember it for `again`."""
+        self.messages.append(message)
+        self.check_outcome(self.core.handle(self.now_s, message))
 
-    def see(self, outcome: Any) -> None:
-        """What comes of it can be written down, and sets of leases only become newer."""
+    def check_outcome(self, outcome: Any) -> None:
+        """The facts can be journaled, and sets of leases only become newer."""
         encode_facts(outcome.facts)
         self.records.append((outcome.now_s, list(outcome.facts)))
         for effect in outcome.effects:
@@ -91,18 +91,18 @@ class AnyOrder(RuleBasedStateMachine):
         jobs=st.lists(st.tuples(st.sampled_from(("cnn", "lm")), st.integers(1, 3)), min_size=3, max_size=6),
     )
     def open(self, policy: str, fill: bool, jobs: list[tuple[str, int]]) -> None:
-        """Settings, rates, nodes, and jobs that run."""
+        """Configure the core; give it rates and nodes; run a few jobs."""
         settings = Settings(policy=policy, fill_mid_round=fill, solve_lead_s=20.0, restart_cost_s=0.0)
-        self.tell(Configure(settings=settings))
-        self.tell(GiveRates(solo=RATES, pairs=PAIRS))
-        self.tell(SetPrices(price_per_gpu_hour={"v100": 1.0}))
+        self.handle(Configure(settings=settings))
+        self.handle(GiveRates(solo=RATES, pairs=PAIRS))
+        self.handle(SetPrices(price_per_gpu_hour={"v100": 1.0}))
         for name in NODES:
             self.hello(name, [], True, 2)
         for kind, gpus in jobs:
             self.submit(kind, gpus, 5000.0, {}, "")
         self.goes_on(2)
 
-    # --------------------------------------------------------------------------------------------------- people
+    # ---------------------------------------------------------------------------------------------------- users
 
     @rule(
         kind=st.sampled_from(("cnn", "lm", "new")),
@@ -128,27 +128,27 @@ class AnyOrder(RuleBasedStateMachine):
         key=st.sampled_from(("", "", "a")),
     )
     def submit(self, kind: str, gpus: int, steps: float | None, more: dict[str, Any], key: str) -> None:
-        """A job of some sort."""
+        """Submit a job of some sort."""
         spec = JobSpec(job_type=kind, gpus=gpus, steps=steps, **more)
-        self.tell(SubmitJobs(call="c", specs=(spec,), key=key))
+        self.handle(SubmitJobs(call="c", specs=(spec,), key=key))
 
     @rule(job=st.integers(1, 8), action=st.sampled_from(("cancel", "hold", "release", "requeue")))
     def command(self, job: int, action: Any) -> None:
-        """Somebody wants something done to a job."""
-        self.tell(JobCommand(call="c", job=str(job), action=action))
+        """A user sends a command for a job."""
+        self.handle(JobCommand(call="c", job=str(job), action=action))
 
     @rule(some=st.sets(NUMBERS, max_size=8), everything=st.booleans())
     def forget(self, some: set[int], everything: bool) -> None:
-        """Jobs and keys that have been kept for long enough; some are alive, some are unknown."""
+        """Ask the core to forget jobs and keys; some of the jobs are alive, some are unknown."""
         jobs = list(self.state.jobs) if everything else [str(number) for number in sorted(some)]
         alive = set(self.state.active)
-        self.tell(Forget(jobs=tuple(jobs), keys=("a", "never used", "a")))
-        assert alive == set(self.state.active), "only what has ended is forgotten"
+        self.handle(Forget(jobs=tuple(jobs), keys=("a", "never used", "a")))
+        assert alive == set(self.state.active), "only ended jobs are forgotten"
 
     @rule(name=st.sampled_from(NODES), action=st.sampled_from(("drain", "resume", "resume", "remove")))
     def operate(self, name: str, action: Any) -> None:
-        """Somebody wants something done to a node."""
-        self.tell(NodeCommand(call="c", node=name, action=action))
+        """An operator sends a command for a node."""
+        self.handle(NodeCommand(call="c", node=name, action=action))
 
     # ---------------------------------------------------------------------------------------------------- nodes
 
@@ -159,33 +159,34 @@ class AnyOrder(RuleBasedStateMachine):
         gpus=st.integers(1, 2),
     )
     def hello(self, name: str, lost: list[int], runs: bool, gpus: int) -> None:
-        """A node is there; it may have lost some of its leases, or some of its GPUs."""
-        mine = self.state.on_node(name) if name in self.state.nodes else []
-        held = [h.lease.id for h in mine if int(h.lease.id) not in lost]
+        """A node says hello; it may have lost some of its leases, or some of its GPUs."""
+        holdings = self.state.on_node(name) if name in self.state.nodes else []
+        held = [h.lease.id for h in holdings if int(h.lease.id) not in lost]
         spec = node(name, gpus, "k80" if name == "k1" else "v100")
-        said = tuple(HeldLease(lease=lease, steps=1.0, ran_s=float(runs)) for lease in held)
-        self.tell(NodeHello(spec=spec, held=said))
+        held_leases = tuple(HeldLease(lease=lease, steps=1.0, ran_s=float(runs)) for lease in held)
+        self.handle(NodeHello(spec=spec, held=held_leases))
 
     @rule(name=st.sampled_from(NODES), back=st.booleans())
     def silence(self, name: str, back: bool) -> None:
-        """The link is gone; perhaps it is back before anything else happens but one command."""
-        self.tell(NodeSilent(node=name))
+        """The link is lost; it may be back after a single command."""
+        self.handle(NodeSilent(node=name))
         if back:
-            self.command(1 + len(self.said) % 4, ("cancel", "hold", "requeue", "release")[len(self.said) % 4])
+            actions = ("cancel", "hold", "requeue", "release")
+            self.command(1 + len(self.messages) % 4, actions[len(self.messages) % 4])
             self.hello(name, [], True, 2)
 
     @rule()
     def starts(self) -> None:
-        """Whatever was sent runs."""
+        """Every lease that was sent starts."""
         for name, known in list(self.state.nodes.items()):
             leases = tuple(h.lease.id for h in self.state.on_node(name))
-            self.tell(NodeReport(node=name, generation=known.generation, started=leases))
+            self.handle(NodeReport(node=name, generation=known.generation, started=leases))
 
     @rule(number=NUMBERS, steps=FIGURES, saved=FIGURES, stepping_s=FIGURES, name=st.sampled_from(NODES))
     def progress(self, number: int, steps: float, saved: float, stepping_s: float, name: str) -> None:
-        """Some lease is so far, says some node."""
-        said = (Progress(self.some_lease(number), steps, saved, stepping_s),)
-        self.tell(NodeReport(node=name, generation=number, progress=said))
+        """A node reports some progress for some lease."""
+        progress = (Progress(self.some_lease(number), steps, saved, stepping_s),)
+        self.handle(NodeReport(node=name, generation=number, progress=progress))
 
     @rule(
         number=NUMBERS,
@@ -194,24 +195,24 @@ class AnyOrder(RuleBasedStateMachine):
         everywhere=st.booleans(),
     )
     def exits(self, number: int, outcome: Any, figures: tuple[float, ...], everywhere: bool) -> None:
-        """The processes of some lease are gone, on one node or on all of them."""
+        """The processes of a lease are gone, on one node or on all of them."""
         end = Exit(self.some_lease(number), outcome, *figures)
         for name in NODES if everywhere else (NODES[number % 3],):
-            self.tell(NodeReport(node=name, generation=number, exits=(end, end)))
+            self.handle(NodeReport(node=name, generation=number, exits=(end, end)))
 
-    @precondition(lambda self: len(self.said) % 7 == 0)
+    @precondition(lambda self: len(self.messages) % 7 == 0)
     @rule(name=st.sampled_from(NODES), gpu=st.integers(0, 2))
     def breaks(self, name: str, gpu: int) -> None:
-        """A GPU is broken, or none."""
-        self.tell(NodeReport(node=name, generation=0, broken_gpus=(gpu,)))
+        """A node reports a broken GPU, which may not exist."""
+        self.handle(NodeReport(node=name, generation=0, broken_gpus=(gpu,)))
 
     @rule(name=st.sampled_from(NODES), gpus=st.sets(st.integers(0, 4)))
     def gpus_are_withheld(self, name: str, gpus: set[int]) -> None:
-        """An ended job may have left processes on these, or on none."""
-        self.tell(NodeReport(node=name, generation=0, withheld_gpus=tuple(gpus)))
+        """A node withholds these GPUs because an ended job may have left processes on them; perhaps none."""
+        self.handle(NodeReport(node=name, generation=0, withheld_gpus=tuple(gpus)))
 
     def some_lease(self, number: int) -> str:
-        """One that is there if possible; otherwise one that was, or will be."""
+        """A current lease if there is one; otherwise a past or future one."""
         leases = sorted(self.state.leases, key=int)
         return leases[number % len(leases)] if leases and number % 5 else str(number)
 
@@ -220,77 +221,77 @@ class AnyOrder(RuleBasedStateMachine):
     @precondition(lambda self: self.questions)
     @rule(which=NUMBERS, failed=st.sampled_from(("", "", "it ran out of time")), keep=st.booleans())
     def solved(self, which: int, failed: str, keep: bool) -> None:
-        """An answer to some question, new or old; it may come again."""
+        """The solver answers a question, new or old; the answer may come again."""
         question = self.questions[which % len(self.questions)]
         if not keep:
             self.questions.remove(question)
-        asked = Solve(question.number, "fifo", question.problem) if failed else question
-        given = answer(asked)
-        self.tell(
-            given
+        question_for_fifo = Solve(question.number, "fifo", question.problem) if failed else question
+        reply = answer(question_for_fifo)
+        self.handle(
+            reply
             if not failed
-            else type(given)(number=given.number, policy="fifo", shares=given.shares, failed=failed)
+            else type(reply)(number=reply.number, policy="fifo", shares=reply.shares, failed=failed)
         )
 
     @rule(steps=st.integers(1, 4))
     def time(self, steps: int) -> None:
-        """Timers ring, and questions are answered, as they should."""
+        """Timers ring in order, and questions are answered."""
         for _ in range(steps):
             if self.questions:
-                self.tell(answer(self.questions.pop()))
+                self.handle(answer(self.questions.pop()))
             if not self.timers:
                 return
-            what = min(self.timers, key=lambda name: (self.timers[name], name))
-            self.now_s = max(self.now_s, self.timers.pop(what))
-            self.tell(Woke(what=what))
+            timer = min(self.timers, key=lambda name: (self.timers[name], name))
+            self.now_s = max(self.now_s, self.timers.pop(timer))
+            self.handle(Woke(what=timer))
 
     @rule(steps=st.integers(1, 3))
     def goes_on(self, steps: int) -> None:
-        """All is as it should be for a while: timers ring, answers come, and what is sent starts."""
+        """For a while everything works: timers ring, answers come, and every sent lease starts."""
         for _ in range(steps):
             self.time(4)
             self.starts()
 
     @rule(
-        what=st.sampled_from(("tick", "plan", "fill", "review", "lapse")),
+        timer=st.sampled_from(("tick", "plan", "fill", "review", "lapse")),
         after_s=st.sampled_from((0.0, 0.0, 5.0, 400.0)),
     )
-    def woke(self, what: str, after_s: float) -> None:
-        """A timer that nobody set, or a late one."""
+    def woke(self, timer: str, after_s: float) -> None:
+        """A timer rings that was never set, or rings late."""
         self.now_s += after_s
-        self.tell(Woke(what=what))
+        self.handle(Woke(what=timer))
 
-    @precondition(lambda self: self.said)
+    @precondition(lambda self: self.messages)
     @rule(which=st.integers(0, 200))
     def again(self, which: int) -> None:
-        """Something that was said before is said once more."""
-        self.tell(self.said[-1 - which % len(self.said)])
+        """An earlier message is sent again."""
+        self.handle(self.messages[-1 - which % len(self.messages)])
 
-    @precondition(lambda self: len(self.said) % 5 == 0)
+    @precondition(lambda self: len(self.messages) % 5 == 0)
     @rule()
     def restart(self) -> None:
-        """Another process takes over, from a snapshot; the answer that was on its way is lost."""
+        """Another process takes over from a snapshot; answers that were on their way are lost."""
         ended = self.core.ended
         self.core = WatchedCore(SchedulerState.restore(self.state.snapshot()))
         self.core.ended = ended
         self.questions.clear()
         self.timers.clear()
-        self.see(self.core.take_over(self.now_s))
+        self.check_outcome(self.core.take_over(self.now_s))
 
     @invariant()
     def steps_are_kept(self) -> None:
-        """What is saved is never more than what is done, and nobody has done more than there was."""
+        """No job has saved more steps than it has done."""
         for job in self.state.jobs.values():
             assert job.steps_saved <= job.steps_done
 
     def teardown(self) -> None:
         """The records lead to this state, and so does its snapshot."""
-        mine = SchedulerState.restore(self.state.snapshot())
-        theirs = SchedulerState.restore(replayed(self.records).snapshot())
-        assert mine.snapshot() == theirs.snapshot()
+        restored = SchedulerState.restore(self.state.snapshot())
+        from_records = SchedulerState.restore(replayed(self.records).snapshot())
+        assert restored.snapshot() == from_records.snapshot()
 
 
 class TestAnyOrder(AnyOrder.TestCase):  # type: ignore[misc,name-defined]
-    """Many of them, each of many steps."""
+    """Many random sequences, each of many steps."""
 
     settings = limits(max_examples=150, stateful_step_count=40)

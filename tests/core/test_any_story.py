@@ -1,8 +1,8 @@
-"""Whatever happens in whatever order: the promises of the core, through the whole of it, in stories from seeds.
+"""The promises of the core, tested through the whole scheduler in random stories, each drawn from a seed.
 
-A story is a cluster with a bad network, dying machines, a solver in trouble, people with commands, forged reports,
-and a scheduler that is killed twice. Each is checked after every message and at every instant (core_world.py).
-STORIES=500 pytest tests/core/test_any_story.py tells more of them; a red one has its seed in its name.
+A story is a cluster with a bad network, dying machines, a failing solver, users with commands, forged reports,
+and a scheduler that is killed twice. It is checked after every message and at every instant (core_world.py).
+STORIES=500 pytest tests/core/test_any_story.py plays more of them; the name of a failed test holds its seed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ STORIES = int(os.environ.get("STORIES", "16"))
 LONG_S = 200_000.0
 
 
-def told(state: SchedulerState) -> bytes:
-    """All of a state, with whole numbers as reading them makes them."""
+def snapshot_of(state: SchedulerState) -> bytes:
+    """The snapshot of a state, with whole numbers in the form that reading gives them."""
     return SchedulerState.restore(state.snapshot()).snapshot()
 
 
@@ -51,7 +51,7 @@ def steady() -> Stage:
 
 @pytest.mark.parametrize("seed", range(STORIES))
 def test_every_story_ends_well(seed: int) -> None:
-    """P3, P4, P5, P10: nothing breaks on the way, and when the trouble is over every job comes to its end."""
+    """P3, P4, P5, P10: no invariant breaks on the way, and after the trouble every job comes to its end."""
     story = Chaos(seed)
     stage = story.stage
     for at_s in sorted(story.luck.uniform(0, HORIZON_S) for _ in range(2)):
@@ -62,7 +62,7 @@ def test_every_story_ends_well(seed: int) -> None:
     assert {job.id: job.why for job in stage.state.active.values()} == {}
     assert stage.state.leases == {}
     assert max(stage.completions().values(), default=1) == 1
-    assert told(replayed(stage.journal.records)) == told(stage.state)
+    assert snapshot_of(replayed(stage.journal.records)) == snapshot_of(stage.state)
 
 
 @pytest.mark.parametrize("seed", range(1000, 1000 + STORIES // 4))
@@ -73,23 +73,23 @@ def test_a_journal_cut_anywhere_is_a_place_to_start_from(seed: int) -> None:
     records = story.stage.journal.records
     state, restored = SchedulerState(), SchedulerState()
     for at, (now_s, facts) in enumerate(records):
-        for one in (state, restored):
+        for target in (state, restored):
             for fact in decode_facts(encode_facts(facts)):
-                apply(one, now_s, fact)
+                apply(target, now_s, fact)
         check(state)
         if at % 7 == 0:
             restored = SchedulerState.restore(restored.snapshot())
-            assert restored.snapshot() == told(state)
+            assert restored.snapshot() == snapshot_of(state)
             heir = Core(SchedulerState.restore(state.snapshot()))
             outcome = heir.take_over(now_s)
             check(heir.state)
             assert {type(effect).__name__ for effect in outcome.effects} >= {"WakeAt"}
-    assert told(restored) == told(state) == told(story.stage.state)
+    assert snapshot_of(restored) == snapshot_of(state) == snapshot_of(story.stage.state)
 
 
 @pytest.mark.parametrize("seed", range(2000, 2000 + STORIES // 4))
-def test_what_is_remembered_beside_the_state_decides_nothing(seed: int) -> None:
-    """A scheduler that forgets all it worked out, and goes on from a snapshot, writes the same records."""
+def test_caches_beside_the_state_decide_nothing(seed: int) -> None:
+    """A scheduler that drops all its caches, and goes on from a snapshot, writes the same records."""
     usual, forgetful = Chaos(seed), Chaos(seed)
     usual.stage.until(HORIZON_S)
     stage = forgetful.stage
@@ -104,7 +104,7 @@ def test_what_is_remembered_beside_the_state_decides_nothing(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3000, 3000 + STORIES // 4))
-def test_what_is_forgotten_decides_nothing(seed: int) -> None:
+def test_forgetting_ended_jobs_decides_nothing(seed: int) -> None:
     """P14: a scheduler that keeps forgetting ended jobs, and is killed, decides as one that keeps them all."""
     usual, forgetful = Chaos(seed), Chaos(seed)
     for number in range(400):
@@ -122,13 +122,13 @@ def test_what_is_forgotten_decides_nothing(seed: int) -> None:
         fact for _, facts in usual.stage.journal.records for fact in facts
     ]
     assert broken_by(History(), forgetful.stage.journal.read()) == []
-    assert told(replayed(forgetful.stage.journal.records)) == told(forgotten)
+    assert snapshot_of(replayed(forgetful.stage.journal.records)) == snapshot_of(forgotten)
 
 
 @pytest.mark.parametrize("at_s", [100.0, 349.0, 351.0, 357.0, 358.5, 360.0, 361.0, 700.0, 719.0, 1000.0])
 @pytest.mark.parametrize("links_drop", [False, True])
 def test_a_restart_in_time_stops_no_job(at_s: float, links_drop: bool) -> None:
-    """P6: leases are adopted again, not restarted; the same processes go on, and no step is lost."""
+    """P6: leases are adopted, not restarted; the same processes go on, and no step is lost."""
     stage = steady()
     stage.until(at_s)
     ends_s = {lease: stage.state.lease_end_s(stage.state.leases[lease]) for lease in stage.real.gangs}
@@ -151,7 +151,7 @@ def test_a_restart_in_time_stops_no_job(at_s: float, links_drop: bool) -> None:
 
 @pytest.mark.parametrize("downtime_s", [100.0, 500.0, 5000.0])
 def test_a_long_absence_loses_leases_and_no_work(downtime_s: float) -> None:
-    """Back after the leases have ended, it learns of every exit, and everything goes on from its checkpoint."""
+    """Back after its leases ended, the scheduler learns of all exits, and every job goes on from its checkpoint."""
     stage = steady()
     stage.until(500.0)
     saved = dict(stage.real.saved)

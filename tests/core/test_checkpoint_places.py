@@ -1,4 +1,4 @@
-"""Where the last checkpoint of a job lies, and which nodes may therefore have the job."""
+"""Where the last checkpoint of a job lies, and which nodes can therefore run the job."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ DeskOf = Callable[..., Desk]
 
 
 def saved(desk: Desk, lease: str, name: str, steps: float = 50.0) -> None:
-    """A job has saved on a node."""
+    """The job reports a checkpoint from a node."""
     desk.report(name, progress=(Progress(lease, steps, steps, steps / 10.0),))
 
 
 def where(desk: Desk, name: str) -> set[str]:
-    """The nodes that a job has."""
+    """The nodes on which a job has GPUs."""
     return set(nodes_of(desk.holding(desk.job(name).lease or "").lease.gpus))
 
 
 def types_of(desk: Desk, name: str) -> set[str]:
-    """Worker types on which the problem has a column for a job."""
+    """The worker types on which the problem has a column for a job."""
     problem, _ = build(desk.core.state, Kinds(), desk.now_s)
     row = problem.jobs.ids.index(name)
     columns = problem.columns
@@ -48,7 +48,7 @@ def types_of(desk: Desk, name: str) -> set[str]:
 
 
 def test_the_first_checkpoint_is_a_fact_and_the_next_at_the_same_place_is_none(desk_of: DeskOf) -> None:
-    """The place is told once, however often the job saves there."""
+    """The place is recorded once, however often the job saves there."""
     desk = desk_of(node("n1", 1, storage=""))
     (lease,) = desk.run(job())
     desk.report(progress=(Progress(lease, 50.0, 0.0, 5.0),))
@@ -62,8 +62,8 @@ def test_the_first_checkpoint_is_a_fact_and_the_next_at_the_same_place_is_none(d
     desk.settle()
 
 
-def test_what_is_saved_as_a_lease_ends_counts(desk_of: DeskOf) -> None:
-    """Most jobs save when they are stopped: the exit says so."""
+def test_a_checkpoint_saved_as_a_lease_ends_counts(desk_of: DeskOf) -> None:
+    """Most jobs save when they are stopped, and report it with their exit."""
     desk = desk_of(node("n1", 1, storage="nfs"))
     (lease,) = desk.run(job())
     desk.report(exits=(exited(lease),))
@@ -74,7 +74,7 @@ def test_what_is_saved_as_a_lease_ends_counts(desk_of: DeskOf) -> None:
 
 
 def test_a_job_that_only_read_its_checkpoint_has_it_where_it_was(desk_of: DeskOf) -> None:
-    """What was saved before and is said again is no new checkpoint."""
+    """A checkpoint that is reported again is not a new one."""
     desk = desk_of(node("n1", 1, storage=""))
     (lease,) = desk.run(job())
     saved(desk, lease, "n1")
@@ -86,7 +86,7 @@ def test_a_job_that_only_read_its_checkpoint_has_it_where_it_was(desk_of: DeskOf
 
 
 def test_in_a_gang_the_first_node_saves(desk_of: DeskOf) -> None:
-    """Rank 0 is there; what other nodes say of checkpoints is hearsay."""
+    """Rank 0 writes the checkpoint, so only its node's reports of one count."""
     desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""))
     (lease,) = desk.run(job(gpus=2))
     first, second = nodes_of(desk.holding(lease).lease.gpus)
@@ -99,19 +99,19 @@ def test_in_a_gang_the_first_node_saves(desk_of: DeskOf) -> None:
 
 
 def test_the_place_survives_a_snapshot(desk_of: DeskOf) -> None:
-    """And with it who is confined."""
+    """A restored scheduler knows the place, and which jobs are confined to it."""
     desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""))
     (lease,) = desk.run(job(nodes=("n1",)))
     saved(desk, lease, "n1")
     desk.settle()
-    again = SchedulerState.restore(desk.core.state.snapshot())
-    assert again.confined_to(again.jobs["1"]) == ("node:n1",)
-    assert (again.saved, again.places) == (desk.core.state.saved, desk.core.state.places)
+    restored = SchedulerState.restore(desk.core.state.snapshot())
+    assert restored.confined_to(restored.jobs["1"]) == ("node:n1",)
+    assert (restored.saved, restored.places) == (desk.core.state.saved, desk.core.state.places)
 
 
 @pytest.mark.parametrize("storage", ["a b", "a:b", "a/b", "x" * 300])
 def test_the_name_of_a_store_is_a_plain_name(storage: str) -> None:
-    """It must not pass for the disk of a node."""
+    """The name of a store cannot be taken for the disk of a node."""
     with pytest.raises(InvalidSpec, match="storage: is"):
         node(storage=storage).checked()
 
@@ -120,7 +120,7 @@ def test_the_name_of_a_store_is_a_plain_name(storage: str) -> None:
 
 
 def stopped(desk_of: DeskOf, *storages: str) -> Desk:
-    """Nodes n1 (v100), n2 (v100), n3 (k80); a job that ran on n1 and saved there, and n1 is full of others' work."""
+    """Nodes n1 (v100), n2 (v100), n3 (k80); job 1 ran on n1 and saved there, and n1 is now draining."""
     kinds = ("v100", "v100", "k80")
     nodes = (
         node(f"n{i}", 1, kind, storage=at) for i, kind, at in zip((1, 2, 3), kinds, storages, strict=True)
@@ -139,30 +139,30 @@ def stopped(desk_of: DeskOf, *storages: str) -> Desk:
     return desk
 
 
-def test_a_job_goes_on_where_its_checkpoint_is_seen(desk_of: DeskOf) -> None:
+def test_a_job_continues_on_a_node_that_sees_its_checkpoint(desk_of: DeskOf) -> None:
     """n2 sees the same store as n1, n3 does not."""
     desk = stopped(desk_of, "nfs", "nfs", "")
     assert types_of(desk, "1") == {"v100"}
     assert where(desk, "1") == {"n2"}
 
 
-def test_a_store_that_only_the_slow_ones_share(desk_of: DeskOf) -> None:
-    """The faster node is idle, and stays so: there is nothing to go on from."""
+def test_a_job_continues_on_a_slow_node_if_only_that_sees_its_checkpoint(desk_of: DeskOf) -> None:
+    """The faster node stays idle, because the job's checkpoint cannot be read there."""
     desk = stopped(desk_of, "nfs", "other", "nfs")
     assert types_of(desk, "1") == {"k80"}
     assert where(desk, "1") == {"n3"}
 
 
 def test_a_job_waits_for_the_node_with_its_checkpoint(desk_of: DeskOf) -> None:
-    """Nobody else sees the disk of n1: the job has no column anywhere, and is told why."""
+    """No other node sees the disk of n1: the job has no column anywhere, and its explanation says why."""
     desk = stopped(desk_of, "", "", "")
     assert desk.job("1").state == JobState.PREEMPTED
     assert desk.job("1").lease is None
     assert build(desk.core.state, Kinds(), desk.now_s)[0].jobs.ids == ()
-    said = explain(desk.core.state, "1")
-    assert said.reason == Reason.CHECKPOINT_ELSEWHERE
-    assert "on the disk of node n1" in said.text
-    assert {change.what for change in said.would_change} >= {"resume_node", "storage"}
+    answer = explain(desk.core.state, "1")
+    assert answer.reason == Reason.CHECKPOINT_ELSEWHERE
+    assert "on the disk of node n1" in answer.text
+    assert {change.what for change in answer.would_change} >= {"resume_node", "storage"}
     desk.tell(desk.now_s, NodeCommand(node="n1", action="resume"))
     desk.settle()
     desk.until(desk.now_s + 30.0)
@@ -170,7 +170,7 @@ def test_a_job_waits_for_the_node_with_its_checkpoint(desk_of: DeskOf) -> None:
 
 
 def test_a_job_waits_while_others_hold_the_only_node(desk_of: DeskOf) -> None:
-    """Another v100 is free, but the checkpoint is on the one that somebody holds: that is the reason."""
+    """Another v100 is free, but another job holds the one with the checkpoint, and the explanation says so."""
     desk = stopped(desk_of, "", "", "")
     desk.submit(job(nodes=("n1",), steps=1e6, preemptible=False))
     desk.tell(desk.now_s, NodeCommand(node="n1", action="resume"))
@@ -182,30 +182,30 @@ def test_a_job_waits_while_others_hold_the_only_node(desk_of: DeskOf) -> None:
     state.jobs["1"].spec = job(steps=1e6)
     assert where(desk, "2") == {"n1"}
     desk.until(desk.now_s + 400.0)
-    said = explain(state, "1")
-    assert said.reason == Reason.CHECKPOINT_ELSEWHERE
-    assert "on n1, where 0 of 1 v100 are free" in said.text
+    answer = explain(state, "1")
+    assert answer.reason == Reason.CHECKPOINT_ELSEWHERE
+    assert "on n1, where 0 of 1 v100 are free" in answer.text
 
 
 @pytest.mark.parametrize(("store", "helps"), [("other", False), ("nfs", True)])
-def test_another_worker_type_is_advised_only_where_the_checkpoint_is_seen(
+def test_another_worker_type_is_advised_only_if_it_sees_the_checkpoint(
     desk_of: DeskOf, store: str, helps: bool
 ) -> None:
-    """Idle k80 are there: to allow them helps if one of them has the store of n1; else it would wait just so."""
+    """Idle k80s help only if one of them sees the store of n1; otherwise the job would wait just as long."""
     desk = stopped(desk_of, "nfs", "other", "other")
     state = desk.core.state
     state.jobs["1"].spec = job(steps=1e6, worker_types=("v100",))
     desk.tell(desk.now_s, NodeHello(spec=node("n4", 1, "k80", storage=store)))
     desk.settle()
-    said = explain(state, "1")
-    changes = {change.text for change in said.would_change}
-    assert said.reason == Reason.CHECKPOINT_ELSEWHERE
+    answer = explain(state, "1")
+    changes = {change.text for change in answer.would_change}
+    assert answer.reason == Reason.CHECKPOINT_ELSEWHERE
     assert ("allow worker type k80" in changes) is helps
     assert any("their setting `checkpoint_dir`" in text for text in changes)
 
 
-def test_a_job_that_runs_is_kept_where_it_will_have_saved(desk_of: DeskOf) -> None:
-    """It has not saved yet, and will when it is stopped: its next lease is not planned for where nobody sees that."""
+def test_a_running_job_is_kept_where_it_will_save(desk_of: DeskOf) -> None:
+    """It will save when it is stopped, so its next lease is not planned on a node that cannot see that place."""
     desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2")))
     (lease,) = desk.run(job(steps=1e6))
     assert (where(desk, "1"), desk.job("1").checkpoint_at) == ({"n1"}, "")
@@ -220,8 +220,8 @@ def test_a_job_that_runs_is_kept_where_it_will_have_saved(desk_of: DeskOf) -> No
     assert desk.job("1").state == JobState.FAILED
 
 
-def test_a_run_that_saved_nothing_binds_nobody(desk_of: DeskOf) -> None:
-    """The node of a job died before its first checkpoint: it begins anew, anywhere."""
+def test_a_run_without_a_checkpoint_confines_no_job(desk_of: DeskOf) -> None:
+    """The node failed before the job's first checkpoint: the job starts anew, on any node."""
     desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2")))
     (lease,) = desk.run(job(steps=1e6))
     desk.report("n1", exits=(exited(lease, "node_failed", 0.0),), broken_gpus=(0,))
@@ -230,8 +230,8 @@ def test_a_run_that_saved_nothing_binds_nobody(desk_of: DeskOf) -> None:
     assert where(desk, "1") == {"n2"}
 
 
-def test_where_all_nodes_see_one_store_nobody_is_confined(desk_of: DeskOf) -> None:
-    """It costs nothing there, and a round is planned as if there were no places."""
+def test_with_one_store_for_all_nodes_no_job_is_confined(desk_of: DeskOf) -> None:
+    """With one store for all nodes a round is planned as if there were no places."""
     desk = stopped(desk_of, "nfs", "nfs", "nfs")
     state = desk.core.state
     assert state.confined_to(state.jobs["1"]) == ()
@@ -241,8 +241,8 @@ def test_where_all_nodes_see_one_store_nobody_is_confined(desk_of: DeskOf) -> No
     assert state.confined_to(state.jobs["1"]) == ("nfs",)
 
 
-def test_a_job_without_a_place_goes_anywhere(desk_of: DeskOf) -> None:
-    """A journal of before says nothing of places: its jobs are as free as they were."""
+def test_a_job_without_a_recorded_place_runs_anywhere(desk_of: DeskOf) -> None:
+    """An older journal records no places; its jobs may run on any node, as before."""
     desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""))
     (lease,) = desk.run(job(steps=1e6))
     state = desk.core.state
@@ -253,7 +253,7 @@ def test_a_job_without_a_place_goes_anywhere(desk_of: DeskOf) -> None:
 
 
 def test_packed_jobs_must_see_the_same_place(desk_of: DeskOf) -> None:
-    """Two jobs with checkpoints on different disks are no pair."""
+    """Two jobs with checkpoints on different disks are not packed."""
     desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""), policy="las+packing")
     desk.submit(job(steps=1e6, nodes=("n1",)), job(steps=1e6, job_type="lm", nodes=("n2",)))
     _, pairs = build(desk.core.state, Kinds(), desk.now_s)
@@ -283,8 +283,8 @@ def over_disks(desk_of: DeskOf, *sizes: int, **spec: int) -> tuple[Desk, str]:
     return desk, lease
 
 
-def test_a_gang_runs_on_though_no_node_is_as_wide(desk_of: DeskOf) -> None:
-    """It has not saved, or it has: nobody takes its GPUs, and it keeps them over the boundary."""
+def test_a_gang_keeps_its_gpus_though_no_node_is_as_wide(desk_of: DeskOf) -> None:
+    """Before and after its first checkpoint, the gang keeps its GPUs over the boundary."""
     desk, lease = over_disks(desk_of, 1, 1, gpus=2)
     desk.until(400.0)
     assert desk.job("1").lease == lease
@@ -294,8 +294,8 @@ def test_a_gang_runs_on_though_no_node_is_as_wide(desk_of: DeskOf) -> None:
     assert desk.job("1").lease == lease
 
 
-def test_a_gang_goes_on_where_its_ranks_were(desk_of: DeskOf) -> None:
-    """A third node is idle, but what was saved is not there: it waits for the node that is away, and says so."""
+def test_a_gang_continues_on_the_nodes_of_its_ranks(desk_of: DeskOf) -> None:
+    """The checkpoint is not on the idle third node: the job waits for the draining one, and its explanation says so."""
     desk, lease = over_disks(desk_of, 1, 1, gpus=2)
     desk.tell(desk.now_s, NodeHello(spec=node("n3", 1, storage="")))
     desk.settle()
@@ -309,10 +309,10 @@ def test_a_gang_goes_on_where_its_ranks_were(desk_of: DeskOf) -> None:
         desk.settle()
     desk.until(800.0)
     assert desk.job("1").lease is None
-    said = explain(desk.core.state, "1")
-    assert said.reason == Reason.CHECKPOINT_ELSEWHERE
-    assert "on the disk of node n1 and on the disk of node n2" in said.text
-    assert "node n2 is draining" in said.text
+    answer = explain(desk.core.state, "1")
+    assert answer.reason == Reason.CHECKPOINT_ELSEWHERE
+    assert "on the disk of node n1 and on the disk of node n2" in answer.text
+    assert "node n2 is draining" in answer.text
     desk.tell(desk.now_s, NodeCommand(node="n2", action="resume"))
     desk.settle()
     desk.until(desk.now_s + 30.0)
@@ -320,17 +320,17 @@ def test_a_gang_goes_on_where_its_ranks_were(desk_of: DeskOf) -> None:
 
 
 def test_rank_zero_starts_where_it_saved(desk_of: DeskOf) -> None:
-    """Whatever order the nodes are found in, the others follow as they were."""
+    """Whatever the order of the nodes in the state, rank 0 starts where it saved, and the others follow in order."""
     desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2", "n3")))
     desk.submit(job(gpus=3))
-    mine = desk.job("1")
-    mine.checkpoint_at, mine.checkpoint_beside = "node:n3", ("node:n1", "node:n2")
+    entry = desk.job("1")
+    entry.checkpoint_at, entry.checkpoint_beside = "node:n3", ("node:n1", "node:n2")
     desk.until(8.0)
-    assert nodes_of(desk.holding(mine.lease or "").lease.gpus) == ("n3", "n1", "n2")
+    assert nodes_of(desk.holding(entry.lease or "").lease.gpus) == ("n3", "n1", "n2")
 
 
-def test_a_gang_that_may_shrink_goes_on_where_rank_zero_was(desk_of: DeskOf) -> None:
-    """Narrower, it would fit the other node alone, where there is nothing to go on from: so only the first will do."""
+def test_an_elastic_gang_continues_where_rank_zero_was(desk_of: DeskOf) -> None:
+    """Narrower, it would fit on the other node, which lacks the checkpoint: so it is confined to rank 0's node."""
     desk, lease = over_disks(desk_of, 2, 2, gpus=4, gpus_min=2)
     first = nodes_of(desk.holding(lease).lease.gpus)[0]
     saved(desk, lease, first)
@@ -339,8 +339,8 @@ def test_a_gang_that_may_shrink_goes_on_where_rank_zero_was(desk_of: DeskOf) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_attempt_ever_starts_where_its_checkpoint_is_not_seen(seed: int) -> None:
-    """Nodes drain, die and come back, jobs take turns: every start is where the job can go on from what it saved."""
+def test_every_attempt_starts_where_it_can_read_its_checkpoint(seed: int) -> None:
+    """Nodes drain, fail and come back, jobs take turns: every start can read what the job saved last."""
     luck = Random(seed)
     disks = {"n1": "", "n2": "", "n3": "nfs", "n4": "nfs"}
     stage = Stage(
@@ -359,7 +359,7 @@ def test_no_attempt_ever_starts_where_its_checkpoint_is_not_seen(seed: int) -> N
             stage.world.at(at_s, NodeCommand(node=name, action="drain"))
             stage.world.at(at_s + 280.0, NodeCommand(node=name, action="resume"))
     stage.until(60_000.0)
-    assert {one.state for one in stage.state.jobs.values()} == {JobState.COMPLETED}
+    assert {entry.state for entry in stage.state.jobs.values()} == {JobState.COMPLETED}
     state, starts, elsewhere = SchedulerState(), 0, 0
     for now_s, facts in stage.journal.records:
         for fact in facts:

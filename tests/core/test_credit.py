@@ -1,4 +1,4 @@
-"""What leases have had: received time that is taken back when it is not used, and cost that follows the price."""
+"""What leases are credited with: received time, taken back when it is not used, and cost, which follows the price."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROUND_S = 360.0
 
 
 def received_s(desk: Desk, *jobs: str, gpus: int = 1) -> float:
-    """What a bundle has received of late."""
+    """The time that a bundle has received of late."""
     table = desk.core.state.shares
     row = table.row_of.get(Bundle(jobs, "v100", gpus))
     return 0.0 if row is None else float(table.received_s[row])
@@ -29,7 +29,7 @@ def ends_s(desk: Desk) -> float:
 
 
 def at(desk: Desk, now_s: float) -> None:
-    """Time passes, and what comes of it is not the subject."""
+    """Let time pass, and claim what comes of it."""
     desk.until(now_s)
     desk.settle()
 
@@ -50,7 +50,7 @@ def packed(desk_of: DeskOf) -> tuple[Desk, list[str]]:
 
 
 def test_a_lease_that_ends_early_gives_back_what_it_did_not_use(desk_of: DeskOf) -> None:
-    """A whole round is credited when it is planned; who is gone after a minute has received a minute."""
+    """A whole round is credited when it is planned; a job that ends after a minute has received a minute."""
     desk = desk_of(node())
     (lease,) = desk.run(job(retries=5))
     assert received_s(desk, "1") == ROUND_S
@@ -62,7 +62,7 @@ def test_a_lease_that_ends_early_gives_back_what_it_did_not_use(desk_of: DeskOf)
 
 
 def test_a_job_that_fails_again_and_again_is_not_well_served(desk_of: DeskOf) -> None:
-    """Seven attempts of five seconds are half a minute of GPU time, not seven rounds; pauses are nobody's time."""
+    """Seven attempts of five seconds are half a minute of GPU time, not seven rounds; pauses are credited to no job."""
     desk = desk_of(node("n1", 1))
     (lease,) = desk.run(job(retries=20))
     for _ in range(6):
@@ -77,11 +77,12 @@ def test_a_job_that_fails_again_and_again_is_not_well_served(desk_of: DeskOf) ->
     at(desk, desk.now_s + 5.0)
     desk.report(exits=(exited(lease, "failed"),))
     desk.settle()
-    assert received_s(desk, "1") == pytest.approx(8.0 + 7 * 5.0)  # it had been running for 8 s
+    # The first attempt had been running for 8 s.
+    assert received_s(desk, "1") == pytest.approx(8.0 + 7 * 5.0)
 
 
 def test_the_partner_of_a_pair_goes_on_alone_with_the_time_that_is_left(desk_of: DeskOf) -> None:
-    """A pair is credited once; when one ends, the rest of the round is the other's own."""
+    """A pair is credited once; when one job ends, the rest of the round is credited to the other alone."""
     desk, leases = packed(desk_of)
     starts_s = desk.core.state.round.starts_s
     alone_s = received_s(desk, "2")
@@ -94,7 +95,7 @@ def test_the_partner_of_a_pair_goes_on_alone_with_the_time_that_is_left(desk_of:
 
 
 def test_a_pair_that_ends_at_once_has_received_only_until_then(desk_of: DeskOf) -> None:
-    """Nobody is left to use the rest."""
+    """The rest of the round is credited to neither."""
     desk, leases = packed(desk_of)
     at(desk, desk.core.state.round.starts_s + 100.0)
     desk.report(exits=tuple(exited(lease) for lease in leases))
@@ -113,7 +114,8 @@ def test_a_partner_that_joins_takes_over_what_is_left_of_the_round(desk_of: Desk
     at(desk, now_s - 1.0)
     desk.tell(now_s, Woke(what="tick"))
     desk.settle()
-    at(desk, ends_s(desk) - 9.0)  # the answer comes ten seconds before the boundary
+    # The answer comes ten seconds before the boundary.
+    at(desk, ends_s(desk) - 9.0)
     assert desk.holding(desk.job("1").lease or "").bundle.jobs == ("1", "2")
     joined_s = desk.holding(desk.job("2").lease or "").granted_s
     left_s = ends_s(desk) - joined_s
@@ -121,7 +123,7 @@ def test_a_partner_that_joins_takes_over_what_is_left_of_the_round(desk_of: Desk
     assert received_s(desk, "1", "2") == pytest.approx(left_s)
 
 
-def test_who_waits_for_gpus_has_received_nothing_yet(desk_of: DeskOf) -> None:
+def test_a_waiting_lease_has_received_nothing_yet(desk_of: DeskOf) -> None:
     """A lease that waits for the exit of others is credited from when it has its GPUs."""
     desk = desk_of(node("n1", 1), stay_rounds=0.0)
     desk.run(job(steps=1e6))
@@ -140,7 +142,7 @@ def test_who_waits_for_gpus_has_received_nothing_yet(desk_of: DeskOf) -> None:
 def test_a_silent_node_that_is_back_is_credited_for_the_round_that_was_planned_without_it(
     desk_of: DeskOf,
 ) -> None:
-    """Its leases went on, and count from the round in which it is heard of again."""
+    """A lease that the returning node does not hold is credited up to the hello."""
     desk = desk_of(node("n1", 1), lease_margin_s=1000.0)
     (lease,) = desk.run(job(steps=1e6))
     starts_s = desk.core.state.round.starts_s
@@ -188,8 +190,8 @@ def test_packed_jobs_pay_half_while_both_are_there(desk_of: DeskOf) -> None:
     assert desk.job("2").cost_usd == pytest.approx(0.5 + 0.5)
 
 
-def test_a_limit_on_cost_is_looked_at_when_prices_change(desk_of: DeskOf) -> None:
-    """At the new price it is reached at another time than was expected."""
+def test_a_cost_limit_is_reviewed_when_prices_change(desk_of: DeskOf) -> None:
+    """At the new price the job reaches its limit at another time than was expected."""
     desk = desk_of(node("n1", 1))
     desk.tell(0, SetPrices(price_per_gpu_hour={"v100": 1.0}))
     desk.settle()
@@ -205,11 +207,11 @@ def test_a_limit_on_cost_is_looked_at_when_prices_change(desk_of: DeskOf) -> Non
     assert desk.job("1").why.startswith("it has cost 2;")
 
 
-# ------------------------------------------------------------------------------------ told of it, or not
+# -------------------------------------------------------------------------------------- sent, or not sent
 
 
-def test_a_lease_that_its_node_was_never_told_of_is_gone_at_once(desk_of: DeskOf) -> None:
-    """Granted and recalled by one batch: no node would ever report its exit, and it must not wait to lapse."""
+def test_a_lease_that_was_never_sent_is_gone_at_once(desk_of: DeskOf) -> None:
+    """Granted and recalled by one batch: no node will ever report its exit, so it does not wait to lapse."""
     desk = desk_of(node("n1", 1))
     (lease,) = desk.run(job())
     desk.submit(job())
@@ -225,8 +227,8 @@ def test_a_lease_that_its_node_was_never_told_of_is_gone_at_once(desk_of: DeskOf
     desk.settle()
 
 
-def test_a_lease_that_was_told_waits_for_its_exit(desk_of: DeskOf) -> None:
-    """Its node may have started it by now: the GPU is free when that says so."""
+def test_a_lease_that_was_sent_waits_for_its_exit(desk_of: DeskOf) -> None:
+    """The node may have started it by now, so the GPU is free only when the node reports the exit."""
     desk = desk_of(node("n1", 1))
     desk.submit(job())
     at(desk, 8.0)
@@ -240,22 +242,22 @@ def test_a_lease_that_was_told_waits_for_its_exit(desk_of: DeskOf) -> None:
 
 
 def test_growing_and_shrinking_use_up_no_preemptions(desk_of: DeskOf) -> None:
-    """A job that allows no preemption may change its width: nobody else has its turn."""
+    """A job that allows no preemption may change its width: it keeps its turn."""
     desk = desk_of(node("n1", 4))
     (lease,) = desk.run(job(steps=1e6, gpus=2, gpus_min=1, gpus_max=4, retries_preemption=0))
     assert desk.holding(lease).bundle.gpus == 4
     desk.submit(job(gpus=2, steps=1e6))
     at(desk, 719.0)
-    mine = desk.job("1")
-    assert mine.lease not in (None, lease)
+    entry = desk.job("1")
+    assert entry.lease not in (None, lease)
     desk.report(exits=(exited(lease),))
     desk.settle()
-    assert (mine.state, mine.preemptions) == (JobState.RUNNING, 0)
-    assert desk.holding(mine.lease or "").bundle.gpus < 4
+    assert (entry.state, entry.preemptions) == (JobState.RUNNING, 0)
+    assert desk.holding(entry.lease or "").bundle.gpus < 4
 
 
 def test_losing_all_gpus_is_a_preemption(desk_of: DeskOf) -> None:
-    """Who gives its GPUs up and gets none has lost its turn."""
+    """A job that gives its GPUs up and gets no others has lost its turn."""
     desk = desk_of(node("n1", 1), stay_rounds=0.0)
     (lease,) = desk.run(job(steps=1e6))
     desk.submit(job(steps=1e6), job(steps=1e6))
@@ -266,7 +268,7 @@ def test_losing_all_gpus_is_a_preemption(desk_of: DeskOf) -> None:
 
 
 def test_a_round_is_credited_once_to_each_bundle(desk_of: DeskOf) -> None:
-    """A round planned while everything runs on adds just its length, faded as ever."""
+    """A round planned while everything runs on adds just its length to the decayed sum."""
     desk = desk_of(node("n1", 1))
     desk.run(job(steps=1e6))
     decay = desk.core.state.settings.decay

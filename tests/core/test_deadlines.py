@@ -1,4 +1,4 @@
-"""Deadlines: whether one is near, kept or missed is told; and one that nobody could keep does no harm to others."""
+"""Deadlines: explain says whether one is near, kept or missed; one that cannot be kept harms no other job."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_job_that_runs(deadline_s: float, after_s: float, words: str) -> None:
     [(300.0, "It met its deadline, with 4 min"), (30.0, "It missed its deadline by 30 s")],
 )
 def test_a_job_that_is_done(deadline_s: float, words: str) -> None:
-    """After a minute, in time or not."""
+    """The job ends after a minute, before or after its deadline."""
     desk, lease = running(steps=100.0, deadline_s=deadline_s)
     desk.until(desk.job("1").submitted_s + 60.0)
     desk.report(exits=(exited(lease, "finished", 100.0),))
@@ -53,18 +53,18 @@ def test_a_job_that_is_done(deadline_s: float, words: str) -> None:
     assert words in explain(desk.core.state, "1").text
 
 
-def test_a_job_that_waits_and_could_never_keep_it() -> None:
-    """It is said before it has any share of time; a job that was cancelled has no deadline any more."""
+def test_a_waiting_job_that_cannot_keep_its_deadline() -> None:
+    """The warning does not wait for a share of time; the explanation of a cancelled job has no deadline."""
     desk = Desk(node())
     desk.submit(job(rates={"v100": 10.0}, steps=1e6, deadline_s=60.0))
-    said = explain(desk.core.state, "1", desk.now_s).text
-    assert "Its deadline is in 1 min, but even without pauses it would take 1 d 4 h." in said
+    text = explain(desk.core.state, "1", desk.now_s).text
+    assert "Its deadline is in 1 min, but even without pauses it would take 1 d 4 h." in text
     desk.tell(desk.now_s, JobCommand(job="1", action="cancel"))
     assert "deadline" not in explain(desk.core.state, "1").text
 
 
-def test_without_steps_there_is_none_to_keep() -> None:
-    """A policy that keeps deadlines has to know the steps; one job without them leaves nobody without an answer."""
+def test_a_deadline_without_steps_is_not_counted() -> None:
+    """A policy that keeps deadlines needs the steps; a job without them does not make the problem unsolvable."""
     desk = Desk(node(), policy="max_throughput")
     desk.submit(job(deadline_s=100.0, steps=None), job(deadline_s=5000.0, steps=100.0))
     desk.settle()

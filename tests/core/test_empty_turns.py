@@ -1,4 +1,4 @@
-"""A turn in which nothing ran is none: the job is what it was before, for the same reason, and nothing is counted."""
+"""A turn in which nothing ran does not count: the job keeps its state and reason, and nothing is counted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DeskOf = Callable[..., Desk]
 
 
 def promised(desk_of: DeskOf, **changed: float) -> tuple[Desk, str, str]:
-    """Two members of an array take turns on the only GPU. Who has it does not go; who is promised it waits."""
+    """Two members of an array take turns on the only GPU; the running one does not stop, so the other one waits."""
     desk = desk_of(node("n1", 1), stay_rounds=1.0, **{"lease_margin_s": 2000.0, **changed})
     jobs = desk.submit(job(array=(0, 1), steps=1e6))
     desk.until(8.0)
@@ -31,38 +31,38 @@ def promised(desk_of: DeskOf, **changed: float) -> tuple[Desk, str, str]:
 
 
 def next_round(desk: Desk) -> None:
-    """The next plan is made, and its round begins."""
+    """The next round is planned, and begins."""
     desk.until(desk.core.state.round.ends_s + 1.0)
 
 
-def told(found: Job) -> tuple[object, ...]:
-    """What people are told of a job's turns."""
-    return found.state, found.why, found.preemptions, found.run_s, found.started_s
+def turn_fields(entry: Job) -> tuple[object, ...]:
+    """The fields that users see of a job's turns."""
+    return entry.state, entry.why, entry.preemptions, entry.run_s, entry.started_s
 
 
 NEVER_RAN = (JobState.QUEUED, "", 0, 0.0, None)
 
 
-def test_who_never_had_its_gpus_still_waits(desk_of: DeskOf) -> None:
-    """Its turn passed while another was being stopped: it is queued, as before, and not preempted."""
+def test_a_job_that_never_had_its_gpus_is_still_queued(desk_of: DeskOf) -> None:
+    """Its turn passed while another job was being stopped: it is queued, as before, and not preempted."""
     desk, _, other = promised(desk_of)
     for _ in range(2):
         next_round(desk)
     assert desk.job(other).lease is None
-    assert told(desk.job(other)) == NEVER_RAN
-    said = explain(desk.core.state, other)
-    assert (said.state, said.reason) == (JobState.QUEUED, Reason.TURN_OF_OTHERS), said.text
-    assert "has received 0 %" in said.text
+    assert turn_fields(desk.job(other)) == NEVER_RAN
+    answer = explain(desk.core.state, other)
+    assert (answer.state, answer.reason) == (JobState.QUEUED, Reason.TURN_OF_OTHERS), answer.text
+    assert "has received 0 %" in answer.text
 
 
-def test_who_ran_before_is_what_it_was(desk_of: DeskOf) -> None:
-    """It lost its turn once, for a reason; that a later turn came to nothing is no second time."""
+def test_a_job_that_ran_before_keeps_its_reason(desk_of: DeskOf) -> None:
+    """It was preempted once, for a reason; a later turn in which nothing ran is not a second preemption."""
     desk, runs, other = promised(desk_of)
     next_round(desk)
     (ending,) = (h.lease.id for h in desk.core.state.leases.values() if h.phase == "stopping")
     desk.report(exits=(exited(ending),))
     desk.settle()
-    before = told(desk.job(runs))
+    before = turn_fields(desk.job(runs))
     assert before[:3] == (JobState.PREEMPTED, "its turn is over", 1)
     desk.report(started=(desk.job(other).lease,))
     desk.settle()
@@ -72,11 +72,11 @@ def test_who_ran_before_is_what_it_was(desk_of: DeskOf) -> None:
     for _ in range(2):
         next_round(desk)
     assert desk.job(runs).lease is None
-    assert told(desk.job(runs)) == before
+    assert turn_fields(desk.job(runs)) == before
 
 
 def test_a_lease_that_was_sent_and_never_started_counts_as_little(desk_of: DeskOf) -> None:
-    """Its node heard of it and had not begun when its turn was over: still queued."""
+    """The node received the lease, but had not started it when the turn was over: the job is still queued."""
     desk = desk_of(node("n1", 1))
     desk.submit(job(steps=1e6))
     desk.until(8.0)
@@ -87,11 +87,11 @@ def test_a_lease_that_was_sent_and_never_started_counts_as_little(desk_of: DeskO
     assert desk.holding(lease).phase == "stopping"
     desk.report(exits=(exited(lease, steps=0.0, stepping_s=0.0, ran_s=0.0),))
     desk.settle()
-    assert told(desk.job("1")) == NEVER_RAN
+    assert turn_fields(desk.job("1")) == NEVER_RAN
 
 
 def test_two_empty_turns_in_a_row(desk_of: DeskOf) -> None:
-    """The next turn was promised before the node had said that nothing ran in the last one: both are none."""
+    """The next turn was promised before the node reported that nothing ran in the last one: neither counts."""
     desk = desk_of(node("n1", 1), node("n2", 1), lease_margin_s=2000.0)
     desk.submit(job(steps=1e6))
     desk.until(8.0)
@@ -111,24 +111,24 @@ def test_two_empty_turns_in_a_row(desk_of: DeskOf) -> None:
     next_round(desk)
     desk.report(second, exits=(exited(following, steps=0.0, stepping_s=0.0, ran_s=0.0),))
     desk.settle()
-    assert told(desk.job("1")) == NEVER_RAN
+    assert turn_fields(desk.job("1")) == NEVER_RAN
 
 
-def test_what_a_person_says_in_between_holds(desk_of: DeskOf) -> None:
-    """Held while it waited for its GPUs, it is held, and not queued again."""
+def test_a_users_command_in_between_holds(desk_of: DeskOf) -> None:
+    """A job held while it waited for its GPUs is held, and not queued again."""
     desk, _, other = promised(desk_of)
     desk.tell(desk.now_s, JobCommand(job=other, action="hold", user="ann"))
     desk.settle()
-    assert told(desk.job(other))[:2] == (JobState.HELD, "hold by ann")
+    assert turn_fields(desk.job(other))[:2] == (JobState.HELD, "hold by ann")
     desk.tell(desk.now_s, JobCommand(job=other, action="cancel", user="ann"))
     desk.settle()
     assert explain(desk.core.state, other).text == "It was cancelled by ann 0 s ago; it never ran."
 
 
 def test_the_state_of_before_survives_a_snapshot(desk_of: DeskOf) -> None:
-    """A scheduler that starts anew in between tells the same."""
+    """A scheduler that is restarted in between restores the same state."""
     desk, _, other = promised(desk_of)
     desk.core.state = SchedulerState.restore(desk.core.state.snapshot())
     for _ in range(2):
         next_round(desk)
-    assert told(desk.job(other)) == NEVER_RAN
+    assert turn_fields(desk.job(other)) == NEVER_RAN

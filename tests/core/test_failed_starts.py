@@ -1,4 +1,4 @@
-"""Starts that come to nothing: nodes that are taken out of use, how they come back, and pauses of jobs."""
+"""Failed starts: nodes that are taken out of use, how they come back, and pauses of jobs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOTHING: dict[str, Any] = {"outcome": "node_failed", "steps": 0.0, "stepping_s":
 
 
 def fail_on(desk: Desk, *names: str) -> list[str]:
-    """Every start that is under way on these nodes fails; the jobs concerned."""
+    """Fail every start that is under way on these nodes; return the jobs concerned."""
     jobs = []
     for name in names:
         for holding in desk.core.state.on_node(name):
@@ -45,12 +45,12 @@ def start_all(desk: Desk) -> None:
 
 
 def state_of(desk: Desk, name: str) -> NodeState:
-    """How a node is."""
+    """The state of a node."""
     return desk.core.state.nodes[name].state
 
 
 def failing(desk_of: DeskOf, *jobs: Any, nodes: int = 2, until_s: float = 30.0) -> Desk:
-    """Jobs on a cluster whose node n1 can start nothing, whatever comes there."""
+    """Jobs on a cluster on whose node n1 every start fails."""
     desk = desk_of(*(node(f"n{i}", 1) for i in range(1, nodes + 1)))
     desk.submit(*jobs)
     while desk.now_s < until_s:
@@ -61,7 +61,7 @@ def failing(desk_of: DeskOf, *jobs: Any, nodes: int = 2, until_s: float = 30.0) 
 
 
 def test_a_node_on_which_starts_fail_in_a_row_is_taken_out(desk_of: DeskOf) -> None:
-    """Three of two jobs: it gets nothing for a minute, and the jobs run elsewhere."""
+    """After three failed starts of two jobs the node gets nothing for a minute, and the jobs run elsewhere."""
     desk = failing(desk_of, job(), job(), nodes=3)
     bad = desk.core.state.nodes["n1"]
     assert (bad.state, len(bad.failed_starts)) == (NodeState.FAULTY, STARTS_FAILED_MAX)
@@ -72,7 +72,7 @@ def test_a_node_on_which_starts_fail_in_a_row_is_taken_out(desk_of: DeskOf) -> N
 
 
 def test_a_node_comes_back_and_the_next_start_decides(desk_of: DeskOf) -> None:
-    """The pause doubles with each start that fails, up to an hour; a job that runs there ends the story."""
+    """The pause doubles with each start that fails, up to an hour; a job that runs on the node resets it."""
     desk = failing(desk_of, job(), job(), job())
     pauses = []
     for _ in range(8):
@@ -100,7 +100,7 @@ def test_a_node_comes_back_and_the_next_start_decides(desk_of: DeskOf) -> None:
 
 
 def test_one_job_takes_out_one_node_and_no_more(desk_of: DeskOf) -> None:
-    """It is tried elsewhere; when it fails there too it counts against none, and is held in the end."""
+    """A job that fails on other nodes too is counted against none of them, and is held in the end."""
     desk = desk_of(*(node(f"n{i}", 1) for i in range(1, 4)))
     desk.submit(job())
     out_of_use = 0
@@ -115,7 +115,7 @@ def test_one_job_takes_out_one_node_and_no_more(desk_of: DeskOf) -> None:
 
 
 def test_an_array_counts_as_one_job(desk_of: DeskOf) -> None:
-    """What is wrong with one member is wrong with all: on the only node, they are no proof against it."""
+    """A fault of one member is a fault of all: on the only node, their failures prove nothing against it."""
     desk = failing(desk_of, job(array=(0, 1, 2, 3)), nodes=1)
     assert state_of(desk, "n1") == NodeState.UP
     assert len(desk.core.state.nodes["n1"].failed_starts) > STARTS_FAILED_MAX
@@ -150,7 +150,7 @@ def test_a_start_on_a_node_without_a_link_is_no_failed_start(desk_of: DeskOf) ->
 
 
 def test_a_program_that_fails_says_nothing_about_its_node(desk_of: DeskOf) -> None:
-    """An exit code of its own, however soon: its retries are used, and the node stays."""
+    """An exit code of the program, however soon, uses up a retry of the job, and the node stays in use."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     for lease in desk.run(*[job(retries=5)] * 2):
         name = desk.holding(lease).lease.gpus[0].rpartition(":")[0]
@@ -160,7 +160,7 @@ def test_a_program_that_fails_says_nothing_about_its_node(desk_of: DeskOf) -> No
 
 
 def test_attempts_of_a_job_wait_longer_each_time(desk_of: DeskOf) -> None:
-    """1, 2, 4 … seconds, five minutes at most, for failures of its own too; after one that ran for long, anew."""
+    """Pauses are 1, 2, 4 … seconds, at most five minutes, for its own failures too; a long run resets them."""
     desk = desk_of(node("n1", 1))
     desk.submit(job(retries=20))
     pauses = []
@@ -176,8 +176,8 @@ def test_attempts_of_a_job_wait_longer_each_time(desk_of: DeskOf) -> None:
     assert pauses == [*[min(2.0**n, JOB_PAUSE_MAX_S) for n in range(10)], 0.0, 1.0]
 
 
-def test_a_person_ends_a_pause(desk_of: DeskOf) -> None:
-    """Held and released, a job is tried at once: somebody has looked after it."""
+def test_hold_and_release_end_a_pause(desk_of: DeskOf) -> None:
+    """A job that a user held and released is tried at once."""
     desk = failing(desk_of, job(), nodes=1)
     assert desk.job("1").again_s > desk.now_s
     for action in ("hold", "release"):
@@ -187,7 +187,7 @@ def test_a_person_ends_a_pause(desk_of: DeskOf) -> None:
 
 
 def test_an_operator_brings_a_node_back_with_a_clean_slate(desk_of: DeskOf) -> None:
-    """`resume`: it is in use at once, and three more starts have to fail."""
+    """After `resume` the node is in use at once, and three more starts have to fail."""
     desk = failing(desk_of, job(), job())
     desk.tell(desk.now_s, NodeCommand(node="n1", action="resume", user="ann"))
     desk.claim(NodeMoved, state=NodeState.UP, mended=True)
@@ -196,7 +196,7 @@ def test_an_operator_brings_a_node_back_with_a_clean_slate(desk_of: DeskOf) -> N
 
 
 def test_a_lost_link_does_not_end_the_pause(desk_of: DeskOf) -> None:
-    """An agent that restarts is no proof that the node can start jobs."""
+    """An agent that restarts is no proof that its node can start jobs."""
     desk = failing(desk_of, job(), job(), until_s=10.0)
     desk.tell(desk.now_s, NodeSilent(node="n1"))
     desk.settle()
@@ -207,7 +207,7 @@ def test_a_lost_link_does_not_end_the_pause(desk_of: DeskOf) -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_an_agent_that_reports_trouble_gets_nothing_until_it_is_over(desk_of: DeskOf, at_once: bool) -> None:
-    """In its Hello or later: out of use at once with its reason, and back when it reports that all is well."""
+    """Reported in its Hello or later, trouble takes the node out of use until the agent reports that it is over."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     trouble = "the state directory cannot be written: No space left on device"
     if at_once:
@@ -227,7 +227,7 @@ def test_an_agent_that_reports_trouble_gets_nothing_until_it_is_over(desk_of: De
 
 
 def test_a_reason_can_be_kept_whatever_an_agent_writes(desk_of: DeskOf) -> None:
-    """On one line, of a bounded length, and news once."""
+    """An agent's reason is kept on one line, of a bounded length, and recorded once."""
     desk = desk_of(node("n1", 1))
     trouble = "disk\nfull \ud800" + "x" * 10_000
     desk.report("n1", trouble=trouble)
@@ -237,8 +237,8 @@ def test_a_reason_can_be_kept_whatever_an_agent_writes(desk_of: DeskOf) -> None:
     desk.report("n1", trouble=trouble)
 
 
-def test_all_of_it_is_kept(desk_of: DeskOf) -> None:
-    """A scheduler that takes over knows pauses of jobs and nodes, and wakes for them."""
+def test_pauses_survive_a_takeover(desk_of: DeskOf) -> None:
+    """A scheduler that takes over knows the pauses of jobs and nodes, and wakes for them."""
     desk = failing(desk_of, job(), job(), job(), until_s=5.0)
     before = desk.core.state
     after = SchedulerState.restore(before.snapshot())

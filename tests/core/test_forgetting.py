@@ -1,4 +1,4 @@
-"""Jobs that ended and keys that were used are forgotten on request, as far as nothing refers to them any more."""
+"""Ended jobs and used keys are forgotten on request, unless something still refers to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DeskOf = Callable[..., Desk]
 
 
 def forgotten(desk: Desk, *jobs: str, keys: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Which of these the core forgets."""
+    """Ask the core to forget these jobs; return those that it forgets."""
     desk.settle()
     outcome = desk.core.handle(desk.now_s, Forget(jobs=jobs, keys=keys))
     assert outcome.effects == []
@@ -29,14 +29,14 @@ def forgotten(desk: Desk, *jobs: str, keys: tuple[str, ...] = ()) -> tuple[str, 
 
 
 def cancelled(desk: Desk, *jobs: str) -> None:
-    """People end these."""
+    """A user cancels these jobs."""
     for name in jobs:
         desk.tell(desk.now_s, JobCommand(job=name, action="cancel"))
         desk.settle()
 
 
-def test_what_has_ended_is_forgotten_once(desk_of: DeskOf) -> None:
-    """Ended jobs go; those that live and those that nobody knows are left out; nobody is kicked."""
+def test_ended_jobs_are_forgotten_once(desk_of: DeskOf) -> None:
+    """Ended jobs are forgotten; living and unknown ones are left out; there are no effects."""
     desk = desk_of()
     desk.submit(job(), job(), job())
     cancelled(desk, "1", "3")
@@ -60,8 +60,8 @@ def test_ids_and_the_order_of_jobs_go_on(desk_of: DeskOf) -> None:
     assert SchedulerState.restore(msgspec.msgpack.encode(old)).next_order == 3
 
 
-def test_what_shares_name_stays_until_the_next_allocation(desk_of: DeskOf) -> None:
-    """Turns are counted by rows of shares; who stands there is forgotten when another allocation is in force."""
+def test_a_job_with_shares_stays_until_the_next_allocation(desk_of: DeskOf) -> None:
+    """Turns are counted by rows of shares, so their jobs are forgotten only once another allocation is adopted."""
     desk = desk_of(node())
     desk.submit(job(), job())
     desk.until(400)
@@ -72,8 +72,8 @@ def test_what_shares_name_stays_until_the_next_allocation(desk_of: DeskOf) -> No
     assert forgotten(desk, "1") == ("1",)
 
 
-def test_what_the_solver_is_working_on_stays(desk_of: DeskOf) -> None:
-    """An answer may name every job that was alive when it was asked for."""
+def test_jobs_of_an_open_question_stay(desk_of: DeskOf) -> None:
+    """The answer may name every job that was alive when the question was put."""
     desk = desk_of(node())
     desk.submit(job(), job())
     desk.core.state.asked.answered, desk.core.state.asked.at_s = False, desk.now_s
@@ -83,8 +83,8 @@ def test_what_the_solver_is_working_on_stays(desk_of: DeskOf) -> None:
     assert forgotten(desk, "1") == ("1",)
 
 
-def test_an_array_goes_when_all_of_it_has_ended(desk_of: DeskOf) -> None:
-    """Commands and dependencies that name an array find all of it, or what the history says."""
+def test_an_array_is_forgotten_when_all_of_it_has_ended(desk_of: DeskOf) -> None:
+    """Commands and dependencies that name an array find all of it, or ask the history."""
     desk = desk_of()
     desk.submit(job(array=(0, 1, 2)))
     cancelled(desk, "1_0", "1_1")
@@ -109,7 +109,7 @@ def test_a_key_is_kept_as_long_as_one_of_its_jobs(desk_of: DeskOf) -> None:
 
 
 def test_rates_measured_of_a_type_go_with_its_last_job(desk_of: DeskOf) -> None:
-    """What the table knows, and what another job may still use, stays."""
+    """Measured rates that the table holds, or that another job may still use, stay."""
     desk = desk_of()
     desk.submit(job(job_type="mine"), job(job_type="mine"), job(job_type="table"))
     desk.tell(0, GiveRates(solo=[("table", 1, "v100", 1.0)]))
@@ -133,8 +133,8 @@ def test_rates_measured_of_a_type_go_with_its_last_job(desk_of: DeskOf) -> None:
         (None, "ended", "there is no job '1'"),
     ],
 )
-def test_dependencies_on_what_is_forgotten(desk_of: DeskOf, state: JobState, when: str, problem: str) -> None:
-    """Who submits says how a forgotten job ended, by the history; the same key then means the same submission."""
+def test_dependencies_on_a_forgotten_job(desk_of: DeskOf, state: JobState, when: str, problem: str) -> None:
+    """The submitter says from the history how a forgotten job ended; the same key then means the same submission."""
     desk = desk_of()
     desk.submit(job())
     cancelled(desk, "1")
@@ -151,7 +151,7 @@ def test_dependencies_on_what_is_forgotten(desk_of: DeskOf, state: JobState, whe
     assert desk.claim(Reply).result == {"jobs": ["2"]}
 
 
-def test_who_is_forgotten_had_ended_even_if_that_record_is_lost(desk_of: DeskOf) -> None:
+def test_a_forgotten_job_had_ended_even_if_that_record_is_lost(desk_of: DeskOf) -> None:
     """After damage a job that was forgotten does not run again."""
     desk = desk_of()
     desk.submit(job(), job())

@@ -1,4 +1,4 @@
-"""What people ask for: every message, everything that comes of it, and nothing else."""
+"""What users ask for: every fact and effect of every message, and no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DeskOf = Callable[..., Desk]
 
 
 def refused(desk: Desk, code: str, words: str) -> Reply:
-    """The one thing that came is a refusal that says this."""
+    """The only effect is a refusal with this code, and with these words in its error."""
     reply = desk.claim(Reply, code=code)
     assert words in reply.error
     desk.all_claimed()
@@ -29,7 +29,7 @@ def refused(desk: Desk, code: str, words: str) -> Reply:
 
 
 def test_a_submission_is_a_fact_a_reply_and_a_pulse(desk_of: DeskOf) -> None:
-    """A job is taken, its id comes back, and the pulse starts at once."""
+    """The job is accepted, its id comes back, and the pulse starts at once."""
     desk = desk_of(node())
     desk.tell(5, SubmitJobs(call="c", specs=(job(),), user="ann"))
     assert desk.claim(JobSubmitted, job="1").spec.user == "ann"
@@ -39,15 +39,15 @@ def test_a_submission_is_a_fact_a_reply_and_a_pulse(desk_of: DeskOf) -> None:
 
 
 def test_an_array_is_one_job_per_index(desk_of: DeskOf) -> None:
-    """Members are numbered as asked for; the next job goes on behind the array."""
+    """Members are numbered as asked for; the next job gets the number after the array's."""
     desk = desk_of(node())
     assert desk.submit(job(array=(0, 3)), job()) == ["1_0", "1_3", "2"]
     assert desk.core.state.arrays == {"1": ["1_0", "1_3"]}
-    assert [one.spec.array for one in desk.core.state.jobs.values()] == [(0,), (3,), ()]
+    assert [entry.spec.array for entry in desk.core.state.jobs.values()] == [(0,), (3,), ()]
 
 
 def test_the_same_key_again_is_the_same_jobs(desk_of: DeskOf) -> None:
-    """P2: a retried submission is answered with the jobs that are there already, and nothing happens."""
+    """P2: a retried submission is answered with the existing jobs, and nothing else happens."""
     desk = desk_of(node())
     message = SubmitJobs(call="c", specs=(job(), job(name="x")), key="k", user="ann")
     desk.tell(0, message)
@@ -58,7 +58,7 @@ def test_the_same_key_again_is_the_same_jobs(desk_of: DeskOf) -> None:
 
 @pytest.mark.parametrize("other", [{"specs": (job(gpus=2),)}, {"user": "bob"}])
 def test_the_same_key_for_something_else_is_refused(desk_of: DeskOf, other: dict[str, Any]) -> None:
-    """P2: a key that was used for another request is an error that says so."""
+    """P2: a key that was used for another request is an error with its own code."""
     desk = desk_of(node())
     first = {"specs": (job(),), "key": "k", "user": "ann"}
     desk.tell(0, SubmitJobs(**first))
@@ -92,7 +92,7 @@ def test_no_key_means_another_job(desk_of: DeskOf) -> None:
 def test_an_impossible_job_is_refused_by_its_field(
     desk_of: DeskOf, spec: dict[str, Any], field: str, words: str
 ) -> None:
-    """What can never run is refused now, naming the field to mend; nothing happens."""
+    """A job that can never run is refused with the field to mend, and nothing else happens."""
     room: dict[str, Any] = {"cpus": 8.0, "gpu_memory_gb": 16.0}
     desk = desk_of(node("n1", **room), node("n2", **room), node("n3", 1, "k80", **room))
     desk.tell(0, SubmitJobs(call="c", specs=(job(**spec),)))
@@ -100,7 +100,7 @@ def test_an_impossible_job_is_refused_by_its_field(
 
 
 def test_one_impossible_job_refuses_the_whole_call(desk_of: DeskOf) -> None:
-    """All of the jobs, or none: the error says which one is at fault."""
+    """All jobs are accepted or none; the error names the one at fault."""
     desk = desk_of(node())
     desk.tell(0, SubmitJobs(call="c", specs=(job(), job(gpus=3))))
     assert refused(desk, "invalid", "specs[1].gpus").result == {"field": "specs[1].gpus"}
@@ -108,14 +108,14 @@ def test_one_impossible_job_refuses_the_whole_call(desk_of: DeskOf) -> None:
 
 
 def test_an_empty_submission_is_refused(desk_of: DeskOf) -> None:
-    """Nothing to do is an error, not a success."""
+    """A submission without jobs is an error, not a success."""
     desk = desk_of(node())
     desk.tell(0, SubmitJobs(call="c", specs=()))
     refused(desk, "invalid", "there is no job")
 
 
 def test_a_cluster_without_nodes_refuses_nothing(desk_of: DeskOf) -> None:
-    """Before any node has joined, nobody can say what will be possible."""
+    """Before any node has joined, the core cannot know what will be possible."""
     desk = desk_of()
     assert desk.submit(job(gpus=512)) == ["1"]
 
@@ -123,8 +123,8 @@ def test_a_cluster_without_nodes_refuses_nothing(desk_of: DeskOf) -> None:
 # ----------------------------------------------------------------------------------------------- dependencies
 
 
-def test_who_waits_for_success_goes_on_after_it(desk_of: DeskOf) -> None:
-    """The gate opens with the completion, and the job is given GPUs."""
+def test_a_dependent_runs_after_the_success_it_waits_for(desk_of: DeskOf) -> None:
+    """The job it depends on completes, and the dependent job gets GPUs."""
     desk = desk_of(node(gpus=1))
     (lease,) = desk.run(job())
     (second,) = desk.submit(job(after=(Dependency("1"),)))
@@ -134,8 +134,8 @@ def test_who_waits_for_success_goes_on_after_it(desk_of: DeskOf) -> None:
     assert desk.job(second).state == JobState.RUNNING
 
 
-def test_who_waits_for_success_fails_without_it(desk_of: DeskOf) -> None:
-    """When the job before it cannot succeed any more it fails, and so does whoever waits for that one."""
+def test_a_dependent_fails_without_the_success_it_waits_for(desk_of: DeskOf) -> None:
+    """A job fails when the job it depends on cannot succeed any more, and so do its own dependents."""
     desk = desk_of(node())
     desk.submit(job(), job(name="b"))
     desk.submit(job(after=(Dependency("1"),)))
@@ -149,8 +149,8 @@ def test_who_waits_for_success_fails_without_it(desk_of: DeskOf) -> None:
     assert desk.job("5").blocked_by == set()
 
 
-def test_success_and_end_of_one_job_asks_for_both(desk_of: DeskOf) -> None:
-    """Who waits for the success of a job is not content with its end because it also waits for that."""
+def test_a_dependency_on_success_and_end_needs_both(desk_of: DeskOf) -> None:
+    """A job that waits for the success and the end of another one does not run after its mere end."""
     desk = desk_of(node())
     desk.submit(job())
     desk.submit(job(after=(Dependency("1"), Dependency("1", "ended"))))
@@ -160,7 +160,7 @@ def test_success_and_end_of_one_job_asks_for_both(desk_of: DeskOf) -> None:
 
 
 def test_a_dependency_that_has_failed_already_is_refused(desk_of: DeskOf) -> None:
-    """It could never be met; one on its mere end is met at once."""
+    """Waiting for the success of a cancelled job could never end; a dependency on its mere end is met at once."""
     desk = desk_of(node())
     desk.submit(job())
     desk.tell(0, JobCommand(job="1", action="cancel"))
@@ -172,14 +172,14 @@ def test_a_dependency_that_has_failed_already_is_refused(desk_of: DeskOf) -> Non
 
 
 def test_an_array_is_waited_for_as_a_whole(desk_of: DeskOf) -> None:
-    """Waiting for an array is waiting for every member that has not ended."""
+    """A dependency on an array waits for every member that has not ended."""
     desk = desk_of(node())
     desk.submit(job(array=(0, 1)))
     (name,) = desk.submit(job(after=(Dependency("1"),)))
     assert desk.job(name).blocked_by == {"1_0", "1_1"}
 
 
-def test_a_gate_that_opens_without_a_pulse_starts_one(desk_of: DeskOf) -> None:
+def test_a_met_dependency_starts_the_pulse(desk_of: DeskOf) -> None:
     """A job that ends after the pulse has stopped lets its dependents run at once."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
@@ -196,7 +196,7 @@ def test_a_gate_that_opens_without_a_pulse_starts_one(desk_of: DeskOf) -> None:
 
 
 def test_cancelling_a_running_job_recalls_its_lease(desk_of: DeskOf) -> None:
-    """It is cancelled now; its GPUs stay taken until its exit, or until its lease has lapsed for certain."""
+    """The job is cancelled now; its GPUs stay taken until its exit, or until its lease has certainly lapsed."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(9, JobCommand(call="c", job="1", action="cancel", user="ann"))
@@ -214,7 +214,7 @@ def test_cancelling_a_running_job_recalls_its_lease(desk_of: DeskOf) -> None:
 
 
 def test_a_recalled_lease_lapses_though_nothing_else_happens(desk_of: DeskOf) -> None:
-    """P5: the exit of a cancelled job that nobody ever reports does not hold its GPUs for ever."""
+    """P5: a cancelled job whose exit is never reported does not hold its GPUs longer than its lease."""
     desk = desk_of(node())
     desk.run(job(gpus=2))
     desk.tell(9, JobCommand(job="1", action="cancel"))
@@ -225,7 +225,7 @@ def test_a_recalled_lease_lapses_though_nothing_else_happens(desk_of: DeskOf) ->
 
 
 def test_a_completion_after_the_cancel_changes_nothing(desk_of: DeskOf) -> None:
-    """P3: a terminal state never changes, whatever its processes had come to."""
+    """P3: a terminal state never changes, whatever exit its processes report later."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(9, JobCommand(job="1", action="cancel"))
@@ -248,7 +248,7 @@ def test_a_stopped_job_that_was_done_is_completed(desk_of: DeskOf, action: Any) 
 
 
 def test_a_held_job_keeps_its_steps_and_waits_for_a_person(desk_of: DeskOf) -> None:
-    """Held while running it saves and stops; nothing but a release lets it run again."""
+    """Held while it runs, the job saves and stops; only a release lets it run again."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(9, JobCommand(job="1", action="hold"))
@@ -271,15 +271,15 @@ def test_a_held_job_keeps_its_steps_and_waits_for_a_person(desk_of: DeskOf) -> N
     ],
 )
 def test_a_command_that_does_not_fit_is_refused(desk_of: DeskOf, action: Any, words: str) -> None:
-    """The table says what may be done to a job; everything else is an answer and no fact."""
+    """The table of moves says which commands a job's state allows; others get an error, and no fact."""
     desk = desk_of(node())
     desk.submit(job())
     desk.tell(1, JobCommand(call="c", job="1", action=action))
     refused(desk, "refused", words)
 
 
-def test_who_is_held_is_not_held_again(desk_of: DeskOf) -> None:
-    """The answer says so, and not that a held job cannot be held."""
+def test_a_held_job_is_not_held_again(desk_of: DeskOf) -> None:
+    """The error says that the job is held already, not that a held job cannot be held."""
     desk = desk_of(node())
     desk.submit(job())
     desk.tell(1, JobCommand(job="1", action="hold"))
@@ -288,7 +288,7 @@ def test_who_is_held_is_not_held_again(desk_of: DeskOf) -> None:
     refused(desk, "refused", "job 1 is held already")
 
 
-def test_commands_for_nobody_and_for_the_dead_are_refused(desk_of: DeskOf) -> None:
+def test_commands_for_unknown_and_for_ended_jobs_are_refused(desk_of: DeskOf) -> None:
     """An unknown id is not found; an array that has ended has no members left."""
     desk = desk_of(node())
     desk.tell(0, JobCommand(call="c", job="7", action="cancel"))
@@ -338,7 +338,7 @@ def test_a_time_limit_counts_running_time_only(desk_of: DeskOf) -> None:
 
 
 def test_a_job_starts_no_earlier_than_asked(desk_of: DeskOf) -> None:
-    """Its time comes while nothing else goes on, and it is run then."""
+    """Its time comes while nothing else happens, and the job starts then."""
     desk = desk_of(node())
     desk.submit(job(earliest_start_s=5000.0))
     desk.until(4999)
@@ -348,7 +348,7 @@ def test_a_job_starts_no_earlier_than_asked(desk_of: DeskOf) -> None:
 
 
 def test_a_job_whose_time_has_come_gets_a_share(desk_of: DeskOf) -> None:
-    """It is not left with what others leave idle: the solver is asked again, though nothing else changed."""
+    """The job does not depend on GPUs left idle: the solver is asked again, though nothing else changed."""
     desk = desk_of(node(gpus=1), policy="las")
     desk.submit(job(steps=None), job(steps=None, earliest_start_s=1000.0))
     desk.until(2200)
@@ -356,7 +356,7 @@ def test_a_job_whose_time_has_come_gets_a_share(desk_of: DeskOf) -> None:
 
 
 def test_a_job_fails_at_its_cost_limit(desk_of: DeskOf) -> None:
-    """What it has cost is counted when a lease closes; then no other attempt is paid for."""
+    """Cost is counted when a lease closes; at the limit no further attempt is paid for."""
     desk = desk_of(node())
     (lease,) = desk.run(job(max_cost=1.0))
     desk.job("1").cost_usd = 2.0

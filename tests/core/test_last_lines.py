@@ -1,4 +1,4 @@
-"""What is kept of an attempt that failed, and of how a job is to be started."""
+"""What the core keeps of a failed attempt, and of how a job is to be started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.desk import Desk, exited, job, node
 
 
 def test_the_last_failure_is_kept_with_its_last_lines() -> None:
-    """Exit code and last lines of the last attempt that failed stay, through a snapshot too."""
+    """Exit code and last lines of the last failed attempt are kept, through a snapshot too."""
     desk = Desk(node())
     (lease,) = desk.run(job(retries=1))
     desk.report(exits=(exited(lease, "failed", 10.0, code=3, detail="out of memory"),))
@@ -37,8 +37,8 @@ def test_the_last_failure_is_kept_with_its_last_lines() -> None:
         (255, "", "it exited with code 255"),
     ],
 )
-def test_who_never_started_did_not_exit(code: int, detail: str, why: str) -> None:
-    """What the agent could not start is told so; which secret it was is told to those who may read the log."""
+def test_a_program_that_never_started_did_not_exit(code: int, detail: str, why: str) -> None:
+    """The reason of a failed start names no secret: only users who may read the log learn which one it was."""
     desk = Desk(node())
     (lease,) = desk.run(job())
     desk.report(exits=(exited(lease, "failed", code=code, detail=detail),))
@@ -46,7 +46,7 @@ def test_who_never_started_did_not_exit(code: int, detail: str, why: str) -> Non
 
 
 def test_of_a_gang_the_rank_that_died_first_is_quoted() -> None:
-    """Ranks that were stopped because one died do not speak over it."""
+    """Lines of ranks that were stopped because another one died do not replace that one's."""
     desk = Desk(node("n1", gpus=1), node("n2", gpus=1))
     (lease,) = desk.run(job(gpus=2))
     desk.report("n2", exits=(exited(lease, "failed", 10.0, code=7, detail="nan in step 9"),))
@@ -56,7 +56,7 @@ def test_of_a_gang_the_rank_that_died_first_is_quoted() -> None:
 
 
 def test_how_a_job_is_started_survives_a_snapshot() -> None:
-    """What the agent is told to start."""
+    """A restored job has the command and environment that it was submitted with."""
     launch = Launch(command=("python", "train.py"), env={"LR": "0.1"})
     desk = Desk()
     desk.tell(0.0, SubmitJobs(specs=(JobSpec(launch=launch),)))
@@ -64,7 +64,7 @@ def test_how_a_job_is_started_survives_a_snapshot() -> None:
 
 
 def test_an_exit_of_an_older_journal_can_be_read() -> None:
-    """Written before there were last lines: it has none."""
+    """An exit that was journaled before last lines were kept has none."""
     old = b'[{"type":"LeaseClosed","exit":["1","failed",1.0,1.0,1.0,1.0,3]}]'
     (fact,) = decode_facts(old)
     assert isinstance(fact, LeaseClosed)

@@ -1,4 +1,4 @@
-"""Jobs that came after the last allocation: nothing is due to them yet, and idle GPUs go to whoever came first."""
+"""Jobs that came after the last allocation: nothing is due to them yet, and idle GPUs go to the earliest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DeskOf = Callable[..., Desk]
 
 
 def crowded(desk_of: DeskOf, *more: str) -> Desk:
-    """Job 1 has the only GPU (and one of each further type); 2 to 9 came after the allocation."""
+    """Job 1 has the only v100, and there is a free GPU of each further type; jobs 2 to 9 came after the allocation."""
     desk = desk_of(node("n1", 1), *(node(f"m{i}", 1, kind) for i, kind in enumerate(more)))
     desk.run(job(steps=1e6))
     desk.submit(*[job()] * 8)
@@ -22,7 +22,7 @@ def crowded(desk_of: DeskOf, *more: str) -> Desk:
 
 
 def test_the_earlier_one_has_the_idle_gpu_first(desk_of: DeskOf) -> None:
-    """In the middle of a round one ends after the other: the next in line has its GPU."""
+    """Each time a job ends in the middle of a round, the next in line gets its GPU."""
     desk = crowded(desk_of)
     came = []
     for at_s in range(20, 100, 10):
@@ -37,7 +37,7 @@ def test_the_earlier_one_has_the_idle_gpu_first(desk_of: DeskOf) -> None:
 
 
 def test_the_order_of_arrival_outlives_a_restart(desk_of: DeskOf) -> None:
-    """Whoever comes from a snapshot says the same; which worker type a job has first stays a matter of chance."""
+    """A restored scheduler has the same order; which worker type comes first for a job is random."""
     desk = crowded(desk_of, "k80")
     inputs = round_inputs.in_mid_round(desk.core.state, Kinds(), desk.now_s)
     columns = inputs.candidates
@@ -45,13 +45,16 @@ def test_the_order_of_arrival_outlives_a_restart(desk_of: DeskOf) -> None:
     in_line = [columns.bundles[row] for row in sorted(new, key=lambda row: int(columns.columns.tie[row]))]
     assert [bundle.jobs[0] for bundle in in_line] == [name for name in "23456789" for _ in range(2)]
     assert {bundle.worker_type for bundle in in_line[::2]} == {"v100", "k80"}
-    again = SchedulerState.restore(desk.core.state.snapshot())
-    told = round_inputs.in_mid_round(again, Kinds(), desk.now_s).candidates
-    assert (told.bundles, told.columns.tie.tolist()) == (columns.bundles, columns.columns.tie.tolist())
+    restored = SchedulerState.restore(desk.core.state.snapshot())
+    replanned = round_inputs.in_mid_round(restored, Kinds(), desk.now_s).candidates
+    assert (replanned.bundles, replanned.columns.tie.tolist()) == (
+        columns.bundles,
+        columns.columns.tie.tolist(),
+    )
 
 
-def test_what_rounds_have_in_common_is_not_made_twice(desk_of: DeskOf) -> None:
-    """The columns are those of the last round, until one comes; of a job that ended nothing may run."""
+def test_rounds_of_one_allocation_share_their_columns(desk_of: DeskOf) -> None:
+    """The columns are those of the last round until a job comes; an ended job may run in none of them."""
     desk = crowded(desk_of)
     state, kinds = desk.core.state, Kinds()
 

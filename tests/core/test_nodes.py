@@ -1,4 +1,4 @@
-"""Nodes that come, fall silent, come back and are commanded: everything that comes of it, and nothing else."""
+"""Nodes that join, fall silent, come back and get commands: every fact and effect, and no other."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ DeskOf = Callable[..., Desk]
 
 
 def hello(name: str = "n1", *held: str, gpus: int = 2, ran_s: float = 5.0, **more: Any) -> NodeHello:
-    """A node that says it still has these."""
+    """A node that says it still holds these leases."""
     return NodeHello(
         spec=node(name, gpus, **more),
         held=tuple(HeldLease(lease=lease, steps=10.0, ran_s=ran_s) for lease in held),
@@ -51,7 +51,7 @@ def hello(name: str = "n1", *held: str, gpus: int = 2, ran_s: float = 5.0, **mor
 
 
 def test_a_node_joins(desk_of: DeskOf) -> None:
-    """It is told its set of leases, and the pulse looks for work for it."""
+    """The node receives its set of leases, and the pulse looks for work for it."""
     desk = desk_of()
     desk.tell(3, hello())
     desk.claim(NodeJoined, spec=node())
@@ -60,8 +60,8 @@ def test_a_node_joins(desk_of: DeskOf) -> None:
     assert desk.core.state.nodes["n1"].state == NodeState.UP
 
 
-def test_a_node_that_cannot_be_is_refused(desk_of: DeskOf) -> None:
-    """A bad description names its field, and nothing joins."""
+def test_a_node_with_an_impossible_description_is_refused(desk_of: DeskOf) -> None:
+    """The refusal names the bad field, and no node joins."""
     desk = desk_of()
     desk.tell(0, hello(gpus=0))
     assert desk.claim(RefuseNode, node="n1", code="invalid").error.startswith("gpus: ")
@@ -69,17 +69,17 @@ def test_a_node_that_cannot_be_is_refused(desk_of: DeskOf) -> None:
 
 
 def test_a_second_hello_changes_nothing(desk_of: DeskOf) -> None:
-    """A link that came back before anybody noticed: the leases go on and are said again."""
+    """The link came back before the core noticed the loss: the leases go on and are sent again."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(9, hello("n1", lease))
-    assert [one.id for one in desk.claim(SendLeases).leases] == [lease]
+    assert [lease_sent.id for lease_sent in desk.claim(SendLeases).leases] == [lease]
     desk.wakes(fill=9)
     assert desk.holding(lease).phase == Phase.RUNNING
 
 
 def test_a_hello_without_a_running_lease_is_a_node_failure(desk_of: DeskOf) -> None:
-    """The processes were gone in between: back to the last checkpoint, and not the job's fault."""
+    """The processes died in between: the job falls back to its checkpoint, and the failure is not its own."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.report(progress=(Progress(lease, 90.0, 60.0, 9.0),))
@@ -89,13 +89,15 @@ def test_a_hello_without_a_running_lease_is_a_node_failure(desk_of: DeskOf) -> N
     end = desk.claim(LeaseClosed, lapsed=False).exit
     assert (end.outcome, end.steps, end.saved, end.ran_s) == ("node_failed", 60.0, 60.0, 12.0)
     desk.claim(SendLeases)
-    desk.wakes(fill=20, review=21)  # it pauses for a second
-    mine = desk.job("1")
-    assert (mine.state, mine.steps_done, mine.failures, mine.node_failures) == (JobState.PREEMPTED, 60, 0, 1)
+    # The job pauses for a second.
+    desk.wakes(fill=20, review=21)
+    entry = desk.job("1")
+    assert (entry.state, entry.steps_done) == (JobState.PREEMPTED, 60)
+    assert (entry.failures, entry.node_failures) == (0, 1)
 
 
-def test_a_hello_that_holds_a_lease_says_that_it_started(desk_of: DeskOf) -> None:
-    """The report of the start was lost with the link: the time limit counts from now on all the same."""
+def test_a_hello_that_holds_a_lease_starts_it(desk_of: DeskOf) -> None:
+    """The report of the start was lost with the link: the time limit counts from the hello."""
     desk = desk_of(node())
     desk.submit(job(time_limit_s=100.0))
     desk.until(8)
@@ -109,12 +111,12 @@ def test_a_hello_that_holds_a_lease_says_that_it_started(desk_of: DeskOf) -> Non
 
 
 def test_a_sent_lease_the_node_does_not_hold_is_sent_again(desk_of: DeskOf) -> None:
-    """It never arrived: nothing was lost."""
+    """The lease never reached the node, so nothing was lost."""
     desk = desk_of(node())
     desk.submit(job())
     desk.until(8)
     desk.tell(9, hello())
-    assert [one.id for one in desk.claim(SendLeases).leases] == [desk.job("1").lease]
+    assert [sent.id for sent in desk.claim(SendLeases).leases] == [desk.job("1").lease]
     desk.wakes(fill=9)
 
 
@@ -122,7 +124,7 @@ def test_a_sent_lease_the_node_does_not_hold_is_sent_again(desk_of: DeskOf) -> N
 
 
 def test_silence_ends_leases_but_frees_nothing(desk_of: DeskOf) -> None:
-    """P5, P8: unreachable is not dead; its GPUs stay taken until the leases have lapsed for certain."""
+    """P5, P8: unreachable is not dead; the node's GPUs stay taken until its leases have certainly lapsed."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     ends_s = desk.core.state.round.ends_s
@@ -141,8 +143,8 @@ def test_silence_ends_leases_but_frees_nothing(desk_of: DeskOf) -> None:
     assert desk.core.state.holders == {}
 
 
-def test_a_silent_node_that_is_back_in_time_goes_on(desk_of: DeskOf) -> None:
-    """P6: its leases are resumed, not restarted."""
+def test_leases_of_a_node_that_is_back_in_time_go_on(desk_of: DeskOf) -> None:
+    """P6: the leases are resumed, not restarted."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(10, NodeSilent(node="n1"))
@@ -150,14 +152,14 @@ def test_a_silent_node_that_is_back_in_time_goes_on(desk_of: DeskOf) -> None:
     desk.tell(100, hello("n1", lease))
     desk.claim(NodeJoined)
     desk.claim(LeasesResumed, leases=(lease,))
-    assert [one.id for one in desk.claim(SendLeases).leases] == [lease]
+    assert [sent.id for sent in desk.claim(SendLeases).leases] == [lease]
     desk.wakes(fill=100)
     assert (desk.job("1").lease, desk.job("1").attempt, desk.job("1").leaving) == (lease, 1, None)
 
 
 @pytest.mark.parametrize("action", ["cancel", "hold", "requeue"])
-def test_what_was_stopped_in_the_silence_is_not_resumed(desk_of: DeskOf, action: Any) -> None:
-    """A command that came while nobody could reach the node holds when it is back."""
+def test_a_job_stopped_during_the_silence_is_not_resumed(desk_of: DeskOf, action: Any) -> None:
+    """A command that came while the node was unreachable still holds when the node is back."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(10, NodeSilent(node="n1"))
@@ -171,8 +173,8 @@ def test_what_was_stopped_in_the_silence_is_not_resumed(desk_of: DeskOf, action:
     assert (desk.job("1").lease, desk.job("1").leaving) == (None, lease)
 
 
-def test_who_was_promised_other_gpus_in_the_silence_is_not_resumed(desk_of: DeskOf) -> None:
-    """The job has a place elsewhere that waits for its old lease to end: that stands."""
+def test_a_job_promised_other_gpus_during_the_silence_is_not_resumed(desk_of: DeskOf) -> None:
+    """The job's new lease, which waits for the old one to end, stands."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     (lease,) = desk.run(job(nodes=("n1", "n2")))
     name = desk.holding(lease).lease.gpus[0].rpartition(":")[0]
@@ -189,7 +191,7 @@ def test_who_was_promised_other_gpus_in_the_silence_is_not_resumed(desk_of: Desk
 
 
 def test_draining_and_resuming(desk_of: DeskOf) -> None:
-    """Drained, a node finishes its round and gets nothing new, until it is resumed."""
+    """A draining node finishes its round and gets nothing new until it is resumed."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(9, NodeCommand(call="c", node="n1", action="drain", user="op"))
@@ -209,7 +211,7 @@ def test_draining_and_resuming(desk_of: DeskOf) -> None:
 
 
 def test_a_drained_node_stays_drained_through_a_loss(desk_of: DeskOf) -> None:
-    """What an operator wanted outlives what becomes of the node."""
+    """The operator's command outlives the silence of the node."""
     desk = desk_of(node())
     desk.tell(0, NodeCommand(node="n1", action="drain"))
     desk.settle()
@@ -220,8 +222,8 @@ def test_a_drained_node_stays_drained_through_a_loss(desk_of: DeskOf) -> None:
     assert desk.core.state.nodes["n1"].state == NodeState.DRAINING
 
 
-def test_who_drained_a_node_is_remembered(desk_of: DeskOf) -> None:
-    """By its own agent, which stops: that outlives its silence and a snapshot, until an operator has a word."""
+def test_a_drain_by_the_agent_is_remembered(desk_of: DeskOf) -> None:
+    """A drain by a stopping agent outlives its silence and a snapshot, until an operator drains the node."""
     desk = desk_of(node())
     desk.tell(0, NodeCommand(node="n1", action="drain", user="its agent", by_agent=True))
     desk.settle()
@@ -229,8 +231,8 @@ def test_who_drained_a_node_is_remembered(desk_of: DeskOf) -> None:
     desk.settle()
     desk.tell(2, hello())
     desk.settle()
-    again = SchedulerState.restore(desk.core.state.snapshot())
-    assert [(one.drained, one.left) for one in (desk.core.state.nodes["n1"], again.nodes["n1"])] == [
+    restored = SchedulerState.restore(desk.core.state.snapshot())
+    assert [(entry.drained, entry.left) for entry in (desk.core.state.nodes["n1"], restored.nodes["n1"])] == [
         (True, True)
     ] * 2
     desk.tell(3, NodeCommand(node="n1", action="drain", user="op"))
@@ -250,7 +252,7 @@ def test_who_drained_a_node_is_remembered(desk_of: DeskOf) -> None:
 def test_commands_that_do_not_fit_are_refused(
     desk_of: DeskOf, before: list[Any], command: tuple[str, Any], code: str, words: str
 ) -> None:
-    """The answer says what to do first."""
+    """The error says what to do first."""
     desk = desk_of(node())
     desk.run(job())
     for message in before:
@@ -261,7 +263,7 @@ def test_commands_that_do_not_fit_are_refused(
 
 
 def test_an_empty_node_can_be_removed(desk_of: DeskOf) -> None:
-    """Drained and empty it goes for good, with who removed it, and its reports are nobody's."""
+    """A drained, empty node is removed for good, with the operator's name, and its later reports are ignored."""
     desk = desk_of(node(), node("n2"))
     desk.tell(0, NodeCommand(node="n1", action="drain"))
     desk.settle()
@@ -274,23 +276,23 @@ def test_an_empty_node_can_be_removed(desk_of: DeskOf) -> None:
 
 
 def test_a_node_that_was_removed_may_come_back(desk_of: DeskOf) -> None:
-    """Its agent refuses sets older than the last one it saw, so they are numbered on from there."""
+    """An agent refuses sets older than the last one it received, so numbering continues from there."""
     desk = desk_of(node(), node("n2"))
     (lease,) = desk.run(job(nodes=("n1",)))
     desk.report(exits=(exited(lease, "finished", 1000.0),))
     desk.settle()
-    seen = desk.core.state.nodes["n1"].generation
+    generation = desk.core.state.nodes["n1"].generation
     for action in ("drain", "remove"):
         desk.tell(10, NodeCommand(node="n1", action=action))
         desk.settle()
     desk.tell(11, hello())
     desk.claim(NodeJoined)
-    assert desk.claim(SendLeases).generation >= seen > 0
+    assert desk.claim(SendLeases).generation >= generation > 0
     desk.settle()
 
 
-def test_a_node_that_is_promised_to_somebody_is_not_removed(desk_of: DeskOf) -> None:
-    """A lease waits there for its job to stop elsewhere: the node is not empty."""
+def test_a_node_that_is_promised_to_a_job_is_not_removed(desk_of: DeskOf) -> None:
+    """A lease waits on this node for its job to stop elsewhere: the node is not empty."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     (lease,) = desk.run(job())
     name = desk.holding(lease).lease.gpus[0].rpartition(":")[0]
@@ -304,8 +306,8 @@ def test_a_node_that_is_promised_to_somebody_is_not_removed(desk_of: DeskOf) -> 
     assert "promised to a job: wait until it is empty" in desk.claim(Reply, code="refused").error
 
 
-def test_who_still_runs_on_a_node_that_drains_is_named(desk_of: DeskOf) -> None:
-    """The operator knows what is waited for."""
+def test_jobs_that_still_run_on_a_draining_node_are_named(desk_of: DeskOf) -> None:
+    """The refusal names the jobs that the operator has to wait for."""
     desk = desk_of(node("n1"))
     desk.run(job(), job())
     desk.tell(desk.now_s, NodeCommand(node="n1", action="drain"))
@@ -314,8 +316,8 @@ def test_who_still_runs_on_a_node_that_drains_is_named(desk_of: DeskOf) -> None:
     assert "still has jobs 1 and 2" in desk.claim(Reply, code="refused").error
 
 
-def test_jobs_of_a_node_that_is_taken_away_are_told_so(desk_of: DeskOf) -> None:
-    """Not that their turn is over: whoever reads the job's log learns who took the node."""
+def test_the_end_of_a_lease_on_a_drained_node_names_the_operator(desk_of: DeskOf) -> None:
+    """The node receives the true reason, so that the job's log says who drained the node."""
     desk = desk_of(node("n1"))
     (lease,) = desk.run(job())
     desk.tell(desk.now_s, NodeCommand(node="n1", action="drain", user="ada"))
@@ -327,7 +329,7 @@ def test_jobs_of_a_node_that_is_taken_away_are_told_so(desk_of: DeskOf) -> None:
 
 
 def test_a_node_that_changes_its_kind_under_a_lease_is_refused(desk_of: DeskOf) -> None:
-    """Another worker type, or fewer GPUs than are taken there: it waits until its leases are over."""
+    """Another worker type, or fewer GPUs than its leases hold: the node has to wait until they have ended."""
     for changed in ({"worker_type": "k80"}, {"gpus": 1}):
         desk = desk_of(node())
         lease, _ = desk.run(job(), job())
@@ -340,7 +342,7 @@ def test_a_node_that_changes_its_kind_under_a_lease_is_refused(desk_of: DeskOf) 
 def test_joining_costs_what_the_node_is_and_not_what_the_cluster_is(
     desk_of: DeskOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand nodes that join one by one look at a thousand nodes, not at half a million."""
+    """A node that joins, or drains, is the only one whose GPUs are listed."""
     desk = desk_of(*(node(f"n{i}") for i in range(50)))
     looked_at: list[str] = []
     every_gpu = Node.every_gpu.fget  # type: ignore[attr-defined]
@@ -355,8 +357,8 @@ def test_joining_costs_what_the_node_is_and_not_what_the_cluster_is(
     assert desk.core.state.gpus_of["new"] == ("new:0", "new:1")
 
 
-def test_what_is_counted_of_nodes_follows_them(desk_of: DeskOf) -> None:
-    """Nodes that go, or come back as something else, leave no GPUs behind in any count."""
+def test_counts_of_gpus_follow_their_nodes(desk_of: DeskOf) -> None:
+    """Nodes that are removed, or come back with other GPUs, leave none behind in any count."""
     desk = desk_of(node("n1"), node("n2", 4, "k80"))
     desk.tell(1, hello("n2", gpus=3))
     desk.settle()
@@ -370,7 +372,7 @@ def test_what_is_counted_of_nodes_follows_them(desk_of: DeskOf) -> None:
 
 
 def test_a_withheld_gpu_comes_back_by_itself(desk_of: DeskOf) -> None:
-    """Its agent says each time which GPUs those are: nothing is placed there until it says that it is none."""
+    """Each report lists the withheld GPUs: nothing is placed on them until a report lists none."""
     desk = desk_of(node(gpus=1))
     for gpus in ((0,), ()):
         desk.report(withheld_gpus=(*gpus, 7))
@@ -383,7 +385,7 @@ def test_a_withheld_gpu_comes_back_by_itself(desk_of: DeskOf) -> None:
 
 
 def test_a_resumed_node_has_its_withheld_gpus(desk_of: DeskOf) -> None:
-    """An operator knows better; its agent is told by the fact."""
+    """An operator's `resume` returns them, and the fact tells its agent so."""
     desk = desk_of(node(gpus=1))
     desk.report(withheld_gpus=(0,))
     desk.settle()

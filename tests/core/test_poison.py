@@ -1,4 +1,4 @@
-"""Figures that no job or node has: refused where they come in, and survived where an older release let them in."""
+"""Impossible figures of jobs and nodes: refused on arrival, and survived where an older release accepted them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ POISON: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("poison", POISON)
 def test_poison_is_refused_by_its_field(desk_of: DeskOf, poison: dict[str, Any]) -> None:
-    """A figure beyond all limits is refused with the field that it stands in."""
+    """A figure beyond all limits is refused with the name of its field."""
     desk = desk_of(node("n1"))
     desk.tell(0, SubmitJobs(call="c", specs=(job(**poison),)))
     reply = desk.claim(Reply)
@@ -59,7 +59,7 @@ def test_poison_is_refused_by_its_field(desk_of: DeskOf, poison: dict[str, Any])
 @pytest.mark.parametrize("poison", POISON)
 @pytest.mark.parametrize("policy", ["las", "max_throughput"])
 def test_poison_in_an_old_journal_is_survived(poison: dict[str, Any], policy: str) -> None:
-    """Nodes join, rounds are planned, other jobs run, the job can be explained and cancelled."""
+    """Nodes join, rounds are planned, other jobs run, and the job can be explained and cancelled."""
     state = SchedulerState()
     apply(state, 0.0, Configured(settings=Settings(policy=policy, half_life_rounds=1e300)))
     apply(state, 0.0, PricesSet(price_per_gpu_hour={"v100": HUGE, "k80": TINY}))
@@ -73,8 +73,8 @@ def test_poison_in_an_old_journal_is_survived(poison: dict[str, Any], policy: st
         for effect in core.handle(now_s, Woke(what="tick")).effects:
             if type(effect).__name__ == "Solve":
                 core.handle(now_s, answer(effect))
-        for what in ("plan", "fill", "review"):
-            core.handle(now_s, Woke(what=what))
+        for timer in ("plan", "fill", "review"):
+            core.handle(now_s, Woke(what=timer))
         check(core.state)
         now_s = core.state.round.ends_s
     assert core.state.jobs["2"].state == JobState.RUNNING
@@ -85,16 +85,16 @@ def test_poison_in_an_old_journal_is_survived(poison: dict[str, Any], policy: st
 
 
 @pytest.mark.parametrize(
-    ("asked", "cpus", "expected"),
+    ("cpus_per_job", "cpus", "expected"),
     [(1.0, 3.0, 3), (TINY, 8.0, 4), (HUGE, HUGE, 1), (0.0, 1.0, 4), (0.3, 0.9, 3)],
 )
-def test_how_many_fit_is_counted_without_overflow(asked: float, cpus: float, expected: int) -> None:
-    """As often as it fits, and never more than there are GPUs."""
-    assert gpus_for(Node(spec=node("n1", 4, cpus=cpus)), JobSpec(cpus=asked)) == expected
+def test_how_many_fit_is_counted_without_overflow(cpus_per_job: float, cpus: float, expected: int) -> None:
+    """A job fits as often as its CPUs do, and never more often than there are GPUs."""
+    assert gpus_for(Node(spec=node("n1", 4, cpus=cpus)), JobSpec(cpus=cpus_per_job)) == expected
 
 
 def test_a_refusal_by_nodes_of_any_size(desk_of: DeskOf) -> None:
-    """What a node is said to have may be beyond all numbers in an old journal; the refusal is a sentence."""
+    """A node in an old journal may have any amount; the refusal is still an error with the right field."""
     state = SchedulerState()
     apply(state, 0.0, NodeJoined(spec=node("old", cpus=HUGE, memory_gb=1.0)))
     with pytest.raises(InvalidSpec) as refused:
@@ -104,7 +104,7 @@ def test_a_refusal_by_nodes_of_any_size(desk_of: DeskOf) -> None:
 
 @pytest.mark.parametrize("action", ["explode", "", "x" * 100_000])
 def test_an_action_that_does_not_exist_is_refused(desk_of: DeskOf, action: Any) -> None:
-    """For jobs and for nodes; it is not taken for another one."""
+    """An unknown action is refused for jobs and for nodes; it is not taken for another one."""
     desk = desk_of(node("n1"))
     desk.submit(job())
     for message in (
@@ -116,8 +116,8 @@ def test_an_action_that_does_not_exist_is_refused(desk_of: DeskOf, action: Any) 
         assert (reply.code, reply.result) == ("invalid", {"field": "action"})
 
 
-def test_a_timer_that_does_not_exist_rings_unheard(desk_of: DeskOf) -> None:
-    """Nobody waits for an answer, and nothing happens."""
+def test_a_timer_that_does_not_exist_is_ignored(desk_of: DeskOf) -> None:
+    """An unknown timer leads to no fact and no effect."""
     desk = desk_of(node("n1"))
     desk.tell(0, Woke(what="nonsense"))
     desk.all_claimed()

@@ -1,4 +1,4 @@
-"""The pulse stops when there is nothing to do, and whoever comes next finds it beating again."""
+"""The pulse stops when there is nothing to do, and starts again with the next job."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ RATES = Throughputs(solo={("cnn", 1, "v100"): 10.0})
 )
 @pytest.mark.parametrize("filled", [True, False])
 def test_a_job_that_comes_to_an_idle_cluster_runs_to_its_end(arrival_s: float, filled: bool) -> None:
-    """Whatever part of the round it comes in: it starts when GPUs are given out next, and is never interrupted."""
+    """In whatever part of the round it comes, it starts when GPUs are next given out, and is not interrupted."""
     jobs = [
         TraceJob(id="first", arrival_s=0.0, job_type="cnn", steps=1000.0),
         TraceJob(id="second", arrival_s=arrival_s, job_type="cnn", steps=20000.0),

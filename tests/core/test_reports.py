@@ -41,7 +41,7 @@ DeskOf = Callable[..., Desk]
 
 
 def hello(name: str = "n1", *held: str, gpus: int = 2, ran_s: float = 5.0, **more: Any) -> NodeHello:
-    """A node that says it still has these."""
+    """A node that says it still holds these leases."""
     return NodeHello(
         spec=node(name, gpus, **more),
         held=tuple(HeldLease(lease=lease, steps=10.0, ran_s=ran_s) for lease in held),
@@ -60,7 +60,7 @@ def test_a_start_counts_once(desk_of: DeskOf) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "report",
     [
         {"started": ("77",)},
         {"progress": (Progress("77", 1.0, 0.0, 1.0),)},
@@ -75,13 +75,13 @@ def test_a_start_counts_once(desk_of: DeskOf) -> None:
         {"broken_gpus": (2, -1)},
     ],
 )
-def test_words_that_do_not_count(desk_of: DeskOf, said: dict[str, Any]) -> None:
-    """P4: unknown leases, leases of other nodes, and figures that are none, change nothing."""
+def test_reports_that_do_not_count(desk_of: DeskOf, report: dict[str, Any]) -> None:
+    """P4: unknown leases, leases of other nodes, and impossible figures change nothing."""
     desk = desk_of(node(), node("n2"))
     assert desk.run(job(nodes=("n1",))) == ["1"]
-    name = said.pop("node", "n1")
+    name = report.pop("node", "n1")
     generation = desk.core.state.nodes[name].generation if name != "n9" else 0
-    desk.tell(9, NodeReport(node=name, generation=generation, **said))
+    desk.tell(9, NodeReport(node=name, generation=generation, **report))
     desk.all_claimed()
 
 
@@ -93,7 +93,7 @@ def test_words_that_do_not_count(desk_of: DeskOf, said: dict[str, Any]) -> None:
     ],
 )
 def test_exits_of_others_are_answered_with_the_set(desk_of: DeskOf, name: str, exit: Any) -> None:
-    """P4: an exit counts only from a node of the lease; what the node should know is said again."""
+    """P4: an exit counts only from a node of the lease; the node gets its set of leases again."""
     desk = desk_of(node(), node("n2"))
     desk.run(job(nodes=("n1",)))
     desk.report(name, exits=(exit,))
@@ -103,7 +103,7 @@ def test_exits_of_others_are_answered_with_the_set(desk_of: DeskOf, name: str, e
 
 
 def test_an_exit_is_taken_once(desk_of: DeskOf) -> None:
-    """P3: a completion that is reported again is old news."""
+    """P3: an exit that is reported again changes nothing."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.report(exits=(exited(lease, "finished", 1000.0), exited(lease, "finished", 1000.0)))
@@ -128,8 +128,8 @@ def test_late_progress_does_not_turn_back(desk_of: DeskOf) -> None:
     assert (desk.job("1").steps_done, desk.job("1").steps_saved) == (90.0, 60.0)
 
 
-def test_progress_says_that_it_started(desk_of: DeskOf) -> None:
-    """The report of the start was lost; who makes progress has started."""
+def test_progress_starts_a_lease(desk_of: DeskOf) -> None:
+    """The report of the start was lost; a job that makes progress has started."""
     desk = desk_of(node())
     desk.submit(job())
     desk.until(8)
@@ -152,8 +152,8 @@ def test_progress_says_that_it_started(desk_of: DeskOf) -> None:
         {"saved": 1e9},
     ],
 )
-def test_an_exit_with_figures_that_are_none_is_an_exit(desk_of: DeskOf, figures: dict[str, Any]) -> None:
-    """The processes are gone, whatever was said of them: the GPUs are free, and nothing else is believed."""
+def test_an_exit_with_impossible_figures_is_an_exit(desk_of: DeskOf, figures: dict[str, Any]) -> None:
+    """The processes are gone, so the GPUs are free; the reported figures are replaced by known ones."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.report(exits=(exited(lease, **figures),))
@@ -164,8 +164,8 @@ def test_an_exit_with_figures_that_are_none_is_an_exit(desk_of: DeskOf, figures:
     assert desk.core.state.holders == {}
 
 
-def test_an_exit_of_what_never_ran_says_nothing_of_steps(desk_of: DeskOf) -> None:
-    """An agent that never had the job does not know how far it is."""
+def test_an_exit_of_a_lease_that_never_ran_keeps_the_steps(desk_of: DeskOf) -> None:
+    """An agent that never had the job cannot know its steps."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.job("1").steps_done = desk.job("1").steps_saved = 300.0
@@ -174,8 +174,8 @@ def test_an_exit_of_what_never_ran_says_nothing_of_steps(desk_of: DeskOf) -> Non
     desk.settle()
 
 
-def test_an_older_set_is_answered_with_the_newest(desk_of: DeskOf) -> None:
-    """A lost message is repaired by the next one."""
+def test_a_report_on_an_older_set_is_answered_with_the_newest(desk_of: DeskOf) -> None:
+    """A lost set of leases is sent again after the next report."""
     desk = desk_of(node())
     desk.run(job())
     desk.report(generation=0)
@@ -183,7 +183,7 @@ def test_an_older_set_is_answered_with_the_newest(desk_of: DeskOf) -> None:
 
 
 def test_a_broken_gpu_is_not_given_out(desk_of: DeskOf) -> None:
-    """It counts once, and nobody is placed on it."""
+    """The broken GPU is recorded once, and no job is placed on it."""
     desk = desk_of(node())
     desk.report(broken_gpus=(0,))
     desk.claim(GpusBroken, gpus=(0,))
@@ -195,37 +195,37 @@ def test_a_broken_gpu_is_not_given_out(desk_of: DeskOf) -> None:
 
 
 def test_a_broken_gpu_stays_out_until_a_person_resumes_its_node(desk_of: DeskOf) -> None:
-    """Whether its agent comes back soon or late, or resumes the node itself; other GPUs are other ones."""
+    """Neither a new link nor a resume by the agent returns it; a node that comes with other GPUs has none broken."""
     desk = desk_of(node())
     desk.report(broken_gpus=(0,))
     desk.settle()
-    found = desk.core.state.nodes["n1"]
+    entry = desk.core.state.nodes["n1"]
     desk.tell(1.0, NodeSilent(node="n1"))
     desk.settle()
-    assert found.state == NodeState.LOST
+    assert entry.state == NodeState.LOST
     desk.tell(2.0, NodeHello(spec=node()))
     desk.settle()
-    assert (found.state, found.broken) == (NodeState.UP, {0})
+    assert (entry.state, entry.broken) == (NodeState.UP, {0})
     desk.tell(3.0, NodeCommand(node="n1", action="resume", user="its agent", by_agent=True))
     desk.settle()
-    assert found.broken == {0}
+    assert entry.broken == {0}
     desk.tell(4.0, NodeCommand(node="n1", action="resume", user="ada"))
     desk.settle()
-    assert (found.state, found.broken) == (NodeState.UP, set())
+    assert (entry.state, entry.broken) == (NodeState.UP, set())
     desk.report(broken_gpus=(0,))
     desk.settle()
     desk.tell(5.0, NodeSilent(node="n1"))
     desk.settle()
     desk.tell(6.0, NodeHello(spec=node(gpus=1)))
     desk.settle()
-    assert found.broken == set()
+    assert entry.broken == set()
 
 
 # -------------------------------------------------------------------------------------------------- retries
 
 
-def test_a_failure_of_its_own_is_tried_again_as_often_as_asked(desk_of: DeskOf) -> None:
-    """Retries count failures of the job; then it has failed, and the exit code is told."""
+def test_a_failed_job_is_retried_as_often_as_asked(desk_of: DeskOf) -> None:
+    """Retries count the job's own failures; after the last one it has failed, with its exit code as the reason."""
     desk = desk_of(node())
     (lease,) = desk.run(job(retries=1))
     desk.report(exits=(exited(lease, "failed", code=3),))
@@ -264,14 +264,14 @@ def test_other_retries_are_counted_apart(
 
 
 def gang(desk_of: DeskOf, **spec: Any) -> tuple[Desk, str]:
-    """A job over two nodes, running."""
+    """A running job over two nodes."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     (lease,) = desk.run(job(gpus=2, **spec))
     return desk, lease
 
 
 def test_a_gang_is_gone_when_all_its_nodes_are(desk_of: DeskOf) -> None:
-    """One node's exit frees nothing; the last one's does."""
+    """The first node's exit frees no GPU; the last one's frees all."""
     desk, lease = gang(desk_of)
     desk.report("n1", exits=(exited(lease, "finished", 1000.0),))
     desk.claim(CheckpointSaved)
@@ -291,7 +291,7 @@ def test_a_gang_is_gone_when_all_its_nodes_are(desk_of: DeskOf) -> None:
 def test_a_rank_that_dies_ends_the_attempt_as_it_died(
     desk_of: DeskOf, outcome: Any, counts: tuple[int, int]
 ) -> None:
-    """The others are stopped because of it: that they yielded does not make it a preemption."""
+    """The other ranks yield because of it, which does not make it a preemption."""
     desk, lease = gang(desk_of, retries=0 if outcome == "failed" else 5)
     desk.report("n1", exits=(exited(lease, outcome, 70.0, saved=60.0, code=9),))
     desk.claim(CheckpointSaved)
@@ -303,15 +303,15 @@ def test_a_rank_that_dies_ends_the_attempt_as_it_died(
     end = desk.claim(LeaseClosed).exit
     assert end.outcome == outcome
     desk.settle()
-    mine = desk.job("1")
-    assert (mine.failures, mine.node_failures) == counts
-    assert mine.preemptions == 0
-    assert mine.state == (JobState.FAILED if outcome == "failed" else JobState.PREEMPTED)
-    assert ("code 9" in mine.why) == (outcome == "failed")
+    entry = desk.job("1")
+    assert (entry.failures, entry.node_failures) == counts
+    assert entry.preemptions == 0
+    assert entry.state == (JobState.FAILED if outcome == "failed" else JobState.PREEMPTED)
+    assert ("code 9" in entry.why) == (outcome == "failed")
 
 
 def test_a_gang_is_not_over_because_one_node_lost_its_ranks(desk_of: DeskOf) -> None:
-    """P5: the other node still has processes; its GPUs are free when it says so."""
+    """P5: the other node still has processes; its GPUs are free once it reports their exit."""
     desk, lease = gang(desk_of)
     desk.tell(9, hello("n1", gpus=1))
     desk.claim(LeaseRecalled, lease=lease)
@@ -325,7 +325,7 @@ def test_a_gang_is_not_over_because_one_node_lost_its_ranks(desk_of: DeskOf) -> 
 
 
 def test_a_node_whose_ranks_are_done_may_say_hello(desk_of: DeskOf) -> None:
-    """Its exit was taken in already: that it does not hold the lease any more is no news."""
+    """Its exit is recorded already, so a hello without the lease changes nothing."""
     desk, lease = gang(desk_of)
     desk.report("n1", exits=(exited(lease, "finished", 1000.0),))
     desk.settle()
@@ -340,7 +340,7 @@ def test_a_node_whose_ranks_are_done_may_say_hello(desk_of: DeskOf) -> None:
 
 
 def test_a_partner_that_never_came_leaves_no_trace(desk_of: DeskOf) -> None:
-    """Two were to share a GPU that is not free yet, and one is cancelled: the other is alone from the start."""
+    """Two jobs wait for a GPU to share, and one is cancelled: the other has it alone from the start."""
     desk = desk_of(node("n1", 1))
     (lease,) = desk.run(job())
     desk.submit(job(), job(job_type="lm"))
@@ -361,8 +361,8 @@ def test_a_partner_that_never_came_leaves_no_trace(desk_of: DeskOf) -> None:
     desk.settle()
 
 
-def test_a_fill_in_mid_round_disturbs_nobody(desk_of: DeskOf) -> None:
-    """Idle GPUs are given out for the rest of the round; who runs is not told anything."""
+def test_a_fill_in_mid_round_disturbs_no_running_job(desk_of: DeskOf) -> None:
+    """Idle GPUs are given out for the rest of the round; nodes of running jobs receive nothing."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     desk.run(job())
     desk.submit(job())
@@ -372,8 +372,8 @@ def test_a_fill_in_mid_round_disturbs_nobody(desk_of: DeskOf) -> None:
     assert lease.ends_s == desk.core.state.round.ends_s
 
 
-def test_an_attempt_that_ended_before_it_could_tell_steps_takes_none_back(desk_of: DeskOf) -> None:
-    """It was started, died at once, and says 0: the checkpoint of the attempt before it is still there."""
+def test_an_attempt_that_reported_no_steps_takes_none_back(desk_of: DeskOf) -> None:
+    """It died at once and reports 0 steps: the checkpoint of the attempt before it still counts."""
     desk = desk_of(node("n1", 1))
     (first,) = desk.run(job(retries=3))
     desk.report(exits=(exited(first, "failed", steps=400.0),))
@@ -387,8 +387,8 @@ def test_an_attempt_that_ended_before_it_could_tell_steps_takes_none_back(desk_o
 
 
 @pytest.mark.parametrize("ran_s", [-1.0, math.inf, math.nan])
-def test_a_time_that_cannot_be_is_not_believed_of_one_without_steps(desk_of: DeskOf, ran_s: float) -> None:
-    """An exit is an exit, and its figures are replaced by what is known: no job has run for -1 s."""
+def test_an_impossible_run_time_is_not_believed(desk_of: DeskOf, ran_s: float) -> None:
+    """The exit counts, and its impossible run time is replaced by the known one: no job has run for -1 s."""
     desk = desk_of(node("n1", 1))
     (lease,) = desk.run(job())
     desk.report(started=(lease,))

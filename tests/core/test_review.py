@@ -1,4 +1,4 @@
-"""What a review of the core found: each of these once stopped the scheduler, or made it forget somebody."""
+"""Faults that a review of the core found: each once stopped the scheduler, or made it forget a job."""
 
 import math
 
@@ -17,14 +17,14 @@ from traces.trace import TraceJob
 
 
 def run_on(desk: Desk, until_s: float) -> None:
-    """Let time pass; what comes of it is not looked at."""
+    """Let time pass, and claim what comes of it."""
     desk.settle()
     desk.until(until_s)
     desk.settle()
 
 
 def test_a_job_without_a_tenant_among_tenants() -> None:
-    """Where there are tenants, it belongs to one called default."""
+    """In a cluster with tenants the job belongs to the one called default."""
     jobs = [TraceJob(id="a", arrival_s=0, job_type="cnn", steps=100.0, tenant="")]
     settings = msgspec.structs.replace(SETTINGS, policy="hierarchical", tenants=(TenantSpec(name="org"),))
     table = Throughputs(solo={("cnn", 1, "v100"): 10.0})
@@ -34,7 +34,7 @@ def test_a_job_without_a_tenant_among_tenants() -> None:
 
 @pytest.mark.parametrize("leads", [(5.0, 2.0), (10.0, 0.0), (50.0, 20.0)])
 def test_leads_may_change_in_the_middle_of_a_round(leads: tuple[float, float]) -> None:
-    """A timer that was set for the old ones does not stop the pulse."""
+    """A timer that was set by the old leads does not stop the pulse."""
     desk = Desk(node())
     desk.run(job(steps=1e6))
     desk.settle()
@@ -45,7 +45,7 @@ def test_leads_may_change_in_the_middle_of_a_round(leads: tuple[float, float]) -
 
 
 @pytest.mark.parametrize("share", [math.nan, math.inf, -1.0])
-def test_shares_that_are_no_shares_are_not_adopted(share: float) -> None:
+def test_impossible_shares_are_not_adopted(share: float) -> None:
     """The last good allocation stays, and a fact says why."""
     desk = Desk(node())
     desk.submit(job())
@@ -60,8 +60,8 @@ def test_shares_that_are_no_shares_are_not_adopted(share: float) -> None:
     desk.settle()
 
 
-def test_a_cost_limit_is_reached_while_it_runs() -> None:
-    """Not only when its lease is closed, which may be never."""
+def test_a_running_job_fails_at_its_cost_limit() -> None:
+    """The job fails as soon as it reaches its limit, and not when its lease closes, which may be never."""
     desk = Desk(node())
     desk.tell(0, SetPrices(price_per_gpu_hour={"v100": 3600.0}))
     desk.settle()
@@ -75,7 +75,7 @@ def test_a_cost_limit_is_reached_while_it_runs() -> None:
 
 
 def test_a_report_after_the_end_of_its_lease_sets_nothing_back() -> None:
-    """A start that is told when the lease is ending already gives no negative progress."""
+    """A start that is reported while its lease is ending gives no negative progress."""
     desk = Desk(node())
     desk.run(job(steps=None))
     desk.settle()
@@ -88,7 +88,7 @@ def test_a_report_after_the_end_of_its_lease_sets_nothing_back() -> None:
 
 
 def test_lost_steps_count_for_nothing_in_fairness() -> None:
-    """A job that falls back to its checkpoint has its isolated time set back in proportion."""
+    """The isolated time of a job that falls back to its checkpoint is set back in proportion."""
     desk = Desk(node())
     (lease,) = desk.run(job(steps=1e6, retries=1))
     desk.settle()

@@ -1,4 +1,4 @@
-"""The pulse: questions, answers, plans and timers; what operators set; and shares that come true."""
+"""The pulse: questions, answers, plans and timers; what operators set; and received time that follows the shares."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from tests.support.desk import SETTINGS, Desk, job, node
 DeskOf = Callable[..., Desk]
 
 
-def asked(desk: Desk) -> Solve:
-    """A question that has just been put, everything claimed."""
+def ask(desk: Desk) -> Solve:
+    """Ring the tick and return the question it puts; everything else is claimed."""
     desk.tell(desk.now_s, Woke(what="tick"))
     desk.claim(AllocationAsked)
     question = desk.claim(Solve)
@@ -45,33 +45,33 @@ def asked(desk: Desk) -> Solve:
 
 
 def failing(question: Solve, why: str = "it ran out of time") -> Solved:
-    """First come, first served, because."""
-    given = answer(replace(question, policy="fifo"))
-    return Solved(number=given.number, policy="fifo", shares=given.shares, failed=why)
+    """A reply that first come, first served stands in because the solver failed."""
+    reply = answer(replace(question, policy="fifo"))
+    return Solved(number=reply.number, policy="fifo", shares=reply.shares, failed=why)
 
 
 # ------------------------------------------------------------------------------------------------------- pulse
 
 
 def test_the_first_plan_waits_for_the_first_answer(desk_of: DeskOf) -> None:
-    """It is asked at once, planned when the answer is there, and the next pulse is set."""
+    """The solver is asked at once, the round is planned on its answer, and the next tick is set."""
     desk = desk_of(node())
     desk.submit(job())
-    question = asked(desk)
+    question = ask(desk)
     desk.tell(3, answer(question))
     desk.claim(AllocationAdopted, number=question.number)
     plan = desk.claim(RoundPlanned, number=1, starts_s=3, ends_s=363)
     (lease,) = plan.granted
-    assert [one.id for one in desk.claim(SendLeases).leases] == [lease.id]
+    assert [sent.id for sent in desk.claim(SendLeases).leases] == [lease.id]
     assert desk.claim(RenewLeases).generations == {}
     desk.wakes(tick=353)
 
 
-def test_a_solver_that_is_late_stops_nobody(desk_of: DeskOf) -> None:
-    """P10: without an answer the plan is made all the same, and the answer counts when it comes."""
+def test_a_late_solver_does_not_hold_up_the_plan(desk_of: DeskOf) -> None:
+    """P10: the round is planned without the answer, which is adopted when it comes."""
     desk = desk_of(node())
     desk.submit(job())
-    question = asked(desk)
+    question = ask(desk)
     desk.tell(8, Woke(what="plan"))
     assert desk.claim(RoundPlanned).granted
     desk.settle()
@@ -83,10 +83,10 @@ def test_a_solver_that_is_late_stops_nobody(desk_of: DeskOf) -> None:
 
 
 def test_an_open_question_is_not_put_again_until_it_is_lost(desk_of: DeskOf) -> None:
-    """P10: asking anew would void an answer that is on its way; after five rounds it will not come."""
+    """P10: a new question would void the answer that is on its way; after five rounds none will come."""
     desk = desk_of(node())
     desk.submit(job(steps=None))
-    question = asked(desk)
+    question = ask(desk)
     for at_s, again in ((8, False), (360, False), (1080, False), (1801, True)):
         desk.tell(at_s, Woke(what="plan"))
         desk.settle()
@@ -100,41 +100,42 @@ def test_an_open_question_is_not_put_again_until_it_is_lost(desk_of: DeskOf) -> 
 
 @pytest.mark.parametrize("shift", [-1, 1])
 def test_an_answer_to_another_question_is_not_taken(desk_of: DeskOf, shift: int) -> None:
-    """Only the newest question counts, and only once."""
+    """Only the newest question's answer is adopted, and only once."""
     desk = desk_of(node())
     desk.submit(job())
-    given = answer(asked(desk))
-    desk.tell(1, Solved(number=given.number + shift, policy="las", shares=given.shares))
+    reply = answer(ask(desk))
+    desk.tell(1, Solved(number=reply.number + shift, policy="las", shares=reply.shares))
     desk.all_claimed()
-    desk.tell(2, given)
+    desk.tell(2, reply)
     desk.settle()
-    desk.tell(3, given)
+    desk.tell(3, reply)
     desk.all_claimed()
 
 
 def test_when_the_solver_fails_the_last_good_shares_stay(desk_of: DeskOf) -> None:
-    """P10: first come, first served only where there is nothing better; and a fact says so."""
+    """P10: first come, first served stands in only where there are no shares, and a fact says so."""
     desk = desk_of(node())
     desk.submit(job(steps=None))
-    first = asked(desk)
+    first = ask(desk)
     desk.tell(0, failing(first))
     assert desk.claim(AllocationAdopted).failed == "it ran out of time"
     desk.settle()
-    desk.until(355)  # asked again, and answered
+    # The solver is asked again, and answers.
+    desk.until(355)
     good = desk.core.state.allocation
     assert good is not None
     assert not good.failed
     desk.submit(job())
     desk.until(desk.core.state.round.ends_s - 10.5)
     desk.now_s += 0.5
-    desk.tell(desk.now_s, failing(asked(desk), "it is infeasible"))
+    desk.tell(desk.now_s, failing(ask(desk), "it is infeasible"))
     desk.claim(AllocationFailed, why="it is infeasible")
     assert desk.core.state.allocation is good
     assert desk.core.state.stale
 
 
-def test_a_node_is_told_ahead_which_leases_will_not_be_renewed(desk_of: DeskOf) -> None:
-    """It lets them end at the boundary, and need not wait for a renewal that may be late."""
+def test_a_node_knows_ahead_which_leases_will_not_be_renewed(desk_of: DeskOf) -> None:
+    """The node ends them at the boundary, and need not wait for a renewal that may be late."""
     desk = desk_of(node(gpus=1), stay_rounds=0.0)
     (lease,) = desk.run(job())
     desk.submit(job())
@@ -143,17 +144,17 @@ def test_a_node_is_told_ahead_which_leases_will_not_be_renewed(desk_of: DeskOf) 
     desk.tell(ends_s - 2.0, Woke(what="plan"))
     assert desk.claim(RoundPlanned).ended == (lease,)
     sent = desk.claim(SendLeases)
-    assert ([one.id for one in sent.leases], sent.last) == ([lease], (lease,))
+    assert ([entry.id for entry in sent.leases], sent.last) == ([lease], (lease,))
     assert sent.leases[0].ends_s == ends_s
     desk.settle()
 
 
 def test_a_round_is_planned_once(desk_of: DeskOf) -> None:
-    """A timer that rings twice, or early, plans nothing; but it is wound up again, or the pulse would stop."""
+    """A timer that rings twice, or early, plans nothing; but the tick is set again, or the pulse would stop."""
     desk = desk_of(node())
     desk.run(job())
-    for what in ("tick", "plan"):
-        desk.tell(100, Woke(what=what))
+    for timer in ("tick", "plan"):
+        desk.tell(100, Woke(what=timer))
         desk.claim(WakeAt, what="tick", at_s=350.0)
         desk.all_claimed()
     desk.tell(358, Woke(what="plan"))
@@ -166,7 +167,7 @@ def test_a_round_is_planned_once(desk_of: DeskOf) -> None:
 
 
 def test_a_cluster_with_nothing_to_do_has_no_pulse(desk_of: DeskOf) -> None:
-    """Nothing is asked or planned for nobody."""
+    """Without jobs no question is put and no round is planned."""
     desk = desk_of(node())
     desk.tell(50, Woke(what="tick"))
     desk.all_claimed()
@@ -188,15 +189,15 @@ def test_a_cluster_with_nothing_to_do_has_no_pulse(desk_of: DeskOf) -> None:
         ),
     ],
 )
-def test_settings_that_cannot_be_are_refused(desk_of: DeskOf, message: Any, field: str) -> None:
-    """The field is named, and nothing changes."""
+def test_impossible_settings_are_refused(desk_of: DeskOf, message: Any, field: str) -> None:
+    """The refusal names the field, and nothing changes."""
     desk = desk_of()
     desk.tell(0, message)
     assert desk.claim(Reply, code="invalid").result == {"field": field}
 
 
 def test_settings_are_facts(desk_of: DeskOf) -> None:
-    """What an operator sets is written down, and the next question is put by it."""
+    """What an operator sets is recorded with the operator's name, and the next question uses it."""
     desk = desk_of(node())
     desk.tell(0, SetPolicy(call="c", policy="fifo", user="op"))
     assert desk.claim(Configured, by="op").settings.policy == "fifo"
@@ -206,7 +207,7 @@ def test_settings_are_facts(desk_of: DeskOf) -> None:
     desk.tell(0, GiveRates(solo=[("x", 1, "v100", 0.0)], user="bob"))
     desk.claim(RatesGiven, by="bob")
     desk.submit(job())
-    assert asked(desk).policy == "fifo"
+    assert ask(desk).policy == "fifo"
 
 
 # ---------------------------------------------------------------------------------------------------- recovery
@@ -237,10 +238,10 @@ def test_settings_are_facts(desk_of: DeskOf) -> None:
     ],
 )
 def test_garbage_of_the_solver_is_refused(desk_of: DeskOf, garbage: dict[str, Any]) -> None:
-    """P10: an answer that names unknown jobs, differs in length or holds no shares changes nothing but its fact."""
+    """P10: an answer with unknown jobs, wrong lengths or impossible shares leads to a fact, and changes nothing."""
     desk = desk_of(node())
     desk.submit(job())
-    question = asked(desk)
+    question = ask(desk)
     right = Shares(
         jobs=("1",),
         worker_types=("v100",),
@@ -251,7 +252,8 @@ def test_garbage_of_the_solver_is_refused(desk_of: DeskOf, garbage: dict[str, An
         share=[1.0],
         isolated_rate=[1.0],
     )
-    if garbage in ({"share": [0.5]}, {"gpus": [1]}):  # right by themselves, but not beside two columns
+    # These two are right by themselves; beside two columns they are not.
+    if garbage in ({"share": [0.5]}, {"gpus": [1]}):
         right = structs.replace(
             right, first=[0, 0], second=[-1, -1], worker_type=[0, 0], gpus=[1, 1], share=[0.5, 0.5]
         )
@@ -260,18 +262,18 @@ def test_garbage_of_the_solver_is_refused(desk_of: DeskOf, garbage: dict[str, An
     assert desk.core.state.allocation is None
 
 
-def test_who_takes_over_says_everything_again(desk_of: DeskOf) -> None:
-    """A new epoch; every node's set, every timer, and the question that had no answer yet."""
+def test_a_takeover_sends_everything_again(desk_of: DeskOf) -> None:
+    """A new epoch, every node's set, every timer, and the question that had no answer yet."""
     desk = desk_of(node(), node("n2"))
     (lease,) = desk.run(job(nodes=("n1",)))
     desk.submit(job())
     desk.now_s = 350
-    question = asked(desk)
+    question = ask(desk)
     desk.take_over(352)
     desk.claim(EpochStarted, epoch=1)
     desk.claim(RoundPlanned, number=2, starts_s=360, ends_s=720, ended=(), granted=())
-    sets = {one.node: one for one in (desk.claim(SendLeases), desk.claim(SendLeases))}
-    assert [one.id for one in sets["n1"].leases] == [lease]
+    sets = {effect.node: effect for effect in (desk.claim(SendLeases), desk.claim(SendLeases))}
+    assert [sent.id for sent in sets["n1"].leases] == [lease]
     assert (sets["n1"].epoch, sets["n2"].leases) == (1, ())
     assert desk.claim(Solve).number == question.number
     desk.questions.clear()
@@ -292,17 +294,18 @@ def test_a_start_early_in_a_round_leaves_the_round_as_it_is(desk_of: DeskOf) -> 
 def test_a_restart_loop_over_ten_boundaries_takes_no_lease(period_s: float) -> None:
     """P6: each process lives for a second and is away at every boundary; all jobs run on under their first lease."""
     stage = Stage([node(f"n{i}") for i in range(3)], SETTINGS)
-    jobs = [job(steps=1e9)] * 8  # two more than there are GPUs
+    # Two jobs more than there are GPUs.
+    jobs = [job(steps=1e9)] * 8
     stage.world.submit(0.0, jobs, JobTruth(job_type="cnn", steps_total=1e9))
     stage.until(100.0)
     state = stage.state
-    leases = {name: one.lease for name, one in state.jobs.items()}
+    leases = {name: entry.lease for name, entry in state.jobs.items()}
     assert sum(lease is not None for lease in leases.values()) == 6
     while stage.state.now_s < 3700.0:
         stage.until(stage.world.now_s + 1.0)
         stage.restart(period_s - 1.0)
-    assert {name: one.lease for name, one in stage.state.jobs.items()} == leases
-    assert sum(one.preemptions for one in stage.state.jobs.values()) == 0
+    assert {name: entry.lease for name, entry in stage.state.jobs.items()} == leases
+    assert sum(entry.preemptions for entry in stage.state.jobs.values()) == 0
     assert stage.state.round.number >= 10
 
 
@@ -312,7 +315,7 @@ def test_a_question_that_cannot_be_asked_again_is_journaled(
     """A new process that cannot put the open question records that as a fact, so that replay gives its state."""
     desk = desk_of(node())
     desk.submit(job())
-    asked(desk)
+    ask(desk)
 
     def wrong(*_: object) -> None:
         raise ValueError("no such problem")
@@ -333,10 +336,10 @@ def test_a_question_that_cannot_be_asked_again_is_journaled(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_received_time_follows_the_shares(seed: int) -> None:
-    """P12: through the whole core, nobody alone on one GPU is more than two rounds behind its due on any type.
+    """P12: through the whole core, no job alone on one GPU is more than two rounds behind its due on any type.
 
-    As in tests/rounds, by column; a job with shares of two types can be a little further behind in sum (2.06
-    rounds have been seen).
+    Measured by column, as in tests/rounds; a job with shares of two types can be a little further behind in sum
+    (up to 2.06 rounds so far).
     """
     stage = Stage(
         [node(f"n{i}", 1) for i in range(3)] + [node("k1", 1, "k80")],
@@ -352,4 +355,4 @@ def test_received_time_follows_the_shares(seed: int) -> None:
         shares = stage.state.shares
         behind = shares.entitled_s - shares.received_s
         assert behind.max() <= 2 * 360.0 + 1e-6, f"round {number}"
-    assert {one.state for one in stage.state.jobs.values()} <= {JobState.RUNNING, JobState.PREEMPTED}
+    assert {entry.state for entry in stage.state.jobs.values()} <= {JobState.RUNNING, JobState.PREEMPTED}

@@ -1,4 +1,4 @@
-"""A job that needs longer to start than a turn lasts: it is let start up, once it has shown that it does."""
+"""A job that needs longer to start than a turn lasts: once that is known, it keeps its GPU until its first step."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ ROUND_S = 60.0
 
 
 def short_rounds(**settings: float) -> Desk:
-    """One GPU, two jobs that want it, a round a minute, and a stay of one."""
+    """One GPU, two jobs that want it, rounds of a minute, and a stay of one round."""
     desk = Desk(node(gpus=1), round_s=ROUND_S, solve_lead_s=2.0, plan_lead_s=1.0, stay_rounds=1.0, **settings)
     desk.submit(job(), job())
     return desk
 
 
 def leases_of(desk: Desk, rounds: int, step_after_s: float) -> list[int]:
-    """Which job holds the GPU, round for round; a job does its first step so long after its start."""
+    """Which job holds the GPU in each round; a job does its first step `step_after_s` after its start."""
     held: list[int] = []
-    report = desk.core.state.nodes["n1"]
+    n1 = desk.core.state.nodes["n1"]
     for number in range(1, rounds + 1):
         desk.until(number * ROUND_S)
         for holding in list(desk.core.state.leases.values()):
@@ -29,15 +29,15 @@ def leases_of(desk: Desk, rounds: int, step_after_s: float) -> list[int]:
             stepping_s = max(ran_s - step_after_s, 0.0)
             if gone:
                 end = exited(name, steps=stepping_s, saved=stepping_s, stepping_s=stepping_s, ran_s=ran_s)
-                told = NodeReport(node="n1", generation=report.generation, exits=(end,))
+                report = NodeReport(node="n1", generation=n1.generation, exits=(end,))
             else:
-                made = (Progress(name, stepping_s, 0.0, stepping_s),) if stepping_s else ()
-                told = NodeReport(node="n1", generation=report.generation, started=(name,), progress=made)
-            desk.tell(desk.now_s, told)
+                progress = (Progress(name, stepping_s, 0.0, stepping_s),) if stepping_s else ()
+                report = NodeReport(node="n1", generation=n1.generation, started=(name,), progress=progress)
+            desk.tell(desk.now_s, report)
             desk.settle()
         desk.until(desk.now_s + 1)
         (now,) = [h for h in desk.core.state.leases.values() if h.phase != "stopping"]
-        desk.tell(desk.now_s, NodeReport(node="n1", generation=report.generation, started=(now.lease.id,)))
+        desk.tell(desk.now_s, NodeReport(node="n1", generation=n1.generation, started=(now.lease.id,)))
         desk.settle()
         held.append(int(now.lease.job))
     return held
@@ -54,30 +54,31 @@ def turns(held: list[int]) -> list[int]:
     return lengths[:-1]
 
 
-def test_who_starts_in_time_has_turns_as_ever():
+def test_jobs_that_start_in_time_have_turns_as_before():
     """Nothing changes for jobs that step within their turn."""
     assert max(turns(leases_of(short_rounds(), 12, step_after_s=5.0))) <= 3
 
 
-def test_who_needs_longer_is_let_start_up():
-    """Its second turn lasts until it has done a step, although it is longer than a turn."""
+def test_a_slow_starter_keeps_its_gpu_until_it_steps():
+    """Its second turn lasts until its first step, although that takes longer than a turn."""
     held = leases_of(short_rounds(), 24, step_after_s=230.0)
-    assert all(length >= 5 for length in turns(held)[3:])  # 230 s, and the rest of the round
+    # 230 s, and the rest of the round, are five rounds.
+    assert all(length >= 5 for length in turns(held)[3:])
 
 
-def test_without_patience_it_would_never_get_anywhere():
-    """The same jobs, when nobody is patient: all their time goes into starting."""
+def test_without_patience_slow_starters_only_start():
+    """Without patience all turns of the same jobs go into starting."""
     assert max(turns(leases_of(short_rounds(start_patience_s=0.0), 24, step_after_s=230.0))) <= 3
 
 
 def test_patience_has_an_end():
-    """A job that never steps does not keep its GPU for ever."""
+    """A job that never steps loses its GPU in the end."""
     held = leases_of(short_rounds(start_patience_s=180.0), 24, step_after_s=1e9)
     assert set(held) == {1, 2}
     assert max(turns(held)) <= 5
 
 
-def test_what_a_person_ended_does_not_count():
+def test_a_turn_ended_by_a_user_does_not_count():
     """A hold before the first step is no sign of a slow start."""
     desk = short_rounds()
     leases_of(desk, 1, step_after_s=1e9)

@@ -1,4 +1,4 @@
-"""Starts that are said in a row: one fact, and in its place among the others."""
+"""Starts that are reported in a row are one fact, recorded in its place among the others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ DeskOf = Callable[..., Desk]
 
 
 def test_starts_of_a_batch_are_one_fact(desk_of: DeskOf) -> None:
-    """Nodes that start leases at once, as at a boundary, make one fact; what is said twice is in it once."""
+    """Starts reported together, as at a boundary, make one fact; a repeated report is in it once."""
     desk = desk_of(node(), node("n2"))
     desk.submit(job(nodes=("n1",)), job(nodes=("n2",)))
     desk.until(8)
@@ -24,7 +24,7 @@ def test_starts_of_a_batch_are_one_fact(desk_of: DeskOf) -> None:
 
 
 def test_a_start_is_a_fact_before_what_comes_after_it(desk_of: DeskOf) -> None:
-    """P3: an exit in the same report, and another message in the same batch, find the lease running."""
+    """P3: an exit in the same report, and a later message of the batch, find the lease running."""
     desk = desk_of(node(), node("n2"))
     desk.submit(job(nodes=("n1",)), job(nodes=("n2",)))
     desk.until(8)

@@ -1,7 +1,7 @@
-"""P9: a workload that invites thrash. Preemption is rate-limited, and whoever runs has its minimum run time.
+"""P9: a workload that invites thrash. Preemption is rate-limited, and a running job has its minimum run time.
 
 Many endless jobs of alternating weight want a few GPUs, and heavy ones keep coming. Each promise is measured on the
-facts of the journal, and beside it what the same workload does without the limit: a check that cannot fail is no check.
+facts of the journal, once with the limit and once without: a check that cannot fail proves nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ END_S = 6000.0
 
 
 def crowd(preemptions_max: int | None = None, min_run_s: float = 0.0) -> Stage:
-    """Eighteen jobs at first, then a heavy or a light one in every round; nobody ever finishes."""
+    """Eighteen jobs at first, then a heavy or a light one in every round; no job ever finishes."""
     settings = Settings(
         policy="las",
         round_s=ROUND_S,
@@ -47,7 +47,7 @@ def preemptions(stage: Stage) -> Counter[int]:
 
 
 def turns_s(stage: Stage) -> list[float]:
-    """How long those ran who were preempted, each turn by itself."""
+    """How long each turn lasted that ended in a preemption."""
     ended = {
         lease
         for _, facts in stage.journal.records
@@ -60,15 +60,15 @@ def turns_s(stage: Stage) -> list[float]:
 
 
 def test_at_most_so_many_are_preempted_in_a_round() -> None:
-    """preemptions_max: 1 is one a round, and turns still go round; without it many rounds take more than one."""
+    """With preemptions_max = 1 a round preempts one job, and turns still rotate; without it some preempt four."""
     free, limited = preemptions(crowd()), preemptions(crowd(preemptions_max=1))
     assert max(free.values()) >= 4
     assert max(limited.values()) == 1
     assert sum(limited.values()) >= 0.8 * (END_S / ROUND_S - 3)
 
 
-def test_nobody_is_preempted_before_its_minimum_run() -> None:
-    """min_run_s: 450 is 450 s of every turn, and turns still go round; without it most turns are shorter."""
+def test_no_job_is_preempted_before_its_minimum_run() -> None:
+    """With min_run_s = 450 each turn lasts 450 s, and turns still rotate; without it most turns are shorter."""
     free, kept = turns_s(crowd()), turns_s(crowd(min_run_s=MIN_RUN_S))
     assert sum(ran_s < MIN_RUN_S for ran_s in free) > 0.5 * len(free)
     assert min(kept) >= MIN_RUN_S
@@ -76,7 +76,7 @@ def test_nobody_is_preempted_before_its_minimum_run() -> None:
 
 
 def test_both_limits_hold_at_once() -> None:
-    """As an operator would set them: neither makes room for the other."""
+    """Set together, as an operator would, neither limit weakens the other."""
     stage = crowd(preemptions_max=1, min_run_s=MIN_RUN_S)
     assert max(preemptions(stage).values()) == 1
     assert min(turns_s(stage)) >= MIN_RUN_S

@@ -1,4 +1,4 @@
-"""`allox`: schedules short enough to try out."""
+"""`allox`: schedules short enough to work out by hand."""
 
 from dataclasses import replace
 from itertools import product
@@ -47,13 +47,13 @@ def test_wide_jobs_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("alpha", ["-0.1", "1.1", "'half'", "false"])
 def test_alpha_is_a_share(alpha: str) -> None:
-    """From 0 to 1, or the error names the parameter."""
+    """Alpha is a number from 0 to 1, or the error names the parameter."""
     with pytest.raises(ProblemError, match=r"allox: alpha is .*, must be a number from 0 to 1"):
         resolve(f"allox(alpha={alpha})")(Problem.from_rates([[1.0]], 1, [1], steps_left=1.0))
 
 
-def test_alpha_leaves_the_young_out() -> None:
-    """Half of six jobs on one GPU: of the three eldest the shortest runs, though a young one is shorter still."""
+def test_alpha_leaves_out_the_newest_jobs() -> None:
+    """Half of six jobs on one GPU: of the three oldest the shortest runs, though a newer one is shorter still."""
     problem = Problem.from_rates(
         [[1.0]] * 6,
         1,
@@ -68,8 +68,8 @@ def test_alpha_leaves_the_young_out() -> None:
     assert resolve("allox")(problem).time_share.tolist() == [0.0, 0.0, 0.0, 1.0, 0.0, 0.0]
 
 
-def test_there_are_always_as_many_jobs_as_gpus() -> None:
-    """alpha = 0 still fills the GPUs, with the eldest."""
+def test_alpha_keeps_as_many_jobs_as_gpus() -> None:
+    """alpha = 0 still fills the GPUs, with the oldest jobs."""
     problem = Problem.from_rates([[1.0]] * 4, 1, [2], steps_left=5.0, waited_s=[1.0, 2.0, 3.0, 4.0])
     assert resolve("allox(alpha=0)")(problem).time_share.tolist() == [0.0, 0.0, 1.0, 1.0]
 
@@ -77,7 +77,7 @@ def test_there_are_always_as_many_jobs_as_gpus() -> None:
 @settings(max_examples=25)
 @given(data=st.data())
 def test_no_schedule_is_better(data: st.DataObject) -> None:
-    """Against every way to put up to five jobs on two types of GPU, each queue shortest first."""
+    """Compared with every way to put up to five jobs on two types of GPU, each queue shortest first."""
     n = data.draw(st.integers(1, 5))
     rates = data.draw(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=2 * n, max_size=2 * n))
     steps = data.draw(st.lists(st.sampled_from([1.0, 2.0, 5.0, 7.0]), min_size=n, max_size=n))
@@ -94,7 +94,7 @@ def test_no_schedule_is_better(data: st.DataObject) -> None:
 
 
 def test_only_columns_of_one_gpu_count() -> None:
-    """A job that asks for one GPU but is known on four only holds no single one; the next in line does."""
+    """A job that asks for one GPU, but has a rate for four only, gets no single one; the next in line does."""
     problem = by_hand(
         {"v100": 1.0}, alone("a", "v100", 9.0, gpus=4), alone("b", "v100", 1.0), steps_left=[1, 1]
     )
@@ -105,7 +105,7 @@ def test_only_columns_of_one_gpu_count() -> None:
 
 
 def test_a_part_of_a_gpu_runs_nothing() -> None:
-    """Half a GPU is no place for a job that runs now."""
+    """Half a GPU cannot hold a job that runs now."""
     answer = resolve("allox")(Problem.from_rates([[1.0, 9.0]], 1, [1, 0.5], steps_left=[1.0]))
     assert answer.time_share.tolist() == [1.0, 0.0]
     nowhere = resolve("allox")(Problem.from_rates([[1.0]], 1, [0.5], steps_left=[1.0]))
@@ -113,8 +113,8 @@ def test_a_part_of_a_gpu_runs_nothing() -> None:
     assert "not scheduled" in nowhere.notes[0]
 
 
-def test_it_keeps_to_its_time() -> None:
-    """Thousands of jobs behind a few GPUs take long to match; when the time is up, the isolated shares stand in."""
+def test_the_time_limit_is_kept() -> None:
+    """Matching thousands of jobs to a few GPUs takes long; when the time is up, isolated shares are returned."""
     rng = np.random.default_rng(0)
     rate, steps = rng.uniform(0.5, 20, (5000, 2)), rng.uniform(1e3, 1e6, 5000)
     answer = resolve("allox", time_limit_s=0.05)(Problem.from_rates(rate, 1, [3, 2], steps_left=steps))

@@ -1,4 +1,4 @@
-"""The checker is checked: a good answer passes, and each kind of wrong one is found and named."""
+"""The audit of answers: a good answer passes, and each kind of fault is found and named."""
 
 from dataclasses import replace
 
@@ -26,13 +26,13 @@ CLUSTER = by_hand(
 
 
 def shares(*time_share: float, problem: Problem = CLUSTER, policy: str = "test") -> Allocation:
-    """An answer with these shares, and nothing wrong with the rest of it."""
+    """An answer with these shares, otherwise without fault."""
     k, t, n = len(problem.columns), len(problem.worker_types), len(problem.jobs)
     return Allocation(policy, np.array(time_share), 1.0, np.zeros(t), np.ones(n), np.ones(k, dtype=bool))
 
 
 def test_a_good_answer_has_no_faults() -> None:
-    """All the time and all the GPUs may be given out, to the last hair."""
+    """An answer may give out all the time and all the GPUs, up to rounding."""
     assert audit(CLUSTER, shares(0.0, 0.0, 0.5, 0.0, 0.0, 1.0)) == []
     assert audit(CLUSTER, shares(0.5, 0.5, 0.75, 0.0, 0.0, 0.0)) == []
     assert audit(CLUSTER, shares(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)) == []
@@ -53,11 +53,11 @@ FAULTS = [
 
 @pytest.mark.parametrize(("fault", "time_share", "words"), FAULTS, ids=[fault for fault, _, _ in FAULTS])
 def test_a_fault_is_found_and_named(fault: str, time_share: list[float], words: str) -> None:
-    """Whose share, of what, and by how much."""
+    """The fault names the job, the column, and the amount."""
     assert words in audit(CLUSTER, shares(*time_share))
 
 
-def test_the_partner_in_a_pair_is_watched_too() -> None:
+def test_the_partner_in_a_pair_is_checked_too() -> None:
     """The second job of a pair has no more time than the first."""
     problem = by_hand(
         {"v100": 3}, alone("b", "v100", 1.0), together(("a", "b"), "v100", (1.0, 1.0)), ids=("a", "b")
@@ -75,7 +75,7 @@ def test_the_partner_in_a_pair_is_watched_too() -> None:
     ],
 )
 def test_arrays_of_the_wrong_shape(field: str, value: np.ndarray, words: str) -> None:
-    """Nothing else is looked at in an answer to some other problem."""
+    """An answer of the wrong shape belongs to another problem, so nothing else of it is checked."""
     assert audit(CLUSTER, replace(shares(0, 0, 0, 0, 0, 0), **{field: value})) == [words]
 
 
@@ -85,7 +85,7 @@ GROUPED = by_hand(
 
 
 def test_a_group_has_the_time_of_its_members() -> None:
-    """Five members run five times all the time, two and a half times in pairs among themselves."""
+    """Five members can run five times all the time, two and a half times in pairs among themselves."""
     assert audit(GROUPED, shares(5.0, 0.0, problem=GROUPED)) == []
     assert audit(GROUPED, shares(0.0, 2.5, problem=GROUPED)) == []
     assert audit(GROUPED, shares(1.0, 2.0, problem=GROUPED)) == []
@@ -97,7 +97,7 @@ def test_a_group_has_the_time_of_its_members() -> None:
 
 
 def test_a_tenant_waiting_beside_idle_gpus() -> None:
-    """The published hierarchy must not stop early: whose jobs wait while GPUs that suit them stand idle, is said."""
+    """The published hierarchy must not stop early: a tenant whose jobs wait beside suitable idle GPUs is named."""
     problem = by_hand(
         {"v100": 2, "k80": 1},
         alone("a", "v100", 4.0),
@@ -111,8 +111,8 @@ def test_a_tenant_waiting_beside_idle_gpus() -> None:
     assert audit(problem, shares(1.0, 1.0, problem=problem, policy="hierarchical")) == []
 
 
-def test_somebody_could_have_had_more() -> None:
-    """A GPU left idle beside a job that could use it, and how much it could have."""
+def test_a_job_could_have_had_more() -> None:
+    """A job beside an idle GPU that it could use is named, with the rate it could have had."""
     problem = by_hand({"v100": 1, "k80": 1}, alone("a", "v100", 4.0), alone("b", "k80", 2.0))
     assert could_gain(problem, shares(1.0, 1.0, problem=problem)) == []
     assert could_gain(problem, shares(1.0, 0.25, problem=problem)) == ["job 'b' could have 2 instead of 0.5"]
@@ -122,13 +122,13 @@ def test_somebody_could_have_had_more() -> None:
             ("a", "v100", 4.0), ("a", "k80", 1.0), ("b", "v100", 2.0), ("b", "k80", 2.0)
         )),
     )  # fmt: skip
-    assert could_gain(swapped, shares(0.0, 1.0, 1.0, 0.0, problem=swapped)) == [
-        "job 'a' could have 4 instead of 1"
-    ]  # they are on each other's GPU: a gains by the exchange, and b loses nothing
+    # Each is on the other's GPU: a gains by the exchange, and b loses nothing.
+    exchange = ["job 'a' could have 4 instead of 1"]
+    assert could_gain(swapped, shares(0.0, 1.0, 1.0, 0.0, problem=swapped)) == exchange
 
 
-def test_answers_that_cannot_be_are_told_apart_from_poor_ones() -> None:
-    """Where an answer gives out more than there is, nothing keeps what everybody has."""
+def test_impossible_answers_are_reported_as_such() -> None:
+    """Where an answer gives out more GPUs than there are, no feasible answer keeps every job's rate."""
     problem = by_hand({"v100": 1}, alone("a", "v100", 4.0), alone("b", "v100", 4.0))
     assert "no answer that keeps the rate" in could_gain(problem, shares(1.0, 1.0, problem=problem))[0]
 
@@ -136,9 +136,10 @@ def test_answers_that_cannot_be_are_told_apart_from_poor_ones() -> None:
 @given(problem=problems())
 @settings(max_examples=60)
 def test_too_much_of_a_good_answer_is_found(problem: Problem) -> None:
-    """Random problems, merged or not: an answer of `max_throughput` passes; a tenth more of it does not."""
+    """On random problems, merged or not, an answer of `max_throughput` passes; a tenth more of it does not."""
     for which in (problem, group(problem)[0]):
         answer = resolve("max_throughput+packing")(which)
         assert audit(which, answer) == []
-        assume(answer.value > 1e-3)  # then some limit binds: with a tenth more it would be a better answer
+        # Above that value some limit binds; otherwise a tenth more would be the better answer.
+        assume(answer.value > 1e-3)
         assert audit(which, replace(answer, time_share=1.1 * answer.time_share)) != []

@@ -1,4 +1,4 @@
-"""Deadlines on `max_throughput`, `throughput_per_cost` and `min_cost`: as many kept as can be, the others named."""
+"""Deadlines on `max_throughput`, `throughput_per_cost` and `min_cost`: the most are kept, the others are named."""
 
 import numpy as np
 import pytest
@@ -21,9 +21,9 @@ every_policy = pytest.mark.parametrize("spec", POLICIES)
 
 
 def missed(notes: tuple[str, ...]) -> set[str]:
-    """The jobs that the notes name."""
-    told = [note for note in notes if note.startswith("deadline missed by")]
-    return set("".join(told).split("'")[1::2])
+    """The jobs that the notes name as missing their deadlines."""
+    named = [note for note in notes if note.startswith("deadline missed by")]
+    return set("".join(named).split("'")[1::2])
 
 
 def problem_of(deadline_s: list[float], steps_left: list[float], gpus: float = 1, **facts: object) -> Problem:
@@ -43,7 +43,7 @@ def problem_of(deadline_s: list[float], steps_left: list[float], gpus: float = 1
 
 @every_policy
 def test_kept_where_it_can_be(spec: str) -> None:
-    """60 steps in 100 s need 0.6 of the GPU, whoever else would like it."""
+    """60 steps in 100 s need 0.6 of the GPU, whichever other jobs want it."""
     answer = resolve(spec)(problem_of([100.0, np.inf, np.inf], [60.0, 1.0, 1.0]))
     assert answer.time_share[0] >= 0.6 - 1e-7
     assert missed(answer.notes) == set()
@@ -51,7 +51,7 @@ def test_kept_where_it_can_be(spec: str) -> None:
 
 @every_policy
 def test_the_greatest_number_is_kept(spec: str) -> None:
-    """One GPU: a alone needs 0.9 of it; b, c and d need 0.3 each. Three are kept, not one, and a is named."""
+    """One GPU: a needs 0.9 of it; b, c and d need 0.3 each. Three deadlines are kept, not one, and a is named."""
     answer = resolve(spec)(problem_of([100.0] * 4, [90.0, 30.0, 30.0, 30.0]))
     assert missed(answer.notes) == {"a"}
     assert answer.time_share[1:].min() >= 0.3 - 1e-7
@@ -59,7 +59,7 @@ def test_the_greatest_number_is_kept(spec: str) -> None:
 
 @every_policy
 def test_late_already(spec: str) -> None:
-    """A deadline in the past is missed; it does not keep others from theirs, and its job still runs."""
+    """A deadline in the past is missed; other jobs keep theirs, and the late job still runs."""
     answer = resolve(spec)(problem_of([-5.0, 0.0, 100.0], [10.0, 10.0, 50.0], gpus=3))
     assert missed(answer.notes) == {"a", "b"}
     assert answer.time_share == pytest.approx([1.0, 1.0, 1.0], rel=1e-6)
@@ -67,7 +67,7 @@ def test_late_already(spec: str) -> None:
 
 @every_policy
 def test_out_of_reach_alone(spec: str) -> None:
-    """200 steps in 100 s at one per second: missed, whatever the others do."""
+    """200 steps in 100 s at one step per second are missed, whatever the other jobs do."""
     answer = resolve(spec)(problem_of([100.0, 100.0], [200.0, 50.0]))
     assert missed(answer.notes) == {"a"}
     assert answer.time_share[1] >= 0.5 - 1e-7
@@ -75,7 +75,7 @@ def test_out_of_reach_alone(spec: str) -> None:
 
 @every_policy
 def test_just_in_time_is_in_time(spec: str) -> None:
-    """Two jobs that need exactly half of the GPU each are both kept."""
+    """Two jobs that need exactly half of the GPU each both keep their deadlines."""
     answer = resolve(spec)(problem_of([100.0, 200.0], [50.0, 100.0]))
     assert missed(answer.notes) == set()
     assert answer.time_share == pytest.approx([0.5, 0.5], abs=1e-6)
@@ -83,7 +83,7 @@ def test_just_in_time_is_in_time(spec: str) -> None:
 
 @every_policy
 def test_steps_must_be_known_where_a_deadline_is(spec: str) -> None:
-    """Only jobs with a deadline must say how much is left."""
+    """Only jobs with a deadline need a known number of steps left."""
     with pytest.raises(MissingFacts, match=r"needs steps_left of jobs with a deadline.*'b'") as caught:
         resolve(spec)(problem_of([np.inf, 100.0], [np.inf, np.inf]))
     assert "'a'" not in str(caught.value)
@@ -91,7 +91,7 @@ def test_steps_must_be_known_where_a_deadline_is(spec: str) -> None:
 
 
 def test_fifty_are_decided_exactly() -> None:
-    """48 small jobs or one that needs the whole cluster: the greatest number, not the least sum of shortfalls."""
+    """Of 48 small jobs and one that needs the whole cluster the most are kept, not the least total shortfall."""
     n = 49
     steps = [480.0, *[10.0] * (n - 1)]
     problem = Problem.from_rates(
@@ -106,7 +106,7 @@ def test_fifty_are_decided_exactly() -> None:
 @settings(max_examples=12)
 @given(data=st.data())
 def test_as_many_as_branch_and_bound_keeps(spec: str, data: st.DataObject) -> None:
-    """On random problems: the number kept, and the best value with those kept, are those of another formulation."""
+    """On random problems another formulation gives the same number of kept deadlines, and the same value."""
     on = {"deadlines": st.just(True), "jobs": st.integers(2, 8), "pairs": st.just(False)}
     problem = f.visible(data.draw(problems(**on)))
     due = np.isfinite(problem.jobs.deadline_s)

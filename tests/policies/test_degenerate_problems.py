@@ -1,7 +1,7 @@
-"""Problems at the edge, under every policy: all alike, just enough, far apart, too wide, hardly anything.
+"""Degenerate problems, under every policy: all alike, just enough GPUs, rates far apart, too wide, hardly moving.
 
-Each must be answered feasibly, exactly (against another formulation, where there is one), and by a policy that
-lets nobody be dominated where it promises that.
+Each answer must be feasible and exact (compared with another formulation, where there is one); no job may be
+dominated where the policy promises that.
 """
 
 from collections.abc import Callable
@@ -19,15 +19,15 @@ from tests.support.references import REFERENCES, as_seen
 MODIFIERS = ((), ("blind",), ("packing",), ("blind", "packing"))
 UNDOMINATED = ("max_min_fairness", "water_filling", "hierarchical", "finish_time_fairness", "makespan")
 SINGLE_GPU = ("allox",)
-CHOOSY = ("fifo", "allox", "gandiva")  # alike is not treated alike: who is first, or drawn, runs
-
-IDLE_ON_PURPOSE = ("strategy_proof", "min_cost")  # discounts are not given to others; a type may be too dear
-
+# Jobs that are alike are not treated alike: the first, or the one drawn, runs.
+CHOOSY = ("fifo", "allox", "gandiva")
+# Discounted time is given to no other job; a type may be too expensive.
+IDLE_ON_PURPOSE = ("strategy_proof", "min_cost")
 CASES: dict[str, Callable[[], Problem]] = {}
 
 
 def case(build: Callable[[], Problem]) -> Callable[[], Problem]:
-    """A problem that every policy is given."""
+    """Register a problem for every policy."""
     CASES[build.__name__] = build
     return build
 
@@ -35,21 +35,21 @@ def case(build: Callable[[], Problem]) -> Callable[[], Problem]:
 def table(rates: list[list[float]], gpus: list[int] | int, capacity: list[float], **facts: object) -> Problem:
     """Jobs by types, with steps, ages and prices for the policies that ask."""
     n = len(rates)
-    told = {"steps_left": 1e3 * np.arange(1, n + 1), "waited_s": 100.0 * np.arange(n), **facts}
+    all_facts = {"steps_left": 1e3 * np.arange(1, n + 1), "waited_s": 100.0 * np.arange(n), **facts}
     return Problem.from_rates(
-        rates, gpus, capacity, price_per_gpu_hour=1.0 + np.arange(len(capacity)), **told
+        rates, gpus, capacity, price_per_gpu_hour=1.0 + np.arange(len(capacity)), **all_facts
     )
 
 
 @case
 def all_alike() -> Problem:
-    """Five jobs that cannot be told apart, but for their names."""
+    """Five jobs that differ in nothing but their names."""
     return table([[2.0, 5.0]] * 5, 1, [2, 1], steps_left=500.0, waited_s=10.0)
 
 
 @case
 def just_enough() -> Problem:
-    """As many GPUs as are asked for, to the last one."""
+    """Exactly as many GPUs as the jobs ask for."""
     return table([[1.0, 3.0], [2.0, 1.0], [4.0, 4.0]], [1, 2, 1], [2, 2])
 
 
@@ -91,7 +91,7 @@ def twin_types() -> Problem:
 
 @case
 def nothing_shared() -> Problem:
-    """Each job runs on a type of its own: nobody competes."""
+    """Each job runs on a type of its own: no two compete."""
     return table([[3.0, 0.0, 0.0], [0.0, 2.0, 0.0], [0.0, 0.0, 1.0]], 1, [1, 1, 1])
 
 
@@ -109,7 +109,7 @@ def fractions_of_gpus() -> Problem:
 
 @case
 def wider_than_a_type() -> Problem:
-    """A job of eight GPUs on types of three and four: it can run there only part of the time."""
+    """A job of eight GPUs on types of three and four: it can run on them only part of the time."""
     return table([[8.0, 16.0], [1.0, 2.0], [3.0, 2.0]], [8, 1, 2], [3, 4])
 
 
@@ -121,7 +121,7 @@ def a_type_without_gpus() -> Problem:
 
 @case
 def pairs_that_pay() -> Problem:
-    """Three jobs that get on well on one GPU."""
+    """Three jobs that hardly slow each other down on one GPU."""
     solo = [alone(job, "gpu", 1.0) for job in "abc"]
     pairs = [together(pair, "gpu", (0.9, 0.8)) for pair in (("a", "b"), ("b", "c"), ("a", "c"))]
     return by_hand({"gpu": 1.0}, *solo, *pairs, steps_left=10.0, price_per_gpu_hour=np.array([1.0]))
@@ -138,7 +138,7 @@ every_spec = pytest.mark.parametrize(
 @every_case
 @every_spec
 def test_exact_at_the_edge(name: str, modifiers: tuple[str, ...], build: Callable[[], Problem]) -> None:
-    """Feasible, optimal, worth what it says, and the best that another formulation finds."""
+    """The answer is feasible, optimal, worth its reported value, and as good as another formulation's."""
     problem = build()
     if name in SINGLE_GPU and (problem.jobs.gpus > 1).any():
         pytest.skip(f"{name} takes single-GPU jobs only")
@@ -154,10 +154,8 @@ def test_exact_at_the_edge(name: str, modifiers: tuple[str, ...], build: Callabl
         return
     reference = REFERENCES[name]
     best = reference.optimum(view.problem)
-    close = {
-        "rel": reference.tolerance,
-        "abs": 1e-8 if name == "strategy_proof" else 0.0,
-    }  # a logarithm may be 0
+    # The value of strategy_proof is a logarithm, which may be 0.
+    close = {"rel": reference.tolerance, "abs": 1e-8 if name == "strategy_proof" else 0.0}
     if name != "hierarchical":
         assert answer.value == pytest.approx(best.value, **close)
     reached = reference.measure(view.problem, view.share)
@@ -170,7 +168,7 @@ def test_exact_at_the_edge(name: str, modifiers: tuple[str, ...], build: Callabl
 
 @every_spec
 def test_alike_are_treated_alike(name: str, modifiers: tuple[str, ...]) -> None:
-    """Jobs that differ in their name only get the same, unless the policy says who is first."""
+    """Jobs that differ only in their names get the same, unless the policy chooses one of them."""
     answer = resolve("+".join((name, *modifiers)))(all_alike())
     share = answer.time_share.reshape(5, 2)
     if name not in CHOOSY:
@@ -180,8 +178,8 @@ def test_alike_are_treated_alike(name: str, modifiers: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name not in ("gandiva", *SINGLE_GPU)])
-def test_known_in_company_only(name: str) -> None:
-    """A job without a rate of its own, known in a pair only, is left out without packing; with it nothing breaks."""
+def test_a_job_with_pair_rates_only(name: str) -> None:
+    """A job that has a rate only in a pair is left out without packing; with packing the answer is feasible."""
     problem = by_hand(
         {"gpu": 1.0},
         alone("a", "gpu", 1.0),

@@ -1,8 +1,8 @@
-"""What every policy promises, whatever it optimises. A new policy is held to all of this from its first day.
+"""What every policy promises, whatever it optimises. New policies are discovered, and tested here at once.
 
-Policies are found by discovery; each runs plain, blind, packing, and both. Those that promise an optimum are
-compared with another formulation of it (`tests/support/references.py`); a policy that is a rule rather
-than an optimum is listed in RULES, with the tests that hold it to its rule.
+Each policy runs plain, blind, with packing, and with both. Policies that promise an optimum are compared with
+another formulation of it (`tests/support/references.py`); a policy that is a rule rather than an optimum is
+listed in RULES, with the tests of its rule.
 """
 
 from dataclasses import replace
@@ -26,8 +26,10 @@ RULES = {"fifo": "tests/policies/test_fifo.py", "gandiva": "tests/policies/test_
 UNDOMINATED = ("max_min_fairness", "water_filling", "hierarchical", "finish_time_fairness", "makespan")
 MUST_KNOW_STEPS = ("makespan", "shortest_job_first", "allox")
 SINGLE_GPU = ("allox",)
-PROPORTIONAL = ("isolated", "gandiva")  # share by the size of types, not by their speed
-NOT_SPREAD = ("fifo", "allox", "min_cost", "throughput_per_cost")  # all or nothing; or the price says where
+# These share by the size of types, not by their speed.
+PROPORTIONAL = ("isolated", "gandiva")
+# These give all or nothing, or go by the price.
+NOT_SPREAD = ("fifo", "allox", "min_cost", "throughput_per_cost")
 FACTS = ("count", "gpus", "weight", "waited_s", "steps_left", "isolated_s", "deadline_s")
 
 every_spec = pytest.mark.parametrize(
@@ -42,7 +44,7 @@ def solve(name: str, modifiers: tuple[str, ...], problem: Problem) -> Allocation
 
 
 def drawn(data: st.DataObject, name: str, **features: Any) -> Problem:
-    """A random problem that this policy can take."""
+    """A random problem that this policy can solve."""
     pinned = {key: st.just(value) for key, value in features.items()}
     if name in SINGLE_GPU:
         pinned["widths"] = st.just((1,))
@@ -50,7 +52,7 @@ def drawn(data: st.DataObject, name: str, **features: Any) -> Problem:
 
 
 def with_empty_type(problem: Problem) -> Problem:
-    """The same with one more type, of which there are no GPUs."""
+    """The problem with one more type, which has no GPUs."""
     return replace(
         problem,
         worker_types=(*problem.worker_types, "none-left"),
@@ -60,7 +62,7 @@ def with_empty_type(problem: Problem) -> Problem:
 
 
 def shuffled(problem: Problem, seed: int) -> tuple[Problem, np.ndarray, np.ndarray]:
-    """The same problem in another order of jobs and columns, pairs the other way round; and both orders."""
+    """The problem with jobs and columns in another order, some pairs turned round; and both orders."""
     rng = np.random.default_rng(seed)
     rows, columns = rng.permutation(len(problem.jobs)), rng.permutation(len(problem.columns))
     other = problem.restrict(rows, columns)
@@ -77,7 +79,7 @@ def shuffled(problem: Problem, seed: int) -> tuple[Problem, np.ndarray, np.ndarr
 
 
 def assert_same(a: Allocation, b: Allocation) -> None:
-    """Two answers are equal to the last bit, apart from how long they took."""
+    """Two answers are equal to the last bit, apart from their solve times."""
     for field in ("time_share", "price", "isolated_rate", "backfill"):
         assert np.array_equal(getattr(a, field), getattr(b, field), equal_nan=True), field
     assert (a.value, a.optimal, a.notes) == (b.value, b.optimal, b.notes)
@@ -87,7 +89,7 @@ def assert_same(a: Allocation, b: Allocation) -> None:
 @few
 @given(data=st.data())
 def test_feasible(name: str, modifiers: tuple[str, ...], data: st.DataObject) -> None:
-    """Any answer keeps what always holds: capacity, time of each job, bounds, nothing where nothing runs."""
+    """Every answer is feasible: capacity, time of each job, bounds, no time where the rate is 0."""
     problem = drawn(data, name)
     answer = solve(name, modifiers, problem)
     assert audit(problem, answer) == []
@@ -99,10 +101,10 @@ def test_feasible(name: str, modifiers: tuple[str, ...], data: st.DataObject) ->
 @every_spec
 @few
 @given(data=st.data(), seed=st.integers(0, 99))
-def test_blind_to_the_order_of_jobs(
+def test_the_order_of_jobs_does_not_matter(
     name: str, modifiers: tuple[str, ...], data: st.DataObject, seed: int
 ) -> None:
-    """Ask twice, or with jobs and columns in another order: every job gets the same to the last bit."""
+    """Solved twice, or with jobs and columns in another order, every job gets the same to the last bit."""
     problem = drawn(data, name)
     other, rows, columns = shuffled(problem, seed)
     answer = solve(name, modifiers, problem)
@@ -118,7 +120,7 @@ def test_blind_to_the_order_of_jobs(
 
 
 def test_every_policy_is_compared_with_something() -> None:
-    """A policy has another formulation of its optimum, or tests of its own that hold it to its rule."""
+    """Every policy has another formulation of its optimum, or tests of its own for its rule."""
     assert set(REFERENCES) | set(RULES) == set(names())
 
 
@@ -130,7 +132,7 @@ def test_every_policy_is_compared_with_something() -> None:
 @settings(max_examples=10)
 @given(data=st.data())
 def test_as_good_as_another_formulation(name: str, modifiers: tuple[str, ...], data: st.DataObject) -> None:
-    """The value it reports is the optimum, and the shares it gives are worth that much."""
+    """The reported value is the optimum, and the shares are worth that much."""
     features = {"jobs": data.draw(st.integers(1, 4 if name == "strategy_proof" else 7)), "deadlines": False}
     problem = drawn(data, name, **features)
     answer, reference = solve(name, modifiers, problem), REFERENCES[name]
@@ -138,7 +140,8 @@ def test_as_good_as_another_formulation(name: str, modifiers: tuple[str, ...], d
     assume(len(view.problem.jobs))
     best = reference.optimum(view.problem)
     close = {"rel": reference.tolerance, "abs": 1e-9}
-    if name != "hierarchical":  # its own value is a level of the tree
+    # The value of hierarchical is a level of its tree.
+    if name != "hierarchical":
         assert answer.value == pytest.approx(best.value, **close)
     reached = reference.measure(view.problem, view.share)
     assert np.isnan(reached) or reached == pytest.approx(best.value, **close)
@@ -153,20 +156,22 @@ def test_as_good_as_another_formulation(name: str, modifiers: tuple[str, ...], d
 @settings(max_examples=15)
 @given(data=st.data())
 def test_undominated(name: str, modifiers: tuple[str, ...], data: st.DataObject) -> None:
-    """Where a minimum stands first, nobody could have more without another having less."""
+    """Where the policy maximises a minimum first, no job could have more without another having less."""
     problem = drawn(data, name)
     answer = solve(name, modifiers, problem)
     view = as_seen(problem, answer, *modifiers)
     assume(len(view.problem.jobs))
-    seen = replace(answer, time_share=view.share)
-    assert could_gain(view.problem, seen) == []
+    viewed = replace(answer, time_share=view.share)
+    assert could_gain(view.problem, viewed) == []
 
 
 @every_spec
 @settings(max_examples=4)
 @given(data=st.data())
-def test_who_can_run_nowhere_is_left_out(name: str, modifiers: tuple[str, ...], data: st.DataObject) -> None:
-    """A job without a positive rate on a type that has GPUs gets nothing, is named, and changes nothing for others."""
+def test_a_job_that_can_run_nowhere_is_left_out(
+    name: str, modifiers: tuple[str, ...], data: st.DataObject
+) -> None:
+    """A job without a positive rate on a type with GPUs gets nothing and is named; others get what they had."""
     problem = with_empty_type(drawn(data, name, zero_rates=False, empty_type=False))
     n, k = len(problem.jobs), len(problem.columns)
     j, c = problem.jobs, problem.columns
@@ -194,7 +199,7 @@ def test_who_can_run_nowhere_is_left_out(name: str, modifiers: tuple[str, ...], 
 
 @every_spec
 def test_no_jobs(name: str, modifiers: tuple[str, ...]) -> None:
-    """Nothing to share out is no error: everything is empty and worth nothing."""
+    """A problem without jobs is no error: the answer is empty, and its value is 0."""
     problem = Problem.from_rates(np.zeros((0, 2)), 1, [3, 4], price_per_gpu_hour=[1, 2])
     answer = solve(name, modifiers, problem)
     assert audit(problem, answer) == []
@@ -204,8 +209,8 @@ def test_no_jobs(name: str, modifiers: tuple[str, ...]) -> None:
 
 
 @every_spec
-def test_nobody_can_run(name: str, modifiers: tuple[str, ...]) -> None:
-    """A cluster without GPUs leaves everybody out, by name."""
+def test_no_job_can_run(name: str, modifiers: tuple[str, ...]) -> None:
+    """In a cluster without GPUs every job is left out, and named."""
     problem = Problem.from_rates([[1.0], [2.0]], 1, [0], ids=["x", "y"], price_per_gpu_hour=1.0)
     answer = solve(name, modifiers, problem)
     assert not answer.time_share.any()
@@ -214,12 +219,13 @@ def test_nobody_can_run(name: str, modifiers: tuple[str, ...]) -> None:
 
 @every_spec
 def test_one_job(name: str, modifiers: tuple[str, ...]) -> None:
-    """A job that has the cluster to itself runs all the time, on the type that is best for it."""
+    """A job alone in the cluster runs all the time, on the type that is best for it."""
     problem = Problem.from_rates([[1.0, 4.0]], 1, [3, 1], steps_left=100.0, price_per_gpu_hour=1.0)
     share = solve(name, modifiers, problem).time_share
     assert share.sum() == pytest.approx(1.0, abs=1e-6)
     if "blind" in modifiers and name not in NOT_SPREAD:
-        assert share == pytest.approx([0.75, 0.25], abs=1e-6)  # by the size of the types
+        # Spread by the size of the types.
+        assert share == pytest.approx([0.75, 0.25], abs=1e-6)
     elif "blind" not in modifiers:
         expected = [0.75, 0.25] if name in PROPORTIONAL else [0.0, 1.0]
         assert share == pytest.approx(expected, abs=1e-6)
@@ -227,17 +233,17 @@ def test_one_job(name: str, modifiers: tuple[str, ...]) -> None:
 
 @every_spec
 def test_unknown_steps(name: str, modifiers: tuple[str, ...]) -> None:
-    """Who needs to know the steps names the jobs that do not say; the others do without."""
+    """A policy that needs steps names the jobs without them; the other policies do not need them."""
     problem = Problem.from_rates(
         [[1.0, 2.0], [3.0, 1.0], [2.0, 2.0]],
         1,
         [1, 1],
-        ids=["told", "untold", "secret"],
+        ids=["known", "unknown", "secret"],
         steps_left=[10.0, np.inf, np.inf],
         price_per_gpu_hour=[1.0, 2.0],
     )
     if name in MUST_KNOW_STEPS:
-        with pytest.raises(MissingFacts, match=r"steps_left.*'secret', 'untold'"):
+        with pytest.raises(MissingFacts, match=r"steps_left.*'secret', 'unknown'"):
             solve(name, modifiers, problem)
     else:
         answer = solve(name, modifiers, problem)

@@ -1,4 +1,4 @@
-"""`fifo`: by arrival, and nobody overtakes."""
+"""`fifo`: jobs run in the order of arrival, and none overtakes another."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from tests.support.wording import Wording
 
 
 def running(problem: Problem, spec: str = "fifo") -> set[str]:
-    """The jobs that run, and run all the time."""
+    """The jobs that run, which then run all the time."""
     share = resolve(spec)(problem).time_share
     assert set(share.tolist()) <= {0.0, 1.0}
     columns = problem.columns
@@ -21,32 +21,32 @@ def running(problem: Problem, spec: str = "fifo") -> set[str]:
 
 
 def test_by_arrival() -> None:
-    """Two GPUs for three jobs: the two that have waited longest."""
+    """Two GPUs for three jobs go to the two that have waited longest."""
     problem = Problem.from_rates([[1.0]] * 3, 1, [2], ids=list("abc"), waited_s=[5.0, 20.0, 10.0])
     assert running(problem) == {"b", "c"}
     assert resolve("fifo")(problem).value == 2.0
 
 
 def test_arrival_together_is_decided_by_name() -> None:
-    """Equal ages: the id says who is first."""
+    """Of jobs of equal age the one with the lower id is first."""
     assert running(Problem.from_rates([[1.0]] * 2, 1, [1], ids=["b", "a"], waited_s=7.0)) == {"a"}
 
 
-def test_nobody_overtakes() -> None:
-    """The second in line needs three GPUs and there are two left: the third, who needs one, waits behind it."""
+def test_no_job_overtakes() -> None:
+    """The second in line needs three GPUs and two are left: the third, which needs one, waits behind it."""
     problem = Problem.from_rates([[1.0]] * 3, [2, 3, 1], [4], ids=list("abc"), waited_s=[30.0, 20.0, 10.0])
     assert running(problem) == {"a"}
     assert not resolve("fifo")(problem).backfill.any()
 
 
 def test_each_takes_the_fastest_type_with_room() -> None:
-    """The eldest takes the fast type; for the next the slow one is the fastest with room."""
+    """The oldest job takes the fast type; for the next the slow one is the fastest with room."""
     problem = Problem.from_rates([[1.0, 5.0], [1.0, 9.0]], 1, [1, 1], waited_s=[2.0, 1.0])
     assert resolve("fifo")(problem).time_share.tolist() == [0.0, 1.0, 1.0, 0.0]
 
 
 def test_too_wide_for_every_type_is_passed_over(wording: Wording) -> None:
-    """A job of four GPUs on types of two can never start: it is named, and does not block the line."""
+    """A job of four GPUs on types of two can never start: it is named, and does not block the queue."""
     problem = Problem.from_rates(
         [[1.0, 1.0], [1.0, 1.0]], [4, 1], [2, 2], ids=["huge", "b"], waited_s=[9.0, 1.0]
     )
@@ -57,7 +57,7 @@ def test_too_wide_for_every_type_is_passed_over(wording: Wording) -> None:
 
 
 def test_packing_lets_the_next_join() -> None:
-    """One GPU: with packing the second joins the first, the third finds nobody alone and waits."""
+    """One GPU: with packing the second job joins the first; the third finds no job alone, and waits."""
     problem = by_hand(
         {"gpu": 1.0},
         *(alone(job, "gpu", 1.0) for job in "abc"),
@@ -69,7 +69,7 @@ def test_packing_lets_the_next_join() -> None:
 
 
 def test_blind_spreads_over_types_without_piling_up() -> None:
-    """To a blind FIFO all types are equally fast: 12 jobs find 12 GPUs, six of each, however slow."""
+    """To a blind FIFO all types are equally fast: 12 jobs get 12 GPUs, six of each, however slow."""
     problem = Problem.from_rates([[9.0, 1.0]] * 12, 1, [6, 6], waited_s=np.arange(12.0))
     held = resolve("fifo+blind")(problem).time_share.reshape(12, 2).sum(axis=0)
     assert held.tolist() == [6.0, 6.0]
@@ -77,27 +77,29 @@ def test_blind_spreads_over_types_without_piling_up() -> None:
 
 @settings(max_examples=30)
 @given(problem=problems())
-def test_who_runs_is_a_beginning_of_the_line(problem: Problem) -> None:
-    """Of jobs that could ever start, those that run arrived before those that do not, and the next has no room."""
-    seen = f.visible(problem)
-    if not len(seen.jobs):
+def test_running_jobs_are_the_front_of_the_queue(problem: Problem) -> None:
+    """Of jobs that could ever start, the running ones arrived before the others, and the next has no room."""
+    solvable = f.visible(problem)
+    if not len(solvable.jobs):
         return
-    share = resolve("fifo")(seen).time_share
-    runs = np.isin(np.arange(len(seen.jobs)), seen.columns.first[share > 0])
-    table, jobs = f.rate_table(seen), seen.jobs
-    fits = ((table > 0) & (jobs.gpus[:, None] <= seen.capacity)).any(axis=1)
+    share = resolve("fifo")(solvable).time_share
+    runs = np.isin(np.arange(len(solvable.jobs)), solvable.columns.first[share > 0])
+    table, jobs = f.rate_table(solvable), solvable.jobs
+    fits = ((table > 0) & (jobs.gpus[:, None] <= solvable.capacity)).any(axis=1)
     line = [m for m in sorted(range(len(jobs)), key=lambda m: (-jobs.waited_s[m], jobs.ids[m])) if fits[m]]
     length = int(runs.sum())
     assert runs[line[:length]].all()
     if length < len(line):
-        held = np.bincount(seen.columns.worker_type, share * seen.columns.gpus, len(seen.capacity))
+        held = np.bincount(
+            solvable.columns.worker_type, share * solvable.columns.gpus, len(solvable.capacity)
+        )
         last = line[length]
-        assert not ((table[last] > 0) & (jobs.gpus[last] <= seen.capacity - held)).any()
+        assert not ((table[last] > 0) & (jobs.gpus[last] <= solvable.capacity - held)).any()
 
 
 @pytest.mark.parametrize("fast", [0, 1])
-def test_every_job_stands_where_it_was_fastest(fast: int) -> None:
-    """With room for all, everybody has the best type."""
+def test_with_room_every_job_has_its_fastest_type(fast: int) -> None:
+    """With room for all, every job has its best type."""
     rates = np.ones((4, 2))
     rates[:, fast] = 3.0
     share = resolve("fifo")(Problem.from_rates(rates, 1, [4, 4])).time_share.reshape(4, 2)

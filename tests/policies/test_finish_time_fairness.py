@@ -8,20 +8,20 @@ from policies.registry import resolve
 
 
 def test_two_equal_jobs_are_as_well_off_as_apart() -> None:
-    """Half of one GPU each is what they would have alone: ρ = 1."""
+    """Half of one GPU is what each would have alone: ρ = 1."""
     answer = resolve("ftf")(Problem.from_rates([[2.0], [2.0]], 1, [1], steps_left=100.0))
     assert answer.value == pytest.approx(1.0, rel=1e-6)
     assert answer.time_share == pytest.approx([0.5, 0.5], rel=1e-6)
 
 
 def test_sharing_by_speed_beats_apart() -> None:
-    """Each has the type it is three times as fast on: rate 3 instead of (1 + 3) / 2 = 2, so ρ = 2/3."""
+    """Each job gets the type on which it is three times as fast: rate 3, not (1 + 3) / 2 = 2, so ρ = 2/3."""
     answer = resolve("ftf")(Problem.from_rates([[1.0, 3.0], [3.0, 1.0]], 1, [1, 1], steps_left=100.0))
     assert answer.value == pytest.approx(2 / 3, rel=1e-6)
 
 
-def test_who_has_waited_is_served_first() -> None:
-    """One GPU; the elder waited 100 s and asks for R / (ρ S - t); both end at the same ratio.
+def test_a_job_that_has_waited_gets_more() -> None:
+    """One GPU; the older job waited 100 s and needs the rate R / (ρ S - t); both end at the same ratio.
 
     S = R / I = 200 s for both; (100 + 100 / x) / 200 = 100 / (1 - x) / 200 gives x = (1 + √5) / 2 - 1.
     """
@@ -39,7 +39,7 @@ def test_time_done_at_the_isolated_rate_counts() -> None:
 
 
 def test_unknown_steps_are_the_limit_of_many() -> None:
-    """I_m / E_m <= ρ: with unknown steps age does not matter, and it is the same as a very long job."""
+    """I_m / E_m <= ρ: with unknown steps age does not matter, and a job counts like a very long one."""
     facts = {"waited_s": [500.0, 0.0, 20.0], "isolated_s": [1.0, 50.0, 0.0]}
     rate = [[1.0, 3.0], [2.0, 1.0], [2.0, 2.0]]
     unknown = resolve("ftf")(Problem.from_rates(rate, 1, [1, 1], steps_left=np.inf, **facts))
@@ -48,8 +48,8 @@ def test_unknown_steps_are_the_limit_of_many() -> None:
     assert unknown.time_share == pytest.approx(long.time_share, abs=1e-5)
 
 
-def test_who_cannot_be_saved_does_not_drag_others_down() -> None:
-    """Job 0 waited a day for a minute of work: it gets its GPU; the other two share theirs as if it were not there."""
+def test_a_hopeless_job_does_not_drag_others_down() -> None:
+    """Job 0 waited a day for a minute of work: it gets its GPU; the others share theirs as if without it."""
     rate = [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     problem = Problem.from_rates(
         rate,
@@ -63,13 +63,12 @@ def test_who_cannot_be_saved_does_not_drag_others_down() -> None:
     assert answer.time_share.reshape(3, 2) == pytest.approx(np.array([[1, 0], [0, 0.5], [0, 0.5]]), abs=1e-6)
     assert "'late'" in answer.notes[0]
     assert "'x'" not in answer.notes[0]
-    assert answer.value == pytest.approx(
-        (86_400 + 60) / 180, rel=1e-6
-    )  # I = 1/3: the reported worst is its own
+    # I = 1/3: the reported worst ratio is that of the late job.
+    assert answer.value == pytest.approx((86_400 + 60) / 180, rel=1e-6)
 
 
 def test_weights_are_not_used() -> None:
-    """A weight changes nothing: fairness of finish times knows only time."""
+    """A weight changes nothing: fairness of finish times considers only time."""
     rate, facts = [[1.0, 3.0], [3.0, 1.0]], {"steps_left": [50.0, 100.0]}
     plain = resolve("ftf")(Problem.from_rates(rate, 1, [1, 1], **facts))
     weighted = resolve("ftf")(Problem.from_rates(rate, 1, [1, 1], weight=[9.0, 1.0], **facts))

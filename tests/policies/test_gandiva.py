@@ -1,4 +1,4 @@
-"""`gandiva`: who is paired, for how long, and when a pair breaks."""
+"""`gandiva`: which jobs are paired, for how long, and when a pair breaks."""
 
 from itertools import combinations
 
@@ -55,19 +55,19 @@ def test_an_odd_job_stays_alone() -> None:
 
 
 def test_a_pair_that_gets_less_than_taking_turns_breaks() -> None:
-    """0.4 + 0.4 < 1: everybody runs alone after all, half of the time."""
+    """0.4 + 0.4 < 1: every job runs alone after all, half of the time."""
     problem = jobs_that_share(4, 0.4, 2)
     assert pairs_of(problem) == []
     assert resolve("gandiva")(problem).time_share[:4] == pytest.approx(0.5)
 
 
 def test_a_pair_hardly_better_than_taking_turns_stays() -> None:
-    """0.51 + 0.51 > 1."""
+    """Pairs are kept, because 0.51 + 0.51 > 1."""
     assert len(pairs_of(jobs_that_share(4, 0.51, 2))) == 2
 
 
 def test_only_equal_widths_pair() -> None:
-    """Two of one GPU and two of two GPUs on three: no mixed pair; K = 2, so a pair of width 2 has 3 / (2 · 2)."""
+    """Two jobs of one GPU and two of two on three GPUs: no mixed pair; a pair of width 2 has 3 / (2 · 2), K = 2."""
     problem = jobs_that_share(4, 0.9, 3, width=(1, 2, 1, 2))
     assert sorted(map(sorted, pairs_of(problem))) == [["j0", "j2"], ["j1", "j3"]]
     share = resolve("gandiva")(problem).time_share
@@ -75,13 +75,13 @@ def test_only_equal_widths_pair() -> None:
 
 
 def test_pairs_without_a_known_rate_do_not_form() -> None:
-    """Nothing is known of any pair: all run alone."""
+    """Without pair rates all jobs run alone."""
     problem = Problem.from_rates([[1.0]] * 4, 1, [2])
     assert resolve("gandiva")(problem).time_share == pytest.approx(0.5)
 
 
 def test_the_draw_belongs_to_the_seed() -> None:
-    """The same seed draws the same pairs again; others come to other pairs."""
+    """The same seed draws the same pairs again; other seeds draw others."""
     drawn = [
         tuple(sorted(map(tuple, map(sorted, pairs_of(jobs_that_share(6, 0.9, 3, seed))))))
         for seed in range(8)

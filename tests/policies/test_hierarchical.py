@@ -1,4 +1,4 @@
-"""`hierarchical`: trees of tenants to divide by hand. All jobs are alike, so heights are shares of GPUs."""
+"""`hierarchical`: trees of tenants that can be divided by hand. All jobs are alike: rates are shares of GPUs."""
 
 import numpy as np
 import pytest
@@ -25,20 +25,20 @@ def divided(gpus: float, jobs: dict[str, str], *tenants: Tenant, **facts: object
 
 def test_tenants_by_weight_then_jobs() -> None:
     """One GPU, tenants 1 : 3; the first has one job, the second two: 1/4, 3/8, 3/8."""
-    got = divided(1, {"a": "x", "b": "y", "c": "y"}, Tenant("x", 1.0), Tenant("y", 3.0))
-    assert got == pytest.approx({"a": 0.25, "b": 0.375, "c": 0.375}, rel=1e-6)
+    shares = divided(1, {"a": "x", "b": "y", "c": "y"}, Tenant("x", 1.0), Tenant("y", 3.0))
+    assert shares == pytest.approx({"a": 0.25, "b": 0.375, "c": 0.375}, rel=1e-6)
 
 
 def test_jobs_by_weight_inside_a_tenant() -> None:
-    """One tenant, weights 1 and 3."""
-    got = divided(1, {"a": "x", "b": "x"}, Tenant("x"), weight=[1.0, 3.0])
-    assert got == pytest.approx({"a": 0.25, "b": 0.75}, rel=1e-6)
+    """Inside one tenant, jobs of weights 1 and 3 get a quarter and three quarters."""
+    shares = divided(1, {"a": "x", "b": "x"}, Tenant("x"), weight=[1.0, 3.0])
+    assert shares == pytest.approx({"a": 0.25, "b": 0.75}, rel=1e-6)
 
 
 def test_a_full_tenant_leaves_the_rest_to_others() -> None:
-    """Two GPUs; x has one job, which is full at one GPU: y divides the other among its three."""
-    got = divided(2, dict(zip("abcd", "xyyy", strict=True)), Tenant("x", 5.0), Tenant("y", 1.0))
-    assert got == pytest.approx({"a": 1.0, "b": 1 / 3, "c": 1 / 3, "d": 1 / 3}, rel=1e-6)
+    """Two GPUs; the only job of x is full at one GPU: the three of y divide the other."""
+    shares = divided(2, dict(zip("abcd", "xyyy", strict=True)), Tenant("x", 5.0), Tenant("y", 1.0))
+    assert shares == pytest.approx({"a": 1.0, "b": 1 / 3, "c": 1 / 3, "d": 1 / 3}, rel=1e-6)
 
 
 def test_a_tree_of_three_levels() -> None:
@@ -48,58 +48,59 @@ def test_a_tree_of_three_levels() -> None:
         *(Tenant("org/p", 1.0), Tenant("org/q", 3.0)),
         *(Tenant("org/q/r"), Tenant("org/q/s")),
     ]
-    got = divided(1, {"a": "other", "b": "org/p", "c": "org/q/r", "d": "org/q/s"}, *tenants)
-    assert got == pytest.approx({"a": 1 / 3, "b": 1 / 6, "c": 1 / 4, "d": 1 / 4}, rel=1e-6)
+    shares = divided(1, {"a": "other", "b": "org/p", "c": "org/q/r", "d": "org/q/s"}, *tenants)
+    assert shares == pytest.approx({"a": 1 / 3, "b": 1 / 6, "c": 1 / 4, "d": 1 / 4}, rel=1e-6)
 
 
 def test_rate_passes_to_siblings_first() -> None:
-    """What a full job cannot take stays in its tenant: org (p: b; q: c and d) beside other (a and e)."""
+    """Time that a full job cannot use stays in its tenant: org (p: b; q: c and d) beside other (a and e)."""
     tenants = [Tenant("org"), Tenant("org/p"), Tenant("org/q"), Tenant("other")]
     jobs = {"a": "other", "b": "org/p", "c": "org/q", "d": "org/q", "e": "other"}
-    got = divided(3, jobs, *tenants, weight=[1.0, 1.0, 1.0, 1.0, 1.0])
-    # 1.5 GPUs each: other has 3/4 twice; org gives p and q 3/4 each, and q divides it
-    assert got == pytest.approx({"a": 0.75, "e": 0.75, "b": 0.75, "c": 0.375, "d": 0.375}, rel=1e-6)
-    more = divided(
-        4, jobs, *tenants
-    )  # 2 each: other is full; in org b is full at 1, and c and d share its sibling's rate
+    shares = divided(3, jobs, *tenants, weight=[1.0, 1.0, 1.0, 1.0, 1.0])
+    # 1.5 GPUs each: other has 3/4 twice; org gives p and q 3/4 each, and q divides its part.
+    assert shares == pytest.approx({"a": 0.75, "e": 0.75, "b": 0.75, "c": 0.375, "d": 0.375}, rel=1e-6)
+    # 2 GPUs each: other is full; in org b is full at 1, and c and d share the rest.
+    more = divided(4, jobs, *tenants)
     assert more == pytest.approx({"a": 1.0, "e": 1.0, "b": 1.0, "c": 0.5, "d": 0.5}, rel=1e-6)
 
 
 def test_fifo_tenants_serve_the_earliest() -> None:
-    """Three GPUs, 1 : 1. The queue has 1.5: its eldest is full, the second has half, the third nothing."""
+    """Three GPUs, 1 : 1. The queue has 1.5: its oldest job is full, the second has half, the third nothing."""
     tenants = [Tenant("fair"), Tenant("queue", policy="fifo")]
     jobs = {"a": "fair", "b": "fair", "q1": "queue", "q2": "queue", "q3": "queue"}
-    got = divided(3, jobs, *tenants, waited_s=[0.0, 0.0, 10.0, 30.0, 20.0])
+    shares = divided(3, jobs, *tenants, waited_s=[0.0, 0.0, 10.0, 30.0, 20.0])
     expected = {"a": 0.75, "b": 0.75, "q2": 1.0, "q3": 0.5, "q1": 0.0}
-    assert got == pytest.approx(expected, abs=1e-6)
+    assert shares == pytest.approx(expected, abs=1e-6)
 
 
 def test_equal_age_is_decided_by_name() -> None:
-    """Two jobs that arrived together: the id says who is first."""
-    got = divided(1, {"b": "queue", "a": "queue"}, Tenant("queue", policy="fifo"))
-    assert got == pytest.approx({"a": 1.0, "b": 0.0}, abs=1e-6)
+    """Of two jobs that arrived together, the one with the lower id is first."""
+    shares = divided(1, {"b": "queue", "a": "queue"}, Tenant("queue", policy="fifo"))
+    assert shares == pytest.approx({"a": 1.0, "b": 0.0}, abs=1e-6)
 
 
-def test_jobs_of_nobody_stand_together() -> None:
-    """Where no tenants are listed, each path counts 1, and so do all the jobs without one together."""
-    got = divided(1, {"a": "", "b": "", "c": "x"})
-    assert got == pytest.approx({"a": 0.25, "b": 0.25, "c": 0.5}, rel=1e-6)
+def test_jobs_without_a_tenant_count_as_one_tenant() -> None:
+    """Where no tenants are listed, each path has weight 1, and so have all jobs without a tenant together."""
+    shares = divided(1, {"a": "", "b": "", "c": "x"})
+    assert shares == pytest.approx({"a": 0.25, "b": 0.25, "c": 0.5}, rel=1e-6)
 
 
 def test_without_tenants_it_is_water_filling() -> None:
-    """No tree, no difference."""
+    """Without a tree the rates are those of water filling."""
     problem = Problem.from_rates([[1.0, 2.0], [2.0, 1.0], [1.0, 1.0]], 1, [1, 1], weight=[1.0, 2.0, 4.0])
-    ours = problem.rates @ resolve("hierarchical")(problem).time_share
-    assert ours == pytest.approx(problem.rates @ resolve("water_filling")(problem).time_share, rel=1e-6)
+    hierarchical_rates = problem.rates @ resolve("hierarchical")(problem).time_share
+    assert hierarchical_rates == pytest.approx(
+        problem.rates @ resolve("water_filling")(problem).time_share, rel=1e-6
+    )
 
 
 def test_a_job_must_belong_to_a_leaf() -> None:
-    """A job of a tenant that has tenants below it stands nowhere."""
+    """A job of a tenant that has tenants below it is refused."""
     with pytest.raises(ProblemError, match=r"job 'a': tenant 'org' has tenants below it \('org/p'\)"):
         divided(1, {"a": "org", "b": "org/p"}, Tenant("org"), Tenant("org/p"))
 
 
 def test_fifo_orders_jobs_not_tenants() -> None:
-    """A fifo tenant with tenants below it has no order to go by."""
+    """A fifo tenant with tenants below it is refused."""
     with pytest.raises(ProblemError, match="tenant 'org': fifo orders jobs"):
         divided(1, {"b": "org/p"}, Tenant("org", policy="fifo"), Tenant("org/p"))

@@ -1,4 +1,4 @@
-"""`isolated`, a closed form, and `strategy_proof`, which makes honesty pay."""
+"""`isolated`, a closed form, and `strategy_proof`, under which false rates gain nothing."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from tests.support.references import rates
 
 
 def test_a_slice_of_everything() -> None:
-    """Two jobs on 2 + 1 GPUs: each has one GPU of the first type and half of one of the second, cut to all its time."""
+    """Two jobs on 2 + 1 GPUs: each has 1 GPU of the first type and 1/2 of the second, scaled to all its time."""
     share = resolve("isolated")(Problem.from_rates([[1.0, 2.0]] * 2, 1, [2, 1])).time_share.reshape(2, 2)
     assert share == pytest.approx(np.array([[2 / 3, 1 / 3]] * 2), rel=1e-12)
 
@@ -28,41 +28,41 @@ def test_a_wide_job_has_its_slice_for_less_time() -> None:
 
 
 def test_time_where_it_cannot_run_is_lost() -> None:
-    """The slice of a type on which the job does not run is nobody's."""
+    """The slice of a type on which the job does not run is given to no other job."""
     answer = resolve("isolated")(Problem.from_rates([[1.0, 0.0], [1.0, 1.0]], 1, [1, 1]))
     assert answer.time_share.reshape(2, 2) == pytest.approx(np.array([[0.5, 0.0], [0.5, 0.5]]), rel=1e-12)
 
 
 def test_one_gpu_for_two_equals() -> None:
-    """X* gives each half; without the other each would have all: d = 1/2, so a quarter of the time."""
+    """X* gives each job half; without the other each would have all: d = 1/2, so a quarter of the time."""
     answer = resolve("strategy_proof")(Problem.from_rates([[2.0], [6.0]], 1, [1]))
     assert answer.time_share == pytest.approx([0.25, 0.25], rel=1e-5)
     assert answer.value == pytest.approx(np.log(1.0) + np.log(3.0), abs=1e-6)
 
 
-def test_who_is_in_nobodys_way_keeps_all() -> None:
+def test_a_job_that_slows_no_other_keeps_all() -> None:
     """With a GPU each, discounts are 1."""
     answer = resolve("strategy_proof")(Problem.from_rates([[2.0], [6.0]], 1, [2]))
     assert answer.time_share == pytest.approx([1.0, 1.0], rel=1e-5)
 
 
 def test_weights_do_not_count() -> None:
-    """A weight is a claim too."""
+    """A weight is a claim that could be false too, so it changes nothing."""
     rate = [[3.0, 1.0], [2.0, 2.0]]
     plain = resolve("strategy_proof")(Problem.from_rates(rate, 1, [1, 1]))
     heavy = resolve("strategy_proof")(Problem.from_rates(rate, 1, [1, 1], weight=[1.0, 50.0]))
     assert heavy.time_share == pytest.approx(plain.time_share, abs=1e-6)
 
 
-def test_what_is_taken_away_idles() -> None:
-    """Discounted time is not for backfill, and the notes say why."""
+def test_discounted_time_stays_idle() -> None:
+    """Discounted time may not be backfilled, and the notes say why."""
     answer = resolve("strategy_proof")(Problem.from_rates([[2.0], [6.0]], 1, [1]))
     assert not answer.backfill.any()
     assert "would reward false rates" in answer.notes[0]
 
 
 def test_bounds_instead_of_exact_discounts() -> None:
-    """Beyond `exact` kinds of jobs discounts are bounds: named in the notes, and never more than the exact answer."""
+    """Beyond `exact` kinds of jobs discounts are bounds, as the notes say, and no job gets more than exactly."""
     problem = Problem.from_rates([[3.0, 1.0], [2.0, 2.0], [1.0, 4.0]], 1, [1, 1])
     exact, bound = resolve("strategy_proof")(problem), resolve("strategy_proof(exact=2)")(problem)
     assert (rates(problem, bound.time_share) <= rates(problem, exact.time_share) * (1 + 1e-6)).all()
@@ -72,7 +72,7 @@ def test_bounds_instead_of_exact_discounts() -> None:
 
 @pytest.mark.parametrize("exact", ["-1", "2.5", "true", "'all'"])
 def test_exact_is_a_count(exact: str) -> None:
-    """Or the error names the parameter."""
+    """`exact` is a whole number of at least 0, or the error names the parameter."""
     with pytest.raises(ProblemError, match="strategy_proof: exact is"):
         resolve(f"strategy_proof(exact={exact})")(Problem.from_rates([[1.0]], 1, [1]))
 
@@ -80,7 +80,7 @@ def test_exact_is_a_count(exact: str) -> None:
 @settings(max_examples=15)
 @given(data=st.data())
 def test_no_lie_pays(data: st.DataObject) -> None:
-    """Whatever job 0 claims of its speeds, it truly gets no more than by telling the truth."""
+    """Whatever speeds job 0 claims, its true rate is no higher than with the true ones."""
     speed = st.sampled_from([1.0, 1.5, 2.0, 3.0, 5.0])
     n = data.draw(st.integers(2, 4))
     truth = np.reshape(data.draw(st.lists(speed, min_size=2 * n, max_size=2 * n)), (n, 2))
@@ -95,7 +95,7 @@ def test_no_lie_pays(data: st.DataObject) -> None:
 
 
 def test_narrow_columns_fill_no_more_than_all_the_time() -> None:
-    """A job of four known on single GPUs only: its slice holds two such columns, each for half of its time."""
+    """A job of four with rates for single GPUs only: its slice holds two columns, each for half of its time."""
     problem = by_hand({"a": 1.0, "b": 1.0}, alone("j", "a", 1.0), alone("j", "b", 1.0), gpus=[4])
     answer = resolve("isolated")(problem)
     assert answer.time_share == pytest.approx([0.5, 0.5], rel=1e-12)

@@ -1,4 +1,4 @@
-"""The highest level, then the greatest gain on top of it: with no more programs than that takes."""
+"""The highest level, then the greatest gain on top of it, with as few programs as possible."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SMALL = {"types": st.integers(1, 3), "jobs": st.integers(1, 8)}
 
 
 def solved_by(program: Program, need: Floats, monkeypatch: pytest.MonkeyPatch) -> tuple[Point, int]:
-    """The highest level, then the greatest sum of normalised rates; and how many programs that took."""
+    """Solve for the highest level, then the greatest sum of normalised rates; count the programs solved."""
     calls, run = [], solvers.run_clarabel
 
     def counted(*args: object) -> object:
@@ -28,7 +28,7 @@ def solved_by(program: Program, need: Floats, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_cluster_that_is_not_full_takes_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Job a has its best at level 2, the others go on above it, and more GPUs would not raise the level: price 0."""
+    """Job a is at its best at level 2, the others rise above it; more GPUs would not raise the level: price 0."""
     ways = [alone("a", "v100", 2.0), alone("b", "v100", 9.0), alone("c", "v100", 5.0), alone("c", "k80", 3.0)]
     program = Program(by_hand({"v100": 3, "k80": 2}, *ways))
     point, programs = solved_by(program, np.ones(3), monkeypatch)
@@ -38,7 +38,7 @@ def test_a_cluster_that_is_not_full_takes_one_program(monkeypatch: pytest.Monkey
 
 
 def test_a_full_cluster_takes_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two jobs share a GPU: the rate of either is worth something to the other, so neither can have more."""
+    """Two jobs share a GPU: each could only gain at the other's cost, so neither can have more."""
     program = Program(by_hand({"v100": 1}, alone("a", "v100", 2.0), alone("b", "v100", 4.0)))
     point, programs = solved_by(program, np.array([2.0, 4.0]), monkeypatch)
     assert programs == 1
@@ -46,8 +46,8 @@ def test_a_full_cluster_takes_one_program(monkeypatch: pytest.MonkeyPatch) -> No
     assert point.shares == pytest.approx([0.5, 0.5], rel=1e-6)
 
 
-def test_who_is_not_held_is_raised_in_a_second_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two share a GPU, and the third has a type of its own, which is worth nothing to them."""
+def test_a_job_that_is_not_held_rises_in_a_second_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two jobs share a GPU, and the third has a type of its own, which the two cannot use."""
     ways = [alone("a", "v100", 2.0), alone("b", "v100", 4.0), alone("c", "k80", 3.0)]
     program = Program(by_hand({"v100": 1, "k80": 1}, *ways))
     point, programs = solved_by(program, np.array([2.0, 4.0, 3.0]), monkeypatch)
@@ -56,7 +56,7 @@ def test_who_is_not_held_is_raised_in_a_second_program(monkeypatch: pytest.Monke
 
 
 def test_a_cluster_that_only_looks_as_if_it_had_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All want the only GPU of one type: the first try has no answer, and the two questions are asked in turn."""
+    """Two jobs want the only GPU of one type: the first try fails, and the two goals are solved in turn."""
     ways = [alone(job, "v100", 4.0) for job in "ab"] + [alone("c", "k80", 1.0)]
     program = Program(by_hand({"v100": 1, "k80": 9}, *ways))
     point, programs = solved_by(program, np.array([4.0, 4.0, 1.25]), monkeypatch)
@@ -66,10 +66,10 @@ def test_a_cluster_that_only_looks_as_if_it_had_room(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(("gpus", "programs"), [(200, 1), (60, 2)])
-def test_large_programs_are_tried_where_prices_say_that_it_can_be(
+def test_large_programs_are_tried_only_where_prices_allow_it(
     gpus: int, programs: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is room, on a type that half of the jobs cannot use; what these have decides. A vain try is not made."""
+    """There is room, but on a type that half of the jobs cannot use: no try is made that the prices rule out."""
     rng = np.random.default_rng(1)
     some, others = (rng.uniform(1.0, 4.0, (150, 4)) for _ in "ab")
     ways = [
@@ -98,13 +98,14 @@ def test_large_programs_are_tried_where_prices_say_that_it_can_be(
 
 @given(problem=problems(**SMALL), merge=st.booleans(), seed=st.integers(0, 99))
 @settings(max_examples=80)
-def test_both_in_turn_are_what_each_is_alone(problem: Problem, merge: bool, seed: int) -> None:
-    """Level and gain agree with simplex however many programs it took, and the prices prove the level."""
+def test_level_and_gain_agree_with_simplex(problem: Problem, merge: bool, seed: int) -> None:
+    """Level and gain agree with simplex, however many programs are solved, and the prices prove the level."""
     if merge:
         problem = group(problem)[0]
     need = needs(problem)
     program = Program(problem)
-    assume((program.rates.largest() > 0).all())  # each can run somewhere
+    # Every job can run on some type.
+    assume((program.rates.largest() > 0).all())
     point = program.raise_then_improve(need, 1.0 / need)
     level = best_by_simplex(problem, np.zeros(len(problem.columns)), need=need)
     assert point.value == pytest.approx(level, rel=1e-6, abs=1e-8)
@@ -112,7 +113,8 @@ def test_both_in_turn_are_what_each_is_alone(problem: Problem, merge: bool, seed
     rates = program.effective(point.shares)
     assert (rates >= point.value * need * (1 - 1e-6)).all()
     gain = best_by_simplex(problem, program.per_rate(1.0 / need), point.value * need * (1 - 1e-7))
-    assert (rates / need).sum() == pytest.approx(gain, rel=1e-4)  # a hair of the level buys that much
+    # Giving up a tiny part of the level buys that much gain.
+    assert (rates / need).sum() == pytest.approx(gain, rel=1e-4)
     assert point.worth @ need == pytest.approx(1.0, rel=1e-5)
     assert point.price @ problem.capacity + point.rent @ program.count == pytest.approx(level, rel=1e-5)
     assert_prices_bound_everything(program, point, seed)

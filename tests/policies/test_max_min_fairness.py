@@ -19,30 +19,31 @@ def test_weight_five_gets_five_times_the_share() -> None:
     assert shares(problem).ravel() == pytest.approx([5 / 6, 1 / 6], rel=1e-6)
 
 
-def test_who_gains_most_gets_the_fast_type() -> None:
-    """Job a is four times as fast on the second type, job b equally fast on both: each goes where it is better off."""
+def test_the_job_that_gains_most_gets_the_fast_type() -> None:
+    """Job a is four times as fast on the second type, b equally fast on both: a gets the second, b the first."""
     problem = Problem.from_rates([[1.0, 4.0], [1.0, 1.0]], 1, [1, 1])
     answer = resolve("las")(problem)
     assert answer.time_share == pytest.approx([0.0, 1.0, 1.0, 0.0], abs=1e-6)
-    assert answer.value == pytest.approx(1.0, rel=1e-6)  # b: 1 of a proportional rate of 1; a has 4 of 2.5
+    # b has 1 of a proportional rate of 1; a has 4 of 2.5.
+    assert answer.value == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_wide_job_holds_more_gpus_for_less_time() -> None:
-    """Fair in GPUs, not in time: of four GPUs, a job of three runs two thirds of the time beside one that needs two."""
+    """Fairness counts GPUs, not time: on four GPUs a job of three runs two thirds of the time beside one of two."""
     problem = Problem.from_rates([[3.0], [2.0]], [3, 2], [4])
     held = shares(problem).ravel() * [3, 2]
     assert held == pytest.approx([2.0, 2.0], rel=1e-6)
 
 
-def test_what_the_slowest_cannot_use_goes_to_others() -> None:
-    """Three GPUs; a runs on the first type only and has all of it: b gets the rest, far above the minimum."""
+def test_time_the_slowest_cannot_use_goes_to_others() -> None:
+    """Three GPUs; a can use the first type only and has all of it: b gets the rest, far above the minimum."""
     problem = Problem.from_rates([[1.0, 0.0], [1.0, 1.0]], 1, [1, 2])
     answer = resolve("las")(problem)
     assert answer.time_share.reshape(2, 2).sum(axis=1) == pytest.approx([1.0, 1.0], rel=1e-6)
 
 
-def test_what_is_left_over_goes_by_speed_not_by_weight() -> None:
-    """λ = 2/10 (a, all of its GPU) asks 0.6 of the second GPU for b and 0.1 for c; the other 0.3 are worth more to c.
+def test_leftover_time_goes_by_speed_not_by_weight() -> None:
+    """λ = 2/10 (a, all of its GPU) needs 0.6 of the second GPU for b and 0.1 for c; the other 0.3 gain c more.
 
     P = 1/2, 1, 1/2: a share is worth 1 to b and 2 to c, whatever they weigh.
     """
@@ -51,7 +52,7 @@ def test_what_is_left_over_goes_by_speed_not_by_weight() -> None:
 
 
 def test_a_pair_that_loses_nothing_runs_all_the_time() -> None:
-    """Two jobs that do not slow each other down share one GPU and both have everything."""
+    """Two jobs that do not slow each other down share one GPU, and both run all the time."""
     problem = by_hand(
         {"gpu": 1.0}, alone("a", "gpu", 2.0), alone("b", "gpu", 4.0), together(("a", "b"), "gpu", (2.0, 4.0))
     )
@@ -60,7 +61,7 @@ def test_a_pair_that_loses_nothing_runs_all_the_time() -> None:
 
 
 def test_a_pair_that_loses_more_than_it_gains_is_not_used() -> None:
-    """0.4 + 0.5 of their own rates is less than taking turns."""
+    """Two jobs at 0.4 and 0.5 of their own rates do less than by taking turns."""
     problem = by_hand(
         {"gpu": 1.0}, alone("a", "gpu", 1.0), alone("b", "gpu", 1.0), together(("a", "b"), "gpu", (0.4, 0.5))
     )
@@ -68,7 +69,7 @@ def test_a_pair_that_loses_more_than_it_gains_is_not_used() -> None:
 
 
 def test_blind_cannot_tell_types_apart() -> None:
-    """Blind, a job runs everywhere by size, however slow it is there."""
+    """A blind policy spreads a job over all types by size, however slow they are."""
     problem = Problem.from_rates([[1.0, 9.0], [9.0, 1.0]], 1, [1, 1])
     assert shares(problem, "las+blind") == pytest.approx(np.full((2, 2), 0.5), abs=1e-6)
     assert shares(problem) == pytest.approx(np.array([[0.0, 1.0], [1.0, 0.0]]), abs=1e-6)

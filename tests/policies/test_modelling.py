@@ -1,4 +1,4 @@
-"""Objectives in cvxpy: the policy of the checklist, as it stands there, answers as its twin in `Program` does."""
+"""Objectives in cvxpy: the policy printed in the checklist gives the same answers as its twin in `Program`."""
 
 import re
 import subprocess
@@ -28,7 +28,7 @@ TOLERANCE = 1e-6
 
 @pytest.fixture(scope="module", autouse=True)
 def policy_of_the_checklist() -> object:
-    """Registered for these tests only."""
+    """Register the policy of the checklist for these tests only."""
     (block,) = re.findall(r"```python\n(.*?)```", CHECKLIST, re.DOTALL)
     registry.names()
     with pytest.MonkeyPatch.context() as patch:
@@ -42,7 +42,7 @@ def policy_of_the_checklist() -> object:
 @settings(max_examples=10)
 @given(data=st.data())
 def test_both_ways_agree(modifiers: tuple[str, ...], data: st.DataObject) -> None:
-    """The same level, the same gain in the second stage, the same promises: to 1e-6, on jobs alone and in pairs."""
+    """Level and second-stage gain agree to 1e-6, for jobs alone and in pairs, and the answer is feasible."""
     problem = data.draw(problems())
     in_cvxpy = resolve("+".join(("my_policy", *modifiers)))(problem)
     in_program = resolve("+".join(("las", *modifiers)))(problem)
@@ -50,7 +50,7 @@ def test_both_ways_agree(modifiers: tuple[str, ...], data: st.DataObject) -> Non
     assert audit(problem, in_cvxpy) == []
     assert in_cvxpy.optimal
     if "blind" not in modifiers:
-        # After +blind, time is spread over the types again, which is no part of the objective.
+        # After +blind, time is spread over the types again, which is not part of the objective.
         assert _second_gain(problem, in_cvxpy, modifiers) == pytest.approx(
             _second_gain(problem, in_program, modifiers), rel=TOLERANCE
         )
@@ -62,18 +62,18 @@ def _second_gain(problem: Problem, answer: Allocation, modifiers: tuple[str, ...
 
 
 def test_an_objective_that_is_not_linear() -> None:
-    """The greatest product of the rates of two jobs: each has half the GPU, however fast it is. And its price."""
+    """Maximising the product of two rates gives each job half the GPU, however fast it is; the price is right."""
     problem = Problem.from_rates([[1.0], [4.0]], capacity=[1.0])
     model = Model(problem)
     point = model.maximise(cp.sum(cp.log(model.E)))
     assert point.shares == pytest.approx([0.5, 0.5], abs=1e-5)
     assert point.value == pytest.approx(np.log(0.5) + np.log(2.0), abs=1e-6)
-    # Of a GPU more, each job would get half: d(log x + log 4x)/dc at x = c/2 is 2/c.
+    # Of one more GPU each job would get half: d(log x + log 4x)/dc at x = c/2 is 2/c.
     assert point.price == pytest.approx([2.0], rel=1e-5)
 
 
 def test_columns_rates_time_and_gpus() -> None:
-    """Expressions have one entry per column, row and type; a column that can do nothing stays at 0."""
+    """Expressions have one entry per column, row and type; a column that can run nothing stays at 0."""
     problem = Problem.from_rates([[2.0, 0.0], [3.0, 1.0]], gpus=[1, 2], capacity=[2.0, 2.0])
     model = Model(problem)
     point = model.maximise(model.E[0] + model.E[1], model.gpus[0] <= 1.5)
@@ -83,8 +83,8 @@ def test_columns_rates_time_and_gpus() -> None:
     assert model.gpus.value == pytest.approx([1.5, 1.5], abs=TOLERANCE)
 
 
-def test_no_answer_is_a_failure_of_the_solver() -> None:
-    """Constraints that cannot be kept, or no time: then the registry puts the isolated shares in place."""
+def test_an_unsolved_model_is_a_solver_failure() -> None:
+    """Infeasible constraints, or no time left, raise SolverFailure, for which the registry returns isolated shares."""
     model = Model(Problem.from_rates([[1.0]], capacity=[1.0]))
     with pytest.raises(SolverFailure, match="infeasible"):
         model.maximise(model.E[0], model.E[0] >= 2.0)
@@ -93,7 +93,7 @@ def test_no_answer_is_a_failure_of_the_solver() -> None:
 
 
 def test_cvxpy_is_imported_only_when_used() -> None:
-    """It takes a second, and `gavel` imports every module of `policies/` when it starts."""
+    """Importing cvxpy takes a second, and `gavel` imports every module of `policies/` when it starts."""
     program = "import sys; from policies.registry import names; names(); print('cvxpy' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT

@@ -1,6 +1,6 @@
-"""The table of columns: what is derived from it, and that packing, elastic width, placement and plans are just columns.
+"""The table of columns: what is derived from it; packing, elastic width, placement and plans are just columns.
 
-Answers are compared with sums done by hand, through the names people use: `las` and `max_throughput`.
+Answers are compared with sums done by hand, under two policies: `las` and `max_throughput`.
 """
 
 from dataclasses import FrozenInstanceError, replace
@@ -25,7 +25,7 @@ def shares_of(problem: Problem, spec: str) -> tuple[float, np.ndarray]:
 
 
 def test_from_rates_numbers_columns_job_by_job() -> None:
-    """Shares of the plain case reshape to jobs × types; names, facts and the rest of the problem come along."""
+    """In the plain case shares reshape to jobs × types, and every fact that is passed is in the problem."""
     problem = Problem.from_rates(
         [[4.0, 1.0], [3.0, 0.0]],
         gpus=[1, 2],
@@ -43,20 +43,19 @@ def test_from_rates_numbers_columns_job_by_job() -> None:
     assert problem.jobs.weight.tolist() == [1.0, 5.0]
     assert (problem.seed, problem.now_s, problem.tenants) == (7, 60.0, (Tenant("lab"),))
     share = resolve("max_throughput")(problem).time_share.reshape(2, 2)
-    assert share[0, 0] == pytest.approx(
-        0.0, abs=1e-6
-    )  # the wide job fills the v100s, the other fills the k80s
+    # The wide job fills the v100s, the other one the k80s.
+    assert share[0, 0] == pytest.approx(0.0, abs=1e-6)
     assert share[:, 1].tolist() == pytest.approx([1.0, 0.0], abs=1e-6)
 
 
 def test_ids_of_from_rates_sort_as_they_count() -> None:
-    """Ids made up for a table sort as their rows do, so that nothing is shuffled behind the caller's back."""
+    """Generated ids sort as their rows do, so that sorting by id shuffles nothing."""
     ids = Problem.from_rates(np.ones((120, 1)), capacity=[1]).jobs.ids
     assert list(ids) == sorted(ids)
 
 
 def test_one_value_stands_for_every_row() -> None:
-    """A scalar fact holds for all the jobs, and the stated defaults hold where nothing is said."""
+    """A scalar fact holds for all jobs, and facts that are not given have their defaults."""
     jobs = Problem.from_rates(np.ones((3, 1)), gpus=2, capacity=[1], steps_left=500).jobs
     assert jobs.gpus.tolist() == [2, 2, 2]
     assert jobs.steps_left.tolist() == [500.0] * 3
@@ -69,7 +68,7 @@ def test_one_value_stands_for_every_row() -> None:
 # --------------------------------------------------------------------------------------- what is derived
 
 
-def test_the_matrices_say_what_the_columns_say() -> None:
+def test_matrices_follow_from_columns() -> None:
     """Rates, membership and occupancy of a job alone, of a pair, and of a pair within one group."""
     problem = by_hand(
         {"v100": 2, "k80": 4},
@@ -85,7 +84,7 @@ def test_the_matrices_say_what_the_columns_say() -> None:
 
 
 def test_a_column_in_words() -> None:
-    """Audits and errors speak of columns as people do."""
+    """Audits and errors describe a column in a form that users can read."""
     problem = by_hand(
         {"v100": 4}, alone("a", "v100", 4.0, 2, "spread"), together(("a", "b"), "v100", (1.0, 1.0))
     )
@@ -97,8 +96,8 @@ T_MJ = [
     ("its own width and no label, however slow", [(1.0, 2, ""), (9.0, 2, "tp2"), (30.0, 4, "")], 1.0),
     ("failing that, the best of its own width", [(5.0, 2, "tp2"), (7.0, 2, "pp2"), (30.0, 4, "")], 7.0),
     ("failing that, the best per GPU times its width", [(3.0, 1, ""), (8.0, 4, ""), (2.5, 1, "x")], 6.0),
-    ("a rate of 0 says nothing", [(0.0, 2, ""), (5.0, 2, "tp2")], 5.0),
-    ("and nothing said is 0", [], 0.0),
+    ("a rate of 0 does not count", [(0.0, 2, ""), (5.0, 2, "tp2")], 5.0),
+    ("and no rate is 0", [], 0.0),
 ]
 
 
@@ -107,21 +106,21 @@ T_MJ = [
 def test_the_one_rate_per_job_and_type(
     rule: str, ways: list[tuple[float, int, str]], rate: float, turn: int
 ) -> None:
-    """T_mj of a job that asks for 2 GPUs, whatever the order of its columns."""
+    """T_mj of a job that asks for 2 GPUs follows the rule, whatever the order of its columns."""
     columns = [alone("a", "v100", *way) for way in ways[::turn]]
     problem = by_hand({"v100": 8, "k80": 8}, alone("a", "k80", 1.0, 2), *columns, gpus=2)
     assert rate_table(problem).tolist() == [[rate, 1.0]]
 
 
-def test_pairs_say_nothing_of_the_rate_alone() -> None:
-    """A job known only beside another has no T_mj there."""
+def test_pair_rates_are_not_solo_rates() -> None:
+    """A job with pair rates only has no T_mj on that type."""
     problem = by_hand({"v100": 1}, alone("a", "v100", 4.0), together(("a", "b"), "v100", (9.0, 9.0)))
     assert rate_table(problem).tolist() == [[4.0], [0.0]]
     assert problem.solo_column.tolist() == [[0], [ALONE]]
 
 
 def test_restricting_keeps_the_order_asked_for() -> None:
-    """Rows and columns come out as listed, and pairs follow their jobs."""
+    """Rows and columns come out in the order asked for, and pairs follow their jobs."""
     problem = by_hand(
         {"v100": 1},
         alone("a", "v100", 4.0),
@@ -137,8 +136,8 @@ def test_restricting_keeps_the_order_asked_for() -> None:
     assert part.rates.toarray().tolist() == [[1.5, 0.0], [1.0, 4.0]]
 
 
-def test_columns_far_too_wide_are_still_told_apart() -> None:
-    """An absurd width is a strange wish, not an overflow that merges columns."""
+def test_columns_far_too_wide_are_kept_apart() -> None:
+    """An absurd width does not overflow, so it does not merge columns."""
     widths = [2**50, 2**55, 2**55 + 1]
     ways = [alone(f"job{i}", "v100", 1.0, gpus=g) for i in range(50) for g in widths]
     problem = by_hand({"v100": 1}, *ways)
@@ -148,7 +147,7 @@ def test_columns_far_too_wide_are_still_told_apart() -> None:
 
 
 def test_a_problem_does_not_change() -> None:
-    """A policy is handed a value: whoever wants another problem makes another one."""
+    """A problem is a value: neither its fields nor those of its jobs can be assigned."""
     problem = random_problem(1)
     with pytest.raises(FrozenInstanceError):
         problem.seed = 2
@@ -170,20 +169,22 @@ PAIR = by_hand(
 @pytest.mark.parametrize(
     ("spec", "value", "shares"),
     [
-        ("las", 0.5, [0.5, 0.5, 0.0]),  # taking turns
-        ("las+packing", 0.8, [0.0, 0.0, 1.0]),  # both all the time, at 8 steps of 10
+        # The jobs take turns.
+        ("las", 0.5, [0.5, 0.5, 0.0]),
+        # Both run all the time, at 8 steps of 10.
+        ("las+packing", 0.8, [0.0, 0.0, 1.0]),
         ("max_throughput+packing", 1.6, [0.0, 0.0, 1.0]),
     ],
 )
 def test_a_pair_on_one_gpu_is_one_more_column(spec: str, value: float, shares: list[float]) -> None:
-    """Two jobs that share a GPU well run together when packing is asked for."""
-    got, share = shares_of(PAIR, spec)
-    assert got == pytest.approx(value, rel=1e-6)
+    """With packing, two jobs that hardly slow each other down run together."""
+    actual_value, share = shares_of(PAIR, spec)
+    assert actual_value == pytest.approx(value, rel=1e-6)
     assert share.tolist() == pytest.approx(shares, abs=1e-5)
 
 
 def test_a_pair_needs_the_time_of_both() -> None:
-    """Time in a pair is time of each of its jobs: with GPUs to spare, nobody is in two places at once."""
+    """Time in a pair is time of each of its jobs: even with GPUs to spare, no job is in two places at once."""
     problem = replace(PAIR, capacity=[3.0])
     answer = resolve("las+packing")(problem)
     assert answer.value == pytest.approx(1.0, rel=1e-6)
@@ -205,22 +206,27 @@ def elastic(jobs: int, gpus: float) -> Problem:
 @pytest.mark.parametrize(
     ("jobs", "spec", "value"),
     [
-        (1, "las", 3.0),  # all four GPUs: 30 steps, three times the rate it asked for
-        (2, "las", 1.8),  # two each
-        (2, "max_throughput", 3.6),  # 18 + 18 is more than 30, and more than 10 + 10
-        (3, "las", 38 / 30),  # in turns: one of them on two GPUs, two on one
+        # All four GPUs: 30 steps, three times the rate it asked for.
+        (1, "las", 3.0),
+        # Two GPUs each.
+        (2, "las", 1.8),
+        # 18 + 18 is more than 30, and more than 10 + 10.
+        (2, "max_throughput", 3.6),
+        # In turns: one of them on two GPUs, two on one.
+        (3, "las", 38 / 30),
         (3, "max_throughput", 3.8),
         (4, "las", 1.0),
-        (8, "las", 0.5),  # wider would be a waste
+        # Wider would be a waste.
+        (8, "las", 0.5),
     ],
 )
 def test_elastic_width_is_more_columns(jobs: int, spec: str, value: float) -> None:
-    """A job that may run on 1, 2 or 4 of four GPUs is as wide as the company it is in lets it be."""
+    """A job that may run on 1, 2 or 4 of four GPUs is as wide as the other jobs leave room for."""
     assert shares_of(elastic(jobs, gpus=4), spec)[0] == pytest.approx(value, rel=1e-6)
 
 
 def test_elastic_shares_of_three_on_four_gpus() -> None:
-    """Nobody runs on four GPUs, and each has two of them a third of the time."""
+    """No job runs on four GPUs, and each has two of them a third of the time."""
     share = shares_of(elastic(3, gpus=4), "las")[1].reshape(3, 3)
     assert share[:, 0].tolist() == pytest.approx([2 / 3] * 3, abs=1e-4)
     assert share[:, 1].tolist() == pytest.approx([1 / 3] * 3, abs=1e-4)
@@ -231,7 +237,7 @@ def test_elastic_shares_of_three_on_four_gpus() -> None:
 
 
 def test_consolidated_beats_spread_where_there_is_a_choice() -> None:
-    """The same GPUs on one node and over several are two columns; the faster one is used, and is the measure."""
+    """The same GPUs on one node and over several are two columns; the faster one is used, and sets the scale."""
     problem = by_hand(
         {"v100": 4},
         alone("a", "v100", 6.0, 4, "unconsolidated"),
@@ -246,7 +252,7 @@ def test_consolidated_beats_spread_where_there_is_a_choice() -> None:
 
 
 def test_spread_is_used_where_consolidated_cannot_be_had() -> None:
-    """Spread over the nodes of a type with room beats waiting for the only node that could hold the gang."""
+    """Running spread over a type with room beats waiting for the only node that could hold the gang."""
     problem = by_hand(
         {"one node": 4, "nodes": 8},
         *(alone(job, "one node", 10.0, 4) for job in "ab"),
@@ -254,15 +260,14 @@ def test_spread_is_used_where_consolidated_cannot_be_had() -> None:
         gpus=4,
     )
     value, share = shares_of(problem, "las")
-    assert (problem.rates @ share).tolist() == pytest.approx(
-        [8.0, 8.0], rel=1e-6
-    )  # half the time in each place
+    # Half the time in each place.
+    assert (problem.rates @ share).tolist() == pytest.approx([8.0, 8.0], rel=1e-6)
     assert share.tolist() == pytest.approx([0.5] * 4, abs=1e-5)
     assert value == pytest.approx(4 * 8.0 / ((10.0 * 4 + 6.0 * 8) / 12), rel=1e-6)
 
 
 def test_the_better_parallelism_plan_wins_on_each_type() -> None:
-    """Plans are labels: which of them is better may differ from type to type."""
+    """Plans are labels: the better one may differ from type to type."""
     problem = by_hand(
         {"a100": 4, "t4": 4},
         alone("llm", "a100", 8.0, 4, "tp2·pp2"),
@@ -273,13 +278,12 @@ def test_the_better_parallelism_plan_wins_on_each_type() -> None:
     )
     assert rate_table(problem).tolist() == [[8.0, 0.0], [0.0, 3.0]]
     assert shares_of(problem, "las")[1].tolist() == pytest.approx([1.0, 0.0, 0.0, 1.0], abs=1e-6)
-    assert shares_of(problem, "max_throughput")[0] == pytest.approx(
-        8.0, rel=1e-6
-    )  # 4 GPUs each, at their best
+    # 4 GPUs each, at their best.
+    assert shares_of(problem, "max_throughput")[0] == pytest.approx(8.0, rel=1e-6)
 
 
 def test_packing_width_and_plan_in_one_problem() -> None:
-    """Columns do not know of each other: a wide job and a packed pair share a cluster in one and the same program."""
+    """Columns are independent: a wide job and a packed pair share a cluster in one program."""
     problem = by_hand(
         {"v100": 3},
         alone("wide", "v100", 10.0, 2),

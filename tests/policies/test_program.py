@@ -1,4 +1,4 @@
-"""The LP words that policies are written in, and the prices that prove their answers.
+"""The linear programs that policies are written in, and the prices that prove their answers.
 
 A price is a promise about other clusters: what one more GPU would add is at most the price, what one less would
 cost is at least the price. Both are checked on such clusters, with everything else held fixed.
@@ -31,7 +31,7 @@ TWO_JOBS = by_hand(
 
 
 def with_more(problem: Problem, kind: int, gpus: float) -> Problem:
-    """The same with so many more GPUs of a type."""
+    """The problem with more GPUs of a type."""
     capacity = problem.capacity.copy()
     capacity[kind] += gpus
     return replace(problem, capacity=capacity)
@@ -40,8 +40,8 @@ def with_more(problem: Problem, kind: int, gpus: float) -> Problem:
 # ------------------------------------------------------------------------------------------ two jobs by hand
 
 
-def test_everybody_as_high_as_the_lowest_can_be() -> None:
-    """Two jobs, two types: each where it is better off, and what a GPU of either type is worth."""
+def test_the_lowest_is_as_high_as_possible() -> None:
+    """Two jobs, two types: each runs where it is better off; for twice the need the level is half."""
     point = Program(TWO_JOBS).raise_all(np.array([4.0, 2.0]))
     assert point.value == pytest.approx(1.0, rel=1e-6)
     assert point.shares == pytest.approx([1.0, 0.0, 0.0, 1.0], abs=1e-5)
@@ -50,7 +50,7 @@ def test_everybody_as_high_as_the_lowest_can_be() -> None:
 
 
 def test_the_greatest_gain() -> None:
-    """A gain per column; only what the limits let run counts."""
+    """The sum of gains is maximised within capacity, and above the floors where there are some."""
     program = Program(TWO_JOBS)
     point = program.maximise(program.per_rate(np.ones(2)))
     assert point.value == pytest.approx(6.0, rel=1e-6)
@@ -60,17 +60,18 @@ def test_the_greatest_gain() -> None:
     assert floored.value == pytest.approx(2.5, rel=1e-6)
 
 
-def test_a_second_goal_under_a_first_that_is_held() -> None:
-    """`hold` keeps the first goal where it is while the second has its way with what is left over."""
+def test_hold_keeps_the_first_goal() -> None:
+    """`hold` keeps the first goal's value while the second goal is maximised with the rest."""
     program = Program(with_more(TWO_JOBS, 1, 1.0))
-    work = program.per_rate(np.array([1.0, 0.0]))  # the first goal: job a at its best
-    spare = -TWO_JOBS.columns.gpus.astype(float)  # the second: as few GPUs as can be
+    # The first goal is job a at its best, the second one as few GPUs as possible.
+    work = program.per_rate(np.array([1.0, 0.0]))
+    spare = -TWO_JOBS.columns.gpus.astype(float)
     held = program.maximise(spare, hold=(work, 4.0))
     assert held.shares == pytest.approx([1.0, 0.0, 0.0, 0.0], abs=1e-5)
 
 
-def test_the_second_stage_raises_whom_it_can() -> None:
-    """After the lowest is as high as can be, the others rise on; nobody falls below; value and prices stay."""
+def test_the_second_stage_raises_the_jobs_it_can() -> None:
+    """Above the highest minimum the other jobs rise further; none falls below it; value and prices stay."""
     ways = [alone("a", "v100", 1.0), alone("b", "v100", 9.0), alone("c", "k80", 3.0)]
     program = Program(by_hand({"v100": 1, "k80": 1}, *ways))
     need = np.ones(3)
@@ -82,7 +83,7 @@ def test_the_second_stage_raises_whom_it_can() -> None:
 
 
 def test_a_second_stage_that_fails_leaves_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No solver for the second stage: the first stage's shares are the answer, not optimal."""
+    """If the second stage fails, the first stage's shares are the answer, marked as not optimal."""
     program = Program(TWO_JOBS)
     lowest = program.raise_all(np.array([4.0, 2.0]))
     monkeypatch.setattr(solvers, "_CHAIN", [])
@@ -91,7 +92,7 @@ def test_a_second_stage_that_fails_leaves_the_first(monkeypatch: pytest.MonkeyPa
     assert (lowest.optimal, kept.optimal) == (True, False)
 
 
-def test_columns_that_may_not_be_used() -> None:
+def test_columns_outside_the_program() -> None:
     """`allowed`, a rate of 0, a partner at rate 0 and a type without GPUs each take a column out of the program."""
     problem = by_hand(
         {"v100": 1, "gone": 0},
@@ -109,16 +110,17 @@ def test_columns_that_may_not_be_used() -> None:
 
 
 def test_needing_nothing_is_no_question() -> None:
-    """There is no greatest level when nobody needs anything."""
+    """There is no greatest level when no job needs anything."""
     with pytest.raises(SolverFailure, match="nothing is needed"):
         Program(TWO_JOBS).raise_all(np.zeros(2))
 
 
-def test_the_best_a_job_can_do_alone() -> None:
-    """Alone in the cluster a job never runs as a pair, and is never wider than a type has GPUs for all of the time."""
+def test_the_best_rate_of_a_job_alone() -> None:
+    """Alone in the cluster a job runs in no pair, and on a type that is too small only part of the time."""
     problem = by_hand(
         {"v100": 3, "k80": 4},
-        alone("wide", "v100", 12.0, 4),  # three of the four GPUs: three quarters of the time
+        # Three of the four GPUs: three quarters of the time.
+        alone("wide", "v100", 12.0, 4),
         alone("wide", "k80", 8.0, 4),
         alone("small", "k80", 2.0),
         together(("small", "tiny"), "k80", (9.0, 9.0)),
@@ -136,7 +138,7 @@ def test_the_best_a_job_can_do_alone() -> None:
 def test_the_level_is_the_greatest_and_its_prices_bound_everything(
     problem: Problem, merge: bool, seed: int
 ) -> None:
-    """λ agrees with simplex; worths divide one unit of need; and no shares whatever beat the bill."""
+    """λ agrees with simplex; worths divide one unit of need; and no shares are worth more than the prices allow."""
     if merge:
         problem = group(problem)[0]
     need = needs(problem)
@@ -169,7 +171,7 @@ def test_the_gain_is_the_greatest(problem: Problem, merge: bool) -> None:
 @given(problem=problems(**SMALL), kind=st.integers(0, 2), question=st.sampled_from(["raise_all", "maximise"]))
 @settings(max_examples=80)
 def test_a_price_is_what_one_more_gpu_would_add(problem: Problem, kind: int, question: str) -> None:
-    """A little more adds at most the price of it, a little less costs at least that; needs and floors held fixed."""
+    """A little more adds at most its price, a little less costs at least that, with needs and floors held fixed."""
     kind %= len(problem.capacity)
     need = needs(problem)
     assume(need.any())
@@ -192,7 +194,7 @@ def test_a_price_is_what_one_more_gpu_would_add(problem: Problem, kind: int, que
     assert price <= lost / STEP + tolerance
 
 
-# ------------------------------------------------------------------------------------------ who must miss
+# ---------------------------------------------------------------------------------- needs that must be missed
 
 
 def can_all_have(problem: Problem, need: Floats) -> bool:
@@ -202,8 +204,8 @@ def can_all_have(problem: Problem, need: Floats) -> bool:
 
 @given(problem=problems(types=st.integers(1, 3), jobs=st.integers(1, 6)), seed=st.integers(0, 99))
 @settings(max_examples=40)
-def test_as_many_needs_as_can_be_are_kept(problem: Problem, seed: int) -> None:
-    """The most that can be met together, found by trying every subset; those kept can really all be met."""
+def test_as_many_needs_as_possible_are_kept(problem: Problem, seed: int) -> None:
+    """As many are kept as the best of all subsets, found by trying each; those kept can all be met."""
     program, rng = Program(problem), np.random.default_rng(seed)
     alone_at_best = np.where(problem.rates.largest() > 0, program.best_alone, 0.0)
     need = np.round(alone_at_best * rng.uniform(0.0, 1.2, len(problem.jobs)), 3)
@@ -227,7 +229,7 @@ def test_as_many_needs_as_can_be_are_kept(problem: Problem, seed: int) -> None:
 @given(problem=problems(**SMALL), merge=st.booleans(), factor=st.floats(0.3, 3.0))
 @settings(max_examples=40)
 def test_the_least_shortfall(problem: Problem, merge: bool, factor: float) -> None:
-    """Σ count · s agrees with a program written down afresh; what is promised, (1 - s) · need, can be had."""
+    """Σ count · s agrees with an independent program; the promised rates, (1 - s) · need, can be met."""
     if merge:
         problem = group(problem)[0]
     program = Program(problem)
@@ -242,27 +244,28 @@ def test_the_least_shortfall(problem: Problem, merge: bool, factor: float) -> No
 
 
 def _shortfall_by_simplex(problem: Problem, need: Floats) -> float:
-    """min Σ count · s: what is met of each need, E' <= E and E' <= need, as variables of its own."""
+    """min Σ count · s, with the met part of each need, E' <= E and E' <= need, as separate variables."""
     rates, n, k = problem.rates.toarray(), len(need), len(problem.columns)
     standing = np.vstack([problem.membership.toarray(), problem.occupancy.toarray()])
     pair = problem.columns.is_pair
     usable = (problem.columns.first_rate > 0) & (~pair | (problem.columns.second_rate > 0))
     scale = np.where(need > 0, need, 1.0)
-    found = linprog(
-        np.concatenate([np.zeros(k), -problem.jobs.count * (need > 0)]),  # met part of each need
+    solution = linprog(
+        # The gain: the met part of each need.
+        np.concatenate([np.zeros(k), -problem.jobs.count * (need > 0)]),
         A_ub=np.block([[standing, np.zeros((len(standing), n))], [-rates / scale[:, None], np.eye(n)]]),
         b_ub=np.concatenate([problem.jobs.count, problem.capacity, np.zeros(n)]),
         bounds=[*((0, None if ok else 0) for ok in usable), *[(0, 1)] * n],
         method="highs",
     )
-    return float(problem.jobs.count @ (need > 0) + found.fun)
+    return float(problem.jobs.count @ (need > 0) + solution.fun)
 
 
 # ------------------------------------------------------------------------------------------ as an answer
 
 
 def test_a_point_as_an_answer() -> None:
-    """Unless said otherwise everything may backfill; prices, isolated rates and notes come along."""
+    """By default every column may backfill; the answer has the point's prices, isolated rates and notes."""
     problem = random_problem(3, zero_rates=True, empty_type=True)
     program = Program(problem)
     point = program.raise_all(needs(problem))
@@ -272,4 +275,5 @@ def test_a_point_as_an_answer() -> None:
     assert answer.price.tolist() == point.price.tolist()
     assert answer.backfill.all()
     assert answer.isolated_rate.tolist() == program.isolated_rate.tolist()
-    assert SLACK < 1e-6  # what a second stage may give up of the first must not be seen in any value
+    # A second stage may give up this much of the first, which must show in no value.
+    assert SLACK < 1e-6

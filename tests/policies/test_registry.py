@@ -1,4 +1,4 @@
-"""Policies by name: how a spec is read, what is refused and in which words, and what happens around a policy."""
+"""Policies by name: how a spec is read, which specs are refused, and what the registry does around a policy."""
 
 import inspect
 from dataclasses import replace
@@ -26,32 +26,32 @@ LINEAR = ("las", "water_filling", "hierarchical", "ftf", "makespan", "sjf", "max
 
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry of one's own: what a test registers is gone afterwards."""
+    """A copy of the registry: what a test registers is gone afterwards."""
     names()
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     monkeypatch.setattr(registry, "_names", dict(registry._names))
 
 
 def only(monkeypatch: pytest.MonkeyPatch, *solver) -> None:
-    """Solve with nothing but these."""
+    """Solve with these solvers only."""
     monkeypatch.setattr(solvers, "_CHAIN", [(f"solver {i}", solve) for i, solve in enumerate(solver)])
 
 
 def fails(program: LinearProgram) -> Answer:
-    """A solver that has a bad day."""
+    """A solver that always fails."""
     raise SolverFailure("had a bad day")
 
 
 def stops_early(program: LinearProgram) -> Answer:
-    """A solver that runs out of time at the optimum without having proven it."""
+    """A solver that reaches the optimum, and runs out of time before it has proven it."""
     return replace(solvers._highs(program), optimal=False)
 
 
-# --------------------------------------------------------------------------------------------- what there is
+# ------------------------------------------------------------------------------------------------- the table
 
 
 def test_every_policy_of_the_table_is_there() -> None:
-    """Discovery finds the modules by themselves: the names that people know, once each, in order."""
+    """Discovery finds every module: each policy is listed once, in order."""
     table = """allox fifo finish_time_fairness gandiva hierarchical isolated makespan max_min_fairness max_throughput
                min_cost shortest_job_first strategy_proof throughput_per_cost water_filling"""
     assert names() == tuple(table.split())
@@ -59,18 +59,18 @@ def test_every_policy_of_the_table_is_there() -> None:
 
 @pytest.mark.parametrize(("alias", "name"), ALIASES.items())
 def test_an_alias_is_the_policy(alias: str, name: str) -> None:
-    """The same function under both names; the answer carries the name that was asked for."""
+    """Both names lead to the same function; the answer has the name that was resolved."""
     assert entry(alias) is entry(name)
     assert alias in entry(name).aliases
     problem = random_problem(1)
-    asked, full = resolve(alias)(problem), resolve(name)(problem)
-    assert np.array_equal(asked.time_share, full.time_share)
-    assert (asked.policy, full.policy) == (alias, name)
+    by_alias, by_name = resolve(alias)(problem), resolve(name)(problem)
+    assert np.array_equal(by_alias.time_share, by_name.time_share)
+    assert (by_alias.policy, by_name.policy) == (alias, name)
 
 
 @pytest.mark.parametrize("name", names())
-def test_what_is_said_of_a_policy_fits_on_a_line(name: str) -> None:
-    """An objective without line breaks, parameters that all have defaults."""
+def test_the_objective_of_a_policy_fits_on_a_line(name: str) -> None:
+    """The objective has no line breaks, and every parameter has a default."""
     known = entry(name)
     assert known.objective
     assert "\n" not in known.objective
@@ -79,7 +79,7 @@ def test_what_is_said_of_a_policy_fits_on_a_line(name: str) -> None:
 
 
 def test_parameters_with_their_defaults() -> None:
-    """What `gavel policies` shows."""
+    """Parameters and defaults are those that `gavel policies` prints."""
     assert dict(entry("min_cost").parameters) == {"premium": 0.1}
     assert dict(entry("max_throughput").parameters) == {"raw": False}
     assert dict(entry("las").parameters) == {}
@@ -98,18 +98,21 @@ CHEAP = by_hand(
 @pytest.mark.parametrize(
     ("spec", "v100_hours"),
     [
-        ("min_cost", 0.0),  # 0.30 a step there, 0.25 here: too dear
-        ("min_cost(premium=0.2)", 1.0),  # a fifth more is 0.30
+        # A step costs 0.30 on the v100, 0.25 on the k80: too expensive.
+        ("min_cost", 0.0),
+        # A fifth more than 0.25 is 0.30.
+        ("min_cost(premium=0.2)", 1.0),
         ("min_cost(premium=0)", 0.0),
         (" min_cost( premium = 2e-1 ) ", 1.0),
-        ("min_cost(premium=0.2)+blind(reference=v100)", 0.0),  # as fast on both, it looks at the price alone
+        # Equally fast on both types, the job goes by the price alone.
+        ("min_cost(premium=0.2)+blind(reference=v100)", 0.0),
         ("min_cost(premium=0.2)+blind(reference='v100')+packing", 0.0),
         ("max_throughput(raw=true)", 1.0),
         ("max_throughput(raw=True) + packing", 1.0),
     ],
 )
 def test_a_spec_is_read_as_it_is_written(spec: str, v100_hours: float) -> None:
-    """Parameters and modifiers reach the policy; quotes, spaces and the case of `true` are no matter."""
+    """Parameters and modifiers reach the policy; quotes, spaces and the case of `true` do not matter."""
     assert resolve(spec)(CHEAP).time_share[0] == pytest.approx(v100_hours, abs=1e-5)
 
 
@@ -133,15 +136,15 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("spec", "words"), REFUSED)
-def test_a_spec_that_cannot_be(spec: str, words: str) -> None:
-    """Refused when it is resolved, before any problem is at hand, with the nearest name where there is one."""
+def test_a_bad_spec_is_refused(spec: str, words: str) -> None:
+    """A bad spec is refused when it is resolved, before there is any problem, with the nearest name if there is one."""
     with pytest.raises(UnknownPolicy) as refused:
         resolve(spec)
     assert str(refused.value) == words
 
 
-def test_a_name_like_no_other_gets_the_list() -> None:
-    """Nothing near: the error lists what there is."""
+def test_a_name_unlike_any_other_gets_the_list() -> None:
+    """Without a similar name the error lists all policies."""
     with pytest.raises(UnknownPolicy, match=r"unknown policy 'quux'; known are allox, .*water_filling"):
         entry("quux")
 
@@ -150,7 +153,7 @@ def test_a_name_like_no_other_gets_the_list() -> None:
     "spec", ["las(**{'a': 1})", "min_cost(premium=0.1, **x)", "las(x=1)(y=2)", "lambda: 0", "[las]"]
 )
 def test_python_that_is_no_spec(spec: str) -> None:
-    """The grammar is Python's, the meaning is not: nothing is ever evaluated, and nothing silently ignored."""
+    """A spec has Python's grammar, but nothing in it is ever evaluated, and nothing silently ignored."""
     with pytest.raises(UnknownPolicy):
         resolve(spec)
 
@@ -160,21 +163,21 @@ def test_python_that_is_no_spec(spec: str) -> None:
 
 @pytest.mark.usefixtures("desk")
 def test_a_new_policy_is_a_decorated_function() -> None:
-    """Registered under its names, given sorted and merged jobs, called with its parameters."""
-    seen: list[Problem] = []
+    """The decorator registers it under its names; it is called with sorted, merged jobs and its parameters."""
+    solved: list[Problem] = []
 
     @policy("half_of_it", "half", reads=("steps_left",))
     def half_of_it(problem: Problem, *, part: float = 0.5) -> Allocation:
-        """a fixed part of the time for everybody
+        """a fixed part of the time for every job
 
         Not on the line.
         """
-        seen.append(problem)
+        solved.append(problem)
         share = part * problem.jobs.count[problem.columns.first]
         return Allocation("half_of_it", share, part, **unsolved(problem))
 
     assert entry("half") == Entry("half_of_it", ("half",), half_of_it, ("steps_left",), True, False)
-    assert entry("half").objective == "a fixed part of the time for everybody"
+    assert entry("half").objective == "a fixed part of the time for every job"
     problem = by_hand(
         {"v100": 9},
         *(alone(job, "v100", 4.0) for job in "cba"),
@@ -183,21 +186,21 @@ def test_a_new_policy_is_a_decorated_function() -> None:
     )
     answer = resolve("half(part=0.25)")(problem)
     assert answer.time_share.tolist() == [0.25] * 3
-    assert seen[0].jobs.ids == ("a", "b")
-    assert seen[0].jobs.count.tolist() == [2, 1]
+    assert solved[0].jobs.ids == ("a", "b")
+    assert solved[0].jobs.count.tolist() == [2, 1]
 
 
 @pytest.mark.usefixtures("desk")
 def test_two_policies_of_one_name() -> None:
-    """A name that is taken, as a name or as an alias, is refused, and nothing of the second policy stays behind."""
+    """A name that exists, as a name or as an alias, is refused, and nothing of the second policy is registered."""
 
     def stranger(problem: Problem) -> Allocation:
         """another one"""
         raise NotImplementedError
 
-    for taken in (("las",), ("something_new", "las")):
+    for repeated_names in (("las",), ("something_new", "las")):
         with pytest.raises(UnknownPolicy, match="two modules register a policy named 'las'"):
-            policy(*taken)(stranger)
+            policy(*repeated_names)(stranger)
     assert entry("las").name == "max_min_fairness"
     assert "something_new" not in names()
     with pytest.raises(UnknownPolicy, match="unknown policy 'something_new'"):
@@ -208,7 +211,7 @@ def test_two_policies_of_one_name() -> None:
 
 
 @pytest.mark.parametrize("spec", [*names(), "las+packing+blind"])
-def test_nobody_there(spec: str) -> None:
+def test_no_jobs(spec: str) -> None:
     """The empty problem has an empty answer, with or without GPUs."""
     for problem in (by_hand({"v100": 2, "k80": 1}), by_hand({"v100": 0})):
         answer = resolve(spec)(problem)
@@ -217,8 +220,8 @@ def test_nobody_there(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", [*names(), "las+packing+blind"])
-def test_who_cannot_run_anywhere_is_left_out_and_named(spec: str) -> None:
-    """Jobs without a positive rate on any type there is: noted, no time, and the others are none the worse."""
+def test_a_job_that_can_run_nowhere_is_left_out_and_named(spec: str) -> None:
+    """Jobs without a positive rate on any type are noted and get no time; the others get what they had."""
     ways = [alone(job, "v100", rate) for job, rate in (("a", 4.0), ("stuck", 0.0), ("b", 2.0))]
     facts = {"steps_left": 50.0, "price_per_gpu_hour": 1.0}
     problem = by_hand({"v100": 1, "gone": 0}, *ways, alone("lost", "gone", 9.0), **facts)
@@ -238,15 +241,15 @@ def test_who_cannot_run_anywhere_is_left_out_and_named(spec: str) -> None:
     assert audit(problem, answer) == []
 
 
-def test_nobody_can_run() -> None:
-    """All left out: nothing to optimise, and a note."""
+def test_no_job_can_run() -> None:
+    """With every job left out there is nothing to optimise, and the note names the first five."""
     answer = resolve("las")(by_hand({"v100": 1}, *(alone(f"j{m}", "v100", 0.0) for m in range(8))))
     assert answer.time_share.tolist() == [0.0] * 8
     assert answer.notes[0].endswith("'j0', 'j1', 'j2', 'j3', 'j4' and 3 more")
 
 
 def test_pairs_are_for_packing() -> None:
-    """Without the modifier pairs get no time and may not backfill; with it, those that pay may."""
+    """Without the modifier pairs get no time and may not backfill; with it, pairs that pay may."""
     ways = [alone("a", "v100", 8.0), alone("b", "v100", 8.0), together(("a", "b"), "v100", (7.0, 7.0))]
     problem = by_hand({"v100": 1}, *ways)
     plain, packed = resolve("las")(problem), resolve("las+packing")(problem)
@@ -256,12 +259,12 @@ def test_pairs_are_for_packing() -> None:
     assert packed.backfill.tolist() == [True, True, True]
 
 
-# ---------------------------------------------------------------------------------------- trouble with solvers
+# ------------------------------------------------------------------------------------------ solver failures
 
 
 @pytest.mark.parametrize("spec", LINEAR)
 def test_an_answer_that_is_not_proven_says_so(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A solver stopped by the clock: its shares are used, if feasible, and `optimal` is False."""
+    """Feasible shares of a solver that was stopped by the clock are used, and `optimal` is False."""
     problem = random_problem(5, jobs=6)
     assert resolve(spec)(problem).optimal
     only(monkeypatch, stops_early)
@@ -272,21 +275,21 @@ def test_an_answer_that_is_not_proven_says_so(spec: str, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("spec", [*LINEAR, "las+packing", "las+blind"])
 def test_when_every_solver_fails_shares_are_isolated(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Solver trouble never stops scheduling: everybody's own slice, and a note that says who failed how."""
+    """Solver failures do not stop scheduling: every job gets its isolated share, and a note says what failed."""
     problem = random_problem(5, jobs=6, pairs=True)
     only(monkeypatch, fails, fails)
     answer = resolve(spec)(problem)
     if "blind" not in spec:
         assert answer.time_share == pytest.approx(resolve("isolated")(problem).time_share)
     assert not answer.optimal
-    said = "solver 0: had a bad day; solver 1: had a bad day"
-    assert f"no solver answered ({said}): these are the isolated shares instead" in answer.notes
+    failures = "solver 0: had a bad day; solver 1: had a bad day"
+    assert f"no solver answered ({failures}): these are the isolated shares instead" in answer.notes
     assert audit(problem, answer) == []
 
 
 @pytest.mark.parametrize("name", names())
 def test_a_limit_that_has_passed(name: str) -> None:
-    """No time at all: still a feasible answer, and if it is not the policy's own, it says so."""
+    """Without any time there is still a feasible answer; if it is not the policy's own, a note says so."""
     problem = random_problem(6, jobs=6, widths=(1,))
     answer = resolve(name, time_limit_s=0.0)(problem)
     assert audit(problem, answer) == []
@@ -295,7 +298,7 @@ def test_a_limit_that_has_passed(name: str) -> None:
 
 
 def test_a_generous_limit_changes_nothing() -> None:
-    """The same shares with a limit that is not reached; the time taken is told."""
+    """A limit that is not reached changes no share; the answer has its solve time."""
     problem = random_problem(6)
     free, limited = resolve("las")(problem), resolve("las", time_limit_s=600.0)(problem)
     assert np.array_equal(free.time_share, limited.time_share)
@@ -303,7 +306,7 @@ def test_a_generous_limit_changes_nothing() -> None:
 
 
 def test_missing_facts_are_not_solver_trouble() -> None:
-    """A policy that lacks what it must know says so; no shares are made up."""
+    """A policy without the facts it needs raises MissingFacts; no shares stand in."""
     problem = Problem.from_rates([[1.0], [2.0]], capacity=[1], steps_left=[9.0, np.inf])
     with pytest.raises(MissingFacts, match="shortest_job_first needs steps_left, which is missing for '1'"):
         resolve("sjf")(problem)

@@ -1,4 +1,4 @@
-"""`makespan`, `shortest_job_first` and `max_throughput`: one objective over rates each, checked in the head."""
+"""`makespan`, `shortest_job_first` and `max_throughput`: one objective over rates each, checked by hand."""
 
 import numpy as np
 import pytest
@@ -16,26 +16,26 @@ def test_makespan_ends_all_at_once() -> None:
 
 
 def test_makespan_of_a_long_job_is_its_own() -> None:
-    """A job of 1,000 s decides; the others have the GPUs that it cannot use, all of them."""
+    """A job of 1,000 s decides the makespan; the others still run all the time on the GPUs it cannot use."""
     answer = resolve("makespan")(Problem.from_rates([[1.0]] * 3, 1, [3], steps_left=[1000.0, 10.0, 10.0]))
     assert answer.value == pytest.approx(1000.0, rel=1e-6)
     assert answer.time_share == pytest.approx([1.0, 1.0, 1.0], rel=1e-6)
 
 
 def test_makespan_is_not_bisected() -> None:
-    """Exact to the seventh digit: 2/3 of the time on the fast type, 1/3 on the slow one, for both."""
+    """The value is exact to the seventh digit: two jobs at 3/2 steps per second take 200 s."""
     answer = resolve("min_total_duration")(Problem.from_rates([[2.0, 1.0]] * 2, 1, [1, 1], steps_left=300.0))
     assert answer.value == pytest.approx(200.0, rel=1e-7)
 
 
 def test_the_shortest_job_runs_first() -> None:
-    """One GPU, 10 steps before 1,000."""
+    """On one GPU a job of 10 steps runs before one of 1,000."""
     problem = Problem.from_rates([[1.0], [1.0]], 1, [1], steps_left=[1000.0, 10.0])
     assert resolve("sjf")(problem).time_share == pytest.approx([0.0, 1.0], abs=1e-6)
 
 
 def test_weight_can_make_a_job_short() -> None:
-    """200 times the weight is worth more than a hundredth of the length."""
+    """A job of 200 times the weight runs first, though it is 100 times as long."""
     problem = Problem.from_rates([[1.0], [1.0]], 1, [1], steps_left=[1000.0, 10.0], weight=[200.0, 1.0])
     answer = resolve("sjf")(problem)
     assert answer.time_share == pytest.approx([1.0, 0.0], abs=1e-6)
@@ -44,7 +44,7 @@ def test_weight_can_make_a_job_short() -> None:
 
 @pytest.mark.parametrize("spec", ["makespan", "sjf", "allox"])
 def test_steps_must_be_known(spec: str) -> None:
-    """Seven jobs do not say: five are named, and how many more."""
+    """Of seven jobs without steps the error names five, and counts the others."""
     steps = [10.0, *[np.inf] * 7]
     problem = Problem.from_rates(np.ones((8, 1)), 1, [1], ids=list("abcdefgh"), steps_left=steps)
     with pytest.raises(MissingFacts, match=r"'b', 'c', 'd', 'e', 'f' and 2 more") as caught:
@@ -53,7 +53,7 @@ def test_steps_must_be_known(spec: str) -> None:
 
 
 def test_throughput_counts_in_units_of_the_best() -> None:
-    """A job of 1 step/s is worth as much as one of 1,000: each gets the type on which the other loses more."""
+    """A job of 1 step/s counts as much as one of 1,000: each gets the type on which the other loses more."""
     problem = Problem.from_rates([[1.0, 0.1], [1000.0, 900.0]], 1, [1, 1])
     answer = resolve("max_throughput")(problem)
     assert answer.time_share == pytest.approx([1.0, 0.0, 0.0, 1.0], abs=1e-6)
@@ -61,7 +61,7 @@ def test_throughput_counts_in_units_of_the_best() -> None:
 
 
 def test_raw_throughput_starves_slow_jobs() -> None:
-    """The plain sum: 1,000 steps/s on the first type are worth more than 900 and 1."""
+    """In the plain sum 1,000 steps/s on the first type and 0.1 on the second are worth more than 900 and 1."""
     problem = Problem.from_rates([[1.0, 0.1], [1000.0, 900.0]], 1, [1, 1])
     answer = resolve("max_throughput(raw=true)")(problem)
     assert answer.time_share == pytest.approx([0.0, 1.0, 1.0, 0.0], abs=1e-6)
@@ -69,13 +69,13 @@ def test_raw_throughput_starves_slow_jobs() -> None:
 
 
 def test_wide_jobs_do_not_starve() -> None:
-    """A job of four GPUs counts four times: on four GPUs it ties with four jobs of one, and is worth four."""
+    """A job of four GPUs counts four times: on four GPUs it is worth as much as four jobs of one."""
     answer = resolve("max_throughput")(Problem.from_rates([[2.0]], 4, [4]))
     assert answer.value == pytest.approx(4.0, rel=1e-6)
 
 
-def test_nobody_idles_while_somebody_could_work() -> None:
-    """Three jobs on two GPUs: the sum is two, whoever runs."""
+def test_no_gpu_idles_beside_a_waiting_job() -> None:
+    """Three jobs on two GPUs: the sum is two, whichever of them run."""
     assert resolve("max_throughput")(Problem.from_rates([[1.0]] * 3, 1, [2])).value == pytest.approx(
         2.0, rel=1e-6
     )

@@ -1,4 +1,4 @@
-"""What a policy sees of a problem: what can run, in one order; pairs that pay; or no speed differences at all."""
+"""What a policy gets of a problem: runnable columns in one order; pairs that pay; or no differences in speed."""
 
 from dataclasses import replace
 
@@ -22,8 +22,8 @@ TYPES = {"v100": 2.0, "p100": 1.0, "k80": 1.0}
 # ------------------------------------------------------------------------------------- what can run, in order
 
 
-def test_what_cannot_run_is_not_seen() -> None:
-    """No rate, no GPUs of the type, a partner at rate 0: gone, and with its last column the job is gone."""
+def test_columns_that_cannot_run_are_removed() -> None:
+    """No rate, no GPUs of the type, or a partner at rate 0 removes a column, and the last column its job."""
     problem = by_hand(
         {"v100": 1, "gone": 0},
         alone("stuck", "gone", 4.0),
@@ -45,19 +45,21 @@ def test_what_cannot_run_is_not_seen() -> None:
 
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=60)
-def test_one_order_whatever_order_it_came_in(problem: Problem, seed: int) -> None:
-    """Jobs by id, columns by job, partner, type, width and label: two orders of one problem become the same table."""
-    one, other = canonical(problem), canonical(shuffled(problem, seed))
-    assert one.jobs.ids == other.jobs.ids == tuple(sorted(one.jobs.ids))
+def test_two_orders_of_a_problem_become_one(problem: Problem, seed: int) -> None:
+    """Jobs are sorted by id, columns by job, partner, type, width and label, whatever order they came in."""
+    first, second = canonical(problem), canonical(shuffled(problem, seed))
+    assert first.jobs.ids == second.jobs.ids == tuple(sorted(first.jobs.ids))
     for field in ("gpus", "weight", "tenant", "steps_left", "waited_s", "isolated_s", "deadline_s"):
-        assert list(getattr(one.jobs, field)) == list(getattr(other.jobs, field))
-    low = np.minimum(one.columns.first, np.where(one.columns.is_pair, one.columns.second, one.columns.first))
+        assert list(getattr(first.jobs, field)) == list(getattr(second.jobs, field))
+    low = np.minimum(
+        first.columns.first, np.where(first.columns.is_pair, first.columns.second, first.columns.first)
+    )
     assert (np.diff(low) >= 0).all()
-    assert one.columns.worker_type.tolist() == other.columns.worker_type.tolist()
-    assert one.columns.gpus.tolist() == other.columns.gpus.tolist()
-    assert one.columns.label == other.columns.label
-    assert np.array_equal(one.rates.toarray(), other.rates.toarray())
-    assert np.array_equal(one.membership.toarray(), other.membership.toarray())
+    assert first.columns.worker_type.tolist() == second.columns.worker_type.tolist()
+    assert first.columns.gpus.tolist() == second.columns.gpus.tolist()
+    assert first.columns.label == second.columns.label
+    assert np.array_equal(first.rates.toarray(), second.rates.toarray())
+    assert np.array_equal(first.membership.toarray(), second.membership.toarray())
 
 
 SPECS = (
@@ -72,14 +74,15 @@ SPECS = (
 
 @pytest.mark.parametrize("spec", SPECS)
 @given(problem=problems(widths=st.just((1,))), seed=st.integers(0, 2**32 - 1))
-@example(problem=random_problem(26, jobs=7, types=2, widths=(1,), pairs=True), seed=0)  # pairs turned round
+# An example in which pairs are turned round.
+@example(problem=random_problem(26, jobs=7, types=2, widths=(1,), pairs=True), seed=0)
 @settings(max_examples=15)
 def test_answers_do_not_depend_on_the_order_of_jobs(spec: str, problem: Problem, seed: int) -> None:
-    """Bit for bit the same value, and the same share for every column, wherever it stands in the table."""
+    """Value and shares are the same bit for bit, wherever a column stands in the table."""
     other = shuffled(problem, seed)
-    one, two = resolve(spec)(problem), resolve(spec)(other)
-    assert one.value == two.value
-    assert np.array_equal(one.price, two.price, equal_nan=True)
+    answer, other_answer = resolve(spec)(problem), resolve(spec)(other)
+    assert answer.value == other_answer.value
+    assert np.array_equal(answer.price, other_answer.price, equal_nan=True)
 
     def by_name(which: Problem, share: np.ndarray) -> dict[tuple, float]:
         c = which.columns
@@ -90,15 +93,15 @@ def test_answers_do_not_depend_on_the_order_of_jobs(spec: str, problem: Problem,
         keys = zip(jobs, c.worker_type.tolist(), c.gpus.tolist(), c.label, strict=True)
         return dict(zip(keys, share.tolist(), strict=True))
 
-    assert by_name(problem, one.time_share) == by_name(other, two.time_share)
-    assert by_name(problem, one.backfill) == by_name(other, two.backfill)
+    assert by_name(problem, answer.time_share) == by_name(other, other_answer.time_share)
+    assert by_name(problem, answer.backfill) == by_name(other, other_answer.backfill)
 
 
 # --------------------------------------------------------------------------------------------- pairs that pay
 
 
 def test_a_pair_is_kept_when_it_does_more_than_taking_turns() -> None:
-    """r_a / T_a + r_b / T_b above 1, strictly; each type by itself; every column of one job stays."""
+    """Pairs need r_a / T_a + r_b / T_b > 1, on each type by itself; every column of one job stays."""
     both = ("a", "b")
     problem = by_hand(
         TYPES,
@@ -112,8 +115,8 @@ def test_a_pair_is_kept_when_it_does_more_than_taking_turns() -> None:
     assert without_pairs(problem).tolist() == [True] * 6 + [False] * 4
 
 
-def test_pairs_are_weighed_at_the_width_asked_for() -> None:
-    """T is the rate at the requested width, not of the pair's own: half of 2 GPUs each is not better than turns."""
+def test_pairs_are_measured_at_the_requested_width() -> None:
+    """T is the rate at the requested width, not at the pair's: half of 2 GPUs each is not better than turns."""
     both = ("a", "b")
     wide = [alone(job, "v100", 8.0, 2) for job in both] + [alone(job, "v100", 3.0, 1) for job in both]
     pair = together(both, "v100", (3.5, 3.5), 1)
@@ -122,8 +125,8 @@ def test_pairs_are_weighed_at_the_width_asked_for() -> None:
 
 
 @pytest.mark.parametrize("spec", [*names(), *(f"{name}+packing" for name in names())])
-def test_a_job_known_only_in_company_is_left_out(spec: str) -> None:
-    """Without a rate of its own there is nothing to measure a job against: it is named in the notes, the rest go on."""
+def test_a_job_with_pair_rates_only_is_left_out(spec: str) -> None:
+    """A job without a rate of its own cannot be measured: the notes name it, and the other jobs run."""
     facts = {"steps_left": 100.0, "price_per_gpu_hour": 1.0}
     ways = [alone("a", "v100", 8.0), alone("b", "gone", 8.0), together(("a", "b"), "v100", (7.0, 7.0))]
     answer = resolve(spec)(by_hand(TYPES | {"gone": 0.0}, *ways, **facts))
@@ -134,11 +137,11 @@ def test_a_job_known_only_in_company_is_left_out(spec: str) -> None:
     assert "'b'" in answer.notes[0]
 
 
-# ---------------------------------------------------------------------------------------- blind to differences
+# ------------------------------------------------------------------------------------------------------- blind
 
 
 def test_blind_counts_every_type_as_the_reference() -> None:
-    """The rate on the reference type, wherever a job can run at all; elsewhere it still cannot."""
+    """A job has its rate on the reference type wherever it can run, and 0 elsewhere."""
     problem = by_hand(
         TYPES,
         *(alone("a", kind, rate) for kind, rate in zip(TYPES, (8.0, 4.0, 1.0), strict=True)),
@@ -146,8 +149,9 @@ def test_blind_counts_every_type_as_the_reference() -> None:
         alone("b", "k80", 2.0),
         alone("c", "k80", 5.0),
     )
-    seen = [[8.0, 8.0, 8.0], [6.0, 0.0, 6.0]]  # fastest for most jobs: v100; c is not there and keeps its own
-    assert rate_table(Blind.of(problem).problem).tolist() == [*seen, [0.0, 0.0, 5.0]]
+    # The v100 is fastest for most jobs; c cannot run on it and keeps its own rate.
+    blind_rates = [[8.0, 8.0, 8.0], [6.0, 0.0, 6.0], [0.0, 0.0, 5.0]]
+    assert rate_table(Blind.of(problem).problem).tolist() == blind_rates
     assert rate_table(Blind.of(problem, "k80").problem).tolist() == [
         [1.0, 1.0, 1.0],
         [2.0, 0.0, 2.0],
@@ -156,7 +160,7 @@ def test_blind_counts_every_type_as_the_reference() -> None:
 
 
 def test_the_default_reference_is_the_fastest_type_for_most_jobs() -> None:
-    """A vote of jobs, not of rows or speeds; types without GPUs are not up for election."""
+    """Jobs vote, not rows or speeds; types without GPUs do not count."""
     rates = {"a": (9.0, 1.0, 99.0), "b": (1.0, 2.0, 99.0)}
     rows = [alone(job, kind, r) for job in rates for kind, r in zip(TYPES, rates[job], strict=True)]
     none_of_the_last = dict(TYPES, k80=0.0)
@@ -167,7 +171,7 @@ def test_the_default_reference_is_the_fastest_type_for_most_jobs() -> None:
 
 
 def test_pairs_and_variants_keep_their_proportions() -> None:
-    """A pair has its rates on the reference type; unknown there, it keeps its ratio to the jobs' own rates."""
+    """A pair has its rates on the reference type; without any, it keeps its ratio to the jobs' own rates."""
     problem = by_hand(
         {"v100": 1, "k80": 1},
         *(alone(job, kind, rate) for job in "ab" for kind, rate in (("v100", 8.0), ("k80", 2.0))),
@@ -182,13 +186,13 @@ def test_pairs_and_variants_keep_their_proportions() -> None:
 
 
 def test_an_unknown_reference_is_refused() -> None:
-    """The error lists the types there are."""
+    """The error lists the types of the problem."""
     with pytest.raises(ProblemError, match="reference type 'a100' is not one of type0, type1, type2"):
         resolve("las+blind(reference=a100)")(random_problem(1))
 
 
-def test_time_is_spread_as_the_cluster_has_it() -> None:
-    """A job that could go anywhere is on each type in proportion to its GPUs, slow or fast."""
+def test_blind_time_is_spread_by_size() -> None:
+    """A job that can run on every type is on each in proportion to its GPUs, slow or fast."""
     problem = Problem.from_rates([[9.0, 3.0, 1.0]], capacity=[2, 1, 1])
     answer = resolve("las+blind")(problem)
     assert answer.time_share == pytest.approx([0.5, 0.25, 0.25], abs=1e-6)
@@ -196,8 +200,8 @@ def test_time_is_spread_as_the_cluster_has_it() -> None:
     assert resolve("las+blind")(both).time_share == pytest.approx([0.75, 0.25, 1.0, 0.0], abs=1e-6)
 
 
-def test_where_that_does_not_fit_the_nearest_that_does() -> None:
-    """a would like a quarter of its time on the one V100, but b can run nowhere else."""
+def test_the_nearest_spread_that_fits_is_used() -> None:
+    """In proportion, a would have a quarter of its time on the one V100, but b can run only there."""
     problem = Problem.from_rates([[9.0, 9.0], [9.0, 0.0]], capacity=[1, 3])
     assert resolve("las+blind")(problem).time_share == pytest.approx([0.0, 1.0, 1.0, 0.0], abs=1e-6)
 
@@ -207,14 +211,14 @@ def test_where_that_does_not_fit_the_nearest_that_does() -> None:
 )
 @settings(max_examples=60)
 def test_spreading_keeps_totals_and_capacity(problem: Problem, spec: str) -> None:
-    """What a blind policy gives is moved between types where the job can run, never overdrawn."""
+    """Blind shares are moved between types on which the job can run, and never exceed capacity."""
     answer = resolve(spec)(problem)
     assert audit(problem, answer) == []
     problem = canonical(problem)
     if len(problem.jobs):
-        seen = Blind.of(problem).problem
-        assert ((rate_table(seen) > 0) == (rate_table(problem) > 0)).all()
-        assert (seen.columns.is_pair == problem.columns.is_pair).all()
+        blind_problem = Blind.of(problem).problem
+        assert ((rate_table(blind_problem) > 0) == (rate_table(problem) > 0)).all()
+        assert (blind_problem.columns.is_pair == problem.columns.is_pair).all()
 
 
 @given(
@@ -227,27 +231,27 @@ def test_the_spread_is_the_nearest(problem: Problem, seed: int) -> None:
     if not len(problem.jobs):
         return
     blind, rng = Blind.of(problem), np.random.default_rng(seed)
-    given_ = resolve("las")(blind.problem).time_share
-    spread = blind.spread(problem, given_)
+    share = resolve("las")(blind.problem).time_share
+    spread = blind.spread(problem, share)
     first = problem.columns.first
     size = problem.capacity[problem.columns.worker_type]
     n = len(problem.jobs)
-    total = np.bincount(first, given_, n)
+    total = np.bincount(first, share, n)
     assert np.bincount(first, spread, n) == pytest.approx(total, abs=1e-6)
     wanted = total[first] * size / np.bincount(first, size, n)[first]
     assert (problem.occupancy @ spread <= problem.capacity * (1 + 1e-6) + 1e-6).all()
-    for other in (given_, _blend(rng, spread, given_)):
+    for other in (share, _blend(rng, spread, share)):
         assert np.sum((spread - wanted) ** 2) <= np.sum((other - wanted) ** 2) + 1e-6
 
 
-def _blend(rng: np.random.Generator, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Somewhere between two that keep the rules, and so keeps them too."""
+def _blend(rng: np.random.Generator, first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """A random point between two feasible ones, which is feasible too."""
     part = rng.random()
-    return part * one + (1 - part) * other
+    return part * first + (1 - part) * second
 
 
-def test_without_a_solver_time_stays_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The nearest spread is for fairness to blindness only: when it cannot be found, the answer stands as it was."""
+def test_without_a_solver_blind_shares_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the nearest spread cannot be solved for, the answer keeps its shares."""
     problem = canonical(Problem.from_rates([[9.0, 9.0], [9.0, 0.0]], capacity=[1, 3]))
     blind, share = Blind.of(problem), np.array([0.0, 1.0, 1.0])
 
@@ -259,7 +263,7 @@ def test_without_a_solver_time_stays_where_it_is(monkeypatch: pytest.MonkeyPatch
 
 
 def test_policies_of_whole_gpus_are_not_spread() -> None:
-    """Blind FIFO draws a type among equals, and then all of the job is there."""
+    """Blind FIFO draws one of the equal types, and puts the whole job on it."""
     problem = Problem.from_rates(np.array([[9.0, 3.0, 1.0]] * 3), capacity=[1, 1, 1])
     share = resolve("fifo+blind")(problem).time_share
     assert sorted(share.tolist()) == [0.0] * 6 + [1.0] * 3

@@ -1,7 +1,7 @@
-"""Answers that others have published or computed, reproduced.
+"""Published answers, and answers computed by other implementations, are reproduced.
 
 Objective values are matched, not allocations: optima are not unique. Where the published answer is wrong,
-the test says why and holds ours to the definition instead.
+the test says why, and compares the answer with the definition instead.
 """
 
 import json
@@ -39,17 +39,17 @@ RUNS_WHERE_IT_CANNOT = {
 
 
 def every(*policies: str) -> Callable[[Any], Any]:
-    """One test per published answer of these policies."""
+    """Parametrise a test with every published answer of these policies."""
     try:
-        found = answers(*policies)
+        cases = answers(*policies)
     except pytest.skip.Exception as skipped:
         return pytest.mark.skip(reason=str(skipped))
-    assert found, policies
-    return pytest.mark.parametrize("answer", found, ids=[f"{i['id']}-{r['policy']}" for i, r in found])
+    assert cases, policies
+    return pytest.mark.parametrize("answer", cases, ids=[f"{i['id']}-{r['policy']}" for i, r in cases])
 
 
 def published_modifiers(answer: Answer) -> tuple[tuple[str, ...], str | None]:
-    """The modifiers under which a published policy runs, and the reference of its blindness."""
+    """The modifiers of a published policy, and its reference type if it is blind."""
     instance, result = answer
     name = SPECS[result["policy"]]
     blind = "blind" in name
@@ -84,30 +84,30 @@ def heights(problem: Problem) -> np.ndarray:
 
 @pytest.mark.parametrize("n", [1, 17, 18])
 def test_tenants_as_published(published: dict[str, Any], n: int) -> None:
-    """Where the published answer ran to its end, ours is the same to the three decimals given."""
+    """Where the published algorithm ran to its end, the answer is the same to the three published decimals."""
     assert heights(first_jobs(published, n)) == pytest.approx(
         published["published"][str(n)]["aware"], abs=1e-3
     )
 
 
 def test_full_tenants_stand_one_to_two_to_three(published: dict[str, Any]) -> None:
-    """With six jobs each, tenants of weight 1, 2 and 3 hold one, two and three sixths of the work."""
+    """With six jobs each, tenants of weight 1, 2 and 3 get one, two and three sixths of the work."""
     held = heights(first_jobs(published, 18)).reshape(3, 6).sum(axis=1)
     assert held / held[0] == pytest.approx([1.0, 2.0, 3.0], rel=1e-6)
 
 
 @pytest.mark.parametrize("n", range(2, 17))
 def test_tenants_where_the_published_answer_stopped_early(published: dict[str, Any], n: int) -> None:
-    """There ours is undominated, its lowest level is no lower, and it is what progressive filling gives."""
+    """The answer is undominated, its lowest level is no lower, and progressive filling gives the same."""
     problem = first_jobs(published, n)
     allocation = resolve("hierarchical")(problem)
     assert could_gain(problem, allocation) == []
-    ours = heights(problem)
+    actual = heights(problem)
     rate_of_rise = rates_of_rise(problem, np.zeros(n, dtype=bool))
-    theirs = np.array(published["published"][str(n)]["aware"])
-    assert (ours / rate_of_rise).min() >= (theirs / rate_of_rise).min() * (1 - 2e-3)
+    published_heights = np.array(published["published"][str(n)]["aware"])
+    assert (actual / rate_of_rise).min() >= (published_heights / rate_of_rise).min() * (1 - 2e-3)
     expected = hierarchical(problem).rate / f.proportional(problem)
-    assert ours == pytest.approx(expected, rel=1e-5)
+    assert actual == pytest.approx(expected, rel=1e-5)
 
 
 # -------------------------------------------------------------------------------------------------- strategy-proof
@@ -117,17 +117,17 @@ LIE = np.array([[3.0, 1.1, 1.0], [3.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
 
 
 def true_rates(name: str, claimed: np.ndarray) -> np.ndarray:
-    """What jobs really get when these are the rates that they claim."""
+    """The true rates of the jobs when they claim these rates."""
     share = resolve(name)(Problem.from_rates(claimed, 1, [1, 1, 1])).time_share.reshape(3, 3)
     return (share * TRUTH).sum(axis=1)
 
 
 def test_honest_jobs() -> None:
-    """The published example: 1.28, 1.333 and 1.333 steps per second."""
+    """Honest jobs get the published rates: 1.28, 1.333 and 1.333 steps per second."""
     assert true_rates("strategy_proof", TRUTH) == pytest.approx([1.28, 4 / 3, 4 / 3], rel=1e-4)
 
 
-def test_a_liar_gains_nothing() -> None:
+def test_a_false_claim_gains_nothing() -> None:
     """Job 0 claims 1.1 on the second type: it still gets 1.28; under plain max-min fairness it gains."""
     assert true_rates("strategy_proof", LIE)[0] == pytest.approx(1.28, rel=1e-3)
     assert true_rates("strategy_proof", LIE)[0] <= true_rates("strategy_proof", TRUTH)[0] + 1e-6
@@ -136,7 +136,7 @@ def test_a_liar_gains_nothing() -> None:
 
 @every("strategy_proof")
 def test_strategy_proof(answer: Answer) -> None:
-    """Discounted rates as computed by another implementation."""
+    """Discounted rates agree with those of another implementation."""
     instance, result = answer
     problem = problem_of(instance)
     allocation = resolve("strategy_proof")(problem)
@@ -161,7 +161,7 @@ def test_optimal_value(answer: Answer) -> None:
 
 @every(*(policy for policy in SPECS if policy.endswith("SLOs")))
 def test_optimal_value_with_deadlines(answer: Answer) -> None:
-    """As published where all deadlines can be kept; otherwise as many as possible are, and then the best value."""
+    """With all deadlines kept the value is the published one; otherwise the most are kept, at the best value."""
     instance, result = answer
     problem = problem_of(instance, result["policy"])
     allocation = resolve(spec(instance, result["policy"]))(problem)
@@ -183,29 +183,31 @@ def test_optimal_value_with_deadlines(answer: Answer) -> None:
 
 @every(*FILLED)
 def test_levels(answer: Answer) -> None:
-    """Every job stands where exact progressive filling has it; the last digits of the expected vector are softer."""
+    """Every job has the level of exact progressive filling, up to the precision of the expected vector."""
     instance, result = answer
     problem = problem_of(instance)
     allocation = resolve(spec(instance, result["policy"]))(problem)
     modifiers, reference = published_modifiers(answer)
     view = as_seen(problem, allocation, *modifiers, reference=reference)
-    ours = view.rate / f.proportional(view.problem)
+    actual = view.rate / f.proportional(view.problem)
     if (instance["id"], result["policy"]) in RUNS_WHERE_IT_CANNOT:
         fill = hierarchical if "hier" in result["policy"] else water_filling
         assert view.rate == pytest.approx(fill(view.problem).rate, rel=1e-5, abs=1e-6)
         return
     expected = np.array(result["objective"]["expected_normalized"])
     if (instance["id"], result["policy"]) == ("single-032", "max_min_fairness_water_filling_perf"):
-        # The expected vector takes a tie for settled 2.6e-5 too early: level by level ours must be as high.
+        # The expected vector ends a tie 2.6e-5 too early: level by level the answer must be as high.
         scale = problem.jobs.gpus / problem.jobs.weight
-        assert_lexicographically_at_least(ours * scale, expected * scale)
+        assert_lexicographically_at_least(actual * scale, expected * scale)
         return
-    assert ours == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    assert actual == pytest.approx(expected, rel=1e-5, abs=1e-6)
 
 
-def assert_lexicographically_at_least(ours: np.ndarray, theirs: np.ndarray, tolerance: float = 1e-7) -> None:
-    """From the lowest level up, the first that differs is higher on our side."""
-    for a, b in zip(np.sort(ours), np.sort(theirs), strict=True):
+def assert_lexicographically_at_least(
+    actual: np.ndarray, expected: np.ndarray, tolerance: float = 1e-7
+) -> None:
+    """From the lowest level up, the first that differs is higher than expected."""
+    for a, b in zip(np.sort(actual), np.sort(expected), strict=True):
         if abs(a - b) > tolerance * b:
             assert a > b
             return
@@ -213,22 +215,22 @@ def assert_lexicographically_at_least(ours: np.ndarray, theirs: np.ndarray, tole
 
 @every("finish_time_fairness_packed")
 def test_packed_finish_time_fairness(answer: Answer) -> None:
-    """The published packed variant divides rates by weights and isolated rates not; ours, by definition, neither.
+    """The published packed variant divides rates by weights, but not isolated rates; the definition divides neither.
 
-    So the published value comes out of a cluster where each job is w times slower, measured against the true I_m.
+    So the published value is that of a cluster in which each job is w times slower, measured against the true I_m.
     """
     instance, result = answer
     problem = problem_of(instance)
-    seen = f.visible(problem, "packing")
+    packable = f.visible(problem, "packing")
     allocation = resolve("ftf+packing")(problem)
-    assert allocation.value == pytest.approx(f.ftf(seen).value, rel=1e-6)
-    slower = slowed_by_weight(seen)
+    assert allocation.value == pytest.approx(f.ftf(packable).value, rel=1e-6)
+    slower = slowed_by_weight(packable)
     published = result["objective"]["optimum_highs"]
-    assert f.ftf(slower, f.isolated(seen)).value == pytest.approx(published, rel=1e-6)
+    assert f.ftf(slower, f.isolated(packable)).value == pytest.approx(published, rel=1e-6)
 
 
 def slowed_by_weight(problem: Problem) -> Problem:
-    """The same jobs, each w times slower."""
+    """The problem with each job w times slower."""
 
     c, weight = problem.columns, problem.jobs.weight
     second = np.where(c.is_pair, c.second_rate / weight[c.second], 0.0)
@@ -237,7 +239,7 @@ def slowed_by_weight(problem: Problem) -> Problem:
 
 @every("isolated")
 def test_isolated_rates(answer: Answer) -> None:
-    """A slice of one n-th for everybody: a closed form."""
+    """Isolated rates agree with the closed form: one n-th of the cluster for each job."""
     instance, result = answer
     problem = problem_of(instance)
     allocation = resolve("isolated")(problem)
@@ -248,7 +250,7 @@ def test_isolated_rates(answer: Answer) -> None:
 
 @every("allox")
 def test_allox_cost(answer: Answer) -> None:
-    """The matching costs what the Hungarian method says is least."""
+    """The matching has the least cost, as computed by the Hungarian method."""
     instance, _ = answer
     problem = problem_of(instance)
     if (problem.jobs.gpus > 1).any():

@@ -15,13 +15,13 @@ from tests.support.references import rates
 
 
 def levels(problem: Problem) -> np.ndarray:
-    """g_m E_m / P_m."""
+    """The level of each job: g_m E_m / P_m."""
     share = resolve("water_filling")(problem).time_share
     return problem.jobs.gpus * rates(problem, share) / proportional(problem)
 
 
 def test_three_levels() -> None:
-    """A crowd of three on one GPU, two on another, one on a third, all separate: a third, a half, one (times 3)."""
+    """Three jobs on one GPU, two on another, one on a third: levels of a third, a half and one (times 3)."""
     rate = np.zeros((6, 3))
     rate[:3, 0] = rate[3:5, 1] = rate[5, 2] = 1.0
     problem = Problem.from_rates(rate, 1, [1, 1, 1])
@@ -29,25 +29,25 @@ def test_three_levels() -> None:
 
 
 def test_the_second_lowest_counts_too() -> None:
-    """b and c divide the GPU on which c is three times as fast: evenly, where max Σ E would give c all of it."""
+    """b and c share a GPU evenly, although c is three times as fast and max Σ E would give c all of it."""
     problem = Problem.from_rates([[1.0, 0.0], [0.0, 1.0], [0.0, 3.0]], 1, [1, 1])
     assert levels(problem) == pytest.approx([2.0, 1.0, 1.0], rel=1e-6)
 
 
 def test_rising_by_weight() -> None:
-    """Weights 1, 2 and 5 on two GPUs: 5 is full first, the others divide the second GPU as 1 : 2."""
+    """Weights 1, 2 and 5 on two GPUs: 5 is full first, and the others divide the second GPU as 1 : 2."""
     problem = Problem.from_rates([[1.0]] * 3, 1, [2], weight=[1.0, 2.0, 5.0])
     assert levels(problem) == pytest.approx([1 / 3, 2 / 3, 1.0], rel=1e-6)
 
 
 def test_value_is_the_lowest_level() -> None:
-    """The value is that of the worst off, by weight, as for max-min fairness."""
+    """The value is the lowest weighted level, as for max-min fairness."""
     problem = Problem.from_rates([[1.0, 2.0], [2.0, 1.0], [1.0, 1.0]], 1, [1, 1], weight=[1.0, 2.0, 4.0])
     assert resolve("water_filling")(problem).value == pytest.approx(resolve("las")(problem).value, rel=1e-6)
 
 
-def test_a_level_met_but_for_a_hair_is_still_a_floor(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A level counts as met when a tenth of a millionth is missing; what is left over is then given out below it."""
+def test_a_level_met_within_tolerance_is_still_a_floor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A level counts as met if a tenth of a millionth is missing; the floors of the last stage allow for that."""
     pair = together(("a", "b"), "v100", (0.8, 0.8))
     problem = by_hand({"v100": 1.0}, alone("a", "v100", 1.0), alone("b", "v100", 1.0), pair)
     exact = filling.furthest

@@ -1,4 +1,4 @@
-"""First come, first served, strictly: idle GPUs are the next one's at once, not after the round."""
+"""First come, first served, strictly: an idle GPU goes to the next job within seconds, not at the boundary."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def one_done(desk_of: DeskOf, **changed: object) -> Desk:
 
 
 def test_the_next_in_line_has_the_gpu_soon(desk_of: DeskOf) -> None:
-    """It would wait for the boundary otherwise, four minutes away, beside an idle GPU."""
+    """Otherwise the job would wait four minutes for the boundary, beside an idle GPU."""
     desk = one_done(desk_of)
     desk.until(90.0 + EARLY_S)
     lease = desk.job("2").lease
@@ -39,7 +39,7 @@ def test_the_next_in_line_has_the_gpu_soon(desk_of: DeskOf) -> None:
 
 
 def test_questions_in_mid_round_are_seconds_apart(desk_of: DeskOf) -> None:
-    """Many short jobs, one after the other, are no reason to ask without end."""
+    """Many short jobs, one after the other, do not make the core ask without pause."""
     desk = one_done(desk_of)
     asked_s = []
     for second in range(91, 200):
@@ -55,8 +55,8 @@ def test_questions_in_mid_round_are_seconds_apart(desk_of: DeskOf) -> None:
     assert all(b - a >= EARLY_S - 1.0 for a, b in pairwise(asked_s))
 
 
-def test_nobody_is_asked_for_jobs_that_can_run_nowhere(desk_of: DeskOf) -> None:
-    """No answer could give the idle GPU to a job that waits for a type whose only node takes no work."""
+def test_jobs_that_can_run_nowhere_lead_to_no_question(desk_of: DeskOf) -> None:
+    """No answer could give the idle GPU to a job whose worker type has only a draining node."""
     desk = desk_of(node("n1", 1), node("k1", 1, "k80"), policy="fifo")
     desk.tell(0, NodeCommand(node="k1", action="drain"))
     desk.settle()
@@ -65,25 +65,25 @@ def test_nobody_is_asked_for_jobs_that_can_run_nowhere(desk_of: DeskOf) -> None:
     desk.until(90.0)
     desk.report(exits=(exited(lease, "finished", 1000.0),))
     desk.settle()
-    asked = desk.core.state.asked.number
+    question_number = desk.core.state.asked.number
     desk.until(300.0)
-    assert desk.core.state.asked.number == asked
+    assert desk.core.state.asked.number == question_number
 
 
 def test_a_solver_in_trouble_is_left_alone_until_the_boundary(desk_of: DeskOf) -> None:
-    """Its last answer was that it has none: it is not asked every few seconds."""
+    """Its last answer was a failure, so it is not asked every few seconds."""
     desk = desk_of(node("n1", 1), policy="fifo")
     (lease,) = desk.run(job())
     desk.submit(job(), job())
-    asked = desk.core.state.asked.number
+    question_number = desk.core.state.asked.number
     desk.until(80.0)
-    apply(desk.core.state, 80.0, AllocationAsked(number=asked + 1))
-    apply(desk.core.state, 81.0, AllocationFailed(number=asked + 1, why="no time"))
+    apply(desk.core.state, 80.0, AllocationAsked(number=question_number + 1))
+    apply(desk.core.state, 81.0, AllocationFailed(number=question_number + 1, why="no time"))
     desk.until(90.0)
     desk.report(exits=(exited(lease, "finished", 1000.0),))
     desk.settle()
     desk.until(300.0)
-    assert desk.core.state.asked.number == asked + 1
+    assert desk.core.state.asked.number == question_number + 1
     desk.until(380.0)
     assert desk.job("2").lease is not None
 
@@ -91,16 +91,16 @@ def test_a_solver_in_trouble_is_left_alone_until_the_boundary(desk_of: DeskOf) -
 def test_the_settings_say_how_often_shares_may_change(desk_of: DeskOf) -> None:
     """min_reallocation_s holds in mid-round, too."""
     desk = one_done(desk_of, min_reallocation_s=200.0)
-    asked = desk.core.state.asked
-    desk.until(asked.at_s + 190.0)
+    question = desk.core.state.asked
+    desk.until(question.at_s + 190.0)
     assert desk.job("2").lease is None
-    desk.until(asked.at_s + 201.0)
+    desk.until(question.at_s + 201.0)
     assert desk.job("2").lease is not None
 
 
 @pytest.mark.parametrize("changed", [{"fill_mid_round": False}, {"policy": "las"}])
-def test_nobody_else_asks_in_mid_round(desk_of: DeskOf, changed: dict[str, object]) -> None:
-    """Not where nothing happens in mid-round (as in comparisons), nor where idle GPUs may be filled anyhow."""
+def test_other_settings_lead_to_no_question_in_mid_round(desk_of: DeskOf, changed: dict[str, object]) -> None:
+    """No question where nothing happens in mid-round (as in comparisons), nor where fills need no shares."""
     desk = desk_of(node("n1", 1), **{"policy": "fifo", **changed})
     (lease,) = desk.run(job())
     desk.submit(job())
@@ -113,7 +113,7 @@ def test_nobody_else_asks_in_mid_round(desk_of: DeskOf, changed: dict[str, objec
 
 
 def test_a_job_that_does_not_fit_is_asked_about_once(desk_of: DeskOf) -> None:
-    """The answer cannot help it; nothing is asked again until something changes."""
+    """The answer cannot help the job, so no question is put again until something changes."""
     desk = desk_of(node("n1", 2), policy="fifo")
     desk.run(job(steps=1e6))
     desk.submit(job(gpus=2))

@@ -1,4 +1,4 @@
-"""An unknown job type is tried on each worker type that it may use, until what is measured there can be trusted."""
+"""An unknown job type is tried on each worker type that it may use, until its measured rates can be trusted."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ WRONG = {"learn_rates": True, "speed": {"v100": 1.0, "k80": 1e-4}, "trust_after_
 
 
 def tried(desk: Desk, rounds: int, rates: dict[str, float], look_s: float) -> dict[str, float]:
-    """Play the nodes for so many rounds, a lease doing steps for `look_s` of each; what is believed then, by type."""
+    """Play the nodes for some rounds, with `look_s` of steps in each; return the rates believed then, by type."""
     done: dict[str, float] = {}
     stepping_s: dict[str, float] = {}
     state = desk.core.state
     for _ in range(rounds):
-        for ending in (True, False):  # who goes makes room for who comes
+        # Leases that stop first: they make room for the others.
+        for ending in (True, False):
             for holding in list(state.leases.values()):
                 if (holding.phase == "stopping") is ending:
-                    name, who = holding.lease.id, holding.lease.job
+                    name, job_id = holding.lease.id, holding.lease.job
                     stepping_s[name] = stepping_s.get(name, 0.0) + look_s
-                    done[who] = done.get(who, 0.0) + look_s * rates[holding.bundle.worker_type]
-                    said = {"steps": done[who], "stepping_s": stepping_s[name]}
-                    where = node_of(holding.lease.gpus[0])
+                    done[job_id] = done.get(job_id, 0.0) + look_s * rates[holding.bundle.worker_type]
+                    figures = {"steps": done[job_id], "stepping_s": stepping_s[name]}
+                    node_name = node_of(holding.lease.gpus[0])
                     if ending:
-                        end = exited(name, ran_s=desk.now_s - holding.granted_s, saved=0.0, **said)
-                        desk.report(where, exits=(end,))
+                        end = exited(name, ran_s=desk.now_s - holding.granted_s, saved=0.0, **figures)
+                        desk.report(node_name, exits=(end,))
                     else:
-                        made = Progress(name, saved=0.0, **said)
-                        desk.report(where, started=(name,), progress=(made,))
+                        progress = Progress(name, saved=0.0, **figures)
+                        desk.report(node_name, started=(name,), progress=(progress,))
                     desk.settle()
         desk.until(state.round.ends_s + 10.0)
     return {kind: rate_of(state, state.jobs["1"].spec, kind, 1)[0] for kind in rates}
 
 
 def test_a_type_believed_far_too_slow_is_tried(desk_of: DeskOf) -> None:
-    """The prior of the k80 is wrong by far, so that no share leads there: it is tried all the same, and known."""
+    """The k80's prior is far too low, so no share leads to it: it is tried all the same, and its rate becomes known."""
     desk = desk_of(node("n1", 1), node("n2", 1, "k80"), **WRONG)
     desk.submit(job(job_type="new", steps=None))
     desk.until(20.0)
@@ -52,7 +53,7 @@ def test_a_type_believed_far_too_slow_is_tried(desk_of: DeskOf) -> None:
 
 
 def test_a_short_look_is_still_a_guess(desk_of: DeskOf) -> None:
-    """What 20 s of steps said, the slow first ones among them, is not what the type is judged by for good."""
+    """A rate measured over 20 s, the slow first steps among them, is still a guess; over 65 s it is not."""
     desk = desk_of(node("n1", 1), **WRONG)
     (lease,) = desk.run(job(job_type="new", steps=None))
     spec = desk.job("1").spec
@@ -64,8 +65,8 @@ def test_a_short_look_is_still_a_guess(desk_of: DeskOf) -> None:
     assert rate_of(desk.core.state, spec, "v100", 1)[1] is False
 
 
-def test_who_cannot_be_moved_is_not_chosen_to_try(desk_of: DeskOf) -> None:
-    """Job 1 runs where it is to its end: the type that nobody knows is for job 2 to try, which has begun to."""
+def test_a_job_that_cannot_be_moved_is_not_chosen_to_explore(desk_of: DeskOf) -> None:
+    """Job 1 is not preemptible, so job 2 explores the unknown worker type."""
     desk = desk_of(node("n1", 1), **WRONG)
     (lease,) = desk.run(job(job_type="new", steps=None, preemptible=False))
     desk.report(progress=(Progress(lease, 140.0, 0.0, 70.0),))
@@ -82,7 +83,7 @@ def test_who_cannot_be_moved_is_not_chosen_to_try(desk_of: DeskOf) -> None:
 
 @pytest.mark.parametrize("job_type", ["new", "cnn"])
 def test_gangs_wider_than_a_node_are_measured_too(desk_of: DeskOf, job_type: str) -> None:
-    """What two nodes of one GPU do together is believed of a gang of two, whether or not a table knows it."""
+    """A rate measured on two nodes of one GPU is used for gangs of two, with or without a row of the table."""
     desk = desk_of(node("n1", 1), node("n2", 1), **WRONG)
     (lease,) = desk.run(job(job_type=job_type, gpus=2, steps=None))
     first = node_of(desk.holding(lease).lease.gpus[0])

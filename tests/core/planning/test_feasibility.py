@@ -1,4 +1,4 @@
-"""A job that no nodes can hold is refused by the field that is at fault, with how much there is."""
+"""A job that no nodes can hold is refused with the field at fault, and with how much of it the cluster has."""
 
 from __future__ import annotations
 
@@ -58,10 +58,10 @@ def desk_with(desk_of: DeskOf) -> Desk:
         ),
     ],
 )  # fmt: skip
-def test_the_field_at_fault_is_named_with_what_there_is(
+def test_the_field_at_fault_is_named_with_what_the_cluster_has(
     desk_of: DeskOf, spec: dict[str, Any], field: str, words: str
 ) -> None:
-    """Not the first field that is set: the one that cannot be met, alone or with the others."""
+    """The refusal names the field that cannot be met, alone or with the others, and not the first that is set."""
     desk = desk_with(desk_of)
     desk.tell(0, SubmitJobs(call="c", specs=(job(**spec),)))
     reply = desk.claim(Reply, code="invalid")
@@ -87,7 +87,7 @@ NODE = st.builds(
     gpus=st.integers(1, 8),
     field=st.sampled_from(["cpus", "memory_gb", "gpu_memory_gb"]),
 )
-def test_what_is_said_to_be_there_can_be_had(nodes: list[NodeSpec], gpus: int, field: str) -> None:
+def test_the_amount_in_a_refusal_can_be_had(nodes: list[NodeSpec], gpus: int, field: str) -> None:
     """The amount that the refusal names is accepted, and a little more is not."""
     state = SchedulerState()
     for spec in nodes:
@@ -95,7 +95,8 @@ def test_what_is_said_to_be_there_can_be_had(nodes: list[NodeSpec], gpus: int, f
         state.size_of_type[spec.worker_type] = state.size_of_type.get(spec.worker_type, 0) + spec.gpus
     job_of = partial(JobSpec, gpus=gpus)
     if max(state.size_of_type.values()) < gpus or any(getattr(spec, field) is None for spec in nodes):
-        return  # too few GPUs whatever else there is, or no limit
+        # Either there are too few GPUs, whatever else there is, or there is no limit.
+        return
     with pytest.raises(InvalidSpec) as refused:
         must_fit_somewhere(state, job_of(**{field: 1e6}))
     assert refused.value.field == field

@@ -1,4 +1,4 @@
-"""What is kept from one question to the next says the same as what is worked out anew."""
+"""What is cached from one question to the next equals what is computed anew."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ DeskOf = Callable[..., Desk]
 
 
 def assert_nothing_is_stale(desk: Desk, kept: Kinds) -> None:
-    """Problem, pairs and progress with what was kept, and without; whatever came of the last message is fine."""
+    """Problem, pairs and progress are the same with the cache and without it."""
     desk.settle()
     state, later_s = desk.core.state, desk.now_s + 30.0
     (problem, pairs), (fresh, anew) = build(state, kept, later_s), build(state, Kinds(), later_s)
     assert pairs is not None
     assert anew is not None
-    for mine, other in ((problem.columns, fresh.columns), (problem.jobs, fresh.jobs), (pairs, anew)):
-        for field in type(mine).__slots__:
-            assert np.array_equal(getattr(mine, field), getattr(other, field)), field
+    for actual, fresh_part in ((problem.columns, fresh.columns), (problem.jobs, fresh.jobs), (pairs, anew)):
+        for field in type(actual).__slots__:
+            assert np.array_equal(getattr(actual, field), getattr(fresh_part, field)), field
     for name, steps in zip(problem.jobs.ids, problem.jobs.steps_left.tolist(), strict=True):
-        there = state.jobs[name]
-        assert steps == max((there.spec.steps or 0.0) - estimate(state, there, later_s)[0], 1.0)
+        entry = state.jobs[name]
+        assert steps == max((entry.spec.steps or 0.0) - estimate(state, entry, later_s)[0], 1.0)
 
 
-def test_what_was_kept_follows_rates_nodes_and_jobs(desk_of: DeskOf) -> None:
+def test_caches_follow_rates_nodes_and_jobs(desk_of: DeskOf) -> None:
     """New rates, pair rates, a measurement, a node that is drained, jobs that come and go."""
     desk, kept = desk_of(node("n1", 1), node("n2", 1, "k80"), policy="las+packing", learn_rates=True), Kinds()
     first, *_ = desk.run(job(steps=1e6), job(steps=1e6, job_type="lm"))

@@ -1,4 +1,4 @@
-"""Jobs of which the rates say something, or nothing: refused where it is certain that they cannot run, else tried."""
+"""Jobs with and without rates at submission: refused if they certainly cannot run, tried if nothing is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = [*ZERO, ("huge", 4, "v100", 3.0), ("old", 1, "k80", 1.0), ("old", 1, "v10
 
 
 def desk_with(desk_of: DeskOf, *rows: tuple[str, int, str, float]) -> Desk:
-    """Four v100, two k80, and these rates."""
+    """A desk with four v100, two k80, and these rates."""
     desk = desk_of(node("n1", 4), node("n2", 2, "k80"))
     desk.tell(0, GiveRates(solo=list(rows)))
     desk.settle()
@@ -42,7 +42,7 @@ def desk_with(desk_of: DeskOf, *rows: tuple[str, int, str, float]) -> Desk:
 def test_what_the_rates_rule_out_is_refused(
     desk_of: DeskOf, spec: dict[str, Any], field: str, words: str
 ) -> None:
-    """It would wait for ever; the error names the field to mend and says what would do."""
+    """The job would never run; the error names the field to mend, and what to set it to."""
     desk = desk_with(desk_of, *ROWS, ("big", 1, "k80", 0.0), ("big", 1, "v100", 3.0))
     desk.tell(0, SubmitJobs(call="c", specs=(job(**spec),)))
     reply = desk.claim(Reply, code="invalid")
@@ -52,7 +52,7 @@ def test_what_the_rates_rule_out_is_refused(
 
 
 def test_a_type_that_runs_nowhere_is_refused(desk_of: DeskOf) -> None:
-    """The table says 0 wherever it may run."""
+    """The table has rate 0 for every worker type that the job may use."""
     desk = desk_with(desk_of, *ZERO)
     desk.tell(0, SubmitJobs(call="c", specs=(job(job_type="huge"),)))
     reply = desk.claim(Reply, code="invalid", result={"field": "job_type"})
@@ -60,15 +60,15 @@ def test_a_type_that_runs_nowhere_is_refused(desk_of: DeskOf) -> None:
 
 
 def test_a_width_at_which_it_runs_is_named(desk_of: DeskOf) -> None:
-    """One GPU is too little for it, four are known to do."""
+    """One or two GPUs are too few for the job; the error suggests four, which the table has a rate for."""
     desk = desk_with(desk_of, *ROWS)
     desk.tell(0, SubmitJobs(call="c", specs=(job(job_type="huge", gpus=2, gpus_min=1),)))
     reply = desk.claim(Reply, code="invalid", result={"field": "gpus"})
     assert "cannot run with 1 to 2 GPUs on k80 or v100; ask for 4" in reply.error
 
 
-def test_what_nobody_knows_is_tried(desk_of: DeskOf) -> None:
-    """The type is in the table, but not for the GPUs that it may use: it is explored there, like a new type."""
+def test_a_type_without_rates_here_is_explored(desk_of: DeskOf) -> None:
+    """The type is in the table, but not for the GPUs that the job may use: it is explored like a new type."""
     desk = desk_with(desk_of, ("old", 1, "h100", 9.0))
     desk.tell(0, SubmitJobs(call="c", specs=(job(job_type="old", worker_types=("k80",)),)))
     desk.claim(JobSubmitted)
@@ -81,8 +81,8 @@ def test_what_nobody_knows_is_tried(desk_of: DeskOf) -> None:
     assert explain(desk.core.state, "1").reason == Reason.EXPLORING
 
 
-def test_what_is_known_somewhere_is_not_tried_elsewhere(desk_of: DeskOf) -> None:
-    """With a rate on v100 and none on k80 it runs on v100: rows that are missing say that it cannot."""
+def test_a_type_with_a_rate_is_not_explored_elsewhere(desk_of: DeskOf) -> None:
+    """With a rate on v100 and none on k80 the type runs on v100 only: a missing row means that it cannot run."""
     desk = desk_with(desk_of, ("new", 1, "v100", 9.0))
     desk.submit(*(job(job_type="new", steps=1e6) for _ in range(6)))
     desk.until(800.0)
@@ -91,7 +91,7 @@ def test_what_is_known_somewhere_is_not_tried_elsewhere(desk_of: DeskOf) -> None
 
 
 def test_a_width_beyond_all_bounds_is_looked_at_quickly(desk_of: DeskOf) -> None:
-    """An elastic job of up to a million GPUs is no reason to count that far."""
+    """An elastic job of up to a million GPUs does not make the core count that far."""
     desk = desk_with(desk_of, *ROWS)
     desk.submit(job(job_type="old", gpus_max=10**6))
     desk.settle()

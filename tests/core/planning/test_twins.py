@@ -1,8 +1,8 @@
-"""What a scheduler remembers beside its state decides nothing: after every message, beside one that remembers nothing.
+"""Caches beside the state decide nothing: after every batch a scheduler is compared with one that has none.
 
-The other one is made anew for each batch of messages, from a snapshot of the state, as a process is that takes over:
-what it writes, what it wants done and what state it is in then have to be the same. The stories are those of
-test_any_story.py, with operators who never leave anything as it is. STORIES=500 tells more of them.
+The other one is made anew for each batch of messages from a snapshot of the state, like a process that takes over:
+its facts, its effects and its state afterwards must be the same. The stories are those of test_any_story.py, with
+operators who keep changing the settings. STORIES=500 plays more of them.
 """
 
 from __future__ import annotations
@@ -62,61 +62,61 @@ SORTS: tuple[dict[str, Any], ...] = (
 )
 
 
-def told(what: Any) -> Any:
-    """All of it in words: arrays are no words, and two that say NaN are the same here."""
-    if isinstance(what, np.ndarray):
-        return f"{what.dtype}{what.tolist()}"
-    if is_dataclass(what):
-        return [(field.name, told(getattr(what, field.name))) for field in fields(what) if field.init]
-    return repr(what)
+def in_words(value: Any) -> Any:
+    """The value in a form that `==` compares: arrays as text, so that NaN equals NaN."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.tolist()}"
+    if is_dataclass(value):
+        return [(field.name, in_words(getattr(value, field.name))) for field in fields(value) if field.init]
+    return repr(value)
 
 
 def truth_of(state: SchedulerState) -> Snapshot:
-    """The true part of a state."""
+    """The part of a state that a snapshot keeps."""
     return msgspec.msgpack.decode(state.snapshot(), type=Snapshot)
 
 
 def copy_of(kinds: Kinds) -> Kinds:
-    """What is remembered, for a look at it that leaves it as old as it is."""
-    again = copy(kinds)
-    again.ways, again.rates, again.paired = dict(kinds.ways), dict(kinds.rates), dict(kinds.paired)
-    again.frame = copy(kinds.frame)
-    return again
+    """Copy the cache, so that using it leaves the original as old as it is."""
+    copied = copy(kinds)
+    copied.ways, copied.rates, copied.paired = dict(kinds.ways), dict(kinds.rates), dict(kinds.paired)
+    copied.frame = copy(kinds.frame)
+    return copied
 
 
 class Twins(WatchedCore):
-    """A core beside which each batch is handled by another one, which knows the state and nothing else."""
+    """A core whose every batch is also handled by another core, which has the state and no caches."""
 
-    told = 0
+    compared = 0
 
     def handle_all(self, now_s: float, messages: Sequence[Message]) -> Outcome:
-        """What the batch comes to, for both."""
+        """Handle the batch with both cores; facts, effects, state and the next question are the same."""
         heir = Core(SchedulerState.restore(self.state.snapshot()))
-        wanted, found = heir.handle_all(now_s, messages), super().handle_all(now_s, messages)
-        self.told += len(messages)
-        assert encode_facts(found.facts) == encode_facts(wanted.facts)
-        assert self.words(found.effects) == self.words(wanted.effects)
+        expected, outcome = heir.handle_all(now_s, messages), super().handle_all(now_s, messages)
+        self.compared += len(messages)
+        assert encode_facts(outcome.facts) == encode_facts(expected.facts)
+        assert self.words(outcome.effects) == self.words(expected.effects)
         assert truth_of(self.state) == truth_of(heir.state)
         assert self.questions(copy_of(self._kinds)) == self.questions(Kinds())
-        return found
+        return outcome
 
     def questions(self, kinds: Kinds) -> list[Any]:
         """What a solver would be asked now, and from what a round would be planned."""
         state = self.state
         return [
-            told(at_boundary(state, kinds, state.now_s, state.round.ends_s)),
-            told(in_mid_round(state, kinds, state.now_s)),
-            [told(part) for part in build(state, kinds, state.now_s)],
+            in_words(at_boundary(state, kinds, state.now_s, state.round.ends_s)),
+            in_words(in_mid_round(state, kinds, state.now_s)),
+            [in_words(part) for part in build(state, kinds, state.now_s)],
         ]
 
     @staticmethod
     def words(effects: Iterable[Effect]) -> list[Any]:
-        """Effects, to be compared."""
-        return [told(effect) for effect in effects]
+        """The effects in a form that can be compared."""
+        return [in_words(effect) for effect in effects]
 
 
 class Restless(Chaos):
-    """A story with operators who change prices, rates, policies and settings, and jobs that are choosy."""
+    """A story with operators who change prices, rates, policies and settings, and jobs that run on few nodes."""
 
     def __init__(self, seed: int) -> None:
         self.whims = whims = Random(f"whims/{seed}")
@@ -129,7 +129,7 @@ class Restless(Chaos):
                 self.choosy(f"choosy{number}")
 
     def choosy(self, name: str) -> None:
-        """A job that does not take just any node."""
+        """Submit a job that only some nodes can run."""
         spec = JobSpec(
             name=name, steps=self.whims.uniform(100, 4000), **{"job_type": "lm", **self.whims.choice(SORTS)}
         )
@@ -137,7 +137,7 @@ class Restless(Chaos):
         self.stage.world.submit(self.whims.uniform(0, HORIZON_S), [spec], truth)
 
     def whim(self, now_s: float) -> list[Message]:
-        """Something is different from now on."""
+        """Change something from now on."""
         whims, kind = self.whims, self.whims.choice(("v100", "k80"))
         settings = msgspec.structs.replace(self.stage.state.settings, **whims.choice(CHANGES))
         rate = (whims.choice(("cnn", "lm")), whims.choice((1, 2, 3)), kind, whims.choice((0.0, 1.0, 12.0)))
@@ -158,15 +158,15 @@ class Restless(Chaos):
 
 
 @pytest.mark.parametrize("seed", range(STORIES))
-def test_a_scheduler_that_knows_the_state_alone_does_the_same(seed: int) -> None:
-    """Whatever changes, nothing that was worked out before it is used after it."""
+def test_a_scheduler_without_caches_decides_the_same(seed: int) -> None:
+    """Whatever changes, nothing that was computed before the change is used after it."""
     story = Restless(seed)
     story.stage.until(HORIZON_S)
-    assert story.core.told == story.core.messages > 0, "every message is watched, reports too"
+    assert story.core.compared == story.core.messages > 0, "every message is watched, reports too"
 
 
 def test_the_older_of_two_leases_comes_first_also_if_it_got_the_gpu_later() -> None:
-    """As after a restart, which reads them in order."""
+    """The order is that of a restarted scheduler, which reads leases by their ids."""
     state, shared = SchedulerState(), Bundle(("1", "2"), "v100", 1)
     for name in ("12", "9"):
         lease = Lease(name, name, shared, 1, 1, ("n1:0",), 1, 360.0)
@@ -175,8 +175,8 @@ def test_the_older_of_two_leases_comes_first_also_if_it_got_the_gpu_later() -> N
     assert state.holders == SchedulerState.restore(state.snapshot()).holders == {"n1:0": ("9", "12")}
 
 
-def test_what_a_cancelled_job_waited_for_is_not_crossed_off_any_more(desk_of: DeskOf) -> None:
-    """A scheduler that was started in between does not cross it off either."""
+def test_dependencies_of_a_cancelled_job_stay_as_they_are(desk_of: DeskOf) -> None:
+    """A dependency that ends after its dependent was cancelled stays listed, after a restart in between too."""
     desk = desk_of(node("n1", 1))
     (lease,) = desk.run(job())
     (second,) = desk.submit(job(after=(Dependency("1"),)))
@@ -190,8 +190,8 @@ def test_what_a_cancelled_job_waited_for_is_not_crossed_off_any_more(desk_of: De
     assert desk.job(second).blocked_by == heir.state.jobs[second].blocked_by == {"1"}
 
 
-def test_of_two_types_that_are_as_large_the_first_by_name_is_told(desk_of: DeskOf) -> None:
-    """Whichever of them was here first: after a restart nobody knows that any more."""
+def test_of_two_equally_large_types_the_first_by_name_is_reported(desk_of: DeskOf) -> None:
+    """The order of joining does not count: a restarted scheduler does not know it."""
     desk = desk_of(node("n1", 2), node("n2", 2, "k80"))
     desk.tell(desk.now_s, SubmitJobs(call="c", specs=(job(gpus=3),)))
     assert desk.claim(Reply).error.endswith("at most 2 (k80)")

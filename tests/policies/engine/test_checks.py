@@ -1,4 +1,4 @@
-"""What a problem refuses, and in which words: every error says where the fault is, in which field, and the value."""
+"""What a problem refuses: every error says where the fault is, in which field, and gives the value."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ GOOD = by_hand(
 
 
 def refusal(build) -> str:
-    """The words in which something is refused."""
+    """The text of the ProblemError that this raises."""
     with pytest.raises(ProblemError) as refused:
         build()
     return str(refused.value)
@@ -50,7 +50,7 @@ JOBS = [
 
 @pytest.mark.parametrize(("field", "values", "words"), JOBS)
 def test_a_bad_fact_about_a_job(field: str, values: object, words: str) -> None:
-    """What a job says of itself is checked field by field, and the job is named."""
+    """Facts about jobs are checked field by field, and the error names the job."""
     assert refusal(lambda: Jobs(("a", "b"), **{field: values})) == words
 
 
@@ -64,7 +64,7 @@ def test_a_bad_fact_about_a_job(field: str, values: object, words: str) -> None:
     ],
 )
 def test_a_bad_id(ids: object, words: str) -> None:
-    """Ids are distinct strings: the only name that a job has."""
+    """Ids are distinct strings, since a job has no other name."""
     assert refusal(lambda: Jobs(ids)) == words
 
 
@@ -80,7 +80,7 @@ COLUMNS = [
 
 @pytest.mark.parametrize(("change", "words"), COLUMNS)
 def test_a_bad_column_by_itself(change: dict[str, object], words: str) -> None:
-    """A table of columns alone knows no names yet: it gives row, field and value."""
+    """A table of columns alone has no names yet: the error gives row, field and value."""
     assert refusal(lambda: replace(GOOD.columns, **change)) == words
 
 
@@ -116,18 +116,18 @@ UNFIT = [
 
 @pytest.mark.parametrize(("change", "words"), UNFIT)
 def test_a_column_that_does_not_fit_the_jobs(change: dict[str, object], words: str) -> None:
-    """Put together with its jobs, a column is described by their names."""
+    """Together with its jobs, a column is described by their names."""
     assert refusal(lambda: replace(GOOD, columns=replace(GOOD.columns, **change))) == words
 
 
 def test_a_second_rate_without_a_second_job() -> None:
-    """A rate that belongs to nobody is a mistake, not a rate to be ignored: whose column it is, is said."""
+    """A second rate without a second job is refused, not ignored; the error names the column's job."""
     words = refusal(lambda: replace(GOOD, columns=replace(GOOD.columns, second_rate=[0.0, 2.0, 0.0])))
     assert "'b'" in words
     assert "second_rate is 2.0, but second is -1" in words
 
 
-def test_a_pair_said_twice_either_way_round() -> None:
+def test_a_pair_listed_twice_either_way_round() -> None:
     """The pair (a, b) is the pair (b, a); other labels, widths and types are other columns."""
     pair = together(("a", "b"), "v100", (2.0, 1.0))
     others = (pair._replace(label="mps"), pair._replace(gpus=2), pair._replace(worker_type="k80"))
@@ -159,7 +159,7 @@ CLUSTER = [
 
 @pytest.mark.parametrize(("change", "words"), CLUSTER)
 def test_a_bad_cluster(change: dict[str, object], words: str) -> None:
-    """What is wrong with the cluster names the worker type."""
+    """The error names the worker type at fault."""
     assert refusal(lambda: replace(GOOD, **change)) == words
 
 
@@ -179,7 +179,7 @@ def test_a_bad_tenant(facts: dict[str, object], words: str) -> None:
 
 
 def test_a_tenant_that_is_not_listed() -> None:
-    """With tenants listed, every job belongs to one of them; with none listed, any path goes."""
+    """With tenants listed, every job belongs to one of them; with none listed, any path is accepted."""
     jobs = replace(GOOD.jobs, tenant=("lab", "labb"))
     assert replace(GOOD, jobs=jobs).jobs.tenant == ("lab", "labb")
     words = refusal(lambda: replace(GOOD, jobs=jobs, tenants=(Tenant("lab"), Tenant("shop"))))
@@ -189,7 +189,7 @@ def test_a_tenant_that_is_not_listed() -> None:
 
 
 def test_a_tenant_listed_twice() -> None:
-    """One path, one tenant."""
+    """Two tenants of one path are refused."""
     words = refusal(lambda: replace(GOOD, tenants=(Tenant("lab"), Tenant("lab", weight=2.0))))
     assert words == "tenants: duplicate name in ['lab', 'lab']"
 
@@ -208,19 +208,19 @@ RATES = [
 
 @pytest.mark.parametrize(("rates", "change", "words"), RATES)
 def test_a_bad_table_of_rates(rates: object, change: dict[str, object], words: str) -> None:
-    """The plain form names job and worker type as well."""
+    """For a plain table of rates, too, the error names job and worker type."""
     usual = {"capacity": [1, 1], "ids": ("a",), "worker_types": ("v100", "k80")}
     assert refusal(lambda: Problem.from_rates(rates, **(usual | change))) == words
 
 
 def test_errors_are_of_one_tree() -> None:
-    """Who wants to go on whatever happens catches PolicyError; who thinks of values catches ValueError."""
+    """A ProblemError can be caught as a PolicyError, and as a ValueError."""
     assert issubclass(ProblemError, PolicyError)
     assert issubclass(ProblemError, ValueError)
 
 
-def test_what_looks_odd_but_is_fine() -> None:
-    """A type without GPUs, a rate on it, a price unknown, a deadline past, whole floats, nothing at all."""
+def test_unusual_problems_that_are_accepted() -> None:
+    """A type without GPUs, an unknown price, a past deadline, whole floats and an empty problem are accepted."""
     assert replace(GOOD, capacity=[2, 0]).capacity.tolist() == [2.0, 0.0]
     assert np.isnan(GOOD.price_per_gpu_hour).all()
     assert Jobs(("a",), deadline_s=-60.0).deadline_s.tolist() == [-60.0]

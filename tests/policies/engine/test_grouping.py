@@ -1,6 +1,6 @@
-"""Merging interchangeable jobs loses nothing, for any policy, and the way back gives every member the same.
+"""Merging interchangeable jobs loses nothing under any policy, and splitting the answer treats members alike.
 
-Interchangeable is meant literally: swap any two members of a group and the table of columns is the same table.
+Jobs are interchangeable if swapping any two members of a group leaves the table of columns as it is.
 """
 
 from collections import Counter, defaultdict
@@ -26,27 +26,27 @@ FACTS = ("weight", "tenant", "steps_left", "waited_s", "isolated_s", "deadline_s
 KINDS = {"kinds": st.integers(1, 4), "widths": st.just((1,))}
 
 
-def groups(problem: Problem, there: Grouping) -> list[list[int]]:
+def groups(problem: Problem, grouped: Grouping) -> list[list[int]]:
     """The rows of each group."""
     members = defaultdict(list)
-    for row, number in enumerate(there.group_of.tolist()):
+    for row, number in enumerate(grouped.group_of.tolist()):
         members[number].append(row)
     return list(members.values())
 
 
 def ways(problem: Problem) -> Counter:
-    """The table of columns as a bag of facts that does not depend on any order; a pair either way round."""
+    """The table of columns as a multiset that depends on no order; a pair is the same either way round."""
     c = problem.columns
     bag = Counter()
     for first, second, *way in zip(c.first, c.second, c.worker_type, c.gpus, c.label, strict=True):
         at = sum(bag.values())
-        one, two = (int(first), float(c.first_rate[at])), (int(second), float(c.second_rate[at]))
-        bag[(*sorted([one, two]), *map(str, way))] += 1
+        one_job, other_job = (int(first), float(c.first_rate[at])), (int(second), float(c.second_rate[at]))
+        bag[(*sorted([one_job, other_job]), *map(str, way))] += 1
     return bag
 
 
 def swap(problem: Problem, a: int, b: int) -> Problem:
-    """The same problem with two jobs in each other's place."""
+    """The problem with two jobs in each other's place."""
     place = np.arange(len(problem.jobs) + 1)
     place[[a, b]] = [b, a]
     place[ALONE] = ALONE
@@ -54,10 +54,10 @@ def swap(problem: Problem, a: int, b: int) -> Problem:
     return replace(problem, columns=replace(c, first=place[c.first], second=place[c.second]))
 
 
-def assert_interchangeable(problem: Problem, there: Grouping, keys: tuple[str, ...]) -> None:
-    """No policy that reads these facts can tell the members of a group apart."""
+def assert_interchangeable(problem: Problem, grouped: Grouping, keys: tuple[str, ...]) -> None:
+    """No policy that reads these facts can distinguish the members of a group."""
     before = ways(problem)
-    for members in groups(problem, there):
+    for members in groups(problem, grouped):
         for a, b in pairwise(members):
             assert ways(swap(problem, a, b)) == before
             for fact in ("gpus", "weight", *(key for key in keys if key in FACTS)):
@@ -67,51 +67,52 @@ def assert_interchangeable(problem: Problem, there: Grouping, keys: tuple[str, .
 # --------------------------------------------------------------------------------- exact, for every policy
 
 
-def both_answers(found: Entry, problem: Problem) -> tuple[Allocation, Grouping, Allocation]:
-    """A policy's answer to a problem as it is, and to the merged one."""
-    smaller, there = group(problem, found.reads)
-    return found.function(problem), there, found.function(smaller)
+def both_answers(policy_entry: Entry, problem: Problem) -> tuple[Allocation, Grouping, Allocation]:
+    """A policy's answers to the problem as it is, and merged."""
+    smaller, grouped = group(problem, policy_entry.reads)
+    return policy_entry.function(problem), grouped, policy_entry.function(smaller)
 
 
 @pytest.mark.parametrize("name", names())
 @settings(max_examples=60)
 @given(problem=problems(**KINDS).map(canonical))
-@example(problem=canonical(random_problem(0, jobs=3, kinds=2, widths=(1,), pairs=True)))  # all at their best
-def test_a_policy_is_none_the_worse_for_it(name: str, problem: Problem) -> None:
-    """With the keys that a policy says it reads: equal value, a feasible answer, the same rate for every member."""
+# An example in which all jobs are at their best.
+@example(problem=canonical(random_problem(0, jobs=3, kinds=2, widths=(1,), pairs=True)))
+def test_merging_costs_a_policy_nothing(name: str, problem: Problem) -> None:
+    """Merged by the facts that the policy reads: equal value, a feasible answer, the same rate for each member."""
     if not len(problem.jobs):
         return
-    found = entry(name)
-    plain, there, merged = both_answers(found, problem)
-    assert_interchangeable(problem, there, found.reads)
-    split = there(merged)
+    policy_entry = entry(name)
+    plain, grouped, merged = both_answers(policy_entry, problem)
+    assert_interchangeable(problem, grouped, policy_entry.reads)
+    split = grouped(merged)
     assert split.value == pytest.approx(plain.value, rel=TOLERANCE, abs=TOLERANCE)
     assert split.price == pytest.approx(merged.price, nan_ok=True)
     assert split.isolated_rate == pytest.approx(plain.isolated_rate, rel=1e-12)
     assert audit(problem, plain) == []
-    assert audit(there.grouped, merged) == []
+    assert audit(grouped.grouped, merged) == []
     assert audit(problem, split) == []
     rate = problem.rates @ split.time_share
-    per_member = (there.grouped.rates @ merged.time_share) / there.grouped.jobs.count
+    per_member = (grouped.grouped.rates @ merged.time_share) / grouped.grouped.jobs.count
     scale = problem.rates.largest()
-    assert rate / scale == pytest.approx(per_member[there.group_of] / scale, abs=1e-7)
+    assert rate / scale == pytest.approx(per_member[grouped.group_of] / scale, abs=1e-7)
 
 
 @pytest.mark.parametrize("name", [name for name in names() if "id" not in entry(name).reads])
-def test_what_a_policy_reads_leaves_something_to_merge(name: str) -> None:
-    """The property above is not about groups of one: twelve jobs of three kinds are at most three rows."""
+def test_the_facts_a_policy_reads_leave_jobs_to_merge(name: str) -> None:
+    """The property above does not merely hold for groups of one: twelve jobs of three kinds are three rows."""
     problem = canonical(random_problem(11, jobs=12, kinds=3, widths=(1,), pairs=True, weights=True))
-    found = entry(name)
-    plain, there, merged = both_answers(found, problem)
-    assert len(there.grouped.jobs) == 3
-    assert there.grouped.jobs.count.sum() == 12
-    assert there(merged).value == pytest.approx(plain.value, rel=TOLERANCE)
-    assert audit(problem, there(merged)) == []
+    policy_entry = entry(name)
+    plain, grouped, merged = both_answers(policy_entry, problem)
+    assert len(grouped.grouped.jobs) == 3
+    assert grouped.grouped.jobs.count.sum() == 12
+    assert grouped(merged).value == pytest.approx(plain.value, rel=TOLERANCE)
+    assert audit(problem, grouped(merged)) == []
 
 
 @pytest.mark.parametrize("key", FACTS)
 def test_a_fact_that_is_read_keeps_jobs_apart(key: str) -> None:
-    """Jobs that differ in a fact are merged unless the policy reads it (weight: always read)."""
+    """Jobs that differ in a fact are merged unless the policy reads it (weight is always read)."""
     other = {"tenant": ["a", "b"], "deadline_s": [60.0, np.inf]}.get(key, [1.0, 2.0])
     problem = by_hand({"v100": 1}, alone("a", "v100", 4.0), alone("b", "v100", 4.0), **{key: other})
     assert len(group(problem, [key] if key != "weight" else [])[0].jobs) == 2
@@ -119,7 +120,7 @@ def test_a_fact_that_is_read_keeps_jobs_apart(key: str) -> None:
 
 
 def test_every_job_has_an_id_of_its_own() -> None:
-    """A policy that goes by ids, or by the order of arrival in a fifo tenant, gets every job by itself."""
+    """For a policy that reads ids, and in a fifo tenant, every job is a row of its own."""
     same = [alone(job, "v100", 4.0) for job in "abc"]
     assert len(group(by_hand({"v100": 1}, *same), ["id"])[0].jobs) == 3
     shop = random_problem(3, jobs=12, kinds=1, tenants=True)
@@ -128,7 +129,7 @@ def test_every_job_has_an_id_of_its_own() -> None:
 
 
 def test_deadlines_are_decided_job_by_job_where_few() -> None:
-    """Which of 50 deadlines to keep is an exact choice between jobs; of more, only a share of each kind is kept."""
+    """Up to 50 jobs with deadlines stay apart for an exact choice; more than 50 are merged."""
     for jobs, rows in ((50, 50), (51, 1)):
         problem = by_hand(
             {"v100": 1},
@@ -139,15 +140,15 @@ def test_deadlines_are_decided_job_by_job_where_few() -> None:
         assert len(group(problem, ["deadline_s"])[0].jobs) == rows
 
 
-def test_steps_are_no_matter_where_there_is_no_deadline() -> None:
-    """A policy that reads steps for deadlines only merges jobs that have none, whatever their steps."""
+def test_steps_do_not_matter_without_a_deadline() -> None:
+    """For a policy that reads steps only for deadlines, jobs without one are merged, whatever their steps."""
     same = [alone(job, "v100", 4.0) for job in "abc"]
     problem = by_hand({"v100": 1}, *same, steps_left=[5.0, 6.0, 7.0], deadline_s=[np.inf, np.inf, 9.0])
     assert group(problem, ["deadline_s"])[0].jobs.count.tolist() == [2, 1]
 
 
 def test_an_unknown_key_is_refused() -> None:
-    """A typing error in `reads` must not quietly merge what it should keep apart."""
+    """A typing error in `reads` must not silently merge jobs that should stay apart."""
     with pytest.raises(ProblemError, match=r"unknown key 'steps', must be one of id, steps_left, .*tenant"):
         group(random_problem(1), ["steps"])
 
@@ -155,27 +156,27 @@ def test_an_unknown_key_is_refused() -> None:
 # ------------------------------------------------------------------------------------------ what is merged
 
 
-def test_a_pair_that_only_one_of_them_knows_keeps_them_apart() -> None:
-    """Two jobs alike alone are not alike when only one of them is known to get on with a third."""
+def test_pair_rates_of_only_one_of_them_keep_jobs_apart() -> None:
+    """Two jobs with equal rates alone are not alike if only one of them has pair rates with a third."""
     solo = [alone(job, "v100", 10.0) for job in "xyz"]
     problem = by_hand({"v100": 1}, *solo, together(("x", "y"), "v100", (8.0, 8.0)))
-    smaller, there = group(problem)
-    assert_interchangeable(problem, there, ())
+    smaller, grouped = group(problem)
+    assert_interchangeable(problem, grouped, ())
     assert len(smaller.jobs) > 1
-    assert there.group_of[2] not in there.group_of[:2]
+    assert grouped.group_of[2] not in grouped.group_of[:2]
 
 
 def test_pairs_that_go_round_in_a_ring_are_not_a_block() -> None:
-    """Four jobs of which each knows two others look alike one by one, but no pair share can be walked over them."""
+    """Four jobs, each with two partners, look alike one by one; but swapping two of them changes the table."""
     solo = [alone(job, "v100", 10.0) for job in "abcd"]
     ring = [together(pair, "v100", (8.0, 8.0)) for pair in ("ab", "bc", "cd", "da")]
     problem = by_hand({"v100": 1}, *solo, *(way._replace(jobs=tuple(way.jobs)) for way in ring))
-    _, there = group(problem)
-    assert_interchangeable(problem, there, ())
+    _, grouped = group(problem)
+    assert_interchangeable(problem, grouped, ())
 
 
 def test_pair_rates_within_a_group_are_even() -> None:
-    """Where of two jobs alike one is slower beside the other, they are not alike."""
+    """Two jobs with equal rates alone are not alike if one is slower beside the other."""
     solo = [alone(job, "v100", 10.0) for job in "ab"]
     uneven = by_hand({"v100": 1}, *solo, together(("a", "b"), "v100", (8.0, 6.0)))
     assert len(group(uneven)[0].jobs) == 2
@@ -184,7 +185,7 @@ def test_pair_rates_within_a_group_are_even() -> None:
 
 
 def test_jobs_that_beat_each_other_in_a_round_are_not_alike() -> None:
-    """a is the faster one beside b, b beside c, c beside a: each sees the same, and yet no two may change places."""
+    """a is faster beside b, b beside c, c beside a: each has the same rates, yet no two can be swapped."""
     solo = [alone(job, "v100", 10.0) for job in "abc"]
     rounds = [together(pair, "v100", (8.0, 6.0)) for pair in (("a", "b"), ("b", "c"), ("c", "a"))]
     problem = by_hand({"v100": 1}, *solo, *rounds)
@@ -193,8 +194,8 @@ def test_jobs_that_beat_each_other_in_a_round_are_not_alike() -> None:
 
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=100)
-def test_what_is_merged_does_not_depend_on_order(problem: Problem, seed: int) -> None:
-    """The same jobs are merged in whatever order jobs, columns and the two of a pair come."""
+def test_merging_does_not_depend_on_order(problem: Problem, seed: int) -> None:
+    """The same jobs are merged whatever the order of jobs, columns and the two of a pair."""
     other = shuffled(problem, seed)
 
     def by_id(which: Problem) -> set[frozenset[str]]:
@@ -207,27 +208,27 @@ def test_what_is_merged_does_not_depend_on_order(problem: Problem, seed: int) ->
 @given(problem=problems())
 @settings(max_examples=100)
 def test_merging_twice_is_merging_once(problem: Problem) -> None:
-    """A merged problem has nothing left to merge, and rows that stand for several jobs are left alone."""
+    """A merged problem has nothing left to merge: merging it again changes nothing."""
     once, _ = group(problem)
-    twice, there = group(once)
+    twice, grouped = group(once)
     assert twice.jobs.ids == once.jobs.ids
-    assert there.group_of.tolist() == list(range(len(once.jobs)))
+    assert grouped.group_of.tolist() == list(range(len(once.jobs)))
     assert ways(twice) == ways(once)
 
 
 @given(problem=problems(kinds=st.integers(1, 3), pairs=st.booleans()))
 @settings(max_examples=60)
 def test_all_of_a_kind_is_merged(problem: Problem) -> None:
-    """Nothing is left unmerged for want of looking: as many rows as kinds, or fewer, where kinds happen to agree."""
+    """Merging is complete: there are as many rows as kinds, or fewer where kinds happen to be equal."""
     assert len(group(problem)[0].jobs) <= 3
 
 
 def test_nothing_to_merge_is_fine() -> None:
     """No jobs, jobs without columns, and jobs that are all different come back as they were."""
     for problem in (by_hand({"v100": 1}), by_hand({"v100": 1}, ids=("a",)), random_problem(2, kinds=None)):
-        smaller, there = group(problem)
+        smaller, grouped = group(problem)
         assert smaller.jobs.ids == problem.jobs.ids
-        assert there.group_of.tolist() == list(range(len(problem.jobs)))
+        assert grouped.group_of.tolist() == list(range(len(problem.jobs)))
 
 
 # --------------------------------------------------------------------------- a hash proposes, it never decides
@@ -237,7 +238,7 @@ def test_nothing_to_merge_is_fine() -> None:
 @given(problem=problems(kinds=st.integers(1, 4), pairs=st.booleans()))
 @settings(max_examples=60)
 def test_colliding_hashes_merge_nothing_that_differs(bits: int, problem: Problem) -> None:
-    """With a hash of so few bits that jobs collide all the time, groups may be smaller, but never wrong."""
+    """With a hash of a few bits, whose values often collide, groups may be smaller, but never wrong."""
     good, calls = grouping._hash, 0
 
     def short(word: np.ndarray, salt: int) -> np.ndarray:
@@ -248,6 +249,6 @@ def test_colliding_hashes_merge_nothing_that_differs(bits: int, problem: Problem
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouping, "_hash", short)
-        smaller, there = group(problem)
-    assert_interchangeable(problem, there, ())
+        smaller, grouped = group(problem)
+    assert_interchangeable(problem, grouped, ())
     assert smaller.jobs.count.sum() == len(problem.jobs)

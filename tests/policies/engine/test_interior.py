@@ -1,4 +1,4 @@
-"""The interior-point method for programs that fall apart into jobs: right where it answers, and it does answer."""
+"""The interior-point method for programs that decompose into jobs: it answers, and its answers are optimal."""
 
 import numpy as np
 import pytest
@@ -12,16 +12,16 @@ from policies.registry import resolve
 
 
 def programs(monkeypatch: pytest.MonkeyPatch, spec: str, problem: Problem) -> list[LinearProgram]:
-    """Every linear program that a policy asks to have solved."""
-    seen: list[LinearProgram] = []
+    """Every linear program that the policy solves."""
+    recorded: list[LinearProgram] = []
 
-    def listening(program: LinearProgram):
-        seen.append(program)
+    def record(program: LinearProgram):
+        recorded.append(program)
         return solve_lp(program)
 
-    monkeypatch.setattr(policies.program, "solve_lp", listening)
+    monkeypatch.setattr(policies.program, "solve_lp", record)
     resolve(spec)(problem)
-    return seen
+    return recorded
 
 
 def different_jobs(types: int, capacity: float, jobs: int = 120, seed: int = 0) -> Problem:
@@ -50,9 +50,10 @@ CLUSTERS = {
 @pytest.mark.parametrize("cluster", CLUSTERS)
 @pytest.mark.parametrize("spec", ["las", "makespan", "max_throughput", "sjf", "ftf", "water_filling"])
 def test_it_reaches_the_optimum(spec: str, cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Feasible, with duals that prove that nothing is better; as HiGHS says, too."""
+    """The answer is feasible, its duals prove that it is optimal, and HiGHS finds the same value."""
     for task in programs(monkeypatch, spec, CLUSTERS[cluster]):
-        if task.block is None:  # one job alone with the cluster
+        # One job alone in the cluster.
+        if task.block is None:
             continue
         x, dual = solve_blocks(task.cost, task.rows, task.limit, task.block)
         value = float(task.cost @ x)

@@ -14,7 +14,7 @@ from policies.problem import Floats, Ints
 
 
 def times(seed: int, jobs: int, types: int, blocked: bool = False, ties: bool = False) -> Floats:
-    """How long each job would take on each type; `blocked`: here and there for ever; `ties`: in whole numbers."""
+    """How long each job takes on each type; `blocked`: some times are infinite; `ties`: whole numbers."""
     rng = np.random.default_rng(seed)
     time_s = np.exp(rng.uniform(0.0, 8.0, (jobs, types)))
     if ties:
@@ -27,7 +27,7 @@ def times(seed: int, jobs: int, types: int, blocked: bool = False, ties: bool = 
 
 
 def cost_by_enumeration(time_s: Floats, gpus: Ints) -> float:
-    """Every way to hand the jobs to the GPUs; on each of them the shortest job goes first."""
+    """The least cost of all assignments of jobs to GPUs, with the shortest job first on each GPU."""
     kind_of_gpu = np.repeat(np.arange(len(gpus)), gpus)
     best = np.inf
     for choice in product(range(len(kind_of_gpu)), repeat=len(time_s)):
@@ -40,7 +40,7 @@ def cost_by_enumeration(time_s: Floats, gpus: Ints) -> float:
 
 
 def cost_by_assignment(time_s: Floats, gpus: Ints) -> float:
-    """The same as one square assignment of jobs to all (GPU, position) places."""
+    """The least cost, from one assignment of jobs to all (GPU, position) places."""
     jobs = len(time_s)
     kind = np.repeat(np.arange(len(gpus)), gpus)
     cost = (time_s[:, kind, None] * np.arange(1, jobs + 1)).reshape(jobs, -1)
@@ -49,27 +49,28 @@ def cost_by_assignment(time_s: Floats, gpus: Ints) -> float:
 
 
 def assert_possible(schedule: Schedule, time_s: Floats, gpus: Ints) -> None:
-    """Every job has a finite place, no place holds more jobs than there are GPUs, and the cost is what it says."""
+    """Every job has a finite time, no position holds more jobs than there are GPUs, and the cost is right."""
     jobs = len(time_s)
-    taken = time_s[np.arange(jobs), schedule.kind]
-    assert np.isfinite(taken).all()
+    job_time_s = time_s[np.arange(jobs), schedule.kind]
+    assert np.isfinite(job_time_s).all()
     for kind in range(len(gpus)):
         filled = np.bincount(schedule.position[schedule.kind == kind], minlength=2)
         assert filled[0] == 0
         assert filled.max() <= gpus[kind]
-        assert (np.diff(filled[1:]) <= 0).all()  # nobody runs before nobody
-    assert schedule.cost == pytest.approx(float(taken @ schedule.position))
+        # No position is empty behind which one is filled.
+        assert (np.diff(filled[1:]) <= 0).all()
+    assert schedule.cost == pytest.approx(float(job_time_s @ schedule.position))
 
 
 def test_one_gpu_takes_the_shortest_first() -> None:
-    """Jobs of 5, 1 and 3 seconds on one GPU: 1 runs first, third from last; completion times add to 14."""
+    """Jobs of 5, 1 and 3 seconds on one GPU: 1 runs first, third from last; completion times sum to 14."""
     schedule = shortest_schedule(np.array([[5.0], [1.0], [3.0]]), np.array([1]))
     assert schedule.position.tolist() == [1, 3, 2]
     assert schedule.cost == 1 + 4 + 9
 
 
 def test_a_slower_gpu_beats_a_queue() -> None:
-    """Two jobs, one fast and one slow GPU: the one that loses less by it takes the slow one."""
+    """Two jobs, one fast and one slow GPU: the job that loses less takes the slow one."""
     schedule = shortest_schedule(np.array([[4.0, 9.0], [3.0, 5.0]]), np.array([1, 1]))
     assert schedule.kind.tolist() == [0, 1]
     assert schedule.cost == 9.0
@@ -86,7 +87,7 @@ def test_a_slower_gpu_beats_a_queue() -> None:
 def test_small_schedules_are_the_best_of_all(
     seed: int, jobs: int, gpus: tuple[int, ...], blocked: bool, ties: bool
 ) -> None:
-    """No way to hand the jobs out has a smaller sum of completion times."""
+    """No other assignment has a smaller sum of completion times."""
     count = np.array(gpus)
     time_s = times(seed, jobs, len(gpus), blocked and 0 not in gpus, ties)
     schedule = shortest_schedule(time_s, count)
@@ -99,7 +100,7 @@ def test_small_schedules_are_the_best_of_all(
 def test_larger_schedules_agree_with_a_general_solver(
     jobs: int, gpus: tuple[int, ...], blocked: bool
 ) -> None:
-    """Long queues, short queues and more GPUs than jobs: the same cost as a square assignment finds."""
+    """With long queues, short queues and more GPUs than jobs the cost is that of a general assignment."""
     count, time_s = np.array(gpus), times(jobs, jobs, len(gpus), blocked and len(gpus) > 1)
     schedule = shortest_schedule(time_s, count)
     assert_possible(schedule, time_s, count)
@@ -107,13 +108,13 @@ def test_larger_schedules_agree_with_a_general_solver(
 
 
 def test_times_of_very_different_size() -> None:
-    """Seconds beside weeks: the short jobs are not lost in the rounding of the long ones."""
+    """Beside jobs of weeks, those of seconds are not lost in rounding."""
     time_s = np.array([[1e-3, 2e-3], [1e6, 3e6], [2e-3, 1e-3], [2e6, 1e6], [5.0, 4.0]])
     count = np.array([1, 1])
     assert shortest_schedule(time_s, count).cost == pytest.approx(cost_by_enumeration(time_s, count))
 
 
 def test_a_job_that_fits_nowhere() -> None:
-    """A job that can run on no type with a GPU has no place in any schedule."""
+    """A job that can run on no type with a GPU is refused."""
     with pytest.raises(ProblemError, match="can run on no type that has a GPU"):
         shortest_schedule(np.array([[1.0, np.inf], [np.inf, 2.0]]), np.array([1, 0]))

@@ -1,7 +1,7 @@
 """`Allocation.price`: what one more GPU of a type would add to the value, references held fixed.
 
-Compared with the slopes of another formulation's optimum on both sides. Where the two sides differ (at a
-corner of the optimum) any price between them is one.
+Prices are compared with the slopes of another formulation's optimum on both sides. Where the two sides differ (at
+a corner of the optimum) any price between them is right.
 """
 
 from collections.abc import Callable
@@ -21,20 +21,21 @@ STEP = 1e-3  # GPUs
 
 # What the value would be in another cluster, measured against P_m and I_m of this one.
 VALUES: dict[str, Callable[[Problem, Problem], float]] = {
-    "las": lambda there, here: f.las(there, f.proportional(here)).value,
-    "water_filling": lambda there, here: f.las(there, f.proportional(here)).value,  # its first level
-    "makespan": lambda there, here: f.makespan(there).value,
-    "ftf": lambda there, here: f.ftf(there, f.isolated(here)).value,
-    "max_throughput": lambda there, here: f.max_throughput(there).value,
-    "max_throughput(raw=true)": lambda there, here: f.max_throughput(there, raw=True).value,
-    "sjf": lambda there, here: f.sjf(there).value,
-    "throughput_per_cost": lambda there, here: f.throughput_per_cost(there).value,
-    "min_cost": lambda there, here: f.min_cost(there).value,
+    "las": lambda elsewhere, here: f.las(elsewhere, f.proportional(here)).value,
+    # The value of water filling is its first level.
+    "water_filling": lambda elsewhere, here: f.las(elsewhere, f.proportional(here)).value,
+    "makespan": lambda elsewhere, here: f.makespan(elsewhere).value,
+    "ftf": lambda elsewhere, here: f.ftf(elsewhere, f.isolated(here)).value,
+    "max_throughput": lambda elsewhere, here: f.max_throughput(elsewhere).value,
+    "max_throughput(raw=true)": lambda elsewhere, here: f.max_throughput(elsewhere, raw=True).value,
+    "sjf": lambda elsewhere, here: f.sjf(elsewhere).value,
+    "throughput_per_cost": lambda elsewhere, here: f.throughput_per_cost(elsewhere).value,
+    "min_cost": lambda elsewhere, here: f.min_cost(elsewhere).value,
 }
 
 
 def with_more(problem: Problem, kind: int, gpus: float) -> Problem:
-    """The same cluster with a little more, or less, of one type."""
+    """The problem with a little more, or less, of one type."""
     capacity = problem.capacity.copy()
     capacity[kind] += gpus
     return replace(problem, capacity=capacity)
@@ -53,7 +54,8 @@ def test_price_is_a_slope(spec: str, data: st.DataObject) -> None:
     assume(not any("cannot reach" in note for note in answer.notes))
     value = VALUES[spec]
     here = value(problem, problem)
-    if spec == "water_filling":  # its price is that of the first scarce level, which may be above the lowest
+    # The price of water filling is that of the first scarce level, which may be above the lowest.
+    if spec == "water_filling":
         assume(resolve("las")(problem).price.max() > 1e-6)
     for kind, price in enumerate(answer.price):
         more = (value(with_more(problem, kind, STEP), problem) - here) / STEP
@@ -65,16 +67,24 @@ def test_price_is_a_slope(spec: str, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("spec", "price"),
     [
-        ("las", [0.5]),  # λ = c / 2
+        # λ = c / 2
+        ("las", [0.5]),
         ("water_filling", [0.5]),
-        ("makespan", [-200.0]),  # 200 s / c
-        ("ftf", [-1.0]),  # ρ = (t + R / E) / (R / I) with t = 0, E = c / 2 and I = 1/2: 1 / c
-        ("max_throughput", [1.0]),  # one more GPU, one more job at its best
-        ("max_throughput(raw=true)", [2.0]),  # which is two steps per second
-        ("sjf", [0.01]),  # 2 / 200 of a job per second
-        ("throughput_per_cost", [4.0]),  # two steps per second at half a unit of money
+        # 200 s / c
+        ("makespan", [-200.0]),
+        # ρ = (t + R / E) / (R / I) with t = 0, E = c / 2 and I = 1/2: 1 / c
+        ("ftf", [-1.0]),
+        # One more GPU is one more job at its best,
+        ("max_throughput", [1.0]),
+        # and two more steps per second.
+        ("max_throughput(raw=true)", [2.0]),
+        # 2 / 200 of a job per second
+        ("sjf", [0.01]),
+        # Two steps per second for half a unit of money.
+        ("throughput_per_cost", [4.0]),
         ("min_cost", [1.0]),
-        ("strategy_proof", [2.0]),  # Σ log E rises by 1 / (c / 2) · 1 / 2 per job
+        # Σ log E rises by 1 / (c / 2) · 1 / 2 per job.
+        ("strategy_proof", [2.0]),
     ],
 )
 def test_price_by_hand(spec: str, price: list[float]) -> None:
@@ -84,7 +94,7 @@ def test_price_by_hand(spec: str, price: list[float]) -> None:
 
 
 @pytest.mark.parametrize("spec", [*VALUES, "strategy_proof"])
-def test_what_is_plentiful_has_no_price(spec: str) -> None:
+def test_plentiful_gpus_have_price_zero(spec: str) -> None:
     """Where GPUs are left over, one more adds nothing."""
     problem = Problem.from_rates([[1.0, 2.0]], 1, [5, 5], steps_left=10.0, price_per_gpu_hour=[3.0, 1.0])
     assert resolve(spec)(problem).price == pytest.approx([0.0, 0.0], abs=1e-6)

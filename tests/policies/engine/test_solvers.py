@@ -1,4 +1,4 @@
-"""The chain of solvers: each can answer for the others, an answer knows whether it is the best, trouble is told."""
+"""The chain of solvers: each can stand in for another, answers say whether they are optimal, failures say why."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ CHAIN = dict(solvers._CHAIN)
 
 
 def fails(program: LinearProgram) -> Answer:
-    """A solver that has a bad day."""
+    """A solver that always fails."""
     raise SolverFailure("had a bad day")
 
 
@@ -39,7 +39,7 @@ def knapsack(limit: float = 1.0) -> LinearProgram:
 
 
 def max_min_program(monkeypatch: pytest.MonkeyPatch, jobs: int, **features: object) -> LinearProgram:
-    """The linear program behind `las`, caught on its way to the solvers."""
+    """The linear program of `las`, as the solvers receive it."""
     caught: list[LinearProgram] = []
     monkeypatch.setattr(
         solvers, "_CHAIN", [("catch", lambda program: caught.append(program) or fails(program))]
@@ -55,13 +55,13 @@ def max_min_program(monkeypatch: pytest.MonkeyPatch, jobs: int, **features: obje
 
 
 def test_the_order_of_the_chain() -> None:
-    """Our own method for what it is made for, interior point before simplex, whatever else is installed last."""
+    """After the project's own methods come interior point, simplex, and last any other installed solver."""
     assert list(CHAIN)[-3:] == ["Clarabel", "HiGHS", "cvxpy"]
 
 
 @pytest.mark.parametrize("name", ["Clarabel", "HiGHS", "cvxpy"])
 def test_each_solver_alone_finds_the_same_optimum(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point, value and prices of a program done by hand: 0.4 of the better, 0.6 of the other."""
+    """Point and prices of a program solved by hand: 0.4 of the better column, 0.6 of the other."""
     monkeypatch.setattr(solvers, "_CHAIN", [(name, CHAIN[name])])
     answer = solve_lp(knapsack())
     assert answer.optimal
@@ -73,9 +73,10 @@ def test_each_solver_alone_finds_the_same_optimum(name: str, monkeypatch: pytest
     ("name", "jobs"), [*((name, 400) for name in CHAIN), *((name, 12) for name in list(CHAIN)[-3:])]
 )
 def test_each_solver_answers_a_policy_alike(name: str, jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the program of `las`, small and large: feasible, and prices that prove that nothing is better."""
+    """On the program of `las`, small and large, the answer is feasible, and its prices prove it optimal."""
     program = max_min_program(monkeypatch, jobs)
-    if name == "simplex":  # which takes what does not fall apart into jobs
+    # Our simplex solves only programs that do not decompose into jobs.
+    if name == "simplex":
         program = replace(program, block=None)
     answer = CHAIN[name](program)
     assert answer is not None
@@ -84,33 +85,32 @@ def test_each_solver_answers_a_policy_alike(name: str, jobs: int, monkeypatch: p
     assert answer.x.min() >= 0
     assert (program.rows @ answer.x - program.limit).max() <= 1e-6
     assert answer.dual.min() >= 0
-    assert (
-        program.cost + program.rows.T @ answer.dual
-    ).min() >= -1e-6  # no column is worth more than it costs
-    assert -(program.limit @ answer.dual) == pytest.approx(value, rel=1e-6)  # and the bill comes out even
+    # No column is worth more than it costs, and the dual value is the primal one.
+    assert (program.cost + program.rows.T @ answer.dual).min() >= -1e-6
+    assert -(program.limit @ answer.dual) == pytest.approx(value, rel=1e-6)
     assert value == pytest.approx(CHAIN["HiGHS"](program).x @ program.cost, rel=1e-6)
 
 
 def test_the_next_one_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each failure hands the program on, and the answer of the last is as good as any."""
+    """After each failure the next solver gets the program, and the last one's answer is returned."""
     for name in ("HiGHS", "cvxpy"):
         monkeypatch.setattr(solvers, "_CHAIN", [("first", fails), ("second", fails), (name, CHAIN[name])])
         assert solve_lp(knapsack()).x == pytest.approx([0.4, 0.6], abs=1e-6)
 
 
 def test_an_optimum_ends_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is asked after somebody has proven the optimum."""
-    asked: list[str] = []
+    """After one solver has proven the optimum, no other is called."""
+    called: list[str] = []
     chain = [
-        (name, lambda program, name=name: asked.append(name) or CHAIN["HiGHS"](program)) for name in "ab"
+        (name, lambda program, name=name: called.append(name) or CHAIN["HiGHS"](program)) for name in "ab"
     ]
     monkeypatch.setattr(solvers, "_CHAIN", chain)
     solve_lp(knapsack())
-    assert asked == ["a"]
+    assert called == ["a"]
 
 
 def test_best_so_far_is_kept_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When nobody proves an optimum, the first point that was reached is the answer, marked as what it is."""
+    """If no solver proves an optimum, the first point is the answer, marked as not optimal."""
     halfway = replace(CHAIN["HiGHS"](knapsack()), x=np.array([0.2, 0.2]), optimal=False)
     later = replace(halfway, x=np.zeros(2))
     monkeypatch.setattr(
@@ -123,17 +123,17 @@ def test_best_so_far_is_kept_and_says_so(monkeypatch: pytest.MonkeyPatch) -> Non
     assert solve_lp(knapsack()).optimal
 
 
-def test_what_each_of_them_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When all give up, the error carries the reason of each."""
+def test_the_error_has_the_reason_of_each_solver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If all solvers fail, the error lists each with its reason, in order."""
     monkeypatch.setattr(solvers, "_CHAIN", [("Clarabel", fails), ("HiGHS", fails)])
     with pytest.raises(SolverFailure, match=r"^Clarabel: had a bad day; HiGHS: had a bad day$"):
         solve_lp(knapsack())
 
 
 def test_a_try_ends_with_the_first_solver_that_takes_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who leaves the program to others is passed over; the failure of the first who takes it is that of the try."""
+    """A solver that declines the program is passed over; the first that takes it decides the try."""
     answer = Answer(np.array([0.4, 0.6]), np.zeros(2), True)
-    monkeypatch.setattr(solvers, "_CHAIN", [("not mine", lambda _: None), ("mine", lambda _: answer)])
+    monkeypatch.setattr(solvers, "_CHAIN", [("declines", lambda _: None), ("takes", lambda _: answer)])
     assert try_lp(knapsack()) is answer
     monkeypatch.setattr(solvers, "_CHAIN", [("bad", fails), ("good", lambda _: answer)])
     with pytest.raises(SolverFailure, match="bad: had a bad day"):
@@ -144,25 +144,25 @@ def test_a_try_ends_with_the_first_solver_that_takes_the_program(monkeypatch: py
         try_lp(knapsack())
 
 
-def test_a_try_leaves_time_for_the_way_that_is_sure(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It sees a part of the limit only; without a limit there is none."""
-    seen: list[float] = []
+def test_a_try_leaves_time_for_the_certain_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A try has only a part of the time limit; without a limit it has none either."""
+    limits_s: list[float] = []
 
-    def looks(program: LinearProgram) -> Answer:
-        seen.append(time_left_s())
+    def reads_the_limit(program: LinearProgram) -> Answer:
+        limits_s.append(time_left_s())
         return Answer(np.zeros(2), np.zeros(2), True)
 
-    monkeypatch.setattr(solvers, "_CHAIN", [("looks", looks)])
+    monkeypatch.setattr(solvers, "_CHAIN", [("reads the limit", reads_the_limit)])
     with time_limit(100.0):
         try_lp(knapsack())
         assert time_left_s() > 99.0 - solvers.TRY
     try_lp(knapsack())
-    assert seen[0] <= 100.0 * solvers.TRY
-    assert seen[1] == np.inf
+    assert limits_s[0] <= 100.0 * solvers.TRY
+    assert limits_s[1] == np.inf
 
 
 def test_nothing_to_decide() -> None:
-    """A program without columns is solved by anybody."""
+    """A program without columns has an optimal answer with prices of 0."""
     answer = solve_lp(LinearProgram(np.zeros(0), zeros(2, 0), np.ones(2)))
     assert answer.optimal
     assert answer.dual.tolist() == [0.0, 0.0]
@@ -170,8 +170,8 @@ def test_nothing_to_decide() -> None:
 
 @pytest.mark.parametrize("name", ["Clarabel", "HiGHS", "cvxpy"])
 @pytest.mark.parametrize("fault", ["infeasible", "unbounded"])
-def test_what_cannot_be_solved_is_a_failure(name: str, fault: str) -> None:
-    """Neither x >= 0 with x <= -1, nor profit without end, comes back as an answer."""
+def test_an_unsolvable_program_is_a_failure(name: str, fault: str) -> None:
+    """Neither x >= 0 with x <= -1, nor an unbounded profit, has an answer."""
     limit = -1.0 if fault == "infeasible" else 1.0
     row = [[1.0, 1.0]] if fault == "infeasible" else [[1.0, -1.0]]
     with pytest.raises(SolverFailure):
@@ -182,7 +182,7 @@ def test_what_cannot_be_solved_is_a_failure(name: str, fault: str) -> None:
 
 
 def test_the_limit_holds_inside_its_block_only() -> None:
-    """Limits nest, end with their block, also after an error, and there is none to begin with."""
+    """Limits nest and end with their block, after an error too; outside there is none."""
     assert time_left_s() == np.inf
     with time_limit(100.0):
         assert 90.0 < time_left_s() <= 100.0
@@ -195,20 +195,20 @@ def test_the_limit_holds_inside_its_block_only() -> None:
 
 
 def test_no_time_left_is_a_failure_that_says_so() -> None:
-    """A limit that has passed before the first solver starts leaves nothing to return."""
+    """If the limit has passed before the first solver starts, there is no answer."""
     with time_limit(-1.0), pytest.raises(SolverFailure, match="no time left"):
         solve_lp(knapsack())
 
 
 @pytest.mark.parametrize("name", ["Clarabel", "HiGHS"])
 def test_with_time_to_spare_a_limit_changes_nothing(name: str) -> None:
-    """The limit is passed on to the solver, which does not need it."""
+    """A solver that needs less than the limit gives the same answer as without one."""
     with time_limit(600.0):
         assert CHAIN[name](knapsack()).x == pytest.approx([0.4, 0.6], abs=1e-6)
 
 
 def test_a_limit_stops_the_solver_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A solver in the middle of a program of some size gives up: a failure, or an answer that is no optimum."""
+    """A solver stops in the middle of a large program: it fails, or its answer is not optimal."""
     program = max_min_program(monkeypatch, 2_000, types=6)
     for name in ("Clarabel", "HiGHS"):
         with time_limit(3e-3):
@@ -222,37 +222,38 @@ def test_a_limit_stops_the_solver_itself(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_whole_numbers() -> None:
-    """Of three things that do not fit together the two best are taken, and that is proven."""
+    """Of three items that do not fit together the best two are chosen, and the optimum is proven."""
     program = LinearProgram(np.array([-5.0, -4.0, -3.0]), dense(np.array([[3.0, 2.0, 2.0]])), np.array([5.0]))
     answer = solve_milp(program, np.arange(3))
     assert answer.x == pytest.approx([1.0, 1.0, 0.0])
     assert answer.optimal
     with time_limit(600.0):
         assert solve_milp(program, np.arange(3)).x == pytest.approx([1.0, 1.0, 0.0])
-    assert solve_milp(program, np.array([0])).x[1] == pytest.approx(2.5)  # only the first has to be whole
+    # Here only the first has to be whole.
+    assert solve_milp(program, np.array([0])).x[1] == pytest.approx(2.5)
 
 
 def test_whole_numbers_that_do_not_exist() -> None:
-    """No way to keep the rows is a failure."""
+    """An infeasible program raises SolverFailure."""
     program = LinearProgram(np.ones(1), dense(np.array([[1.0]])), np.array([-1.0]))
     with pytest.raises(SolverFailure, match="HiGHS"):
         solve_milp(program, np.arange(1))
 
 
 def test_a_quadratic_program() -> None:
-    """min |x - (2, 3)|² on x1 + x2 <= 1 is the foot of the perpendicular, (0, 1)."""
-    found = run_clarabel(
+    """The minimum of |x - (2, 3)|² on x1 + x2 <= 1 is the foot of the perpendicular, (0, 1)."""
+    solution = run_clarabel(
         np.array([-2.0, -3.0]),
         dense(np.array([[1.0, 1.0]])),
         np.array([1.0]),
         [clarabel.NonnegativeConeT(1)],
         quadratic=dense(np.eye(2)),
     )
-    assert np.asarray(found.x) == pytest.approx([0.0, 1.0], abs=1e-7)
+    assert np.asarray(solution.x) == pytest.approx([0.0, 1.0], abs=1e-7)
 
 
 def test_the_same_program_twice_is_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bit for bit: a simulation that is run again must go the same way."""
+    """Answers are the same bit for bit, so that a repeated simulation has the same result."""
     program = max_min_program(monkeypatch, 300)
     once, twice = solve_lp(program), solve_lp(program)
     assert np.array_equal(once.x, twice.x)
@@ -260,7 +261,7 @@ def test_the_same_program_twice_is_the_same_answer(monkeypatch: pytest.MonkeyPat
 
 
 def wide_program() -> LinearProgram:
-    """20 rows and 300 columns, each of which takes of three rows: as pairs of jobs on a type do."""
+    """20 rows and 300 columns with entries in three rows each, as pairs of jobs on a type have."""
     draw = np.random.default_rng(3)
     table = np.zeros((20, 300))
     for column in range(300):
@@ -268,8 +269,8 @@ def wide_program() -> LinearProgram:
     return LinearProgram(-draw.uniform(1.0, 2.0, 300), dense(table), draw.uniform(1.0, 3.0, 20))
 
 
-def test_simplex_takes_what_has_many_more_columns_than_rows() -> None:
-    """It finds the optimum that interior point finds, and its prices prove it; what is not wide is left to others."""
+def test_simplex_solves_programs_with_many_more_columns_than_rows() -> None:
+    """Simplex finds the optimum of interior point, and its prices prove it; it declines programs that are not wide."""
     program = wide_program()
     answer = CHAIN["simplex"](program)
     assert answer is not None
@@ -282,8 +283,8 @@ def test_simplex_takes_what_has_many_more_columns_than_rows() -> None:
     assert CHAIN["simplex"](knapsack()) is None
 
 
-def test_simplex_that_runs_out_of_steps_hands_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next solver finds the optimum."""
+def test_simplex_that_runs_out_of_steps_declines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If simplex runs out of steps, the next solver finds the optimum."""
     monkeypatch.setattr(solvers, "STEPS_PER_ROW", 0)
     answer, program = solve_lp(wide_program()), wide_program()
     assert answer.optimal

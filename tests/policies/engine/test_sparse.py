@@ -1,4 +1,4 @@
-"""Lists of entries do what tables of numbers do."""
+"""Sparse matrices, as lists of entries, behave like dense tables."""
 
 import numpy as np
 from hypothesis import given
@@ -25,7 +25,7 @@ def drawn(seed: int, rows: int, columns: int) -> np.ndarray:
 
 
 def same(matrix: Sparse, table: np.ndarray) -> None:
-    """In every form that it can be had in."""
+    """The matrix equals the table in every form, and in products with vectors."""
     assert matrix.shape == table.shape
     assert matrix.toarray().tolist() == table.tolist()
     assert matrix.compressed().toarray().tolist() == table.tolist()
@@ -35,8 +35,8 @@ def same(matrix: Sparse, table: np.ndarray) -> None:
 
 
 @given(seed=st.integers(0, 10**6), rows=st.integers(0, 6), columns=st.integers(0, 6))
-def test_every_word_agrees_with_a_table(seed: int, rows: int, columns: int) -> None:
-    """Stacking, setting side by side, scaling, and taking rows and columns in any order."""
+def test_every_operation_agrees_with_a_table(seed: int, rows: int, columns: int) -> None:
+    """Stacking, joining, scaling, and selecting rows and columns in any order do what they do to tables."""
     table, draw = drawn(seed, rows, columns), np.random.default_rng(seed)
     matrix = dense(table)
     same(matrix, table)
@@ -54,7 +54,7 @@ def test_every_word_agrees_with_a_table(seed: int, rows: int, columns: int) -> N
 
 
 def test_vectors_as_matrices() -> None:
-    """A row, a column, a diagonal."""
+    """A vector can be a row, a column or a diagonal."""
     values = np.array([1.0, 0.0, 3.0])
     same(row(values), values[None, :])
     same(column(values), values[:, None])
@@ -63,19 +63,19 @@ def test_vectors_as_matrices() -> None:
 
 @given(seed=st.integers(0, 10**6))
 def test_entries_come_in_any_order(seed: int) -> None:
-    """Those of one place are added, and sums are the same to the last bit however they were ordered."""
+    """Entries of one place are added, and products are the same to the last bit whatever the order."""
     draw = np.random.default_rng(seed)
     rows, columns, values = draw.integers(4, size=12), draw.permutation(12), draw.uniform(0.1, 9.0, 12)
     x, order = draw.uniform(0.1, 9.0, 12), draw.permutation(12)
-    one = from_entries(values, rows, columns, (4, 12))
-    two = from_entries(values[order], rows[order], columns[order], (4, 12))
-    assert (one @ x).tolist() == (two @ x).tolist()
+    first = from_entries(values, rows, columns, (4, 12))
+    second = from_entries(values[order], rows[order], columns[order], (4, 12))
+    assert (first @ x).tolist() == (second @ x).tolist()
     twice = from_entries(np.ones(3), np.array([1, 0, 1]), np.array([2, 0, 2]), (2, 3))
     same(twice, np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 2.0]]))
 
 
 def test_large_matrices_are_sorted_as_small_ones_are() -> None:
-    """Places beyond 16 bits come in the same order, and are added in the same way."""
+    """Entries in columns beyond 16 bits are sorted and added in the same way."""
     far = 2**16
     entries = from_entries(
         np.array([1.0, 2.0, 4.0, 8.0]), np.array([1, 0, 1, 0]), np.array([far, far, far, 1]), (2, far + 1)

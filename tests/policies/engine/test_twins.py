@@ -1,8 +1,11 @@
-"""Types on which jobs are equally fast: as few changes between them as can be. Shares are tables of jobs by types."""
+"""Types on which jobs are equally fast: jobs change between them as little as possible.
+
+Shares are tables of jobs by types.
+"""
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import before, settings
 from hypothesis import strategies as st
 
 from policies.engine.twins import settled
@@ -20,43 +23,43 @@ def table(
     by_price: bool = False,
     **facts: object,
 ) -> list[list[float]]:
-    """What becomes of these shares of jobs that are as fast on every type."""
+    """Settle these shares of jobs that are equally fast on every type."""
     problem = Problem.from_rates(np.ones((len(at), len(capacity))), 1, capacity, **facts)  # type: ignore[arg-type]
     out = settled(problem, np.array(shares, float).ravel(), np.array(at), by_price=by_price)
     return [list(row) for row in out.reshape(len(at), -1).round(9).tolist()]
 
 
 def test_a_job_stays_where_it_runs() -> None:
-    """Alone in the cluster, half and half is all of the time where it is; one that runs nowhere takes the first."""
+    """Alone in the cluster, a job with half and half gets all its time on its current type; a new job on one."""
     assert table([[0.5, 0.5]], [SPOT]) == [[0.0, 1.0]]
     assert table([[0.5, 0.5]], [A100]) == [[1.0, 0.0]]
     assert sum(table([[0.5, 0.5]], [NOWHERE])[0]) == 1.0
 
 
 def test_four_jobs_on_four_gpus_stay_where_they_run() -> None:
-    """Whoever runs goes on there, and newcomers take the rest."""
+    """Running jobs stay on their types, and new jobs take the rest."""
     halves = [[0.5, 0.5]] * 4
     assert table(halves, [SPOT, A100, A100, SPOT]) == [[0, 1], [1, 0], [1, 0], [0, 1]]
     assert table(halves, [SPOT, NOWHERE, A100, NOWHERE]) == [[0, 1], [1, 0], [1, 0], [0, 1]]
 
 
-def test_no_type_has_more_than_it_has() -> None:
-    """Three run on two GPUs of one type (one of them on a node that drains): one of them has to go."""
+def test_no_type_exceeds_its_capacity() -> None:
+    """Three jobs run on a type of two GPUs (one of them on a draining node): one of them has to move."""
     assert table([[0.5, 0.5]] * 4, [A100, A100, A100, NOWHERE]) == [[1, 0], [1, 0], [0, 1], [0, 1]]
 
 
-def test_one_job_is_cut_in_two_where_that_must_be() -> None:
-    """Two jobs of all of their time on GPUs that are there half of the time each, and one that is there always."""
+def test_one_job_is_split_where_it_must_be() -> None:
+    """Two jobs run all the time on capacities of 1.5 and 0.5: one of them has to use both types."""
     assert table([[0.75, 0.25], [0.75, 0.25]], [A100, SPOT], capacity=(1.5, 0.5)) == [[1, 0], [0.5, 0.5]]
 
 
 def test_part_of_the_time_is_on_one_type_too() -> None:
-    """Six jobs, four GPUs: two thirds of the time each, three of them on either type."""
+    """Six jobs on four GPUs have two thirds of the time each, three of them on either type."""
     assert table([[1 / 3, 1 / 3]] * 6, [0, 1, 0, 1, 0, 1]) == [[round(2 / 3, 9), 0], [0, round(2 / 3, 9)]] * 3
 
 
-def test_the_dearer_type_gets_no_more_where_prices_count() -> None:
-    """The job that is there half of the time goes to the cheaper type, wherever it runs; the cheap one gains."""
+def test_the_more_expensive_type_gets_no_more_where_prices_count() -> None:
+    """Where prices count, a job with half and half gets all its time on the cheaper type, wherever it runs."""
     price = {"price_per_gpu_hour": np.array([2.0, 1.0])}
     assert table([[0.5, 0.5]], [A100], by_price=True, **price) == [[0.0, 1.0]]
     assert table([[0.5, 0.5]], [A100], **price) == [[1.0, 0.0]]
@@ -64,8 +67,8 @@ def test_the_dearer_type_gets_no_more_where_prices_count() -> None:
     assert table([[0.5, 0.5]], [SPOT], by_price=True, **cheap) == [[1.0, 0.0]]
 
 
-def test_who_is_faster_on_one_of_them_is_left_alone() -> None:
-    """Other speeds, widths that differ by type, pairs: these shares mean what they say."""
+def test_shares_between_unequal_types_stay() -> None:
+    """Shares of jobs with other speeds, of widths that differ by type, and of pairs do not change."""
     problem = by_hand(
         {"a100": 4, "spot": 4},
         alone("a", "a100", 2.0),
@@ -79,12 +82,10 @@ def test_who_is_faster_on_one_of_them_is_left_alone() -> None:
     assert settled(problem, shares, np.array([1, 1])).tolist() == shares.tolist()
 
 
-@given(seed=st.integers(0, 10_000), jobs=st.integers(1, 12), types=st.integers(2, 4), by_price=st.booleans())
+@before(seed=st.integers(0, 10_000), jobs=st.integers(1, 12), types=st.integers(2, 4), by_price=st.booleans())
 @settings(max_examples=150)
-def test_nobody_loses_and_nothing_more_is_used_than_there_is(
-    seed: int, jobs: int, types: int, by_price: bool
-) -> None:
-    """Rates and time of each job as before, capacity kept, no higher cost where it counts, hardly more are cut."""
+def test_no_job_loses_and_capacity_is_kept(seed: int, jobs: int, types: int, by_price: bool) -> None:
+    """Each job keeps its rate and time; capacity is kept, cost does not rise where it counts; few jobs are split."""
     rng = np.random.default_rng(seed)
     rates = rng.choice([1.0, 1.0, 2.0, 0.0], (jobs, types))
     rates[(rates > 0).sum(axis=1) == 0, 0] = 1.0
@@ -95,13 +96,13 @@ def test_nobody_loses_and_nothing_more_is_used_than_there_is(
     capacity = np.ceil(used + rng.integers(0, 2, types))
     problem = Problem.from_rates(rates, gpus, capacity, price_per_gpu_hour=price)
     columns = problem.columns
-    given = shares[columns.first, columns.worker_type]
+    before = shares[columns.first, columns.worker_type]
     at = rng.integers(-1, types, jobs)
-    out = settled(problem, given, at, by_price=by_price)
+    out = settled(problem, before, at, by_price=by_price)
     assert (out >= 0).all()
-    assert problem.rates @ out == pytest.approx(problem.rates @ given, rel=1e-5, abs=1e-9)
-    assert problem.membership @ out == pytest.approx(problem.membership @ given, abs=1e-8)
+    assert problem.rates @ out == pytest.approx(problem.rates @ before, rel=1e-5, abs=1e-9)
+    assert problem.membership @ out == pytest.approx(problem.membership @ before, abs=1e-8)
     assert (problem.occupancy @ out <= capacity + 1e-7).all()
     if by_price:
-        assert price @ (problem.occupancy @ out) <= price @ (problem.occupancy @ given) + 1e-7
-    assert np.count_nonzero(out > 1e-9) <= np.count_nonzero(given > 1e-9) + types * types
+        assert price @ (problem.occupancy @ out) <= price @ (problem.occupancy @ before) + 1e-7
+    assert np.count_nonzero(out > 1e-9) <= np.count_nonzero(before > 1e-9) + types * types
