@@ -1,4 +1,4 @@
-"""An hour in the life of a service, to see what grows.
+"""Run a service for an hour, and check that no process grows.
 
     python -m tests.soak [--minutes 60] [--seed 0]
 
@@ -44,7 +44,7 @@ COMMANDS = (
 
 
 class Sample(NamedTuple):
-    """What one process takes at one moment."""
+    """The resources of one process at one moment."""
 
     rss_mib: float
     descriptors: int
@@ -52,7 +52,7 @@ class Sample(NamedTuple):
 
 
 def sample(pid: int) -> Sample:
-    """Read it from the kernel."""
+    """Read the resources of a process from the kernel."""
     status = Path(f"/proc/{pid}/status").read_text()
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     rss_kib = int(fields["VmRSS"].split()[0])
@@ -60,7 +60,7 @@ def sample(pid: int) -> Sample:
 
 
 def size_mib(folder: Path) -> float:
-    """All files below a folder; those that vanish meanwhile do not count."""
+    """The size of all files below a folder; files that vanish meanwhile do not count."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -69,7 +69,7 @@ def size_mib(folder: Path) -> float:
 
 
 class Soak:
-    """The cluster, and what people do with it."""
+    """A cluster, and users who keep it busy."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster, self.chance = cluster, random.Random(seed)
@@ -78,11 +78,11 @@ class Soak:
 
     @property
     def client(self) -> Client:
-        """The one that everything goes through."""
+        """The client of all users."""
         return self.cluster.client
 
     def run(self, for_s: float, disturb_every_s: float) -> None:
-        """Go on for so long, and print a line every half minute."""
+        """Keep the cluster busy for this long, and print a line every half minute."""
         started_s = next_s = time.monotonic()
         disturb_s, pause = started_s + disturb_every_s, threading.Event()
         while (now_s := time.monotonic()) < started_s + for_s:
@@ -101,13 +101,13 @@ class Soak:
                 print(f"{minutes:5.1f} min  {self.submitted:6} jobs  {figures}  {files}", flush=True)
 
     def turn(self) -> None:
-        """One moment: fill up with jobs, then do one of the things that people do."""
+        """Fill up with jobs, then do one of the things that users do."""
         alive = [job for job in self.client.list() if not job.state.is_final]
         while len(alive) + self.chance.randrange(3) < ALIVE_MAX:
             self.submitted += len(ids := self.client.submit(self._spec(alive and alive[-1].id)))
             alive += [self.client.get(job) for job in ids]
         deed = self.chance.choice(self._deeds())
-        # A job may have ended since it was listed; that is what such a refusal says.
+        # A job may have ended since it was listed; then the command is refused.
         with contextlib.suppress(GavelError):
             deed(self.chance.choice(alive).id)
 
@@ -129,14 +129,14 @@ class Soak:
             client.hold,
             client.explain,
             client.get,
-            lambda job: [client.release(one.id) for one in client.list() if one.state is JobState.HELD],
+            lambda job: [client.release(held.id) for held in client.list() if held.state is JobState.HELD],
             lambda job: b"".join(chunk.data for chunk in client.logs(job)),
             lambda job: (client.nodes(), client.status()),
             lambda job: client.set_policy(self.chance.choice(POLICIES)),
         ]
 
     def disturb(self) -> None:
-        """A process dies and is started again."""
+        """Kill a process and start it again."""
         if self.chance.random() < 0.5:
             self.cluster.kill("scheduler")
             self.cluster.start_scheduler()
@@ -146,7 +146,7 @@ class Soak:
         self.cluster.agent(name, NODES[name])
 
     def look(self) -> Iterator[tuple[str, Sample]]:
-        """Every long-lived process, with what it takes now."""
+        """Yield every long-lived process, with its resources now."""
         assert self.cluster.scheduler is not None
         processes = {"scheduler": self.cluster.scheduler.pid}
         if (solver := self.cluster.solver()) is not None:
@@ -159,7 +159,7 @@ class Soak:
                 yield name, now
 
     def verdict(self) -> bool:
-        """Print the first and the last quarter of each process; whether all of it is flat."""
+        """Print the first and the last quarter of each process; return whether none has grown."""
         flat = True
         print(f"\n{'':12}{'MiB first':>10}{'MiB last':>10}{'fds first':>10}{'fds last':>10}")
         for name, samples in self.samples.items():
@@ -178,7 +178,7 @@ class Soak:
 
 
 def main() -> int:
-    """Run it; 0 if nothing grows."""
+    """Run the soak test; return 0 if no process grows."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -66,7 +66,7 @@ def beside(folders: Graph, parent: str) -> Graph:
         here = room(folder)
         if here:
             rooms.setdefault(here, set()).update(
-                {there for other in others if (there := room(other))} - {here}
+                {target for other in others if (target := room(other))} - {here}
             )
     return rooms
 
@@ -84,14 +84,14 @@ def circles(graph: Graph) -> list[list[str]]:
 
 def _reached(graph: Graph, start: str) -> set[str]:
     """Return all that can be reached from here by one arrow or more."""
-    seen: set[str] = set()
+    reachable: set[str] = set()
     ahead = list(graph[start])
     while ahead:
         name = ahead.pop()
-        if name not in seen:
-            seen.add(name)
+        if name not in reachable:
+            reachable.add(name)
             ahead.extend(graph.get(name, ()))
-    return seen
+    return reachable
 
 
 def _folder(name: str) -> str:

@@ -1,4 +1,4 @@
-"""`gavel.frames`: what Gavel's commands write, as DataFrames with the columns that docs/frames.md describes."""
+"""`gavel.frames`: files of Gavel's commands as DataFrames with the columns that docs/frames.md describes."""
 
 import importlib
 import json
@@ -27,7 +27,7 @@ CLUSTER = ("--cluster", "v100=4,h100=4")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One simulation with all that it writes, and a small sweep."""
+    """The files of one simulation, and of a small sweep."""
     folder = tmp_path_factory.mktemp("frames")
     (folder / "trace.csv").write_text(TRACE)
     names = ("--json", "a.json"), ("--jobs-csv", "jobs.csv"), ("--journal", "run.db")
@@ -49,9 +49,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_results(folder: Path) -> None:
-    """A row per file, in the order given, with every figure; parts of the cluster's use are columns."""
-    one = folder / "sweep"
-    finished = next(one.glob("*.json"))
+    """There is a row per file, in the given order, with every figure; utilisation has a column per type."""
+    finished = next((folder / "sweep").glob("*.json"))
     frame = frames.results(folder / "a.json", finished)
     figures = json.loads((folder / "a.json").read_text())
     assert list(frame["file"]) == [str(folder / "a.json"), str(finished)]
@@ -63,7 +62,7 @@ def test_results(folder: Path) -> None:
 
 
 def test_an_interrupted_result_is_marked(folder: Path) -> None:
-    """Figures of a run that was stopped are not mistaken for those of a whole one."""
+    """Figures of an interrupted run can be told from those of a complete one."""
     figures = json.loads((folder / "a.json").read_text())
     path = folder / "stopped.json"
     path.write_text(json.dumps({**figures, "interrupted": True}))
@@ -71,7 +70,7 @@ def test_an_interrupted_result_is_marked(folder: Path) -> None:
 
 
 def test_a_sweep_has_what_its_table_has(folder: Path) -> None:
-    """The columns of `results.csv`, then the options of the runs; runs ordered by what was varied."""
+    """The frame has the columns of `results.csv`, then the runs' options, ordered by what was varied."""
     frame = frames.sweep(folder / "sweep")
     table = pd.read_csv(folder / "sweep" / "results.csv").sort_values("policy", ignore_index=True)
     assert_frame_equal(frame[table.columns], table)
@@ -80,7 +79,7 @@ def test_a_sweep_has_what_its_table_has(folder: Path) -> None:
 
 
 def test_a_run_that_was_not_written_whole_is_no_result(folder: Path, tmp_path: Path) -> None:
-    """As for `gavel sweep` itself; a directory without any finished run is refused."""
+    """An incomplete file is left out, as by `gavel sweep`; a directory without finished runs is refused."""
     (tmp_path / "half.json").write_text('{"run": {')
     (tmp_path / "other.json").write_text("[1]")
     with pytest.raises(ValueError, match="no finished run"):
@@ -91,7 +90,7 @@ def test_a_run_that_was_not_written_whole_is_no_result(folder: Path, tmp_path: P
 
 
 def test_all_jobs_at_once_is_an_infinite_rate(folder: Path, tmp_path: Path) -> None:
-    """JSON has no infinity; the frame has."""
+    """The word "inf", which stands for infinity in JSON, becomes an infinite float."""
     content = json.loads(next((folder / "sweep").glob("*.json")).read_text())
     content["run"]["rate_per_h"] = "inf"
     (tmp_path / "run.json").write_text(json.dumps(content))
@@ -99,7 +98,7 @@ def test_all_jobs_at_once_is_an_infinite_rate(folder: Path, tmp_path: Path) -> N
 
 
 def test_jobs_of_a_table_and_of_a_journal_are_the_same(folder: Path) -> None:
-    """Names such as NA and null are names; the journal's rows are those of `--jobs-csv`."""
+    """Names such as NA and null stay names, and the journal's rows are those of `--jobs-csv`."""
     jobs = frames.jobs(folder / "jobs.csv")
     assert list(jobs["name"]) == ["NA", "chat", "null"]
     assert list(jobs["deadline_missed"].isna()) == [True, True, False]
@@ -107,7 +106,7 @@ def test_jobs_of_a_table_and_of_a_journal_are_the_same(folder: Path) -> None:
 
 
 def test_leases_add_up_to_the_time_of_jobs(folder: Path) -> None:
-    """Every lease with its job, place and times; together they are what the jobs ran."""
+    """Every lease has its job, place and times, and the times of a job's leases sum to its running time."""
     leases, jobs = frames.leases(folder / "run.db"), frames.jobs(folder / "run.db")
     assert tuple(leases.columns) == frames.LEASE_COLUMNS
     ran_h = leases.groupby("job")["ran_h"].sum()
@@ -118,7 +117,7 @@ def test_leases_add_up_to_the_time_of_jobs(folder: Path) -> None:
 
 
 def test_facts(folder: Path) -> None:
-    """All facts, or those of some kinds, with what they are about."""
+    """All facts, or those of some types, are rows with their times, jobs and fields."""
     every, submitted = frames.facts(folder / "run.db"), frames.facts(folder / "run.db", "JobSubmitted")
     assert tuple(every.columns) == tuple(submitted.columns) == frames.FACT_COLUMNS
     assert set(submitted["fact"]) == {"JobSubmitted"}
@@ -129,7 +128,7 @@ def test_facts(folder: Path) -> None:
 
 
 def test_missing_records_are_reported(folder: Path, tmp_path: Path) -> None:
-    """A figure made of half a journal says so."""
+    """Reading a damaged journal warns of the missing records."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         frames.facts(folder / "run.db")
@@ -143,7 +142,7 @@ def test_missing_records_are_reported(folder: Path, tmp_path: Path) -> None:
 
 
 def test_usage_of_a_client_and_of_a_file(tmp_path: Path) -> None:
-    """GPU seconds by type; 0 where somebody did not use a type."""
+    """Usage has GPU seconds by type, 0 for a type that the user did not use."""
     rows = (UsageRow("ann", {"h100": 7200.0}, 14.0, 2, 1, 0), UsageRow("bob", {"t4": 60.0}, 0.1, 1, 0, 1))
     frame = frames.usage(rows)
     assert list(frame.columns) == ["who", "gpu_s:h100", "gpu_s:t4", "cost", "jobs", "completed", "failed"]
@@ -155,7 +154,7 @@ def test_usage_of_a_client_and_of_a_file(tmp_path: Path) -> None:
 
 
 def test_other_files_are_refused(folder: Path) -> None:
-    """By name, with what was expected; and what is not there is not made."""
+    """The error has the file and the expected option; a missing file is not created."""
     trace = folder / "trace.csv"
     for read, problem in ((frames.results, "--json"), (frames.jobs, "--jobs-csv")):
         with pytest.raises(ValueError, match=f"{trace}.*{problem}"):
@@ -168,7 +167,7 @@ def test_other_files_are_refused(folder: Path) -> None:
 
 
 def test_without_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line that names the command to run; `gavel` itself does not need it."""
+    """Without pandas the import fails with the command that installs it."""
     monkeypatch.setitem(sys.modules, "pandas", None)
     monkeypatch.delitem(sys.modules, "gavel.frames")
     with pytest.raises(ImportError, match=r"pip install 'gavel-scheduler\[frames\]'$"):

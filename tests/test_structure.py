@@ -1,4 +1,4 @@
-"""Rooms: what each folder says of itself, how much it may hold, and that imports run in one direction only."""
+"""Folders: their docstrings, their size, and the direction of imports between them."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ FILES = imports(ROOT)
 FOLDERS = by_folder(FILES)
 PARENTS = sorted({folder.rpartition("/")[0] for folder in FOLDERS if "/" in folder})
 FILES_MAX = 20
-# One file per objective, and what every objective is made of.
+# This folder has one file per objective, and files that all objectives share.
 ROOMY = {"policies": 24}
 
-# What each contract has to refuse: a file, and an import in it.
+# For each contract, a file and an import in it that the contract must refuse.
 VIOLATIONS = {
     "policies-import-nothing-of-ours": ("policies/fifo.py", "import scheduler.model.jobs"),
     "policies-are-mathematics": ("policies/fifo.py", "import rich"),
@@ -51,13 +51,13 @@ VIOLATIONS = {
 
 
 def test_no_imports_run_in_circles() -> None:
-    """Neither between files, late imports included, nor between the folders that lie side by side."""
+    """There is no circle between files, late imports included, nor between folders that lie side by side."""
     assert circles(FILES) == []
     assert [group for parent in PARENTS for group in circles(beside(FOLDERS, parent))] == []
 
 
-def test_circles_are_seen(tmp_path: Path) -> None:
-    """Of files, also where an import is late or of a name; and of folders whose files run in none."""
+def test_circles_are_found(tmp_path: Path) -> None:
+    """Circles are found between files, through late imports and imports of names, and between folders."""
     texts = {
         "scheduler/a": "from scheduler.b import name",
         "scheduler/b": "def late():\n    import scheduler.a",
@@ -77,14 +77,14 @@ def test_circles_are_seen(tmp_path: Path) -> None:
 
 
 def test_a_folder_holds_as_much_as_one_looks_through() -> None:
-    """Beyond some twenty files it wants rooms."""
+    """A folder of product code has at most twenty files, or needs subfolders."""
     sizes = {folder: sum(name.rpartition("/")[0] == folder for name in FILES) for folder in FOLDERS}
     assert {name: size for name, size in sizes.items() if size > ROOMY.get(name, FILES_MAX)} == {}
 
 
 @pytest.mark.parametrize("folder", sorted(FOLDERS))
 def test_a_folder_says_what_it_is_for(folder: str) -> None:
-    """In the first line of its `__init__.py`, so that a newcomer finds the room and knows what may be touched in it."""
+    """The first line of a folder's `__init__.py` tells a newcomer what belongs into the folder."""
     about = ast.get_docstring(ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8")))
     assert about is not None, f"{folder}/__init__.py has no docstring"
     assert about.partition("\n")[0].endswith((".", ":")), (
@@ -93,7 +93,7 @@ def test_a_folder_says_what_it_is_for(folder: str) -> None:
 
 
 def test_the_files_of_a_shim_import_the_standard_library_only() -> None:
-    """And themselves: what a shim needs is there in any environment that has Python."""
+    """A shim imports only the standard library and itself, so it runs in any environment with Python."""
     packages = {
         name.partition(".")[0] for path in (ROOT / "worker_agent/shim").glob("*.py") for name in _named(path)
     }
@@ -104,7 +104,7 @@ def test_the_files_of_a_shim_import_the_standard_library_only() -> None:
 
 
 def test_contracts_have_teeth(tmp_path: Path) -> None:
-    """In a copy of the tree with one forbidden import for each contract, every contract is broken."""
+    """In a copy of the tree with a forbidden import for each contract, every contract is broken."""
     contracts = ConfigParser()
     contracts.read(ROOT / "setup.cfg")
     names = {part.rpartition(":")[2]: contracts[part]["name"] for part in contracts if ":contract:" in part}

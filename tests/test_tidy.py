@@ -1,4 +1,4 @@
-"""House style as tests: each rule says what it found, where, and why it is a rule.
+"""House style as tests: each rule reports its findings with their places, and why it is a rule.
 
 A rule is a function from a source file to its findings. Where breaking one is right, add a line to
 EXCEPTIONS with the reason; an exception that is no longer needed fails as well.
@@ -33,7 +33,7 @@ FUNCTION_LINES = 60
 # These may measure how long something takes: `solve_s`, and the time limit of a solver.
 STOP_WATCHES = ("policies/registry.py", "policies/engine/solvers.py")
 
-# (rule, where the finding says it is): why it is right there
+# For a rule and the place of a finding, the reason why breaking the rule is right.
 EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 # ------------------------------------------------------------------------------------------- size and names
@@ -105,7 +105,7 @@ def modules_say_what_they_are(source: Source) -> Iterator[Finding]:
 
 @rule
 def promises_in_words(source: Source) -> Iterator[Finding]:
-    """A test's docstring is the promise it keeps, in words: what the reader of a red run has to go by."""
+    """A test's docstring is the promise that it proves: the reader of a failed run starts from it."""
     if source.is_in("tests"):
         for function in functions(source.tree):
             if function.name.startswith("test_") and ast.get_docstring(function) is None:
@@ -125,7 +125,7 @@ def no_machine_paths(source: Source) -> Iterator[Finding]:
 
 @rule
 def policies_do_not_print(source: Source) -> Iterator[Finding]:
-    """A policy is a pure function. What people should learn of an answer goes into `Allocation.notes`."""
+    """A policy is a pure function. Remarks for users on an answer go into `Allocation.notes`."""
     if source.is_in("policies"):
         for call in calls(source.tree):
             if dotted(call.func) == "print":
@@ -200,7 +200,7 @@ def no_pickle(source: Source) -> Iterator[Finding]:
 
 @pytest.fixture(scope="module")
 def findings() -> dict[str, list[Finding]]:
-    """What every rule finds in the whole project."""
+    """The findings of every rule in the whole project."""
     everything = sources()
     return {
         name: [finding for source in everything for finding in check(source)] for name, check in RULES.items()
@@ -209,7 +209,7 @@ def findings() -> dict[str, list[Finding]]:
 
 @pytest.mark.parametrize("name", RULES)
 def test_the_project_is_tidy(name: str, findings: dict[str, list[Finding]]) -> None:
-    """Every rule holds everywhere, but for the exceptions that give a reason."""
+    """Every rule holds everywhere, except for the exceptions with a reason."""
     broken = [finding for finding in findings[name] if (name, finding.where) not in EXCEPTIONS]
     places = "\n".join(f"  {finding.where}: {finding.fault}" for finding in broken)
     assert not broken, (
@@ -219,7 +219,7 @@ def test_the_project_is_tidy(name: str, findings: dict[str, list[Finding]]) -> N
 
 
 def test_no_exception_is_stale(findings: dict[str, list[Finding]]) -> None:
-    """An exception goes when what it excused is gone, and each one has a reason."""
+    """Every exception is still needed, and has a reason."""
     needed = {(name, finding.where) for name, listed in findings.items() for finding in listed}
     assert set(EXCEPTIONS) - needed == set(), "no longer needed: delete these lines from EXCEPTIONS"
     assert [key for key, reason in EXCEPTIONS.items() if not reason.strip()] == []
@@ -238,15 +238,15 @@ def test_folders_to_be_rewritten_still_are(monkeypatch: pytest.MonkeyPatch) -> N
     assert exempt - broken == set(), "keeps the rules already: delete these lines from TO_BE_REWRITTEN"
 
 
-def test_the_project_is_seen() -> None:
-    """The rules read real files, this one among them: a mistyped folder must not make every rule pass."""
+def test_the_rules_read_the_project() -> None:
+    """The rules read real files, this one among them, since a mistyped folder would make every rule pass."""
     paths = {source.path for source in sources()}
     assert {"tests/test_tidy.py", "setup.cfg", "Makefile", ".ci/run"} <= paths
 
 
 LONG_BODY = "    x = 1\n" * FUNCTION_LINES
 
-# Rule, path, a file that breaks it, a near miss that does not.
+# A rule, a path, a file that breaks the rule, and a near miss that does not.
 SAMPLES = [
     ("short_files", "policies/a.py", "x = 1\n" * (FILE_LINES + 1), "x = 1\n" * FILE_LINES),
     (
@@ -332,11 +332,11 @@ def test_rules_have_teeth(name: str, path: str, bad: str, good: str) -> None:
     ("path", "faults"),
     [("gavel/utils.py", 1), ("gavel/job_manager.py", 1), ("gavel/common/a.py", 1), ("gavel/uncommon.py", 0)],
 )
-def test_file_names_have_to_speak(path: str, faults: int) -> None:
-    """Names that hold anything are found in files and folders, and only as whole words."""
+def test_empty_file_names_are_found(path: str, faults: int) -> None:
+    """Names that could hold anything are found in files and folders, and only as whole words."""
     assert len(list(RULES["speaking_file_names"](Source(path, "")))) == faults
 
 
-def test_every_rule_is_tried() -> None:
-    """No rule without a bad sample: a check that cannot fail checks nothing."""
+def test_every_rule_has_a_bad_sample() -> None:
+    """Every rule has a bad sample, since a check that cannot fail checks nothing."""
     assert {sample[0] for sample in SAMPLES} | {"speaking_file_names"} == set(RULES)

@@ -1,1 +1,1 @@
-"""The arithmetic of benchmarks whose figures are kept."""
+"""The arithmetic of recorded benchmarks."""

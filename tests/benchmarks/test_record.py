@@ -1,4 +1,4 @@
-"""The record of benchmarks: figures counted in reference loops, kept as text, and compared with each other."""
+"""The record of benchmarks: figures in reference loops, kept as text, and compared with each other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from benchmarks.record import (
 
 
 def clock(*times_s: float) -> Callable[[], float]:
-    """A measurement that gives these times, one after the other."""
+    """A measurement that returns these times, one after the other."""
     following = iter(times_s)
     return lambda: next(following)
 
@@ -38,7 +38,7 @@ def row(figure: str, loops: float, at: str = "2026-11-22T16:00:00Z") -> Row:
 
 
 def test_a_figure_is_counted_in_reference_loops() -> None:
-    """Its time, divided by the mean of the loops before and after it: half as fast a machine changes nothing."""
+    """A figure is its time divided by the mean of the loops around it, so a slower machine does not change it."""
     assert Sample(cpu_s=2.0, before_s=0.1, after_s=0.3).loops == pytest.approx(10.0)
     assert Sample(cpu_s=4.0, before_s=0.2, after_s=0.6).loops == pytest.approx(10.0)
 
@@ -51,12 +51,12 @@ def test_each_measurement_stands_between_two_loops() -> None:
 
 @pytest.mark.parametrize(("times_s", "median_s"), [((3.0, 1.0, 2.0), 2.0), ((9.0, 1.0), 1.0), ((5.0,), 5.0)])
 def test_the_median_is_kept(times_s: Iterable[float], median_s: float) -> None:
-    """By loops; one disturbed measurement of three has no influence."""
+    """The median by loops is kept, so one disturbed measurement of three has no influence."""
     assert middle(Sample(cpu_s, 0.1, 0.1) for cpu_s in times_s).cpu_s == median_s
 
 
 def test_the_history_is_text_that_grows(tmp_path: Path) -> None:
-    """One header, a line per figure, the last record at the end; names may hold commas."""
+    """The file has one header and a line per figure; new records are appended; names may hold commas."""
     path = tmp_path / "history.csv"
     assert read_history(path) == []
     older, newer = (
@@ -71,7 +71,7 @@ def test_the_history_is_text_that_grows(tmp_path: Path) -> None:
 
 
 def test_changes_are_parts_of_the_record() -> None:
-    """A figure that the record lacks has nothing to compare with; one that is gone is left out."""
+    """A figure that is new has nothing to compare with; one that no longer exists is left out."""
     compared = changes([row("a", 2.0), row("gone", 1.0)], [row("a", 3.0), row("new", 4.0)])
     assert compared == [Change("a", 2.0, 3.0), Change("new", None, 4.0)]
     assert [change.part for change in compared] == [0.5, 0.0]
@@ -82,13 +82,13 @@ def test_changes_are_parts_of_the_record() -> None:
 def test_a_dearer_figure_is_marked_and_decides_the_exit_code(
     grown: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Growth within the limit is noise, and a cheaper figure is welcome."""
+    """A figure that grew beyond the limit is marked and fails; growth within it, and a cheaper one, do not."""
     assert compare([row("a", 10.0)], [row("a", 10.0 * grown)]) == code
     assert ("dearer" in capsys.readouterr().out) == bool(code)
 
 
 def test_a_record_names_its_commit_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All figures of a record share them and the moment."""
+    """All figures of a record have the same commit, machine and time."""
     monkeypatch.setattr(record, "samples", lambda measure: [Sample(measure(), 0.1, 0.1)])
     rows = measured({"a": clock(1.0), "b": clock(2.0)})
     assert [(line.figure, round(line.loops, 6)) for line in rows] == [("a", 10.0), ("b", 20.0)]
@@ -98,14 +98,14 @@ def test_a_record_names_its_commit_and_machine(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_history_can_be_drawn(tmp_path: Path) -> None:
-    """A figure that came later than others begins later."""
+    """The history can be drawn with a figure that begins later than others."""
     older, newer = row("a", 2.0), row("a", 3.0, "2026-11-23T16:00:00Z")
     draw([older, newer, row("b", 1.0, newer.at)], tmp_path / "history.svg")
     assert (tmp_path / "history.svg").stat().st_size > 0
 
 
 def test_the_history_of_the_repository_can_be_drawn(tmp_path: Path) -> None:
-    """The file as it stands is read whole, and drawn."""
+    """The recorded history can be read and drawn."""
     rows = read_history(HISTORY)
     draw(rows, tmp_path / "history.svg")
     assert (tmp_path / "history.svg").stat().st_size > 0

@@ -10,6 +10,7 @@ from scheduler.explain import Reason, explain
 from scheduler.model.jobs import Job, JobState
 from scheduler.model.lease import node_of
 from tests.support.desk import Desk, exited, job, node
+from tests.support.wording import Wording
 
 DeskOf = Callable[..., Desk]
 
@@ -52,10 +53,10 @@ def test_a_job_that_never_had_its_gpus_is_still_queued(desk_of: DeskOf) -> None:
     assert turn_fields(desk.job(other)) == NEVER_RAN
     answer = explain(desk.core.state, other)
     assert (answer.state, answer.reason) == (JobState.QUEUED, Reason.TURN_OF_OTHERS), answer.text
-    assert "has received 0 %" in answer.text
+    assert " 0 %" in answer.text
 
 
-def test_a_job_that_ran_before_keeps_its_reason(desk_of: DeskOf) -> None:
+def test_a_job_that_ran_before_keeps_its_reason(desk_of: DeskOf, wording: Wording) -> None:
     """It was preempted once, for a reason; a later turn in which nothing ran is not a second preemption."""
     desk, runs, other = promised(desk_of)
     next_round(desk)
@@ -63,7 +64,8 @@ def test_a_job_that_ran_before_keeps_its_reason(desk_of: DeskOf) -> None:
     desk.report(exits=(exited(ending),))
     desk.settle()
     before = turn_fields(desk.job(runs))
-    assert before[:3] == (JobState.PREEMPTED, "its turn is over", 1)
+    assert (before[0], before[2]) == (JobState.PREEMPTED, 1)
+    wording(before[1])
     desk.report(started=(desk.job(other).lease,))
     desk.settle()
     while desk.job(runs).lease is None:
@@ -114,7 +116,7 @@ def test_two_empty_turns_in_a_row(desk_of: DeskOf) -> None:
     assert turn_fields(desk.job("1")) == NEVER_RAN
 
 
-def test_a_users_command_in_between_holds(desk_of: DeskOf) -> None:
+def test_a_users_command_in_between_holds(desk_of: DeskOf, wording: Wording) -> None:
     """A job held while it waited for its GPUs is held, and not queued again."""
     desk, _, other = promised(desk_of)
     desk.tell(desk.now_s, JobCommand(job=other, action="hold", user="ann"))
@@ -122,7 +124,10 @@ def test_a_users_command_in_between_holds(desk_of: DeskOf) -> None:
     assert turn_fields(desk.job(other))[:2] == (JobState.HELD, "hold by ann")
     desk.tell(desk.now_s, JobCommand(job=other, action="cancel", user="ann"))
     desk.settle()
-    assert explain(desk.core.state, other).text == "It was cancelled by ann 0 s ago; it never ran."
+    text = explain(desk.core.state, other).text
+    assert "by ann" in text
+    assert "never ran" in text
+    wording(text)
 
 
 def test_the_state_of_before_survives_a_snapshot(desk_of: DeskOf) -> None:

@@ -1,4 +1,4 @@
-"""explain: every reason in a state that really leads to it, words that name the right ones, and never an exception."""
+"""explain: each reason in a state that leads to it, with the right jobs and types named, and never an exception."""
 
 from __future__ import annotations
 
@@ -31,81 +31,83 @@ from scheduler.sim.run import Run
 from scheduler.sim.runs import prepare
 from tests.support.desk import Desk, exited, job, node
 from tests.support.explained import CASES, ROUND_S, Case, ended, no_share, running_job, started, two_for_one
+from tests.support.wording import Wording
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
-def test_the_reason_is_found_and_named(make: Callable[[], Case]) -> None:
-    """The dominant reason, in words that name the right jobs and types; what would change it, and when it starts."""
+def test_the_reason_is_given_with_jobs_and_types(make: Callable[[], Case]) -> None:
+    """The explanation has the dominant reason, the right jobs and types, what would change it, and the start."""
     case = make()
     now_s = case.desk.now_s
     before = case.state.snapshot()
-    said = explain(case.state, case.job, now_s)
-    assert said.reason == make.__name__, render(said)
+    answer = explain(case.state, case.job, now_s)
+    assert answer.reason == make.__name__, render(answer)
     for words in case.words:
-        assert words in said.text
-    offered = "\n".join(change.text for change in said.would_change)
+        assert words in answer.text
+    offered = "\n".join(change.text for change in answer.would_change)
     for words in case.changes:
         assert words in offered
-    assert set(case.others) <= set(said.others)
+    assert set(case.others) <= set(answer.others)
     if case.basis is not None:
-        assert said.start_basis == case.basis
-        assert said.expected_start_s is not None
-        assert said.expected_start_s >= now_s
+        assert answer.start_basis == case.basis
+        assert answer.expected_start_s is not None
+        assert answer.expected_start_s >= now_s
     assert case.state.snapshot() == before
-    sound(said, case.state)
+    sound(answer, case.state)
 
 
-def sound(said: Explanation, state: SchedulerState) -> None:
-    """What holds of every explanation."""
-    assert said.reason in REASONS[state.jobs[said.job].state]
-    assert msgspec.json.decode(msgspec.json.encode(said), type=Explanation) == said
-    assert said.text.endswith(".")
-    assert said.text in render(said)
-    assert "nan" not in render(said)
-    assert (said.expected_start_s is None) == (said.start_sure == "unknown") == (said.start_basis == "")
-    assert said.expected_start_s is None or said.expected_start_s >= said.at_s
-    assert set(said.others) <= state.jobs.keys() - {said.job}
-    for way in said.evidence:
+def sound(answer: Explanation, state: SchedulerState) -> None:
+    """Check what holds of every explanation."""
+    assert answer.reason in REASONS[state.jobs[answer.job].state]
+    assert msgspec.json.decode(msgspec.json.encode(answer), type=Explanation) == answer
+    assert answer.text.endswith(".")
+    assert answer.text in render(answer)
+    assert "nan" not in render(answer)
+    assert (answer.expected_start_s is None) == (answer.start_sure == "unknown") == (answer.start_basis == "")
+    assert answer.expected_start_s is None or answer.expected_start_s >= answer.at_s
+    assert set(answer.others) <= state.jobs.keys() - {answer.job}
+    for way in answer.evidence:
         assert 0 <= way.gpus_fitting <= way.gpus_free <= way.gpus_total
         assert len(way.held_by) <= max(way.holders, len({h.job for h in way.held_by}))
         assert {holder.job for holder in way.held_by} <= state.jobs.keys()
 
 
 def test_every_reason_has_its_case() -> None:
-    """A reason that nothing leads to is no reason; and every state of a job has some."""
+    """Every reason has a case that leads to it, and every state of a job has reasons."""
     assert [make.__name__ for make in CASES] == list(dict.fromkeys(make.__name__ for make in CASES))
     assert {make.__name__ for make in CASES} == set(Reason)
     assert set(REASONS) == set(JobState)
     assert set().union(*REASONS.values()) == set(Reason)
 
 
-def test_every_reason_is_written_down() -> None:
+def test_every_reason_is_documented() -> None:
     """docs/explain.md names each reason, each basis of an estimate, and each thing that would change the answer."""
     page = (ROOT / "docs" / "explain.md").read_text(encoding="utf-8")
-    what = {change.what for make in CASES for case in [make()] for change in _said(case).would_change}
+    changes = {change.what for make in CASES for case in [make()] for change in explained(case).would_change}
     bases = set(get_args(Basis)) - {""}
-    assert [code for code in sorted({*Reason, *what, *bases}) if f"`{code}`" not in page] == []
+    assert [code for code in sorted({*Reason, *changes, *bases}) if f"`{code}`" not in page] == []
 
 
-def _said(case: Case) -> Explanation:
+def explained(case: Case) -> Explanation:
     return explain(case.state, case.job, case.desk.now_s)
 
 
 def test_an_unknown_job_is_not_found() -> None:
-    """As everywhere in the core."""
-    with pytest.raises(NotFound, match="there is no job '7'"):
+    """Asking about an unknown job raises NotFound with its id."""
+    with pytest.raises(NotFound, match="'7'"):
         explain(SchedulerState(), "7")
 
 
-def test_evidence_is_told_per_way_to_run() -> None:
-    """Shares, rates, times, prices and holders of each way; those with a share first."""
+def test_evidence_is_listed_per_way_to_run() -> None:
+    """Each way to run has its rate, share, times, prices and holders, and ways with a share come first."""
     desk = two_for_one()
     first = running_job(desk)
     (way,) = explain(desk.core.state, "2" if first == "1" else "1", desk.now_s).evidence
     assert (way.worker_type, way.gpus, way.rate, way.share) == ("v100", 1, 10.0, 0.5)
-    assert (way.entitled_s, way.received_s) == (0.5 * desk.now_s, 0.0)  # of the round, until now
+    # Half of the round, until now.
+    assert (way.entitled_s, way.received_s) == (0.5 * desk.now_s, 0.0)
     assert (way.gpus_total, way.gpus_free, way.gpus_fitting, way.holders) == (1, 0, 0, 1)
     assert way.price_per_gpu is not None
     assert [holder.job for holder in way.held_by] == [first]
@@ -113,20 +115,20 @@ def test_evidence_is_told_per_way_to_run() -> None:
 
 
 def test_a_promised_next_round_is_kept() -> None:
-    """Where it says that the job starts at the next boundary, and nothing happens meanwhile, it does."""
+    """A job that is expected to start at the next boundary does, if nothing happens meanwhile."""
     desk = two_for_one(stay_rounds=0.0)
     promised = 0
     for number in range(1, 12):
         desk.until(number * ROUND_S)
         waiting = [j.id for j in desk.core.state.active.values() if j.lease is None and j.leaving is None]
-        said = [explain(desk.core.state, name, desk.now_s) for name in waiting]
+        answers = [explain(desk.core.state, name, desk.now_s) for name in waiting]
         desk.until((number + 1) * ROUND_S + 8 - 20)
         started(desk)
         desk.until((number + 1) * ROUND_S + 7)
-        for one in said:
-            if one.start_basis == "next_round":
+        for answer in answers:
+            if answer.start_basis == "next_round":
                 promised += 1
-                assert desk.job(one.job).lease is not None
+                assert desk.job(answer.job).lease is not None
         for holding in list(desk.core.state.leases.values()):
             if holding.phase == "stopping":
                 ended(desk, holding.lease.id, "yielded", desk.job(holding.lease.job).steps_done + 10)
@@ -134,15 +136,20 @@ def test_a_promised_next_round_is_kept() -> None:
     assert promised > 0
 
 
-def test_people_get_aligned_lines() -> None:
-    """Reason, text, a table of the ways, what would change it, and when it starts."""
+def test_users_get_aligned_lines(wording: Wording) -> None:
+    """The rendering has the reason, the text, an aligned table of ways, what would change it, and the start."""
     case = no_share()
-    lines = render(explain(case.state, case.job, case.desk.now_s)).splitlines()
+    answer = explain(case.state, case.job, case.desk.now_s)
+    lines = render(answer).splitlines()
     assert lines[0] == "job 2: queued (no_share)"
     table = [line for line in lines if line.startswith("  ") and not line.startswith("  -")]
     assert [table[0].index("free") + len("free")] == [table[1].index("0/1") + len("0/1")]
-    assert "What would change it:" in lines
-    assert lines[-1].startswith("Expected start: in about 1 h")
+    assert [line.removeprefix("  - ") for line in lines if line.startswith("  - ")] == [
+        change.text for change in answer.would_change
+    ]
+    assert answer.expected_start_s is not None
+    assert "1 h" in lines[-1]
+    wording(render(answer))
 
 
 @pytest.mark.parametrize(("policy", "seed"), [("las", 1), ("las+packing", 2), ("fifo", 3), ("min_cost", 4)])
@@ -151,10 +158,10 @@ def test_any_state_of_a_simulated_week_can_be_explained(
 ) -> None:
     """Nodes fail, gangs wait, jobs are packed: every job is explained, and the reason fits its state."""
     chance = Random(seed)
-    seen: set[Reason] = set()
+    reasons: set[Reason] = set()
 
-    class Asked(Core):
-        """A core that is asked about some of its jobs after every few batches."""
+    class ExplainingCore(Core):
+        """A core that explains some of its jobs after every few batches."""
 
         def handle_all(self, now_s: float, messages: Sequence[Message]) -> Outcome:
             outcome = super().handle_all(now_s, messages)
@@ -165,12 +172,12 @@ def test_any_state_of_a_simulated_week_can_be_explained(
                     *list(state.jobs)[:1],
                 ]
                 for name in some:
-                    said = explain(state, name, now_s + chance.choice([0.0, 0.0, 100.0]))
-                    sound(said, state)
-                    seen.add(said.reason)
+                    answer = explain(state, name, now_s + chance.choice([0.0, 0.0, 100.0]))
+                    sound(answer, state)
+                    reasons.add(answer.reason)
             return outcome
 
-    monkeypatch.setattr(simulation, "Core", Asked)
+    monkeypatch.setattr(simulation, "Core", ExplainingCore)
     run = Run(
         policy=policy,
         cluster={"v100": 8, "a100": 8, "t4": 4},
@@ -182,11 +189,11 @@ def test_any_state_of_a_simulated_week_can_be_explained(
         seed=seed,
     )
     simulation.simulate(prepare(run).options)
-    assert len(seen) >= 6
+    assert len(reasons) >= 6
 
 
 def any_spec(chance: Random, submitted: Sequence[str]) -> JobSpec:
-    """A job with anything in it that a scheduler may have to reckon with."""
+    """A job with any features that can decide whether it runs."""
     gpus = chance.choice([1, 1, 1, 2, 4])
     return job(
         job_type=chance.choice(["cnn", "cnn", "lm", "new", ""]),
@@ -208,18 +215,18 @@ def any_spec(chance: Random, submitted: Sequence[str]) -> JobSpec:
 
 
 def anything(desk: Desk, chance: Random) -> None:
-    """Something happens, and what is refused does not matter here."""
+    """Send the core a random message; it may be refused."""
     state = desk.core.state
-    one = chance.choice(list(state.nodes))
+    node_name = chance.choice(list(state.nodes))
     message: Message = SubmitJobs(specs=(any_spec(chance, list(state.active)),))
     match chance.randrange(8):
         case 0 if state.jobs:
             action: Any = chance.choice(["cancel", "hold", "release", "requeue"])
             message = JobCommand(job=chance.choice(list(state.jobs)), action=action)
         case 1:
-            message = NodeCommand(node=one, action=chance.choice(["drain", "resume", "resume"]))
+            message = NodeCommand(node=node_name, action=chance.choice(["drain", "resume", "resume"]))
         case 2:
-            message = chance.choice([NodeSilent(node=one), NodeHello(spec=state.nodes[one].spec)])
+            message = chance.choice([NodeSilent(node=node_name), NodeHello(spec=state.nodes[node_name].spec)])
         case 3 if state.leases:
             holding = chance.choice(list(state.leases.values()))
             outcome = chance.choice(["finished", "yielded", "failed", "node_failed"])
@@ -234,7 +241,7 @@ def anything(desk: Desk, chance: Random) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_any_state_can_be_explained(seed: int) -> None:
-    """Commands, failing nodes, labels, CPUs, widths, limits and dependencies in any order: every job, at any time."""
+    """After any commands, failures and submissions of any jobs, every job can be explained at any time."""
     chance = Random(seed)
     policy = chance.choice(["las", "las+packing", "fifo", "min_cost", "max_throughput"])
     settings: dict[str, Any] = {

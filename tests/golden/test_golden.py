@@ -1,4 +1,4 @@
-"""Scenarios as transcripts: a change of behaviour is a change of text, which a reviewer reads."""
+"""Scenarios as transcripts: a change of behaviour is a change of text that a reviewer reads."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SCENARIOS = sorted(Path(__file__).parent.glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: path.stem)
-def test_a_scenario_comes_out_as_it_is_written(path: Path) -> None:
-    """Commands lead to the facts below them. After a change that is meant: python -m tests.golden.rewrite"""
+def test_a_scenario_plays_as_written(path: Path) -> None:
+    """Commands lead to the facts below them. After an intended change: python -m tests.golden.rewrite"""
     text = path.read_text(encoding="utf-8")
     assert played(text) == text
 
 
-def test_the_scenarios_are_there_and_short() -> None:
-    """Each is a page at most, opens with what it shows, and none has been lost."""
+def test_there_are_enough_short_scenarios() -> None:
+    """Each scenario takes at most a page, opens with what it shows, and none has been lost."""
     assert len(SCENARIOS) >= 20
     for path in SCENARIOS:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -28,12 +28,12 @@ def test_the_scenarios_are_there_and_short() -> None:
 
 
 def test_a_changed_line_is_noticed() -> None:
-    """What is written below a command is compared, not believed."""
+    """Lines below a command are compared with the outcome, not copied."""
     text = SCENARIOS[0].read_text(encoding="utf-8")
     assert played(text.replace(" is submitted", " was submitted")) == text
 
 
-def test_a_command_nobody_knows_is_an_error() -> None:
-    """A scenario that cannot be understood does not pass silently."""
+def test_an_unknown_command_is_an_error() -> None:
+    """A scenario with an unknown command does not pass silently."""
     with pytest.raises(AttributeError, match="do_dance"):
-        Play().tell("dance n1")
+        Play().perform("dance n1")

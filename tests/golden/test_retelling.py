@@ -1,4 +1,4 @@
-"""What the scenarios leave behind: their records alone give the same state, wherever they are cut, every time."""
+"""Records of the scenarios: they alone lead to the same state, wherever they are cut, and every time."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ every_scenario = pytest.mark.parametrize("path", SCENARIOS, ids=lambda path: pat
 
 
 def performed(path: Path) -> tuple[Written, bytes]:
-    """The records of a scenario as a journal keeps them, and the state in the end."""
+    """Play a scenario; return its records as a journal keeps them, and its last state."""
     play = Play()
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("> "):
-            play.tell(line[2:])
+            play.perform(line[2:])
     written = [(now_s, encode_facts(facts)) for now_s, facts in play.stage.journal.records]
     return written, read_back(play.stage.state)
 
@@ -34,13 +34,13 @@ first_performance = cache(performed)
 
 
 def read_back(state: SchedulerState) -> bytes:
-    """All of a state, with whole numbers as reading them makes them."""
+    """The snapshot of a state, with whole numbers in the form that reading gives them."""
     return SchedulerState.restore(state.snapshot()).snapshot()
 
 
 @every_scenario
-def test_its_records_add_up_to_its_state(path: Path) -> None:
-    """A fresh state to which the written facts are applied is the one that the story ended in."""
+def test_records_lead_to_the_state(path: Path) -> None:
+    """Applying the written facts to a fresh state gives the last state of the scenario."""
     written, end = first_performance(path)
     state = SchedulerState()
     for now_s, record in written:
@@ -50,8 +50,8 @@ def test_its_records_add_up_to_its_state(path: Path) -> None:
 
 
 @every_scenario
-def test_it_can_be_cut_after_any_record(path: Path) -> None:
-    """Every beginning of the story is sound, a snapshot of it too, and another process can take it over."""
+def test_a_scenario_can_be_cut_after_any_record(path: Path) -> None:
+    """After every record the state is sound, so is its snapshot, and another process can take over."""
     written, end = first_performance(path)
     state = SchedulerState()
     for now_s, record in written:
@@ -67,8 +67,8 @@ def test_it_can_be_cut_after_any_record(path: Path) -> None:
 
 
 @every_scenario
-def test_it_is_the_same_every_time(path: Path) -> None:
-    """Told again, it leaves the same records, byte for byte."""
+def test_a_scenario_is_the_same_every_time(path: Path) -> None:
+    """Played again, a scenario leaves the same records, byte for byte."""
     again, end = performed(path)
     written, first_end = first_performance(path)
     assert again == written
@@ -76,7 +76,7 @@ def test_it_is_the_same_every_time(path: Path) -> None:
 
 
 @every_scenario
-def test_there_is_something_to_tell_again(path: Path) -> None:
-    """A scenario of no records would pass every test above."""
+def test_a_scenario_has_records(path: Path) -> None:
+    """A scenario without records would pass every test above."""
     written, _ = first_performance(path)
     assert len(written) >= 4

@@ -1,4 +1,4 @@
-"""Facts in words, one line each, with the names of jobs instead of their ids."""
+"""Facts as lines of text, with the names of jobs instead of their ids."""
 
 from __future__ import annotations
 
@@ -8,68 +8,69 @@ from typing import Any
 from scheduler.core import facts as f
 from scheduler.model.lease import Bundle, Lease
 
-SHARED = "shared"  # the store that all nodes of a story see, unless it says otherwise
+# The store that all nodes of a scenario see by default.
+SHARED = "shared"
 
 
 class Words:
-    """Remembers which job and which lease is whose."""
+    """Describes facts, and remembers the names of jobs and the jobs of leases."""
 
     def __init__(self) -> None:
         self.names: dict[str, str] = {}
         self.leases: dict[str, str] = {}
 
     def line(self, fact: f.Fact) -> str:
-        """One fact; empty for what says nothing that was not said before."""
+        """The line for a fact; empty for a fact that needs none."""
         for lease in getattr(fact, "granted", ()):
             self.leases[lease.id] = lease.job
-        return _SAID[type(fact)](self, fact)
+        return _LINES[type(fact)](self, fact)
 
     def job(self, job: str) -> str:
-        """A job by its name."""
+        """The name of a job."""
         return self.names.get(job, f"job {job}")
 
     def lease(self, lease: str) -> str:
-        """A lease by its number and its job."""
+        """The number of a lease, and its job."""
         return f"lease {lease} ({self.job(self.leases[lease])})"
 
     def bundle(self, bundle: Bundle) -> str:
-        """What runs together."""
+        """The jobs of a bundle, and its GPUs."""
         jobs = " + ".join(self.job(job) for job in bundle.jobs)
         return f"{jobs} on {bundle.gpus} {bundle.worker_type}"
 
     def submitted(self, fact: f.JobSubmitted) -> str:
-        """A job was taken; from now on it has a name."""
+        """A line for a submission; the job has a name from now on."""
         _, _, index = fact.job.partition("_")
         self.names[fact.job] = fact.spec.name + (f"[{index}]" if index else "")
         waits = ", ".join(self.job(other) for other in fact.blocked_by)
         return f"{self.job(fact.job)} is submitted" + (f", waits for {waits}" if waits else "")
 
     def adopted(self, fact: f.AllocationAdopted) -> str:
-        """Shares in force: those above nothing."""
+        """A line with the adopted shares above 0."""
         shares = fact.shares
         parts: dict[str, list[str]] = {}
         for first, second, kind, gpus, share in zip(
             shares.first, shares.second, shares.worker_type, shares.gpus, shares.share, strict=True
         ):
             if share > 0:
-                who = " + ".join(self.job(shares.jobs[row]) for row in (first, second) if row >= 0)
-                parts.setdefault(who, []).append(f"{share:.2g} of {gpus} {shares.worker_types[kind]}")
-        said = "; ".join(f"{who}: {', '.join(what)}" for who, what in parts.items()) or "nothing for anybody"
-        return f"shares by {fact.policy}: {said}" + (
+                jobs = " + ".join(self.job(shares.jobs[row]) for row in (first, second) if row >= 0)
+                parts.setdefault(jobs, []).append(f"{share:.2g} of {gpus} {shares.worker_types[kind]}")
+        listed = "; ".join(f"{jobs}: {', '.join(part)}" for jobs, part in parts.items()) or "none"
+        return f"shares by {fact.policy}: {listed}" + (
             f" (first come, first served: {fact.failed})" if fact.failed else ""
         )
 
     def granted(self, leases: Iterable[Lease]) -> list[str]:
-        """New leases."""
-        said = []
+        """A line for each new lease."""
+        lines = []
         for lease in leases:
             partner = [self.job(job) for job in lease.bundle.jobs if job != lease.job]
             beside = f" beside {partner[0]}" if partner else ""
-            said.append(f"+ {self.lease(lease.id)}{beside} on {places(lease.gpus)}")
-        return said
+            lines.append(f"+ {self.lease(lease.id)}{beside} on {places(lease.gpus)}")
+        return lines
 
     def rebundled(self, changes: Iterable[tuple[str, Bundle]]) -> list[str]:
-        """Leases that go on in other company."""
+        """A line for each lease that goes on with another partner, or alone."""
         return [
             f"= {self.lease(lease)} goes on "
             + (f"as {self.bundle(bundle)}" if len(bundle.jobs) > 1 else "alone")
@@ -77,7 +78,7 @@ class Words:
         ]
 
     def planned(self, fact: f.RoundPlanned) -> str:
-        """A round, and what it changes."""
+        """The lines for a round and its changes."""
         parts = [f"- {self.lease(lease)}" for lease in fact.ended]
         parts += self.granted(fact.granted) + self.rebundled(fact.rebundled)
         parts += [f"! {kind} is held back for {self.bundle(b)}" for kind, b in sorted(fact.reserved.items())]
@@ -87,14 +88,14 @@ class Words:
         )
 
     def closed(self, fact: f.LeaseClosed) -> str:
-        """A lease is over."""
+        """The line for the end of a lease."""
         end = fact.exit
         how = "lapsed" if fact.lapsed else end.outcome.replace("_", " ")
         return f"{self.lease(end.lease)} is over: {how}, {end.saved:.0f} steps saved, ran {end.ran_s:g} s"
 
 
 def places(gpus: Iterable[str]) -> str:
-    """GPUs by node: n1:0,1 n2:0."""
+    """GPUs by node, in the form n1:0,1 n2:0."""
     nodes: dict[str, list[str]] = {}
     for gpu in gpus:
         name, _, index = gpu.rpartition(":")
@@ -106,7 +107,7 @@ def _why(why: str) -> str:
     return f": {why}" if why else ""
 
 
-_SAID: dict[type[f.Fact], Callable[[Words, Any], str]] = {
+_LINES: dict[type[f.Fact], Callable[[Words, Any], str]] = {
     f.Configured: lambda w, x: "",
     f.RatesGiven: lambda w, x: "",
     f.PricesSet: lambda w, x: "",

@@ -1,9 +1,9 @@
-"""A journal as it is written today, kept as text: releases to come have to read it and mean the same by it.
+"""A journal as this release writes it, kept as text, so that later releases read it and mean the same by it.
 
-    python -m tests.journal.golden          # write golden.jsonl again; the difference may add, and never change
+    python -m tests.journal.golden          # write golden.jsonl anew; lines may be added, but never change
 
-A line for each type of facts with every field filled, one for a launch with every field of the protocol, and one for
-each of the golden stories: its records, and the state that they add up to.
+There is a line for each type of facts with every field filled, one for a launch with every field of the protocol, and
+one for each of the golden stories, with its records and the state that they lead to.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ STORIES = Path(__file__).resolve().parents[1] / "golden"
 
 
 def filled(kind: msgspec.inspect.Type, name: str = "") -> Any:
-    """A value of this type that is none of the defaults, as plain data."""
+    """A value of this type, as plain data, in which no field has its default."""
     match kind:
         case msgspec.inspect.StructType():
             values = {field.encode_name: filled(field.type, field.name) for field in kind.fields}
-            # What is not known of a launch stands in the journal among what is.
+            # Unknown fields of a launch stand in the journal beside the known ones.
             if kind.cls is Launch:
                 del values["unknown"]
                 values["key"] = "a launch"
@@ -68,13 +68,13 @@ _TRUE_BY_DEFAULT = ("preemptible", "packable", "reports_steps", "fill_mid_round"
 
 
 def every_fact() -> Iterator[dict[str, Any]]:
-    """Each type of facts with all its fields."""
+    """Yield a fact of each type, with all its fields."""
     for kind in get_args(AnyFact):
         yield filled(type_info(kind))
 
 
 def every_launch() -> Fact:
-    """A job whose launch has every field that the protocol has, but those that exclude each other."""
+    """A job whose launch has every field of the protocol, except those that exclude each other."""
     launch = jobs_pb2.Launch()
     for field in launch.DESCRIPTOR.fields:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -95,22 +95,22 @@ _TEXTS = {"upload": "sha256:" + 64 * "0", "workdir": "inside"}
 
 
 def stories() -> Iterator[dict[str, Any]]:
-    """What happened in each golden story, and what it led to."""
+    """Yield the records of each golden story, and the state that they lead to."""
     for path in sorted(STORIES.glob("*.txt")):
         play = Play()
         for line in commands(path.read_text(encoding="utf-8")):
-            play.tell(line)
+            play.perform(line)
         records = [[now_s, json.loads(encode_facts(facts))] for now_s, facts in play.stage.journal.records]
         yield {"story": path.stem, "records": records, "state": plain(play.stage.state)}
 
 
 def commands(transcript: str) -> list[str]:
-    """What is played in a story."""
+    """The commands of a story."""
     return [line[2:] for line in transcript.splitlines() if line.startswith("> ")]
 
 
 def plain(state: SchedulerState) -> Any:
-    """A state as JSON has it."""
+    """A state as plain JSON data."""
     return json.loads(msgspec.json.encode(msgspec.msgpack.decode(state.snapshot())))
 
 

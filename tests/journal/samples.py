@@ -1,4 +1,4 @@
-"""Facts to fill journals with. They mean something, but only to themselves."""
+"""Records to fill journals with."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from scheduler.core.facts import Fact, JobMoved, JobSubmitted
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.jobs import JobSpec, Move
 
-Told = list[tuple[float, list[Fact]]]
+Records = list[tuple[float, list[Fact]]]
 
 
-def told(count: int, size_bytes: int = 0) -> Told:
-    """That many records of one or two facts: job n was submitted at n/2 s, and every third one started."""
-    records: Told = []
+def numbered(count: int, size_bytes: int = 0) -> Records:
+    """This many records of one or two facts: job n is submitted at n/2 s, and every third job starts."""
+    records: Records = []
     for n in range(1, count + 1):
         facts: list[Fact] = [JobSubmitted(job=str(n), spec=JobSpec(name=f"{n}".ljust(size_bytes, ".")))]
         if n % 3 == 0:
@@ -22,14 +22,14 @@ def told(count: int, size_bytes: int = 0) -> Told:
     return records
 
 
-def write(path: Path, records: Told, *, durable: bool = False) -> SqliteJournal:
-    """A journal of these records, still open."""
+def write(path: Path, records: Records, *, durable: bool = False) -> SqliteJournal:
+    """Write these records to a journal, and return it open."""
     journal = SqliteJournal(path, durable=durable)
     for now_s, facts in records:
         journal.append(now_s, facts)
     return journal
 
 
-def held(journal: SqliteJournal) -> Told:
-    """What a journal's sound records hold."""
+def held(journal: SqliteJournal) -> Records:
+    """The times and facts of a journal's sound records."""
     return [(record.now_s, record.facts) for record in journal.records()]

@@ -1,4 +1,4 @@
-"""Facts as bytes: the same facts back, the same bytes for the same facts, and nothing written that cannot be read."""
+"""Facts as bytes: they are read back as they were, and facts that could not be read back are not written."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.launch import Launch
 from scheduler.model.lease import Bundle, Lease
 from scheduler.model.settings import Settings
+from tests.support.wording import Wording
 
 SHARES = Shares(
     jobs=("1",), worker_types=("v100",), first=[0], second=[-1], worker_type=[0], gpus=[1], share=[1.0]
@@ -65,7 +66,7 @@ LEASE = Lease("1", "1", Bundle(("1",), "v100", 1), 1, 1, ("n:0",), 1, 360.0)
     ids=lambda fact: type(fact).__name__,
 )
 def test_facts_come_back_as_they_were(fact: Fact) -> None:
-    """Text, numbers, nested parts and what is opaque to us: all of it survives, more than once."""
+    """Text, numbers, nested parts and unknown fields survive encoding and decoding, more than once."""
     payload = encode_facts([fact])
     assert encode_facts(decode_facts(payload)) == payload
     assert msgspec.to_builtins(decode_facts(payload), enc_hook=bytes) == msgspec.to_builtins(
@@ -74,16 +75,17 @@ def test_facts_come_back_as_they_were(fact: Fact) -> None:
 
 
 def test_every_fact_can_be_read() -> None:
-    """Each class of facts is in `AnyFact`: one that is forgotten there could be written and not read."""
+    """Each class of facts is in `AnyFact`; one that is missing there could be written but not read."""
     assert set(get_args(AnyFact)) == set(Fact.__subclasses__())
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
-def test_what_json_does_not_have_is_refused(number: float) -> None:
-    """An infinity or a NaN is an error that names its place, not a silent null."""
+def test_numbers_that_json_cannot_hold_are_refused(number: float, wording: Wording) -> None:
+    """An infinity or a NaN is an error with its place, and does not become null."""
     closed = LeaseClosed(exit=Exit("1", "finished", number, 1.0, 1.0, 1.0))
-    with pytest.raises(Unwritable, match=r"LeaseClosed\.exit\[2\] is -?(inf|nan), which JSON cannot hold"):
+    with pytest.raises(Unwritable, match=rf"LeaseClosed\.exit\[2\] is {number}") as refused:
         encode_facts([EpochStarted(epoch=1), closed])
+    wording(refused.value)
     with pytest.raises(Unwritable, match=r"PricesSet\.price_per_gpu_hour\.v100 is"):
         encode_facts([PricesSet(price_per_gpu_hour={"v100": number})])
     with pytest.raises(Unwritable, match=r"JobSubmitted\.spec\.steps is"):
@@ -91,7 +93,7 @@ def test_what_json_does_not_have_is_refused(number: float) -> None:
 
 
 def test_a_null_that_is_meant_is_written() -> None:
-    """Unknown is not infinite: a lease without a step limit, prices of types without one."""
+    """An unknown price, which is None, is written as null and read back."""
     fact = AllocationAdopted(
         number=1, policy="p", shares=msgspec.structs.replace(SHARES, price=[None, 1.0]), value=None
     )
@@ -104,14 +106,14 @@ def test_a_null_that_is_meant_is_written() -> None:
     [JobSpec(launch=Launch(command=("half a pair: \ud800",))), JobSpec(name="half a pair: \ud800")],
     ids=["in launch", "in a name"],
 )
-def test_what_could_not_be_read_back_is_refused(spec: JobSpec) -> None:
-    """A submission cannot smuggle in bytes that would damage the journal."""
+def test_text_that_could_not_be_read_back_is_refused(spec: JobSpec) -> None:
+    """A submission with text that UTF-8 cannot hold is not written into the journal."""
     with pytest.raises(Unwritable):
         encode_facts([JobSubmitted(job="1", spec=spec)])
 
 
 def test_checksums_cover_every_part() -> None:
-    """Another number, time, version or payload has another checksum, and a snapshot's is none of a record's."""
+    """Another number, time, version or payload has another checksum, and so has a snapshot."""
     sums = {
         record_crc(1, 0.0, 1, b"[]"),
         record_crc(2, 0.0, 1, b"[]"),
@@ -123,11 +125,12 @@ def test_checksums_cover_every_part() -> None:
         snapshot_crc(1, 2, b"[]"),
     }
     assert len(sums) == 8
-    assert record_crc(1, 0.0, 1, b"[]") == 952676179  # for ever: journals outlive releases
+    # Journals outlive releases, so checksums never change.
+    assert record_crc(1, 0.0, 1, b"[]") == 952676179
 
 
-def test_facts_of_before_mean_what_they_meant() -> None:
-    """Fields that came later are not there: a recall was told, a node's disk is its own, nothing binds its jobs."""
+def test_facts_of_older_releases_mean_what_they_meant() -> None:
+    """Fields added later have the defaults that keep the meaning: the recall was sent, the disk is the node's own."""
     written = b'[{"type":"LeaseRecalled","lease":"1","why":"hold"},'
     written += b'{"type":"NodeJoined","spec":{"name":"n1","worker_type":"v100","gpus":8}}]'
     recalled, joined = decode_facts(written)

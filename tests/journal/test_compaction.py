@@ -1,4 +1,4 @@
-"""A journal that is kept short while it grows: snapshots when they are due, and a start that reads little."""
+"""The keeper of a growing journal: snapshots when they are due, compaction, and starts that read little."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ from tests.support.desk import SETTINGS, job, node
 from tests.support.journals import MemoryJournal
 
 
-class Watched:
-    """What a keeper does to a journal, written down."""
+class RecordingJournal:
+    """A journal that records what its keeper does to it."""
 
     def __init__(self) -> None:
         self.last_seq = 0
         self.done: list[tuple[str, int]] = []
 
     def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Note it."""
+        """Record a snapshot."""
         self.done.append(("snapshot", seq))
 
     def compact(self) -> int:
-        """Note it."""
+        """Record a compaction."""
         self.done.append(("compact", self.last_seq))
         return 0
 
     def grow(self, keeper: Keeper, batches: int, facts: int) -> None:
-        """So many records come."""
+        """Append this many records of this many facts."""
         for _ in range(batches):
             self.last_seq += 1
             asyncio.run(keeper.batch_done(facts))
 
 
-def test_a_snapshot_comes_after_so_many_facts_and_not_after_so_many_records() -> None:
-    """Records may hold one fact or a thousand."""
-    journal = Watched()
+def test_a_snapshot_is_due_after_a_number_of_facts() -> None:
+    """Facts count, not records, because a record may hold one fact or a thousand."""
+    journal = RecordingJournal()
     keeper = Keeper(journal, lambda: b"state", snapshot_facts=100, compact=False)
     journal.grow(keeper, 9, 11)
     assert journal.done == []
@@ -58,30 +58,30 @@ def test_a_snapshot_comes_after_so_many_facts_and_not_after_so_many_records() ->
 
 
 def test_the_state_becomes_bytes_beside_the_event_loop() -> None:
-    """P14: calls that change nothing are answered while a large state is encoded."""
+    """P14: a large state is encoded in another thread, so that reading calls are answered meanwhile."""
     threads: list[threading.Thread] = []
 
     def snapshot() -> bytes:
         threads.append(threading.current_thread())
         return b"state"
 
-    journal = Watched()
+    journal = RecordingJournal()
     journal.grow(Keeper(journal, snapshot, snapshot_facts=1, compact=False), 1, 1)
     assert threads
     assert threading.current_thread() not in threads
 
 
 def test_facts_that_recovery_had_to_read_count() -> None:
-    """A daemon that is started again and again, before it is due each time, writes one all the same."""
-    journal = Watched()
+    """A daemon that is restarted before each snapshot is due writes one all the same."""
+    journal = RecordingJournal()
     keeper = Keeper(journal, lambda: b"state", facts=99, snapshot_facts=100, compact=False)
     journal.grow(keeper, 1, 1)
     assert journal.done == [("snapshot", 1)]
 
 
-def test_a_large_state_is_not_written_more_often_than_facts_fill_as_much() -> None:
-    """Otherwise a scheduler with very many jobs would do little else."""
-    journal = Watched()
+def test_a_large_state_is_written_less_often() -> None:
+    """The next snapshot waits until facts take as much space, or many jobs would mean constant snapshots."""
+    journal = RecordingJournal()
     keeper = Keeper(journal, lambda: bytes(1000 * FACT_BYTES), snapshot_facts=100, compact=False)
     journal.grow(keeper, 1, 100)
     journal.grow(keeper, 9, 100)
@@ -91,16 +91,16 @@ def test_a_large_state_is_not_written_more_often_than_facts_fill_as_much() -> No
 
 
 def test_it_compacts_at_the_start_and_after_each_snapshot() -> None:
-    """What two snapshots cover goes at once, unless somebody wants to keep it."""
-    journal = Watched()
+    """By default records that two snapshots cover are removed at once."""
+    journal = RecordingJournal()
     keeper = Keeper(journal, lambda: b"state", snapshot_facts=10)
     journal.grow(keeper, 1, 10)
     assert journal.done == [("compact", 0), ("snapshot", 1), ("compact", 1)]
 
 
 def test_a_planned_stop_keeps_what_is_new_once() -> None:
-    """Nothing new, nothing written; an empty journal has no state to keep."""
-    journal = Watched()
+    """Without new records no snapshot is written, and an empty journal has no state to keep."""
+    journal = RecordingJournal()
     keeper = Keeper(journal, lambda: b"state", compact=False)
     asyncio.run(keeper.keep())
     journal.grow(keeper, 1, 1)
@@ -110,32 +110,32 @@ def test_a_planned_stop_keeps_what_is_new_once() -> None:
 
 
 class Batches:
-    """A world that says so many things, one by one, and listens to nothing."""
+    """A world that sends a number of batches, and ignores all effects."""
 
     def __init__(self, batches: int) -> None:
         self.left = batches
         self.performed = 0
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
-        """The next thing."""
+        """Return the next batch."""
         self.left -= 1
         if self.left < 0:
             return None
         return float(self.left == 0), (SubmitJobs(call="c", specs=(job(), job())),)
 
     def perform(self, effect: Effect) -> None:
-        """Count it."""
+        """Count the effect."""
         self.performed += 1
 
 
 def opened(core: Core, journal: SqliteJournal | MemoryJournal) -> None:
-    """The first record: settings and a node."""
+    """Write the first record: settings and a node."""
     outcome = core.handle_all(0.0, (Configure(settings=SETTINGS), NodeHello(spec=node())))
     journal.append(outcome.now_s, outcome.facts)
 
 
-def test_a_start_reads_little_however_much_was_written(tmp_path: Path) -> None:
-    """The loop keeps its journal; the next process has the same state from the last facts alone."""
+def test_a_start_reads_few_facts_however_many_were_written(tmp_path: Path) -> None:
+    """The loop keeps its journal short; the next process gets the same state from a few facts."""
     path = tmp_path / "journal.db"
     core = Core()
     with SqliteJournal(path, durable=False) as journal:
@@ -153,52 +153,52 @@ def test_a_start_reads_little_however_much_was_written(tmp_path: Path) -> None:
 
 
 def test_effects_are_out_before_the_journal_is_kept() -> None:
-    """A snapshot takes a while; whoever waits for an answer does not wait for it."""
+    """Effects, and so answers to users, do not wait for a snapshot."""
     core, world, journal = Core(), Batches(1), MemoryJournal()
     opened(core, journal)
-    seen: list[int] = []
+    performed: list[int] = []
 
-    class Late:
+    class LateKeeper:
         async def batch_done(self, facts: int) -> None:
             assert facts == 2
-            seen.append(world.performed)
+            performed.append(world.performed)
 
-    asyncio.run(drive(core, world, journal, Late()))
-    assert seen == [world.performed]
+    asyncio.run(drive(core, world, journal, LateKeeper()))
+    assert performed == [world.performed]
     assert world.performed > 0
 
 
 def test_others_have_their_turn_while_a_snapshot_is_written() -> None:
-    """A disk takes a while; agents and people who only look do not wait for it."""
-    heard = threading.Event()
+    """The event loop serves agents and readers while a snapshot is written to disk."""
+    served = threading.Event()
 
-    class Slow(Watched):
+    class SlowJournal(RecordingJournal):
         def write_snapshot(self, seq: int, payload: bytes) -> None:
-            assert heard.wait(20.0), "nobody else had a turn"
+            assert served.wait(20.0), "the event loop was blocked"
             super().write_snapshot(seq, payload)
 
     async def story() -> None:
         keeping = asyncio.ensure_future(Keeper(journal, lambda: b"state", snapshot_facts=1).batch_done(1))
         await asyncio.sleep(0)
-        heard.set()
+        served.set()
         await keeping
 
-    journal = Slow()
+    journal = SlowJournal()
     journal.last_seq = 1
     asyncio.run(story())
     assert journal.done == [("compact", 1), ("snapshot", 1), ("compact", 1)]
 
 
 def test_a_snapshot_that_cannot_be_written_ends_the_loop() -> None:
-    """As with any other write: what is in memory may be ahead of what is on disk."""
+    """A failed snapshot ends the loop like any failed write, since memory may be ahead of the disk."""
     core, journal = Core(), MemoryJournal()
     opened(core, journal)
 
-    class Full(Watched):
+    class FullJournal(RecordingJournal):
         def write_snapshot(self, seq: int, payload: bytes) -> None:
             raise AppendFailed("the disk is full")
 
-    full = Full()
+    full = FullJournal()
     full.last_seq = 1
     keeper = Keeper(full, core.state.snapshot, snapshot_facts=1)
     with pytest.raises(AppendFailed, match="full"):

@@ -1,4 +1,4 @@
-"""What was acknowledged is there after the writer was killed, wherever that was (P1, at the store)."""
+"""Acknowledged records survive a kill of the writer at any moment (P1, at the store)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.journals import latest_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# appends for ever, and says so after each append; a snapshot and a compaction now and then
+# Appends endlessly, and prints each number after its append; writes snapshots and compacts now and then.
 WRITER = """
 import sys
 from scheduler.core.facts import EpochStarted
@@ -34,7 +34,7 @@ with SqliteJournal(sys.argv[1]) as journal:
 
 
 def killed_after(path: Path, acknowledged: int) -> int:
-    """Run the writer until it has acknowledged that many more records, kill it; the last one it acknowledged."""
+    """Run the writer until it has acknowledged this many records, kill it, and return the last one's number."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -43,26 +43,27 @@ def killed_after(path: Path, acknowledged: int) -> int:
     for _ in range(acknowledged):
         last = int(process.stdout.readline())
     process.send_signal(signal.SIGKILL)
-    rest = process.stdout.read().split("\n")  # what it said before it noticed
+    # The writer may have acknowledged more before the signal arrived.
+    rest = process.stdout.read().split("\n")
     process.stdout.close()
     process.wait()
     whole = [int(line) for line in rest[:-1]]
     return whole[-1] if whole else last
 
 
-def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
-    """Killed at odd moments, again and again: no acknowledged record is missing, and none is there in part."""
+def test_acknowledged_records_survive_kill_9(tmp_path: Path) -> None:
+    """After repeated kills at random moments no acknowledged record is missing, and none is incomplete."""
     path, chance = tmp_path / "journal.db", random.Random(7)
     for _ in range(5):
         acknowledged = killed_after(path, chance.randint(1, 250))
         with SqliteJournal(path, read_only=True, strict=True) as journal:
             compacted = int(journal.meta.get("compacted", "0"))
-            found = list(journal.scan(after=compacted))
+            parts = list(journal.scan(after=compacted))
             assert acknowledged <= journal.last_seq <= acknowledged + 1
-            assert [record.seq for record in found if isinstance(record, Record)] == list(
+            assert [record.seq for record in parts if isinstance(record, Record)] == list(
                 range(compacted + 1, journal.last_seq + 1)
             )
-            for record in found:
+            for record in parts:
                 assert isinstance(record, Record)
                 assert [fact.epoch for fact in record.facts] == [record.seq, -record.seq]  # type: ignore[attr-defined]
             snapshot = latest_snapshot(journal)
@@ -72,7 +73,7 @@ def test_what_was_acknowledged_survives_kill_9(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left_after", ["-wal.kept", "-wal.copy"])
 def test_a_kill_while_opening_loses_nothing(tmp_path: Path, left_after: str) -> None:
-    """The copy of the log that opening makes may be complete or not when the process dies."""
+    """The process may die with the copy of the log, which opening makes, complete or not."""
     path = tmp_path / "journal.db"
     acknowledged = killed_after(path, 30)
     log = tmp_path / "journal.db-wal"
@@ -86,7 +87,7 @@ def test_a_kill_while_opening_loses_nothing(tmp_path: Path, left_after: str) -> 
 
 
 def test_a_simulation_that_was_killed_has_whole_records(tmp_path: Path) -> None:
-    """Not durable means that the end may be missing, never that a record is there in part."""
+    """Without durability the last records may be missing, but no record is incomplete."""
     path = tmp_path / "journal.db"
     writer = WRITER.replace("SqliteJournal(sys.argv[1])", "SqliteJournal(sys.argv[1], durable=False)")
     process = subprocess.Popen(
@@ -98,6 +99,6 @@ def test_a_simulation_that_was_killed_has_whole_records(tmp_path: Path) -> None:
     process.kill()
     process.communicate()
     with SqliteJournal(path, durable=False) as journal:
-        found = list(journal.scan(after=int(journal.meta.get("compacted", "0"))))
-        assert all(isinstance(record, Record) and len(record.facts) == 2 for record in found)
+        parts = list(journal.scan(after=int(journal.meta.get("compacted", "0"))))
+        assert all(isinstance(record, Record) and len(record.facts) == 2 for record in parts)
         assert journal.mended == ""

@@ -1,4 +1,4 @@
-"""Journals outlive releases: what was written by an older one is read, means the same, and no field of it has gone."""
+"""Journals outlive releases: those of older releases are read, mean the same, and lose no field."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STORIES = {line["story"]: line for line in LINES if "story" in line}
 
 
 def lost(old: Any, new: Any, at: str = "") -> list[str]:
-    """What stood in the old one and is gone or different in the new; what came since is no matter."""
+    """List what the new value lacks of the old one, or has changed; additions do not count."""
     if isinstance(old, dict) and isinstance(new, dict):
         gone = [f"{at}.{key}" for key in old if key not in new]
         return gone + [line for key in old if key in new for line in lost(old[key], new[key], f"{at}.{key}")]
@@ -37,13 +37,13 @@ def lost(old: Any, new: Any, at: str = "") -> list[str]:
 
 @pytest.mark.parametrize("name", FACTS)
 def test_a_fact_of_an_older_release_keeps_every_field(name: str) -> None:
-    """It is read, and written again with all that it held."""
+    """A fact that is read is written again with all its fields."""
     (fact,) = decode_facts(json.dumps([FACTS[name]]).encode())
     assert lost(FACTS[name], json.loads(encode_facts([fact]))[0]) == []
 
 
 def test_every_fact_and_every_field_is_in_the_golden_journal() -> None:
-    """A new one is added by `python -m tests.journal.golden`, and the difference shows nothing but it."""
+    """A new fact or field is added by `python -m tests.journal.golden`; the diff must show only additions."""
     for fact in [*every_fact()]:
         assert lost(fact, FACTS.get(fact["type"])) == []
     launched = json.loads(encode_facts([every_launch()]))[0]
@@ -51,14 +51,14 @@ def test_every_fact_and_every_field_is_in_the_golden_journal() -> None:
 
 
 def test_a_launch_of_an_older_release_reaches_an_agent_whole() -> None:
-    """All fields come out on the wire as they went in."""
+    """All fields of the launch survive the way over the wire."""
     launch = msgspec.convert(FACTS["launch"]["spec"]["launch"], Launch)
     assert msgspec.convert(given(launch_to_wire(launch)), Launch) == launch
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_a_journal_of_an_older_release_adds_up_to_the_same_state(name: str, tmp_path: Path) -> None:
-    """Every record applies, the invariants hold, and all that was known then is known now."""
+    """Every record applies, the invariants hold, and the state has everything that it had."""
     story = STORIES[name]
     with SqliteJournal(tmp_path / "journal.db", durable=False) as journal:
         for now_s, facts in story["records"]:

@@ -1,4 +1,4 @@
-"""The history checker: silent about what happened, loud about each promise that a forged history breaks."""
+"""The history checker: it accepts true histories, and names each promise that a forged one breaks."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def lease(name: str, job: str, gpus: str = "n1:0", attempt: int = 1, epoch: int 
 
 
 def granted(*leases: Lease) -> Fact:
-    """They are given out."""
+    """The fact that these leases were granted."""
     return GpusFilled(granted=leases)
 
 
 def closed(name: str) -> Fact:
-    """Its processes are gone."""
+    """The fact that this lease was closed."""
     return LeaseClosed(exit=Exit(name, "yielded", 5.0, 5.0, 1.0, 1.0))
 
 
 def moved(job: str, move: Move) -> Fact:
-    """A row of the table."""
+    """The fact that this job made this move."""
     return JobMoved(job=job, move=move)
 
 
@@ -50,10 +50,12 @@ BEGINNING: tuple[Fact, ...] = (
 GOOD: tuple[Fact, ...] = (
     granted(lease("1", "101"), lease("2", "102", "n1:1")),
     LeasesStarted(leases=("1", "2")),
-    granted(lease("3", "103")),  # waits for the exit of 1
+    # Lease 3 waits for the exit of lease 1.
+    granted(lease("3", "103")),
     closed("1"),
     LeasesStarted(leases=("3",)),
-    granted(lease("4", "101", "n1:0", attempt=2)),  # packed with c
+    # Job 101 is packed with job 103.
+    granted(lease("4", "101", "n1:0", attempt=2)),
     LeasesStarted(leases=("4",)),
     moved("103", Move.COMPLETE),
     closed("3"),
@@ -62,15 +64,15 @@ GOOD: tuple[Fact, ...] = (
 
 
 def broken(*facts: Fact) -> list[str]:
-    """Promises that these break, after a beginning that is as it should be."""
+    """The promises that these facts break, after a sound beginning."""
     return [
         breach.promise
         for breach in broken_by(History(), [(float(n), f) for n, f in enumerate((*BEGINNING, *facts))])
     ]
 
 
-def test_a_history_as_it_should_be_breaks_nothing():
-    """Successors wait, pairs share, jobs end."""
+def test_a_true_history_breaks_no_promise():
+    """Successors that wait, pairs that share a GPU, and jobs that end break no promise."""
     assert broken(*GOOD) == []
 
 
@@ -107,21 +109,22 @@ def test_a_history_as_it_should_be_breaks_nothing():
         ("unknown", (JobSubmitted(job="101", spec=JobSpec()),)),
     ],
 )
-def test_each_promise_is_missed(promise: str, facts: tuple[Fact, ...]):
-    """One forged fact, and the promise that it breaks is named."""
+def test_each_broken_promise_is_named(promise: str, facts: tuple[Fact, ...]):
+    """For one forged fact, the promise that it breaks is named."""
     assert promise in broken(*facts)
 
 
-def test_a_broken_promise_comes_with_the_story_of_the_job():
-    """What had happened to the job until then, in order."""
+def test_a_broken_promise_comes_with_the_story_of_the_job(wording):
+    """The breach has the promise, and the facts about the job until then, in order."""
     facts = (*BEGINNING, moved("101", Move.CANCEL), moved("101", Move.COMPLETE))
     (breach,) = broken_by(History(), [(float(n), fact) for n, fact in enumerate(facts)])
-    assert str(breach) == "two_ends: job 101 had ended and is moved by 'complete'"
+    assert breach.promise == "two_ends"
+    wording(breach)
     assert breach.story == ("1.000 submitted", "4.000 cancel", "5.000 complete")
 
 
 def test_a_history_that_begins_at_a_snapshot_believes_it():
-    """What was there before is known, and still cannot be broken."""
+    """Facts before the snapshot are known from it, and promises about them can still be broken."""
     from scheduler.core.apply import apply
 
     state = SchedulerState()

@@ -1,4 +1,4 @@
-"""Recovery of the real scheduler: from the journal of a simulated week with gangs, packing and failing nodes."""
+"""Recovery of the real scheduler from the journal of a simulated week with gangs, packing and failing nodes."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from scheduler.sim import simulate as simulation
 from scheduler.sim.run import Run
 from scheduler.sim.runs import prepare
 from tests.support.journals import MemoryJournal
+from tests.support.wording import Wording
 
 RUN = Run(
     policy="las+packing",
@@ -47,137 +48,138 @@ class Lossy(MemoryJournal):
         self._lost = lost
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
-        """Damage in the place of what is lost."""
+        """Yield damage in the place of lost records."""
         for record in self._records[after:]:
             yield Damage(record.seq, record.seq, "lost") if record.seq in self._lost else record
 
 
 @dataclass(frozen=True)
-class Lived:
-    """A run that took place: its records, and the state it ended with."""
+class FinishedRun:
+    """A finished run: its records, and its last state."""
 
     records: list[Record]
     state: SchedulerState
 
     def ids(self, *states: JobState) -> set[str]:
-        """Jobs that ended in one of these."""
+        """The jobs that ended in one of these states."""
         return {job.id for job in self.state.jobs.values() if job.state in states}
 
 
 @pytest.fixture(scope="module")
-def lived() -> Lived:
-    """The simulated week."""
+def finished_run() -> FinishedRun:
+    """Simulate the week."""
     cores: list[Core] = []
 
-    class Seen(Core):
+    class RecordedCore(Core):
         def __init__(self, state: SchedulerState | None = None) -> None:
             super().__init__(state)
             cores.append(self)
 
     journal = MemoryJournal()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(simulation, "Core", Seen)
+        patch.setattr(simulation, "Core", RecordedCore)
         simulation.simulate(msgspec.structs.replace(prepare(RUN).options, journal=journal))
-    return Lived(list(journal.records()), cores[0].state)
+    return FinishedRun(list(journal.records()), cores[0].state)
 
 
-def told(state: SchedulerState) -> bytes:
-    """All of a state; a whole number in the place of a real one, which is the same to us, as reading it makes it."""
+def snapshot_of(state: SchedulerState) -> bytes:
+    """The snapshot of a state, with whole numbers in the form that reading gives them."""
     return SchedulerState.restore(state.snapshot()).snapshot()
 
 
-def test_recovery_equals_the_state_that_lived(lived: Lived, tmp_path: Path) -> None:
-    """What the journal adds up to is what the scheduler had in memory, byte for byte."""
+def test_recovery_equals_the_last_state(finished_run: FinishedRun, tmp_path: Path) -> None:
+    """The recovered state is the scheduler's state in memory, byte for byte."""
     path = tmp_path / "journal.db"
     with SqliteJournal(path, durable=False) as journal:
-        for record in lived.records:
+        for record in finished_run.records:
             journal.append(record.now_s, record.facts)
     with SqliteJournal(path, durable=False) as journal:
         recovered = recover_scheduler(journal)
-    assert told(recovered.state) == told(lived.state)
+    assert snapshot_of(recovered.state) == snapshot_of(finished_run.state)
     assert recovered.report() == []
-    assert recovered.facts_applied == sum(len(record.facts) for record in lived.records) > 1000
+    assert recovered.facts_applied == sum(len(record.facts) for record in finished_run.records) > 1000
 
 
-def test_cut_after_any_record_the_state_is_sound(lived: Lived) -> None:
-    """Wherever the scheduler was killed, every invariant holds in what it starts from."""
+def test_cut_after_any_record_the_state_is_sound(finished_run: FinishedRun) -> None:
+    """Wherever the scheduler is killed, every invariant holds in the state that it starts from."""
     state = SchedulerState()
-    for record in lived.records:
+    for record in finished_run.records:
         for fact in record.facts:
             apply(state, record.now_s, fact)
         check(state)
 
 
-def test_a_snapshot_anywhere_leads_to_the_same_state(lived: Lived) -> None:
-    """A snapshot and what came after it are worth as much as everything from the start."""
-    for seq in random.Random(5).sample(range(1, len(lived.records)), 12):
-        journal = Lossy(lived.records, set())
+def test_a_snapshot_anywhere_leads_to_the_same_state(finished_run: FinishedRun) -> None:
+    """A snapshot and the records after it lead to the same state as all records."""
+    for seq in random.Random(5).sample(range(1, len(finished_run.records)), 12):
+        journal = Lossy(finished_run.records, set())
         state = SchedulerState()
-        for record in lived.records[:seq]:
+        for record in finished_run.records[:seq]:
             for fact in record.facts:
                 apply(state, record.now_s, fact)
         journal.write_snapshot(seq, state.snapshot())
         recovered = recover_scheduler(journal)
         assert recovered.from_snapshot == seq
-        assert told(recovered.state) == told(lived.state)
+        assert snapshot_of(recovered.state) == snapshot_of(finished_run.state)
 
 
-def test_a_lost_record_takes_nothing_along(lived: Lived) -> None:
-    """Whichever record is lost, the state is sound, every other submission is there, and every other completion."""
+def test_a_lost_record_costs_only_its_own_facts(finished_run: FinishedRun) -> None:
+    """Whichever record is lost, the state is sound, and every other submission and completion is there."""
     leases = {
         lease.id: lease.job
-        for record in lived.records
+        for record in finished_run.records
         for fact in record.facts
         if isinstance(fact, RoundPlanned | GpusFilled)
         for lease in fact.granted
     }
-    for seq in random.Random(7).sample(range(2, len(lived.records)), 25):
-        recovered = recover_scheduler(Lossy(lived.records, {seq}))
+    for seq in random.Random(7).sample(range(2, len(finished_run.records)), 25):
+        recovered = recover_scheduler(Lossy(finished_run.records, {seq}))
         check(recovered.state)
         jobs = recovered.state.jobs
-        facts = lived.records[seq - 1].facts
+        facts = finished_run.records[seq - 1].facts
         submitted = {fact.job for fact in facts if isinstance(fact, JobSubmitted)}
-        assert set(jobs) == set(lived.state.jobs) - submitted
+        assert set(jobs) == set(finished_run.state.jobs) - submitted
         granted = {
             lease.job for f in facts if isinstance(f, RoundPlanned | GpusFilled) for lease in f.granted
         }
         ended = {leases[fact.exit.lease] for fact in facts if isinstance(fact, LeaseClosed)}
-        completed = lived.ids(JobState.COMPLETED) - submitted
+        completed = finished_run.ids(JobState.COMPLETED) - submitted
         again = {job for job in completed if jobs[job].state != JobState.COMPLETED}
         assert again <= granted | ended, f"without record {seq}"
         assert (recovered.lost_records, recovered.damage[0].first) == (1, seq)
 
 
-def test_many_lost_records_leave_a_sound_state(lived: Lived) -> None:
-    """A lost block of records, and a tenth of all at random: what is left is sound and holds every other submission."""
+def test_many_lost_records_leave_a_sound_state(finished_run: FinishedRun) -> None:
+    """After the loss of a block, or of a tenth at random, the state is sound and has every other submission."""
     chance = random.Random(9)
-    size = len(lived.records)
+    size = len(finished_run.records)
     for lost in (set(range(size // 3, size // 3 + 40)), set(chance.sample(range(2, size), size // 10))):
-        recovered = recover_scheduler(Lossy(lived.records, lost))
+        recovered = recover_scheduler(Lossy(finished_run.records, lost))
         check(recovered.state)
         submitted = {
-            f.job for seq in lost for f in lived.records[seq - 1].facts if isinstance(f, JobSubmitted)
+            f.job for seq in lost for f in finished_run.records[seq - 1].facts if isinstance(f, JobSubmitted)
         }
-        assert set(recovered.state.jobs) == set(lived.state.jobs) - submitted
+        assert set(recovered.state.jobs) == set(finished_run.state.jobs) - submitted
         assert recovered.lost_records == len(lost)
 
 
-def test_fitting_changes_nothing_where_nothing_is_lost(lived: Lived) -> None:
-    """After damage that cost nothing, every fact still counts as it is."""
+def test_facts_fit_if_nothing_is_lost(finished_run: FinishedRun) -> None:
+    """After damage that cost no fact, no fact is skipped."""
     nothing: list[Fact] = [EpochStarted(epoch=1)]
-    records = [Record(1, 0.0, nothing), *(record._replace(seq=record.seq + 1) for record in lived.records)]
+    records = [
+        Record(1, 0.0, nothing),
+        *(record._replace(seq=record.seq + 1) for record in finished_run.records),
+    ]
     recovered = recover(Lossy(records, {1}), replace(RULES, lost=None))
     assert recovered.skipped == ()
-    assert told(recovered.state) == told(lived.state)
+    assert snapshot_of(recovered.state) == snapshot_of(finished_run.state)
 
 
-def test_who_waits_for_a_lost_job_is_held() -> None:
-    """Nobody knows whether the lost job succeeded, so a person decides."""
+def test_a_job_that_waits_for_a_lost_job_is_held(wording: Wording) -> None:
+    """It is unknown whether the lost job succeeded, so a person has to decide."""
     first = JobSubmitted(job="1", spec=JobSpec())
     second = JobSubmitted(job="2", spec=JobSpec(), blocked_by=("1",))
     recovered = recover_scheduler(Lossy([Record(1, 0.0, [first]), Record(2, 1.0, [second])], {1}))
     job = recovered.state.jobs["2"]
-    assert (job.state, job.why) == (
-        JobState.HELD,
-        "the records of job 1, which it depends on, are lost",
-    )
+    assert job.state == JobState.HELD
+    wording(job.why)

@@ -1,8 +1,9 @@
-"""The journal in a file: what was appended is what is read, and every error says what to do."""
+"""The journal in a file: appended records are read back, and every error says what to do."""
 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 from pathlib import Path
 
@@ -23,30 +24,31 @@ from scheduler.journal.errors import (
 )
 from scheduler.journal.record import Journal, Record
 from scheduler.journal.store import SqliteJournal
-from tests.journal.samples import held, told, write
+from tests.journal.samples import held, numbered, write
 from tests.support.journals import MemoryJournal, latest_snapshot
+from tests.support.wording import Wording
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where the journal is."""
+    """The path of the journal."""
     return tmp_path / "journal.db"
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_what_was_appended_is_read(path: Path, durable: bool) -> None:
+def test_appended_records_are_read(path: Path, durable: bool) -> None:
     """Records come back as they were, in order, within the same run and in the next."""
-    with write(path, told(20), durable=durable) as journal:
-        assert held(journal) == told(20)
+    with write(path, numbered(20), durable=durable) as journal:
+        assert held(journal) == numbered(20)
     with SqliteJournal(path) as journal:
-        assert held(journal) == told(20)
-        assert list(journal.read()) == [(now_s, fact) for now_s, facts in told(20) for fact in facts]
+        assert held(journal) == numbered(20)
+        assert list(journal.read()) == [(now_s, fact) for now_s, facts in numbered(20) for fact in facts]
         assert [record.seq for record in journal.records(after=15)] == [16, 17, 18, 19, 20]
         assert journal.last_seq == 20
 
 
-def test_every_journal_is_a_journal(path: Path) -> None:
-    """Each kind can be driven and recovered from."""
+def test_every_journal_can_be_driven(path: Path) -> None:
+    """Each kind of journal can be appended to by the loop, and recovered from."""
     with SqliteJournal(path) as file:
         journals: list[Journal] = [file, MemoryJournal()]
         looped: list[WhatTheLoopNeeds] = [file, MemoryJournal()]
@@ -64,16 +66,16 @@ def test_an_empty_journal_reads_as_nothing(path: Path) -> None:
         assert (list(journal.scan()), latest_snapshot(journal), journal.last_seq) == ([], None, 0)
 
 
-def test_nothing_happened_is_no_record(path: Path) -> None:
-    """An outcome without facts leaves no trace."""
+def test_no_facts_make_no_record(path: Path) -> None:
+    """An outcome without facts is not written."""
     with SqliteJournal(path) as journal:
         journal.append(1.0, [])
         assert journal.last_seq == 0
 
 
 def test_huge_records_come_back_whole(path: Path) -> None:
-    """A record of many megabytes, over thousands of pages, is one record like any other."""
-    records = [*told(2), *told(1, size_bytes=20_000_000), *told(1)]
+    """A record of many megabytes, over thousands of pages, is read like any other."""
+    records = [*numbered(2), *numbered(1, size_bytes=20_000_000), *numbered(1)]
     with write(path, records, durable=True):
         pass
     with SqliteJournal(path) as journal:
@@ -81,7 +83,7 @@ def test_huge_records_come_back_whole(path: Path) -> None:
 
 
 def test_many_facts_are_one_record(path: Path) -> None:
-    """A record of 100,000 facts is there as a whole."""
+    """A record of 100,000 facts is read as one."""
     facts: list[Fact] = [EpochStarted(epoch=n) for n in range(100_000)]
     with SqliteJournal(path) as journal:
         journal.append(1.0, facts)
@@ -90,14 +92,14 @@ def test_many_facts_are_one_record(path: Path) -> None:
 
 def test_numbering_goes_on(path: Path) -> None:
     """The next run's records follow the last one's."""
-    with write(path, told(3)):
+    with write(path, numbered(3)):
         pass
-    with write(path, told(2)) as journal:
+    with write(path, numbered(2)) as journal:
         assert [record.seq for record in journal.scan() if isinstance(record, Record)] == [1, 2, 3, 4, 5]
 
 
-def test_the_file_says_what_it_is_and_syncs(path: Path) -> None:
-    """The pragmas of docs/journal-format.md hold, whatever the build of SQLite would choose."""
+def test_the_file_has_the_documented_pragmas(path: Path) -> None:
+    """The pragmas of docs/journal-format.md hold, whatever the defaults of the SQLite build."""
     with SqliteJournal(path) as journal:
         pragmas = {
             name: journal._db.execute(f"PRAGMA {name}").fetchone()[0]
@@ -120,9 +122,9 @@ def test_the_file_says_what_it_is_and_syncs(path: Path) -> None:
     }
 
 
-def test_people_can_read_it(path: Path) -> None:
-    """A payload is JSON that says the type of each fact."""
-    with write(path, told(3)):
+def test_payloads_are_readable_json(path: Path) -> None:
+    """A payload is JSON that has the type of each fact."""
+    with write(path, numbered(3)):
         pass
     db = sqlite3.connect(path)
     (text,) = db.execute("SELECT CAST(payload AS TEXT) FROM records WHERE seq = 3").fetchone()
@@ -131,7 +133,7 @@ def test_people_can_read_it(path: Path) -> None:
 
 
 def test_meta_is_kept(path: Path) -> None:
-    """What is said about a journal is there in the next run."""
+    """Metadata of a journal can be read in the next run."""
     with SqliteJournal(path) as journal:
         journal.set_meta("made_by", '{"seed": 7}')
     with SqliteJournal(path) as journal:
@@ -142,17 +144,17 @@ def test_meta_is_kept(path: Path) -> None:
 
 
 def test_equal_facts_have_equal_digests(tmp_path: Path) -> None:
-    """Two journals of the same records agree, however they were written; one record more or changed, and they don't."""
+    """Journals of the same records have equal digests, however written; another record changes the digest."""
     digests = []
     for durable in (True, False):
-        with write(tmp_path / f"{durable}.db", told(30), durable=durable) as journal:
+        with write(tmp_path / f"{durable}.db", numbered(30), durable=durable) as journal:
             digests.append(journal.digest())
     memory = MemoryJournal()
-    for now_s, facts in told(30):
+    for now_s, facts in numbered(30):
         memory.append(now_s, facts)
-    with write(tmp_path / "other.db", [*told(29), (15.5, told(30)[29][1])]) as other:
+    with write(tmp_path / "other.db", [*numbered(29), (15.5, numbered(30)[29][1])]) as other:
         assert other.digest() != memory.digest()
-    with write(tmp_path / "shorter.db", told(29)) as shorter:
+    with write(tmp_path / "shorter.db", numbered(29)) as shorter:
         assert shorter.digest() != memory.digest()
     assert digests == [memory.digest()] * 2
 
@@ -160,8 +162,8 @@ def test_equal_facts_have_equal_digests(tmp_path: Path) -> None:
 def test_exports_are_equal_and_readable(tmp_path: Path) -> None:
     """The export is JSON lines, the same bytes for the same records."""
     memory = MemoryJournal()
-    with write(tmp_path / "journal.db", told(3)) as journal:
-        for now_s, facts in told(3):
+    with write(tmp_path / "journal.db", numbered(3)) as journal:
+        for now_s, facts in numbered(3):
             memory.append(now_s, facts)
         assert (journal.export(tmp_path / "a"), memory.export(tmp_path / "b")) == (3, 3)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
@@ -177,8 +179,8 @@ def test_exports_are_equal_and_readable(tmp_path: Path) -> None:
 
 
 def test_the_latest_snapshot_is_found(path: Path) -> None:
-    """Snapshots come newest first."""
-    with write(path, told(9)) as journal:
+    """Snapshots are listed with the newest first."""
+    with write(path, numbered(9)) as journal:
         for seq in (3, 9, 6):
             journal.write_snapshot(seq, b"state %d" % seq)
         snapshot = latest_snapshot(journal)
@@ -190,9 +192,9 @@ def test_the_latest_snapshot_is_found(path: Path) -> None:
         ]
 
 
-def test_compaction_keeps_what_the_last_two_snapshots_need(path: Path) -> None:
-    """Records go once two snapshots cover them, so that one damaged snapshot loses nothing."""
-    with write(path, told(9)) as journal:
+def test_compaction_keeps_the_records_of_two_snapshots(path: Path, wording: Wording) -> None:
+    """Records are removed once two snapshots cover them, so that one damaged snapshot loses nothing."""
+    with write(path, numbered(9)) as journal:
         assert journal.compact() == 0
         journal.write_snapshot(3, b"three")
         assert journal.compact() == 0
@@ -206,13 +208,14 @@ def test_compaction_keeps_what_the_last_two_snapshots_need(path: Path) -> None:
         assert journal.last_seq == 9
         part = next(journal.scan())
         assert isinstance(part, Damage)
-        assert str(part) == "records 1 to 5 are lost (written before 3 s): compacted into a snapshot"
+        assert (part.first, part.last, part.before_s) == (1, 5, 3.0)
+        wording(part)
         assert [type(part) for part in journal.scan(after=5)] == [Record] * 4
 
 
 def test_numbering_survives_compaction_of_everything(path: Path) -> None:
-    """A number once used stays used, even when no record is left."""
-    with write(path, told(4)) as journal:
+    """A number is never used again, even when no record is left."""
+    with write(path, numbered(4)) as journal:
         journal.write_snapshot(3, b"three")
         journal.write_snapshot(4, b"four")
         journal._db.execute("DELETE FROM records")
@@ -222,7 +225,7 @@ def test_numbering_survives_compaction_of_everything(path: Path) -> None:
 
 def test_nothing_is_deleted_for_a_damaged_snapshot(path: Path) -> None:
     """Compaction reads snapshots back before it relies on them."""
-    with write(path, told(9)) as journal:
+    with write(path, numbered(9)) as journal:
         journal.write_snapshot(3, b"three")
         journal.write_snapshot(5, b"five")
         journal._db.execute("UPDATE snapshots SET payload = x'00' WHERE seq = 5")
@@ -231,50 +234,51 @@ def test_nothing_is_deleted_for_a_damaged_snapshot(path: Path) -> None:
 
 
 def test_a_snapshot_needs_its_record(path: Path) -> None:
-    """There is no state after a record that does not exist."""
-    with write(path, told(2)) as journal, pytest.raises(ValueError, match="records so far: 2"):
+    """A snapshot after a record that does not exist is refused."""
+    with write(path, numbered(2)) as journal, pytest.raises(ValueError, match="2"):
         journal.write_snapshot(3, b"")
 
 
 # Errors
 
 
-def test_a_second_process_is_told_who_has_it(path: Path) -> None:
-    """One writer; the other one learns whom to stop, and so does a reader."""
+def test_a_second_process_learns_which_one_holds_the_journal(path: Path, wording: Wording) -> None:
+    """There is one writer; a second one, or a reader, gets its process id."""
     with SqliteJournal(path):
         for read_only in (False, True):
-            with pytest.raises(
-                JournalBusy, match=r"journal\.db is in use by process \d+; stop that one first"
-            ):
+            with pytest.raises(JournalBusy, match=rf"journal\.db .*\b{os.getpid()}\b") as refused:
                 SqliteJournal(path, read_only=read_only)
+            wording(refused.value, folder=path.parent, pid=os.getpid())
     with SqliteJournal(path):
         pass
 
 
-def test_a_stranger_at_the_file_is_noticed(path: Path) -> None:
-    """Somebody with another program in the middle of a transaction is not written past."""
-    with write(path, told(1)):
+def test_another_program_at_the_file_is_noticed(path: Path, wording: Wording) -> None:
+    """While another program holds a transaction on the file, the journal is not opened."""
+    with write(path, numbered(1)):
         pass
     stranger = sqlite3.connect(path, isolation_level=None)
     stranger.execute("PRAGMA journal_mode=DELETE")
     stranger.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(JournalBusy, match="in use by another process"):
+    with pytest.raises(JournalBusy, match=r"journal\.db") as refused:
         SqliteJournal(path)
+    wording(refused.value, folder=path.parent)
     stranger.close()
 
 
 @pytest.mark.parametrize("content", [b"name: a text\n", b"\0" * 10_000, b"SQLite format 3\0" + b"x" * 9000])
-def test_other_files_are_refused_and_left_alone(path: Path, content: bytes) -> None:
-    """What is not a journal stays as it is."""
+def test_other_files_are_refused_and_left_alone(path: Path, content: bytes, wording: Wording) -> None:
+    """A file that is not a journal is refused, and stays as it is."""
     path.write_bytes(content)
-    with pytest.raises(NotAJournal, match=r"journal\.db is not a journal: .*; choose another file"):
+    with pytest.raises(NotAJournal, match=r"journal\.db") as refused:
         SqliteJournal(path)
+    wording(refused.value, folder=path.parent)
     assert path.read_bytes() == content
     assert [file.name for file in path.parent.iterdir()] == ["journal.db"]
 
 
 def test_another_database_is_refused_and_left_alone(path: Path) -> None:
-    """A SQLite file of somebody else stays as it is."""
+    """A SQLite file of another program is refused, and stays as it is."""
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE records (seq)")
     db.close()
@@ -284,39 +288,41 @@ def test_another_database_is_refused_and_left_alone(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_journal_that_is_gone_is_not_begun_anew(path: Path) -> None:
-    """A missing file is more likely a mistake than a wish; the error says how to wish it."""
-    with write(path, told(3), durable=True):
+def test_a_missing_journal_is_not_begun_anew(path: Path, wording: Wording) -> None:
+    """A missing file is probably a mistake; the error says which file to delete to begin anew."""
+    with write(path, numbered(3), durable=True):
         pass
     path.unlink()
-    with pytest.raises(
-        NotAJournal, match=r"disappeared, and 3 records had been written.* delete journal\.db\.lock"
-    ):
+    with pytest.raises(NotAJournal, match=r"3 records.*journal\.db\.lock") as refused:
         SqliteJournal(path)
+    wording(refused.value, folder=path.parent)
     (path.parent / "journal.db.lock").unlink()
     with SqliteJournal(path) as journal:
         assert journal.last_seq == 0
 
 
-def test_a_folder_that_is_not_there_is_an_error_in_words(tmp_path: Path) -> None:
-    """No traceback for a mistyped path."""
-    with pytest.raises(JournalError, match="folder"):
+def test_a_missing_folder_is_an_error(tmp_path: Path, wording: Wording) -> None:
+    """A mistyped path raises JournalError, and not an error of SQLite."""
+    with pytest.raises(JournalError, match="nowhere") as refused:
         SqliteJournal(tmp_path / "nowhere" / "journal.db")
-    with pytest.raises(NotAJournal, match="there is no journal"):
+    wording(refused.value, folder=tmp_path)
+    with pytest.raises(NotAJournal) as missing:
         SqliteJournal(tmp_path / "journal.db", read_only=True)
+    wording(missing.value, folder=tmp_path)
 
 
-def test_a_later_layout_is_refused(path: Path) -> None:
-    """A file in a layout of the future is not guessed at, and not taken for a damaged one."""
+def test_a_later_layout_is_refused(path: Path, wording: Wording) -> None:
+    """A file in the layout of a later release is refused, and not taken for a damaged one."""
     with SqliteJournal(path) as journal:
         journal.set_meta("format", "2")
         journal._db.execute("PRAGMA user_version=2")
-    with pytest.raises(NewerJournal, match=r"journal\.db has format 2; this release reads up to 1"):
+    with pytest.raises(NewerJournal, match=r"journal\.db .*\b2\b.*\b1\b") as refused:
         SqliteJournal(path)
+    wording(refused.value, folder=path.parent)
 
 
 def test_later_facts_are_refused(path: Path) -> None:
-    """A record in a vocabulary of the future stops the reader instead of being half understood."""
+    """A record of a later version stops the reader instead of being read in part."""
     from scheduler.journal.codec import record_crc
 
     with SqliteJournal(path) as journal:
@@ -326,19 +332,21 @@ def test_later_facts_are_refused(path: Path) -> None:
         list(journal.scan())
 
 
-def test_a_full_disk_promises_nothing(path: Path) -> None:
-    """The append that finds no room raises; earlier ones are there, and nothing follows a failed one."""
+def test_a_full_disk_loses_no_acknowledged_record(path: Path, wording: Wording) -> None:
+    """The append without room raises; earlier records are there, and none can follow the failed one."""
     with SqliteJournal(path) as journal:
         journal.append(0.0, [EpochStarted(epoch=1)])
         pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
         journal._db.execute(f"PRAGMA max_page_count={pages + 1}")
         kept = 1
-        with pytest.raises(DiskFull, match="the disk is full; free some space, then start again"):  # noqa: PT012
-            for now_s, facts in told(10_000):
+        with pytest.raises(DiskFull) as full:  # noqa: PT012
+            for now_s, facts in numbered(10_000):
                 journal.append(now_s, facts)
                 kept += 1
-        with pytest.raises(AppendFailed, match="an earlier write failed"):
+        wording(full.value, folder=path.parent)
+        with pytest.raises(AppendFailed) as failed:
             journal.append(0.0, [EpochStarted(epoch=2)])
+        wording(failed.value, folder=path.parent)
     with SqliteJournal(path) as journal:
         assert [record.seq for record in journal.records()] == list(range(1, kept + 1))
         assert kept > 1
@@ -347,7 +355,7 @@ def test_a_full_disk_promises_nothing(path: Path) -> None:
 
 
 def test_an_unwritable_fact_leaves_no_trace(path: Path) -> None:
-    """A fact that cannot be written raises before anything is, and the journal goes on."""
+    """A fact that cannot be encoded raises before anything is written, and the journal goes on."""
     with SqliteJournal(path) as journal:
         with pytest.raises(Unwritable):
             journal.append(float("nan"), [EpochStarted(epoch=1)])
@@ -358,12 +366,12 @@ def test_an_unwritable_fact_leaves_no_trace(path: Path) -> None:
 
 
 def test_a_reader_changes_nothing(path: Path) -> None:
-    """Looking at a journal works on a copy, and writing to it is refused."""
-    with write(path, told(3)):
+    """A reader works on a copy, and cannot append."""
+    with write(path, numbered(3)):
         pass
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with SqliteJournal(path, read_only=True) as journal:
-        assert held(journal) == told(3)
+        assert held(journal) == numbered(3)
         with pytest.raises(AppendFailed, match="for reading only"):
             journal.append(1.0, [EpochStarted(epoch=1)])
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before

@@ -1,4 +1,4 @@
-"""A state small enough to see through: jobs and where they are in their lives."""
+"""A small state for tests of recovery: jobs, and the states they are in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduler.model.jobs import JobState, after
 
 
 class Toy:
-    """Jobs by id. At most `running_max` of them run, which is what `check` is about."""
+    """Jobs by id; `check` refuses more than `running_max` running ones."""
 
     running_max = 10**9
 
@@ -19,19 +19,19 @@ class Toy:
         self.jobs: dict[str, str] = {}
 
     def snapshot(self) -> bytes:
-        """All of it."""
+        """Return the state as bytes."""
         return json.dumps([self.now_s, self.jobs]).encode()
 
     @classmethod
     def restore(cls, data: bytes) -> Toy:
-        """Back again."""
+        """Return the state of a snapshot."""
         state = cls()
         state.now_s, state.jobs = json.loads(data)
         return state
 
 
 def apply(state: Toy, now_s: float, fact: Fact) -> None:
-    """Submissions and moves; anything else only lets time pass."""
+    """Apply submissions and moves; other facts only change the time."""
     state.now_s = now_s
     if isinstance(fact, JobSubmitted):
         state.jobs[fact.job] = "queued"
@@ -40,8 +40,8 @@ def apply(state: Toy, now_s: float, fact: Fact) -> None:
 
 
 def check(state: Toy) -> None:
-    """No more jobs run than may."""
-    running = sum(where == "running" for where in state.jobs.values())
+    """Check that no more jobs run than may."""
+    running = sum(job_state == "running" for job_state in state.jobs.values())
     if running > Toy.running_max:
         raise AssertionError(f"{running} jobs run, {Toy.running_max} may")
 

@@ -1,4 +1,4 @@
-"""Limits: every number has one, they are finite, and what is said about them is what holds."""
+"""Limits: every number has one, they are finite, and errors and documents state them as they are."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_number_has_its_limits(kind: type[msgspec.Struct], table: bounds.T
 
 @pytest.mark.parametrize("bound", BOUNDS)
 def test_limits_are_limits(bound: Bound) -> None:
-    """They are finite, in order, and admit what is between them and nothing else."""
+    """Limits are finite and in order, and admit exactly the values between them."""
     assert -math.inf < bound.least < bound.most < math.inf
     assert bound.admits(bound.least)
     assert bound.admits(bound.most)
@@ -74,14 +74,14 @@ def test_limits_are_limits(bound: Bound) -> None:
 
 @given(st.sampled_from(BOUNDS), st.floats() | st.integers())
 def test_the_nearest_possible_value(bound: Bound, value: float) -> None:
-    """Every value has a possible one beside it: itself, where it is possible."""
+    """The nearest admitted value is admitted, and an admitted value is its own nearest."""
     nearest = bound.nearest(value)
     assert bound.admits(nearest)
     assert nearest == value or not bound.admits(value)
 
 
 def test_a_refusal_says_the_value_and_the_limits() -> None:
-    """The value, what is possible, and the unit."""
+    """The error has the value, the limits and the unit."""
     with pytest.raises(InvalidSpec) as refused:
         bounds.check("memory_gb", 1e-308, bounds.MEMORY_GB)
     assert str(refused.value) == "memory_gb: is 1e-308, must be 0 or between 0.001 and 10,000,000 GB"
@@ -89,14 +89,14 @@ def test_a_refusal_says_the_value_and_the_limits() -> None:
 
 @pytest.mark.parametrize("value", [HUGE, -HUGE, math.nan, math.inf, 1.7e308, 5e-324], ids=range(6))
 def test_a_refusal_is_short(value: float) -> None:
-    """Even a number that Python will not write out is refused in a few words."""
+    """Even a number that Python does not write out is refused in a short error."""
     with pytest.raises(InvalidSpec) as refused:
         bounds.check("gpus", value, bounds.GPUS)
     assert len(str(refused.value)) < 100
 
 
-def test_a_declared_gpu_is_one_that_the_scheduler_takes() -> None:
-    """An agent that shares no code with the scheduler has the same limits of its own."""
+def test_agents_accept_the_gpus_that_the_scheduler_accepts() -> None:
+    """The agent shares no code with the scheduler, but has the same limits."""
     assert parse_gpus("v100=1024:memory=1e7").gpus[0].memory_gb == bounds.MEMORY_GB.most
     assert parse_gpus("v100=1:memory=0.001").gpus[0].memory_gb == bounds.MEMORY_GB.least
     assert len(parse_gpus("v100=1024").gpus) == bounds.NODE["gpus"].most
@@ -104,8 +104,8 @@ def test_a_declared_gpu_is_one_that_the_scheduler_takes() -> None:
     assert parse_gpus("v100=1:speed=0.001").speed == bounds.SPEED.least
 
 
-def test_clients_refuse_nothing_that_the_scheduler_takes_and_the_other_way_round() -> None:
-    """What both state, because the core imports nothing of the protocol, is equal."""
+def test_clients_and_the_scheduler_have_the_same_limits() -> None:
+    """Both state these limits, because the core imports nothing of the protocol, and they are equal."""
     assert limits.NAME_CHARS_MAX == bounds.NAME_CHARS_MAX
     assert limits.ENTRIES_MAX == bounds.ENTRIES_MAX
     assert bounds.GPUS.most == limits.GPUS_MAX
@@ -115,7 +115,7 @@ def test_clients_refuse_nothing_that_the_scheduler_takes_and_the_other_way_round
 
 
 def test_a_job_file_may_ask_for_no_cpus_and_no_memory() -> None:
-    """0 means any amount, to the client as to the scheduler, whose bounds say so."""
+    """0 means any amount, for the client as for the scheduler, whose bounds admit 0."""
     text = "command: [a]\ncpus: 0\nmemory: 0GB\ngpu_memory: 0GB\n"
     (job,) = parse_jobs(text, "job.yaml", Path("/shared"))
     spec = spec_from_wire(spec_to_proto(job)).checked()
@@ -136,10 +136,10 @@ def test_a_job_file_may_ask_for_no_cpus_and_no_memory() -> None:
         (values.INSTANT, "9" * 400 + "w", "1.8e+308"),
     ],
 )
-def test_a_job_file_with_a_number_too_large_is_told_the_limit(
+def test_a_number_too_large_in_a_job_file_is_refused_with_the_limit(
     kind: values.Kind, text: str, limit: str
 ) -> None:
-    """Not what a number looks like."""
+    """The error has the limit, and not the form of a number."""
     with pytest.raises(Wrong) as refused:
         kind.read(Scalar(text))
     assert limit in refused.value.problem

@@ -1,4 +1,4 @@
-"""The life of a job as a table, and descriptions that cannot be right."""
+"""The life of a job as a table, and descriptions of jobs that are refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Dependency, JobSpec, JobState, Move, after
 
-# written down apart from the table: a row each, a column for each state in the order below
+# Written independently of the table: a row for each move, a column for each state in this order.
 STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
 MOVES = {
     "start": "running - running - - - -",
@@ -26,14 +26,14 @@ MOVES = {
 
 
 def test_the_table_of_this_test_is_complete() -> None:
-    """Every state and every move is in it."""
+    """The test lists every state and every move."""
     assert set(STATES) == set(JobState)
     assert set(MOVES) == set(Move)
 
 
 @pytest.mark.parametrize("move", MOVES)
 def test_every_move_from_every_state(move: str) -> None:
-    """What a move leads to, and from where it is refused in words that say so."""
+    """A move leads to its state, and is refused in states from which it is impossible."""
     for state, to in zip(STATES, MOVES[move].split(), strict=True):
         if to == "-":
             with pytest.raises(Refused, match=f"a job that is {state} cannot {move}"):
@@ -42,15 +42,15 @@ def test_every_move_from_every_state(move: str) -> None:
             assert after(JobState(state), Move(move)) == to
 
 
-def test_every_row_says_who_and_why() -> None:
-    """The table can be shown to people."""
+def test_every_row_has_an_actor_and_a_reason() -> None:
+    """Every row of the table has an actor and a reason, and users have four moves."""
     assert all(rule.why and rule.who for rule in TRANSITIONS.values())
-    people = {move for (_, move), rule in TRANSITIONS.items() if rule.who == "user"}
-    assert people == {Move.HOLD, Move.RELEASE, Move.REQUEUE, Move.CANCEL}
+    moves_of_users = {move for (_, move), rule in TRANSITIONS.items() if rule.who == "user"}
+    assert moves_of_users == {Move.HOLD, Move.RELEASE, Move.REQUEUE, Move.CANCEL}
 
 
-def test_from_everywhere_a_job_can_come_to_its_end() -> None:
-    """No state is a trap, and only the end is final."""
+def test_every_state_leads_to_an_end() -> None:
+    """A job can end from every state, and only ended states are final."""
     for state in JobState:
         onward = {rule.to for (of, _), rule in TRANSITIONS.items() if of == state}
         assert (onward == set()) == (state in TERMINAL)
@@ -101,17 +101,17 @@ def test_from_everywhere_a_job_can_come_to_its_end() -> None:
         ({"tenant": "\ud800"}, "tenant", "control"),
     ],
 )
-def test_a_description_that_cannot_be_right_names_its_field(
+def test_an_impossible_description_is_refused_by_its_field(
     spec: dict[str, Any], field: str, words: str
 ) -> None:
-    """The error says which field is at fault, its value, and what it must be."""
+    """The error has the field at fault, its value, and what it must be."""
     with pytest.raises(InvalidSpec, match=words) as caught:
         JobSpec(**spec).checked()
     assert caught.value.field == field
 
 
-def test_what_may_be_used() -> None:
-    """Named types only, less those that are excluded; nothing named is anything."""
+def test_worker_types_that_a_job_may_use() -> None:
+    """A job may use its named types, or any if none are named, except the excluded ones."""
     assert JobSpec().may_use("v100")
     assert not JobSpec(excluded_worker_types=("v100",)).may_use("v100")
     assert not JobSpec(worker_types=("k80",)).may_use("v100")
@@ -119,7 +119,7 @@ def test_what_may_be_used() -> None:
 
 
 def test_the_range_of_an_elastic_job() -> None:
-    """What is not said is the requested width."""
+    """A limit that is not given is the requested width."""
     assert (JobSpec(gpus=2).narrowest, JobSpec(gpus=2).widest) == (2, 2)
     elastic = JobSpec(gpus=2, gpus_min=1, gpus_max=4)
     assert (elastic.narrowest, elastic.widest) == (1, 4)

@@ -1,4 +1,4 @@
-"""How a job is started: typed, and no record of another release loses anything."""
+"""How a job is started: typed fields, and every field of other releases is kept."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ KNOWN = {"command": ["a"], "env": {"A": "1"}, "ranks": "per_node"}
     ],
     ids=["nothing", "fields of their own", "values of another kind"],
 )
-def test_what_this_release_does_not_know_is_kept(protocol: ModuleType, more: dict[str, Any]) -> None:
-    """Unknown fields, and values that do not fit theirs: beside what is known, and written back as they were."""
+def test_unknown_fields_of_a_launch_are_kept(protocol: ModuleType, more: dict[str, Any]) -> None:
+    """Unknown fields, and values of another kind, are kept beside the known ones, and written back as they were."""
     written = {"name": "x", "launch": KNOWN | more}
     spec = JobDecoder(protocol, JobSpec).decode(protocol.encode(written))
     assert spec.launch == Launch(command=("a",), env={"A": "1"}, ranks="per_node", unknown=more)
@@ -37,12 +37,12 @@ def test_what_this_release_does_not_know_is_kept(protocol: ModuleType, more: dic
         "name": "x",
         "launch": KNOWN | more | {"command": ("a",)},
     }
-    again = protocol.encode(spec)
-    assert JobDecoder(protocol, JobSpec).decode(again) == spec
+    rewritten = protocol.encode(spec)
+    assert JobDecoder(protocol, JobSpec).decode(rewritten) == spec
 
 
-def test_what_is_wrong_elsewhere_is_an_error() -> None:
-    """Only launches are read so leniently."""
+def test_unknown_fields_elsewhere_are_an_error() -> None:
+    """Only launches are decoded so leniently."""
     decoder = JobDecoder(msgspec.json, JobSpec)
     for payload in (b'{"name":1}', b'{"colour":"red"}', b'{"launch":{"x":1},"name":1}', b'{"launch":3}'):
         with pytest.raises(msgspec.ValidationError):
@@ -50,7 +50,7 @@ def test_what_is_wrong_elsewhere_is_an_error() -> None:
 
 
 def test_a_snapshot_of_an_older_release_is_read() -> None:
-    """In which a launch was a map, with whatever stood in it."""
+    """In an older snapshot a launch is a map with arbitrary entries."""
     desk = Desk()
     desk.tell(0.0, SubmitJobs(specs=(JobSpec(launch=Launch(command=("a",), env={"A": "1"})),)))
     plain = msgspec.msgpack.decode(desk.core.state.snapshot())
@@ -59,8 +59,8 @@ def test_a_snapshot_of_an_older_release_is_read() -> None:
     assert launch == Launch(command=("a",), env={"A": "1"}, ranks="per_node", unknown={"argv": ["b"]})
 
 
-def test_a_key_means_the_same_submission_for_ever() -> None:
-    """The digest of a request is in the state: one that is sent again after an upgrade is still the same."""
+def test_the_digest_of_a_submission_never_changes() -> None:
+    """The state holds digests of requests, so a request that is sent again after an upgrade must match."""
     launch = Launch(
         command=("python", "train.py"),
         setup="make",

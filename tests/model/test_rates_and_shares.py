@@ -1,4 +1,4 @@
-"""Rates as they are told and measured, and the table of what columns are due and got."""
+"""Rates from tables and from measurements, and the table of time that columns are due and have received."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ TRUST_S = 60.0
 KEY = RateKey("cnn", 1, "v100")
 
 
-def test_the_table_is_what_it_was_told() -> None:
-    """A row is known by type, width and worker type; without spread rates, spreading makes no difference."""
+def test_rates_are_looked_up_as_they_were_given() -> None:
+    """Rows are found by job type, width and worker type; without spread rates the solo rate counts for both."""
     book = RateBook()
     book.put([("cnn", 2, "v100", 16.0)])
     assert (book.from_table("cnn", 2, "v100"), book.from_table("cnn", 2, "v100", True)) == (16.0, 16.0)
@@ -28,7 +28,7 @@ def test_the_table_is_what_it_was_told() -> None:
 
 
 def test_a_pair_is_known_both_ways_round() -> None:
-    """Whoever is named first, each keeps its own rate."""
+    """Each job type keeps its own rate, whichever is named first."""
     book = RateBook()
     book.put_pairs([("v100", "cnn", "lm", 1, 8.0, 3.0)])
     assert book.pairs["v100", "cnn", "lm", 1] == (8.0, 3.0)
@@ -36,7 +36,7 @@ def test_a_pair_is_known_both_ways_round() -> None:
 
 
 def test_a_measurement_is_believed_as_it_grows() -> None:
-    """Half the time of trust is half the way from the table to the measurement."""
+    """After half the trust time the rate is halfway between the table and the measurement."""
     book = RateBook()
     assert book.rate(KEY, 10.0, TRUST_S) == 10.0
     assert book.observe(KEY, 4.0 * 30, 30.0, TRUST_S)
@@ -46,8 +46,8 @@ def test_a_measurement_is_believed_as_it_grows() -> None:
     assert book.rate(KEY, None, TRUST_S) == pytest.approx(4.0)
 
 
-def test_noise_decides_nothing() -> None:
-    """What is within a hundredth of what was believed leaves the answer as it was, to the last digit."""
+def test_noise_changes_no_rate() -> None:
+    """A measurement within a hundredth of the believed rate does not change it, to the last digit."""
     book = RateBook()
     book.observe(KEY, 10.05 * 100, 100.0, TRUST_S)
     assert book.rate(KEY, 10.0, TRUST_S) == 10.0
@@ -58,15 +58,15 @@ def test_noise_decides_nothing() -> None:
     ("steps", "stepping_s"),
     [(1.0, 0.0), (-1.0, 5.0), (math.nan, 5.0), (math.inf, 5.0), (2.0**53, 1e-300), (1.0, math.nan)],
 )
-def test_what_is_no_measurement_is_not_pooled(steps: float, stepping_s: float) -> None:
-    """Nothing is learnt from it."""
+def test_impossible_measurements_are_ignored(steps: float, stepping_s: float) -> None:
+    """Nothing is learnt from steps or times that cannot be."""
     book = RateBook()
     assert not book.observe(KEY, steps, stepping_s, TRUST_S)
     assert book.measured == {}
 
 
 def test_a_job_type_that_changes_is_noticed() -> None:
-    """What is old fades: after a while at another rate, that rate is believed."""
+    """Old measurements fade: after a while at another rate, that rate is believed."""
     book = RateBook()
     book.observe(KEY, 10.0 * 10_000, 10_000.0, TRUST_S)
     for _ in range(20):
@@ -75,7 +75,7 @@ def test_a_job_type_that_changes_is_noticed() -> None:
 
 
 def test_a_slow_drift_is_noticed_in_the_end() -> None:
-    """Many changes that are too small to matter add up to one that does: those who remember answers are told."""
+    """Small changes add up until the version changes, so that caches of rates are never far off."""
     book = RateBook()
     rate = 10.0
     book.observe(KEY, rate * 10_000, 10_000.0, TRUST_S)
@@ -89,34 +89,34 @@ def test_a_slow_drift_is_noticed_in_the_end() -> None:
 
 
 def test_a_rate_book_survives_a_snapshot() -> None:
-    """Rows lead back to the same book."""
+    """A rate book restored from its rows is the same."""
     book = RateBook()
     book.put([("cnn", 1, "v100", 10.0), ("lm", 1, "k80", 2.0)])
     book.put([("cnn", 2, "v100", 9.0)], spread=True)
     book.put_pairs([("v100", "cnn", "lm", 1, 8.0, 3.0)])
     book.observe(KEY, 40.0, 5.0, TRUST_S)
-    again = RateBook.from_rows(book.rows())
-    assert again.rows() == book.rows()
-    assert again.rate(KEY, 10.0, TRUST_S) == book.rate(KEY, 10.0, TRUST_S)
+    restored = RateBook.from_rows(book.rows())
+    assert restored.rows() == book.rows()
+    assert restored.rate(KEY, 10.0, TRUST_S) == book.rate(KEY, 10.0, TRUST_S)
 
 
 # ------------------------------------------------------------------------------------------------------ shares
 
 
 def bundles(*jobs: str) -> list[Bundle]:
-    """Columns on a v100: a job, or two by a plus."""
+    """Columns on a v100: one job each, or two joined by a plus."""
     return [Bundle(tuple(job.split("+")), "v100", 1) for job in jobs]
 
 
 def table(**shares: float) -> ShareTable:
     """Columns with these shares."""
-    made = ShareTable(bundles(*shares))
-    made.share[:] = list(shares.values())
-    return made
+    share_table = ShareTable(bundles(*shares))
+    share_table.share[:] = list(shares.values())
+    return share_table
 
 
 def test_rounds_pass() -> None:
-    """Each round everyone is due a share of it, and who runs receives all of it; both sums fade alike."""
+    """Each round a column is due its share, and a running one receives all of it; both sums decay alike."""
     shares = table(a=0.25, b=0.75)
     for _ in range(3):
         shares.pass_round(100.0, 0.5)
@@ -126,7 +126,7 @@ def test_rounds_pass() -> None:
 
 
 def test_sums_live_on_in_the_next_table() -> None:
-    """A column that is in it again goes on from where it stood; a new one starts with nothing."""
+    """A column of both tables keeps its sums; a new one starts at 0."""
     old = table(a=0.5, b=0.5)
     old.pass_round(100.0, 1.0)
     old.receive(bundles("a"), 100.0)
@@ -137,7 +137,7 @@ def test_sums_live_on_in_the_next_table() -> None:
 
 
 def test_being_skipped_counts_rounds_in_a_row() -> None:
-    """Once it was not skipped, counting starts anew; a column nobody knows does not count."""
+    """A round in which a column is not skipped resets its count; an unknown column is ignored."""
     shares = table(a=0.5, b=0.5)
     shares.note_skipped(bundles("a"))
     shares.note_skipped(bundles("a", "b", "x"))
@@ -147,7 +147,7 @@ def test_being_skipped_counts_rounds_in_a_row() -> None:
 
 
 def test_columns_are_added_without_a_share() -> None:
-    """Who came after the allocation has a row, is due nothing, and can receive."""
+    """A job that came after the allocation has a row, is due nothing, and can receive time."""
     shares = table(a=1.0)
     shares.extend(bundles("b", "a+b"))
     shares.receive(bundles("a+b"), 30.0)
@@ -157,22 +157,22 @@ def test_columns_are_added_without_a_share() -> None:
 
 
 def test_a_table_survives_a_snapshot() -> None:
-    """Rows lead back to the same table, ties included."""
+    """A table restored from its rows is the same, ties included."""
     chance = Random(3)
     shares = table(**{f"j{i}": chance.random() for i in range(20)})
     shares.extend(bundles("j1+j2"))
     shares.pass_round(100.0, 0.9)
     shares.receive(bundles("j3", "j1+j2"), 50.0)
     shares.note_skipped(bundles("j4"))
-    again = ShareTable.from_rows(shares.rows())
-    assert again.rows() == shares.rows()
-    assert np.array_equal(again.tie, shares.tie)
-    assert (again.row_of, again.job_row) == (shares.row_of, shares.job_row)
+    restored = ShareTable.from_rows(shares.rows())
+    assert restored.rows() == shares.rows()
+    assert np.array_equal(restored.tie, shares.tie)
+    assert (restored.row_of, restored.job_row) == (shares.row_of, shares.job_row)
 
 
 def test_ties_have_nothing_to_do_with_order() -> None:
-    """They differ between columns, and are no function of when somebody came."""
-    found = ties(bundles(*(str(i) for i in range(100)))).tolist()
-    assert len(set(found)) == 100
-    assert found != sorted(found)
-    assert ties(bundles("7")).tolist() == [found[7]]
+    """Ties differ between columns, and do not depend on the order of arrival."""
+    all_ties = ties(bundles(*(str(i) for i in range(100)))).tolist()
+    assert len(set(all_ties)) == 100
+    assert all_ties != sorted(all_ties)
+    assert ties(bundles("7")).tolist() == [all_ties[7]]

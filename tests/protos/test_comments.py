@@ -1,4 +1,4 @@
-"""Whoever programs against the protocol reads the .proto files: nothing in them goes unexplained."""
+"""Programmers learn the protocol from the .proto files: everything in them is explained."""
 
 import subprocess
 import sys
@@ -12,14 +12,14 @@ ROOT = Path(__file__).parents[2]
 SOURCES = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "protos/gavel/v1").glob("*.proto"))
 Place = tuple[int, ...]
 
-# numbers of fields in descriptor.proto, which make up the paths of SourceCodeInfo
+# Numbers of fields in descriptor.proto; paths of SourceCodeInfo are made of them.
 FILE_MESSAGES, FILE_ENUMS, FILE_SERVICES = 4, 5, 6
 MESSAGE_FIELDS, MESSAGE_MESSAGES, MESSAGE_ENUMS = 2, 3, 4
 ENUM_VALUES, SERVICE_METHODS = 2, 2
 
 
 def described(source: str, folder: Path) -> pb.FileDescriptorProto:
-    """What the compiler knows of a .proto file, comments included."""
+    """Compile a .proto file to its description, with comments."""
     out = folder / "described"
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I", ".", "--include_source_info"]
     subprocess.run([*command, f"--descriptor_set_out={out}", source], cwd=ROOT, check=True)
@@ -27,14 +27,14 @@ def described(source: str, folder: Path) -> pb.FileDescriptorProto:
 
 
 def of_enum(enum: pb.EnumDescriptorProto, name: str, at: Place) -> Iterator[tuple[str, Place]]:
-    """An enum and its values."""
+    """Yield an enum and its values, with their places."""
     yield name, at
     for index, value in enumerate(enum.value):
         yield f"{name}.{value.name}", (*at, ENUM_VALUES, index)
 
 
 def of_message(message: pb.DescriptorProto, name: str, at: Place) -> Iterator[tuple[str, Place]]:
-    """A message, its fields, and what is declared inside. Entries of maps are the compiler's own."""
+    """Yield a message, its fields, and its inner types; entries of maps are the compiler's and left out."""
     if message.options.map_entry:
         return
     yield name, at
@@ -47,7 +47,7 @@ def of_message(message: pb.DescriptorProto, name: str, at: Place) -> Iterator[tu
 
 
 def declared(file: pb.FileDescriptorProto) -> Iterator[tuple[str, Place]]:
-    """Everything that has a name in a file, and its place there."""
+    """Yield everything that has a name in a file, with its place."""
     for index, message in enumerate(file.message_type):
         yield from of_message(message, message.name, (FILE_MESSAGES, index))
     for index, enum in enumerate(file.enum_type):
@@ -60,7 +60,7 @@ def declared(file: pb.FileDescriptorProto) -> Iterator[tuple[str, Place]]:
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda source: Path(source).stem)
 def test_everything_has_a_comment(source, tmp_path):
-    """Every service, call, message, field and enum value says what its user has to know, above it or beside it."""
+    """Every service, call, message, field and enum value has a comment above it or beside it."""
     file = described(source, tmp_path)
     explained = {
         tuple(place.path)

@@ -1,4 +1,4 @@
-"""A field of a job has its place at every border: what is added to the protocol and forgotten elsewhere fails here."""
+"""Fields of jobs exist in every representation: a field added to the protocol, but not elsewhere, fails here."""
 
 from dataclasses import fields
 
@@ -41,24 +41,24 @@ def names(message: Descriptor) -> set[str]:
     ],
 )
 def test_scheduler_and_agent_have_every_field(struct: type[msgspec.Struct], message: Descriptor) -> None:
-    """By its name in the protocol. `unknown` is what records of other releases hold beside them."""
+    """Each has the protocol's fields by name, and `unknown` for fields in records of other releases."""
     assert {*struct.__struct_fields__} - {"unknown"} == names(message)
 
 
 def test_the_client_has_every_field() -> None:
-    """The launch's are among the job's own; a package that was sent already is `package`; `source` is not sent."""
+    """The client's spec has the launch's fields, too, and `package` and `source`, which are not sent as they are."""
     wire = names(pb.JobSpec.DESCRIPTOR) - {"launch"} | names(pb.Launch.DESCRIPTOR)
     assert {field.name for field in fields(ClientSpec)} == wire | {"package", "source"}
 
 
 def test_a_job_file_has_every_field() -> None:
-    """Under a name of its own where that is better; a range of GPUs is one field there."""
+    """Every field of a spec can be set in a job file; a range of GPUs is one field there."""
     of_spec = {field.name for field in fields(ClientSpec)}
     assert of_spec - {field.target for field in FIELDS} == {"gpus_min", "gpus_max", "package", "source"}
 
 
 def test_messages_are_plain_values_and_back() -> None:
-    """What was given and nothing else, zero and false too."""
+    """A message made from plain values gives back exactly these, zero and false included."""
     wire = message_of(pb.JobSpec, GIVEN)
     assert (wire.launch.ranks, wire.after[0].when) == (pb.Launch.RANKS_PER_NODE, pb.Dependency.WHEN_ENDED)
     assert plain(wire) == GIVEN
@@ -66,8 +66,8 @@ def test_messages_are_plain_values_and_back() -> None:
     assert plain(message_of(pb.JobSpec, {"launch": {"ranks": ""}})) == {"launch": {}}
 
 
-def test_a_number_without_a_word_is_named() -> None:
-    """With its place; or what the caller has for it stands there."""
+def test_an_unknown_enum_number_is_reported_with_its_place() -> None:
+    """An unknown number of an enum raises UnknownWord with its field, or becomes the caller's default."""
     wire = message_of(pb.JobSpec, GIVEN)
     wire.launch.ranks = 7  # type: ignore[assignment]
     with pytest.raises(UnknownWord) as unknown:

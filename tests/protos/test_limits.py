@@ -1,4 +1,4 @@
-"""What client, scheduler and agent hold to be right is stated once."""
+"""Rules that client, scheduler and agent share are stated once."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from worker_agent.node.packages import PackageLimits
 
 
 @pytest.mark.parametrize(
-    ("address", "stays_here"),
+    ("address", "local"),
     [
         *((text, True) for text in ("127.0.0.1:1", "127.0.0.1", "127.9.9.9:1", "localhost", "localhost:1")),
         *((text, True) for text in ("[::1]:1", "[::1]", "::1")),
@@ -16,9 +16,9 @@ from worker_agent.node.packages import PackageLimits
         *((text, False) for text in ("localhost.example:1", "127.0.0.1.example", "example")),
     ],
 )
-def test_only_this_machine_is_spoken_to_in_the_clear(address: str, stays_here: bool) -> None:
-    """In every form of an address, and no name is trusted except `localhost`."""
-    assert limits.is_loopback(address) == stays_here
+def test_only_this_machine_is_a_loopback_address(address: str, local: bool) -> None:
+    """Loopback addresses are recognised in every form, and no name is trusted except `localhost`."""
+    assert limits.is_loopback(address) == local
 
 
 @pytest.mark.parametrize(
@@ -32,13 +32,13 @@ def test_only_this_machine_is_spoken_to_in_the_clear(address: str, stays_here: b
     ],
 )
 def test_a_job_has_a_command_or_a_script(command: list[str], script: str, field: str) -> None:
-    """Exactly one of both, and a fault names the field at fault."""
+    """A job needs exactly one of the two, and an error names the field at fault."""
     at, fault = limits.program_fault(command, script)
     assert (at, bool(fault)) == (field, bool(field))
 
 
 def test_names_of_variables() -> None:
-    """As shells have them, and none that Gavel sets."""
+    """Variables have names that shells allow, and those that Gavel sets are recognised."""
     assert all(map(limits.is_variable, ("A", "_", "a1", "A" * limits.NAME_CHARS_MAX)))
     assert not any(map(limits.is_variable, ("", "1A", "A B", "A-B", "A\n", "Ä", "A" * 257)))
     assert all(map(limits.is_set_by_gavel, (*limits.SET_BY_GAVEL, "GAVEL_", "GAVEL_JOB_ID")))
@@ -46,7 +46,7 @@ def test_names_of_variables() -> None:
 
 
 def test_names_of_packages_and_secrets() -> None:
-    """One form each."""
+    """Digests of packages and names of secrets have one form each."""
     digest = "sha256:" + "0a" * 32
     assert limits.is_digest(digest)
     assert not any(map(limits.is_digest, ("", digest[:-1], digest.upper(), f"{digest}\n", "md5:" + "0" * 64)))
@@ -54,8 +54,8 @@ def test_names_of_packages_and_secrets() -> None:
     assert not any(map(limits.is_secret, ("", ".a", "a/b", "a b", "a" * 129)))
 
 
-def test_a_package_that_the_scheduler_takes_is_taken_by_agents() -> None:
-    """The defaults of both are the shared limits."""
+def test_agents_accept_the_packages_that_the_scheduler_accepts() -> None:
+    """The defaults of the scheduler and of agents are the shared limits."""
     assert PeopleConfig().package_bytes_max == limits.PACKAGE_BYTES_MAX
     assert (
         PackageLimits(

@@ -1,4 +1,4 @@
-"""The compiled stubs beside the .proto files are those that the .proto files give."""
+"""The compiled stubs beside the .proto files are up to date."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ STUBS = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Stubs made just now."""
+    """Compile all stubs anew into a temporary folder."""
     out = tmp_path_factory.mktemp("stubs")
     names = [str(path.relative_to(ROOT)) for path in SOURCES]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I", "."]
@@ -26,14 +26,14 @@ def compiled(tmp_path_factory):
 @pytest.mark.parametrize("suffix", STUBS)
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_stubs_are_fresh(source, suffix, compiled):
-    """What lies in the repository is what the compiler makes of the .proto file: `make protos` where it is not."""
+    """Each stub in the repository is what the compiler makes of the .proto file; `make protos` writes it."""
     stub = source.with_name(source.stem + suffix)
     assert (compiled / stub.relative_to(ROOT)).read_text() == stub.read_text()
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.stem)
 def test_every_number_is_used_once(source):
-    """Numbers of a message's fields are its wire format: none is there twice, in any block."""
+    """Field numbers are the wire format: none occurs twice in a message."""
     blocks: list[set[int]] = [set()]
     for line in source.read_text().splitlines():
         code = line.split("//")[0]

@@ -1,4 +1,4 @@
-"""Any round at all: random columns, gangs, pairs, needs, pins, limits, and a state that any round may have left."""
+"""Random rounds: columns, gangs, pairs, needs, pins and limits, in states that earlier rounds may have left."""
 
 from dataclasses import replace
 from random import Random
@@ -20,24 +20,27 @@ rounds = st.randoms(use_true_random=False).map(random_round)
 
 
 def shuffled(inputs: RoundInputs, chance: Random) -> RoundInputs:
-    """The same round with everything in it listed in another order."""
+    """The round with candidates, jobs and leases listed in another order."""
     rows = list(range(len(inputs.candidates)))
     chance.shuffle(rows)
     jobs = list(inputs.jobs)
     chance.shuffle(jobs)
     to = np.array([jobs.index(job) for job in inputs.jobs] + [NOBODY])
     old = inputs.candidates.columns
-    what = Columns(
+    columns = Columns(
         bundles=tuple(old.bundles[row] for row in rows),
         row_of={old.bundles[row]: at for at, row in enumerate(rows)},
         first=to[old.first[rows]],
         second=to[old.second[rows]],
         **{name: getattr(old, name)[rows] for name in ("worker_type", "gpus", "restart_s", "tie")},
     )
-    was = inputs.candidates
-    terms = Terms(was.share[rows], was.backfill[rows])
-    stand = {name: getattr(was, name)[rows] for name in ("entitled_s", "received_s", "skipped", "explore")}
-    candidates = Candidates(what, terms, **stand)
+    old_candidates = inputs.candidates
+    terms = Terms(old_candidates.share[rows], old_candidates.backfill[rows])
+    stand = {
+        name: getattr(old_candidates, name)[rows]
+        for name in ("entitled_s", "received_s", "skipped", "explore")
+    }
+    candidates = Candidates(columns, terms, **stand)
     held = list(inputs.held.items())
     chance.shuffle(held)
     return replace(inputs, jobs=tuple(jobs), candidates=candidates, held=dict(held))
@@ -52,7 +55,7 @@ def test_every_plan_passes_the_audit(inputs: RoundInputs) -> None:
 
 @given(rounds, st.randoms(use_true_random=False))
 def test_the_order_of_the_inputs_does_not_matter(inputs: RoundInputs, chance: Random) -> None:
-    """Same round, same plan, in whatever order candidates, jobs and leases are listed."""
+    """A round has one plan, in whatever order candidates, jobs and leases are listed."""
     plan, other = plan_round(inputs), plan_round(shuffled(inputs, chance))
     assert dict(plan.placements) == dict(other.placements)
     assert (plan.reserved, plan.skipped) == (other.reserved, other.skipped)
@@ -62,9 +65,9 @@ def test_the_order_of_the_inputs_does_not_matter(inputs: RoundInputs, chance: Ra
 @settings(max_examples=1000)
 @given(rounds)
 def test_a_second_look_changes_nothing(inputs: RoundInputs) -> None:
-    """Planned again after it happened, with free restarts and nothing received meanwhile, all leases go on.
+    """Planned again from its own result, with free restarts and nothing received meanwhile, all leases go on.
 
-    Not where GPUs are held back for a gang: there only those stay who are there already, and that has changed.
+    Rounds with GPUs held back for a gang are left out: on those only incumbents stay, and these have changed.
     """
     free = replace(inputs.candidates.columns, restart_s=np.zeros(len(inputs.candidates)))
     inputs = replace(
@@ -77,21 +80,21 @@ def test_a_second_look_changes_nothing(inputs: RoundInputs) -> None:
         for bundle, gpus in plan.placements.items()
         for job in bundle.jobs
     }
-    again = diff(held, plan_round(replace(inputs, held=held)))
-    assert again == LeaseChanges((), (), ())
+    changed = diff(held, plan_round(replace(inputs, held=held)))
+    assert changed == LeaseChanges((), (), ())
 
 
 @given(rounds)
 def test_the_audit_and_the_ranking_agree_on_turns(inputs: RoundInputs) -> None:
-    """Two ways of telling the order, written independently, tell the same one."""
-    given = parts_given(inputs)
-    turns = [turn_of(inputs, row, given) for row in rank(Board.of(inputs)).tolist()]
+    """The order of turns in the audit, written independently, is that of the ranking."""
+    parts = parts_given(inputs)
+    turns = [turn_of(inputs, row, parts) for row in rank(Board.of(inputs)).tolist()]
     assert turns == sorted(turns)
 
 
 @given(rounds)
 def test_the_difference_leads_to_the_plan(inputs: RoundInputs) -> None:
-    """What is held, with the changes applied, is what is planned: nothing more, nothing less."""
+    """The leases held, with the changes applied, are exactly those planned."""
     plan = plan_round(inputs)
     changes = diff(inputs.held, plan)
     after = {job: (now.bundle, now.gpus) for job, now in inputs.held.items() if job not in changes.ended}

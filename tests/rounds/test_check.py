@@ -1,4 +1,4 @@
-"""The audit can fail: every rule finds its fault in a plan that was spoilt for it, and names who or what it is."""
+"""The audit can fail: every rule finds its fault in a plan that was spoilt for it, and names the jobs or GPUs."""
 
 import re
 from dataclasses import replace
@@ -20,7 +20,7 @@ def two_jobs(**facts: object) -> RoundInputs:
 
 
 def gang_waits(**facts: object) -> RoundInputs:
-    """A gang that waited long; a pinned job has one of the two GPUs; another job would like the other one."""
+    """A gang has waited long; a pinned job has one of the two GPUs; another job wants the other one."""
     columns = [
         column("gang", gpus=2, skipped=5),
         column("b", entitled_s=100, received_s=100),
@@ -129,12 +129,12 @@ def test_each_rule_finds_its_fault(rule: object) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_rounds_planned_properly_are_fine(name: str) -> None:
-    """The fault is in the spoilt plans, not in the rounds."""
+    """The planner's own plans for the same rounds pass the audit: the faults are in the spoilt plans."""
     inputs = CASES[name][0]
     assert check_plan(inputs, plan_round(inputs)) == []
 
 
-def test_gpus_of_another_type_are_found() -> None:
+def test_gpus_of_another_type_are_a_fault() -> None:
     """A column for one worker type must not be given GPUs of another."""
     inputs = round_of([column("a")], [node("n0", 1, 1)], worker_types=("v100", "k80"))
     (fault,) = check_plan(inputs, plan_of((A, ("n0:0",))))
@@ -142,7 +142,7 @@ def test_gpus_of_another_type_are_found() -> None:
 
 
 @pytest.mark.parametrize(("resource", "word"), [("cpus", "CPUs"), ("memory_gb", "GB")])
-def test_crowded_nodes_are_found(resource: str, word: str) -> None:
+def test_crowded_nodes_are_a_fault(resource: str, word: str) -> None:
     """CPUs and memory are summed over all jobs of a node."""
     needs = {job: Need(**{f"{resource}_per_gpu": 3.0}) for job in "ab"}
     inputs = round_of([column("a"), column("b")], [node("n0", 2, **{resource: 5.0})], needs=needs)
@@ -151,28 +151,28 @@ def test_crowded_nodes_are_found(resource: str, word: str) -> None:
     assert f"6 {word}" in faults[0]
 
 
-def test_pinned_jobs_that_vanish_are_found() -> None:
+def test_a_missing_pinned_job_is_a_fault() -> None:
     """A pinned job that is not in the plan at all loses its GPUs."""
     inputs = two_jobs(held=hold("a", "n0:0", pinned=True))
     faults = check_plan(inputs, plan_of((B, ("n1:0",))))
     assert "pinned job a loses GPUs n0:0" in faults
 
 
-def test_reservations_for_strangers_are_found() -> None:
-    """What GPUs are held back for has to be a waiting candidate of that type."""
+def test_a_reservation_for_no_candidate_is_a_fault() -> None:
+    """GPUs are held back only for a waiting candidate of their type."""
     stranger = GANG._replace(label="tp")
     faults = check_plan(gang_waits(), plan_of((A, ("n0:0",)), reserved={"v100": stranger}))
     assert "the reservation of v100 for gang is for no candidate of this type" in faults
 
 
 def test_reserved_gpus_may_idle() -> None:
-    """What is held back is not idle in vain; without the reservation it would be."""
+    """GPUs that are held back may idle; without the reservation that is a fault."""
     inputs = gang_waits()
     assert check_plan(inputs, plan_of((A, ("n0:0",)), reserved=V100)) == []
     young = replace(inputs, reserve_after=9)
     assert check_plan(young, plan_of((A, ("n0:0",)))) == ["b could run on idle GPUs, such as n1:0"]
 
 
-def test_every_rule_is_tried() -> None:
-    """No rule without a spoilt plan."""
+def test_every_rule_has_a_spoilt_plan() -> None:
+    """Every rule of the audit has a spoilt plan here."""
     assert set(CASES) == {rule.__name__ for rule in RULES}

@@ -1,4 +1,4 @@
-"""What a plan changes for those who hold GPUs."""
+"""What a plan changes for jobs that hold GPUs."""
 
 from scheduler.model.lease import Bundle
 from scheduler.rounds.diff import LeaseChanges, diff
@@ -9,7 +9,7 @@ A, B, AB = (column(jobs).bundle for jobs in ("a", "b", "a b"))
 
 
 def test_each_job_ends_goes_on_or_starts() -> None:
-    """One of each: gone, kept, moved, new."""
+    """Of four jobs one ends, one is kept, one is moved and one starts."""
     held = {**hold("gone", "n0:0"), **hold("a", "n1:0"), **hold("b", "n2:0")}
     new = column("new").bundle
     changes = diff(held, RoundPlan(1, {new: ("n0:0",), A: ("n1:0",), B: ("n3:0",)}))
@@ -20,27 +20,27 @@ def test_each_job_ends_goes_on_or_starts() -> None:
     )
 
 
-def test_who_survives_a_pair_is_rebundled() -> None:
-    """The partner ends, the survivor keeps its lease with another bundle."""
+def test_the_survivor_of_a_pair_is_rebundled() -> None:
+    """The partner ends, and the other job keeps its lease with another bundle."""
     changes = diff(hold("a b", "n0:0"), RoundPlan(1, {A: ("n0:0",)}))
     assert changes == LeaseChanges(ended=("b",), rebundled=(("a", A),), granted=())
 
 
-def test_who_is_joined_is_rebundled() -> None:
-    """A newcomer joins: a new lease for it, another bundle for the one that runs."""
+def test_a_job_that_is_joined_is_rebundled() -> None:
+    """The new partner gets a lease, and the running job another bundle."""
     changes = diff(hold("b", "n0:0"), RoundPlan(1, {AB: ("n0:0",)}))
     assert changes == LeaseChanges((), (("b", AB),), (("a", AB, ("n0:0",)),))
 
 
-def test_another_way_of_running_is_a_new_start() -> None:
-    """Another label on the same GPUs: the processes have to be started again."""
+def test_another_label_is_a_new_start() -> None:
+    """With another label on the same GPUs the processes have to be started again."""
     tp = Bundle(("a",), "v100", 2, "tp2")
     changes = diff(hold("a", "n0:0", "n0:1"), RoundPlan(1, {tp: ("n0:0", "n0:1")}))
     assert changes == LeaseChanges(("a",), (), (("a", tp, ("n0:0", "n0:1")),))
 
 
 def test_the_order_is_that_of_ids() -> None:
-    """Neither the order of the plan nor that of what is held shows."""
+    """Neither the order of the plan nor that of the leases held matters."""
     held = {**hold("a", "n0:0"), **hold("b", "n1:0"), **hold("c", "n2:0")}
     placements = {B: ("n1:0",), A: ("n0:0",)}
     assert diff(held, RoundPlan(1, placements)) == diff(

@@ -1,4 +1,4 @@
-"""On which GPUs: who runs on stays, gangs come close together, and few have to move for them."""
+"""On which GPUs jobs run: running jobs stay, gangs come close together, and few jobs have to move for them."""
 
 from itertools import permutations
 from random import Random
@@ -15,7 +15,7 @@ from tests.support.rounds import Column, column, hold, node, nodes, round_of
 
 
 def places(inputs: RoundInputs) -> dict[str, tuple[GpuId, ...]]:
-    """GPUs by jobs, as "a" or "a+b", once the audit has agreed."""
+    """Plan the round, pass the audit, and return the GPUs by jobs, as "a" or "a+b"."""
     plan = plan_round(inputs)
     assert check_plan(inputs, plan) == []
     return {"+".join(bundle.jobs): gpus for bundle, gpus in plan.placements.items()}
@@ -37,7 +37,7 @@ def running(*gpus: GpuId) -> tuple[list[Column], dict[str, Held]]:
 # ---------------------------------------------------------------------------------------- in place
 
 
-def test_who_runs_on_stays() -> None:
+def test_a_job_that_runs_on_stays() -> None:
     """A column that runs again keeps its GPUs, in their order."""
     held = {**hold("a", "n1:3", "n0:2"), **hold("b", "n1:0")}
     where = places(round_of([column("a", gpus=2), column("b"), column("c")], nodes(2, 4), held))
@@ -46,19 +46,19 @@ def test_who_runs_on_stays() -> None:
 
 
 def test_the_survivor_of_a_pair_stays() -> None:
-    """The partner leaves, the other one runs on where it is."""
+    """The partner leaves, and the other job runs on where it is."""
     where = places(round_of([column("a"), column("c")], nodes(3), hold("a b", "n1:0")))
     assert where["a"] == ("n1:0",)
 
 
-def test_a_partner_comes_to_who_runs() -> None:
-    """A pair of a running job and a newcomer runs where the running one is."""
+def test_a_partner_comes_to_the_running_job() -> None:
+    """A pair of a running job and a new one runs on the GPUs of the running job."""
     where = places(round_of([column("a b"), column("c")], nodes(3), hold("b", "n1:0")))
     assert where["a+b"] == ("n1:0",)
 
 
 def test_another_width_or_type_or_label_is_another_run() -> None:
-    """Who runs in another way is placed like a newcomer: here, where no other gang loses room."""
+    """A job that will run in another way is placed like a new one: here, where no other gang loses room."""
     held = {**hold("a", "n1:0"), **hold("b", "n1:1", "n1:2", label="tp")}
     where = places(round_of([column("a", gpus=4), column("b", gpus=2)], nodes(2, 4), held))
     assert len(nodes_of(where["a"])) == len(nodes_of(where["b"])) == 1
@@ -69,7 +69,7 @@ def test_another_width_or_type_or_label_is_another_run() -> None:
 
 
 def test_gangs_come_on_one_node() -> None:
-    """A gang comes on one node where one has room, and on the one with the least room to spare."""
+    """A gang is placed on one node if one has room, on the one with the least room to spare."""
     columns, held = running("n0:0", "n1:0", "n1:1")
     where = places(round_of([*columns, column("gang", gpus=2)], nodes(3, 4), held))
     assert nodes_of(where["gang"]) == ("n1",)
@@ -77,7 +77,7 @@ def test_gangs_come_on_one_node() -> None:
 
 
 def test_the_widest_first() -> None:
-    """A wide gang is not kept from its only node by a narrower one that ranks above it."""
+    """A narrower gang that ranks above a wide one does not take its only node."""
     columns = [column("narrow", gpus=2), column("wide", gpus=4, entitled_s=1)]
     where = places(round_of(columns, [node("big", 4), node("small", 2)]))
     assert nodes_of(where["wide"]) == ("big",)
@@ -91,7 +91,7 @@ def test_a_gang_wider_than_any_node_takes_whole_nodes() -> None:
 
 
 def test_single_gpus_leave_room_for_gangs() -> None:
-    """Newcomers with one GPU fill the nodes that are half full already."""
+    """New jobs of one GPU fill the nodes that are half full already."""
     columns, held = running("n1:0")
     where = places(round_of([*columns, column("a"), column("b")], nodes(3, 4), held))
     assert {node_of(where[job][0]) for job in "ab"} == {"n1"}
@@ -101,7 +101,7 @@ def test_single_gpus_leave_room_for_gangs() -> None:
 
 
 def test_the_node_with_the_fewest_jobs_is_cleared() -> None:
-    """A gang would have to spread over fragments: the node that one job has to leave is cleared for it."""
+    """Instead of spreading a gang over fragments, the node is cleared that the fewest jobs have to leave."""
     columns, held = running("n0:0", "n0:1", "n1:0", "n2:0", "n2:1")
     where = places(round_of([*columns, column("gang", gpus=4)], nodes(3, 4), held))
     assert nodes_of(where["gang"]) == ("n1",)
@@ -109,14 +109,14 @@ def test_the_node_with_the_fewest_jobs_is_cleared() -> None:
 
 
 def test_a_pair_counts_as_two_jobs() -> None:
-    """To move one pair costs as much as to move two jobs."""
+    """Moving one pair costs as much as moving two jobs."""
     held = {**hold("a b", "n0:0"), **hold("c", "n1:0")}
     where = places(round_of([column("a b"), column("c"), column("gang", gpus=2)], nodes(2, 2), held))
     assert moved(held, where) == {"c"}
 
 
 def test_pinned_jobs_are_not_moved() -> None:
-    """A node with a pinned job is not cleared, a gang rather spreads."""
+    """A node with a pinned job is not cleared: the gang spreads over two nodes."""
     columns, held = running("n0:0", "n1:0")
     held = {job: Held(now.bundle, now.gpus, pinned=True) for job, now in held.items()}
     where = places(round_of([*columns, column("gang", gpus=4)], nodes(2, 4), held))
@@ -124,17 +124,17 @@ def test_pinned_jobs_are_not_moved() -> None:
 
 
 def fewest_moves(widths: list[int], node_gpus: int, jobs_on: list[int]) -> int:
-    """By trying everything: gangs of more than half a node, one per node, so that the fewest jobs have to leave."""
+    """The fewest jobs that have to leave, by trying every assignment of gangs, each wider than half a node."""
     return min(
-        sum(max(width - (node_gpus - jobs_on[there]), 0) for width, there in zip(widths, seats, strict=True))
+        sum(max(width - (node_gpus - jobs_on[at]), 0) for width, at in zip(widths, seats, strict=True))
         for seats in permutations(range(len(jobs_on)), len(widths))
     )
 
 
 @settings(max_examples=200)
 @given(st.randoms(use_true_random=False))
-def test_as_few_as_possible_have_to_move(chance: Random) -> None:
-    """Several gangs at once, on nodes in any state of fragmentation: no assignment moves fewer running jobs."""
+def test_as_few_jobs_as_possible_have_to_move(chance: Random) -> None:
+    """For several gangs, on nodes however fragmented, no assignment moves fewer running jobs."""
     node_gpus = chance.choice([2, 4])
     jobs_on = [chance.randint(0, node_gpus) for _ in range(chance.randint(1, 5))]
     free = sum(node_gpus - count for count in jobs_on)
@@ -155,7 +155,7 @@ def test_as_few_as_possible_have_to_move(chance: Random) -> None:
 @settings(max_examples=200)
 @given(st.randoms(use_true_random=False))
 def test_one_gang_clears_the_cheapest_node(chance: Random) -> None:
-    """One gang among incumbents of different widths: it comes where the fewest jobs have to leave."""
+    """A gang among running jobs of different widths is placed where the fewest jobs have to leave."""
     held: dict[str, Held] = {}
     columns: list[Column] = []
     costs: list[int] = []
@@ -165,31 +165,31 @@ def test_one_gang_clears_the_cheapest_node(chance: Random) -> None:
         while sum(widths) < width and chance.random() < 0.7:
             widths.append(chance.randint(1, min(2, width - sum(widths))))
         start = 0
-        for k, one in enumerate(widths):
+        for k, job_width in enumerate(widths):
             job = f"r{i}{k}"
-            held |= hold(job, *(f"n{i}:{start + x}" for x in range(one)))
-            columns.append(column(job, gpus=one))
-            start += one
+            held |= hold(job, *(f"n{i}:{start + x}" for x in range(job_width)))
+            columns.append(column(job, gpus=job_width))
+            start += job_width
         costs.append(len(widths))
     free = 16 - sum(len(now.gpus) for now in held.values())
     if free >= width:
         where = places(round_of([*columns, column("gang", gpus=width)], nodes(4, 4), held))
-        (there,) = nodes_of(where["gang"])
-        assert costs[int(there[1:])] == min(costs)
+        (node_name,) = nodes_of(where["gang"])
+        assert costs[int(node_name[1:])] == min(costs)
 
 
 # ------------------------------------------------------------------------------------------- needs
 
 
 def test_only_named_nodes() -> None:
-    """A job that names its nodes runs on one of them, and who can go elsewhere makes room."""
+    """A job that names its nodes runs on one of them, and a job that can run elsewhere makes room."""
     columns, held = running("n0:0")
     inputs = round_of([*columns, column("a")], nodes(2), held, needs={"a": Need(nodes=frozenset({"n0"}))})
     assert places(inputs) == {"a": ("n0:0",), "r0": ("n1:0",)}
 
 
 def test_a_job_without_a_place_gives_way() -> None:
-    """Its only node is in pinned hands: the GPU that was meant for it goes to the next in rank."""
+    """A pinned job holds its only node: the GPU that was meant for it goes to the next in rank."""
     held = hold("p", "n0:0", pinned=True)
     columns = [column("p"), column("a"), column("b", share=0.0)]
     inputs = round_of(columns, nodes(2), held, needs={"a": Need(nodes=frozenset({"n0"}))})
@@ -198,7 +198,7 @@ def test_a_job_without_a_place_gives_way() -> None:
 
 @pytest.mark.parametrize("resource", ["cpus", "memory_gb"])
 def test_cpus_and_memory_are_shared_by_a_node(resource: str) -> None:
-    """What is asked per GPU is summed over all that is on the node: two of these jobs do not fit one node."""
+    """Needs per GPU are summed over all jobs of a node: two of these jobs do not fit on one node."""
     cluster = [node("n0", 4, **{resource: 10.0}), node("n1", 4, **{resource: 10.0})]
     needs = {job: Need(**{f"{resource}_per_gpu": 6.0}) for job in "abc"}
     where = places(round_of([column("a"), column("b"), column("c"), column("d")], cluster, needs=needs))
@@ -208,21 +208,21 @@ def test_cpus_and_memory_are_shared_by_a_node(resource: str) -> None:
 
 
 def test_a_gang_spreads_by_its_cpus() -> None:
-    """A gang whose CPUs do not fit one node is split over two, by GPUs."""
+    """A gang whose CPUs do not fit on one node is split over two."""
     cluster = [node("n0", 4, cpus=8.0), node("n1", 4, cpus=8.0)]
     where = places(round_of([column("a", gpus=4)], cluster, needs={"a": Need(cpus_per_gpu=4.0)}))
     assert len(nodes_of(where["a"])) == 2
 
 
 def test_a_pair_needs_what_both_need() -> None:
-    """Two jobs on the same GPU ask for the CPUs of both."""
+    """Two jobs on the same GPU need the CPUs of both."""
     needs = {job: Need(cpus_per_gpu=3.0) for job in "ab"}
     assert places(round_of([column("a b")], [node("n0", 1, cpus=5.0)], needs=needs)) == {}
     assert places(round_of([column("a b")], [node("n0", 1, cpus=6.0)], needs=needs)) == {"a+b": ("n0:0",)}
 
 
 def test_gpus_of_named_nodes_are_held_back() -> None:
-    """A gang that waits for one certain node has GPUs held back there; other nodes stay open."""
+    """For a gang that waits for a certain node, GPUs are held back on that node only."""
     held = hold("p", "n0:0", pinned=True)
     columns = [
         column("p"),

@@ -1,4 +1,4 @@
-"""Round after round: what is received follows what was promised, and nobody starves."""
+"""Over many rounds the time that jobs receive follows their shares, and no job starves."""
 
 from itertools import pairwise
 
@@ -15,7 +15,7 @@ ROUNDS = 120
 
 
 def shares_within(capacity: list[int], jobs: int, seed: int) -> np.ndarray:
-    """Random shares of jobs × worker types that time and GPUs allow, as near to all of both as can be."""
+    """Random shares of jobs × worker types within time and GPUs, using nearly all of both."""
     shares = np.random.default_rng(seed).random((jobs, len(capacity)))
     shares *= np.random.default_rng(seed + 1).random(shares.shape) < 0.7
     for _ in range(100):
@@ -36,7 +36,7 @@ def shares_within(capacity: list[int], jobs: int, seed: int) -> np.ndarray:
 def test_received_time_follows_the_allocation(
     capacity: list[int], jobs: int, seed: int, restart_s: float, stay_s: float
 ) -> None:
-    """Single-GPU jobs without partners are never more than two rounds behind what their shares entitle them to."""
+    """Single-GPU jobs without partners are never more than two rounds behind the time their shares entitle them to."""
     kinds = tuple(f"t{kind}" for kind in range(len(capacity)))
     shares = shares_within(capacity, jobs, seed)
     columns = [
@@ -56,7 +56,7 @@ def test_received_time_follows_the_allocation(
 
 
 def test_many_small_shares_do_not_outvote_a_large_one() -> None:
-    """A hundred shares of a thousandth beside one of nine tenths: nobody is two rounds behind, or ahead."""
+    """With a hundred shares of a thousandth beside one of nine tenths, no job is two rounds behind, or ahead."""
     columns = [column("large", share=0.9), *(column(f"s{i:02}", share=0.001) for i in range(100))]
     rounds = Rounds(columns, nodes(1))
     gaps = []
@@ -66,10 +66,10 @@ def test_many_small_shares_do_not_outvote_a_large_one() -> None:
     assert max(gaps) <= 2.0
 
 
-def test_where_there_is_not_enough_all_get_the_same_part() -> None:
-    """Four GPUs for shares of six, as after a node is lost: large shares and small ones get two thirds of theirs.
+def test_with_too_few_gpus_all_get_the_same_part() -> None:
+    """With four GPUs for shares of six, as after the loss of a node, all shares get about two thirds.
 
-    A small share may get more, since a turn is a whole round; that it is not starved is the point.
+    A small share may get more, since a turn is a whole round; it must not starve.
     """
     shares = [1.0, 0.9, 0.9, 0.8, 0.5, 0.5, 0.4, 0.4, 0.3, 0.2, 0.1, 0.03, 0.03]
     rounds = Rounds([column(f"j{i:02}", share=share) for i, share in enumerate(shares)], nodes(4))
@@ -84,7 +84,7 @@ def test_where_there_is_not_enough_all_get_the_same_part() -> None:
 
 
 def test_shares_that_fill_the_cluster_are_met_from_both_sides() -> None:
-    """Where shares take all there is, nobody gets more than a round or two too much either."""
+    """If shares use the whole cluster, no job gets more than two rounds too much, either."""
     columns = [column(f"j{i}", share=share) for i, share in enumerate([1.0, 0.75, 0.5, 0.5, 0.2, 0.05])]
     rounds = Rounds(columns, nodes(3))
     for _ in range(ROUNDS):
@@ -93,7 +93,7 @@ def test_shares_that_fill_the_cluster_are_met_from_both_sides() -> None:
 
 
 def test_a_full_share_is_never_interrupted() -> None:
-    """Who is entitled to all of the time runs all of the time, on the same GPU."""
+    """A job that is entitled to all of the time runs all of the time, on the same GPU."""
     columns = [
         column("whole", share=1.0),
         column("a", share=0.5),
@@ -107,21 +107,21 @@ def test_a_full_share_is_never_interrupted() -> None:
 
 @pytest.mark.parametrize(("share", "most"), [(0.5, 30), (0.9, 15), (0.98, 9)])
 def test_turns_are_long(share: float, most: int) -> None:
-    """What two jobs on one GPU are due is given in long turns: with turns of one round, halves change in each."""
+    """Two jobs on one GPU get their time in long turns, and change less often than with turns of one round."""
     columns = [column("large", share=share), column("small", share=1.0 - share)]
 
     def changes(stay_s: float) -> int:
         rounds = Rounds(columns, nodes(1), stay_s=stay_s)
         runs = [next(iter(rounds.play()[1].placements)) for _ in range(ROUNDS)]
-        return sum(one != other for one, other in pairwise(runs))
+        return sum(before != after for before, after in pairwise(runs))
 
     assert 2 <= changes(Settings().stay_s) <= most
     assert changes(Settings().stay_s) < changes(0.0)
 
 
 @pytest.mark.parametrize("share", [0.9, 0.97, 0.98, 0.995])
-def test_long_turns_starve_nobody(share: float) -> None:
-    """A small share beside a large one, which never gets as far ahead as turns may take it, has its part."""
+def test_long_turns_starve_no_job(share: float) -> None:
+    """A small share beside a large one gets its part, though the large one never gets ahead by a full turn."""
     columns = [column("large", share=share), column("small", share=1.0 - share)]
     rounds = Rounds(columns, nodes(1), stay_s=Settings().stay_s)
     turns = sum(columns[1].bundle in rounds.play()[1].placements for _ in range(2000))
@@ -137,7 +137,7 @@ def crowd(**facts: object) -> list[Column]:
 
 
 def turns_of_the_gang(rounds: Rounds) -> int:
-    """In how many rounds it ran."""
+    """Count the rounds in which the gang ran."""
     ran = 0
     for _ in range(ROUNDS):
         inputs, plan = rounds.play()
@@ -147,7 +147,7 @@ def turns_of_the_gang(rounds: Rounds) -> int:
 
 
 def staggered(**facts: object) -> Rounds:
-    """Jobs that started in different rounds and keep their GPUs for three: never are four of them free at once."""
+    """Jobs that started in different rounds and keep their GPUs for three: four are never free at once."""
     rounds = Rounds(crowd(), nodes(4), pinned_rounds=3, **facts)  # type: ignore[arg-type]
     for i in range(4):
         rounds.held |= hold(f"j{i}", f"n{i}:0", pinned=i < 3)
@@ -156,23 +156,23 @@ def staggered(**facts: object) -> Rounds:
 
 
 def test_gangs_have_their_turn_beside_pinned_jobs() -> None:
-    """With GPUs held back, a gang as wide as the cluster gets through pinned jobs that never end together."""
+    """With GPUs held back, a gang as wide as the cluster runs in spite of pinned jobs that never end together."""
     assert turns_of_the_gang(staggered()) >= 10
 
 
 def test_without_reservations_the_gang_would_wait() -> None:
-    """The test above sees the reservation at work: without it the gang has far fewer turns."""
+    """Without the reservation the gang has fewer turns, so the test above proves what the reservation does."""
     assert turns_of_the_gang(staggered(reserve_after=10_000)) < turns_of_the_gang(staggered())
 
 
 @pytest.mark.parametrize("most", [1, 2])
 def test_gangs_have_their_turn_under_a_limit_of_preemptions(most: int) -> None:
-    """Where only so many jobs may lose their GPUs in a round, a gang gathers its GPUs over several rounds."""
+    """If few jobs may be preempted in a round, a gang gathers its GPUs over several rounds."""
     assert turns_of_the_gang(Rounds(crowd(), nodes(4), preemptions_max=most)) >= 10
 
 
 def test_small_shares_of_gangs_have_their_turn() -> None:
-    """A gang with a small share runs now and then, at the cost of nobody's starving."""
+    """A gang with a small share runs now and then, and no job starves for it."""
     columns = [column("gang", gpus=3, share=0.05), *(column(f"j{i}", share=0.95) for i in range(3))]
     rounds = Rounds(columns, nodes(3))
     ran = turns_of_the_gang(rounds)

@@ -1,4 +1,4 @@
-"""The same seed is the same run: record for record, byte for byte, in any process."""
+"""The same seed gives the same run, record for record and byte for byte, in any process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRINT = "from tests.sim.test_determinism import fingerprint; print(fingerprint(5
 
 
 def fingerprint(seed: int) -> str:
-    """All records of a story in which everything goes wrong, as one number."""
+    """The digest of all records of a story in which everything goes wrong."""
     story = Chaos(seed)
     story.stage.until(HORIZON_S / 2)
     story.stage.restart(10.0)
@@ -29,8 +29,8 @@ def fingerprint(seed: int) -> str:
 
 
 def test_the_order_of_sets_decides_nothing() -> None:
-    """Two processes whose hashes of text differ write the same records."""
-    found = set()
+    """Processes whose hashes of text differ write the same records."""
+    fingerprints = set()
     for hash_seed in ("0", "1", "4711"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         done = subprocess.run(
@@ -41,10 +41,10 @@ def test_the_order_of_sets_decides_nothing() -> None:
             text=True,
             check=True,
         )
-        found.add(done.stdout.strip())
-    assert found == {fingerprint(5)}
+        fingerprints.add(done.stdout.strip())
+    assert fingerprints == {fingerprint(5)}
 
 
 def test_another_seed_is_another_story() -> None:
-    """The fingerprint tells stories apart, so that the same one means something."""
+    """Different stories have different fingerprints, so an equal one proves something."""
     assert len({fingerprint(seed) for seed in range(4)}) == 4

@@ -1,4 +1,4 @@
-"""A scheduler that was told wrong rates: what it measures replaces them, and jobs are placed by the truth."""
+"""A scheduler with a table of wrong rates: measured rates replace them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TYPES, KINDS = ("cnn", "lm", "gan"), ("v100", "k80")
 
 
 def believed(wrong_by: float) -> dict[tuple[str, int, str], float]:
-    """Wrong by this factor, up or down in turn, so that types look alike that are not and the other way round."""
+    """Rates wrong by this factor, up or down in turn, so that different types look alike and the reverse."""
     return {
         key: rate * wrong_by ** (-1 if (TYPES.index(key[0]) + KINDS.index(key[2])) % 2 else 1)
         for key, rate in TRUTH.items()
@@ -31,7 +31,7 @@ def believed(wrong_by: float) -> dict[tuple[str, int, str], float]:
 
 
 def run(wrong_by: float, **settings: object) -> list[Learnt]:
-    """On two GPUs of each type, without noise: three jobs that may run anywhere, and one for each type on either."""
+    """Three jobs that may run on both types, and one of each job type for each type; two GPUs each, no noise."""
     journal = MemoryJournal()
     jobs = [
         TraceJob(
@@ -62,17 +62,17 @@ def run(wrong_by: float, **settings: object) -> list[Learnt]:
 
 
 @pytest.mark.parametrize("wrong_by", [3.0, 1 / 3])
-def test_rates_that_were_wrong_by_three_are_right_after_a_jobs_first_lease(wrong_by: float) -> None:
-    """On every type that it ran on, and every job type was seen on both."""
-    found = run(wrong_by)
-    assert {(one.job_type, one.worker_type) for one in found} == {(key[0], key[2]) for key in TRUTH}
-    for one in found:
-        true = TRUTH[one.job_type, 1, one.worker_type]
-        assert abs(one.told / true - 1) > 0.5, "it was told something wrong"
-        assert abs(one.believed / true - 1) <= GOAL, one
+def test_rates_wrong_by_three_are_learnt_in_a_jobs_first_lease(wrong_by: float) -> None:
+    """The believed rates are right on every type that a job ran on, and every job type ran on both."""
+    rates = run(wrong_by)
+    assert {(rate.job_type, rate.worker_type) for rate in rates} == {(key[0], key[2]) for key in TRUTH}
+    for rate in rates:
+        true = TRUTH[rate.job_type, 1, rate.worker_type]
+        assert abs(rate.told / true - 1) > 0.5, "the table was wrong"
+        assert abs(rate.believed / true - 1) <= GOAL, rate
 
 
-def test_where_nothing_is_to_be_learnt_the_wrong_rates_stay() -> None:
-    """`learn_rates` off, as in comparisons: what was told is what is believed."""
-    for one in run(3.0, learn_rates=False):
-        assert one.believed == one.told
+def test_without_learning_the_wrong_rates_stay() -> None:
+    """With `learn_rates` off, as in comparisons, the rates of the table are believed."""
+    for rate in run(3.0, learn_rates=False):
+        assert rate.believed == rate.told

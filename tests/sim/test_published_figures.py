@@ -1,4 +1,4 @@
-"""A short version of `make results`: what heterogeneity awareness is worth, and what rounds cost."""
+"""A short version of `make results`: the gain of heterogeneity awareness, and the cost of rounds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TABLE = "gavel/simulation_throughputs.json"
 
 @cache
 def mean_jct_h(policy: str, *, ideal: bool = False) -> float:
-    """Of jobs 800 to 1000 at 4 single-GPU jobs per hour, as the published figures were made."""
+    """Mean JCT of jobs 800 to 1000 at 4 single-GPU jobs per hour, as in the published experiment."""
     run = Run(
         cluster={"v100": 36, "p100": 36, "k80": 36},
         workload="published-single",
@@ -40,12 +40,12 @@ def test_awareness_of_types_is_worth_a_quarter() -> None:
 
 
 def test_rounds_come_close_to_exact_shares() -> None:
-    """Taking turns in rounds costs at most 3 % against shares that are given exactly."""
+    """Turns in rounds cost at most 3 % compared with exact shares."""
     assert mean_jct_h("las") <= 1.03 * mean_jct_h("las", ideal=True)
 
 
 def test_the_first_jobs_are_those_of_the_reference() -> None:
-    """What is simulated is the published workload: the same jobs at the same times."""
+    """The simulated workload is the published one: the same jobs at the same times."""
     rows = public_data("reference/published_workload_single_4.0_per_h_seed0.csv").read_text().splitlines()
     run = Run(
         cluster={"v100": 1},

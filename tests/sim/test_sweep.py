@@ -1,4 +1,4 @@
-"""Runs as values, and many of them: the same values and files mean the same run, finished ones are kept."""
+"""Runs as values, and sweeps of them: equal values and files are one run, and finished runs are kept."""
 
 import json
 import sys
@@ -16,6 +16,7 @@ from scheduler.sim.run import FILES, Run
 from scheduler.sim.runs import key, prepare, settings_of
 from scheduler.sim.sweep import Figures, Finished, Processes, Ray, Results, carry_out, grid, run_of, sweep
 from scheduler.sim.tables import mistaken
+from tests.support.wording import Wording
 from traces.errors import TraceError
 from traces.roofline import default_throughputs
 
@@ -55,29 +56,29 @@ EVERYTHING: dict[str, Any] = {
 }
 
 
-class Pretended:
-    """An engine that answers by the policy's name, and fails for some."""
+class FakeEngine:
+    """An engine that returns made-up figures, and fails for some policies."""
 
     def __init__(self, *failing: str) -> None:
         self.failing = failing
-        self.asked: list[Run] = []
+        self.started: list[Run] = []
 
     def carry_out(self, runs: Sequence[Run], progress: Callable[[float], None]) -> Finished:
-        """At once, the last one first."""
+        """Finish all runs at once, the last one first."""
         for number, run in reversed(list(enumerate(runs))):
-            self.asked.append(run)
+            self.started.append(run)
             bad = run.policy in self.failing
             yield number, {"error": "no memory"} if bad else figures_of(run)
             progress(1 - number / len(runs))
 
 
 def figures_of(run: Run) -> Figures:
-    """Recognisable figures."""
+    """Figures by which a run can be recognised."""
     return {**dict.fromkeys(KEYS), "policy": run.policy, "seed": run.seed}
 
 
 def test_the_grid_has_every_combination_once() -> None:
-    """Two policies, two rates, two seeds, two clusters; what stands twice is run once."""
+    """Two policies, rates, seeds and clusters give 16 runs; a policy that is listed twice is run once."""
     runs = grid(
         SIX,
         {
@@ -92,7 +93,7 @@ def test_the_grid_has_every_combination_once() -> None:
 
 
 def test_the_key_is_of_values_and_contents(tmp_path: Path) -> None:
-    """Another value, another key; the same contents under another name, the same key; other contents, another."""
+    """The key changes with values and with contents of files, but not with the names of files."""
     assert key(SIX) == key(msgspec.structs.replace(SIX, repair_h=1.0))
     assert key(SIX) != key(msgspec.structs.replace(SIX, seed=1))
     keys = []
@@ -104,8 +105,8 @@ def test_the_key_is_of_values_and_contents(tmp_path: Path) -> None:
         key(Run(cluster={"a100": 8}, trace=str(tmp_path / "missing")))
 
 
-def test_keys_stay(tmp_path: Path) -> None:
-    """Sweeps of earlier releases go on: these are keys of before the fields of runs were described in one place."""
+def test_keys_never_change(tmp_path: Path) -> None:
+    """Keys are those of earlier releases, so that their sweeps can be continued."""
     file = tmp_path / "trace.csv"
     file.write_text("one")
     assert key(SIX) == "b85e99afdfb67dcee9001200"
@@ -115,7 +116,7 @@ def test_keys_stay(tmp_path: Path) -> None:
 
 
 def test_a_run_survives_json() -> None:
-    """All of it, an infinite rate too."""
+    """A run written as JSON and read back is the same, an infinite rate included."""
     run = Run(
         cluster={"a100": 8}, workload="x", rate_per_h=float("inf"), measure=(1, 2), prices={"a100": 1.0}
     )
@@ -123,21 +124,21 @@ def test_a_run_survives_json() -> None:
 
 
 def test_finished_runs_are_kept_and_failed_ones_tried_again(tmp_path: Path) -> None:
-    """The first time one fails; the second time only that one is asked for."""
+    """After a sweep in which some runs failed, the next one starts only those."""
     runs, results = grid(SIX, AXES), Results(tmp_path)
-    first = sweep(runs, results, Pretended("fifo"))
+    first = sweep(runs, results, FakeEngine("fifo"))
     assert first == [figures_of(run) if run.policy == "las" else "no memory" for run in runs]
-    engine = Pretended()
+    engine = FakeEngine()
     assert sweep(runs, results, engine) == [figures_of(run) for run in runs]
-    assert {run.policy for run in engine.asked} == {"fifo"}
-    engine = Pretended()
+    assert {run.policy for run in engine.started} == {"fifo"}
+    engine = FakeEngine()
     assert sweep(runs, results, engine) == [figures_of(run) for run in runs]
-    assert engine.asked == []
+    assert engine.started == []
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"figures": 3}', '{"figures": {"jobs": 1}}', "null"])
-def test_a_result_that_is_not_whole_is_none(text: str, tmp_path: Path) -> None:
-    """Cut off, empty, or of another version."""
+def test_an_incomplete_result_is_not_loaded(text: str, tmp_path: Path) -> None:
+    """A result that is cut off, empty, or of another version does not count."""
     results = Results(tmp_path)
     assert results.load(SIX) is None
     results.path(SIX).write_text(text)
@@ -145,19 +146,22 @@ def test_a_result_that_is_not_whole_is_none(text: str, tmp_path: Path) -> None:
 
 
 def test_progress_only_grows(tmp_path: Path) -> None:
-    """From what was there before to all of it."""
-    heard: list[tuple[int, float]] = []
+    """Progress grows from the kept results to all of them."""
+    reports: list[tuple[int, float]] = []
     runs = grid(SIX, AXES)
     Results(tmp_path).save(runs[0], figures_of(runs[0]))
     sweep(
-        runs, Results(tmp_path), Pretended(), progress=lambda finished, part: heard.append((finished, part))
+        runs,
+        Results(tmp_path),
+        FakeEngine(),
+        progress=lambda finished, part: reports.append((finished, part)),
     )
-    assert heard == sorted(heard)
-    assert (heard[0], heard[-1]) == ((1, 0.25), (4, 1.0))
+    assert reports == sorted(reports)
+    assert (reports[0], reports[-1]) == ((1, 0.25), (4, 1.0))
 
 
 def test_an_interruption_loses_nothing_that_was_finished(tmp_path: Path) -> None:
-    """Ctrl-C in the middle: what was done is there for the next time."""
+    """After Ctrl-C in the middle, the finished runs are kept for the next time."""
     runs, results = grid(SIX, AXES), Results(tmp_path)
 
     def stop(finished: int, part: float) -> None:
@@ -165,37 +169,38 @@ def test_an_interruption_loses_nothing_that_was_finished(tmp_path: Path) -> None
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(runs, results, Pretended(), progress=stop)
+        sweep(runs, results, FakeEngine(), progress=stop)
     assert sum(results.load(run) is not None for run in runs) == 2
     assert not list(tmp_path.glob("*.tmp"))
 
 
-def test_processes_give_what_one_process_gives() -> None:
-    """The same figures but for the time it took; a run that cannot be does not stop the other."""
+def test_processes_give_the_figures_of_one_process(wording: Wording) -> None:
+    """The figures are the same but for the wall time; an impossible run does not stop the other."""
     bad = msgspec.structs.replace(SIX, policy="lass")
-    found = dict(Processes(2).carry_out([SIX, bad], lambda part: None))
+    figures = dict(Processes(2).carry_out([SIX, bad], lambda part: None))
     here = carry_out(SIX)
-    assert {**found[0], "wall_s": 0} == {**here, "wall_s": 0}
-    assert "unknown policy 'lass'" in found[1]["error"]
+    assert {**figures[0], "wall_s": 0} == {**here, "wall_s": 0}
+    assert "'lass'" in figures[1]["error"]
+    wording(figures[1]["error"])
     assert dict(Processes(1).carry_out([], lambda part: None)) == {}
 
 
 class FakeRay:
-    """As much of Ray as is used."""
+    """The part of Ray that is used."""
 
     def __init__(self) -> None:
         self.started = False
 
     def is_initialized(self) -> bool:
-        """Whether it runs."""
+        """Whether `init` was called."""
         return self.started
 
     def init(self, **options: object) -> None:
-        """Starts."""
+        """Start it."""
         self.started = True
 
     def remote(self, **options: object) -> Callable[[Callable[..., object]], object]:
-        """A function whose calls are references."""
+        """Wrap a function so that its calls are references."""
 
         class Remote:
             def __init__(self, function: Callable[..., object]) -> None:
@@ -207,26 +212,27 @@ class FakeRay:
         return Remote
 
     def wait(self, waiting: list[object], timeout: float) -> tuple[list[object], list[object]]:
-        """The last one is done."""
+        """Report the last call as done."""
         return waiting[-1:], waiting[:-1]
 
     def get(self, reference: tuple[Callable[..., object], str]) -> object:
-        """Carries it out."""
+        """Carry out the call."""
         function, data = reference
         return function(json.loads(data))
 
 
-def test_ray_is_given_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What travels is JSON; figures come back by the number of their run, errors in one line."""
+def test_ray_gets_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs travel as JSON; figures and errors come back by the number of their run."""
     monkeypatch.setitem(sys.modules, "ray", FakeRay())
     bad = msgspec.structs.replace(SIX, policy="lass")
-    found = dict(Ray().carry_out([SIX, bad], lambda part: None))
-    assert tuple(found[0]) == KEYS
-    assert "unknown policy 'lass'" in found[1]["error"]
+    figures = dict(Ray().carry_out([SIX, bad], lambda part: None))
+    assert tuple(figures[0]) == KEYS
+    assert "'lass'" in figures[1]["error"]
+    assert "\n" not in figures[1]["error"]
 
 
 def test_comparison_settings_are_those_of_the_published_figures() -> None:
-    """One GPU per node, free restarts, and the settings; each may still be given otherwise."""
+    """`comparison` means one GPU per node, free restarts and its settings, each of which can be overridden."""
     run = msgspec.structs.replace(SIX, comparison=True, cluster={"a100": 16})
     prepared = prepare(run).options
     assert prepared.settings == msgspec.structs.replace(COMPARISON, policy="las")
@@ -240,13 +246,13 @@ def test_comparison_settings_are_those_of_the_published_figures() -> None:
 
 
 def test_short_rounds_are_planned_less_early() -> None:
-    """A round of ten seconds cannot be planned ten seconds ahead."""
+    """The leads of a round of ten seconds are shorter than the round."""
     settings = settings_of(msgspec.structs.replace(SIX, round_s=10.0))
     assert settings.plan_lead_s <= settings.solve_lead_s < 10.0
 
 
 def test_mistaken_rates_are_wrong_the_same_way_each_time() -> None:
-    """By a factor of the job type and the worker type, whatever the width; zero stays zero."""
+    """The error is a factor by job type and worker type, the same for all widths; zero stays zero."""
     table = default_throughputs()
     wrong = mistaken(table, 0.3, seed=1)
     assert wrong.solo == mistaken(table, 0.3, seed=1).solo
@@ -279,8 +285,8 @@ def test_mistaken_rates_are_wrong_the_same_way_each_time() -> None:
         ({"mtbf_h": 0.0}, "mtbf_h"),
     ],
 )
-def test_a_run_that_cannot_be_names_its_field(change: dict[str, object], field: str) -> None:
-    """Also where no command line was in between."""
+def test_an_impossible_run_is_refused_by_its_field(change: dict[str, object], field: str) -> None:
+    """A run made in Python, without a command line, is checked as well."""
     with pytest.raises(InvalidSpec) as refused:
         prepare(msgspec.structs.replace(SIX, **change))
     assert refused.value.field == field

@@ -1,1 +1,1 @@
-"""The rules of tests/test_tidy.py: how they read a file, and those about voice."""
+"""The rules of tests/test_tidy.py: the files and findings they share, and the rules of voice."""

@@ -1,4 +1,4 @@
-"""Source files as rules see them, the findings of rules, and where rules are registered."""
+"""Source files as the rules read them, findings, and the registry of rules."""
 
 import ast
 import io
@@ -73,7 +73,7 @@ def dotted(node: ast.AST) -> str:
 
 
 def names_imported(tree: ast.AST) -> Iterator[tuple[int, str]]:
-    """Line and full name of everything imported, at any depth; relative imports are our own and left out."""
+    """Line and full name of everything imported, at any depth, without relative imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -117,7 +117,7 @@ def docstring_lines(function: Function) -> int:
 
 
 def sources() -> list[Source]:
-    """Every text file of ours."""
+    """Every text file of the project."""
     paths = [path for path in ROOT.iterdir() if path.is_file() and not path.name.startswith(".")]
     for folder in TEXT:
         paths += (ROOT / folder).rglob("*")

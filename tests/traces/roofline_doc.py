@@ -1,4 +1,4 @@
-"""The tables of docs/throughputs.md, as the code has them; run as a module, it writes them there.
+"""Compute the tables of docs/throughputs.md; run as a module, write them into the document.
 
 .venv/bin/python -m tests.traces.roofline_doc
 """
@@ -67,10 +67,10 @@ def tables() -> dict[str, str]:
 def _gain(model: str, kind: str) -> str:
     """How much faster 8 GPUs are than one: together / spread."""
     rates = default_throughputs()
-    one = rates.rate(model, 1, kind)
+    single_rate = rates.rate(model, 1, kind)
     return (
-        f"{rates.rate(model, 8, kind) / one:.1f} / {rates.rate(model, 8, kind, False) / one:.1f}"
-        if one
+        f"{rates.rate(model, 8, kind) / single_rate:.1f} / {rates.rate(model, 8, kind, False) / single_rate:.1f}"
+        if single_rate
         else "–"
     )
 
@@ -89,9 +89,9 @@ def _cell(value: object) -> str:
 
 
 def updated(text: str) -> str:
-    """The document with the tables of today."""
+    """The document with its tables computed anew."""
     current = tables()
-    return SECTION.sub(lambda found: f"{found[1]}\n{current[found[2]]}\n\n{found[3]}", text)
+    return SECTION.sub(lambda match: f"{match[1]}\n{current[match[2]]}\n\n{match[3]}", text)
 
 
 if __name__ == "__main__":

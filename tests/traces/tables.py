@@ -1,4 +1,4 @@
-"""Tables that tests of workloads share: the published one, and a small one of our own."""
+"""Throughput tables that tests of workloads share: the published one, and a small one made up for tests."""
 
 from functools import cache
 
@@ -13,7 +13,7 @@ def _published(path: str) -> Throughputs:
 
 
 def published() -> Throughputs:
-    """The table that the published figures go by; the test is skipped where it is absent."""
+    """The table on which the published figures are based; the test is skipped where it is absent."""
     return _published(str(public_data("gavel/simulation_throughputs.json")))
 
 

@@ -1,4 +1,4 @@
-"""The default throughput table: what its document says, and what any such table must satisfy."""
+"""The default throughput table: its document, and properties that any such table must have."""
 
 import pytest
 
@@ -11,46 +11,46 @@ FOOTPRINT = {model.name: footprint_gb(model) for model in MODELS}
 
 
 def test_the_document_shows_the_table_that_the_code_computes():
-    """All four tables of docs/throughputs.md; `python -m tests.traces.roofline_doc` writes them again."""
+    """The tables of docs/throughputs.md are up to date; `python -m tests.traces.roofline_doc` writes them."""
     text = DOC.read_text(encoding="utf-8")
-    assert [found[2] for found in SECTION.finditer(text)] == ["types", "models", "rates", "scaling"]
+    assert [match[2] for match in SECTION.finditer(text)] == ["types", "models", "rates", "scaling"]
     assert updated(text) == text
 
 
-def test_every_model_is_there_on_every_type_and_width():
-    """Seven types with prices and memory, at least a dozen models, 1 to 8 GPUs, a zero where it does not fit."""
+def test_every_model_has_a_rate_on_every_type_and_width():
+    """Seven types have prices and memory, and at least a dozen models have a rate for every width on each."""
     assert set(TABLE.worker_types) == {"t4", "l4", "v100", "a100", "h100", "h200", "cpu"}
     assert set(TABLE.prices_per_gpu_hour) == set(TABLE.memory_gb) == set(TABLE.worker_types)
     assert len(TABLE.job_types) == len(MODELS) >= 12
     assert len(TABLE.solo) == len(MODELS) * len(WORKER_TYPES) * len(WIDTHS)
 
 
-def test_what_does_not_fit_has_rate_zero_at_any_width():
-    """And only that: memory alone decides."""
+def test_a_model_that_does_not_fit_has_rate_zero_at_any_width():
+    """A rate is 0 exactly if the model does not fit into memory."""
     for (job_type, _, kind), rate in TABLE.solo.items():
         assert (rate > 0) == (FOOTPRINT[job_type] <= USABLE_MEMORY * TABLE.memory_gb[kind])
     assert TABLE.rate("gpt2-1.5b", 8, "v100") == 0
     assert TABLE.rate("gpt2-1.5b", 1, "a100") > 0
 
 
-def test_more_gpus_never_slow_down_and_never_gain_more_than_they_are():
-    """Within a node, and a server of CPUs is one already; spreading a gang never makes it faster."""
+def test_more_gpus_gain_something_and_at_most_their_number():
+    """More GPUs of a node are never slower, except of CPU servers; spreading a gang never makes it faster."""
     for (job_type, gpus, kind), rate in TABLE.solo.items():
-        one = TABLE.rate(job_type, 1, kind)
-        assert rate <= gpus * one
-        assert rate >= one or kind == "cpu"
+        single_rate = TABLE.rate(job_type, 1, kind)
+        assert rate <= gpus * single_rate
+        assert rate >= single_rate or kind == "cpu"
         assert TABLE.rate(job_type, gpus, kind, consolidated=False) <= rate
 
 
 def test_newer_gpus_are_not_slower():
-    """T4 ≤ L4's arithmetic aside, the order of data-centre GPUs holds for every model."""
+    """For every model V100, A100, H100 and H200 are in order of speed."""
     for model in TABLE.job_types:
         rates = [TABLE.rate(model, 1, kind) for kind in ("v100", "a100", "h100", "h200")]
         assert rates == sorted(rates)
 
 
 def test_types_suit_models_differently():
-    """What makes a mixed cluster worth scheduling: the gain of an H100 over a V100 is far from the same for all."""
+    """The gain of an H100 over a V100 differs widely between models, which makes mixed clusters worth scheduling."""
     gains = [
         TABLE.rate(model, 1, "h100") / TABLE.rate(model, 1, "v100")
         for model in TABLE.job_types
@@ -61,7 +61,7 @@ def test_types_suit_models_differently():
 
 
 def test_pairs_fit_together_and_are_slower_than_alone():
-    """Neither gains, their footprints fit, and equal jobs share equally."""
+    """In a pair both jobs are slower than alone, their footprints fit, and equal jobs share equally."""
     assert TABLE.pairs
     for (kind, a, gpus_a, b, gpus_b), rates in TABLE.pairs.items():
         assert gpus_a == gpus_b == 1
@@ -73,8 +73,8 @@ def test_pairs_fit_together_and_are_slower_than_alone():
             assert a != b or rates[0] == rates[1]
 
 
-def test_jobs_that_want_different_things_share_well():
-    """An agent that waits for its games costs a language model little; two language models gain nothing."""
+def test_jobs_with_different_bottlenecks_share_well():
+    """An agent that mostly waits for its games hardly slows a language model; two language models gain nothing."""
 
     def worth(a, b):
         together = TABLE.pair_rates("a100", (a, 1), (b, 1))
@@ -85,7 +85,7 @@ def test_jobs_that_want_different_things_share_well():
 
 
 def test_well_known_rates_are_met_within_a_factor_of_two():
-    """Round figures that many have published: images and tokens per second, mixed precision, one GPU."""
+    """Rates are near widely published round figures: samples per second, mixed precision, one GPU."""
     for name, kind, samples_per_s in (
         ("resnet50", "v100", 1_350),
         ("resnet50", "a100", 2_800),

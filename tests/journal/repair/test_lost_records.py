@@ -1,4 +1,4 @@
-"""A scheduler that starts from a journal with holes: nothing that the lost records may have used is used again."""
+"""A scheduler that starts from a journal with lost records: ids that these may have used are not used again."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Holed(MemoryJournal):
     lost: frozenset[int] = frozenset()
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
-        """Damage in the place of what is lost."""
+        """Yield damage in the place of lost records."""
         for record in super().scan(after):
             assert isinstance(record, Record)
             yield Damage(record.seq, record.seq, "lost") if record.seq in self.lost else record
 
 
-class Kept(Desk):
+class RecordingDesk(Desk):
     """A desk that remembers its records."""
 
     def __init__(self, *nodes: object, **changed: object) -> None:
@@ -50,9 +50,9 @@ class Kept(Desk):
         return super()._take(outcome)
 
 
-def lived() -> Kept:
+def cluster_of_two() -> RecordingDesk:
     """Two nodes, and jobs that run on n1; another scheduler has taken over once."""
-    desk = Kept(node("n1", 2), node("n2", 2))
+    desk = RecordingDesk(node("n1", 2), node("n2", 2))
     desk.take_over(0.0)
     desk.settle()
     desk.run(job(steps=1e6, nodes=("n1",)), job(steps=1e6, nodes=("n1",)))
@@ -60,8 +60,8 @@ def lived() -> Kept:
     return desk
 
 
-def journal_of(desk: Kept, lost: int) -> Holed:
-    """What it wrote, the last so many records lost."""
+def journal_of(desk: RecordingDesk, lost: int) -> Holed:
+    """The desk's journal, with this many of the last records lost."""
     journal = Holed()
     for now_s, facts in desk.records:
         journal.append(now_s, facts)
@@ -69,17 +69,17 @@ def journal_of(desk: Kept, lost: int) -> Holed:
     return journal
 
 
-def recovered_from(desk: Kept, lost: int) -> Recovered[SchedulerState]:
-    """The state that is left."""
+def recovered_from(desk: RecordingDesk, lost: int) -> Recovered[SchedulerState]:
+    """Recover from the desk's journal without these records."""
     recovered = recover_scheduler(journal_of(desk, lost))
     assert recovered.lost_records == lost
     return recovered
 
 
 @pytest.mark.parametrize("lost", [1, 2, 5])
-def test_nothing_that_may_have_been_used_is_used_again(lost: int) -> None:
-    """The next epoch is one beyond all that lost records can have started; job and lease numbers go on well above."""
-    desk = lived()
+def test_ids_that_may_have_been_used_are_not_used_again(lost: int) -> None:
+    """The next epoch is above all that lost records can have started, and ids of jobs and leases go on far above."""
+    desk = cluster_of_two()
     before = desk.core.state
     state = recovered_from(desk, lost).state
     known_epoch = max(f.epoch for _, facts in desk.records for f in facts if isinstance(f, EpochStarted))
@@ -92,9 +92,9 @@ def test_nothing_that_may_have_been_used_is_used_again(lost: int) -> None:
     check(state)
 
 
-def test_without_loss_nothing_is_skipped() -> None:
-    """A whole journal: the next number is the next number, and nodes are believed."""
-    desk = lived()
+def test_without_loss_no_id_is_skipped() -> None:
+    """From a whole journal the next ids follow, and nodes do not have to report first."""
+    desk = cluster_of_two()
     recovered = recovered_from(desk, 0)
     core = Core(recovered.state)
     outcome = core.take_over(LATER_S)
@@ -102,11 +102,11 @@ def test_without_loss_nothing_is_skipped() -> None:
     assert (core.state.epoch, core.state.next_job) == (2, 4)
 
 
-def test_a_start_that_is_cut_short_forgets_nothing(tmp_path: Path) -> None:
-    """Recovered, and killed before it took over: the next start keeps as far away from what was lost."""
+def test_a_start_that_is_cut_short_skips_ids_once(tmp_path: Path) -> None:
+    """A scheduler that is killed between recovery and takeover skips the ids again, but not twice."""
     path = tmp_path / "journal.db"
     with SqliteJournal(path) as journal:
-        for now_s, facts in lived().records:
+        for now_s, facts in cluster_of_two().records:
             journal.append(now_s, facts)
         last = journal.last_seq
         journal.set_aside([Damage(last, last, "for the test")])
@@ -127,8 +127,8 @@ def test_a_start_that_is_cut_short_forgets_nothing(tmp_path: Path) -> None:
 
 
 def taken_over() -> Core:
-    """A scheduler that knows that it lost a record."""
-    core = Core(recovered_from(lived(), 1).state)
+    """A scheduler that has taken over after the loss of a record."""
+    core = Core(recovered_from(cluster_of_two(), 1).state)
     outcome = core.take_over(20.0)
     silent = [fact.node for fact in outcome.facts if isinstance(fact, NodeMoved)]
     assert set(silent) == {"n1", "n2"}
@@ -137,17 +137,17 @@ def taken_over() -> Core:
     return core
 
 
-def test_no_gpu_is_free_before_its_node_has_spoken() -> None:
-    """A lost record may have granted it: nobody is placed there, whatever the state says."""
+def test_no_gpu_is_free_before_its_node_says_hello() -> None:
+    """A lost record may have granted any GPU, so no job is placed on a node before its hello."""
     core = taken_over()
-    for what in ("tick", "plan", "fill"):
-        outcome = core.handle(30.0, Woke(what=what))
+    for timer in ("tick", "plan", "fill"):
+        outcome = core.handle(30.0, Woke(what=timer))
         assert not [fact for fact in outcome.facts if getattr(fact, "granted", ())]
     assert not core.state.usable_nodes()
 
 
-def test_a_node_that_says_what_it_runs_is_believed() -> None:
-    """What it still runs goes on, and its other GPUs can be had."""
+def test_a_nodes_hello_is_believed() -> None:
+    """Leases that the node holds are resumed, and its other GPUs are free."""
     core = taken_over()
     held = tuple(
         HeldLease(lease=name, steps=10.0, ran_s=5.0)

@@ -17,7 +17,7 @@ from scheduler.journal import store
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.api.upkeep import UpkeepService
 from scheduler.live.data.backup import RESTORED, BackupError, backup, restore
-from tests.journal.samples import held, told, write
+from tests.journal.samples import held, numbered, write
 from tests.support.wording import Wording
 
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     (data / "tls").mkdir(parents=True)
     (data / "tls" / "ca.key").write_text("secret")
     (data / "settings.json").write_text("abc")
-    write(data / "journal.db", told(30)).close()
+    write(data / "journal.db", numbered(30)).close()
     return data
 
 
@@ -43,16 +43,16 @@ def test_a_restored_directory_is_the_one_that_was_backed_up(folder: Path, tmp_pa
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
     assert json.loads((tmp_path / "new" / RESTORED).read_text())["made_s"] == manifest.made_s
     with SqliteJournal(tmp_path / "new/journal.db") as journal:
-        assert held(journal) == told(30)
+        assert held(journal) == numbered(30)
 
 
 def test_a_running_daemon_backs_itself_up(folder: Path, tmp_path: Path, wording: Wording):
     """It writes the archive as of one moment; another process is refused while the journal is open."""
     with SqliteJournal(folder / "journal.db") as journal:
-        for now_s, facts in told(40)[30:]:
+        for now_s, facts in numbered(40)[30:]:
             journal.append(now_s, facts)
         assert backup(folder, tmp_path / "b.tar.gz", "1.0", journal=journal).records == 40
-        journal.append(99.0, told(1)[0][1])
+        journal.append(99.0, numbered(1)[0][1])
         assert backup(folder, tmp_path / "b.tar.gz", "1.0", journal=journal).records == 41
         with pytest.raises(BackupError) as refused:
             backup(folder, tmp_path / "b.tar.gz", "1.0")
@@ -67,7 +67,7 @@ def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monk
     turns = threading.Semaphore(0)
     monkeypatch.setattr(store, "COPY_PAGES", 1)
     monkeypatch.setattr(store, "time", SimpleNamespace(sleep=lambda _: turns.acquire(timeout=20.0)))
-    records = told(600, 500)
+    records = numbered(600, 500)
     with write(tmp_path / "journal.db", records[:400], durable=True) as journal:
         copying = threading.Thread(target=journal.copy_to, args=(tmp_path / "copy.db",))
         copying.start()

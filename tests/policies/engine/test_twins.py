@@ -5,7 +5,7 @@ Shares are tables of jobs by types.
 
 import numpy as np
 import pytest
-from hypothesis import before, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from policies.engine.twins import settled
@@ -82,7 +82,7 @@ def test_shares_between_unequal_types_stay() -> None:
     assert settled(problem, shares, np.array([1, 1])).tolist() == shares.tolist()
 
 
-@before(seed=st.integers(0, 10_000), jobs=st.integers(1, 12), types=st.integers(2, 4), by_price=st.booleans())
+@given(seed=st.integers(0, 10_000), jobs=st.integers(1, 12), types=st.integers(2, 4), by_price=st.booleans())
 @settings(max_examples=150)
 def test_no_job_loses_and_capacity_is_kept(seed: int, jobs: int, types: int, by_price: bool) -> None:
     """Each job keeps its rate and time; capacity is kept, cost does not rise where it counts; few jobs are split."""

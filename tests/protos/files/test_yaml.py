@@ -1,4 +1,4 @@
-"""The reader of YAML that job files, problem files and settings share: what values mean, lines, hostile texts."""
+"""The YAML reader of job files, problem files and settings: values, lines, and hostile texts."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from protos.files.yaml import DEPTH_MAX, REPEATED_MAX, line_of, plain, read_tabl
 
 
 def data(text: str, *, aliases: bool = False) -> object:
-    """The one document of a text as plain data."""
+    """Read a text of one document as plain data."""
     return plain(read_table(text, aliases=aliases))
 
 
 def refusal(text: str, *, aliases: bool = False) -> BadInput:
-    """The error for a text."""
+    """Read a text that is refused; return the error."""
     with pytest.raises(BadInput) as caught:
         read_yaml(text, aliases=aliases)
     return caught.value
@@ -46,13 +46,13 @@ def refusal(text: str, *, aliases: bool = False) -> BadInput:
         ("|\n  a\n  b\n", "a\nb\n"),
     ],
 )
-def test_values_mean_what_yaml_1_2_says(text: str, value: object) -> None:
-    """Words that YAML 1.1 takes for truth values, times and octal numbers are none."""
+def test_values_are_read_as_in_yaml_1_2(text: str, value: object) -> None:
+    """Words that YAML 1.1 reads as booleans, times and octal numbers are plain text or decimal numbers."""
     assert data(f"key: {text}") == {"key": value}
 
 
 def test_numbers_keep_their_text() -> None:
-    """A version 1.10 is not 1.1 for a job that has it in its environment."""
+    """A version 1.10 in a job's environment does not become 1.1."""
     table = read_table("version: 1.10")
     assert table.value["version"][1].value == "1.10"
 
@@ -72,7 +72,7 @@ def test_numbers_keep_their_text() -> None:
     ],
 )
 def test_every_value_knows_its_line(place: Place, line: int | None) -> None:
-    """By the keys and positions that lead to it; what is missing has the line of what is around it."""
+    """Keys and positions lead to a value's line; a missing value has the line of its container."""
     assert line_of(read_table("a: 1\nb:\n  - x\n  - {c: 2,\n     d: 3}\n"), place) == line
 
 
@@ -85,7 +85,7 @@ def test_every_value_knows_its_line(place: Place, line: int | None) -> None:
     ],
 )
 def test_a_key_that_appears_twice_is_refused_with_its_place(text: str, line: int, place: Place) -> None:
-    """One of the two values would be lost."""
+    """A repeated key is refused, because one of its values would be lost."""
     error = refusal(text)
     assert (error.line, error.place) == (line, place)
 
@@ -111,18 +111,18 @@ def test_a_key_that_appears_twice_is_refused_with_its_place(text: str, line: int
         ("a: [" * 2_000, 1),
     ],
 )
-def test_what_is_not_yaml_as_we_accept_it_is_refused_with_its_line(text: str, line: int) -> None:
-    """Aliases that nobody allowed, tags, control characters, broken syntax, and any depth of nesting."""
+def test_unsupported_yaml_is_refused_with_its_line(text: str, line: int) -> None:
+    """Aliases, unless allowed, tags, control characters, broken syntax and deep nesting are refused."""
     assert refusal(text).line == line
 
 
 def test_half_a_character_is_refused() -> None:
-    """A program can pass one; no file holds it."""
+    """A lone surrogate, which a program can pass, is refused."""
     assert "Unicode" in refusal("a: \ud800").problem
 
 
-def test_a_second_document_is_refused_where_one_is_meant() -> None:
-    """With the line of what follows; several are read where several are meant, and empty ones left out."""
+def test_a_second_document_is_refused_where_one_is_expected() -> None:
+    """The error has the second document's line; where several are expected all are read, except empty ones."""
     with pytest.raises(BadInput) as caught:
         read_table("a: 1\n---\nb: 2")
     assert caught.value.line == 3
@@ -131,7 +131,7 @@ def test_a_second_document_is_refused_where_one_is_meant() -> None:
 
 
 def test_aliases_and_merges_repeat_values() -> None:
-    """Own keys go before merged ones, and of several mappings the first one counts."""
+    """A mapping's own keys override merged ones, and of several merged mappings the first counts."""
     text = "a: &a {x: 1, y: 1}\nb: &b {x: 2, z: 2}\nc: {<<: [*a, *b], y: 3}\nd: *a\ne: &e [*a]\nf: *e"
     assert data(text, aliases=True) == {
         "a": {"x": 1, "y": 1},
@@ -146,7 +146,7 @@ def test_aliases_and_merges_repeat_values() -> None:
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("jobs: *nobody", 1),
+        ("jobs: *unknown", 1),
         ("jobs: &a [*a]", 1),
         ("a: &a 1\n---\nb: *a", 3),
         ("a: {<<: 3}", 1),
@@ -155,18 +155,18 @@ def test_aliases_and_merges_repeat_values() -> None:
         ("a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}]\n" for i in range(1, 50)), DEPTH_MAX),
     ],
 )
-def test_aliases_that_cannot_be_meant_are_refused(text: str, line: int) -> None:
-    """Unknown ones, those inside what they stand for, and those that pile up."""
+def test_impossible_aliases_are_refused(text: str, line: int) -> None:
+    """Unknown aliases, aliases inside their own anchor, and aliases that nest too deeply are refused."""
     assert refusal(text, aliases=True).line == line
 
 
 def test_an_alias_bomb_is_refused_before_it_goes_off() -> None:
-    """A billion laughs is stopped by the count of repeated values, before anything is repeated."""
+    """A "billion laughs" text is refused by the count of repeated values, before any is repeated."""
     text = "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12))
     assert f"{REPEATED_MAX:,}" in refusal(text, aliases=True).problem
 
 
 def test_merges_that_pile_up_are_refused() -> None:
-    """Each of these mappings has one key more than the one before it."""
+    """Merges that grow by one key each are refused once they repeat too many values."""
     text = "a0: &a0 {k0: 1}\n" + "".join(f"a{i}: &a{i} {{<<: *a{i - 1}, k{i}: 1}}\n" for i in range(1, 2_500))
     assert f"{REPEATED_MAX:,}" in refusal(text, aliases=True).problem

@@ -1,4 +1,4 @@
-"""Simulated machines: leases become processes, processes do steps, and nodes say what came of it."""
+"""Simulated machines: leases become processes, processes do steps, and nodes report them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TABLE = Throughputs(
 
 
 class Cluster:
-    """Machines, and what a scheduler would send them."""
+    """Machines, and the messages that a scheduler sends to them."""
 
     def __init__(self, nodes: int = 1, gpus: int = 1, **options: Any) -> None:
         self.physics = Physics(TABLE, **options.pop("physics", {}))
@@ -42,17 +42,17 @@ class Cluster:
         self.generations = dict.fromkeys((f"n{i}" for i in range(nodes)), 0)
 
     def know(self, job: str, **truth: Any) -> None:
-        """What is true of a job; cnn unless said otherwise."""
+        """Set the truth about a job, by default of type cnn."""
         self.physics.set_truth(job, JobTruth(**{"job_type": "cnn", **truth}))
 
     def send(self, now_s: float, node: str, *leases: Lease) -> list[Message]:
-        """The next full set for a node."""
+        """Send a node its next full set of leases."""
         self.generations[node] += 1
         effect = SendLeases(node=node, epoch=1, generation=self.generations[node], leases=leases)
         return self.machines.deliver(now_s, effect)
 
     def renew(self, now_s: float, ends_s: float) -> list[Message]:
-        """All nodes go on with what they have."""
+        """Renew the leases of all nodes."""
         self.round_number += 1
         effect = RenewLeases(
             epoch=1, round_number=self.round_number, ends_s=ends_s, generations=dict(self.generations)
@@ -60,11 +60,11 @@ class Cluster:
         return self.machines.deliver(now_s, effect)
 
     def run(self, until_s: float) -> list[tuple[float, NodeReport]]:
-        """Everything that happens until then, and when."""
-        seen = []
+        """Let time pass; return the reports, with their times."""
+        reports = []
         while (at_s := self.machines.next_s()) <= until_s:
-            seen += [(at_s, said) for said in self.machines.advance(at_s) if isinstance(said, NodeReport)]
-        return seen
+            reports += [(at_s, sent) for sent in self.machines.advance(at_s) if isinstance(sent, NodeReport)]
+        return reports
 
 
 def lease(job: str, *gpus: str, attempt: int = 1, ends_s: float = 1e9) -> Lease:
@@ -81,30 +81,30 @@ def lease(job: str, *gpus: str, attempt: int = 1, ends_s: float = 1e9) -> Lease:
     )
 
 
-def report(node: str = "n0", generation: int = 1, **said: Any) -> NodeReport:
-    """What a node says."""
-    return NodeReport(node=node, generation=generation, **said)
+def report(node: str = "n0", generation: int = 1, **fields: Any) -> NodeReport:
+    """A node's report with these fields."""
+    return NodeReport(node=node, generation=generation, **fields)
 
 
 def test_a_node_says_hello_when_it_joins() -> None:
-    """Joining is one hello that holds nothing, and nothing else comes of it."""
+    """A node that joins sends one hello without leases, and nothing else."""
     cluster = Cluster()
     assert cluster.hellos == [[NodeHello(spec=NodeSpec(name="n0", worker_type="v100", gpus=1))]]
     assert cluster.machines.next_s() == math.inf
-    with pytest.raises(ValueError, match="'n0' has joined already"):
+    with pytest.raises(ValueError, match="'n0'"):
         cluster.machines.join(1.0, NodeSpec(name="n0", worker_type="v100", gpus=1))
 
 
 def test_a_job_runs_to_its_end() -> None:
-    """It starts at once, takes its restart time, steps at its rate, and the exit says all of it."""
+    """A job starts at once, takes its restart time, steps at its rate, and its exit has the figures."""
     cluster = Cluster()
     cluster.know("a", steps_total=100, restart_s=5)
     assert cluster.send(0.0, "n0", lease("a")) == [report(started=("a/1",))]
     assert cluster.run(1000) == [(15.0, report(exits=(Exit("a/1", "finished", 100, 100, 10.0, 15.0),)))]
 
 
-def test_what_stopped_long_before_its_end_is_forgotten() -> None:
-    """However often a job is stopped, its last start alone says when it ends; the others leave nothing behind."""
+def test_ends_of_stopped_leases_are_forgotten() -> None:
+    """However often a job is stopped, only its last start determines its end; earlier ends are dropped."""
     cluster = Cluster()
     cluster.know("a", steps_total=10_000)
     times = 4 * VOID_MAX
@@ -114,11 +114,11 @@ def test_what_stopped_long_before_its_end_is_forgotten() -> None:
             cluster.send(attempt + 0.5, "n0")
     assert len(cluster.machines._due) <= VOID_MAX + 3
     ends_s = times + (10_000 - 5.0 * (times - 1)) / 10.0
-    assert [at_s for at_s, said in cluster.run(ends_s + 1.0) if said.exits] == [ends_s]
+    assert [at_s for at_s, sent in cluster.run(ends_s + 1.0) if sent.exits] == [ends_s]
 
 
 def test_a_stopped_job_saves_and_goes_on_elsewhere() -> None:
-    """Stopped, it saves for its checkpoint time; the next attempt begins where it was, on any node."""
+    """A stopped job saves for its checkpoint time; the next attempt continues from there, on any node."""
     cluster = Cluster(nodes=2)
     cluster.know("a", steps_total=200, checkpoint_s=2)
     cluster.send(0.0, "n0", lease("a"))
@@ -132,7 +132,7 @@ def test_a_stopped_job_saves_and_goes_on_elsewhere() -> None:
 
 
 def test_a_change_at_one_instant_is_one_report() -> None:
-    """Free restarts and checkpoints: the old job is out and the new one in, in one answer."""
+    """With free restarts and checkpoints, one report has the exit of the old job and the start of the new one."""
     cluster = Cluster()
     cluster.know("a")
     cluster.know("b")
@@ -143,7 +143,7 @@ def test_a_change_at_one_instant_is_one_report() -> None:
 
 
 def test_a_gpu_waits_for_the_job_that_leaves_it() -> None:
-    """The new job starts when the old one has saved, not when the scheduler would like it to."""
+    """The new job starts when the old one has saved, and not when the scheduler sends its lease."""
     cluster = Cluster()
     cluster.know("a", checkpoint_s=3)
     cluster.know("b", steps_total=10)
@@ -153,19 +153,19 @@ def test_a_gpu_waits_for_the_job_that_leaves_it() -> None:
 
 
 def test_packed_jobs_slow_each_other_down_while_both_step() -> None:
-    """Alone 10 steps/s, beside the other 6: the rate changes when the partner comes and when it goes."""
+    """Alone 10 steps/s, in a pair 6: the rate changes when the partner starts stepping and when it ends."""
     cluster = Cluster()
     cluster.know("a", steps_total=1000)
     cluster.know("b", job_type="lm", steps_total=30, restart_s=5)
     cluster.send(0.0, "n0", lease("a"), lease("b"))
-    seen = cluster.run(1000)
-    assert seen[0] == (15.0, report(exits=(Exit("b/1", "finished", 30, 30, 10.0, 15.0),)))
-    # 5 s alone, 10 s beside b, and the other 890 steps alone again
-    assert seen[1] == (104.0, report(exits=(Exit("a/1", "finished", 1000, 1000, 104.0, 104.0),)))
+    reports = cluster.run(1000)
+    assert reports[0] == (15.0, report(exits=(Exit("b/1", "finished", 30, 30, 10.0, 15.0),)))
+    # 5 s alone, 10 s beside b, and the other 890 steps alone again.
+    assert reports[1] == (104.0, report(exits=(Exit("a/1", "finished", 1000, 1000, 104.0, 104.0),)))
 
 
 def test_a_gang_begins_when_all_its_nodes_have_started() -> None:
-    """The first node's ranks wait for the others; each node reports the exit with the same figures."""
+    """The first node's ranks wait for the others; each node reports the exit with the gang's figures."""
     cluster = Cluster(nodes=2)
     cluster.know("a", steps_total=160)
     gang = lease("a", "n0:0", "n1:0")
@@ -179,18 +179,18 @@ def test_a_gang_begins_when_all_its_nodes_have_started() -> None:
 
 
 def test_a_gang_spread_over_more_nodes_than_it_needs_is_slower() -> None:
-    """Two GPUs on two nodes of two: 8 steps/s instead of 16, unless rates are always consolidated."""
+    """A gang of two spread over two nodes does 8 steps/s instead of 16, unless rates are always consolidated."""
     for always, at_s in ((False, 10.0), (True, 5.0)):
         cluster = Cluster(nodes=2, gpus=2, physics={"always_consolidated": always})
         cluster.know("a", steps_total=80)
         gang = lease("a", "n0:1", "n1:0")
         cluster.send(0.0, "n0", gang)
         cluster.send(0.0, "n1", gang)
-        assert [seen_s for seen_s, _ in cluster.run(100)] == [at_s, at_s]
+        assert [exited_s for exited_s, _ in cluster.run(100)] == [at_s, at_s]
 
 
 def test_a_gang_stops_as_one() -> None:
-    """One node is told to stop: all ranks agree on the step, save and leave."""
+    """If one node stops the gang, all ranks agree on the step, save and exit."""
     cluster = Cluster(nodes=2)
     cluster.know("a", checkpoint_s=1)
     gang = lease("a", "n0:0", "n1:0")
@@ -205,23 +205,24 @@ def test_a_gang_stops_as_one() -> None:
 
 
 def test_a_job_that_does_not_fit_fails_with_a_code() -> None:
-    """Where the rate is 0, alone or beside another, the newcomer fails; who was there is not harmed."""
+    """If its rate is 0, alone or beside another job, the new job fails; the running one is not harmed."""
     cluster = Cluster()
     cluster.know("big", job_type="unknown")
     assert cluster.send(0.0, "n0", lease("big")) == [
         report(started=("big/1",), exits=(Exit("big/1", "failed", 0, 0, 0.0, 0.0, CODE_NO_RATE),))
     ]
     cluster.know("a", steps_total=200)
-    cluster.know("b")  # cnn beside cnn is not in the table
+    # The table has no rates of cnn beside cnn.
+    cluster.know("b")
     cluster.send(10.0, "n0", lease("a"))
-    (said,) = cluster.send(20.0, "n0", lease("a"), lease("b"))
-    assert isinstance(said, NodeReport)
-    assert [(one.lease, one.code) for one in said.exits if one.lease != "big/1"] == [("b/1", CODE_NO_RATE)]
+    (sent,) = cluster.send(20.0, "n0", lease("a"), lease("b"))
+    assert isinstance(sent, NodeReport)
+    assert [(end.lease, end.code) for end in sent.exits if end.lease != "big/1"] == [("b/1", CODE_NO_RATE)]
     assert 30.0 in [at_s for at_s, _ in cluster.run(100)]
 
 
-def test_faults_of_a_jobs_own_lose_what_was_not_saved() -> None:
-    """It fails at its step in every attempt, and only what was saved on the way is left."""
+def test_a_failing_job_loses_its_unsaved_steps() -> None:
+    """The job fails at its step in every attempt, and keeps only the steps it saved on the way."""
     cluster = Cluster()
     cluster.know("a", steps_total=1000, fails_at_steps=95, save_every_s=4)
     cluster.send(0.0, "n0", lease("a"))
@@ -231,19 +232,19 @@ def test_faults_of_a_jobs_own_lose_what_was_not_saved() -> None:
 
 
 def test_progress_comes_at_the_interval_for_all_leases_of_a_node() -> None:
-    """One report per node and interval, with absolute steps; changes in between are said at once."""
+    """A node sends one report per interval, with the absolute steps of all its leases."""
     cluster = Cluster(gpus=2, report_interval_s=100.0)
     cluster.know("a")
     cluster.know("b", job_type="lm")
     cluster.send(0.0, "n0", lease("a", "n0:0"), lease("b", "n0:1"))
     both = (Progress("a/1", 1000, 0, 100.0), Progress("b/1", 400, 0, 100.0))
-    seen = cluster.run(250)
-    assert seen[0] == (100.0, report(progress=both))
-    assert [at_s for at_s, _ in seen] == [100.0, 200.0]
+    reports = cluster.run(250)
+    assert reports[0] == (100.0, report(progress=both))
+    assert [at_s for at_s, _ in reports] == [100.0, 200.0]
 
 
 def test_leases_that_are_not_renewed_run_out() -> None:
-    """The node stops the job itself, a moment after the end; a renewal in that moment still counts."""
+    """The node itself stops the job, a moment after the end; a renewal within that moment still counts."""
     cluster = Cluster(limits=Limits(report_interval_s=1e6, late_s=1.0))
     cluster.know("a")
     cluster.send(0.0, "n0", lease("a", ends_s=100.0))
@@ -254,29 +255,29 @@ def test_leases_that_are_not_renewed_run_out() -> None:
 
 
 def test_renewals_cost_no_wakes() -> None:
-    """A thousand rounds of renewals bring about nothing but the progress reports."""
+    """A thousand rounds of renewals cause no other events than the progress reports."""
     cluster = Cluster(nodes=3)
     cluster.know("a")
     cluster.send(0.0, "n0", lease("a", ends_s=360.0))
-    seen = []
+    reports = []
     for number in range(1, 1001):
         cluster.renew(number * 360.0 - 2.0, (number + 1) * 360.0)
-        seen += cluster.run(number * 360.0)
-    assert [at_s for at_s, _ in seen] == [3600.0 * hour for hour in range(1, 101)]
+        reports += cluster.run(number * 360.0)
+    assert [at_s for at_s, _ in reports] == [3600.0 * hour for hour in range(1, 101)]
 
 
 def test_a_job_that_ignores_being_asked_is_killed() -> None:
-    """Asked, signalled, killed: what was not saved is lost, and the exit is no failure of the job."""
+    """Asked, signalled and killed, the job loses its unsaved steps, and the exit is not a failure of the job."""
     cluster = Cluster(limits=Limits(ask_s=10.0, grace_s=5.0))
     cluster.know("a", ignores_stop=True)
     cluster.send(0.0, "n0", lease("a"))
     assert cluster.send(10.0, "n0") == []
-    gone = [one for _, said in cluster.run(26.0) for one in said.exits]
+    gone = [end for _, sent in cluster.run(26.0) for end in sent.exits]
     assert gone == [Exit("a/1", "yielded", 250, 0, 25.0, 25.0)]
 
 
 def test_noise_belongs_to_the_attempt() -> None:
-    """The same seed, job and attempt have the same luck in every run; the mean of many is the table's rate."""
+    """Seed, job and attempt determine the noise; the mean over many attempts is the table's rate."""
     physics = Physics(TABLE, seed=3, noise_sigma=0.2)
     physics.set_truth("a", JobTruth(job_type="cnn"))
     rates = [physics.rate(lease("a", "n0:0", attempt=i), "v100", True) for i in range(2000)]
@@ -285,7 +286,7 @@ def test_noise_belongs_to_the_attempt() -> None:
     assert min(rates) < 8 < 12 < max(rates)
 
 
-def test_a_job_that_nobody_told_of_is_named() -> None:
-    """A lease for a job without a truth is a fault of the world, and says which job."""
+def test_a_job_without_a_truth_is_an_error() -> None:
+    """A lease for a job without a truth raises LookupError with the job's name."""
     with pytest.raises(LookupError, match="'ghost'"):
         Cluster().send(0.0, "n0", lease("ghost"))

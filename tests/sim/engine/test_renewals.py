@@ -1,4 +1,4 @@
-"""What a job pays for going on: nothing, or with the option a checkpoint and a restart in each round; and for dying."""
+"""The cost of renewals (nothing, or with the option a checkpoint and a restart in each round), and of node failures."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ TABLE = Throughputs(
 
 
 def run(gpus: int = 1, **options: object) -> tuple[SimOptions, SimResult]:
-    """One job on as many nodes as it has GPUs, an hour of steps."""
-    given = SimOptions(
+    """Simulate one job with an hour of steps, on as many nodes as it has GPUs."""
+    sim_options = SimOptions(
         cluster={"v100": 2},
         jobs=[TraceJob(id="a", arrival_s=0.0, job_type="cnn", gpus=gpus, steps=STEPS)],
         throughputs=TABLE,
@@ -31,18 +31,18 @@ def run(gpus: int = 1, **options: object) -> tuple[SimOptions, SimResult]:
         journal=MemoryJournal(),
         **options,  # type: ignore[arg-type]
     )
-    return given, simulate(given)
+    return sim_options, simulate(sim_options)
 
 
 def exits(options: SimOptions) -> list[Exit]:
-    """How leases ended."""
+    """The exits of all leases."""
     assert options.journal is not None
     return [fact.exit for _, fact in options.journal.read() if isinstance(fact, LeaseClosed)]
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_a_renewal_costs_a_restart_where_that_is_wanted(gpus: int) -> None:
-    """One lease all the time; with the option each round but the last costs 40 s, once for all nodes of a gang."""
+    """One lease lasts to the end; with the option each round but the last costs 40 s, once for a whole gang."""
     (plain,) = exits(run(gpus)[0])
     assert plain.ran_s - plain.stepping_s == pytest.approx(30.0)
     options, _ = run(gpus, renewal_restarts=True)
@@ -54,7 +54,7 @@ def test_a_renewal_costs_a_restart_where_that_is_wanted(gpus: int) -> None:
 
 
 def test_a_renewal_that_costs_something_comes_out_again_in_a_replay() -> None:
-    """The option is kept beside the facts."""
+    """The journal keeps the option beside the facts."""
     options, _ = run(renewal_restarts=True, save_every_s=100.0)
     history = History({KEY: made_by(options)})
     assert options.journal is not None
@@ -66,18 +66,19 @@ def test_a_renewal_that_costs_something_comes_out_again_in_a_replay() -> None:
 
 
 @pytest.mark.parametrize(("save_every_s", "lost_s"), [(3600.0, 2970.0), (900.0, 270.0), (100.0, 70.0)])
-def test_what_a_death_costs_is_up_to_the_saving_interval(save_every_s: float, lost_s: float) -> None:
-    """The node dies after 2,970 s of steps: the work since the last checkpoint is done again."""
+def test_the_saving_interval_determines_the_cost_of_a_failure(save_every_s: float, lost_s: float) -> None:
+    """The node fails after 2,970 s of steps: the work since the last checkpoint is done again."""
     died = (3000.0 + 8.0, lambda machines: lambda now_s: machines.crash(now_s, "v100-0"))
     _, undisturbed = run()
     _, result = run(save_every_s=save_every_s, events=(died,))
     (late_s,) = result.metrics.jobs.numbers("end_s") - undisturbed.metrics.jobs.numbers("end_s")
-    lapse_s = late_s - lost_s  # until its lease was over, and to start again
+    # The time until the lease had lapsed and the job had started again.
+    lapse_s = late_s - lost_s
     assert 30.0 <= lapse_s < 360.0 + 30.0 + 30.0 + 10.0
 
 
 def test_time_of_a_lapsed_lease_is_no_restart() -> None:
-    """What the processes of a dead node did nobody knows: only the second start counts; the GPU was held."""
+    """The time on a failed node counts as received, but not as restart time; the second start does."""
     died = (2000.0, lambda machines: lambda now_s: machines.crash(now_s, "v100-0"))
     _, result = run(events=(died,))
     (row,) = result.metrics.jobs.rows(result.metrics.now_s)

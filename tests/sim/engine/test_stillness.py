@@ -1,4 +1,4 @@
-"""A run in which nothing can happen any more ends, and does not go through rounds for thirty years."""
+"""A run in which nothing can happen any more ends, instead of simulating rounds for thirty years."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DAY_S = 86_400.0
 
 
 def back(machines: Machines) -> Event:
-    """The node that was lost is there again."""
+    """The event that repairs the lost node."""
     return lambda now_s: machines.repair(now_s, "v100-0")
 
 
 def run(*events: tuple[float, object], policy: str = "las") -> SimResult:
-    """A job that runs on a V100 only, one that runs anywhere; the only V100 is gone after ten minutes."""
+    """A job for V100s and one for K80s, on one GPU of each type; the V100 is lost after ten minutes."""
     jobs = [
         TraceJob(id=name, arrival_s=0.0, job_type=name, steps=7200.0, worker_types=kinds)
         for name, kinds in (("cnn", ("v100",)), ("lm", ("k80",)))
@@ -38,22 +38,22 @@ def run(*events: tuple[float, object], policy: str = "las") -> SimResult:
 
 
 def test_a_job_that_can_never_run_again_ends_the_run() -> None:
-    """Soon after the last of those that can, under every kind of policy; it has not ended, and that is seen."""
+    """The run ends soon after the last job that can run, under any kind of policy; the other job has not ended."""
     for policy in ("las", "fifo", "gandiva", "min_cost", "finish_time_fairness+packing"):
         result = run(policy=policy)
         assert (result.metrics.ended, len(result.metrics.jobs)) == (1, 2), policy
         assert result.rounds < 60 + STILL_ROUNDS, policy
 
 
-def test_what_is_to_come_is_waited_for() -> None:
-    """A node that is back after a month: the run sees it, and the job ends."""
+def test_a_future_event_is_waited_for() -> None:
+    """If the node is repaired after a month, the run goes on until then, and the job ends."""
     result = run((30 * DAY_S, back))
     assert result.metrics.ended == 2
     assert result.metrics.now_s > 30 * DAY_S
 
 
-def test_an_operator_who_never_comes_back_is_not_waited_for() -> None:
-    """Both nodes drained for good: nobody runs, whatever is alive."""
+def test_nodes_drained_for_good_end_the_run() -> None:
+    """With both nodes drained and no event to come, the run ends with its jobs alive."""
     drained = [
         (60.0, lambda machines, node=node: NodeCommand(node=node, action="drain"))
         for node in ("v100-0", "k80-0")

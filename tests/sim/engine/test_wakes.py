@@ -1,4 +1,4 @@
-"""When the agents of simulated nodes are woken: not before they need it."""
+"""When the agents of simulated nodes are woken: not before they need to be."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ LIMITS = Limits(late_s=1.0)
 
 
 def _node(name: str, ends_s: float) -> Node:
-    """A node with a lease that ends then."""
+    """A node with a lease that ends at this time."""
     node = Node(NodeSpec(name=name, worker_type="v100", gpus=1), LIMITS)
     node.core.handle(0.0, Desired(1, 1, (Order("1", "job", 1, (0,), ends_s),)))
     return node
 
 
 def test_a_wake_that_a_renewal_made_early_is_put_off() -> None:
-    """The node whose lease was renewed is left alone; the other one gets its Tick."""
+    """The node with the renewed lease is not woken; the other one gets its Tick."""
     wakes = Wakes()
     renewed, ending = _node("a", 360.0), _node("b", 360.0)
     for node in (ending, renewed):
@@ -32,8 +32,8 @@ def test_a_wake_that_a_renewal_made_early_is_put_off() -> None:
     assert renewed.wake_s == 721.0
 
 
-def test_the_last_word_about_a_wake_counts() -> None:
-    """A node has one wake: an earlier entry is void when it was put elsewhere, or nowhere."""
+def test_the_last_wake_of_a_node_counts() -> None:
+    """A node has one wake: a later one, or none, replaces it."""
     wakes = Wakes()
     node = _node("a", 50.0)
     wakes.put(60.0, node)

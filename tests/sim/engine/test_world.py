@@ -1,4 +1,4 @@
-"""Virtual time: what is due, in which order, and what the world does with each effect."""
+"""Virtual time: which events are due, in which order, and what the world does with each effect."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ def world_of(*arrivals: Any, **options: Any) -> SimWorld:
 
 
 def following(world: SimWorld) -> tuple[float, Sequence[Message]] | None:
-    """The next instant."""
+    """The messages of the next instant."""
     return asyncio.run(world.next())
 
 
 def kinds(batch: tuple[float, Sequence[Message]] | None) -> tuple[float, list[str]]:
-    """When, and what sort of messages."""
+    """The time of a batch, and the types of its messages."""
     assert batch is not None
     return batch[0], [type(message).__name__ for message in batch[1]]
 
 
-def test_a_world_in_which_nothing_is_due_is_over() -> None:
-    """There is no waiting for what cannot come."""
+def test_a_world_without_events_is_over() -> None:
+    """A world in which nothing is due has no next instant."""
     assert following(world_of()) is None
 
 
 def test_time_jumps_to_what_is_due_next() -> None:
-    """Events come in order of time, those of one instant in the order in which they were sent."""
+    """Events come in order of time; events of one instant in the order in which they were sent."""
     world = world_of()
     drain, resume = (NodeCommand(node="n", action=action) for action in ("drain", "resume"))
     world.at(7.0, resume)
@@ -53,8 +53,8 @@ def test_time_jumps_to_what_is_due_next() -> None:
     assert following(world) is None
 
 
-def test_at_one_instant_machines_speak_first_and_timers_last() -> None:
-    """What is known by the time a timer rings is known to whoever it wakes."""
+def test_at_one_instant_reports_come_first_and_timers_last() -> None:
+    """A timer rings after all other messages of its instant, so that the core has them by then."""
     world = world_of(Arrival(10.0, JobSpec(name="j"), (TRUTH,)))
     world.machines.physics.set_truth("a", TRUTH)
     world.at(0.0, lambda now_s: world.machines.join(now_s, node("n0", 1)))
@@ -67,7 +67,7 @@ def test_at_one_instant_machines_speak_first_and_timers_last() -> None:
 
 
 def test_a_later_wake_replaces_an_earlier_one() -> None:
-    """One timer of a name; one in the past rings now, and time never runs backwards."""
+    """There is one timer of each name; one in the past rings now, and time never runs backwards."""
     world = world_of()
     world.perform(WakeAt(50.0, "tick"))
     world.perform(WakeAt(20.0, "tick"))
@@ -79,7 +79,7 @@ def test_a_later_wake_replaces_an_earlier_one() -> None:
 
 
 def test_the_solver_takes_its_time() -> None:
-    """The answer comes after the latency, whatever else goes on; it is an answer to the question as it was."""
+    """The answer comes after the latency, and is an answer to the question that was put."""
     desk = Desk(node())
     desk.submit(job())
     desk.tell(0, Woke(what="tick"))
@@ -96,7 +96,7 @@ def test_the_solver_takes_its_time() -> None:
 
 
 def test_jobs_are_known_to_the_machines_by_their_reply() -> None:
-    """Names of jobs are given by the scheduler; what is true of them came with the arrival."""
+    """The scheduler's reply has the ids of jobs, to which the truths of the arrival are then assigned."""
     world = world_of(
         *(Arrival(at_s, JobSpec(name=name), (TRUTH,)) for at_s, name in ((1.0, "x"), (2.0, "y")))
     )
@@ -112,13 +112,13 @@ def test_jobs_are_known_to_the_machines_by_their_reply() -> None:
     assert isinstance(message, SubmitJobs)
     world.perform(Reply(message.call, error="too wide", code="invalid"))
     assert world.refused == [("y", "too wide")]
-    world.perform(Reply("somebody else's", {"jobs": ["7"]}))
+    world.perform(Reply("another call", {"jobs": ["7"]}))
     world.perform(Reply(message.call, {"jobs": ["8"]}))
     assert world.refused == [("y", "too wide")]
 
 
-def test_the_world_ends_when_it_has_seen_enough() -> None:
-    """`over` is asked before each step, and nothing is lost when it is asked again later."""
+def test_the_world_ends_when_over_says_so() -> None:
+    """`over` is called before each step, and no event is lost if the world goes on later."""
     until = [10.0]
     world = world_of(over=lambda now_s: now_s > until[0])
     world.at(10.0, NodeCommand(node="n", action="drain"))
@@ -130,17 +130,17 @@ def test_the_world_ends_when_it_has_seen_enough() -> None:
     assert world.events == 2
 
 
-def test_what_comes_of_an_effect_at_once_is_said_at_once() -> None:
-    """A node that starts a job the moment it is told to says so in the same instant."""
+def test_an_immediate_report_comes_in_the_same_instant() -> None:
+    """A node that starts a job as soon as it gets the lease reports it in the same instant."""
     world = world_of()
     world.machines.physics.set_truth("a", TRUTH)
-    said: list[Message] = []
+    messages: list[Message] = []
     world.at(3.0, lambda now_s: world.machines.join(now_s, node("n0", 1)))
     for _ in "ab":
         batch = following(world)
         assert batch is not None
         assert batch[0] == 3.0
-        said += batch[1]
+        messages += batch[1]
         if isinstance(batch[1][0], NodeHello):
             world.perform(SendLeases("n0", 1, 1, (lease("a"),)))
-    assert [type(message) for message in said] == [NodeHello, NodeReport]
+    assert [type(message) for message in messages] == [NodeHello, NodeReport]

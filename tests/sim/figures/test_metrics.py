@@ -1,4 +1,4 @@
-"""What a run was like, by facts written by hand: every figure here can be checked in the head."""
+"""Metrics of runs whose facts are written by hand, so that every figure can be checked in the head."""
 
 import json
 import math
@@ -55,22 +55,22 @@ def test_preemptions_restarts_and_deadlines(two_jobs: Story) -> None:
 
 
 def test_cost_is_time_on_gpus_at_their_price(two_jobs: Story) -> None:
-    """4 h of V100, and 2 h of each."""
+    """a pays for 4 h of V100, b for 2 h of each type."""
     a, b = two_jobs.rows().values()
     assert (a["cost_usd"], b["cost_usd"]) == pytest.approx((8.0, 5.0))
 
 
 def test_rho_is_time_against_an_equal_slice(two_jobs: Story) -> None:
-    """With two jobs, each has half of both GPUs: 1.5 + 0.5 steps/s. Alone, a job has one of them at a time."""
+    """With two jobs each has half of both GPUs: 1.5 + 0.5 steps/s. Alone, a job has one GPU at a time."""
     a, b = two_jobs.rows().values()
     assert a["rho"] == pytest.approx(4.0 / (4 * 3.0 / 2.0))
-    # b gains 1.5 h of steps in company, then 6.5 h of steps with the cluster of two GPUs to itself, and one job
-    # of one GPU takes no more than all of its time: half of it on each
+    # b does 1.5 h of steps beside a, then 6.5 h of steps alone in the cluster of two GPUs, where one job of one GPU
+    # takes no more than all of its time: half of it on each.
     assert b["rho"] == pytest.approx(7.0 / (1.5 / 2.0 + 6.5 / 2.0))
 
 
 def test_the_summary_has_every_key_in_order(two_jobs: Story) -> None:
-    """What --json promises, from facts alone."""
+    """The summary, computed from facts alone, has the keys that --json promises."""
     figures = summarise(two_jobs.metrics, wall_s=1.5)
     assert tuple(figures) == KEYS
     assert (figures["policy"], figures["seed"], figures["cluster"]) == ("las", 7, {"v100": 1, "k80": 1})
@@ -84,8 +84,8 @@ def test_the_summary_has_every_key_in_order(two_jobs: Story) -> None:
     assert (figures["restart_h"], figures["wall_s"]) == (0.5, 1.5)
 
 
-def test_an_empty_run_says_null_and_not_nan() -> None:
-    """Nothing happened: no figure pretends otherwise, and the JSON is JSON."""
+def test_an_empty_run_has_null_and_no_nan() -> None:
+    """Figures that do not exist are null, so the summary is valid JSON."""
     figures = json.loads(json.dumps(summarise(Story().metrics), allow_nan=False))
     assert (figures["jobs"], figures["completed"], figures["mean_jct_h"], figures["max_rho"]) == (
         0,
@@ -96,8 +96,8 @@ def test_an_empty_run_says_null_and_not_nan() -> None:
     assert (figures["makespan_h"], figures["unfair_fraction"], figures["utilization"]) == (None, None, {})
 
 
-def test_a_run_that_was_interrupted_says_what_it_knows() -> None:
-    """A job that still runs has its time and cost so far, no end and no fairness; the makespan is not known."""
+def test_an_interrupted_run_has_the_figures_so_far() -> None:
+    """A running job has its time and cost so far, but no end and no fairness; the makespan is null."""
     story = Story()
     story.node(0.0, "n", "v100")
     story.prices(0.0, v100=1.0)
@@ -111,11 +111,11 @@ def test_a_run_that_was_interrupted_says_what_it_knows() -> None:
     assert row["deadline_missed"] is True
     figures = summarise(story.metrics)
     assert (figures["makespan_h"], figures["utilization"]) == (None, {"v100": pytest.approx(2 / 2.5)})
-    assert figures == summarise(story.metrics), "asking twice charges nobody twice"
+    assert figures == summarise(story.metrics), "a second summary charges no job twice"
 
 
 def test_packed_jobs_use_their_gpus_once_and_share_the_bill() -> None:
-    """a alone for an hour, with b for two, b alone for one: four hours of GPU, 2 and 2."""
+    """a runs alone for one hour, with b for two, b alone for one: two GPUs for four hours, 4 each."""
     story = Story()
     story.node(0.0, "n", "v100", gpus=2)
     story.prices(0.0, v100=1.0)
@@ -134,7 +134,7 @@ def test_packed_jobs_use_their_gpus_once_and_share_the_bill() -> None:
 
 
 def test_prices_change_while_jobs_run() -> None:
-    """An hour at 1, an hour at 5."""
+    """A job that runs an hour at 1 and an hour at 5 costs 6."""
     story = Story()
     story.node(0.0, "n", "v100")
     story.prices(0.0, v100=1.0)
@@ -147,7 +147,7 @@ def test_prices_change_while_jobs_run() -> None:
 
 
 def test_capacity_follows_the_nodes() -> None:
-    """Two GPUs for an hour, one while a node is lost, two again; broken ones do not count."""
+    """Capacity is two GPUs for an hour, one while a node is lost, then two again; broken GPUs do not count."""
     story = Story()
     story.node(0.0, "n1", "v100")
     story.node(0.0, "n2", "v100", gpus=2)
@@ -158,13 +158,13 @@ def test_capacity_follows_the_nodes() -> None:
     story.node_moves(1.0, "n2", NodeState.LOST)
     story.node_moves(2.0, "n2", NodeState.UP)
     story.tell(3.0, f.NodeRemoved(node="n2"))
-    story.tell(3.0, f.NodeRemoved(node="nobody"))
+    story.tell(3.0, f.NodeRemoved(node="unknown"))
     story.close(4.0, "1", steps=1.0, ran_h=4.0, outcome="finished")
     assert summarise(story.metrics)["utilization"] == {"v100": pytest.approx(4 / (2 + 1 + 2 + 1))}
 
 
 def test_measuring_some_jobs_leaves_the_others_out() -> None:
-    """Only the second of three is measured, and GPUs only between its submission and its end."""
+    """Only the second of three jobs is measured, and GPUs only between its submission and its end."""
     story = Story(measure=(1, 2))
     story.node(0.0, "n", "v100")
     for at_h, job in ((0.0, "a"), (1.0, "b"), (2.0, "c")):
@@ -182,7 +182,7 @@ def test_measuring_some_jobs_leaves_the_others_out() -> None:
 
 
 def test_shares_promised_against_time_received() -> None:
-    """Half of the V100 for two hours and a quarter for one are 1.25 h, until the job ends."""
+    """Half of the V100 for two hours and a quarter for one are 1.25 h; nothing is promised after the end."""
     story = Story()
     story.node(0.0, "n", "v100")
     story.node(0.0, "m", "k80")
@@ -199,7 +199,7 @@ def test_shares_promised_against_time_received() -> None:
 
 
 def test_many_jobs_and_types_find_room() -> None:
-    """Promised time is kept for however many jobs are there at once."""
+    """Promised time is kept for any number of jobs at once."""
     story = Story()
     jobs = [f"j{number}" for number in range(1000)]
     for job in jobs:
@@ -211,7 +211,7 @@ def test_many_jobs_and_types_find_room() -> None:
 
 
 def test_a_job_of_unknown_rates_is_measured_by_the_adopted_ones() -> None:
-    """No table has its type: the isolated rate of the allocation in force stands in."""
+    """If no table has its type, the isolated rate of the adopted allocation is used."""
     story = Story()
     story.node(0.0, "n", "v100")
     story.submit(0.0, "a", job_type="unheard of")
@@ -220,8 +220,8 @@ def test_a_job_of_unknown_rates_is_measured_by_the_adopted_ones() -> None:
     assert story.rows()["a"]["rho"] == 2.0
 
 
-def test_without_any_rate_nothing_is_said_of_fairness() -> None:
-    """No table, no allocation: null rather than a guess."""
+def test_without_any_rate_fairness_is_null() -> None:
+    """Without a table and an allocation, ρ is null instead of a guess."""
     story = Story()
     story.node(0.0, "n", "v100")
     story.submit(0.0, "a", job_type="unheard of")
@@ -231,7 +231,7 @@ def test_without_any_rate_nothing_is_said_of_fairness() -> None:
 
 
 def test_work_done_twice_counts_once() -> None:
-    """A node fails after 100 steps of which 40 were saved; the job goes on from there to 200."""
+    """A node fails after 100 steps; the job goes on to 200, and ρ counts the 200 once."""
     story = Story()
     story.node(0.0, "n", "v100")
     story.rates(("x", 1, "v100", 0.1))
@@ -245,8 +245,8 @@ def test_work_done_twice_counts_once() -> None:
     assert row["preemptions"] == 0
 
 
-def test_a_lease_that_was_never_seen_to_start() -> None:
-    """Its node says only at the end that it ran: the time and the cost count all the same."""
+def test_a_lease_whose_start_was_never_reported() -> None:
+    """If only its exit is reported, the lease's time and cost count all the same."""
     story = Story()
     story.node(0.0, "n", "v100")
     story.prices(0.0, v100=3.0)
@@ -257,16 +257,15 @@ def test_a_lease_that_was_never_seen_to_start() -> None:
     assert (row["ran_h"], row["cost_usd"], row["state"]) == (1.0, 3.0, "completed")
 
 
-def test_ends_that_people_cause() -> None:
-    """Cancelled while running: the job has ended, its GPUs are in use until the exit. Facts about jobs that are
-    gone, and leases nobody knows, change nothing."""
+def test_ends_that_users_cause() -> None:
+    """A cancelled job has ended, but its GPUs are in use until the exit; facts about unknown leases change nothing."""
     story = Story()
     story.node(0.0, "n", "v100")
     story.prices(0.0, v100=1.0)
     story.submit(0.0, "a", deadline_s=60.0)
     story.submit(0.0, "b", deadline_s=60.0)
     story.plan(0.0, lease("1", "a", "v100", "n:0"), lease("2", "b", "v100", "n:0"))
-    story.start(0.0, "1", "nobody's")
+    story.start(0.0, "1", "unknown")
     story.move(1.0, "a", Move.CANCEL)
     story.move(1.0, "b", Move.FAIL)
     story.close(2.0, "1", steps=1.0, ran_h=2.0, outcome="yielded")
@@ -278,8 +277,8 @@ def test_ends_that_people_cause() -> None:
     assert summarise(story.metrics)["completed"] == 0
 
 
-def test_a_job_that_is_done_before_it_could_be_stopped() -> None:
-    """Somebody held it, but its processes came to their end first: done is done. One that stopped waits."""
+def test_a_held_job_that_finishes_is_completed() -> None:
+    """A held job whose processes finish first is completed; one that yields stays held."""
     story = Story()
     story.node(0.0, "n", "v100", gpus=2)
     outcomes: dict[str, Outcome] = {"a": "finished", "b": "yielded"}
@@ -295,7 +294,7 @@ def test_a_job_that_is_done_before_it_could_be_stopped() -> None:
 
 
 def test_the_time_series_stays_short_and_exact() -> None:
-    """However many rounds there are: a few thousand samples at most, and means between them as without thinning."""
+    """However many rounds there are, a limited number of samples is kept, in order and up to the end."""
     time = GpuTime()
     kind = time.kind("v100")
     assert kind == 0
@@ -307,8 +306,8 @@ def test_the_time_series_stays_short_and_exact() -> None:
     assert math.isclose(times[-1], 3 * SAMPLES_MAX, rel_tol=0.01)
 
 
-def test_who_was_where() -> None:
-    """The stretches of the timeline: a lease from its start to its end, with its GPUs in the order of ranks."""
+def test_the_timeline_has_each_lease() -> None:
+    """A stretch of the timeline is a lease from its start to its end, with its GPUs in the order of ranks."""
     story = Story()
     story.node(0.0, "n", "v100", gpus=2)
     story.submit(0.0, "a", gpus=2)
@@ -316,16 +315,16 @@ def test_who_was_where() -> None:
     assert story.metrics.stretches == [("a", "v100", ("n:1", "n:0"), 3600.0, 7200.0)]
 
 
-def test_allocations_that_are_not_the_policys_own() -> None:
-    """How often the solver gave nothing, and why at first: figures of such a run are not the policy's."""
+def test_failed_allocations_are_counted() -> None:
+    """The metrics count solver failures and keep the first reason, since such figures are not the policy's."""
     story = Story()
-    story.tell(0.0, f.AllocationFailed(number=1, why="no answer in time"))
-    story.tell(1.0, f.AllocationFailed(number=2, why="still none"))
-    assert (story.metrics.fallbacks, story.metrics.fallback_why) == (2, "no answer in time")
+    story.tell(0.0, f.AllocationFailed(number=1, why="first reason"))
+    story.tell(1.0, f.AllocationFailed(number=2, why="second reason"))
+    assert (story.metrics.fallbacks, story.metrics.fallback_why) == (2, "first reason")
 
 
 def test_an_ideal_run_has_exactly_its_shares() -> None:
-    """No leases at all: time, cost and utilisation are what was promised, half of a pair's GPUs for each."""
+    """Without leases, time, cost and utilisation are those promised, half of a pair's GPUs for each job."""
     story = Story(measure=(0, 1))
     story.node(0.0, "n", "v100", gpus=2)
     story.prices(0.0, v100=3.0)

@@ -1,4 +1,4 @@
-"""What the metrics learn from facts is what the scheduler's own state says, by another way from the same facts."""
+"""The metrics agree with the scheduler's own state, which is computed in another way from the same facts."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -22,25 +22,24 @@ class Applied:
 
     def __init__(self) -> None:
         self.state = SchedulerState()
-        self.resized: Counter[str] = (
-            Counter()
-        )  # by job: leases that ended because it goes on at another width
+        # By job, the leases that ended because the job goes on at another width.
+        self.resized: Counter[str] = Counter()
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Let them have happened."""
+        """Apply the facts to the state."""
         for fact in facts:
             if isinstance(fact, LeaseClosed) and fact.exit.outcome == "yielded":
                 self.note(self.state.leases[fact.exit.lease])
             apply(self.state, now_s, fact)
 
     def note(self, ended: Holding) -> None:
-        """A lease ends while its job has the next one already."""
+        """Count a lease that ends while its job already has the next one, of another width."""
         coming = self.state.leases.get(self.state.jobs[ended.lease.job].lease or "")
         if coming is not None and coming.lease.id != ended.lease.id:
             self.resized[ended.lease.job] += coming.bundle.gpus != ended.bundle.gpus
 
     def read(self) -> Iterator[tuple[float, Fact]]:
-        """Nothing is kept."""
+        """Return no facts."""
         return iter(())
 
 
@@ -55,7 +54,7 @@ class Applied:
     ],
 )
 def test_metrics_agree_with_the_state(change: dict[str, object]) -> None:
-    """Ends, states, preemptions and starts exactly; running time and cost but for pairs and unreported losses."""
+    """Ends, states, preemptions and starts agree; running time and cost too, except of losses never reported."""
     base: dict[str, object] = {"cluster": {"t4": 4, "a100": 8}, "workload": "mixed-day"}
     run = Run(**{**base, "rate_per_h": 8.0, "jobs": 25, **change})  # type: ignore[arg-type]
     kept = Applied()
@@ -67,7 +66,7 @@ def test_metrics_agree_with_the_state(change: dict[str, object]) -> None:
         assert row["state"] == job.state
         assert row["end_h"] == pytest.approx((job.ended_s or 0.0) / 3600)
         assert row["start_h"] == pytest.approx((job.started_s or 0.0) / 3600)
-        # a lease that is stopped so that its job goes on with more or fewer GPUs is no preemption to the core
+        # A lease that is stopped so that its job goes on with more or fewer GPUs is no preemption to the core.
         assert row["preemptions"] - job.preemptions == kept.resized[name]
         if "mtbf_h" not in change:
             assert row["ran_h"] == pytest.approx(job.run_s / 3600)
@@ -80,7 +79,7 @@ def test_metrics_agree_with_the_state(change: dict[str, object]) -> None:
 
 
 def test_gpu_time_adds_up() -> None:
-    """Without packing, what the GPUs were in use is what the jobs had of them."""
+    """Without packing, the busy time of GPUs is the sum of the time that jobs had."""
     run = Run(
         cluster={"t4": 4, "a100": 8},
         workload="mixed-day",
@@ -94,19 +93,19 @@ def test_gpu_time_adds_up() -> None:
 
 
 def test_a_run_that_is_stopped_has_measured_all_that_happened() -> None:
-    """Metrics see many records at once; whoever stops a run in between misses none of them."""
+    """Metrics take many records at once; a run that is stopped in between misses none of them."""
     run = Run(cluster={"t4": 4, "a100": 8}, workload="mixed-day", rate_per_h=8.0, jobs=25)
     kept = Applied()
     options = replace(prepare(run).options, journal=kept)
-    result = simulate(options, progress=lambda seen: seen.ended < 3)
+    result = simulate(options, progress=lambda metrics: metrics.ended < 3)
     assert result.interrupted
     assert result.metrics.now_s == kept.state.now_s
     rows = result.metrics.jobs.rows(result.metrics.now_s)
     assert {row["id"]: row["state"] for row in rows} == {j.id: j.state for j in kept.state.jobs.values()}
 
 
-def test_what_is_cut_off_in_the_middle_of_a_record_is_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while the metrics take in a record: what they have is what was so before it, and nothing behind it."""
+def test_an_interruption_within_a_record_ends_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C while the metrics take a record, they have everything before that record, and nothing after."""
     observe, moments = Metrics.observe_all, []
 
     def interrupted(metrics: Metrics, now_s: float, facts: Sequence[Fact]) -> None:

@@ -1,4 +1,4 @@
-"""A journal as a workload: live journals say less than simulated ones, and what is missing is made good or told."""
+"""A journal as a workload: facts that live journals lack are filled in, or reported in the notes."""
 
 import math
 from typing import Any
@@ -31,7 +31,8 @@ from tests.support.story import lease
 from traces.roofline import default_throughputs
 from traces.throughputs import Throughputs
 
-START_S = 1.7e9  # a live journal's clock
+# The clock of a live journal.
+START_S = 1.7e9
 
 
 class Past:
@@ -39,29 +40,32 @@ class Past:
 
     def __init__(self) -> None:
         self.history = History()
-        self.tell(0, f.Configured(settings=Settings(policy="las", seed=3)))
-        self.tell(0, f.NodeJoined(spec=NodeSpec(name="box", worker_type="a100", gpus=3)))
+        self.add(0, f.Configured(settings=Settings(policy="las", seed=3)))
+        self.add(0, f.NodeJoined(spec=NodeSpec(name="box", worker_type="a100", gpus=3)))
 
-    def tell(self, at_h: float, fact: f.Fact) -> None:
-        """Any fact."""
+    def add(self, at_h: float, fact: f.Fact) -> None:
+        """Add a fact."""
         self.history.take(START_S + at_h * 3600, fact)
 
     def run(self, at_h: float, job: str, number: str, steps: float, **end: float) -> None:
-        """A lease of an hour."""
-        self.tell(at_h, f.GpusFilled(granted=(lease(number, job, "a100", "box:0"),)))
-        self.tell(at_h, f.LeasesStarted(leases=(number,)))
+        """Add a lease of an hour, with its grant, start and exit."""
+        self.add(at_h, f.GpusFilled(granted=(lease(number, job, "a100", "box:0"),)))
+        self.add(at_h, f.LeasesStarted(leases=(number,)))
         stepping_s = end.get("stepping_s", 3600.0)
         outcome = "finished" if end.get("finished", 1) else "yielded"
         over = Exit(number, outcome, steps, steps, stepping_s, 3600.0)
-        self.tell(at_h + 1, f.LeaseClosed(exit=over))
+        self.add(at_h + 1, f.LeaseClosed(exit=over))
 
     def jobs(self) -> dict[str, JobTruth]:
-        """What comes of it: what is true of each job."""
-        arrivals = self.history.options().arrivals
-        return {name: truth for one in arrivals for name, truth in zip(one.known_as, one.truths, strict=True)}
+        """The truth about each job in the replay."""
+        return {
+            name: truth
+            for arrival in self.history.options().arrivals
+            for name, truth in zip(arrival.known_as, arrival.truths, strict=True)
+        }
 
     def rate(self, job: str) -> float:
-        """How fast it really is, alone on an A100."""
+        """The true rate of a job, alone on an A100."""
         options, truth = self.history.options(), self.jobs()[job]
         physics = Physics(options.throughputs)
         physics.set_truth(job, truth)
@@ -69,9 +73,9 @@ class Past:
 
 
 def test_time_starts_with_the_journal() -> None:
-    """Arrivals count from its first fact, and the replay has the same settings but for the policy."""
+    """Arrivals count from the first fact, and the replay has the same settings except the policy."""
     past = Past()
-    past.tell(2, f.JobSubmitted(job="1", spec=JobSpec(job_type="x", steps=7200.0, name="first")))
+    past.add(2, f.JobSubmitted(job="1", spec=JobSpec(job_type="x", steps=7200.0, name="first")))
     past.run(3, "1", "1", 7200.0)
     options = past.history.options(policy="fifo")
     (first,) = options.arrivals
@@ -80,78 +84,78 @@ def test_time_starts_with_the_journal() -> None:
 
 
 def test_measured_rates_stand_in_for_a_table() -> None:
-    """Nobody told the scheduler anything: 7200 steps in an hour are 2 per second, pooled over jobs of the type."""
+    """Without given rates, measured ones are pooled over jobs of a type: 2 and 1 steps per second are 1.5."""
     past = Past()
     for number, steps in (("1", 7200.0), ("2", 3600.0)):
-        past.tell(0, f.JobSubmitted(job=number, spec=JobSpec(job_type="x", steps=steps)))
+        past.add(0, f.JobSubmitted(job=number, spec=JobSpec(job_type="x", steps=steps)))
         past.run(0, number, number, steps)
     assert past.history.options().throughputs.rate("x", 1, "a100") == pytest.approx(1.5)
 
 
 def test_a_jobs_own_rates_are_its_own() -> None:
-    """They replace the table's for this job alone."""
+    """A job's own rates replace the table's for this job only."""
     past = Past()
-    past.tell(0, f.RatesGiven(solo=[("x", 1, "a100", 4.0)], pairs=[("a100", "x", "y", 1, 1.0, 2.0)]))
-    past.tell(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="x", steps=10.0, rates={"a100": 9.0})))
-    past.tell(0, f.JobSubmitted(job="2", spec=JobSpec(job_type="x", steps=10.0)))
+    past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 4.0)], pairs=[("a100", "x", "y", 1, 1.0, 2.0)]))
+    past.add(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="x", steps=10.0, rates={"a100": 9.0})))
+    past.add(0, f.JobSubmitted(job="2", spec=JobSpec(job_type="x", steps=10.0)))
     assert (past.rate("1"), past.rate("2")) == (9.0, 4.0)
     table = past.history.options().throughputs
     assert table.pair_rates("a100", ("y", 1), ("x", 1)) == (2.0, 1.0)
 
 
 def test_unknown_work_is_what_was_done() -> None:
-    """A job that never said its steps had as many as it did; one that did none is left out, and that is told."""
+    """A job without a number of steps had as many as it did; one that did none is left out, and noted."""
     past = Past()
-    past.tell(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
+    past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
     for number in ("1", "2", "3"):
-        past.tell(0, f.JobSubmitted(job=number, spec=JobSpec(job_type="x")))
+        past.add(0, f.JobSubmitted(job=number, spec=JobSpec(job_type="x")))
     past.run(0, "1", "1", 500.0)
     past.run(1, "3", "2", 700.0, finished=0)
     assert {name: truth.steps_total for name, truth in past.jobs().items()} == {"1": 500.0, "3": 700.0}
     assert past.history.notes == {UNKNOWN_WORK: 1, UNFINISHED: 1}
 
 
-def test_a_job_that_tells_no_steps_takes_the_time_that_it_took() -> None:
-    """An hour of processes, at one "step" a second wherever it is put; nothing is left out."""
+def test_a_job_that_reports_no_steps_takes_as_long_as_it_did() -> None:
+    """An hour of processes becomes 3600 steps at one per second on any type, and is noted."""
     past = Past()
-    past.tell(0, f.JobSubmitted(job="1", spec=JobSpec(reports_steps=False)))
+    past.add(0, f.JobSubmitted(job="1", spec=JobSpec(reports_steps=False)))
     past.run(0, "1", "1", 0.0, stepping_s=0.0)
     assert (past.jobs()["1"].steps_total, past.rate("1")) == (3600.0, 1.0)
     assert past.history.notes == {UNTOLD: 1}
 
 
 def test_a_fault_comes_again_where_it_was() -> None:
-    """In every attempt of a job that failed for good; one that got over it does not fail, and that is told."""
+    """A job that failed for good fails at the same step; one that recovered does not fail, which is noted."""
     past = Past()
-    past.tell(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
+    past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
     for number in ("1", "2"):
-        past.tell(0, f.JobSubmitted(job=number, spec=JobSpec(job_type="x", steps=9000.0, retries=1)))
-        past.tell(0, f.GpusFilled(granted=(lease(number, number, "a100", "box:0"),)))
-        past.tell(1, f.LeaseClosed(exit=Exit(number, "failed", 800.0, 0.0, 800.0, 830.0, 1)))
-    past.tell(1, f.JobMoved(job="1", move=Move.FAIL))
+        past.add(0, f.JobSubmitted(job=number, spec=JobSpec(job_type="x", steps=9000.0, retries=1)))
+        past.add(0, f.GpusFilled(granted=(lease(number, number, "a100", "box:0"),)))
+        past.add(1, f.LeaseClosed(exit=Exit(number, "failed", 800.0, 0.0, 800.0, 830.0, 1)))
+    past.add(1, f.JobMoved(job="1", move=Move.FAIL))
     past.run(2, "2", "3", 9000.0)
     assert past.jobs()["1"].fails_at_steps == 800.0
     assert past.jobs()["2"].fails_at_steps == math.inf
     assert past.history.notes == {AGAIN: 1}
 
 
-def test_where_a_kind_of_job_never_ran_it_is_as_fast_as_elsewhere() -> None:
-    """Nobody knows better; it is told, and no job fails because another policy put it there."""
+def test_a_job_type_is_as_fast_on_a_type_it_never_ran_on() -> None:
+    """An unknown rate is taken from another type, and noted, so that no job fails under another policy."""
     past = Past()
-    past.tell(0, f.NodeJoined(spec=NodeSpec(name="old", worker_type="k80", gpus=1)))
-    past.tell(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="new", steps=7200.0)))
+    past.add(0, f.NodeJoined(spec=NodeSpec(name="old", worker_type="k80", gpus=1)))
+    past.add(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="new", steps=7200.0)))
     past.run(0, "1", "1", 7200.0)
     assert past.history.options().throughputs.rate("new", 1, "k80") == 2.0
     assert past.history.notes == {UNSEEN: 1}
 
 
-def test_what_is_lost_is_told() -> None:
-    """No rates, a dependency on a job that is left out, a node that changed while it was there: each with a count."""
+def test_what_is_left_out_is_noted() -> None:
+    """The notes count jobs without rates, dependencies on jobs left out, and nodes that changed."""
     past = Past()
-    past.tell(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
-    past.tell(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="new", steps=5.0)))
-    past.tell(0, f.JobSubmitted(job="2", spec=JobSpec(job_type="x", steps=5.0, after=(Dependency("1"),))))
-    past.tell(0, f.NodeJoined(spec=NodeSpec(name="box", worker_type="a100", gpus=4)))
+    past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
+    past.add(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="new", steps=5.0)))
+    past.add(0, f.JobSubmitted(job="2", spec=JobSpec(job_type="x", steps=5.0, after=(Dependency("1"),))))
+    past.add(0, f.NodeJoined(spec=NodeSpec(name="box", worker_type="a100", gpus=4)))
     assert list(past.jobs()) == ["2"]
     assert past.history.notes == {UNKNOWN_RATES: 1, UNKNOWN_DEPENDENCY: 1, CHANGED_NODE: 1}
 
@@ -193,16 +197,16 @@ EVERY_FIELD: dict[str, Any] = {
 
 
 def test_the_whole_request_is_carried_over() -> None:
-    """Every field of a job that a person can set; whoever adds one says here that it is carried over too."""
+    """Every field of a job that a user can set is carried over; a new field has to be added here."""
     assert set(EVERY_FIELD) == set(JobSpec.__struct_fields__), "a new field: is it carried over by a replay?"
     usual = {field.name: field.default for field in structs.fields(JobSpec)}
     assert not [field for field, value in EVERY_FIELD.items() if value == usual[field]]
     past = Past()
-    past.tell(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
-    past.tell(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="x", steps=5.0)))
-    past.tell(1, f.JobSubmitted(job="2_4", spec=JobSpec(**EVERY_FIELD)))
-    _, again = past.history.options().arrivals
-    assert structs.asdict(again.spec) == EVERY_FIELD
+    past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
+    past.add(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="x", steps=5.0)))
+    past.add(1, f.JobSubmitted(job="2_4", spec=JobSpec(**EVERY_FIELD)))
+    _, arrival = past.history.options().arrivals
+    assert structs.asdict(arrival.spec) == EVERY_FIELD
     assert past.history.notes == {}
 
 
@@ -228,7 +232,7 @@ COMMANDS = [
 
 
 def eventful() -> SimOptions:
-    """People, limits, arrays, GPUs that break, settings and rates that change."""
+    """A run with users' commands, limits, arrays, broken GPUs, and changes of settings and rates."""
     arrivals = []
     for at_s, spec in REQUESTS:
         truth = JobTruth(job_type="x", steps_total=spec.steps or math.inf, save_every_s=3600.0)
@@ -262,40 +266,40 @@ def facts_of(options: SimOptions) -> list[tuple[float, f.Fact]]:
 
 
 def test_an_eventful_history_comes_out_again() -> None:
-    """Fact for fact: holds, releases, requeues and cancels, limits, dependencies, arrays, and what operators did."""
+    """A replay has the same facts: commands, limits, dependencies, arrays, and what operators did."""
     options = eventful()
-    told = facts_of(options)
-    moves = {fact.move for _, fact in told if isinstance(fact, f.JobMoved)}
+    facts = facts_of(options)
+    moves = {fact.move for _, fact in facts if isinstance(fact, f.JobMoved)}
     assert moves == {Move.HOLD, Move.RELEASE, Move.REQUEUE, Move.CANCEL, Move.RETRY, Move.FAIL}
     history = History({KEY: made_by(options)})
-    for at_s, fact in told:
+    for at_s, fact in facts:
         history.take(at_s, fact)
-    assert facts_of(history.options()) == told
+    assert facts_of(history.options()) == facts
     assert history.notes == {}
 
 
 def test_jobs_that_are_left_out_leave_no_gap() -> None:
-    """The others get other numbers, and those who wait for them, or do something to them, mean the same jobs."""
+    """The other jobs get other ids, and dependencies and commands refer to the same jobs as before."""
     past = Past()
-    past.tell(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
-    past.tell(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="x")))
+    past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
+    past.add(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="x")))
     for number in ("2_0", "2_7"):
-        past.tell(0, f.JobSubmitted(job=number, spec=JobSpec(array=(int(number[2:]),), **SLOW)))
+        past.add(0, f.JobSubmitted(job=number, spec=JobSpec(array=(int(number[2:]),), **SLOW)))
     waits = JobSpec(name="waits", after=(Dependency("2"),), **SLOW)
-    past.tell(0, f.JobSubmitted(job="3", spec=waits, blocked_by=("2_0", "2_7")))
-    past.tell(0.5, f.JobMoved(job="2_7", move=Move.HOLD, why="hold by ann", by="ann"))
-    past.tell(2, f.JobMoved(job="2_7", move=Move.RELEASE, why="release by ann", by="ann"))
-    told = facts_of(past.history.options(policy="fifo"))
-    submitted = {fact.job: fact.blocked_by for _, fact in told if isinstance(fact, f.JobSubmitted)}
+    past.add(0, f.JobSubmitted(job="3", spec=waits, blocked_by=("2_0", "2_7")))
+    past.add(0.5, f.JobMoved(job="2_7", move=Move.HOLD, why="hold by ann", by="ann"))
+    past.add(2, f.JobMoved(job="2_7", move=Move.RELEASE, why="release by ann", by="ann"))
+    facts = facts_of(past.history.options(policy="fifo"))
+    submitted = {fact.job: fact.blocked_by for _, fact in facts if isinstance(fact, f.JobSubmitted)}
     assert submitted == {"1_0": (), "1_7": (), "2": ("1_0", "1_7")}
-    moved = [(at_s, fact.job, fact.by) for at_s, fact in told if isinstance(fact, f.JobMoved) and fact.by]
+    moved = [(at_s, fact.job, fact.by) for at_s, fact in facts if isinstance(fact, f.JobMoved) and fact.by]
     assert moved == [(1800.0, "1_7", "ann"), (7200.0, "1_7", "ann")]
 
 
 def test_restart_and_checkpoint_times_are_the_usual_ones() -> None:
-    """Of leases that ended by themselves, the time without steps; what stopped ones took beyond that."""
+    """Restarts take the time without steps of finished leases; checkpoints the extra time of stopped ones."""
     past = Past()
-    past.tell(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="x", steps=5.0)))
+    past.add(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="x", steps=5.0)))
     past.run(0, "1", "1", 1.0, finished=0, stepping_s=3550.0)
     past.run(1, "1", "2", 2.0, finished=0, stepping_s=0.0)
     past.run(2, "1", "3", 5.0, stepping_s=3560.0)
@@ -304,25 +308,25 @@ def test_restart_and_checkpoint_times_are_the_usual_ones() -> None:
 
 
 def test_nodes_come_and_go_as_they_did() -> None:
-    """Lost once, however often that is said; back; drained and resumed; removed. Prices, too."""
+    """A node is lost once, however often that is recorded, comes back, is drained, resumed and removed."""
     past = Past()
     moves = (NodeState.SILENT, NodeState.LOST, None, NodeState.DRAINING, NodeState.UP)
     for hour, state in enumerate(moves, start=1):
         if state is None:
-            past.tell(hour, f.NodeJoined(spec=NodeSpec(name="box", worker_type="a100", gpus=3)))
+            past.add(hour, f.NodeJoined(spec=NodeSpec(name="box", worker_type="a100", gpus=3)))
         else:
-            past.tell(hour, f.NodeMoved(node="box", state=state))
-    past.tell(7, f.PricesSet(price_per_gpu_hour={"a100": 2.0}))
-    past.tell(8, f.NodeRemoved(node="box"))
+            past.add(hour, f.NodeMoved(node="box", state=state))
+    past.add(7, f.PricesSet(price_per_gpu_hour={"a100": 2.0}))
+    past.add(8, f.NodeRemoved(node="box"))
     machines = Machines(Physics(default_throughputs()))
-    said = []
+    events = []
     for at_s, change in past.history.options().events:
         event = change(machines)
-        said += [(at_s / 3600, machines.nodes["box"].up, event)] if not callable(event) else []
+        events += [(at_s / 3600, machines.nodes["box"].up, event)] if not callable(event) else []
         if callable(event):
             list(event(at_s))
-            said.append((at_s / 3600, machines.nodes["box"].up, None))
-    assert said == [
+            events.append((at_s / 3600, machines.nodes["box"].up, None))
+    assert events == [
         (0, True, None),
         (1, False, None),
         (3, True, None),
@@ -334,11 +338,11 @@ def test_nodes_come_and_go_as_they_did() -> None:
 
 
 def test_a_live_journal_can_be_run_again() -> None:
-    """Three GPUs in one box, jobs of known and of unknown length: all of them end."""
+    """On three GPUs of one node, jobs of known and of unknown length all end."""
     past = Past()
-    past.tell(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
+    past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
     for number, steps in (("1", 4000.0), ("2", None), ("3", 100.0)):
-        past.tell(0, f.JobSubmitted(job=number, spec=JobSpec(job_type="x", steps=steps)))
+        past.add(0, f.JobSubmitted(job=number, spec=JobSpec(job_type="x", steps=steps)))
         past.run(0, number, number, 3600.0)
     result = simulate(past.history.options(policy="fifo"))
     assert (len(result.metrics.jobs), result.metrics.ended) == (3, 3)

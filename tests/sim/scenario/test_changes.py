@@ -1,4 +1,4 @@
-"""What happens to a cluster over time: the file of capacity against what the cluster starts with, failures, prices."""
+"""Changes of a cluster over time: the file of capacity, failures and prices."""
 
 from pathlib import Path
 
@@ -17,13 +17,13 @@ HEAD = "t_s,worker_type,gpus\n"
 
 
 def gpus_over_time(path: Path, text: str, *times_s: float, **more: object) -> list[int]:
-    """T4s that are up at these times, when the file says so; four to a node."""
+    """The T4s that are up at these times with this file; four to a node."""
     path.write_text(HEAD + text)
     machines = Machines(Physics(default_throughputs()))
     for spec in nodes(CLUSTER, 4):
         machines.join(0.0, spec)
     changes = list(changes_of(CLUSTER, 4, capacity_file=str(path), **more))  # type: ignore[arg-type]
-    seen = []
+    counts = []
     for time_s in times_s:
         while changes and changes[0][0] <= time_s:
             at_s, change = changes.pop(0)
@@ -31,8 +31,8 @@ def gpus_over_time(path: Path, text: str, *times_s: float, **more: object) -> li
             assert callable(event)
             list(event(at_s))
         up = [node.spec for node in machines.nodes.values() if node.up]
-        seen.append(sum(spec.gpus for spec in up if spec.worker_type == "t4"))
-    return seen
+        counts.append(sum(spec.gpus for spec in up if spec.worker_type == "t4"))
+    return counts
 
 
 @pytest.mark.parametrize(
@@ -43,30 +43,32 @@ def gpus_over_time(path: Path, text: str, *times_s: float, **more: object) -> li
         ("10,t4,16\n20,t4,4\n", [8, 16, 4]),
         ("0,t4,4\n20,t4,8\n", [4, 4, 8]),
         ("0,t4,0\n10,t4,12\n", [0, 12, 12]),
-        ("10,t4,7\n", [8, 4, 4]),  # whole nodes
-        ("10,a100,8\n", [8, 8, 8]),  # another type
+        # Capacity changes by whole nodes.
+        ("10,t4,7\n", [8, 4, 4]),
+        # A change of another type.
+        ("10,a100,8\n", [8, 8, 8]),
     ],
 )
 def test_capacity_follows_the_file(text: str, gpus: list[int], tmp_path: Path) -> None:
-    """From what the cluster starts with, unless the file says itself what there is at the start."""
+    """Capacity starts as the cluster does, unless the file has a line for the start."""
     assert gpus_over_time(tmp_path / "capacity", text, 0.0, 10.0, 20.0) == gpus
 
 
 def test_a_node_that_is_away_is_not_repaired(tmp_path: Path) -> None:
-    """It fails, is taken away, its repair falls into that time: it comes back when the file gives it back."""
+    """A node that fails, and whose repair falls into a time without it, comes back when the file returns it."""
     failures = tmp_path / "failures"
     failures.write_text("t_s,node,event\n5,t4-1,crash\n15,t4-1,repair\n")
-    seen = gpus_over_time(
+    counts = gpus_over_time(
         tmp_path / "capacity",
         "10,t4,4\n20,t4,8\n",
         *(5.0, 10.0, 15.0, 20.0),
         failures_file=str(failures),
     )
-    assert seen == [4, 4, 4, 8]
+    assert counts == [4, 4, 4, 8]
 
 
 def test_same_seed_same_failures() -> None:
-    """And they end: nobody simulates for ever."""
+    """Equal seeds give equal failures, other seeds others, in order of time and up to the horizon."""
     times = [
         [at_s for at_s, _ in changes_of(CLUSTER, 4, seed=seed, until_s=horizon_s(0.0), mtbf_h=100.0)]
         for seed in (1, 1, 2)
@@ -77,7 +79,7 @@ def test_same_seed_same_failures() -> None:
 
 
 def test_too_many_failures_are_refused() -> None:
-    """Some minutes between failures over a year are a mistake."""
+    """Failures every few seconds over decades are refused as a mistake."""
     with pytest.raises(InvalidSpec, match="mtbf_h"):
         changes_of(CLUSTER, 4, until_s=1e9, mtbf_h=0.001)
 
@@ -90,8 +92,8 @@ def test_too_many_failures_are_refused() -> None:
         ("failures_file", "t_s,node,event\n5,k80-0,crash\n"),
     ],
 )
-def test_what_is_not_in_the_cluster_is_refused(option: str, text: str, tmp_path: Path) -> None:
-    """With the file's name."""
+def test_changes_of_unknown_types_are_refused(option: str, text: str, tmp_path: Path) -> None:
+    """A worker type or node that the cluster lacks is refused with the file's name."""
     path = tmp_path / "file"
     path.write_text(text)
     with pytest.raises(TraceError, match=f"{path}.*k80"):

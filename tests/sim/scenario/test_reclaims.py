@@ -1,4 +1,4 @@
-"""Spot nodes that leave with a notice: their jobs save and go on elsewhere, at the cost of a checkpoint."""
+"""Spot nodes that leave with a notice: their jobs save and go on on other nodes, at the cost of a checkpoint."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ COSTS = {"lm": Cost(RESTART_S, 60.0)}
 
 
 def run(notice_s: float | None, job_type: str = "cnn") -> tuple[SimOptions, MemoryJournal]:
-    """One job on one node, which leaves in the middle of a round; another node is there from then on."""
+    """Simulate one job on two nodes, the first of which leaves in the middle of a round."""
     events = [NodeEvent(LEAVES_S, "v100-0", "leave")]
     if notice_s is not None:
         events.insert(0, NodeEvent(LEAVES_S - notice_s, "v100-0", "notice"))
-    text = "\n".join(["t_s,node,event", *(f"{at_s},{node},{what}" for at_s, node, what in events)])
+    text = "\n".join(["t_s,node,event", *(f"{at_s},{node},{event}" for at_s, node, event in events)])
     path = Path("events.csv")
     path.write_text(text + "\n")
     journal = MemoryJournal()
@@ -50,7 +50,7 @@ def run(notice_s: float | None, job_type: str = "cnn") -> tuple[SimOptions, Memo
 
 
 def exits(journal: MemoryJournal) -> list[tuple[float, Exit]]:
-    """How leases ended."""
+    """The exits of all leases, with their times."""
     return [(at_s, fact.exit) for at_s, fact in journal.read() if isinstance(fact, LeaseClosed)]
 
 
@@ -61,7 +61,7 @@ def _in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("job_type", "checkpoint_s"), [("cnn", CHECKPOINT_S), ("lm", 60.0)])
 def test_a_notice_saves_the_work(job_type: str, checkpoint_s: float) -> None:
-    """A hundred seconds before the node goes, as clouds give: all steps but those of the checkpoint's time are kept."""
+    """With a notice of 100 s, as clouds give, all steps are kept except those of the checkpoint's time."""
     _, journal = run(100.0, job_type)
     (left_s, first), (ended_s, last) = exits(journal)
     asked_s = LEAVES_S - checkpoint_s - EARLY_S
@@ -72,26 +72,26 @@ def test_a_notice_saves_the_work(job_type: str, checkpoint_s: float) -> None:
 
 
 def first_start_s(journal: MemoryJournal) -> float:
-    """When the job's processes began."""
+    """The time at which the job first started."""
     return next(at_s for at_s, fact in journal.read() if isinstance(fact, LeasesStarted))
 
 
 def test_without_a_notice_the_work_is_lost() -> None:
-    """Nothing was saved yet, and the job begins again: what the notice is worth."""
+    """Without a notice nothing has been saved, and the job begins again."""
     _, journal = run(None)
     (_, first), (ended_s, _) = exits(journal)
     assert (first.outcome, first.saved) == ("node_failed", 0.0)
     assert ended_s > LEAVES_S + STEPS
 
 
-def test_a_notice_that_is_too_short_is_too_short() -> None:
-    """Five seconds for a checkpoint of ten: told at once, and in vain."""
+def test_a_notice_shorter_than_a_checkpoint_saves_nothing() -> None:
+    """Five seconds are not enough for a checkpoint of ten: the work is lost."""
     _, journal = run(5.0)
     assert exits(journal)[0][1].saved == 0.0
 
 
-def test_each_is_told_as_late_as_it_may_be() -> None:
-    """The longest checkpoint first, whoever has nothing to save last; a node that was told and stays is left alone."""
+def test_each_job_is_stopped_as_late_as_possible() -> None:
+    """The job with the longest checkpoint stops first; a node whose notice was withdrawn is left alone."""
     events = [
         NodeEvent(100.0, "a", "notice"),
         NodeEvent(150.0, "b", "notice"),
@@ -102,8 +102,8 @@ def test_each_is_told_as_late_as_it_may_be() -> None:
     assert [at_s for at_s, _ in vacations(events, (10.0, 500.0))] == [100.0, 185.0, 195.0]
 
 
-def test_capacity_that_goes_can_be_told_before(tmp_path: Path) -> None:
-    """The option's notice, and the jobs' time to save, for every node that the file takes away."""
+def test_capacity_can_be_withdrawn_with_notice(tmp_path: Path) -> None:
+    """The notice, and the jobs' time to save, come before each node that the file withdraws."""
     path = tmp_path / "capacity"
     path.write_text("t_s,worker_type,gpus\n1000,v100,1\n")
     changes = changes_of({"v100": 2}, 1, capacity_file=str(path), notice_s=120.0, checkpoints_s=(10.0,))
@@ -111,12 +111,12 @@ def test_capacity_that_goes_can_be_told_before(tmp_path: Path) -> None:
 
 
 def test_a_reclaim_comes_out_again_in_a_replay() -> None:
-    """Fact for fact, the notice's words and the early end of the lease included."""
+    """A replay has the same facts, the reason of the notice and the early end of the lease included."""
     options, journal = run(100.0)
     history = History({KEY: made_by(options)})
-    told: list[tuple[float, Fact]] = list(journal.read())
-    for at_s, fact in told:
+    facts: list[tuple[float, Fact]] = list(journal.read())
+    for at_s, fact in facts:
         history.take(at_s, fact)
-    again = MemoryJournal()
-    simulate(replace(history.options(), journal=again))
-    assert list(again.read()) == told
+    replayed = MemoryJournal()
+    simulate(replace(history.options(), journal=replayed))
+    assert list(replayed.read()) == facts
