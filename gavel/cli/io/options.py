@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from gavel.cli.io.session import Session
-
 if TYPE_CHECKING:
     from scheduler.model.bounds import Bound
 
 Command = Callable[..., Any]
+# What stands for standard output, and for standard input, where a file is expected.
+STDOUT = "-"
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,400}\s*")
 
 
@@ -122,6 +122,8 @@ def _with_session(command: Command) -> Command:
 
     @functools.wraps(command)
     def run(*arguments: Any, address: str | None, context: str | None, as_json: bool, **values: Any) -> Any:
+        from gavel.cli.io.session import Session
+
         return command(*arguments, session=Session(address, context, as_json), **values)
 
     return run

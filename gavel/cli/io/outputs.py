@@ -14,9 +14,8 @@ from typing import IO, Any
 import click
 
 from gavel.cli.faults import Fault, refusing
+from gavel.cli.io.options import STDOUT
 from gavel.cli.io.wording import printable
-
-STDOUT = "-"
 
 
 def check_file(option: str, path: str | None, *, new: bool = False) -> None:

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gavel.cli.io.outputs import print_data
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -43,6 +41,8 @@ def policies(as_json: bool) -> None:
 
     entries = [entry(name) for name in names()]
     if as_json:
+        from gavel.cli.io.outputs import print_data
+
         print_data([_as_data(policy) for policy in entries])
         return
     from rich.text import Text

@@ -10,8 +10,7 @@ import click
 import msgspec
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.options import Number, not_empty, options
-from gavel.cli.io.outputs import STDOUT
+from gavel.cli.io.options import STDOUT, Number, not_empty, options
 from gavel.cli.policies.list import complete_policy
 from gavel.cli.simulation.values import ByType, JobRange, Listed
 from scheduler.sim.run import HINTS, KNOBS, Knob, Run

@@ -2,25 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from gavel.cli.faults import refusing
-from gavel.cli.installation import require
-from gavel.cli.io.options import options
-from gavel.cli.io.outputs import (
-    STDOUT,
-    check_apart,
-    check_directory,
-    check_file,
-    check_one_stdout,
-    say,
-    write_csv,
-    write_json,
-)
+from gavel.cli.io.options import STDOUT, options
 
 if TYPE_CHECKING:
     from scheduler.sim.figures.metrics import Metrics
@@ -56,8 +43,7 @@ OUTPUTS = options(
 )
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(NamedTuple):
     """The values of the options above."""
 
     json_file: str | None
@@ -67,6 +53,9 @@ class Outputs:
 
     def check(self, *inputs: str) -> None:
         """Refuse, before the run, outputs that cannot be written or that would overwrite a file in use."""
+        from gavel.cli.installation import require
+        from gavel.cli.io.outputs import check_apart, check_directory, check_file, check_one_stdout
+
         files = {"--json": self.json_file, "--jobs-csv": self.jobs_csv, "--journal": self.journal}
         check_one_stdout({**files, "--plots": self.plots}, never=("--journal", "--plots"))
         check_apart({name: path for name, path in files.items() if path not in (None, STDOUT)}, inputs)
@@ -84,6 +73,8 @@ class Outputs:
 
     def write(self, metrics: Metrics, figures: dict[str, Any]) -> None:
         """Write everything but the journal, which the run has written, and report the names of all files."""
+        from gavel.cli.io.outputs import say, write_json
+
         written = []
         if self.json_file is not None:
             write_json("--json", self.json_file, figures)
@@ -97,13 +88,14 @@ class Outputs:
             from gavel.cli.simulation.run_plots import draw_run
 
             with refusing(OSError, subject=f"--plots: {self.plots}"):
-                written += draw_run(metrics, Path(self.plots), str(figures["policy"]))
+                written += draw_run(metrics, self.plots, str(figures["policy"]))
         if files := [path for path in written if path != STDOUT]:
             say(f"written: {', '.join(files)}")
 
 
 def _write_jobs(path: str, metrics: Metrics) -> None:
     """Write one line per job, with the time on each worker type in columns of its own."""
+    from gavel.cli.io.outputs import write_csv
     from scheduler.sim.figures.job_table import FIELDS
 
     kinds = metrics.jobs.worker_types

@@ -32,7 +32,7 @@ LABELS_MAX = 48
 Floats = NDArray[np.float64]
 
 
-def draw_run(metrics: Metrics, directory: Path, title: str) -> list[str]:
+def draw_run(metrics: Metrics, directory: str, title: str) -> list[str]:
     """Draw all pictures of one run, and return their paths."""
     pictures = {
         "jct.png": jct_figure({title: jct_hours(metrics)}),
@@ -41,8 +41,8 @@ def draw_run(metrics: Metrics, directory: Path, title: str) -> list[str]:
         "utilisation.png": utilisation_figure({title: metrics}),
     }
     for name, figure in pictures.items():
-        figure.savefig(directory / name)
-    return [str(directory / name) for name in pictures]
+        figure.savefig(Path(directory, name))
+    return [str(Path(directory, name)) for name in pictures]
 
 
 def jct_figure(jct_h: Mapping[str, Floats]) -> Figure:

@@ -8,7 +8,6 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import not_empty
-from gavel.cli.io.outputs import say
 from gavel.cli.simulation.options import all_of_run, run_of_options
 from gavel.cli.simulation.outputs import OUTPUTS, Outputs
 from scheduler.sim.run import FILES
@@ -27,6 +26,7 @@ def simulate(
     --workload by name with a --rate and --jobs, --hours or --measure. Only machines and time are simulated:
     the scheduler is the one of a live cluster. docs/simulation.md says what the figures mean.
     """
+    from gavel.cli.io.outputs import say
     from gavel.cli.io.tables import print_all
     from gavel.cli.simulation.refusals import faults
     from gavel.cli.simulation.run_table import figures_table, headline
