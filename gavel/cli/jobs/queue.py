@@ -122,32 +122,20 @@ def as_listed(job: Job) -> dict[str, Any]:
     return listed
 
 
-def rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
-    """Return a row of COLUMNS for each job."""
-    return [(*_job_cells(job), job_progress(job), *_times(job, now), job_where(job)) for job in jobs]
+def rows(jobs: Sequence[Job], now: datetime, ended: bool = False) -> list[tuple[Any, ...]]:
+    """Return a row of COLUMNS for each job; with `ended` of ENDED_COLUMNS, also for a job that has not ended."""
+    return [_cells(job, now, ended) for job in jobs]
 
 
-def ended_rows(jobs: Sequence[Job], now: datetime) -> list[tuple[Any, ...]]:
-    """Return a row of ENDED_COLUMNS for each job, also for one that has not ended."""
-    return [
-        (
-            *_job_cells(job),
-            *_times(job, now),
-            age(job.ended, now),
-            f"{job.cost:,.2f}" if job.cost else "",
-            job_where(job),
-        )
-        for job in jobs
-    ]
-
-
-def _job_cells(job: Job) -> tuple[Any, ...]:
-    return job.id, job.spec.name or job.spec.job_type, job.spec.user, state_text(job.state), job_on(job)
-
-
-def _times(job: Job, now: datetime) -> tuple[str, str]:
+def _cells(job: Job, now: datetime, ended: bool) -> tuple[Any, ...]:
     ran_s = job_ran_s(job, now)
-    return span(job_waited_s(job, now)), span(ran_s) if ran_s else ""
+    times = span(job_waited_s(job, now)), span(ran_s) if ran_s else ""
+    cost = f"{job.cost:,.2f}" if job.cost else ""
+    return (
+        *(job.id, job.spec.name or job.spec.job_type, job.spec.user, state_text(job.state), job_on(job)),
+        *((*times, age(job.ended, now), cost) if ended else (job_progress(job), *times)),
+        job_where(job),
+    )
 
 
 def _show(client: Client, wanted: JobFilter, jobs: Sequence[Job], limit: int) -> None:
@@ -161,11 +149,8 @@ def _show(client: Client, wanted: JobFilter, jobs: Sequence[Job], limit: int) ->
 
 
 def _show_jobs(jobs: Sequence[Job]) -> None:
-    now = datetime.now(UTC)
-    if any(job.ended for job in jobs):
-        show_table(ENDED_COLUMNS, ended_rows(jobs, now))
-    else:
-        show_table(COLUMNS, rows(jobs, now))
+    ended = any(job.ended for job in jobs)
+    show_table(ENDED_COLUMNS if ended else COLUMNS, rows(jobs, datetime.now(UTC), ended))
 
 
 def _show_last_ended(client: Client, wanted: JobFilter) -> None:

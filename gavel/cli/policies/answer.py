@@ -84,20 +84,6 @@ class Answer:
             np.add.at(packed, (member[pair], columns.worker_type[pair]), share[pair])
         return packed
 
-    def columns_of(self, row: int) -> Ints:
-        """The columns in which a job runs, the greatest share first."""
-        columns = self._used_by_job.get(row, [])
-        return np.array(sorted(columns, key=lambda k: (-self.allocation.time_share[k], k)), dtype=np.int64)
-
-    @cached_property
-    def _used_by_job(self) -> dict[int, list[int]]:
-        by_job: dict[int, list[int]] = {}
-        columns = self.problem.columns
-        for k in self.used.tolist():
-            for row in {int(columns.first[k]), int(columns.second[k])} - {-1}:
-                by_job.setdefault(row, []).append(k)
-        return by_job
-
     def as_data(self) -> dict[str, Any]:
         """Return what `--json` prints: plain data without NaN or infinity."""
         problem, allocation = self.problem, self.allocation

@@ -13,7 +13,7 @@ from gavel.cli.io.units import duration
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.policies.answer import Answer
 from policies.errors import UnknownPolicy
-from policies.problem import Allocation, Ints
+from policies.problem import Allocation, Bools, Floats, Ints
 from policies.registry import entry
 
 JOBS_SHOWN = 40
@@ -90,12 +90,13 @@ def job_table(answer: Answer, count: int) -> Table:
         table.add_column(name_cell(name), justify="right", no_wrap=True)
     table.add_column("steps/s", justify="right")
     table.add_column("× isolated", justify="right")
+    special = _special_shares(answer)
     for row in range(count):
         rate, times = answer.effective_rate[row], answer.times_isolated[row]
         table.add_row(
             name_cell(problem.jobs.ids[row]),
             str(problem.jobs.gpus[row]),
-            *_share_cells(answer, row),
+            *_share_cells(answer.share_by_type[row], special[row]),
             Text(f"{rate:.4g}") if times > NOTHING else Text("0", style="red"),
             Text(
                 "–" if math.isnan(times) else f"{times:.2f}",
@@ -105,25 +106,30 @@ def job_table(answer: Answer, count: int) -> Table:
     return table
 
 
-def _share_cells(answer: Answer, row: int) -> list[Text]:
-    special = set(answer.problem.columns.worker_type[_special_ways(answer, answer.columns_of(row))].tolist())
-    least = min(SHARE_SHOWN, 1e-3 * answer.share_by_type[row].max())
+def _share_cells(shares: Floats, special: Bools) -> list[Text]:
+    least = min(SHARE_SHOWN, 1e-3 * shares.max())
     cells = []
-    for kind, share in enumerate(answer.share_by_type[row]):
+    for share, is_special in zip(shares, special, strict=True):
         if share <= max(least, 0.0):
             cells.append(Text("· ", style="dim"))
         else:
-            cells.append(
-                Text(percent(share) + ("+" if kind in special else " "), style="bold" if share >= 0.5 else "")
-            )
+            cells.append(Text(percent(share) + ("+" if is_special else " "), "bold" if share >= 0.5 else ""))
     return cells
 
 
-def _special_ways(answer: Answer, among: Ints | None = None) -> Ints:
+def _special_shares(answer: Answer) -> Bools:
+    """[n × t] whether a job runs on a type in a special way."""
+    columns, ways = answer.problem.columns, _special_ways(answer)
+    special = np.zeros(answer.share_by_type.shape, dtype=bool)
+    for member in (columns.first[ways], columns.second[ways]):
+        special[member[member >= 0], columns.worker_type[ways][member >= 0]] = True
+    return special
+
+
+def _special_ways(answer: Answer) -> Ints:
     """Columns in use that say more than job and type: a pair, another width than asked for, a label."""
     columns = answer.problem.columns
-    used = answer.used if among is None else among
-    used = used[answer.allocation.time_share[used] >= SHARE_SHOWN]
+    used = answer.used[answer.allocation.time_share[answer.used] >= SHARE_SHOWN]
     labelled = np.array([bool(columns.label[k]) for k in used], dtype=bool)
     other_width = columns.gpus[used] != answer.problem.jobs.gpus[columns.first[used]]
     return used[columns.is_pair[used] | other_width | labelled]

@@ -16,9 +16,8 @@ from gavel.cli.io.wording import count_of, printable
 from scheduler.sim.figures.summary import INTERRUPTED
 
 Figures = Mapping[str, Any]
+# In words, where the key itself is not one.
 WORDS = {
-    "jobs": "jobs",
-    "completed": "completed",
     "mean_jct_h": "mean job completion time (h)",
     "median_jct_h": "median (h)",
     "p99_jct_h": "99th percentile (h)",
@@ -32,11 +31,7 @@ WORDS = {
     "unfair_fraction": "jobs with ρ > 1.05",
     "preemptions_per_job": "preemptions per job",
     "restart_h": "restarts, all together (h)",
-    "rounds": "rounds",
     "wall_s": "wall time (s)",
-    "policy": "policy",
-    "cluster": "cluster",
-    "seed": "seed",
 }
 PERCENT = ("unfair_fraction",)
 

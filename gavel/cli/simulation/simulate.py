@@ -17,9 +17,7 @@ from scheduler.sim.run import FILES
 @click.argument("trace", required=False, type=click.Path(), callback=not_empty)
 @all_of_run()
 @OUTPUTS
-def simulate(
-    json_file: str | None, jobs_csv: str | None, journal: str | None, plots: str | None, **chosen: Any
-) -> None:
+def simulate(**chosen: Any) -> None:
     """Run jobs through the scheduler in virtual time, and say how they fared.
 
     The jobs come from TRACE (our CSV, a .trace file, or an imported table; docs/trace-format.md), or from a
@@ -34,9 +32,9 @@ def simulate(
     from scheduler.sim.figures.summary import summarise
     from scheduler.sim.runs import prepare
 
-    outputs = Outputs(json_file, jobs_csv, journal, plots)
+    outputs = Outputs(*(chosen.pop(name) for name in Outputs._fields))
     run = run_of_options(chosen)
-    if journal is not None and run.ideal:
+    if outputs.journal is not None and run.ideal:
         problem = "an ideal run has no rounds, so there is no journal of it"
         raise Fault(f"--journal: {problem}; leave one of them out")
     with faults():
@@ -44,7 +42,7 @@ def simulate(
     outputs.check(*(str(getattr(run, field)) for field in FILES))
     for note in prepared.notes:
         say(f"note: {note}")
-    result = carry_out(prepared.options, journal, prepared.jobs)
+    result = carry_out(prepared.options, outputs.journal, prepared.jobs)
     figures = summarise(
         result.metrics,
         wall_s=result.wall_s,
