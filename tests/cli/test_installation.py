@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import configparser
 import importlib
+import json
+import os
+import subprocess
 import sys
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -133,6 +136,17 @@ def test_doctor_names_foreign_modules_and_goes_on(tmp_path: Path, foreign: Path,
     assert code == 1
     assert [str(foreign) in what for what, _ in by_level["bad"]] == [True]
     assert len(by_level["ok"]) > 1
+
+
+def test_doctor_names_a_foreign_module_that_every_command_needs(tmp_path: Path) -> None:
+    """`protos` too: nothing of it is imported before doctor has put our folder first."""
+    (tmp_path / "protos").mkdir()
+    (tmp_path / "protos" / "__init__.py").touch()
+    command = [sys.executable, "-m", "gavel", "doctor", "--data-dir", str(tmp_path / "data"), "--json"]
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SETUP.parent}"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    bad = [finding["what"] for finding in json.loads(done.stdout)["findings"] if finding["level"] == "bad"]
+    assert (done.returncode, [str(tmp_path / "protos") in what for what in bad]) == (1, [True]), done.stderr
 
 
 def test_doctor_names_a_distribution_that_wrote_into_our_modules(

@@ -151,5 +151,6 @@ FILTERS = options(
 CONFIG = click.option(
     "--config", "path", type=click.Path(), metavar="FILE", help="The scheduler's file of settings."
 )
+FINDINGS_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 DATA_DIR = click.option("--data-dir", metavar="DIR", help="Where the scheduler keeps its data.")
 JOBS = click.argument("jobs", nargs=-1, required=True, metavar="JOB…")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import click
 
 from gavel.cli.installation import foreign_modules, import_ours_first
-from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, with_quiet_grpc
-from gavel.cli.io.session import one_line
-from gavel.cli.service.fsck import FINDINGS_AS_JSON, report, settings
+from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, FINDINGS_AS_JSON, with_quiet_grpc
 
 
 @click.command()
@@ -28,7 +26,9 @@ def doctor(
     foreign = foreign_modules()
     if foreign:
         import_ours_first()
+    from gavel.cli.io.session import one_line
     from gavel.cli.service.checks import checks
+    from gavel.cli.service.fsck import report, settings
     from gavel.cli.service.locate import elsewhere
 
     with one_line():

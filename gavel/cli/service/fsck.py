@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.faults import refusing
-from gavel.cli.io.options import CONFIG, DATA_DIR
+from gavel.cli.io.options import CONFIG, DATA_DIR, FINDINGS_AS_JSON
 from gavel.cli.io.outputs import print_data
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from scheduler.live.data.findings import Finding
 
 SIGNS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "bad": ("BAD ", "red")}
-FINDINGS_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 
 
 @click.command()
