@@ -10,8 +10,8 @@ import click
 
 from gavel.cli.cluster.nodes import busy
 from gavel.cli.io.job_text import few
-from gavel.cli.io.options import LIVE, YES, options
-from gavel.cli.io.session import Session, confirm, print_json
+from gavel.cli.io.options import YES, options
+from gavel.cli.io.session import LIVE, Session, confirm, print_json
 from gavel.cli.io.wording import count_of
 
 if TYPE_CHECKING:

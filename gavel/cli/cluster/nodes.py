@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel.cli.io.job_text import few, node_state_text
-from gavel.cli.io.options import LIVE
 from gavel.cli.io.outputs import echo
-from gavel.cli.io.session import Session
+from gavel.cli.io.session import LIVE, Session
 from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.units import ago
 

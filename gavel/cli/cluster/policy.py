@@ -7,9 +7,8 @@ from datetime import UTC, datetime
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.options import LIVE
 from gavel.cli.io.outputs import echo
-from gavel.cli.io.session import Session, print_json
+from gavel.cli.io.session import LIVE, Session, print_json
 from gavel.cli.io.units import ago
 from gavel.cli.io.wording import count_of
 from gavel.cli.policies.list import complete_policy

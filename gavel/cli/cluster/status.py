@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import Session, print_json
+from gavel.cli.io.session import LIVE, Session, print_json
 from gavel.cli.io.tables import print_lines, words
 from gavel.cli.io.units import ago, span
 from gavel.cli.io.wording import count_of

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.options import LIVE
 from gavel.cli.io.outputs import echo, say
-from gavel.cli.io.session import Session, print_json
+from gavel.cli.io.session import LIVE, Session, print_json
 from gavel.cli.io.tables import Column
 from gavel.cli.io.units import ago, length_s, span
 

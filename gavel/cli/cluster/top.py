@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import Session, print_json
+from gavel.cli.io.session import LIVE, Session, print_json
 from gavel.cli.io.tables import out, print_lines
 from gavel.cli.jobs.queue import as_listed
 

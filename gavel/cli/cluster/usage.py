@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from gavel.cli.io.options import LIVE
-from gavel.cli.io.session import Session
+from gavel.cli.io.session import LIVE, Session
 from gavel.cli.io.tables import Column
 from gavel.cli.io.units import hours, moment_before
 

@@ -117,19 +117,6 @@ ADDRESS = options(
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/cli.md has its keys.")
 
 
-def _with_session(command: Command) -> Command:
-    """Pass a command its `Session` in place of the options that make it."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, address: str | None, context: str | None, as_json: bool, **values: Any) -> Any:
-        from gavel.cli.io.session import Session
-
-        return command(*arguments, session=Session(address, context, as_json), **values)
-
-    return run
-
-
-LIVE = options(JSON, ADDRESS, with_quiet_grpc, _with_session)
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 JOB_STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
 FILTERS = options(

@@ -7,6 +7,7 @@ The client is loaded by the functions that need it, so that commands may import 
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.io.options import ADDRESS, JSON, Command, options, with_quiet_grpc
 from gavel.cli.io.outputs import echo, print_data, say
 from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.units import span
@@ -149,6 +151,20 @@ class Session(NamedTuple):
             show_table(columns, rows)
         else:
             say(nothing)
+
+
+def _with_session(command: Command) -> Command:
+    """Pass a command its `Session` in place of the options that make it."""
+
+    @functools.wraps(command)
+    def run(*arguments: Any, address: str | None, context: str | None, as_json: bool, **values: Any) -> Any:
+        return command(*arguments, session=Session(address, context, as_json), **values)
+
+    return run
+
+
+# The options of a command that calls a scheduler.
+LIVE = options(JSON, ADDRESS, with_quiet_grpc, _with_session)
 
 
 class _Waiting:

@@ -10,9 +10,9 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few, ids
-from gavel.cli.io.options import FILTERS, LIVE, YES
+from gavel.cli.io.options import FILTERS, YES
 from gavel.cli.io.outputs import say
-from gavel.cli.io.session import Session, confirm, job_id, print_json
+from gavel.cli.io.session import LIVE, Session, confirm, job_id, print_json
 from gavel.cli.io.wording import count_of
 from gavel.cli.jobs.queue import job_filter
 

@@ -17,9 +17,8 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import few, why_with_exit_code
-from gavel.cli.io.options import LIVE
 from gavel.cli.io.outputs import say
-from gavel.cli.io.session import REFUSED, Session, job_id, members, print_line
+from gavel.cli.io.session import LIVE, REFUSED, Session, job_id, members, print_line
 from gavel.cli.io.terminal_text import TerminalText
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel.cli.io.job_text import few, job_on, job_progress, job_ran_s, job_waited_s, job_where, state_text
-from gavel.cli.io.options import FILTERS, LIVE
+from gavel.cli.io.options import FILTERS
 from gavel.cli.io.outputs import say
-from gavel.cli.io.session import Session, print_json, print_line
+from gavel.cli.io.session import LIVE, Session, print_json, print_line
 from gavel.cli.io.tables import Column, print_lines, show_table, table, terminal_width
 from gavel.cli.io.units import age, moment_before, span
 from gavel.cli.io.wording import count_of

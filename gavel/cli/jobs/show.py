@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel.cli.io.job_text import few, gpus_wanted, job_on, job_progress, job_ran_s, state_text, why_words
-from gavel.cli.io.options import JOBS, LIVE
-from gavel.cli.io.session import Session, job_id, members, print_line
+from gavel.cli.io.options import JOBS
+from gavel.cli.io.session import LIVE, Session, job_id, members, print_line
 from gavel.cli.io.tables import print_lines, words
 from gavel.cli.io.units import age, ago, short_number, span
 from gavel.cli.io.wording import count_of

@@ -13,9 +13,9 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import ids
-from gavel.cli.io.options import LIVE, options
+from gavel.cli.io.options import options
 from gavel.cli.io.outputs import say
-from gavel.cli.io.session import Session, array_of, one_line, print_line
+from gavel.cli.io.session import LIVE, Session, array_of, one_line, print_line
 
 if TYPE_CHECKING:
     from gavel.client import Client, JobSpec

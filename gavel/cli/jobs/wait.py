@@ -10,9 +10,9 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import job_on, job_why
-from gavel.cli.io.options import JOBS, LIVE
+from gavel.cli.io.options import JOBS
 from gavel.cli.io.outputs import say
-from gavel.cli.io.session import FAILED, OK, REFUSED, Session, job_id, print_line
+from gavel.cli.io.session import FAILED, LIVE, OK, REFUSED, Session, job_id, print_line
 from gavel.cli.io.units import length_s
 
 if TYPE_CHECKING:
