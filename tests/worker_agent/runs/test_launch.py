@@ -206,7 +206,7 @@ def test_names_never_become_paths() -> None:
 
 
 @pytest.mark.parametrize(
-    ("launch", "word"),
+    ("launch", "field"),
     [
         (None, "launch.command"),
         (Launch(), "launch.command"),
@@ -217,10 +217,10 @@ def test_names_never_become_paths() -> None:
     ],
 )
 def test_a_launch_that_this_node_must_not_start_is_refused(
-    launch: Launch | None, word: str, wording: Wording
+    launch: Launch | None, field: str, wording: Wording
 ) -> None:
     """The scheduler has checked all fields; a node checks again those that lead to its own files."""
-    with pytest.raises(LaunchError, match=word) as refused:
+    with pytest.raises(LaunchError, match=field) as refused:
         launch_of(Order("17", "12", 2, (1,), 9.0, launch=launch))
     wording(refused.value)
 
@@ -269,28 +269,19 @@ def test_secrets_are_files_of_the_node(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("reference", "word"),
+    "reference",
     [
-        ("token", "not of the form"),
-        ("secret:../token", "not of the form"),
-        ("secret:/etc/passwd", "not of the form"),
-        ("secret:", "not of the form"),
-        ("secret:absent", "No such file or directory .*/absent"),
-        ("secret:link", "Too many levels"),
-        ("secret:folder", "64 KiB"),
-        ("secret:binary", "is not text"),
-        ("secret:nul", "holds a NUL"),
+        *("token", "secret:../token", "secret:/etc/passwd", "secret:"),
+        *("secret:absent", "secret:link", "secret:folder", "secret:binary", "secret:nul"),
     ],
 )
-def test_a_secret_that_cannot_be_read_is_named(
-    tmp_path: Path, reference: str, word: str, wording: Wording
-) -> None:
+def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path, reference: str, wording: Wording) -> None:
     """By variable and reference, and never by the file's content."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "nul").write_bytes(b"a\0b")
     (tmp_path / "link").symlink_to("/etc/passwd")
-    with pytest.raises(SecretError, match=f"env_from.TOKEN.*{word}") as refused:
+    with pytest.raises(SecretError, match=f"env_from.TOKEN.*{reference}") as refused:
         read_secrets(tmp_path, {"TOKEN": reference})
     wording(refused.value, folder=tmp_path)
 
