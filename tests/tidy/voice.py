@@ -28,10 +28,6 @@ TO_BE_REWRITTEN = (
     "tests/e2e",
     "tests/e2e/jobs",
     "tests/fuzz",
-    "tests/training",
-    "tests/training/checkpoint",
-    "tests/training/gang",
-    "tests/training/jobs",
 )
 
 NAMES_THAT_SAY_NOTHING = {

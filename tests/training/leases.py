@@ -29,7 +29,7 @@ class RunDirectory:
         self.lease(ask_in_s=LONG_S)
 
     def lease(self, ask_in_s: float, signal_after_s: float = 20.0, kill_after_s: float = 5.0) -> None:
-        """Write the lease: from when to save, and how long after that come signal and kill."""
+        """Write the lease: when to save, and how long after that the signal and the kill come."""
         ask_s = time.monotonic() + ask_in_s
         words = {
             "lease": "17",
@@ -45,14 +45,14 @@ class RunDirectory:
         os.replace(aside, self.path / "lease.json")
 
     def progress(self, rank: int = 0) -> dict[str, Any]:
-        """What a rank says of itself; empty while it says nothing."""
+        """The progress of a rank; empty while it reports nothing."""
         try:
             return json.loads((self.path / f"progress-{rank}.json").read_text())
         except FileNotFoundError:
             return {}
 
     def environ(self, rank: int = 0, world: int = 1, **more: object) -> dict[str, str]:
-        """The variables of Gavel's and PyTorch's."""
+        """The variables that Gavel and PyTorch set."""
         words = {
             "RANK": rank,
             "LOCAL_RANK": rank,
@@ -69,7 +69,7 @@ class RunDirectory:
 
 @contextmanager
 def under_a_lease(environ: dict[str, str]) -> Iterator[session.Session]:
-    """This process, for a while, as a rank under a lease."""
+    """Let this process be a rank under a lease, for a while."""
     run = run_of(environ)
     assert run is not None
     before = {name: os.environ.get(name) for name in environ}
@@ -89,10 +89,10 @@ def under_a_lease(environ: dict[str, str]) -> Iterator[session.Session]:
 
 
 def eventually(holds: Callable[[], Any], within_s: float = 120.0) -> Any:
-    """Wait until it holds; its value. Fails the test if it does not come to hold."""
+    """Wait until it holds, and return its value; fail the test if it does not."""
     until_s = time.monotonic() + within_s
     while not (value := holds()):
-        assert time.monotonic() < until_s, "it did not come to hold"
+        assert time.monotonic() < until_s, "the condition did not come to hold"
         time.sleep(0.005)
     return value
 
@@ -123,20 +123,20 @@ class Process:
             )
 
     def wait(self, within_s: float = 180.0) -> int:
-        """Its exit code; what it said is in the failure if it does not end."""
+        """Return the exit code; if the process does not end, fail with its output."""
         try:
             return self.popen.wait(within_s)
         except subprocess.TimeoutExpired:
             self.popen.send_signal(signal.SIGKILL)
             self.popen.wait()
-            raise AssertionError(f"did not end within {within_s} s:\n{self.said()}") from None
+            raise AssertionError(f"did not end within {within_s} s:\n{self.text()}") from None
 
-    def said(self) -> str:
-        """Its output."""
+    def text(self) -> str:
+        """The output."""
         return self.output.read_text(errors="replace")
 
     def kill(self) -> None:
-        """Make sure that it is gone."""
+        """Make sure that the process is gone."""
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.wait()

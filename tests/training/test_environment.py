@@ -1,4 +1,4 @@
-"""What the agent says through the environment and through `lease.json`, right and wrong."""
+"""The environment and `lease.json` as the agent writes them, right and wrong."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gavel.training.progress import Progress
 from tests.training.leases import RunDirectory
 
 
-def test_a_rank_knows_who_it_is(tmp_path: Path) -> None:
+def test_a_rank_reads_its_place_from_the_environment(tmp_path: Path) -> None:
     """All of it from the variables of docs/job-directory.md."""
     environ = RunDirectory(tmp_path).environ(1, 2, GAVEL_STEPS="50", GAVEL_COORDINATOR="[::1]:29400")
     assert run_of(environ) == Run(tmp_path, "12", "2", 3, 2, 1, 2, 50, ("::1", 29400))
 
 
-def test_without_a_run_directory_there_is_no_gavel() -> None:
-    """Ranks may be there all the same: under another launcher."""
+def test_without_a_run_directory_there_is_no_run() -> None:
+    """There may be ranks all the same, under another launcher."""
     environ = {"RANK": "1", "WORLD_SIZE": "4"}
     assert run_of(environ) is None
     assert ranks_of(environ) == (1, 4)
@@ -47,7 +47,7 @@ def test_without_a_run_directory_there_is_no_gavel() -> None:
     ],
 )
 def test_a_wrong_variable_is_named(tmp_path: Path, name: str, value: str) -> None:
-    """The error says which variable, its value, and what was expected."""
+    """The error has the variable, its value, and what was expected."""
     environ = {**RunDirectory(tmp_path).environ(1, 2), name: value}
     with pytest.raises(EnvironmentFault, match=f"{name} is '?{value}"):
         run_of(environ)
@@ -55,7 +55,7 @@ def test_a_wrong_variable_is_named(tmp_path: Path, name: str, value: str) -> Non
 
 @pytest.mark.parametrize("value", ["0", "-1", "fast", "inf", "nan"])
 def test_a_wrong_speed_is_named(value: str) -> None:
-    """A GPU that stands still, or is faster than everything, cannot be meant."""
+    """A GPU that stands still, or is infinitely fast, must be a mistake."""
     with pytest.raises(EnvironmentFault, match=f"GAVEL_SPEED is '{value}'"):
         speed_of({"GAVEL_SPEED": value})
 
@@ -63,8 +63,8 @@ def test_a_wrong_speed_is_named(value: str) -> None:
 GOOD = {"ask_s": 1.0, "signal_s": 2, "kill_s": 3.5, "why": "drained", "later": [1]}
 
 
-def test_a_lease_is_three_moments() -> None:
-    """Keys that are not known are ignored; a missing reason is none."""
+def test_a_lease_is_three_times_and_a_reason() -> None:
+    """Unknown keys are ignored; a missing reason is empty."""
     assert parse(json.dumps(GOOD).encode()) == Lease(1.0, 2.0, 3.5, "drained")
     assert parse(b'{"ask_s": 1, "signal_s": 2, "kill_s": 3, "why": 7}') == Lease(1.0, 2.0, 3.0, "")
 
@@ -75,12 +75,12 @@ def test_a_lease_is_three_moments() -> None:
         json.dumps({**GOOD, "ask_s": value}).encode() for value in (None, "1", True, float("nan"), float("inf"))
     )],
 )  # fmt: skip
-def test_what_makes_no_sense_is_no_lease(data: bytes) -> None:
-    """Half a file, other data, and numbers that are none."""
+def test_a_malformed_file_is_no_lease(data: bytes) -> None:
+    """Half a file, other data, and times that are no numbers."""
     assert parse(data) is None
 
 
-def test_what_was_known_holds(tmp_path: Path) -> None:
+def test_the_last_known_lease_holds(tmp_path: Path) -> None:
     """A file that vanishes or is damaged changes nothing; a new one counts at once."""
     path = tmp_path / "lease.json"
     file = LeaseFile(path)
@@ -95,8 +95,8 @@ def test_what_was_known_holds(tmp_path: Path) -> None:
     assert file.read() == Lease(1.5, 2.0, 3.5, "drained")
 
 
-def test_progress_is_written_once_a_second_and_then_no_more(tmp_path: Path) -> None:
-    """The file is replaced at most once a second; after the last word, never again."""
+def test_progress_is_written_at_most_once_a_second_and_not_after_the_end(tmp_path: Path) -> None:
+    """The last report is final."""
     progress = Progress(tmp_path, 0, 3, 2)
     progress.write_if_due(100.0, 1)
     assert list(tmp_path.iterdir()) == []
@@ -112,7 +112,7 @@ def test_progress_is_written_once_a_second_and_then_no_more(tmp_path: Path) -> N
 
 
 def test_progress_is_not_written_through_a_link(tmp_path: Path) -> None:
-    """Whatever lies in the way is not followed; training goes on, and the log says why nothing is reported."""
+    """A link in the way is not followed; training goes on, and the log says why nothing is reported."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "progress-0.json.new").symlink_to(victim)

@@ -1,4 +1,4 @@
-"""The gate between steps: what a loop that only compares two numbers will notice, and what a promise is worth."""
+"""The gate between steps: how a loop that only compares two numbers notices a decision, and what a promise binds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SAVE, STOP, LAST = Due(True, False, False), Due(True, True, False), Due(True, Tr
 
 
 def run(gate: Gate, steps: int) -> list[tuple[int, Due]]:
-    """A loop of so many steps as the iterator runs it; what came up at which step."""
+    """Run a loop of so many steps as the iterator does; return what was due at which step."""
     met = []
     gate.looping = True
     for _ in range(steps):
@@ -28,13 +28,13 @@ def run(gate: Gate, steps: int) -> list[tuple[int, Due]]:
 
 
 def test_nothing_comes_up_without_reason() -> None:
-    """A loop without a total, a period or a lease is never bothered."""
+    """A loop without a total, a period or a lease is never interrupted."""
     gate = Gate()
     assert gate.limit == FOREVER
     assert run(gate, 1000) == []
 
 
-def test_it_ends_after_all_steps() -> None:
+def test_the_loop_ends_after_all_steps() -> None:
     """The total ends the loop, with a checkpoint, as finished; steps of earlier leases count."""
     gate = Gate()
     gate.open(done=90, total=100, every=None)
@@ -42,7 +42,7 @@ def test_it_ends_after_all_steps() -> None:
     assert gate.finished
 
 
-def test_every_so_many_steps_it_saves() -> None:
+def test_the_loop_saves_every_so_many_steps() -> None:
     """Periodic checkpoints are at multiples of the period, wherever the lease began, and at the end."""
     gate = Gate()
     gate.open(done=7, total=33, every=10)
@@ -50,11 +50,12 @@ def test_every_so_many_steps_it_saves() -> None:
 
 
 def test_a_checkpoint_is_not_missed_for_a_promise() -> None:
-    """A promise asked for when a periodic checkpoint is just due does not make the loop pass over it."""
+    """A promise that falls on a periodic checkpoint does not make the loop skip it."""
     gate = Gate()
     gate.open(done=0, total=None, every=10)
     gate.looping = True
-    gate.done = 10  # the step is counted; the loop has not looked yet
+    # The step is counted, but the loop has not looked yet.
+    gate.done = 10
     assert gate.promise(5.0, then_stop=True) == 11
     assert gate.limit <= 10
     gate.decide(11, stop=True)
@@ -62,7 +63,7 @@ def test_a_checkpoint_is_not_missed_for_a_promise() -> None:
 
 
 def test_a_loop_in_a_step_promises_that_step() -> None:
-    """The step in progress may end; between steps of no loop, nothing more is promised."""
+    """The step in progress may end; outside a loop, no more is promised."""
     gate = Gate()
     gate.done = 5
     assert gate.promise(5.0, then_stop=True) == 5
@@ -71,8 +72,8 @@ def test_a_loop_in_a_step_promises_that_step() -> None:
 
 
 @pytest.mark.parametrize(("stop", "due"), [(True, STOP), (False, SAVE)])
-def test_a_decision_comes_up_at_its_step(stop: bool, due: Due) -> None:
-    """What the ranks have agreed on happens at that step, not before; after a save the loop goes on."""
+def test_a_decision_takes_effect_at_its_step(stop: bool, due: Due) -> None:
+    """The ranks' decision happens at that step, not before; after a save the loop goes on."""
     gate = Gate()
     gate.decide(4, stop)
     assert run(gate, 6) == [(4, due)]
@@ -80,8 +81,8 @@ def test_a_decision_comes_up_at_its_step(stop: bool, due: Due) -> None:
     assert gate.stopping == stop
 
 
-def test_a_decision_that_is_past_stops_at_once_and_saves_never() -> None:
-    """Who is beyond the agreed step stops where it is; a checkpoint of a step that is gone is left out."""
+def test_a_late_decision_stops_at_once_and_saves_never() -> None:
+    """A loop beyond the agreed step stops where it is; a checkpoint of a past step is left out."""
     gate = Gate()
     gate.open(done=9, total=None, every=None)
     gate.decide(4, stop=False)
@@ -91,7 +92,7 @@ def test_a_decision_that_is_past_stops_at_once_and_saves_never() -> None:
 
 
 def test_the_earlier_of_two_ends_holds() -> None:
-    """An end that was decided is not put off."""
+    """A decided end is not put off."""
     gate = Gate()
     gate.decide(8, stop=True)
     gate.decide(12, stop=True)
@@ -113,15 +114,15 @@ def test_a_held_loop_goes_on_with_the_decision() -> None:
 
 
 @pytest.mark.parametrize(("then_stop", "due"), [(True, STOP), (False, GO_ON)])
-def test_no_loop_is_held_for_ever(then_stop: bool, due: Due) -> None:
-    """When no decision comes in time, a rank whose lease ends stops where it is, any other goes on."""
+def test_no_loop_is_held_without_a_limit(then_stop: bool, due: Due) -> None:
+    """When no decision comes in time, a rank whose lease ends stops where it is; any other goes on."""
     gate = Gate()
     gate.looping = True
     gate.done = gate.promise(0.01, then_stop)
     assert gate.arrive(gate.done) == due
 
 
-def test_who_has_finished_does_not_wait() -> None:
+def test_a_finished_loop_does_not_wait() -> None:
     """After the last step there is nothing to agree on."""
     gate = Gate()
     gate.open(done=0, total=1, every=None)
@@ -132,7 +133,7 @@ def test_who_has_finished_does_not_wait() -> None:
 
 
 def test_a_promise_holds_whatever_the_loop_does() -> None:
-    """Asked at any moment of a loop in full flight, no loop goes beyond what it promised."""
+    """Asked at any moment, a loop at full speed never goes beyond its promise."""
     gate = Gate()
     gate.looping = True
     over = threading.Event()

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face Transformers under a lease: ends in time, goes on, and is told apart from done."""
+"""The Trainer of Hugging Face Transformers under a lease: it ends in time, goes on, and knows when it is finished."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 from gavel.training import StaleAttempt
 from tests.support.ports import free_port
+from tests.support.wording import Wording
 from tests.training.leases import RunDirectory, eventually, under_a_lease
 
 NEEDED = ("torch", "transformers", "accelerate")
@@ -23,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def one_rank() -> Iterator[None]:
-    """Where RANK is set, as it is under a lease, the Trainer makes a process group of this one process."""
+    """Where RANK is set, as under a lease, the Trainer creates a process group of this one process."""
     from accelerate.state import AcceleratorState
     from torch import distributed
 
@@ -64,7 +65,7 @@ def test_a_trainer_ends_with_its_lease_and_goes_on(tmp_path: Path) -> None:
     assert all(map(torch.equal, tiny.weights(trainer), tiny.weights(alone)))
 
 
-def test_outside_gavel_the_trainer_is_as_ever(tmp_path: Path) -> None:
+def test_outside_gavel_the_trainer_is_unchanged(tmp_path: Path) -> None:
     """It trains to its end, in the directory that the script names, and resumes nothing."""
     from tests.training import tiny_transformers as tiny
 
@@ -74,7 +75,7 @@ def test_outside_gavel_the_trainer_is_as_ever(tmp_path: Path) -> None:
 
 
 def test_half_a_checkpoint_is_not_resumed(tmp_path: Path) -> None:
-    """What was not written to its end has no mark; the newest that has one is found, of the newest attempt."""
+    """A checkpoint that was not written to its end has no mark; the newest marked one of the newest attempt counts."""
     from gavel.training.huggingface import LeaseCallback
 
     for attempt, name, marked in (
@@ -91,8 +92,8 @@ def test_half_a_checkpoint_is_not_resumed(tmp_path: Path) -> None:
         assert LeaseCallback(tmp_path / "out").resume_from == str(place / "checkpoint-4")
 
 
-def test_a_stale_trainer_saves_nothing(tmp_path: Path) -> None:
-    """A Trainer whose job has gone on elsewhere ends with an error before it writes."""
+def test_a_stale_trainer_saves_nothing(tmp_path: Path, wording: Wording) -> None:
+    """A Trainer whose job went on elsewhere ends with an error before it writes."""
     from tests.training import tiny_transformers as tiny
 
     run = RunDirectory(tmp_path / "run", attempt=1)
@@ -103,6 +104,7 @@ def test_a_stale_trainer_saves_nothing(tmp_path: Path) -> None:
             run.lease(ask_in_s=0.0)
             eventually(lambda: session.gate.limit <= 3)
 
-        with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 has taken over"):
+        with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 ") as stale:
             tiny.train(tmp_path, 14, tiny.At(3, taken_over))
+    wording(stale.value, folder=tmp_path)
     assert not list((tmp_path / "job").rglob("checkpoint-*"))

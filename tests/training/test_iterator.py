@@ -1,4 +1,4 @@
-"""The loop as a script sees it, outside Gavel and under a lease of this process."""
+"""The loop as a script uses it, outside Gavel and under a lease of this process."""
 
 from __future__ import annotations
 
@@ -22,28 +22,29 @@ from gavel.training import (
     report,
     time_left_s,
 )
+from tests.support.wording import Wording
 from tests.training.leases import RunDirectory, eventually, under_a_lease
 
 
 class Notes:
-    """A checkpoint in memory: what was saved, and when saving is to fail."""
+    """A checkpoint in memory that notes its saves; saving may fail."""
 
     def __init__(self, step: int = 0, **faults: Exception) -> None:
         self.step, self.saved, self.fault = step, [], faults.get("fault")
 
     def load(self) -> int:
-        """The step to go on from."""
+        """Return the step to go on from."""
         return self.step
 
     def save(self, step: int) -> None:
-        """Note it, or fail."""
+        """Note the step, or fail."""
         if self.fault is not None:
             raise self.fault
         self.saved.append(step)
 
 
 class Keeping(Notes):
-    """The same, which keeps the position too, as a TorchCheckpoint does."""
+    """A checkpoint that also keeps the position, as a TorchCheckpoint does."""
 
     def __init__(self, states: dict[bool, Any] | None = None, step: int = 0) -> None:
         super().__init__(step)
@@ -61,13 +62,13 @@ class Keeping(Notes):
         return self.step
 
     def save(self, step: int) -> None:
-        """Take the states."""
+        """Keep the states."""
         super().save(step)
         self.states = {of_rank: part.state_dict() for of_rank, part in self.parts.items()}
         self.step = step
 
     def again(self) -> Keeping:
-        """What the next process finds."""
+        """The checkpoint that the next process finds."""
         return Keeping(self.states, self.step)
 
 
@@ -82,7 +83,7 @@ def run(tmp_path: Path) -> Iterator[RunDirectory]:
 # ------------------------------------------------------------------------------------------ outside Gavel
 
 
-def test_without_a_number_of_steps_it_is_the_loader() -> None:
+def test_without_a_number_of_steps_the_iterator_is_the_loader() -> None:
     """One pass each time, nothing saved, as if the wrapper were not there."""
     notes = Notes()
     steps = LeasedIterator("abc", checkpoint=notes)
@@ -90,8 +91,8 @@ def test_without_a_number_of_steps_it_is_the_loader() -> None:
     assert (notes.saved, steps.step, steps.epoch, steps.finished) == ([], 6, 2, True)
 
 
-def test_with_a_number_of_steps_it_goes_round() -> None:
-    """Passes follow each other until all steps are done; then there is a checkpoint, and no more steps."""
+def test_with_a_number_of_steps_passes_follow_each_other() -> None:
+    """Until all steps are done; then there is a checkpoint, and no more steps."""
     notes = Notes()
     steps = LeasedIterator("abc", checkpoint=notes, steps=7)
     assert "".join(steps) == "abcabca"
@@ -99,34 +100,34 @@ def test_with_a_number_of_steps_it_goes_round() -> None:
 
 
 def test_the_job_file_may_give_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`GAVEL_STEPS` is the number of steps where the script gives none; its own word goes first."""
+    """`GAVEL_STEPS` is the number of steps where the script gives none; the script's own goes first."""
     monkeypatch.setenv("GAVEL_STEPS", "4")
     assert "".join(LeasedIterator("abc", checkpoint=Notes())) == "abca"
     assert "".join(LeasedIterator("abc", checkpoint=Notes(), steps=2)) == "ab"
 
 
-def test_it_goes_on_in_the_middle_of_a_pass() -> None:
-    """From the step alone, where the loader has a length: passes and batches that are done are left out."""
+def test_a_loop_goes_on_in_the_middle_of_a_pass() -> None:
+    """From the step alone, where the loader has a length: passes and batches that are done are skipped."""
     steps = LeasedIterator("abc", checkpoint=Notes(step=4), steps=7)
     assert (steps.step, steps.epoch, "".join(steps)) == (4, 1, "bca")
 
 
-def test_all_done_is_done() -> None:
-    """A job that is started again after its last step does nothing, and says so."""
+def test_a_finished_job_does_nothing_more() -> None:
+    """A job that is started again after its last step has no more steps, and is finished."""
     notes = Notes(step=7)
     steps = LeasedIterator("abc", checkpoint=notes, steps=7)
     assert (list(steps), notes.saved, steps.finished) == ([], [], True)
 
 
-def test_epochs_are_counted_and_gone_on_with() -> None:
-    """`epochs()` gives the passes that are left, the broken one first."""
+def test_epochs_are_counted_and_continued() -> None:
+    """`epochs()` yields the passes that are left, the broken one first."""
     steps = LeasedIterator("abc", checkpoint=Notes(step=4))
     assert [(epoch, "".join(steps)) for epoch in steps.epochs(3)] == [(1, "bc"), (2, "abc")]
     assert (steps.step, steps.finished) == (9, True)
 
 
 def test_epochs_end_with_the_steps() -> None:
-    """Where both are given, the first that is reached ends it."""
+    """Where both are given, the first that is reached ends the loop."""
     notes = Notes()
     steps = LeasedIterator("abc", checkpoint=notes, steps=4)
     assert [(epoch, "".join(steps)) for epoch in steps.epochs(9)] == [(0, "abc"), (1, "a")]
@@ -136,30 +137,31 @@ def test_epochs_end_with_the_steps() -> None:
 def test_a_pass_may_be_left_early() -> None:
     """A script that breaks out of a pass begins the next one with the next epoch."""
     steps = LeasedIterator("abc", checkpoint=Notes())
-    seen = []
+    batches = []
     for epoch in steps.epochs(2):
         for batch in steps:
-            seen.append((epoch, batch))
+            batches.append((epoch, batch))
             if batch == "b":
                 break
-    assert seen == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
+    assert batches == [(0, "a"), (0, "b"), (1, "a"), (1, "b")]
 
 
-def test_epochs_without_steps_are_told() -> None:
-    """A script that forgets the inner loop is told so instead of turning for ever."""
-    with pytest.raises(TrainingError, match="no step was done"):
+def test_epochs_without_steps_are_an_error(wording: Wording) -> None:
+    """A script that forgets the inner loop gets an error instead of an endless loop."""
+    with pytest.raises(TrainingError) as refused:
         list(LeasedIterator("abc", checkpoint=Notes()).epochs(2))
+    wording(refused.value)
 
 
-def test_it_saves_every_so_many_steps() -> None:
+def test_the_loop_saves_every_so_many_steps() -> None:
     """Periodic checkpoints, and none twice."""
     notes = Notes()
     list(LeasedIterator("abcd", checkpoint=notes, steps=6, every_steps=3))
     assert notes.saved == [3, 6]
 
 
-def test_it_saves_every_so_often() -> None:
-    """Outside Gavel too, time brings checkpoints about."""
+def test_the_loop_saves_every_so_often() -> None:
+    """Outside Gavel, too, checkpoints come by time."""
     notes = Notes()
     steps = LeasedIterator("abcd", checkpoint=notes, steps=10**9, every_s=0.01)
     for _ in steps:
@@ -169,26 +171,27 @@ def test_it_saves_every_so_often() -> None:
 
 
 def test_synthetic_data_is_the_first_batch() -> None:
-    """The first batch for as many steps as there are; the loader gives no second one."""
-    asked = []
+    """The first batch for all steps; the loader is asked for no second one."""
+    batches = []
 
     def loader() -> Iterator[int]:
         for number in range(3):
-            asked.append(number)
+            batches.append(number)
             yield number
 
     assert list(LeasedIterator(loader(), checkpoint=Notes(), synthetic=True, steps=5)) == [0] * 5
-    assert asked == [0]
+    assert batches == [0]
     assert list(LeasedIterator("abc", checkpoint=Notes(), synthetic=True)) == ["a"] * 3
     with pytest.raises(NoLength, match="give steps="):
         list(LeasedIterator(loader(), checkpoint=Notes(), synthetic=True))
 
 
 @pytest.mark.parametrize("synthetic", [False, True])
-def test_a_loader_without_batches_is_told(synthetic: bool) -> None:
+def test_a_loader_without_batches_is_an_error(synthetic: bool, wording: Wording) -> None:
     """An empty data set is an error, not an endless loop."""
-    with pytest.raises(TrainingError, match="list returned no batch: is the data set empty"):
+    with pytest.raises(TrainingError, match="list") as refused:
         list(LeasedIterator([], checkpoint=Notes(), steps=3, synthetic=synthetic))
+    wording(refused.value)
 
 
 class NoEnd:
@@ -198,17 +201,18 @@ class NoEnd:
         return iter("abcde")
 
 
-def test_a_loader_without_length_needs_a_checkpoint_that_keeps_the_position() -> None:
-    """From a number of steps alone nobody can tell where such a loader was; the error says what to do."""
-    with pytest.raises(NoLength, match=r"NoEnd has no length.*pass a TorchCheckpoint"):
+def test_a_loader_without_length_needs_a_checkpoint_that_keeps_the_position(wording: Wording) -> None:
+    """The number of steps alone does not give the position in such a loader; the error has the remedy."""
+    with pytest.raises(NoLength, match=r"NoEnd .*TorchCheckpoint") as refused:
         LeasedIterator(NoEnd(), checkpoint=Notes(step=2))
+    wording(refused.value)
     keeping = Keeping()
     assert "".join(LeasedIterator(NoEnd(), checkpoint=keeping, steps=7)) == "abcdeab"
     assert "".join(LeasedIterator(NoEnd(), checkpoint=keeping.again(), steps=12)) == "cdeab"
 
 
 def test_a_loader_with_a_state_is_asked_for_it() -> None:
-    """A loader that can say where it is, is not run through again."""
+    """A loader that can give its position is not run through again."""
 
     class Own:
         def __init__(self) -> None:
@@ -235,24 +239,26 @@ def test_a_loader_with_a_state_is_asked_for_it() -> None:
 # -------------------------------------------------------------------------------------------- checkpoints
 
 
-def test_a_checkpoint_in_between_may_fail(caplog: pytest.LogCaptureFixture) -> None:
-    """A full disk in mid-run is told, and the job goes on; at the end it is an error."""
+def test_a_checkpoint_in_between_may_fail(caplog: pytest.LogCaptureFixture, wording: Wording) -> None:
+    """A full disk in mid-run is logged, and the job goes on; at the end it is an error."""
     full = Notes(fault=OSError(errno.ENOSPC, "No space left on device"))
     steps = LeasedIterator("abcd", checkpoint=full, steps=4, every_steps=2)
     with pytest.raises(OSError, match="No space left"):
         list(steps)
-    assert "no checkpoint of step 2 (the last one is of step 0): [Errno 28] No space left" in caplog.text
+    (record,) = caplog.records
+    assert "step 2 " in record.getMessage()
+    wording(record.getMessage())
 
 
-def test_parts_that_others_did_not_write_end_no_rank(caplog: pytest.LogCaptureFixture) -> None:
-    """A last checkpoint that stays incomplete for others' sake is told; this rank ends in peace."""
+def test_missing_parts_of_other_ranks_end_no_rank(caplog: pytest.LogCaptureFixture) -> None:
+    """A last checkpoint that lacks other ranks' parts is logged; this rank ends without an error."""
     alone = Notes(fault=IncompleteCheckpoint("the part of rank 1 is not there"))
     list(LeasedIterator("abcd", checkpoint=alone, steps=4))
     assert "the part of rank 1 is not there" in caplog.text
 
 
 def test_a_stale_attempt_ends() -> None:
-    """That a newer attempt runs is no fault to go on with, wherever it is noticed."""
+    """A newer attempt ends this one, wherever it notices."""
     stale = Notes(fault=StaleAttempt("attempt 3 has taken over"))
     with pytest.raises(StaleAttempt, match="attempt 3"):
         list(LeasedIterator("abcd", checkpoint=stale, steps=4, every_steps=2))
@@ -261,17 +267,17 @@ def test_a_stale_attempt_ends() -> None:
 # -------------------------------------------------------------------------------------------- under a lease
 
 
-def test_it_ends_with_the_lease_after_a_checkpoint(run: RunDirectory) -> None:
-    """Asked to end, the loop saves after the step that it is in; the last word says what is safe."""
+def test_the_loop_ends_with_the_lease_after_a_checkpoint(run: RunDirectory) -> None:
+    """Asked to end, the loop saves after its current step; the last report has the saved step."""
     notes = Notes()
     steps = LeasedIterator(range(10), checkpoint=notes, steps=10**9)
-    seen = 0
+    count = 0
     for _ in steps:
-        seen += 1
-        if seen == 5:
+        count += 1
+        if count == 5:
             run.lease(ask_in_s=0.0)
             eventually(lambda: steps._gate.limit <= 5)
-    assert (seen, notes.saved, steps.finished) == (5, [5], False)
+    assert (count, notes.saved, steps.finished) == (5, [5], False)
     assert list(steps) == []
     words = run.progress()
     assert {key: words[key] for key in ("epoch", "attempt", "steps", "saved", "state")} == {
@@ -284,7 +290,7 @@ def test_it_ends_with_the_lease_after_a_checkpoint(run: RunDirectory) -> None:
 
 
 def test_progress_of_a_resumed_job_never_goes_back(run: RunDirectory) -> None:
-    """Until the checkpoint is loaded nothing is told; then the steps of earlier leases count."""
+    """Before the checkpoint is loaded nothing is reported; then the steps of earlier leases count."""
     steps = LeasedIterator(range(10), checkpoint=Notes(step=1000), steps=1001)
     first = eventually(run.progress)
     assert (first["steps"], first["saved"], first["state"]) == (1000, 1000, "running")
@@ -292,8 +298,8 @@ def test_progress_of_a_resumed_job_never_goes_back(run: RunDirectory) -> None:
     assert (run.progress()["steps"], run.progress()["state"]) == (1001, "finished")
 
 
-def test_a_lease_that_is_over_before_the_loop_begins(run: RunDirectory) -> None:
-    """No step is done, no checkpoint is made, and the last word is said."""
+def test_a_lease_that_is_over_before_the_loop_begins_leaves_no_step(run: RunDirectory) -> None:
+    """No step is done, no checkpoint is written, and the end is reported."""
     notes = Notes(step=3)
     steps = LeasedIterator(range(10), checkpoint=notes, steps=10)
     run.lease(ask_in_s=0.0)
@@ -302,7 +308,7 @@ def test_a_lease_that_is_over_before_the_loop_begins(run: RunDirectory) -> None:
 
 
 def test_epochs_end_with_the_lease(run: RunDirectory) -> None:
-    """Inside `epochs()`, an end in the middle of a pass ends both loops; the code after it is not misled."""
+    """Inside `epochs()`, an end in the middle of a pass ends both loops; the job is not finished then."""
     steps = LeasedIterator("abc", checkpoint=Notes())
     begun = []
     for epoch in steps.epochs(5):
@@ -314,7 +320,7 @@ def test_epochs_end_with_the_lease(run: RunDirectory) -> None:
     assert (begun, steps.step, steps.finished) == ([0, 1], 4, False)
 
 
-def test_all_epochs_are_all(run: RunDirectory) -> None:
+def test_a_job_is_finished_after_all_epochs(run: RunDirectory) -> None:
     """After the last epoch there is a checkpoint, and the job is finished."""
     notes = Notes()
     steps = LeasedIterator("abc", checkpoint=notes)
@@ -328,8 +334,8 @@ def test_under_a_lease_a_loader_without_length_is_refused_at_once(run: RunDirect
         LeasedIterator(NoEnd(), checkpoint=Notes())
 
 
-def test_it_saves_every_so_often_under_a_lease(run: RunDirectory) -> None:
-    """Periodic checkpoints by time are agreed on by the ranks, of which this is the only one."""
+def test_the_loop_saves_every_so_often_under_a_lease(run: RunDirectory) -> None:
+    """The ranks, of which this is the only one, agree on periodic checkpoints by time."""
     notes = Notes()
     for _ in LeasedIterator("ab", checkpoint=notes, steps=10**9, every_s=0.06):
         if len(notes.saved) == 2:
@@ -338,8 +344,8 @@ def test_it_saves_every_so_often_under_a_lease(run: RunDirectory) -> None:
     assert words["saved"] in notes.saved
 
 
-def test_saving_is_no_stepping(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`stepping_s` is the time since the first step began, without what checkpoints took."""
+def test_stepping_time_excludes_saving(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`stepping_s` is the time since the first step began, without the time of checkpoints."""
     saved_s = 0.0
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + saved_s))
 
@@ -353,8 +359,8 @@ def test_saving_is_no_stepping(run: RunDirectory, monkeypatch: pytest.MonkeyPatc
     assert saved_s == 2000.0
 
 
-def test_an_own_loop_knows_its_time(run: RunDirectory) -> None:
-    """A script without the iterator asks how long it has, says how far it is, and how it ended."""
+def test_a_loop_of_the_scripts_own_can_ask_for_its_time(run: RunDirectory) -> None:
+    """It asks how long it has, and reports how far it is and how it ended."""
     assert 3000 < time_left_s() <= 3600
     report(41, saved=40)
     assert eventually(run.progress)["steps"] == 41
@@ -365,17 +371,17 @@ def test_an_own_loop_knows_its_time(run: RunDirectory) -> None:
     assert (words["steps"], words["saved"], words["state"]) == (42, 42, "yielded")
 
 
-def test_an_own_loop_outside_gavel() -> None:
-    """Outside Gavel there is all the time in the world, and nobody to tell."""
+def test_a_loop_of_the_scripts_own_runs_outside_gavel() -> None:
+    """Outside Gavel its time is unlimited, and its reports go nowhere."""
     assert time_left_s() == float("inf")
     report(1)
     end(1, saved=1, finished=True)
 
 
-def test_trouble_with_the_progress_file_disturbs_nobody(
+def test_trouble_with_the_progress_file_stops_no_training(
     run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run directory that cannot be written any more is told once; training goes on."""
+    """A run directory that became unwritable is logged once; training goes on."""
     (run.path / "progress-0.json.new").mkdir()
     assert len(list(LeasedIterator("ab", checkpoint=Notes(), steps=50))) == 50
     assert caplog.text.count("cannot report progress") == 1

@@ -1,4 +1,4 @@
-"""Lightning's Trainer under a lease: ends in time, goes on in the middle of an epoch, every sample once."""
+"""Lightning's Trainer under a lease: it ends in time, goes on in the middle of an epoch, and sees every sample once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gavel.training import StaleAttempt
+from tests.support.wording import Wording
 from tests.training.leases import RunDirectory, eventually, under_a_lease
 
 MISSING = [name for name in ("torch", "lightning") if importlib.util.find_spec(name) is None]
@@ -47,11 +48,11 @@ def test_a_trainer_ends_with_its_lease_and_goes_on(tmp_path: Path) -> None:
         assert lease.resume_from.endswith("e00000003-a00000001/step-000000000007.ckpt")
         assert second.progress()["state"] == "finished"
     assert trainer.global_step == 13
-    assert begun.seen + ended.seen == alone.seen
+    assert begun.samples + ended.samples == alone.samples
     assert all(map(torch.equal, ended.parameters(), alone.parameters()))
 
 
-def test_it_saves_in_between_and_keeps_two(tmp_path: Path) -> None:
+def test_the_trainer_saves_in_between_and_keeps_two(tmp_path: Path) -> None:
     """Periodic checkpoints, of which the newest two stay."""
     import lightning
     import torch
@@ -83,7 +84,7 @@ def test_it_saves_in_between_and_keeps_two(tmp_path: Path) -> None:
         ]
 
 
-def test_outside_gavel_the_trainer_is_as_ever(tmp_path: Path) -> None:
+def test_outside_gavel_the_trainer_is_unchanged(tmp_path: Path) -> None:
     """It trains to its end, and resumes nothing."""
     from tests.training import tiny_lightning as tiny
 
@@ -91,8 +92,8 @@ def test_outside_gavel_the_trainer_is_as_ever(tmp_path: Path) -> None:
     assert (trainer.global_step, lease.resume_from) == (3, None)
 
 
-def test_a_stale_trainer_saves_nothing(tmp_path: Path) -> None:
-    """A Trainer whose job has gone on elsewhere ends with an error before it writes."""
+def test_a_stale_trainer_saves_nothing(tmp_path: Path, wording: Wording) -> None:
+    """A Trainer whose job went on elsewhere ends with an error before it writes."""
     from tests.training import tiny_lightning as tiny
 
     run = RunDirectory(tmp_path / "run", attempt=1)
@@ -103,6 +104,7 @@ def test_a_stale_trainer_saves_nothing(tmp_path: Path) -> None:
             run.lease(ask_in_s=0.0)
             eventually(lambda: session.gate.limit <= 3)
 
-        with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 has taken over"):
+        with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 ") as stale:
             tiny.fit(tmp_path, tiny.Model(3, taken_over), max_steps=13)
+    wording(stale.value, folder=tmp_path)
     assert not list((tmp_path / "job").rglob("*.ckpt"))

@@ -1,4 +1,4 @@
-"""Steps that wait: their length, their sum, and what happens after a pause. Time is the test's."""
+"""Steps that wait: their length, their sum, and what follows a pause. Time is virtual."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import pytest
 
 from gavel.training import pace, pacing
 from gavel.training.errors import EnvironmentFault
+from tests.support.wording import Wording
 
 
 class Clock:
-    """A clock that moves when somebody sleeps, a little too far each time."""
+    """A clock that moves when it sleeps, a little too far each time."""
 
     def __init__(self) -> None:
         self.now_s, self.slept_s = 1000.0, []
 
     def monotonic(self) -> float:
-        """Now."""
+        """Return the time."""
         return self.now_s
 
     def sleep(self, duration_s: float) -> None:
@@ -27,18 +28,18 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """A fresh time-table, in virtual time."""
-    made = Clock()
-    monkeypatch.setattr(pacing, "time", made)
+    virtual = Clock()
+    monkeypatch.setattr(pacing, "time", virtual)
     monkeypatch.setattr(pacing, "_speed", None)
     monkeypatch.setattr(pacing, "_due_s", None)
-    return made
+    return virtual
 
 
 @pytest.mark.parametrize(("speed", "step_s"), [("1", 0.1), ("0.5", 0.2), ("4", 0.025)])
 def test_steps_take_their_time_at_the_speed(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, speed: str, step_s: float
 ) -> None:
-    """A hundred steps take a hundred times a step: waking late does not add up."""
+    """A hundred steps take a hundred times a step, as waking late does not add up."""
     monkeypatch.setenv("GAVEL_SPEED", speed)
     for _ in range(100):
         clock.now_s += 0.001
@@ -47,7 +48,7 @@ def test_steps_take_their_time_at_the_speed(
 
 
 def test_after_a_pause_nothing_is_caught_up_on(clock: Clock) -> None:
-    """After a long pause each step takes its full time again."""
+    """Each step takes its full time again."""
     pace(0.1)
     clock.now_s += 60.0
     before_s = clock.now_s
@@ -57,7 +58,7 @@ def test_after_a_pause_nothing_is_caught_up_on(clock: Clock) -> None:
 
 
 def test_a_checkpoint_takes_no_time_from_the_next_step(clock: Clock) -> None:
-    """After a checkpoint, however short, the next step is a whole one."""
+    """After a checkpoint, however short, the next step takes its full time."""
     pace(0.1)
     clock.now_s += 0.05
     pacing.start_over()
@@ -67,14 +68,15 @@ def test_a_checkpoint_takes_no_time_from_the_next_step(clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("step_s", [-1.0, float("nan"), float("inf")])
-def test_a_step_that_cannot_be_is_refused(clock: Clock, step_s: float) -> None:
+def test_an_impossible_step_is_refused(clock: Clock, step_s: float, wording: Wording) -> None:
     """Negative and endless steps are refused."""
-    with pytest.raises(ValueError, match="expected the seconds of a step"):
+    with pytest.raises(ValueError, match=str(step_s)) as refused:
         pace(step_s)
+    wording(refused.value)
 
 
-def test_a_wrong_speed_is_told(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The variable is named."""
+def test_a_wrong_speed_is_named(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the variable."""
     monkeypatch.setenv("GAVEL_SPEED", "fast")
     with pytest.raises(EnvironmentFault, match="GAVEL_SPEED is 'fast'"):
         pace(0.1)

@@ -30,7 +30,7 @@ class Job:
         self.path = alone_on_path(place)
 
     def without_gavel(self, steps: int, *how: str, world: int = 1) -> list[Process]:
-        """The script by itself, beside the attempts."""
+        """Start the script by itself, beside the attempts."""
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         ranks = [{"RANK": str(rank), "WORLD_SIZE": str(world), **common} for rank in range(world)]
         place = self.place / "alone"
@@ -41,7 +41,7 @@ class Job:
     def attempt(
         self, steps: int, *how: str, world: int = 1, step_s: float = 0.01, **more: object
     ) -> list[Process]:
-        """The next attempt starts; each rank as if on a node of its own."""
+        """Start the next attempt, with each rank as if on a node of its own."""
         number = len(self.runs) + 1
         self.runs.append(RunDirectory(self.place / f"run-{number}", attempt=number))
         port, coordinator = free_port(), f"127.0.0.1:{free_port()}"
@@ -70,7 +70,7 @@ class Job:
         return self.runs[-1]
 
     def steps_of(self, rank: int = 0) -> list[list[int]]:
-        """Epoch and samples of each step that a rank did, over all attempts."""
+        """Epoch and samples of each step of a rank, over all attempts."""
         try:
             lines = (self.place / f"samples-{rank}.txt").read_text().splitlines()
         except FileNotFoundError:
@@ -78,7 +78,7 @@ class Job:
         return [[int(word) for word in line.split()] for line in lines]
 
     def end_after(self, steps: int, signal_after_s: float = 20.0) -> list[int]:
-        """Let the lease end when so many steps have been done in all; the exit codes."""
+        """Let the lease end after so many steps in all; return the exit codes."""
         eventually(lambda: len(self.steps_of()) >= steps)
         self.run.lease(ask_in_s=0.0, signal_after_s=signal_after_s)
         return [process.wait() for process in self.processes]
@@ -86,9 +86,9 @@ class Job:
 
 def not_run_yet(place: Path, script: str) -> Iterator[Job]:
     """A job, all of whose processes are gone at the end."""
-    made = Job(place, script)
-    yield made
-    for process in [*made.processes, *made.others]:
+    new = Job(place, script)
+    yield new
+    for process in [*new.processes, *new.others]:
         process.kill()
 
 
@@ -106,11 +106,11 @@ def torch_job(tmp_path: Path) -> Iterator[Job]:
 
 def digests(processes: list[Process]) -> list[str]:
     """The digest that each rank printed at its end."""
-    assert [process.wait() for process in processes] == [0] * len(processes), processes[0].said()
-    lines = [line for process in processes for line in process.said().splitlines()]
-    found = [line.split()[1] for line in lines if line.startswith("digest")]
-    assert len(found) == len(processes)
-    return found
+    assert [process.wait() for process in processes] == [0] * len(processes), processes[0].text()
+    lines = [line for process in processes for line in process.text().splitlines()]
+    printed = [line.split()[1] for line in lines if line.startswith("digest")]
+    assert len(printed) == len(processes)
+    return printed
 
 
 @needs_torch
@@ -135,8 +135,10 @@ def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(
     assert digests(torch_job.processes) == digests(alone)
     every = list(range(SAMPLES))
     for epoch in range(50 // 16):
-        seen = [sample for number, *samples in torch_job.steps_of() if number == epoch for sample in samples]
-        assert sorted(seen) == every
+        samples_of_epoch = [
+            sample for number, *samples in torch_job.steps_of() if number == epoch for sample in samples
+        ]
+        assert sorted(samples_of_epoch) == every
 
 
 @needs_torch
@@ -150,21 +152,23 @@ def test_two_ranks_stop_at_one_step_and_go_on_bitwise(torch_job: Job) -> None:
     assert [words["state"] for words in stopped] == ["yielded", "yielded"]
     torch_job.attempt(24, world=2)
     assert digests(torch_job.processes) == digests(alone)
-    seen = Counter(
+    counts = Counter(
         sample
         for rank in range(2)
         for epoch, *samples in torch_job.steps_of(rank)
         if epoch == 0
         for sample in samples
     )
-    assert set(seen) == set(range(SAMPLES))
-    assert sum(seen.values()) == SAMPLES + 1  # 61 samples, two ranks: one comes twice
+    assert set(counts) == set(range(SAMPLES))
+    # With 61 samples over two ranks, one comes twice.
+    assert sum(counts.values()) == SAMPLES + 1
 
 
 def test_a_renewed_lease_does_not_stop_the_loop(job: Job) -> None:
     """A lease that is always about to end and always renewed in time changes nothing."""
     for ask_in_s in (4.0, 20.0, 60.0):
-        steps = int(175 * ask_in_s)  # take almost twice as long as the lease
+        # These steps take almost twice as long as the lease.
+        steps = int(175 * ask_in_s)
         done = len(job.steps_of())
         job.attempt(done + steps, step_s=0.01)
         eventually(lambda done=done: len(job.steps_of()) > done)
@@ -176,24 +180,25 @@ def test_a_renewed_lease_does_not_stop_the_loop(job: Job) -> None:
 
 
 def renewed_in_time(job: Job, ask_in_s: float) -> bool:
-    """Renew the lease of a job until it has ended; False when a renewal came too late."""
+    """Renew the job's lease until it has ended; return False when a renewal came too late."""
     until_s = time.monotonic() + LONG_S
     while job.processes[0].popen.poll() is None:
         job.run.lease(ask_in_s=ask_in_s)
         if (now_s := time.monotonic()) >= until_s:
             job.processes[0].wait()
             return False
-        until_s = now_s + ask_in_s - 0.5  # the job may have read it a moment before
+        # The job may have read the lease a moment before.
+        until_s = now_s + ask_in_s - 0.5
         time.sleep(0.05)
     return True
 
 
 @pytest.mark.parametrize("slower", [1, 7])
 def test_ranks_that_are_not_in_lock_step_stop_at_one_step(job: Job, slower: int) -> None:
-    """Ranks that never wait for each other, one of them much slower, still end at the same step, again and again."""
+    """Ranks that never wait for each other, one of them much slower, still end at the same step."""
     for after in (5, 40):
         job.attempt(100_000, world=3, step_s=0.005, SLOWER=slower)
-        assert job.end_after(after) == [0, 0, 0], [process.said() for process in job.processes]
+        assert job.end_after(after) == [0, 0, 0], [process.text() for process in job.processes]
         words = [job.run.progress(rank) for rank in range(3)]
         assert len({each["steps"] for each in words}) == 1
         assert [each["saved"] for each in words] == [words[0]["steps"]] * 3
@@ -207,13 +212,13 @@ def test_a_rank_that_has_finished_binds_the_others(job: Job) -> None:
     eventually(lambda: len(job.steps_of(0)) == 40)
     assert len(job.steps_of(1)) < 40
     job.run.lease(ask_in_s=0.0, signal_after_s=60.0)
-    assert [process.wait() for process in job.processes] == [0, 0], job.processes[0].said()
+    assert [process.wait() for process in job.processes] == [0, 0], job.processes[0].text()
     assert [job.run.progress(rank)["state"] for rank in range(2)] == ["finished", "finished"]
     assert [job.run.progress(rank)["saved"] for rank in range(2)] == [40, 40]
 
 
-def test_a_rank_that_is_gone_keeps_no_other(job: Job) -> None:
-    """When rank 0 has died, another ends by itself before its kill, with what was saved before."""
+def test_a_rank_that_is_gone_holds_up_no_other(job: Job) -> None:
+    """When rank 0 has died, another ends by itself before its kill, with the steps saved before."""
     job.attempt(100_000, world=2)
     eventually(lambda: len(job.steps_of(1)) > 5)
     job.processes[0].kill()
@@ -221,11 +226,11 @@ def test_a_rank_that_is_gone_keeps_no_other(job: Job) -> None:
     assert job.processes[1].wait() == 0
     words = job.run.progress(1)
     assert (words["state"], words["saved"]) == ("yielded", 0)
-    assert "the part of rank 0 is missing in" in job.processes[1].said()
+    assert "the part of rank 0" in job.processes[1].text()
 
 
 def test_sigterm_is_a_lease_that_ends_now(job: Job) -> None:
-    """What the shim sends at `signal_s` ends the script after a checkpoint, not before."""
+    """The shim's signal at `signal_s` ends the script after a checkpoint, not before."""
     job.attempt(100_000)
     eventually(lambda: len(job.steps_of()) >= 5)
     job.processes[0].popen.send_signal(signal.SIGTERM)
@@ -234,8 +239,8 @@ def test_sigterm_is_a_lease_that_ends_now(job: Job) -> None:
     assert (words["state"], words["saved"]) == ("yielded", len(job.steps_of()))
 
 
-def test_without_gavel_sigterm_is_what_it_always_was(job: Job) -> None:
-    """Outside Gavel the script dies of SIGTERM at once: nobody has taken the signal over."""
+def test_without_gavel_sigterm_ends_the_script_at_once(job: Job) -> None:
+    """Outside Gavel the library leaves the signal alone."""
     process = job._start({"STEP_S": "0.01"}, ["100000"], job.place / "alone.txt")
     job.processes = [process]
     eventually(lambda: len(job.steps_of()) >= 3)
@@ -244,7 +249,7 @@ def test_without_gavel_sigterm_is_what_it_always_was(job: Job) -> None:
 
 
 def test_a_lease_file_that_vanishes_changes_nothing(job: Job) -> None:
-    """Without the file the loop goes on by what it knew; when the file is back, its words hold."""
+    """Without the file the loop keeps to the lease that it read; when the file is back, it counts again."""
     job.attempt(100_000)
     eventually(lambda: len(job.steps_of()) >= 3)
     (job.run.path / "lease.json").unlink()
@@ -262,11 +267,11 @@ def test_a_stale_attempt_cannot_save(job: Job) -> None:
     old.popen.send_signal(signal.SIGSTOP)
     old_run = job.run
     new = job.attempt(100_000)[0]
-    eventually(lambda: "begins at 0" in new.said())
+    eventually(lambda: "begins at 0" in new.text())
     old_run.lease(ask_in_s=0.0)
     old.popen.send_signal(signal.SIGCONT)
     assert old.wait() == 1
-    assert "StaleAttempt: attempt e00000003-a00000002 has taken over" in old.said()
+    assert "StaleAttempt: attempt e00000003-a00000002 " in old.text()
     assert old_run.progress()["state"] == "running"
     assert not list((job.place / "job").rglob("COMPLETE"))
     job.run.lease(ask_in_s=0.0)

@@ -1,4 +1,4 @@
-"""Every sample once per epoch, whoever goes on: order, ranks, preemptions, and what loaders fetch ahead."""
+"""Every sample once per epoch, however the job goes on: order, ranks, preemptions, and what loaders fetch ahead."""
 
 from __future__ import annotations
 
@@ -17,19 +17,22 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from torch.utils.data import DataLoader  # noqa: E402
 from torch.utils.data.distributed import DistributedSampler  # noqa: E402
 
+from tests.support.wording import Wording  # noqa: E402
 from tests.training.test_iterator import Keeping  # noqa: E402
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize(("samples", "world"), [(12, 3), (13, 3), (2, 3), (1, 1), (7, 1)])
 def test_ranks_share_an_epoch_as_with_distributed_sampler(samples: int, world: int, drop_last: bool) -> None:
-    """Unshuffled, each rank gets what PyTorch's own sampler would give it, and as many."""
+    """Unshuffled, each rank gets the samples of PyTorch's own sampler, and as many."""
     for rank in range(world):
-        ours = ResumableSampler(range(samples), shuffle=False, rank=rank, world=world, drop_last=drop_last)
-        theirs = DistributedSampler(range(samples), world, rank, shuffle=False, drop_last=drop_last)
+        resumable = ResumableSampler(
+            range(samples), shuffle=False, rank=rank, world=world, drop_last=drop_last
+        )
+        distributed = DistributedSampler(range(samples), world, rank, shuffle=False, drop_last=drop_last)
         if not drop_last or samples >= world:
-            assert list(ours) == list(theirs)
-            assert len(ours) == len(theirs)
+            assert list(resumable) == list(distributed)
+            assert len(resumable) == len(distributed)
 
 
 def test_the_order_follows_from_seed_and_epoch() -> None:
@@ -53,66 +56,67 @@ def test_each_sample_once_over_preemptions_and_widths(
 ) -> None:
     """An epoch that is done in pieces, each with another number of ranks and another batch, gives every sample;
     twice only those that fill up the last round of ranks, at most one less than there are ranks."""
-    seen: Counter[int] = Counter()
+    counts: Counter[int] = Counter()
     state: dict[str, Any] = ResumableSampler(range(samples), seed=3).state_dict()
     for world, size, steps in [*leases, (2, 3, 10**6)]:
         for rank in range(world):
             sampler = ResumableSampler(range(samples), rank=rank, world=world)
             sampler.load_state_dict(state)
             given_out = list(sampler)
-            seen.update(given_out[: steps * size])
+            counts.update(given_out[: steps * size])
             sampler.advance(min(steps * size, len(given_out)))
         state = sampler.state_dict()
-    assert set(seen) == set(range(samples))
-    assert sum(seen.values()) - samples <= max(2, *(world for world, _, _ in [*leases, (2, 0, 0)])) - 1
+    assert set(counts) == set(range(samples))
+    assert sum(counts.values()) - samples <= max(2, *(world for world, _, _ in [*leases, (2, 0, 0)])) - 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_what_was_fetched_and_not_used_comes_again(workers: int) -> None:
-    """Loaders fetch ahead; the position is that of the loop. Over three leases each epoch is exact.
+def test_samples_that_were_fetched_and_not_used_come_again(workers: int) -> None:
+    """Loaders fetch ahead; the loop's position counts. Over three leases each epoch is exact.
 
-    The workers are no forks of this process: where other tests have started gRPC, these need not come to their end.
+    The workers are no forks of this process, in which other tests may have started gRPC: such forks might hang.
     """
     more: dict[str, Any] = {}
     if workers:
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(["torch.utils.data"])
         more = {"num_workers": workers, "multiprocessing_context": server}
-    keeping, seen = Keeping(), []
+    keeping, samples = Keeping(), []
     for until in (3, 4, 12):
         data = list(range(20))
         loader = DataLoader(data, batch_size=4, sampler=ResumableSampler(data, seed=1), **more)
         steps = LeasedIterator(loader, checkpoint=keeping, steps=until)
         assert steps.step == keeping.step
-        seen += [sample for batch in steps for sample in batch.tolist()]
+        samples += [sample for batch in steps for sample in batch.tolist()]
         keeping = keeping.again()
-    assert sorted(seen[:20]) == sorted(seen[20:40]) == list(range(20))
-    assert len(seen) == 48
+    assert sorted(samples[:20]) == sorted(samples[20:40]) == list(range(20))
+    assert len(samples) == 48
 
 
 def test_a_shuffling_loader_without_our_sampler_goes_on_too() -> None:
-    """The pass begins again with the random numbers that it began with; what was consumed is skipped."""
+    """The pass begins again with its random numbers; consumed samples are skipped."""
 
-    def seen_over(*leases: int) -> list[int]:
+    def samples_over(*leases: int) -> list[int]:
         torch.manual_seed(7)
-        keeping, seen = Keeping(), []
+        keeping, samples = Keeping(), []
         for until in leases:
             loader = DataLoader(list(range(20)), batch_size=4, shuffle=True)
             for batch in LeasedIterator(loader, checkpoint=keeping, steps=until):
-                seen += batch.tolist()
+                samples += batch.tolist()
             keeping = keeping.again()
-        return seen
+        return samples
 
-    once = seen_over(13)
+    once = samples_over(13)
     assert sorted(once[:20]) == list(range(20))
-    assert seen_over(3, 13)[:20] == once[:20]
+    assert samples_over(3, 13)[:20] == once[:20]
 
 
-def test_other_data_than_before_is_told() -> None:
+def test_another_data_set_is_refused(wording: Wording) -> None:
     """A position in one data set means nothing in another."""
     state = ResumableSampler(range(10)).state_dict()
-    with pytest.raises(CheckpointError, match="the data set has 11 samples, but had 10"):
+    with pytest.raises(CheckpointError, match=r"11 .*10") as refused:
         ResumableSampler(range(11)).load_state_dict(state)
+    wording(refused.value)
 
 
 def test_an_epoch_goes_on_in_the_order_that_it_began() -> None:
@@ -124,18 +128,20 @@ def test_an_epoch_goes_on_in_the_order_that_it_began() -> None:
 
 
 @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0)])
-def test_a_rank_that_cannot_be_is_refused(rank: int, world: int) -> None:
+def test_an_impossible_rank_is_refused(rank: int, world: int) -> None:
     """Ranks go from 0 to world - 1."""
     with pytest.raises(ValueError, match=f"rank is {rank}, world is {world}"):
         ResumableSampler(range(10), rank=rank, world=world)
 
 
-@pytest.mark.parametrize(("world", "batch", "told"), [(1, 9, False), (3, 3, False), (2, 4, True)])
-def test_a_change_of_ranks_without_our_sampler(
-    caplog: pytest.LogCaptureFixture, world: int, batch: int, told: bool
+@pytest.mark.parametrize(("world", "batch", "warned"), [(1, 9, False), (3, 3, False), (2, 4, True)])
+def test_without_our_sampler_a_change_of_ranks_repeats_samples(
+    caplog: pytest.LogCaptureFixture, world: int, batch: int, warned: bool, wording: Wording
 ) -> None:
-    """Nine batches were consumed by three ranks: others go on at the nearest batch before, and say so."""
+    """Nine batches were consumed by three ranks: other numbers go on at the nearest batch before, with a warning."""
     position = Position(range(20), world)
     position.load_state_dict({"epoch": 1, "batch": 3, "world": 3, "sampler": None})
     assert position.state_dict() == {"epoch": 1, "batch": batch, "world": world, "sampler": None}
-    assert ("some samples of this epoch are repeated" in caplog.text) == told
+    assert len(caplog.records) == warned
+    for record in caplog.records:
+        wording(record.getMessage())

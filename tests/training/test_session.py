@@ -1,4 +1,4 @@
-"""The thread that watches the lease: its signals, its children, its own faults, and what is left when alone."""
+"""The thread that watches the lease: its signals, its children, its own errors, and a rank that is alone."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 @pytest.fixture(autouse=True)
 def sigterm_as_it_was() -> Iterator[None]:
-    """Tests change what SIGTERM does; afterwards it does what it did."""
+    """Restore what SIGTERM does, as tests change it."""
     before = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
@@ -37,7 +37,7 @@ def sigterm_as_it_was() -> Iterator[None]:
 
 
 def test_sigterm_is_taken_over_while_a_loop_may_need_it(run: RunDirectory) -> None:
-    """From the first look at the lease to the last word; then SIGTERM ends the process again."""
+    """From the first look at the lease to the last report; then SIGTERM ends the process again."""
     with under_a_lease(run.environ()) as watching:
         assert signal.getsignal(signal.SIGTERM) == watching._on_sigterm
         assert 0 < watching.time_left_s() < float("inf")
@@ -47,8 +47,8 @@ def test_sigterm_is_taken_over_while_a_loop_may_need_it(run: RunDirectory) -> No
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_it_shows_that_the_lease_is_heeded(run: RunDirectory) -> None:
-    """From the first look on, before anything is known of steps: the shim asks such a job before it signals it."""
+def test_a_rank_shows_that_it_reads_its_lease(run: RunDirectory) -> None:
+    """From the first look on, before any steps are known: the shim asks such a job before it signals it."""
     assert list(run.path.glob("heeds-*")) == []
     with under_a_lease(run.environ()) as watching:
         assert [path.name for path in run.path.glob("heeds-*")] == ["heeds-0"]
@@ -56,17 +56,17 @@ def test_it_shows_that_the_lease_is_heeded(run: RunDirectory) -> None:
 
 
 def test_a_handler_of_the_scripts_own_is_left_alone(run: RunDirectory) -> None:
-    """A script that knows what to do on SIGTERM does that."""
+    """A script that handles SIGTERM keeps its handler."""
 
-    def mine(*_: object) -> None:
+    def own_handler(*_: object) -> None:
         pass
 
-    signal.signal(signal.SIGTERM, mine)
+    signal.signal(signal.SIGTERM, own_handler)
     with under_a_lease(run.environ()) as watching:
         watching.begin(0, 0, None, None)
-        assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGTERM) is own_handler
         watching.end(finished=True, steps=0)
-        assert signal.getsignal(signal.SIGTERM) is mine
+        assert signal.getsignal(signal.SIGTERM) is own_handler
 
 
 FORKS = """
@@ -80,47 +80,48 @@ if child == 0:
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 assert session.current() is watching
 assert signal.getsignal(signal.SIGTERM) == watching._on_sigterm
-print("as it should be")
+print("child is plain")
 """
 
 
-def test_a_forked_child_has_no_part_in_the_lease(run: RunDirectory) -> None:
-    """A worker of a data loader dies of SIGTERM as ever, starts no watch of its own, and ends no connection.
+def test_a_forked_child_does_not_watch_the_lease(run: RunDirectory) -> None:
+    """A data loader's worker dies of SIGTERM as usual, starts no watch of its own, and ends no connection.
 
-    In a process of its own: where other tests have started gRPC, a fork need not come to its end.
+    In a process of its own: a fork of this one, in which other tests may have started gRPC, might hang.
     """
     environ = {**os.environ, **run.environ()}
     done = subprocess.run(
         [sys.executable, "-c", FORKS], cwd=ROOT, env=environ, capture_output=True, text=True, check=False
     )
-    assert (done.returncode, done.stdout) == (0, "as it should be\n"), done.stderr
+    assert (done.returncode, done.stdout) == (0, "child is plain\n"), done.stderr
 
 
-def test_a_fault_of_our_own_leaves_no_job_without_its_end(
+def test_an_error_in_the_thread_does_not_cost_a_job_its_end(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread goes on watching whatever happens in it, and says once what did."""
+    """The thread goes on watching after any error, and logs it once."""
     with under_a_lease(run.environ()) as watching:
         faults: list[float] = []
 
         def fail(now_s: float, steps: int) -> None:
             faults.append(now_s)
-            raise ZeroDivisionError("a fault of ours")
+            raise ZeroDivisionError("a fault")
 
         monkeypatch.setattr(watching.progress, "write_if_due", fail)
         eventually(lambda: len(faults) >= 3)
         run.lease(ask_in_s=0.0)
         eventually(lambda: watching.gate.stopping)
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "a fault of ours" in caplog.text
+    assert "a fault" in caplog.text
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_that_reaches_nobody_ends_alone_in_time(run: RunDirectory, rank: int) -> None:
+def test_a_rank_that_reaches_no_other_ends_alone_in_time(run: RunDirectory, rank: int) -> None:
     """Rank 0 without the others, and another without rank 0: each ends before the first signal, not at once."""
-    found = run_of(run.environ(rank, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}"))
-    assert found is not None
-    alone = session.Session(found)  # not started: its thread's looks are at moments of our choice
+    known = run_of(run.environ(rank, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}"))
+    assert known is not None
+    # Not started: the test calls its thread's looks.
+    alone = session.Session(known)
     run.lease(ask_in_s=0.0, signal_after_s=4.0)
     lease = alone._file.read()
     assert lease is not None
@@ -133,7 +134,7 @@ def test_a_rank_that_reaches_nobody_ends_alone_in_time(run: RunDirectory, rank: 
 
 
 def test_the_thread_brings_a_lonely_rank_to_its_end(run: RunDirectory) -> None:
-    """What the looks come to, in real time."""
+    """The same ticks, in real time."""
     environ = run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")
     with under_a_lease(environ) as watching:
         run.lease(ask_in_s=0.0, signal_after_s=0.5, kill_after_s=60.0)
@@ -141,7 +142,7 @@ def test_the_thread_brings_a_lonely_rank_to_its_end(run: RunDirectory) -> None:
 
 
 def test_an_end_that_comes_nearer_counts(run: RunDirectory) -> None:
-    """A lease that is cut short while it is ending ends sooner: the kill is not waited for."""
+    """A lease that is cut short while it is ending ends sooner: the rank does not wait for the kill."""
     with under_a_lease(run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")) as watching:
         run.lease(ask_in_s=0.0, signal_after_s=3000.0)
         eventually(lambda: watching._alone_s is not None)
@@ -149,10 +150,8 @@ def test_an_end_that_comes_nearer_counts(run: RunDirectory) -> None:
         eventually(lambda: watching.gate.stopping)
 
 
-def test_the_last_word_is_said_by_a_thread_that_is_slow(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A rank that is through does not leave before the others can know, however long a look at the lease takes."""
+def test_the_end_is_sent_even_by_a_slow_thread(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A finished rank does not leave before the others can know, however long a look at the lease takes."""
     with under_a_lease(run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")) as watching:
         looking, go_on = threading.Event(), threading.Event()
 
@@ -169,7 +168,7 @@ def test_the_last_word_is_said_by_a_thread_that_is_slow(
 
 
 def test_waiting_for_others_ends_before_the_kill(run: RunDirectory) -> None:
-    """How long parts of others are waited for leaves a second to end in; without need, as long as one likes."""
+    """Waiting for others' parts leaves a second to end in; without an end in sight, its own limit holds."""
     with under_a_lease(run.environ()) as watching:
         assert watching.patience_s(60.0) == 60.0
         run.lease(ask_in_s=0.0, signal_after_s=200.0, kill_after_s=50.0)
@@ -179,10 +178,10 @@ def test_waiting_for_others_ends_before_the_kill(run: RunDirectory) -> None:
         eventually(lambda: watching.patience_s(60.0) == 1.0)
 
 
-def test_without_a_lease_file_it_is_told(
+def test_a_missing_lease_file_is_logged(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run directory without a lease is no reason to stop; a log line says that only SIGTERM will."""
+    """A run directory without a lease is no reason to stop; a line says that only SIGTERM will stop the job."""
     (run.path / "lease.json").unlink()
     monkeypatch.setattr(session, "AFTER_SIGNAL_S", 0.05)
     with under_a_lease(run.environ()) as watching:
@@ -190,8 +189,8 @@ def test_without_a_lease_file_it_is_told(
         assert watching.time_left_s() == float("inf")
 
 
-def test_many_open_files_do_not_matter(run: RunDirectory) -> None:
-    """A job with more than a thousand open files, as data loaders make them, is watched as any other."""
+def test_a_job_may_have_many_open_files(run: RunDirectory) -> None:
+    """A job with more than a thousand open files, as data loaders have, is watched as any other."""
     resource: Any = pytest.importorskip("resource")
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, limit[1]), limit[1]))
@@ -209,9 +208,9 @@ def test_many_open_files_do_not_matter(run: RunDirectory) -> None:
 
 
 def test_a_job_that_was_suspended_past_its_lease_saves_nothing(run: RunDirectory) -> None:
-    """Its GPUs are somebody else's by now, and perhaps a newer attempt has saved where it would: it ends in an error.
+    """Its GPUs are another job's by now, and a newer attempt may have saved in its place: it ends with an error.
 
-    Any kind of checkpoint is kept from that, also one that knows nothing of attempts.
+    This protects any kind of checkpoint, even one that knows nothing of attempts.
     """
     saved: list[int] = []
     checkpoint = SimpleNamespace(load=lambda: 0, save=saved.append)

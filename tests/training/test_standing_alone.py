@@ -22,9 +22,9 @@ print(*sorted(name for name in sys.modules if name.startswith("gavel")))
 """
 
 
-def test_importing_it_imports_nothing_else(tmp_path: Path) -> None:
-    """Of all that is not in the standard library only `gavel` is imported, and of that only the library."""
-    said = subprocess.run(
+def test_importing_the_library_imports_nothing_else(tmp_path: Path) -> None:
+    """Beyond the standard library only `gavel` is imported, and of that only the library."""
+    printed = subprocess.run(
         [sys.executable, "-S", "-c", IMPORTED],
         env={"PYTHONPATH": alone_on_path(tmp_path)},
         cwd=tmp_path,
@@ -32,8 +32,8 @@ def test_importing_it_imports_nothing_else(tmp_path: Path) -> None:
         text=True,
         check=True,
     ).stdout.splitlines()
-    assert said[0].split() == ["__main__", "gavel"] or said[0].split() == ["gavel"]
-    assert [name for name in said[1].split() if not name.startswith("gavel.training")] == ["gavel"]
+    assert printed[0].split() == ["__main__", "gavel"] or printed[0].split() == ["gavel"]
+    assert [name for name in printed[1].split() if not name.startswith("gavel.training")] == ["gavel"]
 
 
 def test_a_loop_runs_where_there_is_no_torch(tmp_path: Path) -> None:
@@ -46,20 +46,20 @@ def test_a_loop_runs_where_there_is_no_torch(tmp_path: Path) -> None:
         "    def save(self, step): print('saved', step)\n"
         "for batch in LeasedIterator([1, 2, 3], checkpoint=Nothing(), steps=7): print(batch, end=' ')\n"
     )
-    said = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-S", str(script)],
         env={"PYTHONPATH": alone_on_path(tmp_path)},
         capture_output=True,
         text=True,
         check=True,
     )
-    assert said.stdout == "1 2 3 1 2 3 1 saved 7\n"
-    assert said.stderr == ""
+    assert done.stdout == "1 2 3 1 2 3 1 saved 7\n"
+    assert done.stderr == ""
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.name)
-def test_its_syntax_is_that_of_python_3_9(path: Path) -> None:
-    """A job's environment may be older than ours; annotations may be new, they are never evaluated."""
+def test_the_librarys_syntax_is_that_of_python_3_9(path: Path) -> None:
+    """A job's environment may be older than ours; annotations may be newer, as they are never evaluated."""
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text, feature_version=(3, 9))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.Match)]
@@ -71,8 +71,8 @@ NEWER = {"pairwise", "StrEnum", "ExceptionGroup", "TaskGroup", "UTC", "override"
 
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.name)
-def test_it_asks_for_nothing_that_came_later(path: Path) -> None:
-    """Neither names nor arguments that the standard library of Python 3.9 does not have."""
+def test_the_library_uses_nothing_newer_than_python_3_9(path: Path) -> None:
+    """Neither names nor arguments that the standard library of Python 3.9 lacks."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {

@@ -1,4 +1,4 @@
-"""What docs/training.md shows works as it stands there."""
+"""The programs of docs/training.md work as they stand there."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ pytest.importorskip("torch", reason="torch is not installed")
 PAGE = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
 
 
-def shown(heading: str) -> str:
+def program_below(heading: str) -> str:
     """The program below a heading."""
-    found = re.search(rf"^#+ {heading}\n.*?```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"docs/training.md shows no program under '{heading}'"
-    return found[1]
+    match = re.search(rf"^#+ {heading}\n.*?```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+    assert match is not None, f"docs/training.md shows no program under '{heading}'"
+    return match[1]
 
 
 def run(text: str, place: Path) -> str:
@@ -39,45 +39,45 @@ def run(text: str, place: Path) -> str:
 
 def test_the_first_script_runs_and_goes_on(tmp_path: Path) -> None:
     """It trains, saves a model, and has nothing left to do when it is started again; with epochs it goes on."""
-    text = shown("With LeasedIterator")
+    text = program_below("With LeasedIterator")
     run(text, tmp_path)
     assert (tmp_path / "model.pt").exists()
-    per_epoch = shown("Work per epoch")
+    per_epoch = program_below("Work per epoch")
     before = text[: text.index("for inputs")].replace("steps=200, ", "")
     counted = "trained = []\ntrain = lambda *_: trained.append(1)\nvalidate = lambda: print('validated')\n"
-    said = run(f"{before}{counted}{per_epoch}print(steps.step, steps.epoch, len(trained))", tmp_path)
+    printed = run(f"{before}{counted}{per_epoch}print(steps.step, steps.epoch, len(trained))", tmp_path)
     # 1,000 samples in batches of 32 are 32 batches; 200 steps were done: 8 of the 7th epoch
-    assert said.splitlines()[-1] == "320 10 120"
-    assert said.count("validated") == 4
+    assert printed.splitlines()[-1] == "320 10 120"
+    assert printed.count("validated") == 4
 
 
-def test_the_own_loop_runs(tmp_path: Path) -> None:
+def test_a_loop_of_ones_own_runs(tmp_path: Path) -> None:
     """It counts to its end."""
-    run(shown("With a loop of one's own"), tmp_path)
+    run(program_below("With a loop of one's own"), tmp_path)
     assert (tmp_path / "state.txt").read_text() == "200"
 
 
-def test_the_own_loop_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_a_loop_of_ones_own_goes_on_where_it_was(tmp_path: Path) -> None:
     """Each attempt has a working directory of its own, as with an upload, and goes on from the last one's state."""
-    text = shown("With a loop of one's own").replace("while ", "import time; print(step)\nwhile ", 1)
+    text = program_below("With a loop of one's own").replace("while ", "import time; print(step)\nwhile ", 1)
     slow = text.replace("    step += 1\n", "    step += 1; time.sleep(0.05)\n")
     first, second = (RunDirectory(tmp_path / f"run-{number}", attempt=number) for number in (1, 2))
     process = started(first, slow, tmp_path)
     eventually(lambda: first.progress().get("steps", 0) > 0)
     first.lease(ask_in_s=0.0)
-    assert process.wait() == 0, process.said()
+    assert process.wait() == 0, process.text()
     yielded = first.progress()
     assert yielded["state"] == "yielded"
     assert 0 < yielded["saved"] == yielded["steps"] < 200
     process = started(second, text, tmp_path)
-    assert process.wait() == 0, process.said()
-    assert process.said() == f"{yielded['saved']}\n"
+    assert process.wait() == 0, process.text()
+    assert process.text() == f"{yielded['saved']}\n"
     assert (second.progress()["state"], second.progress()["saved"]) == ("finished", 200)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["state.txt.e00000003-a00000002"]
 
 
 def started(lease: RunDirectory, program: str, place: Path) -> Process:
-    """A program under a lease, in a working directory of its own."""
+    """Start a program under a lease, in a working directory of its own."""
     work = place / f"work-{lease.attempt}"
     work.mkdir()
     environ = lease.environ(GAVEL_CHECKPOINT_DIR=place / "checkpoints")
@@ -85,7 +85,7 @@ def started(lease: RunDirectory, program: str, place: Path) -> Process:
 
 
 def test_the_errors_of_the_page_are_those_of_the_code() -> None:
-    """What the last table quotes is said somewhere in the library."""
+    """Every error that the last table quotes occurs in the library."""
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "gavel" / "training").rglob("*.py"))
     quoted = re.findall(r"^\| `(.*?)` \|", PAGE[PAGE.index("## When something is wrong") :], re.MULTILINE)
     assert len(quoted) == 6

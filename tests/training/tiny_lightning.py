@@ -13,20 +13,20 @@ from gavel.training.lightning import LeaseCallback
 
 
 class Model(lightning.LightningModule):
-    """A line, which notes the samples that it has seen, and does something at a step."""
+    """A line, which notes its samples, and calls `action` at a step."""
 
-    def __init__(self, at: int = 0, what: Any = None) -> None:
+    def __init__(self, at: int = 0, action: Any = None) -> None:
         super().__init__()
         self.line = torch.nn.Sequential(torch.nn.Linear(1, 4), torch.nn.Dropout(0.2), torch.nn.Linear(4, 1))
-        self.seen: list[int] = []
+        self.samples: list[int] = []
         self.validated = 0
-        self.at, self.what = at, what
+        self.at, self.action = at, action
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """One step."""
-        self.seen += batch.tolist()
-        if self.what is not None and self.global_step + 1 == self.at:
-            self.what()
+        self.samples += batch.tolist()
+        if self.action is not None and self.global_step + 1 == self.at:
+            self.action()
         return self.line(batch.float().unsqueeze(1)).pow(2).mean()
 
     def configure_optimizers(self) -> Any:

@@ -12,19 +12,19 @@ from gavel.training.huggingface import LeaseCallback
 
 
 class At(transformers.TrainerCallback):
-    """Does something after a step."""
+    """Calls `action` after a step."""
 
-    def __init__(self, step: int, what: Any) -> None:
-        self.step, self.what = step, what
+    def __init__(self, step: int, action: Any) -> None:
+        self.step, self.action = step, action
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """The Trainer has done a step."""
+        """Called by the Trainer after every step."""
         if state.global_step == self.step:
-            self.what()
+            self.action()
 
 
 def train(place: Path, steps: int, at: At | None = None, **words: Any) -> tuple[Any, LeaseCallback]:
-    """Train a tiny model made from a configuration; the trainer and the callback."""
+    """Train a tiny model; return the trainer and the callback."""
     transformers.set_seed(3)
     config = transformers.GPT2Config(vocab_size=32, n_positions=8, n_embd=8, n_layer=1, n_head=1)
     model = transformers.GPT2LMHeadModel(config)

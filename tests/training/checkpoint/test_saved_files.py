@@ -1,9 +1,10 @@
-"""Files of a script with its own loop: whole, the newest attempt's, and out of reach of a stale one at any moment."""
+"""Files of a script with its own loop: whole, the newest attempt's, and out of a stale one's reach at any moment."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from gavel.training import (
     time_left_s,
 )
 from gavel.training.lease import Lease, LeaseFile
+from tests.support.wording import Wording
 from tests.training.leases import RunDirectory, under_a_lease
 
 
@@ -30,18 +32,18 @@ def run_of_attempt(place: Path, attempt: int) -> RunDirectory:
 
 
 def environ(place: Path, attempt: int) -> dict[str, str]:
-    """Variables of that attempt."""
+    """The variables of that attempt."""
     return run_of_attempt(place, attempt).environ(GAVEL_CHECKPOINT_DIR=place / "checkpoints")
 
 
 def save_as(place: Path, attempt: int, text: str, path: str = "state.txt") -> None:
-    """Save in that attempt."""
+    """Save as that attempt."""
     with under_a_lease(environ(place, attempt)):
         save_text(path, text)
 
 
 def load_as(place: Path, attempt: int, path: str = "state.txt") -> str:
-    """What that attempt goes on from."""
+    """Load what that attempt goes on from."""
     with under_a_lease(environ(place, attempt)):
         return load_text(path, "nothing")
 
@@ -69,8 +71,9 @@ def test_an_attempt_may_save_until_it_is_killed(now_s: float, left_s: float, lat
 def test_the_clock_of_a_lease_runs_on_while_the_machine_sleeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was slept since the lease was read is added to the monotonic clock; what was slept before is not."""
-    clocks = {"running": 5000.0, "monotonic": 1000.0}  # 4,000 s were slept before
+    """Time slept since the lease was read is added to the monotonic clock; time slept before is not."""
+    # The machine slept 4,000 s before.
+    clocks = {"running": 5000.0, "monotonic": 1000.0}
     monkeypatch.setattr("gavel.training.lease.running_s", lambda: clocks["running"])
     monkeypatch.setattr("gavel.training.lease.time.monotonic", lambda: clocks["monotonic"])
     path = tmp_path / "lease.json"
@@ -90,8 +93,8 @@ def test_the_clock_of_a_lease_runs_on_while_the_machine_sleeps(
     assert renewed.time_left_s(file.now_s()) == 190.0
 
 
-def test_a_stale_attempt_is_told_whatever_it_asks(tmp_path: Path) -> None:
-    """Once it should be dead, by an error, and nothing is written; before that it is answered, and may save."""
+def test_every_call_of_a_stale_attempt_is_an_error(tmp_path: Path, wording: Wording) -> None:
+    """Once it should be dead, nothing is written; before that its calls are answered, and it may save."""
     run = run_of_attempt(tmp_path, 2)
     run.lease(ask_in_s=-60.0)
     with under_a_lease(run.environ(GAVEL_CHECKPOINT_DIR=tmp_path / "checkpoints")) as watching:
@@ -103,8 +106,9 @@ def test_a_stale_attempt_is_told_whatever_it_asks(tmp_path: Path) -> None:
             lambda: load_text("state.txt", "0"),
         )
         for call in calls:
-            with pytest.raises(StaleAttempt, match="attempt 2 should have ended"):
+            with pytest.raises(StaleAttempt, match="attempt 2 ") as stale:
                 call()
+            wording(stale.value, late=re.compile(r"[\d.]+(?= s\b)"))
         assert run.progress() == {}
         assert not (tmp_path / "checkpoints").exists()
         run.lease(ask_in_s=-10.0)
@@ -115,12 +119,13 @@ def test_a_stale_attempt_is_told_whatever_it_asks(tmp_path: Path) -> None:
 
 
 def test_a_lease_that_was_renewed_meanwhile_goes_on(tmp_path: Path) -> None:
-    """A process that looked last before the renewal reads the file again before it gives up."""
+    """A process that read the lease before its renewal reads it again before it gives up."""
     run = run_of_attempt(tmp_path, 2)
     run.lease(ask_in_s=-60.0)
     known = environment.run_of(run.environ())
     assert known is not None
-    watching = session.Session(known)  # not started: nobody reads the file beside us
+    # Not started, so that no thread reads the file beside us.
+    watching = session.Session(known)
     run.lease(ask_in_s=1000.0)
     assert 900.0 < watching.time_left_s() <= 1000.0
     watching.close()
@@ -129,8 +134,8 @@ def test_a_lease_that_was_renewed_meanwhile_goes_on(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------- the files
 
 
-def test_what_was_saved_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text and bytes, from attempt to attempt, in the job's checkpoint directory; nothing unfinished is left."""
+def test_a_saved_file_is_loaded_by_later_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text and bytes, in the job's checkpoint directory; nothing unfinished is left."""
     monkeypatch.chdir(tmp_path)
     save_as(tmp_path, 1, "grün")
     assert load_as(tmp_path, 1) == load_as(tmp_path, 2) == "grün"
@@ -146,8 +151,8 @@ def test_what_was_saved_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     ]
 
 
-def test_outside_gavel_it_is_the_file_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script that is tried by hand has its state where it says; a path without state has a default or an error."""
+def test_outside_gavel_the_file_itself_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A script that is tried by hand saves under its own path; a path without state gives a default or an error."""
     monkeypatch.chdir(tmp_path)
     assert load_text("state.txt", "0") == "0"
     with pytest.raises(FileNotFoundError):
@@ -157,7 +162,7 @@ def test_outside_gavel_it_is_the_file_itself(tmp_path: Path, monkeypatch: pytest
     assert os.listdir(tmp_path) == ["state.txt"]
 
 
-def test_a_file_from_before_is_where_it_begins(tmp_path: Path) -> None:
+def test_a_file_that_the_script_wrote_before_is_the_beginning(tmp_path: Path) -> None:
     """A script that used to write the file by itself goes on from there."""
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "state.txt").write_text("12")
@@ -166,8 +171,8 @@ def test_a_file_from_before_is_where_it_begins(tmp_path: Path) -> None:
     assert load_as(tmp_path, 5) == "13"
 
 
-def test_an_older_attempt_is_refused_and_a_stranger_is_none(tmp_path: Path) -> None:
-    """Neither loads nor saves once a newer one has saved; files of like names belong to somebody else."""
+def test_an_older_attempt_is_refused_and_other_files_do_not_count(tmp_path: Path, wording: Wording) -> None:
+    """It neither loads nor saves once a newer one has saved; files of similar names belong to others."""
     (tmp_path / "checkpoints").mkdir()
     strange = ("state.txt.bak", "state.txt.e9-a9", "state.txt2.e00000009-a00000009")
     for name in strange:
@@ -175,8 +180,9 @@ def test_an_older_attempt_is_refused_and_a_stranger_is_none(tmp_path: Path) -> N
     save_as(tmp_path, 1, "first")
     save_as(tmp_path, 2, "second")
     for act in (lambda: save_as(tmp_path, 1, "late"), lambda: load_as(tmp_path, 1)):
-        with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 has saved"):
+        with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 ") as stale:
             act()
+        wording(stale.value, folder=tmp_path)
     assert load_as(tmp_path, 3) == "second"
     assert set(strange) <= set(os.listdir(tmp_path / "checkpoints"))
 
@@ -187,7 +193,7 @@ def test_a_stale_attempt_sets_nothing_back_wherever_it_was_suspended(
 ) -> None:
     """Before every step of a save it stands still, while newer attempts load, save and end: theirs counts.
 
-    After the last check too, right before the rename.
+    Even after the last check, right before the rename.
     """
     save_as(tmp_path, 1, "one")
     moments = 0
@@ -198,11 +204,12 @@ def test_a_stale_attempt_sets_nothing_back_wherever_it_was_suspended(
         if not passed:
             break
         assert load_as(tmp_path, attempt + 2) == f"of {attempt + 1}"
-    assert moments > 1  # the call was suspended at least once
+    # The call was suspended at least once.
+    assert moments > 1
 
 
 def _save_suspended(place: Path, monkeypatch: pytest.MonkeyPatch, call: str, attempt: int, at: int) -> bool:
-    """Save in an attempt that is suspended at its so-manyth system call; whether there was such a call."""
+    """Save in an attempt that is suspended at its `at`-th such system call; return whether there was one."""
     original = getattr(os, call)
     counted = 0
 
@@ -223,15 +230,16 @@ def _save_suspended(place: Path, monkeypatch: pytest.MonkeyPatch, call: str, att
         os_environ = environ(place, attempt)
         for name, value in os_environ.items():
             watched.setenv(name, value)
-        watched.setattr("gavel.training.session.check_lease", lambda: None)  # time is no help to it
+        # The lease's time does not stop it.
+        watched.setattr("gavel.training.session.check_lease", lambda: None)
         watched.setattr(os, call, suspended)
         with contextlib.suppress(StaleAttempt):
             save_text("state.txt", f"of {attempt}")
     return counted >= at
 
 
-def test_a_full_disk_leaves_what_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error is the script's; the state before it counts, and nothing unfinished is left."""
+def test_a_full_disk_leaves_the_saved_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script gets the error; the state before it counts, and nothing unfinished is left."""
     save_as(tmp_path, 1, "whole")
     with monkeypatch.context() as full:
         full.setattr("gavel.training.checkpoint.saved_files._put", _fail)
@@ -245,8 +253,8 @@ def _fail(*_: object) -> None:
     raise OSError(28, "No space left on device")
 
 
-def test_what_a_killed_attempt_left_unfinished_is_cleared_away(tmp_path: Path) -> None:
-    """Of older attempts and of this file alone."""
+def test_unfinished_files_of_older_attempts_are_removed(tmp_path: Path) -> None:
+    """Those of older attempts and of this file alone."""
     directory = tmp_path / "checkpoints"
     directory.mkdir()
     left = ".state.txt.e00000003-a00000001.0123456789ab.new"

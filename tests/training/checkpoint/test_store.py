@@ -15,6 +15,7 @@ from gavel.training import CheckpointError, IncompleteCheckpoint, StaleAttempt
 from gavel.training.checkpoint import atomic
 from gavel.training.checkpoint.store import Store, Token, token_of_run
 from gavel.training.environment import run_of
+from tests.support.wording import Wording
 
 
 def store(root: Path, attempt: int = 1, rank: int = 0, world: int = 1, epoch: int = 1) -> Store:
@@ -23,19 +24,19 @@ def store(root: Path, attempt: int = 1, rank: int = 0, world: int = 1, epoch: in
 
 
 def save(into: Store, step: int, text: str = "state", wait_s: float = 10.0) -> None:
-    """One file and a commit."""
+    """Write one file, and commit."""
     into.write(step, f"rank-{into.rank}.pt", lambda file: file.write(text.encode()))
     into.commit(step, wait_s)
 
 
 def chosen(root: Path, attempt: int = 99) -> str | None:
-    """What a newer attempt would go on from."""
-    found = store(root, attempt).choose()
-    return None if found is None else f"{found.token.attempt}:{found.step}"
+    """The set that a newer attempt would go on from."""
+    newest = store(root, attempt).choose()
+    return None if newest is None else f"{newest.token.attempt}:{newest.step}"
 
 
-def test_what_was_saved_is_found(tmp_path: Path) -> None:
-    """A fresh directory has nothing; then the newest step counts; the newest two stay, older ones go."""
+def test_the_newest_saved_step_is_chosen(tmp_path: Path) -> None:
+    """A fresh directory has none; then the newest step counts; the newest two stay, older ones go."""
     first = store(tmp_path)
     assert first.choose() is None
     for step in (10, 20, 30):
@@ -50,7 +51,7 @@ def test_what_was_saved_is_found(tmp_path: Path) -> None:
 
 
 def test_the_newest_attempt_goes_first(tmp_path: Path) -> None:
-    """An older attempt's greater step loses against a newer attempt's smaller one; without one it counts."""
+    """An older attempt's later step loses against a newer attempt's earlier one; without one it counts."""
     first, second = store(tmp_path, 1), store(tmp_path, 2)
     first.choose()
     save(first, 100)
@@ -60,12 +61,13 @@ def test_the_newest_attempt_goes_first(tmp_path: Path) -> None:
     assert chosen(tmp_path) == "2:90"
 
 
-def test_epochs_go_before_attempts(tmp_path: Path) -> None:
-    """The scheduler's epoch is the greater part of the token."""
+def test_epochs_go_before_attempts(tmp_path: Path, wording: Wording) -> None:
+    """The scheduler's epoch is the major part of the token."""
     later = store(tmp_path, attempt=1, epoch=2)
     later.choose()
-    with pytest.raises(StaleAttempt, match="attempt e00000002-a00000001 has taken over"):
+    with pytest.raises(StaleAttempt, match="attempt e00000002-a00000001 ") as stale:
         store(tmp_path, attempt=7, epoch=1).choose()
+    wording(stale.value, folder=tmp_path)
 
 
 def test_a_later_job_goes_on_in_the_directory_of_an_earlier_one() -> None:
@@ -81,19 +83,19 @@ def test_a_later_job_goes_on_in_the_directory_of_an_earlier_one() -> None:
 
 
 def cut(path: Path) -> None:
-    """The file loses its end."""
+    """Drop the file's last byte."""
     path.write_bytes(path.read_bytes()[:-1])
 
 
 def flip(path: Path) -> None:
-    """One bit is another one."""
+    """Flip one bit."""
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(bytes(data))
 
 
 def zero(path: Path) -> None:
-    """A block that never reached the disk."""
+    """Overwrite the file with zeros, as for a block that never reached the disk."""
     path.write_bytes(bytes(len(path.read_bytes())))
 
 
@@ -102,22 +104,23 @@ def zero(path: Path) -> None:
 def test_a_damaged_checkpoint_is_passed_over(
     tmp_path: Path, name: str, damage: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The one before it is used instead, and a log line names the damaged one."""
+    """The previous one is used instead, and a log line names the damaged one."""
     first = store(tmp_path)
     first.choose()
     save(first, 10)
     save(first, 20)
     damage(next(tmp_path.glob(f"*/step-000000000020/{name}")))
     if name == "COMPLETE" and damage is flip:
-        assert chosen(tmp_path) in ("1:10", "1:20")  # a bit in a space is no damage
+        # A changed bit in a space is no damage.
+        assert chosen(tmp_path) in ("1:10", "1:20")
         return
     assert chosen(tmp_path) == "1:10"
     if name == "rank-0.pt":
         assert "step-000000000020 is skipped" in caplog.text
 
 
-def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
-    """Until COMPLETE is there, a step is not saved, wherever the writer was stopped."""
+def test_half_a_checkpoint_does_not_count(tmp_path: Path) -> None:
+    """A step without COMPLETE is not saved, wherever its writer was stopped."""
     first = store(tmp_path)
     first.choose()
     save(first, 10)
@@ -126,14 +129,14 @@ def test_half_a_checkpoint_is_none(tmp_path: Path) -> None:
 
 
 def test_a_stale_attempt_completes_nothing(tmp_path: Path) -> None:
-    """From the moment that a newer attempt has claimed the directory, an older one's set stays incomplete."""
+    """Once a newer attempt has claimed the directory, an older one's set stays incomplete."""
     old = store(tmp_path, 1)
     old.choose()
     save(old, 10)
     old.write(20, "rank-0.pt", lambda file: file.write(b"late"))
     new = store(tmp_path, 2)
     assert new.choose() is not None
-    with pytest.raises(StaleAttempt, match="this is attempt e00000001-a00000001"):
+    with pytest.raises(StaleAttempt, match="attempt e00000001-a00000001"):
         old.commit(20, 1.0)
     save(new, 11)
     save(new, 12)
@@ -158,12 +161,13 @@ def test_a_stale_attempt_that_completes_after_its_last_check_sets_nothing_back(
     with monkeypatch.context() as watched:
         watched.setattr(os, "replace", suspended)
         save(old, 30)
-    assert len(list(tmp_path.rglob("COMPLETE"))) == 3  # the stale one, too: it was not stopped
+    # The stale one is complete, too: it was not stopped.
+    assert len(list(tmp_path.rglob("COMPLETE"))) == 3
     assert chosen(tmp_path) == "2:15"
 
 
 def test_a_stale_attempt_deletes_nothing_newer(tmp_path: Path) -> None:
-    """Even one that is in the middle of cleaning up knows only its own and older sets."""
+    """Even in the middle of cleaning up, it deletes only its own and older sets."""
     old, new = store(tmp_path, 1), store(tmp_path, 2)
     old.choose()
     for step in (10, 20):
@@ -175,25 +179,25 @@ def test_a_stale_attempt_deletes_nothing_newer(tmp_path: Path) -> None:
     assert chosen(tmp_path) == "2:22"
 
 
-def test_all_ranks_go_on_from_what_rank_0_chose(tmp_path: Path) -> None:
-    """A rank that looks later does not choose for itself, and waits if it is first."""
+def test_all_ranks_go_on_from_the_step_that_rank_0_chose(tmp_path: Path) -> None:
+    """A rank that looks later does not choose for itself, and one that looks first waits."""
     for rank in range(2):
         threading.Thread(target=lambda rank=rank: save(store(tmp_path, 1, rank, 2), 10)).start()
-    found: list[object] = []
+    late_choice: list[object] = []
     late = store(tmp_path, 2, rank=1, world=2)
     while not list(tmp_path.rglob("COMPLETE")):
         pass
-    waiting = threading.Thread(target=lambda: found.append(late.choose()))
+    waiting = threading.Thread(target=lambda: late_choice.append(late.choose()))
     waiting.start()
-    mine = store(tmp_path, 2, rank=0, world=2).choose()
+    choice = store(tmp_path, 2, rank=0, world=2).choose()
     waiting.join(60)
-    assert found == [mine]
-    assert mine is not None
-    assert (mine.step, mine.world) == (10, 2)
+    assert late_choice == [choice]
+    assert choice is not None
+    assert (choice.step, choice.world) == (10, 2)
 
 
 def test_a_step_counts_when_all_parts_are_there(tmp_path: Path) -> None:
-    """Each rank returns from saving when the set is whole, whoever comes last."""
+    """Each rank returns from saving when the set is whole, whichever comes last."""
     ranks = [store(tmp_path, 1, rank, 3) for rank in range(3)]
     over = threading.Event()
 
@@ -214,24 +218,24 @@ def test_a_step_counts_when_all_parts_are_there(tmp_path: Path) -> None:
     assert sorted(words["files"]) == ["rank-0.pt", "rank-1.pt", "rank-2.pt"]
 
 
-def test_a_part_that_does_not_come_is_named(tmp_path: Path) -> None:
-    """The error says whose part is missing, where it was looked for, and what may be the cause."""
-    with pytest.raises(
-        IncompleteCheckpoint, match=r"the part of rank 1, 2 is missing in .*different on some node"
-    ):
+def test_a_part_that_does_not_come_is_named(tmp_path: Path, wording: Wording) -> None:
+    """The error has the missing ranks, the directory, and a possible cause."""
+    with pytest.raises(IncompleteCheckpoint, match=r"rank 1, 2 ") as incomplete:
         save(store(tmp_path, 1, 0, 3), 10, wait_s=0.05)
+    wording(incomplete.value, folder=tmp_path)
 
 
-def test_a_rank_that_cannot_write_keeps_nobody_waiting(tmp_path: Path) -> None:
-    """The others hear of it at once instead of waiting for the part."""
+def test_a_rank_that_cannot_write_keeps_no_other_waiting(tmp_path: Path, wording: Wording) -> None:
+    """The others get its error at once instead of waiting for its part."""
     failing = store(tmp_path, 1, 1, 2)
     failing.write(10, "rank-1.pt", lambda file: file.write(b"part"))
     failing.give_up(10)
-    with pytest.raises(IncompleteCheckpoint, match="another rank could not write"):
+    with pytest.raises(IncompleteCheckpoint, match="rank") as incomplete:
         save(store(tmp_path, 1, 0, 2), 10, wait_s=30.0)
+    wording(incomplete.value, folder=tmp_path)
 
 
-def test_a_full_disk_leaves_what_there_was(tmp_path: Path) -> None:
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     """A write that fails leaves neither half a file nor a changed one."""
     path = tmp_path / "state"
     atomic.replace(path, lambda file: file.write(b"good"))
@@ -246,30 +250,31 @@ def test_a_full_disk_leaves_what_there_was(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["state"]
 
 
-def test_a_directory_that_cannot_be_written_is_told_before_the_first_step(tmp_path: Path) -> None:
-    """A file in its place, for one; the error says what to do."""
+def test_an_unwritable_directory_is_an_error_before_the_first_step(tmp_path: Path, wording: Wording) -> None:
+    """For example, a file is in its place; the error has the remedy."""
     (tmp_path / "job").write_text("a file")
     for token in (Token(1, 1), None):
-        with pytest.raises(CheckpointError, match=r"cannot save checkpoints in .*choose a directory"):
+        with pytest.raises(CheckpointError, match="checkpoints") as refused:
             Store(tmp_path / "job" / "checkpoints", token, 0, 1).choose()
+        wording(refused.value, folder=tmp_path)
 
 
 def test_outside_gavel_a_script_started_anew_goes_on(tmp_path: Path) -> None:
-    """There are no attempts and no claims; a set that was left half done goes, whole ones are kept."""
+    """There are no attempts and no claims; a half-written set is removed, whole ones are kept."""
     first = Store(tmp_path, None, 0, 1)
     assert first.choose() is None
     save(first, 10)
     first.write(20, "rank-0.pt", lambda file: file.write(b"half"))
     again = Store(tmp_path, None, 0, 1)
-    found = again.choose()
-    assert found is not None
-    assert found.step == 10
+    newest = again.choose()
+    assert newest is not None
+    assert newest.step == 10
     assert not list(tmp_path.rglob("step-000000000020"))
     assert not (tmp_path / "claims").exists()
 
 
 def test_outside_gavel_a_jobs_directory_can_be_used(tmp_path: Path) -> None:
-    """A person who goes on with a job's checkpoints by hand saves as its newest attempt did."""
+    """A user who goes on with a job's checkpoints by hand saves as its newest attempt did."""
     under = store(tmp_path, 4)
     under.choose()
     save(under, 10)
@@ -280,7 +285,7 @@ def test_outside_gavel_a_jobs_directory_can_be_used(tmp_path: Path) -> None:
 
 
 def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
-    """What we did not make is neither read nor deleted."""
+    """Foreign files are neither read nor deleted."""
     for name in ("notes.txt", "e1-a1", "e00000001-a00000001x"):
         (tmp_path / name).mkdir()
     first = store(tmp_path)
@@ -291,7 +296,7 @@ def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_no_file_in_the_way_is_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link or a file in the place of what is written aside is an error, not a way out of the directory."""
+    """A link or a file in the place of the temporary file is an error, not a way out of the directory."""
     aim = tmp_path / "aim"
     monkeypatch.setattr(os, "urandom", bytes)
     (tmp_path / f".state.{bytes(6).hex()}.new").symlink_to(aim)
@@ -300,7 +305,7 @@ def test_no_file_in_the_way_is_written_into(tmp_path: Path, monkeypatch: pytest.
     assert not aim.exists()
 
 
-def test_two_that_write_the_same_file_at_once_both_succeed(tmp_path: Path) -> None:
+def test_two_simultaneous_writers_of_a_file_both_succeed(tmp_path: Path) -> None:
     """Ranks on several nodes may complete a set in the same moment, under the same process number."""
 
     def inner(file: object) -> None:
@@ -312,7 +317,7 @@ def test_two_that_write_the_same_file_at_once_both_succeed(tmp_path: Path) -> No
 
 
 def test_a_checkpoint_file_that_is_a_link_is_not_read(tmp_path: Path) -> None:
-    """A name in a shared directory leads to no file of somebody else."""
+    """A name in a shared directory must not lead to another user's file."""
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "weights").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError) as fault:

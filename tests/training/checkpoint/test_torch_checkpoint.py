@@ -1,9 +1,10 @@
-"""What training with PyTorch has, saved and given back; and files that are not what they should be."""
+"""The state of training with PyTorch, saved and restored; and files that are not what they should be."""
 
 from __future__ import annotations
 
 import enum
 import random
+import re
 import threading
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from gavel.training import CheckpointError, StaleAttempt, TorchCheckpoint
+from tests.support.wording import Wording
 from tests.training.leases import RunDirectory
 
 np = pytest.importorskip("numpy")
@@ -24,16 +26,16 @@ class Own:
         self.state = state
 
     def state_dict(self) -> Any:
-        """Its state."""
+        """Return the state."""
         return self.state
 
     def load_state_dict(self, state: Any) -> None:
-        """Take one."""
+        """Take the state."""
         self.state = state
 
 
 def trained() -> dict[str, Any]:
-    """A model and what goes with it, after some steps."""
+    """A model and everything beside it, after some steps."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
     optimizer = torch.optim.Adam(model.parameters(), amsgrad=True)
     scheduler = torch.optim.lr_scheduler.SequentialLR(
@@ -60,17 +62,17 @@ def trained() -> dict[str, Any]:
     }
 
 
-def same(one: Any, other: Any) -> bool:
-    """Equal, bit for bit."""
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other
+def same(first: Any, other: Any) -> bool:
+    """Whether two states are equal, bit for bit."""
+    if isinstance(first, torch.Tensor):
+        return first.dtype == other.dtype and torch.equal(first, other)
+    if isinstance(first, np.ndarray):
+        return first.dtype == other.dtype and np.array_equal(first, other)
+    if isinstance(first, dict):
+        return first.keys() == other.keys() and all(same(first[key], other[key]) for key in first)
+    if isinstance(first, (list, tuple)):
+        return len(first) == len(other) and all(map(same, first, other))
+    return type(first) is type(other) and first == other
 
 
 def state_of(thing: Any) -> Any:
@@ -78,7 +80,7 @@ def state_of(thing: Any) -> Any:
     return thing.get_state() if isinstance(thing, torch.Generator) else thing.state_dict()
 
 
-def test_all_that_training_has_comes_back(tmp_path: Path) -> None:
+def test_the_whole_state_of_training_comes_back(tmp_path: Path) -> None:
     """Model, optimizer, chained schedulers, scaler, generator: bit for bit in fresh objects."""
     before, after = trained(), trained()
     TorchCheckpoint(tmp_path, **before).save(5)
@@ -88,7 +90,7 @@ def test_all_that_training_has_comes_back(tmp_path: Path) -> None:
 
 
 def test_random_numbers_go_on(tmp_path: Path) -> None:
-    """Python's, NumPy's and PyTorch's generators give what they would have given."""
+    """Python's, NumPy's and PyTorch's generators continue their sequences."""
     checkpoint = TorchCheckpoint(tmp_path, own=Own(1))
 
     def draws() -> list[float]:
@@ -115,7 +117,7 @@ ANY_STATE = {
 }
 
 
-def test_states_of_ones_own_come_back(tmp_path: Path) -> None:
+def test_states_of_the_users_own_come_back(tmp_path: Path) -> None:
     """Numbers, text, containers, arrays and tensors, as they were; NumPy's scalars as plain numbers."""
     TorchCheckpoint(tmp_path, own=Own({**ANY_STATE, "scalar": np.float64(1.5)})).save(1)
     own = Own()
@@ -124,16 +126,17 @@ def test_states_of_ones_own_come_back(tmp_path: Path) -> None:
     assert same(own.state, {key: value for key, value in ANY_STATE.items() if key != "set"})
 
 
-def test_what_cannot_be_stored_safely_is_refused_when_saving(tmp_path: Path) -> None:
-    """Not when it is needed; the message names the place, and the good checkpoint stays."""
+def test_an_unsafe_value_is_refused_when_saving(tmp_path: Path, wording: Wording) -> None:
+    """Not only when it is needed; the error has its place in the state, and the good checkpoint stays."""
     own = Own({"fine": 1})
     checkpoint = TorchCheckpoint(tmp_path, own=own)
     checkpoint.save(1)
     for odd in (Own(), enum.IntEnum("Colour", "RED")(1), frozenset(), np.array([object()])):
         own.state = {"a": [1, {"b": odd}]}
         place = rf"own\['a'\]\[1\]\['b'\] is a {type(odd).__name__}"
-        with pytest.raises(CheckpointError, match=f"{place}, which cannot be stored safely"):
+        with pytest.raises(CheckpointError, match=place) as refused:
             checkpoint.save(2)
+        wording(refused.value)
     assert TorchCheckpoint(tmp_path, own=Own()).load() == 1
 
 
@@ -145,46 +148,50 @@ class Trap:
 
 
 def test_a_checkpoint_cannot_run_code(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, wording: Wording
 ) -> None:
-    """A file that was made to do something when it is read, sums and all, is refused."""
+    """A file that would run code when it is read, checksums and all, is refused."""
     monkeypatch.chdir(tmp_path)
     checkpoint = TorchCheckpoint(tmp_path / "job", own=Own(1))
     checkpoint._store.write(1, "state.pt", lambda file: torch.save({"own": Trap()}, file))
     checkpoint._store.commit(1, 1.0)
-    with pytest.raises(CheckpointError, match=r"cannot read the checkpoint .*: it holds more than data"):
+    with pytest.raises(CheckpointError, match=re.escape(str(tmp_path))) as refused:
         TorchCheckpoint(tmp_path / "job", own=Own()).load()
+    wording(str(refused.value).splitlines()[0], folder=tmp_path)
     assert not (tmp_path / "was-here").exists()
 
 
-def test_other_objects_than_before_are_told(tmp_path: Path) -> None:
-    """A name that the checkpoint does not know, and a model of another shape, say what to do."""
+def test_objects_that_do_not_match_are_an_error(tmp_path: Path, wording: Wording) -> None:
+    """A name that the checkpoint does not have, and a model of another shape: the error has the remedy."""
     TorchCheckpoint(tmp_path, model=torch.nn.Linear(2, 3)).save(1)
-    with pytest.raises(CheckpointError, match="no state of 'scaler'; it has model: name the same objects"):
+    with pytest.raises(CheckpointError, match=r"'scaler'.* model") as unknown:
         TorchCheckpoint(tmp_path, model=torch.nn.Linear(2, 3), scaler=Own()).load()
-    with pytest.raises(CheckpointError, match=r"does not fit model: [\s\S]*size mismatch"):
+    wording(unknown.value, folder=tmp_path)
+    with pytest.raises(CheckpointError, match=r"model: [\s\S]*size mismatch"):
         TorchCheckpoint(tmp_path, model=torch.nn.Linear(2, 4)).load()
 
 
-def test_only_what_has_a_state_can_be_named(tmp_path: Path) -> None:
+def test_only_objects_with_a_state_can_be_named(tmp_path: Path, wording: Wording) -> None:
     """A number that was passed by mistake is refused at once."""
-    with pytest.raises(TypeError, match=r"epochs is a int: expected something with state_dict\(\)"):
+    with pytest.raises(TypeError, match=r"epochs .*int.*state_dict\(\)") as refused:
         TorchCheckpoint(tmp_path, epochs=3)
+    wording(refused.value)
 
 
-def test_outside_gavel_a_directory_is_needed() -> None:
+def test_outside_gavel_a_directory_is_needed(wording: Wording) -> None:
     """Without one there is nowhere to save."""
-    with pytest.raises(CheckpointError, match="outside Gavel, pass one"):
+    with pytest.raises(CheckpointError) as refused:
         TorchCheckpoint(own=Own())
+    wording(refused.value)
 
 
 def test_under_a_lease_the_jobs_directory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script's own word is for outside; the path carries epoch and attempt, and a claim is made."""
+    """The script's own directory is for outside; the path has epoch and attempt, and a claim is written."""
     for name, value in RunDirectory(tmp_path / "run").environ(GAVEL_CHECKPOINT_DIR=tmp_path / "job").items():
         monkeypatch.setenv(name, value)
     # No thread may watch the lease beyond this test.
     monkeypatch.setattr("gavel.training.session.current", lambda: None)
-    checkpoint = TorchCheckpoint(tmp_path / "mine", own=Own(1))
+    checkpoint = TorchCheckpoint(tmp_path / "own", own=Own(1))
     assert checkpoint.load() == 0
     (tmp_path / "job" / "claims" / "e00000003-a00000003.json").write_text("{}")
     with pytest.raises(StaleAttempt):
@@ -192,11 +199,11 @@ def test_under_a_lease_the_jobs_directory_counts(tmp_path: Path, monkeypatch: py
     (tmp_path / "job" / "claims" / "e00000003-a00000003.json").unlink()
     checkpoint.save(2)
     assert (tmp_path / "job" / "e00000003-a00000002" / "step-000000000002" / "COMPLETE").exists()
-    assert not (tmp_path / "mine").exists()
+    assert not (tmp_path / "own").exists()
 
 
 def test_the_width_of_a_job_may_change(tmp_path: Path) -> None:
-    """What wraps a module for several devices, or compiles it, is not part of its state."""
+    """A wrapper for several devices, or a compiled module, is not part of the state."""
     wrapped = torch.nn.DataParallel(torch.nn.Linear(2, 2))
     TorchCheckpoint(tmp_path, model=wrapped).save(1)
     bare = torch.nn.Linear(2, 2)
@@ -229,10 +236,10 @@ def test_another_number_of_ranks_goes_on(tmp_path: Path, monkeypatch: pytest.Mon
         assert (common.state, own.state) == ("common", f"of rank {rank}" if rank < 2 else "as it was")
 
 
-def test_a_full_disk_is_told_and_the_good_checkpoint_stays(
+def test_a_full_disk_is_an_error_and_the_good_checkpoint_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PyTorch says so in its own words; it becomes a CheckpointError, and what was half written is gone."""
+    """PyTorch's own error becomes a CheckpointError, and half-written files are removed."""
     checkpoint = TorchCheckpoint(tmp_path, own=Own(torch.zeros(1000)))
     checkpoint.save(1)
 

@@ -1,4 +1,4 @@
-"""The last step that all ranks agree on: rank 0's notes, and whole gangs of simulated ranks under any timing."""
+"""The last step that all ranks agree on: rank 0's records, and whole gangs of simulated ranks under any timing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gavel.training.gang.agreement import NEVER, SAVE_PATIENCE_S, Chair, Decisio
 
 
 def test_all_are_asked_and_the_furthest_decides() -> None:
-    """One asks, all answer, and the greatest answer is where everybody stops."""
+    """One asks, all answer, and all stop at the greatest answer."""
     chair = Chair(world=3)
     assert chair.call(0.0, 20.0, stop=True) == [Where(1, 15.0, True)]
     assert chair.answered(0, 1, 7) == []
@@ -21,7 +21,7 @@ def test_all_are_asked_and_the_furthest_decides() -> None:
 
 
 def test_two_that_ask_at_once_start_one_round() -> None:
-    """The second to ask changes nothing, before the decision and after it."""
+    """The second question changes nothing, before the decision and after it."""
     chair = Chair(world=2)
     chair.call(0.0, 20.0, stop=True)
     assert chair.call(0.1, 20.0, stop=True) == []
@@ -31,7 +31,7 @@ def test_two_that_ask_at_once_start_one_round() -> None:
 
 
 def test_answers_of_another_round_count_for_nothing() -> None:
-    """A promise is one for its round; ranks that do not exist are not heard."""
+    """A promise is for its round; answers of ranks that do not exist are ignored."""
     chair = Chair(world=2)
     chair.call(0.0, 20.0, stop=False)
     chair.call(0.0, 20.0, stop=True)
@@ -42,7 +42,7 @@ def test_answers_of_another_round_count_for_nothing() -> None:
     assert chair.answered(1, 2, 6) == [Decision(6, True)]
 
 
-def test_who_has_finished_counts() -> None:
+def test_a_finished_rank_counts() -> None:
     """A rank that has done all its steps cannot stop earlier, so the others do theirs."""
     chair = Chair(world=3)
     chair.ended(2, 100)
@@ -51,15 +51,15 @@ def test_who_has_finished_counts() -> None:
     assert chair.answered(1, 1, 41) == [Decision(100, True)]
 
 
-def test_the_last_word_of_rank_0_is_the_decision() -> None:
-    """When rank 0 has done all its steps nobody is left to ask: the others do all theirs."""
+def test_the_end_of_rank_0_is_the_decision() -> None:
+    """When rank 0 has done all its steps, no rank is left to ask: the others do all theirs."""
     chair = Chair(world=2)
     chair.call(0.0, 20.0, stop=True)
     assert chair.ended(0, 100) == [Decision(100, True)]
     assert chair.joined() == Decision(100, True)
 
 
-def test_who_is_missing_is_not_waited_for_to_the_end() -> None:
+def test_a_missing_rank_is_not_waited_for_to_the_end() -> None:
     """Half-way to the first signal the others decide without a rank that does not answer."""
     chair = Chair(world=3)
     chair.call(100.0, 20.0, stop=True)
@@ -69,8 +69,8 @@ def test_who_is_missing_is_not_waited_for_to_the_end() -> None:
     assert chair.passed(110.0) == [Decision(8, True)]
 
 
-def test_who_comes_late_is_told() -> None:
-    """A rank that connects in the middle of a round is asked; after it, it hears the decision."""
+def test_a_late_rank_gets_the_decision() -> None:
+    """A rank that connects in the middle of a round is asked; after it, it gets the decision."""
     chair = Chair(world=2)
     assert chair.joined() is None
     chair.call(0.0, 20.0, stop=True)
@@ -89,7 +89,7 @@ def test_an_end_takes_the_place_of_a_checkpoint() -> None:
 
 
 def test_a_checkpoint_that_not_all_can_take_part_in_is_left_out() -> None:
-    """A rank that does not answer, or has finished, lets the others go on without a checkpoint."""
+    """When a rank does not answer, or has finished, the others go on without a checkpoint."""
     chair = Chair(world=2)
     chair.call(0.0, 0.0, stop=False)
     chair.answered(0, 1, 5)
@@ -99,7 +99,7 @@ def test_a_checkpoint_that_not_all_can_take_part_in_is_left_out() -> None:
 
 
 class Rank:
-    """A rank in a simulation: it answers as a gate does."""
+    """A simulated rank that answers as a gate does."""
 
     def __init__(self, total: int) -> None:
         self.step, self.total = 0, total
@@ -107,21 +107,21 @@ class Rank:
         self.stop_at: int | None = None
 
     def moves(self) -> bool:
-        """One step more, if it may."""
+        """Do one more step, if it may."""
         bounds = [bound for bound in (self.promised, self.stop_at, self.total) if bound is not None]
         if self.step >= min(bounds):
             return False
         self.step += 1
         return True
 
-    def hears(self, said: Where | Decision) -> int | None:
-        """Its answer to a question; none to a decision."""
-        if isinstance(said, Where):
+    def receives(self, message: Where | Decision) -> int | None:
+        """Handle a message; return its answer to a question."""
+        if isinstance(message, Where):
             self.promised = min(self.step + 1, self.total)
             return self.promised
         self.promised = None
-        if said.stop:
-            self.stop_at = said.step
+        if message.stop:
+            self.stop_at = message.step
         return None
 
 
@@ -136,45 +136,45 @@ class Rank:
 def test_all_stop_at_one_step_under_any_timing(
     lock_step: bool, seed: int, world: int, total: int, asks: int, saves: int
 ) -> None:
-    """Whatever order steps, questions and answers take, and whoever is slow: all end at the same step, and
-    nobody is stuck before it. In lock step that is at most one step after the furthest one's."""
+    """In whatever order steps, questions and answers come, and whichever rank is slow: all end at the same step,
+    and none is stuck before it. In lock step that is at most one step after the furthest one's."""
     chance = random.Random(seed)
     ranks = [Rank(total) for _ in range(world)]
     chair, mail = Chair(world), [[] for _ in range(world)]
     speeds = [chance.choice([1, 1, 10]) for _ in ranks]
     calls = [True] * asks + [False] * saves
-    told_end, furthest = [False] * world, None
+    end_sent, furthest = [False] * world, None
 
-    def tell(words: list[Where | Decision]) -> None:
-        for said in words:
+    def send(messages: list[Where | Decision]) -> None:
+        for message in messages:
             for box in mail:
-                box.append(said)
+                box.append(message)
 
     for _ in range(40_000):
         may_move = [
             rank for rank in ranks if not lock_step or rank.step <= min(other.step for other in ranks)
         ]
-        events = ["move"] * 4 + ["hear"] * 4 + (["call"] if calls else [])
+        events = ["move"] * 4 + ["receive"] * 4 + (["call"] if calls else [])
         event = chance.choice(events)
         if event == "move" and may_move:
             index = chance.choices(range(world), [1 / speed for speed in speeds])[0]
             if ranks[index] in may_move:
                 ranks[index].moves()
-            if ranks[index].step == total and not told_end[index]:
-                told_end[index] = True
-                tell(chair.ended(index, total))
-        elif event == "hear":
+            if ranks[index].step == total and not end_sent[index]:
+                end_sent[index] = True
+                send(chair.ended(index, total))
+        elif event == "receive":
             index = chance.randrange(world)
             if mail[index]:
-                said = mail[index].pop(0)
-                answer = ranks[index].hears(said)
+                message = mail[index].pop(0)
+                answer = ranks[index].receives(message)
                 if answer is not None:
-                    tell(chair.answered(index, said.round, answer))
+                    send(chair.answered(index, message.round, answer))
         elif event == "call" and chance.random() < 0.05:
             stop = calls.pop(chance.randrange(len(calls)))
             if stop and furthest is None:
                 furthest = max(rank.step for rank in ranks)
-            tell(chair.call(0.0, 20.0, stop))
+            send(chair.call(0.0, 20.0, stop))
         done = [rank.stop_at is not None or rank.step == total for rank in ranks]
         if all(done) and not any(mail) and not calls:
             break
@@ -182,5 +182,5 @@ def test_all_stop_at_one_step_under_any_timing(
         for rank in ranks:
             rank.moves()
     assert len({rank.step for rank in ranks}) == 1
-    if furthest is not None and lock_step and not any(told_end):
+    if furthest is not None and lock_step and not any(end_sent):
         assert ranks[0].step >= furthest

@@ -1,4 +1,4 @@
-"""Ranks that speak to each other over real sockets, in one process: late, cut off, slow, and in bad company."""
+"""Ranks that talk to each other over real sockets, in one process: late, cut off, slow, and beside strangers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Gang:
         self.decided: dict[int, list[Decision]] = {rank: [] for rank in range(world)}
 
     def start(self, *ranks: int) -> None:
-        """These ranks come up."""
+        """Start these ranks."""
         for rank in ranks:
             gate = self.gates[rank]
             gate.looping = True
@@ -48,16 +48,16 @@ class Gang:
             )
 
     def until(self, holds: Callable[[], object], within_s: float = 60.0, skip_s: float = 0.0) -> None:
-        """Let everybody speak until it holds. `skip_s`: the time that all clocks are ahead."""
+        """Let all ranks talk until it holds. `skip_s`: the time that all clocks are ahead."""
         until_s = time.monotonic() + within_s
         while not holds():
-            assert time.monotonic() < until_s, "it did not come to hold"
+            assert time.monotonic() < until_s, "the condition did not come to hold"
             for link in list(self.links.values()):
                 link.tick(time.monotonic() + skip_s)
             time.sleep(0.002)
 
     def connect(self) -> socket.socket:
-        """A connection to rank 0 that is none of ours."""
+        """Open a connection to rank 0 that is no rank's."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     @property
@@ -68,27 +68,27 @@ class Gang:
         return link
 
     def all_decided(self) -> bool:
-        """Whether every rank that is up has heard a decision to stop."""
+        """Whether every rank that is up has a decision to stop."""
         return all(any(each.stop for each in self.decided[rank]) for rank in self.links)
 
     def ends(self) -> set[int]:
-        """Where the ranks will stop."""
+        """The steps at which the ranks will stop."""
         return {gate.limit for gate in self.gates}
 
 
 @pytest.fixture
 def gang() -> Iterator[Gang]:
     """Three ranks, all up and connected."""
-    made = Gang(3)
-    made.start(0, 1, 2)
-    made.until(lambda: len(made.chair._ranks) == 2)
-    yield made
-    for link in made.links.values():
+    new_gang = Gang(3)
+    new_gang.start(0, 1, 2)
+    new_gang.until(lambda: len(new_gang.chair._ranks) == 2)
+    yield new_gang
+    for link in new_gang.links.values():
         link.close()
 
 
 def test_all_agree_on_the_step_of_the_furthest(gang: Gang) -> None:
-    """Any rank may ask; all hear the same step, the one that the furthest is in."""
+    """Any rank may ask; all get the same step, that of the furthest."""
     for gate, done in zip(gang.gates, (7, 3, 9), strict=True):
         gate.done = done
     gang.links[2].ask(time.monotonic(), 20.0)
@@ -97,15 +97,15 @@ def test_all_agree_on_the_step_of_the_furthest(gang: Gang) -> None:
     assert gang.ends() == {10}
 
 
-def test_all_ask_at_once(gang: Gang) -> None:
-    """Leases that end everywhere at the same moment come to one decision."""
+def test_ranks_that_all_ask_at_once_get_one_decision(gang: Gang) -> None:
+    """Their leases end at the same moment."""
     for link in gang.links.values():
         link.ask(time.monotonic(), 20.0)
     gang.until(gang.all_decided)
     assert gang.ends() == {1}
 
 
-def test_a_checkpoint_in_between_is_agreed_on_and_holds_nobody(gang: Gang) -> None:
+def test_a_checkpoint_in_between_is_agreed_on_and_holds_no_rank(gang: Gang) -> None:
     """After a periodic checkpoint the limits are gone."""
     gang.chair.save(time.monotonic())
     gang.until(lambda: all(gang.decided.values()))
@@ -116,8 +116,8 @@ def test_a_checkpoint_in_between_is_agreed_on_and_holds_nobody(gang: Gang) -> No
     assert gang.ends() == {FOREVER}
 
 
-def test_rank_0_comes_up_late() -> None:
-    """Who asks before there is anybody to hear it is heard when there is."""
+def test_a_question_before_rank_0_is_up_is_repeated() -> None:
+    """A rank that asks too early is answered once rank 0 is there."""
     late = Gang(2)
     late.start(1)
     late.links[1].ask(time.monotonic(), 20.0)
@@ -129,8 +129,8 @@ def test_rank_0_comes_up_late() -> None:
         link.close()
 
 
-def test_a_rank_that_is_missing_is_told_when_it_comes() -> None:
-    """The others decide half-way to the signal; the latecomer hears of it, and stops there or where it is."""
+def test_a_missing_rank_gets_the_decision_when_it_comes() -> None:
+    """The others decide half-way to the signal; the latecomer gets the decision, and stops there or where it is."""
     late = Gang(3)
     late.start(0, 1)
     late.until(lambda: len(late.chair._ranks) == 1)
@@ -155,8 +155,8 @@ def test_a_connection_that_breaks_in_the_middle_is_made_again(gang: Gang) -> Non
     assert gang.ends() == {1}
 
 
-def test_who_has_finished_is_counted_without_being_asked(gang: Gang) -> None:
-    """The steps of a rank that is through bind the others."""
+def test_a_finished_rank_counts_without_being_asked(gang: Gang) -> None:
+    """The steps of a finished rank bind the others."""
     gang.gates[2].done = 100
     gang.links[2].ended(100)
     gang.until(lambda: gang.chair.chair._ended)
@@ -166,8 +166,8 @@ def test_who_has_finished_is_counted_without_being_asked(gang: Gang) -> None:
     assert {gate.limit for gate in gang.gates[:2]} == {100}
 
 
-def test_rank_0_that_has_finished_leaves_its_word(gang: Gang) -> None:
-    """When rank 0 is through, the others know that they are to do all their steps, before it is gone."""
+def test_rank_0_sends_its_end_before_it_leaves(gang: Gang) -> None:
+    """The others learn that they must do all their steps."""
     gang.links[0].ended(100)
     gang.until(lambda: gang.decided[1] and gang.decided[2])
     gang.links.pop(0).close()
@@ -193,7 +193,7 @@ STRANGE = [
 
 @pytest.mark.parametrize("words", STRANGE)
 def test_strangers_are_cut_off_and_change_nothing(gang: Gang, words: bytes) -> None:
-    """Whoever does not say at once that it is a rank of this attempt is not heard; the ranks are."""
+    """A connection that does not introduce itself at once as a rank of this attempt is closed; the ranks go on."""
     stranger = gang.connect()
     stranger.sendall(words)
     stranger.setblocking(False)
@@ -218,7 +218,7 @@ NONSENSE = [
 
 @pytest.mark.parametrize("words", NONSENSE, ids=str)
 def test_nonsense_of_a_rank_ends_its_connection_only(gang: Gang, words: dict[str, object]) -> None:
-    """A number that cannot be right never becomes a step; the true rank connects again and is heard."""
+    """An impossible number never becomes a step; the true rank connects again and is answered."""
     impostor = gang.connect()
     introduction = hello(replace(gang.base, rank=1))
     impostor.sendall(json.dumps(introduction).encode() + b"\n" + json.dumps(words).encode() + b"\n")
@@ -231,8 +231,8 @@ def test_nonsense_of_a_rank_ends_its_connection_only(gang: Gang, words: dict[str
     assert gang.ends() == {1}
 
 
-def test_a_crowd_that_says_nothing_keeps_no_rank_out(gang: Gang) -> None:
-    """Silent connections make room for new ones, and are closed after a while."""
+def test_silent_connections_keep_no_rank_out(gang: Gang) -> None:
+    """They make room for new ones, and are closed after a while."""
     crowd = []
     for _ in range(2):
         crowd += [gang.connect() for _ in range(STRANGERS_MAX)]
@@ -248,8 +248,8 @@ def test_a_crowd_that_says_nothing_keeps_no_rank_out(gang: Gang) -> None:
         each.close()
 
 
-def test_rank_0_that_talks_nonsense_is_left(gang: Gang) -> None:
-    """A member that is told what is no message cuts the connection and calls again."""
+def test_a_member_leaves_a_rank_0_that_sends_nonsense(gang: Gang) -> None:
+    """It cuts the connection, and connects again."""
     gang.chair._ranks[1].socket.sendall(b'{"decided": -7, "stop": true}\n')
     gang.until(lambda: gang.links[1]._lines is None)
     assert gang.decided[1] == []
@@ -257,7 +257,7 @@ def test_rank_0_that_talks_nonsense_is_left(gang: Gang) -> None:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Whether the other side has closed it."""
+    """Whether the other side has closed the connection."""
     with contextlib.suppress(BlockingIOError):
         try:
             return connection.recv(4096) == b""

@@ -26,12 +26,12 @@ class Count:
         self.store = Store(place, token, self.rank, world)
 
     def load(self) -> int:
-        """The step of the newest set."""
-        found = self.store.choose()
-        return 0 if found is None else found.step
+        """Return the step of the newest set."""
+        newest = self.store.choose()
+        return 0 if newest is None else newest.step
 
     def save(self, step: int) -> None:
-        """A set of this step."""
+        """Write a set of this step."""
         self.store.write(step, f"rank-{self.rank}.txt", lambda file: file.write(str(step).encode()))
         known = session.current()
         self.store.commit(step, 30.0 if known is None else known.patience_s(30.0))
@@ -39,7 +39,7 @@ class Count:
 
 def main() -> None:
     """Count."""
-    # the rank that is held waits in this step for the end of its lease
+    # In this step the held rank waits for the end of its lease.
     hold_at = int(os.environ.get("HOLD_AT", "0")) if os.environ.get("RANK") == "1" else 0
     slow = float(os.environ.get("SLOWER", "1")) if os.environ.get("RANK") == "1" else 1.0
     batches = LeasedIterator(range(10), checkpoint=Count(), steps=int(sys.argv[1]))

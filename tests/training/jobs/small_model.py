@@ -19,9 +19,10 @@ from gavel.training import LeasedIterator, ResumableSampler, TorchCheckpoint, pa
 
 def main() -> None:
     """Train."""
-    given = dict(enumerate(sys.argv))
-    hold_at = int(os.environ.get("HOLD_AT", "0"))  # in this step, the end of the lease is waited for
-    steps, kind, workers = int(given[1]), given.get(2, "resumable"), int(given.get(3, "0"))
+    arguments = dict(enumerate(sys.argv))
+    # In this step the rank waits for the end of its lease.
+    hold_at = int(os.environ.get("HOLD_AT", "0"))
+    steps, kind, workers = int(arguments[1]), arguments.get(2, "resumable"), int(arguments.get(3, "0"))
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.manual_seed(rank)
     random.seed(rank)
@@ -61,7 +62,7 @@ def main() -> None:
 
 
 def digest(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> str:
-    """Every bit of the parameters, of the optimizer's moments, and of the random numbers to come."""
+    """Hash every bit of the parameters, the optimizer's moments, and the state of the random numbers."""
     summed = hashlib.sha256()
     for value in model.parameters():
         summed.update(value.detach().numpy().tobytes())
