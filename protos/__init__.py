@@ -1,1 +1,1 @@
-"""The ground that client, scheduler and agent share: the protocol, and the reader of files that users write."""
+"""The ground that client, scheduler and agent share: the protocol, the reader of files that users write, the log."""

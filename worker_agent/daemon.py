@@ -20,6 +20,7 @@ from pathlib import Path
 import msgspec
 
 from protos.gavel.v1 import agents_pb2 as pb
+from protos.log import log_to
 from worker_agent.agent import Agent, StateLocked
 from worker_agent.config import AgentConfig
 from worker_agent.core.messages import Limits
@@ -27,7 +28,6 @@ from worker_agent.link.log_serving import LogServing
 from worker_agent.link.messages import PROTOCOL
 from worker_agent.link.stream import Dismissed, GrpcLink
 from worker_agent.link.target import Target
-from worker_agent.log import log_to_stderr
 from worker_agent.node import host, job_library
 from worker_agent.node.declared import parse_gpus
 from worker_agent.node.gpus import Inventory, InventoryError
@@ -278,7 +278,7 @@ def _target(config: AgentConfig) -> Target:
 
 def run_agent(config: AgentConfig) -> int:
     """Run an agent until it is stopped or sent away, and return the exit status."""
-    log_to_stderr(config.log_level, config.log_json)
+    log_to(None, config.log_level, config.log_json)
     try:
         return asyncio.run(_run(config))
     except CannotStart as error:

@@ -1,16 +1,10 @@
-"""The agent's log on standard error: lines for people or JSON objects for programs, and no flood of equal lines.
-
-A JSON line has the same form as the scheduler's (scheduler/live/log/format.py), which an agent must not import.
-"""
+"""Lines that repeat themselves, kept from flooding the agent's log."""
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 import time
-from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable
 
 from worker_agent.core.messages import Order
 
@@ -19,34 +13,6 @@ LOG = logging.getLogger(__name__)
 EVERY_S = 60.0
 # How many different lines are remembered.
 TEXTS_MAX = 100
-
-
-class JsonLines(logging.Formatter):
-    """One object per record. Arguments that the message names, as in `"lease %(lease)s"`, are fields of their own."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line."""
-        line: dict[str, object] = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        named = record.args if isinstance(record.args, Mapping) else {}
-        line |= {key: value for key, value in named.items() if key not in line}
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, default=str)
-
-
-def log_to_stderr(level: str, as_json: bool) -> None:
-    """Send all records from this level on to standard error."""
-    handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
-    handler.setFormatter(JsonLines() if as_json else plain)
-    root = logging.getLogger()
-    root.handlers[:] = [handler]
-    root.setLevel(level.upper())
 
 
 class RepeatedLines:

@@ -23,6 +23,7 @@ import msgspec
 
 from protos.files.settings import ConfigError
 from protos.gavel.v1 import agents_pb2_grpc, cluster_pb2_grpc
+from protos.log import log_to
 from scheduler.core.apply import apply
 from scheduler.core.core import Core
 from scheduler.core.facts import RecordsLost
@@ -51,8 +52,7 @@ from scheduler.live.data.backup import RESTORED
 from scheduler.live.feed import Feed
 from scheduler.live.listening import Port, PortClosed, PortTaken, Reach, Service, credentials
 from scheduler.live.log.events import EventLines
-from scheduler.live.log.format import log_to
-from scheduler.live.log.grpc_core import CoreLines
+from scheduler.live.log.grpc_core import CoreLines, Sparing
 from scheduler.live.private_database import CannotOpen
 from scheduler.live.rescue.blame import named_in
 from scheduler.live.rescue.durable_state import DurableState
@@ -373,7 +373,7 @@ def serve(config: DaemonConfig) -> int:
     """Run a daemon until a signal stops it, and return the exit status."""
     # If standard error was replaced, by a test for example, log lines go to the replacement.
     lines = CoreLines() if sys.stderr is not None and sys.stderr is sys.__stderr__ else None
-    log_to(lines.stream if lines else None, config.log_level, config.log_json)
+    log_to(lines.stream if lines else None, config.log_level, config.log_json, Sparing())
     try:
         asyncio.run(_serve(config, lines))
     except (JournalError, CannotOpen, PortTaken, PortClosed, ConfigError, OSError) as error:

@@ -1,12 +1,8 @@
-"""Logs for programs: a program finds a line's subject without parsing its sentence."""
+"""Lines of the log name what they are about: a program finds it without parsing the sentence."""
 
 from __future__ import annotations
 
-import io
-import json
 import logging
-import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -27,56 +23,24 @@ from scheduler.core.messages import (
 from scheduler.core.outcome import Outcome
 from scheduler.live.job_feed import JobChanges
 from scheduler.live.log.events import EventLines
-from scheduler.live.log.format import JsonLines, log_to
 from scheduler.solving import answer
 from tests.support.desk import Desk, exited, job, node
 from tests.support.linked import Scheduler, story
 from tests.support.wording import Wording
 from worker_agent.core.messages import Order
-from worker_agent.log import JsonLines as AgentJsonLines
-from worker_agent.log import log_to_stderr
 from worker_agent.runs.run import LiveRun
 from worker_agent.shim.deadlines import Deadlines
 
 
-@pytest.fixture
-def root() -> Iterator[logging.Logger]:
-    """The root logger, restored afterwards."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    yield root
-    root.handlers[:] = handlers
-    root.setLevel(level)
+def fields(record: logging.LogRecord, *names: str) -> tuple[object, ...]:
+    """Return these named arguments of a line."""
+    named: Any = record.args
+    return tuple(named[name] for name in names)
 
 
-def of_daemon(stream: io.StringIO) -> None:
-    """Send the daemon's log to this stream."""
-    log_to(stream, "info", True)
-
-
-def of_agent(stream: io.StringIO) -> None:
-    """Send the agent's log to this stream."""
-    log_to_stderr("info", True)
-    logging.getLogger().handlers[0].setStream(stream)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("begin", [of_daemon, of_agent])
-def test_a_value_in_a_line_is_also_a_field(
-    root: logging.Logger, begin: Callable[[io.StringIO], None]
-) -> None:
-    """The value is in the sentence and beside it; no value replaces a field that every line has."""
-    stream = io.StringIO()
-    begin(stream)
-    logging.getLogger("x").warning("job %(job)s: %(error)s", {"job": "7", "error": OSError("no"), "level": 3})
-    line = json.loads(stream.getvalue())
-    assert line.pop("at").endswith("+00:00")
-    assert line == {"level": "warning", "logger": "x", "message": "job 7: no", "job": "7", "error": "no"}
-
-
-def test_the_daemon_names_nodes(root: logging.Logger) -> None:
+def test_the_daemon_names_nodes(caplog: pytest.LogCaptureFixture) -> None:
     """For a node that has joined, and for one that is dismissed."""
-    stream = io.StringIO()
-    of_daemon(stream)
+    caplog.set_level(logging.INFO)
 
     @story
     async def link_two() -> None:
@@ -90,32 +54,15 @@ def test_the_daemon_names_nodes(root: logging.Logger) -> None:
                 await peer.next("goodbye")
 
     link_two()
-    lines: list[dict[str, Any]] = [json.loads(line) for line in stream.getvalue().splitlines()]
-    joined = next(line for line in lines if "is linked from" in line["message"])
-    away = next(line for line in lines if "is sent away" in line["message"])
-    assert (joined["node"], joined["worker_type"]) == ("n1", "v100")
-    assert (away["node"], away["code"], away["level"]) == ("n2", "version", "warning")
-
-
-def test_agent_and_scheduler_write_the_same_lines() -> None:
-    """They share no code, but a program that reads one log can read the other."""
-    try:
-        raise ValueError("wrong")
-    except ValueError:
-        failed = sys.exc_info()
-    lines = [
-        logging.LogRecord("a", logging.INFO, "f.py", 1, "plain", (), None),
-        logging.LogRecord(
-            "a.b", logging.ERROR, "f.py", 1, "lease %(lease)s", ({"lease": "9", "at": 1},), failed
-        ),
-        logging.LogRecord("c", logging.WARNING, "f.py", 1, "%s and %d", ("x", 2), None),
-    ]
-    formats = JsonLines(), AgentJsonLines()
-    assert len({tuple(format.format(line) for line in lines) for format in formats}) == 1
+    joined = next(record for record in caplog.records if "is linked from" in record.getMessage())
+    away = next(record for record in caplog.records if "is sent away" in record.getMessage())
+    assert fields(joined, "node", "worker_type") == ("n1", "v100")
+    assert fields(away, "node", "code") == ("n2", "version")
+    assert away.levelname == "WARNING"
 
 
 def test_the_agent_names_job_and_lease(
-    root: logging.Logger, monkeypatch: pytest.MonkeyPatch, wording: Wording
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     """For a run whose directory cannot be written to."""
 
@@ -123,14 +70,12 @@ def test_the_agent_names_job_and_lease(
         raise OSError("no space left")
 
     monkeypatch.setattr("worker_agent.runs.run.write_lease", full)
-    stream = io.StringIO()
-    of_agent(stream)
     run = LiveRun(Order(lease="9", job="7", attempt=2, gpus=(0,), ends_s=1.0), Deadlines(1.0, 2.0, 3.0))
     run.directory = object()  # type: ignore[assignment]
     assert not run.write_lease()
-    line = json.loads(stream.getvalue())
-    wording(line["message"])
-    assert (line["job"], line["lease"], line["attempt"]) == ("7", "9", 2)
+    (record,) = caplog.records
+    wording(record.getMessage())
+    assert fields(record, "job", "lease", "attempt") == ("7", "9", 2)
 
 
 def test_changes_and_late_answers_are_in_the_daemons_log(caplog: pytest.LogCaptureFixture) -> None:

@@ -1,4 +1,4 @@
-"""The daemon's own log on standard error: lines for people, or a JSON object per line for programs.
+"""The log of a scheduler or an agent: lines for people, or a JSON object per line for programs. Standard library only.
 
 Arguments are passed by name, so that each appears in the sentence and as a field of the JSON object:
 
@@ -13,8 +13,6 @@ import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TextIO
-
-from scheduler.live.log.grpc_core import Sparing
 
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -38,12 +36,13 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
-def log_to(stream: TextIO | None, level: str, as_json: bool) -> None:
+def log_to(stream: TextIO | None, level: str, as_json: bool, *filters: logging.Filter) -> None:
     """Write the log of the whole process to this stream from now on; to standard error if it is None."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(JsonLines() if as_json else plain)
-    handler.addFilter(Sparing())
+    for each in filters:
+        handler.addFilter(each)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
