@@ -22,12 +22,12 @@ Key = tuple[str, int, str]
 PairKey = tuple[str, str, int, str, int]
 PairRates = tuple[float, float]
 
+# The rows that a scheduler takes: a key and its rate; worker type, job types and GPUs of a pair, and both rates.
+Row = tuple[str, int, str, float]
+PairRow = tuple[str, str, str, int, float, float]
+
 # Durations in published traces were measured on this type.
 REFERENCE = "v100"
-
-
-def _none() -> Mapping[str, float]:
-    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class Throughputs:
     solo: Mapping[Key, float]
     unconsolidated: Mapping[Key, float] = field(default_factory=dict)
     pairs: Mapping[PairKey, PairRates] = field(default_factory=dict)
-    prices_per_gpu_hour: Mapping[str, float] = field(default_factory=_none)
-    memory_gb: Mapping[str, float] = field(default_factory=_none)
+    prices_per_gpu_hour: Mapping[str, float] = field(default_factory=dict)
+    memory_gb: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     worker_types: tuple[str, ...] = field(init=False)
     job_types: tuple[str, ...] = field(init=False)
@@ -72,10 +72,6 @@ class Throughputs:
         """Return steps per second; 0 if the job does not fit or was not measured. One GPU is never spread."""
         rates = self.solo if consolidated or gpus == 1 else self.unconsolidated
         return rates.get((job_type, gpus, worker_type), 0.0)
-
-    def pair_rates(self, worker_type: str, first: tuple[str, int], second: tuple[str, int]) -> PairRates:
-        """Return the rates of two jobs, each (type, GPUs), that share their GPUs; zeros if they cannot."""
-        return self.pairs.get((worker_type, *first, *second), (0.0, 0.0))
 
     def widths(self, job_type: str) -> tuple[int, ...]:
         """Return the numbers of GPUs on which this job type runs anywhere, ascending."""
@@ -111,6 +107,18 @@ class Throughputs:
         """Return the table with these prices; types that are not named keep theirs."""
         known = {kind: price for kind, price in prices_per_gpu_hour.items() if kind in self.worker_types}
         return replace(self, prices_per_gpu_hour={**self.prices_per_gpu_hour, **known})
+
+    @classmethod
+    def from_rows(
+        cls, solo: Iterable[Row], unconsolidated: Iterable[Row], pairs: Iterable[PairRow], source: str
+    ) -> Throughputs:
+        """Return the table of such rows as `rows` returns; of those given twice, the later counts."""
+        both: dict[PairKey, PairRates] = {}
+        for kind, a, b, gpus, rate_a, rate_b in pairs:
+            both[kind, a, gpus, b, gpus] = (rate_a, rate_b)
+            both[kind, b, gpus, a, gpus] = (rate_b, rate_a)
+        alone, spread = ({row[:3]: row[3] for row in rows} for rows in (solo, unconsolidated))
+        return cls(alone, spread, both, source=source)
 
     def rows(self) -> dict[str, Any]:
         """Return all rates as the rows that a scheduler takes."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from pathlib import Path
@@ -26,10 +26,10 @@ from scheduler.model.settings import COMPARISON, Settings
 from scheduler.sim.run import FILES, HOUR_S, JOBS, KNOBS, Run
 from scheduler.sim.run_checks import check_cluster, check_numbers
 from scheduler.sim.scenario.arrivals import NOWHERE, Places, can_end
-from scheduler.sim.scenario.changes import Change, changes_of, horizon_s
+from scheduler.sim.scenario.changes import changes_of, horizon_s
 from scheduler.sim.simulate import Conditions, SimOptions
 from scheduler.sim.tables import believed, prices, table_of
-from traces.costs import Cost, read_costs
+from traces.costs import read_costs
 from traces.errors import TraceError, UnreadableFile
 from traces.formats import read_trace
 from traces.named import PUBLISHED, WORKLOADS, workload
@@ -62,7 +62,6 @@ def _digest(path: str) -> str:
 class Prepared:
     """A run that can start."""
 
-    run: Run
     options: SimOptions
     # How many jobs the run sees to their end, where that is known.
     jobs: int | None
@@ -85,7 +84,13 @@ def prepare(run: Run) -> Prepared:
     if run.measure is not None and count is not None and run.measure[1] > count:
         raise InvalidSpec("measure", f"ends at job {run.measure[1]}, but there are only {count}")
     costs = read_costs(run.costs_file, table.job_types) if run.costs_file else {}
-    events, more_notes = _events(run, jobs, costs)
+    more_notes: list[str] = []
+    events = changes_of(
+        run,
+        until_s=horizon_s(_last_arrival_s(run, jobs)),
+        checkpoints_s=(run.effective("checkpoint_s"), *(cost.checkpoint_s for cost in costs.values())),
+        note=more_notes.append,
+    )
     same = [name for name in Conditions.__struct_fields__ if name in KNOBS]
     options = SimOptions(
         **{name: run.effective(name) for name in same},
@@ -101,31 +106,7 @@ def prepare(run: Run) -> Prepared:
         ideal=run.ideal,
         events=events,
     )
-    return Prepared(run, options, run.measure[1] if run.measure else count, (*notes, *more_notes))
-
-
-def _events(
-    run: Run, jobs: Iterable[TraceJob], costs: Mapping[str, Cost]
-) -> tuple[tuple[Change, ...], list[str]]:
-    """Return what happens to the cluster, and notes about what the files leave open."""
-    notes: list[str] = []
-    checkpoint_s = run.effective("checkpoint_s")
-    events = changes_of(
-        run.cluster,
-        run.effective("gpus_per_node"),
-        seed=run.seed,
-        until_s=horizon_s(_last_arrival_s(run, jobs)),
-        mtbf_h=run.mtbf_h,
-        repair_h=run.repair_h,
-        failures_file=run.failures_file,
-        notice_s=run.notice_s,
-        checkpoints_s=(checkpoint_s, *(cost.checkpoint_s for cost in costs.values())),
-        prices_file=run.prices_file,
-        cloud=run.cloud or None,
-        note=notes.append,
-        capacity_file=run.capacity_file,
-    )
-    return events, notes
+    return Prepared(options, run.measure[1] if run.measure else count, (*notes, *more_notes))
 
 
 def _last_arrival_s(run: Run, jobs: Iterable[TraceJob]) -> float:

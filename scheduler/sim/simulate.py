@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,7 +27,7 @@ from scheduler.model.settings import Settings
 from scheduler.sim.engine.machines import Machines, agent_limits
 from scheduler.sim.engine.physics import JobTruth, Physics
 from scheduler.sim.engine.renewals import RestartingMachines
-from scheduler.sim.engine.world import Arrival, Event, SimWorld
+from scheduler.sim.engine.world import Arrival, Change, SimWorld
 from scheduler.sim.figures.ideal import Fluid
 from scheduler.sim.figures.metrics import Metrics
 from scheduler.solving import answer
@@ -86,7 +87,7 @@ class SimOptions(Conditions, frozen=True, kw_only=True):
     prices: Mapping[str, float] | None = None
     measure: tuple[int, int] | None = None
     # Faults, reclaimed nodes and prices over time.
-    events: Sequence[tuple[float, Callable[[Machines], Event]]] = ()
+    events: Sequence[Change] = ()
     ideal: bool = False
     journal: Journal | None = None
 
@@ -299,18 +300,13 @@ def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
     if prices:
         world.at(0.0, SetPrices(price_per_gpu_hour=dict(prices)))
     for spec in nodes(options.cluster, options.gpus_per_node):
-        world.at(0.0, _join(machines, spec))
+        world.at(0.0, partial(machines.join, spec=spec))
     for at_s, event in options.events:
-        happens = event(machines)
-        if isinstance(happens, Configure):
-            happens = msgspec.structs.replace(happens, settings=in_force(happens.settings, options))
-        world.at(at_s, happens)
+        if isinstance(event, Configure):
+            event = msgspec.structs.replace(event, settings=in_force(event.settings, options))
+        world.at(at_s, event if isinstance(event, Message) else partial(event, machines))
     for at_s, command in options.commands:
         world.command(at_s, command)
-
-
-def _join(machines: Machines, spec: NodeSpec) -> Callable[[float], Iterable[Message]]:
-    return lambda now_s: machines.join(now_s, spec)
 
 
 def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:

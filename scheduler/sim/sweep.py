@@ -151,7 +151,8 @@ class Processes:
             while waiting:
                 done, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 for future in done:
-                    yield numbers[future], _figures_of(future)
+                    # If its process died, the other runs go on, as far as they can.
+                    yield numbers[future], _attempt(future.result)
                 progress(sum(parts[:]) / len(runs))
         finally:
             _end(pool)
@@ -196,23 +197,15 @@ def _carry_out_in_process(number: int, run: Run) -> Figures:
     def progress(part: float) -> None:
         _parts[number] = part
 
-    figures = _attempt(run, progress)
+    figures = _attempt(lambda: carry_out(run, progress))
     _parts[number] = 1.0
     return figures
 
 
-def _attempt(run: Run, progress: Callable[[float], None] | None = None) -> Figures:
+def _attempt(run: Callable[[], Figures]) -> Figures:
     """Return figures, or the error as text: not every exception travels between processes."""
     try:
-        return carry_out(run, progress)
-    except Exception as error:
-        return {"error": f"{type(error).__name__}: {error}"}
-
-
-def _figures_of(future: Future[Figures]) -> Figures:
-    try:
-        return future.result()
-    # The process died: the other runs go on, as far as they can.
+        return run()
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
@@ -254,7 +247,7 @@ class Ray:
 
 
 def _carry_out_of_data(data: dict[str, Any]) -> Figures:
-    return _attempt(run_of(data))
+    return _attempt(lambda: carry_out(run_of(data)))
 
 
 def run_of(data: Mapping[str, Any]) -> Run:

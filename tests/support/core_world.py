@@ -26,7 +26,7 @@ from scheduler.model.lease import HOLDING, Lease
 from scheduler.model.settings import Settings
 from scheduler.sim.engine.machines import NEVER, Machines
 from scheduler.sim.engine.node import Node
-from scheduler.sim.engine.physics import JobTruth, Physics, Rates
+from scheduler.sim.engine.physics import JobTruth, Physics
 from scheduler.sim.engine.world import Arrival, SimWorld
 from scheduler.solving import answer
 from tests.support.faulty_link import FaultyLink
@@ -163,7 +163,7 @@ class Stage:
     limits: Limits = LIMITS
     silence_s: float = 0.0
     seed: int = 0
-    table: Rates = TABLE
+    table: Throughputs = TABLE
     # Whether the scheduler is given the table of rates.
     knows_rates: bool = True
 

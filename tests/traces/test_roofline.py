@@ -77,7 +77,7 @@ def test_jobs_with_different_bottlenecks_share_well():
     """An agent that mostly waits for its games hardly slows a language model; two language models gain nothing."""
 
     def worth(a, b):
-        together = TABLE.pair_rates("a100", (a, 1), (b, 1))
+        together = TABLE.pairs["a100", a, 1, b, 1]
         return together[0] / TABLE.rate(a, 1, "a100") + together[1] / TABLE.rate(b, 1, "a100")
 
     assert worth("ppo-games", "gpt2-124m") > 1.5

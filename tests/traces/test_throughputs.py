@@ -35,9 +35,9 @@ def test_rates_are_looked_up_and_zero_when_unknown():
 def test_pairs_stand_in_both_orders():
     """Rates of a pair come in the order in which the jobs are named."""
     table = small()
-    assert table.pair_rates("v100", ("lm", 1), ("big", 1)) == (3.0, 1.5)
-    assert table.pair_rates("v100", ("big", 1), ("lm", 1)) == (1.5, 3.0)
-    assert table.pair_rates("k80", ("big", 1), ("lm", 1)) == (0.0, 0.0)
+    assert table.pairs["v100", "lm", 1, "big", 1] == (3.0, 1.5)
+    assert table.pairs["v100", "big", 1, "lm", 1] == (1.5, 3.0)
+    assert ("k80", "big", 1, "lm", 1) not in table.pairs
 
 
 def test_types_and_widths_are_listed():
@@ -103,9 +103,8 @@ def test_the_published_table_is_read_whole():
     assert len(table.solo) == 249
     assert len(table.unconsolidated) == 243
     assert table.rate("ResNet-18 (batch size 16)", 1, "v100") == pytest.approx(32.353384, abs=1e-6)
-    assert table.pair_rates(
-        "v100", ("ResNet-18 (batch size 16)", 1), ("ResNet-18 (batch size 64)", 1)
-    ) == pytest.approx((32.353384, 24.093232), abs=1e-6)
+    pair = ("v100", "ResNet-18 (batch size 16)", 1, "ResNet-18 (batch size 64)", 1)
+    assert table.pairs[pair] == pytest.approx((32.353384, 24.093232), abs=1e-6)
     assert table.prices_per_gpu_hour["p100"] == 0.43
 
 

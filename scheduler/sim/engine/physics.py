@@ -8,35 +8,18 @@ unconsolidated rate.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from hashlib import blake2b
 from statistics import NormalDist
-from typing import Protocol
 
 import msgspec
 
 from scheduler.model.lease import Lease
+from traces.throughputs import Throughputs
 
 # The exit code of a job that was placed where its rate is 0: it does not fit there.
 CODE_NO_RATE = 78
 # The exit code of a job that reaches its `fails_at_steps`.
 CODE_FAULT = 1
-
-
-class Rates(Protocol):
-    """The part of traces.throughputs.Throughputs that the physics uses."""
-
-    @property
-    def solo(self) -> Mapping[tuple[str, int, str], float]:
-        """Steps per second by job type, GPUs and worker type."""
-
-    @property
-    def unconsolidated(self) -> Mapping[tuple[str, int, str], float]:
-        """Steps per second of jobs spread over more nodes than they need, by job type, GPUs and worker type."""
-
-    @property
-    def pairs(self) -> Mapping[tuple[str, str, int, str, int], tuple[float, float]]:
-        """Steps per second of both jobs of a pair, by worker type, and job type and GPUs of each."""
 
 
 class JobTruth(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +52,12 @@ class Physics:
     """The real rates of jobs. The world adds every job to it; nothing here reads the scheduler's state."""
 
     def __init__(
-        self, table: Rates, *, seed: int = 0, noise_sigma: float = 0.0, always_consolidated: bool = False
+        self,
+        table: Throughputs,
+        *,
+        seed: int = 0,
+        noise_sigma: float = 0.0,
+        always_consolidated: bool = False,
     ) -> None:
         self.table = table
         self.seed = seed

@@ -22,6 +22,8 @@ INF = float("inf")
 # The timers that the core sets again and again as long as any job waits.
 PULSE = frozenset({"tick", "plan", "fill"})
 Event = Message | Callable[[float], Iterable[Message]]
+# Planned before the run: when, and a message to the scheduler or something that happens to the machines.
+Change = tuple[float, Message | Callable[[Machines, float], Iterable[Message]]]
 
 
 class Arrival(NamedTuple):
@@ -50,7 +52,6 @@ class SimWorld:
         self.machines = machines
         self.now_s = 0.0
         self.events = 0
-        self.solver_s = 0.0
         # The name of each refused request, and the reason.
         self.refused: list[tuple[str, str]] = []
         self._solver = solver

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 
 from scheduler.core.messages import Shares
 from scheduler.model.jobs import JobSpec
+from traces.throughputs import Row
 
-# Job type, GPUs, worker type, steps per second.
-Row = tuple[str, int, str, float]
 ROWS_FIRST = 256
 # This row takes the promises to jobs that were removed.
 NOBODY = 0

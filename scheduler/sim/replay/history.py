@@ -8,7 +8,8 @@ carried over is counted in `notes`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from msgspec import structs
@@ -29,15 +30,15 @@ from scheduler.model.lease import Lease, nodes_of
 from scheduler.model.settings import Settings
 from scheduler.sim.engine.machines import Machines
 from scheduler.sim.engine.physics import JobTruth
-from scheduler.sim.engine.world import Arrival, Event
+from scheduler.sim.engine.world import Arrival, Change
 from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.replay.made_by import MadeBy, read_made_by
 from scheduler.sim.replay.past_work import PastWork
 from scheduler.sim.scenario.faults import SPOT, NodeEvent, What, strike
-from scheduler.sim.scenario.reclaims import Vacation, vacations
+from scheduler.sim.scenario.reclaims import vacations
 from scheduler.sim.simulate import SimOptions
 from traces.costs import Cost
-from traces.throughputs import Key, PairKey, PairRates, Throughputs
+from traces.throughputs import Throughputs
 
 BY_PEOPLE = (Move.CANCEL, Move.HOLD, Move.RELEASE, Move.REQUEUE)
 UNKNOWN_DEPENDENCY = "jobs that waited for one that is left out do not wait for it"
@@ -129,7 +130,7 @@ class History:
             settings=settings,
             prices={},
             events=(
-                *((at_s, self._event(policy, happening)) for at_s, happening in self._happened),
+                *(self._again(policy, at_s, happening) for at_s, happening in self._happened),
                 *self._vacations(
                     (made_by.checkpoint_s, *(cost.checkpoint_s for cost in made_by.costs.values()))
                 ),
@@ -204,7 +205,7 @@ class History:
         if self._made_by is not None:
             return rates_given if self._made_by.rates is None else self._made_by.rates.table
         jobs = [(name, spec) for name, (_, spec) in self._submitted.items()]
-        return self.work.table(table_of((*self._told, *self._later)), jobs, kinds)
+        return self.work.table(table_of([*self._told, *self._later]), jobs, kinds)
 
     @staticmethod
     def _under(policy: str | None, settings: Settings) -> Settings:
@@ -240,7 +241,7 @@ class History:
             case f.LeasesResumed():
                 self._resumed(fact.leases)
 
-    def _vacations(self, checkpoints_s: tuple[float, ...]) -> Iterable[Vacation]:
+    def _vacations(self, checkpoints_s: tuple[float, ...]) -> Iterable[Change]:
         """Return when jobs of reclaimed spot nodes were asked to save and leave."""
         events = []
         for at_s, happening in self._happened:
@@ -269,36 +270,31 @@ class History:
                     at_s = self._happened[number][0]
                     self._happened[number] = (at_s, NodeEvent(at_s, node, cast(What, event)))
 
-    def _event(self, policy: str | None, happening: Happening) -> Callable[[Machines], Event]:
+    def _again(self, policy: str | None, at_s: float, happening: Happening) -> Change:
         """Return what makes a past event happen again."""
         match happening:
             case NodeSpec():
-                return lambda machines: lambda now_s: machines.join(now_s, happening)
+                return at_s, partial(Machines.join, spec=happening)
             case NodeEvent():
-                return lambda machines: lambda now_s: strike(machines, now_s, happening)
+                return at_s, partial(strike, event=happening, pool={})
             case f.GpusBroken():
-                return lambda machines: lambda now_s: _broken(machines, happening)
+                return at_s, partial(_broken, fact=happening)
             case Configure():
-                again = structs.replace(happening, settings=self._under(policy, happening.settings))
-                return lambda machines: again
-        return lambda machines: happening
+                return at_s, structs.replace(happening, settings=self._under(policy, happening.settings))
+        return at_s, happening
 
 
-def table_of(facts: Iterable[f.RatesGiven]) -> Throughputs:
+def table_of(facts: Sequence[f.RatesGiven]) -> Throughputs:
     """Return all rates that were given; of those given twice, the later."""
-    solo: dict[Key, float] = {}
-    spread: dict[Key, float] = {}
-    pairs: dict[PairKey, PairRates] = {}
-    for fact in facts:
-        solo.update({row[:3]: row[3] for row in fact.solo})
-        spread.update({row[:3]: row[3] for row in fact.unconsolidated})
-        for kind, a, b, gpus, rate_a, rate_b in fact.pairs:
-            pairs[kind, a, gpus, b, gpus] = (rate_a, rate_b)
-            pairs[kind, b, gpus, a, gpus] = (rate_b, rate_a)
-    return Throughputs(solo, spread, pairs, source="the journal")
+    return Throughputs.from_rows(
+        solo=[row for fact in facts for row in fact.solo],
+        unconsolidated=[row for fact in facts for row in fact.unconsolidated],
+        pairs=[row for fact in facts for row in fact.pairs],
+        source="the journal",
+    )
 
 
-def _broken(machines: Machines, fact: f.GpusBroken) -> list[Message]:
+def _broken(machines: Machines, now_s: float, fact: f.GpusBroken) -> list[Message]:
     """Let the node report its broken GPUs, if it can be reached."""
     node = machines.nodes[fact.node]
     if not node.reachable:

@@ -10,11 +10,9 @@ from collections.abc import Mapping
 import msgspec
 
 from scheduler.sim.simulate import Conditions, SimOptions
-from traces.throughputs import Throughputs
+from traces.throughputs import PairRow, Row, Throughputs
 
 KEY = "made_by"
-Row = tuple[str, int, str, float]
-PairRow = tuple[str, str, str, int, float, float]
 
 
 class Rates(msgspec.Struct, frozen=True):
@@ -27,12 +25,7 @@ class Rates(msgspec.Struct, frozen=True):
     @property
     def table(self) -> Throughputs:
         """The throughput table with these rows."""
-        return Throughputs(
-            {row[:3]: row[3] for row in self.solo},
-            {row[:3]: row[3] for row in self.unconsolidated},
-            {(kind, a, gpus, b, gpus): (rate_a, rate_b) for kind, a, b, gpus, rate_a, rate_b in self.pairs},
-            source="the journal",
-        )
+        return Throughputs.from_rows(self.solo, self.unconsolidated, self.pairs, "the journal")
 
 
 class MadeBy(Conditions, frozen=True, kw_only=True, omit_defaults=True):

@@ -10,16 +10,17 @@ that adding a node leaves the others' schedules as they were.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
-from typing import Literal, NamedTuple, Protocol, cast, get_args
+from typing import Literal, NamedTuple, cast, get_args
 
 from scheduler.core.messages import Message, NodeCommand
 from scheduler.model.cluster import NodeSpec
+from scheduler.sim.engine.machines import Machines
 from traces.documents import Layout, read_text, rows
-from traces.errors import BadWorkload, nearest, show
+from traces.errors import nearest, show
+from traces.time_series import CapacityChange
 
 What = Literal["crash", "repair", "cut", "mend", "notice", "leave", "join"]
 # The user in whose name a node is drained that will be taken away.
@@ -35,34 +36,6 @@ class NodeEvent(NamedTuple):
     event: What
 
 
-class CapacityStep(NamedTuple):
-    """From then on there are so many GPUs of a type; those that go are told `notice_s` before."""
-
-    t_s: float
-    worker_type: str
-    gpus: int
-    notice_s: float = 0.0
-
-
-class Struck(Protocol):
-    """The machines that events happen to: Machines, or Machines behind a faulty link."""
-
-    def join(self, now_s: float, spec: NodeSpec) -> list[Message]:
-        """A node joins."""
-
-    def crash(self, now_s: float, name: str) -> list[Message]:
-        """The node dies."""
-
-    def repair(self, now_s: float, name: str) -> list[Message]:
-        """The node is back."""
-
-    def cut(self, now_s: float, name: str) -> list[Message]:
-        """The node's link is gone."""
-
-    def mend(self, now_s: float, name: str) -> list[Message]:
-        """The node's link is back."""
-
-
 def failures(
     nodes: Iterable[str],
     *,
@@ -73,9 +46,6 @@ def failures(
     kind: Literal["crash", "cut"] = "crash",
 ) -> list[NodeEvent]:
     """Let every node fail and come back after exponential times with these means, until `until_s`."""
-    for name, value in (("mtbf_s", mtbf_s), ("mttr_s", mttr_s)):
-        if not 0 < value < math.inf:
-            raise BadWorkload(f"is {value}", field=name, hint="give seconds above 0")
     back: What = "repair" if kind == "crash" else "mend"
     events = []
     for node in nodes:
@@ -88,43 +58,34 @@ def failures(
     return sorted(events)
 
 
-def capacity(steps: Iterable[CapacityStep], pool: Sequence[NodeSpec]) -> list[NodeEvent]:
-    """Let nodes of the pool come and go so that each type has as many GPUs as the steps say.
+def capacity(
+    changes: Iterable[CapacityChange], pool: Sequence[NodeSpec], notice_s: float = 0.0
+) -> list[NodeEvent]:
+    """Let nodes of the pool come and go so that each type has as many GPUs as the changes say.
 
     A type starts with nothing. Nodes come in the order of the pool and go in the reverse; where whole nodes
-    do not add up to a number of GPUs, it is rounded down.
+    do not add up to a number of GPUs, it is rounded down. Those that go get a notice `notice_s` before.
     """
     events: list[NodeEvent] = []
     here: dict[str, list[NodeSpec]] = {}
-    for step in sorted(steps):
-        kinds = dict.fromkeys(spec.worker_type for spec in pool)
-        if step.worker_type not in kinds:
-            hint = nearest(step.worker_type, kinds)
-            raise BadWorkload(
-                f"no node of the pool is {show(step.worker_type)}", field="worker_type", hint=hint
-            )
-        if not 0 <= step.t_s < math.inf or step.notice_s < 0 or step.gpus < 0:
-            raise BadWorkload(f"{step} cannot be", hint="times and GPUs are 0 or more")
-        present = here.setdefault(step.worker_type, [])
-        wanted = _first_that_fit([spec for spec in pool if spec.worker_type == step.worker_type], step)
+    for change in sorted(changes, key=lambda change: (change.t_s, change.worker_type)):
+        present = here.setdefault(change.worker_type, [])
+        wanted = _first_that_fit(
+            [spec for spec in pool if spec.worker_type == change.worker_type], change.gpus
+        )
         for spec in reversed(present[len(wanted) :]):
-            if step.notice_s > 0:
-                events.append(NodeEvent(max(0.0, step.t_s - step.notice_s), spec.name, "notice"))
-            events.append(NodeEvent(step.t_s, spec.name, "leave"))
-        events += [NodeEvent(step.t_s, spec.name, "join") for spec in wanted[len(present) :]]
-        here[step.worker_type] = wanted
+            if notice_s > 0:
+                events.append(NodeEvent(max(0.0, change.t_s - notice_s), spec.name, "notice"))
+            events.append(NodeEvent(change.t_s, spec.name, "leave"))
+        events += [NodeEvent(change.t_s, spec.name, "join") for spec in wanted[len(present) :]]
+        here[change.worker_type] = wanted
     return sorted(events, key=lambda event: event.t_s)
 
 
-def _first_that_fit(nodes: list[NodeSpec], step: CapacityStep) -> list[NodeSpec]:
-    if step.gpus > sum(spec.gpus for spec in nodes):
-        most = sum(spec.gpus for spec in nodes)
-        raise BadWorkload(
-            f"{step.gpus} GPUs of {show(step.worker_type)} at {step.t_s} s", hint=f"the pool has {most}"
-        )
+def _first_that_fit(nodes: list[NodeSpec], gpus: int) -> list[NodeSpec]:
     fitting: list[NodeSpec] = []
     for spec in nodes:
-        if sum(node.gpus for node in fitting) + spec.gpus > step.gpus:
+        if sum(node.gpus for node in fitting) + spec.gpus > gpus:
             break
         fitting.append(spec)
     return fitting
@@ -154,9 +115,7 @@ def read_events(
     return sorted(events, key=lambda event: event.t_s)
 
 
-def strike(
-    machines: Struck, now_s: float, event: NodeEvent, pool: Mapping[str, NodeSpec] | None = None
-) -> list[Message]:
+def strike(machines: Machines, now_s: float, event: NodeEvent, pool: Mapping[str, NodeSpec]) -> list[Message]:
     """Let an event happen, and return the messages to the scheduler. `pool` describes nodes that may join."""
     match event.event:
         case "crash" | "leave":
@@ -170,8 +129,6 @@ def strike(
         case "notice":
             return [NodeCommand(node=event.node, action="drain", user=SPOT)]
         case "join":
-            if pool is None or event.node not in pool:
-                raise LookupError(f"node {event.node!r} joins, and is not in the pool")
             # The node may have been draining when it left.
             resume = NodeCommand(node=event.node, action="resume", user=SPOT)
             return [*machines.join(now_s, pool[event.node]), resume]

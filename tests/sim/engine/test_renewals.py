@@ -68,7 +68,7 @@ def test_a_renewal_that_costs_something_comes_out_again_in_a_replay() -> None:
 @pytest.mark.parametrize(("save_every_s", "lost_s"), [(3600.0, 2970.0), (900.0, 270.0), (100.0, 70.0)])
 def test_the_saving_interval_determines_the_cost_of_a_failure(save_every_s: float, lost_s: float) -> None:
     """The node fails after 2,970 s of steps: the work since the last checkpoint is done again."""
-    died = (3000.0 + 8.0, lambda machines: lambda now_s: machines.crash(now_s, "v100-0"))
+    died = (3000.0 + 8.0, lambda machines, now_s: machines.crash(now_s, "v100-0"))
     _, undisturbed = run()
     _, result = run(save_every_s=save_every_s, events=(died,))
     (late_s,) = result.metrics.jobs.numbers("end_s") - undisturbed.metrics.jobs.numbers("end_s")
@@ -79,7 +79,7 @@ def test_the_saving_interval_determines_the_cost_of_a_failure(save_every_s: floa
 
 def test_time_of_a_lapsed_lease_is_no_restart() -> None:
     """The time on a failed node counts as received, but not as restart time; the second start does."""
-    died = (2000.0, lambda machines: lambda now_s: machines.crash(now_s, "v100-0"))
+    died = (2000.0, lambda machines, now_s: machines.crash(now_s, "v100-0"))
     _, result = run(events=(died,))
     (row,) = result.metrics.jobs.rows(result.metrics.now_s)
     assert row["restart_h"] * 3600.0 == pytest.approx(30.0)

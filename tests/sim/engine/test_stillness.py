@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from scheduler.core.messages import NodeCommand
+from scheduler.core.messages import Message, NodeCommand
 from scheduler.model.settings import Settings
 from scheduler.sim.engine.machines import Machines
-from scheduler.sim.engine.world import Event
 from scheduler.sim.simulate import STILL_ROUNDS, SimOptions, SimResult, simulate
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
@@ -14,9 +13,9 @@ TABLE = Throughputs(solo={("cnn", 1, "v100"): 1.0, ("lm", 1, "v100"): 1.0, ("lm"
 DAY_S = 86_400.0
 
 
-def back(machines: Machines) -> Event:
-    """The event that repairs the lost node."""
-    return lambda now_s: machines.repair(now_s, "v100-0")
+def back(machines: Machines, now_s: float) -> list[Message]:
+    """Repair the lost node."""
+    return machines.repair(now_s, "v100-0")
 
 
 def run(*events: tuple[float, object], policy: str = "las") -> SimResult:
@@ -25,7 +24,7 @@ def run(*events: tuple[float, object], policy: str = "las") -> SimResult:
         TraceJob(id=name, arrival_s=0.0, job_type=name, steps=7200.0, worker_types=kinds)
         for name, kinds in (("cnn", ("v100",)), ("lm", ("k80",)))
     ]
-    lost = (600.0, lambda machines: lambda now_s: machines.crash(now_s, "v100-0"))
+    lost = (600.0, lambda machines, now_s: machines.crash(now_s, "v100-0"))
     return simulate(
         SimOptions(
             cluster={"v100": 1, "k80": 1},
@@ -54,8 +53,5 @@ def test_a_future_event_is_waited_for() -> None:
 
 def test_nodes_drained_for_good_end_the_run() -> None:
     """With both nodes drained and no event to come, the run ends with its jobs alive."""
-    drained = [
-        (60.0, lambda machines, node=node: NodeCommand(node=node, action="drain"))
-        for node in ("v100-0", "k80-0")
-    ]
+    drained = [(60.0, NodeCommand(node=node, action="drain")) for node in ("v100-0", "k80-0")]
     assert run(*drained).rounds < 30 + STILL_ROUNDS

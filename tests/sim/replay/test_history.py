@@ -100,7 +100,7 @@ def test_a_jobs_own_rates_are_its_own() -> None:
     past.add(0, f.JobSubmitted(job="2", spec=JobSpec(job_type="x", steps=10.0)))
     assert (past.rate("1"), past.rate("2")) == (9.0, 4.0)
     table = past.history.options().throughputs
-    assert table.pair_rates("a100", ("y", 1), ("x", 1)) == (2.0, 1.0)
+    assert table.pairs["a100", "y", 1, "x", 1] == (2.0, 1.0)
 
 
 def test_unknown_work_is_what_was_done() -> None:
@@ -250,9 +250,9 @@ def eventful() -> SimOptions:
         throughputs=Throughputs({("x", 1, "a100"): 1.0}, prices_per_gpu_hour={"a100": 2.0}),
         settings=Settings(policy="las"),
         events=[
-            (3000.0, lambda machines: changed),
-            (4000.0, lambda machines: broken),
-            (5000.0, lambda machines: GiveRates(solo=[("x", 2, "a100", 1.5)])),
+            (3000.0, changed),
+            (4000.0, broken),
+            (5000.0, GiveRates(solo=[("x", 2, "a100", 1.5)])),
         ],
     )
 
@@ -321,11 +321,9 @@ def test_nodes_come_and_go_as_they_did() -> None:
     machines = Machines(Physics(default_throughputs()))
     events = []
     for at_s, change in past.history.options().events:
-        event = change(machines)
-        events += [(at_s / 3600, machines.nodes["box"].up, event)] if not callable(event) else []
-        if callable(event):
-            list(event(at_s))
-            events.append((at_s / 3600, machines.nodes["box"].up, None))
+        if callable(change):
+            list(change(machines, at_s))
+        events.append((at_s / 3600, machines.nodes["box"].up, None if callable(change) else change))
     assert events == [
         (0, True, None),
         (1, False, None),

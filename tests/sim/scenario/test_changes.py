@@ -7,6 +7,7 @@ import pytest
 from scheduler.model.errors import InvalidSpec
 from scheduler.sim.engine.machines import Machines
 from scheduler.sim.engine.physics import Physics
+from scheduler.sim.run import Run
 from scheduler.sim.scenario.changes import changes_of, horizon_s
 from scheduler.sim.simulate import nodes
 from traces.errors import TraceError
@@ -22,14 +23,14 @@ def gpus_over_time(path: Path, text: str, *times_s: float, **more: object) -> li
     machines = Machines(Physics(default_throughputs()))
     for spec in nodes(CLUSTER, 4):
         machines.join(0.0, spec)
-    changes = list(changes_of(CLUSTER, 4, capacity_file=str(path), **more))  # type: ignore[arg-type]
+    run = Run(cluster=CLUSTER, gpus_per_node=4, capacity_file=str(path), **more)  # type: ignore[arg-type]
+    changes = list(changes_of(run))
     counts = []
     for time_s in times_s:
         while changes and changes[0][0] <= time_s:
             at_s, change = changes.pop(0)
-            event = change(machines)
-            assert callable(event)
-            list(event(at_s))
+            assert callable(change)
+            list(change(machines, at_s))
         up = [node.spec for node in machines.nodes.values() if node.up]
         counts.append(sum(spec.gpus for spec in up if spec.worker_type == "t4"))
     return counts
@@ -69,10 +70,8 @@ def test_a_node_that_is_away_is_not_repaired(tmp_path: Path) -> None:
 
 def test_same_seed_same_failures() -> None:
     """Equal seeds give equal failures, other seeds others, in order of time and up to the horizon."""
-    times = [
-        [at_s for at_s, _ in changes_of(CLUSTER, 4, seed=seed, until_s=horizon_s(0.0), mtbf_h=100.0)]
-        for seed in (1, 1, 2)
-    ]
+    runs = (Run(cluster=CLUSTER, gpus_per_node=4, seed=seed, mtbf_h=100.0) for seed in (1, 1, 2))
+    times = [[at_s for at_s, _ in changes_of(run, until_s=horizon_s(0.0))] for run in runs]
     assert times[0] == times[1] != times[2]
     assert times[0] == sorted(times[0])
     assert len(times[0]) > 20
@@ -81,7 +80,7 @@ def test_same_seed_same_failures() -> None:
 def test_too_many_failures_are_refused() -> None:
     """Failures every few seconds over decades are refused as a mistake."""
     with pytest.raises(InvalidSpec, match="mtbf_h"):
-        changes_of(CLUSTER, 4, until_s=1e9, mtbf_h=0.001)
+        changes_of(Run(cluster=CLUSTER, gpus_per_node=4, mtbf_h=0.001), until_s=1e9)
 
 
 @pytest.mark.parametrize(
@@ -97,4 +96,4 @@ def test_changes_of_unknown_types_are_refused(option: str, text: str, tmp_path: 
     path = tmp_path / "file"
     path.write_text(text)
     with pytest.raises(TraceError, match=f"{path}.*k80"):
-        changes_of(CLUSTER, 4, **{option: str(path)})  # type: ignore[arg-type]
+        changes_of(Run(cluster=CLUSTER, gpus_per_node=4, **{option: str(path)}))  # type: ignore[arg-type]

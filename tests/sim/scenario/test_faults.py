@@ -13,11 +13,12 @@ from scheduler.core.effects import RenewLeases, SendLeases
 from scheduler.core.messages import Exit, HeldLease, NodeCommand, NodeHello, NodeReport, NodeSilent
 from scheduler.model.cluster import NodeSpec
 from scheduler.sim.engine.machines import Machines
-from scheduler.sim.scenario.faults import CapacityStep, NodeEvent, capacity, failures, read_events, strike
+from scheduler.sim.scenario.faults import NodeEvent, capacity, failures, read_events, strike
 from tests.sim.engine.test_machines import Cluster, lease, report
 from tests.support.faulty_link import FaultyLink
 from tests.support.wording import Wording
-from traces.errors import BadWorkload, TraceError
+from traces.errors import TraceError
+from traces.time_series import CapacityChange
 from worker_agent.core.messages import Limits
 
 # ------------------------------------------------------------------------------------------- machines and links
@@ -122,8 +123,6 @@ def test_failures_have_the_given_rates() -> None:
     assert sum(down) / len(down) == pytest.approx(10.0, rel=0.05)
     assert len(down) == pytest.approx(1e6 / 110, rel=0.05)
     assert [event.t_s for event in events] == sorted(event.t_s for event in events)
-    with pytest.raises(BadWorkload, match="mtbf_s: is 0"):
-        failures(["n0"], mtbf_s=0, mttr_s=1, until_s=1)
 
 
 POOL = [NodeSpec(name=f"n{i}", worker_type="v100", gpus=2) for i in range(3)]
@@ -131,8 +130,9 @@ POOL = [NodeSpec(name=f"n{i}", worker_type="v100", gpus=2) for i in range(3)]
 
 def test_capacity_comes_and_goes_by_whole_nodes() -> None:
     """Nodes join in the order of the pool and leave in reverse order, with a notice in advance."""
-    steps = [CapacityStep(0, "v100", 6), CapacityStep(100, "v100", 3, 30), CapacityStep(200, "v100", 4)]
-    assert capacity(steps, POOL) == [
+    gpus_from = ((0, 6), (100, 3), (200, 4))
+    changes = [CapacityChange(t_s, "v100", gpus) for t_s, gpus in gpus_from]
+    assert capacity(changes, POOL, notice_s=30) == [
         NodeEvent(0, "n0", "join"),
         NodeEvent(0, "n1", "join"),
         NodeEvent(0, "n2", "join"),
@@ -142,22 +142,6 @@ def test_capacity_comes_and_goes_by_whole_nodes() -> None:
         NodeEvent(100, "n1", "leave"),
         NodeEvent(200, "n1", "join"),
     ]
-
-
-@pytest.mark.parametrize(
-    ("step", "named"),
-    [
-        (CapacityStep(0, "v10", 1), "'v10'"),
-        (CapacityStep(5, "v100", 7), "'v100'"),
-        (CapacityStep(-1, "v100", 1), "-1"),
-    ],
-    ids=["unknown type", "more than the pool", "before the start"],
-)
-def test_impossible_capacity_is_refused(step: CapacityStep, named: str, wording: Wording) -> None:
-    """An unknown type, more GPUs than the pool has, and a time before the start are refused."""
-    with pytest.raises(BadWorkload, match=named) as refused:
-        capacity([step], POOL)
-    wording(refused.value)
 
 
 def test_events_are_read_from_a_file(tmp_path: Path) -> None:
@@ -196,17 +180,15 @@ def test_each_event_has_its_effect() -> None:
     """A notice drains the node, leaving makes it silent, and joining sends its hello and resumes it."""
     machines = Cluster().machines
     pool = {"n0": NodeSpec(name="n0", worker_type="v100", gpus=1)}
-    assert strike(machines, 1.0, NodeEvent(1.0, "n0", "notice")) == [
+    assert strike(machines, 1.0, NodeEvent(1.0, "n0", "notice"), pool) == [
         NodeCommand(node="n0", action="drain", user="spot")
     ]
-    assert strike(machines, 2.0, NodeEvent(2.0, "n0", "leave")) == []
+    assert strike(machines, 2.0, NodeEvent(2.0, "n0", "leave"), pool) == []
     assert machines.advance(2.0) == [NodeSilent(node="n0")]
     assert strike(machines, 3.0, NodeEvent(3.0, "n0", "join"), pool) == [
         NodeHello(spec=pool["n0"]),
         NodeCommand(node="n0", action="resume", user="spot"),
     ]
-    with pytest.raises(LookupError, match="'n9'"):
-        strike(machines, 4.0, NodeEvent(4.0, "n9", "join"), pool)
 
 
 # --------------------------------------------------------------------------------------------------- bad networks

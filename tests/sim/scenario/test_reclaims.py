@@ -11,6 +11,7 @@ from scheduler.core.facts import Fact, LeaseClosed, LeasesStarted
 from scheduler.core.messages import Exit
 from scheduler.sim.replay.history import History
 from scheduler.sim.replay.made_by import KEY, made_by
+from scheduler.sim.run import Run
 from scheduler.sim.scenario.changes import changes_of
 from scheduler.sim.scenario.faults import NodeEvent
 from scheduler.sim.scenario.reclaims import EARLY_S, vacations
@@ -42,7 +43,10 @@ def run(notice_s: float | None, job_type: str = "cnn") -> tuple[SimOptions, Memo
         checkpoint_s=CHECKPOINT_S,
         costs=COSTS,
         save_every_s=3600.0,
-        events=changes_of({"v100": 2}, 1, failures_file=str(path), checkpoints_s=(CHECKPOINT_S, 60.0)),
+        events=changes_of(
+            Run(cluster={"v100": 2}, gpus_per_node=1, failures_file=str(path)),
+            checkpoints_s=(CHECKPOINT_S, 60.0),
+        ),
         journal=journal,
     )
     simulate(options)
@@ -106,7 +110,8 @@ def test_capacity_can_be_withdrawn_with_notice(tmp_path: Path) -> None:
     """The notice, and the jobs' time to save, come before each node that the file withdraws."""
     path = tmp_path / "capacity"
     path.write_text("t_s,worker_type,gpus\n1000,v100,1\n")
-    changes = changes_of({"v100": 2}, 1, capacity_file=str(path), notice_s=120.0, checkpoints_s=(10.0,))
+    run = Run(cluster={"v100": 2}, gpus_per_node=1, capacity_file=str(path), notice_s=120.0)
+    changes = changes_of(run, checkpoints_s=(10.0,))
     assert [at_s for at_s, _ in changes] == [880.0, 985.0, 995.0, 1000.0]
 
 
