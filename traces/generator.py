@@ -31,14 +31,6 @@ class Duration:
     to_s: float
 
 
-def _alone() -> Mapping[int, float]:
-    return {1: 1.0}
-
-
-def _usual() -> Mapping[float, float]:
-    return {1.0: 1.0}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
     """A workload, described. Chances need not sum to one; only their ratios count.
@@ -51,9 +43,9 @@ class WorkloadSpec:
 
     rate_per_h: float
     job_types: Chances = field(default_factory=dict)
-    widths: Mapping[int, float] = field(default_factory=_alone)
+    widths: Mapping[int, float] = field(default_factory=lambda: {1: 1.0})
     durations: tuple[Duration, ...] = (Duration(0.8, 1_800, 60_000), Duration(0.2, 60_000, 600_000))
-    weights: Mapping[float, float] = field(default_factory=_usual)
+    weights: Mapping[float, float] = field(default_factory=lambda: {1.0: 1.0})
     tenants: Chances = field(default_factory=dict)
     deadline_factors: Mapping[float, float] = field(default_factory=dict)
     deadline_share: float = 1.0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from functools import cache
 from typing import Any
 from zlib import crc32
 
@@ -32,8 +33,10 @@ class Intake:
         self._line_of_id: dict[str, int] = {}
         self._last_s = 0.0
         self._in_order = True
-        self._widths: dict[str, tuple[int, ...]] = {}
-        self._rates: dict[tuple[str, int], float] = {}
+        table = throughputs or Throughputs({})
+        # A trace has many jobs of few kinds.
+        self._widths_of = cache(table.widths)
+        self._reference_rate = cache(table.reference_rate)
 
     def add(self, line: int, facts: dict[str, Any], deadline_factor: float | None = None) -> None:
         """Add one job. `gpus` may be a float; `deadline_factor` is a deadline as a multiple of the job's duration."""
@@ -143,19 +146,6 @@ class Intake:
             self._sloppy(line, "steps", "are missing", "give them")
             facts["steps"] = facts["duration_s"] * self._reference_rate(facts["job_type"], gpus)
             self.mended["steps taken as duration times the rate on the reference type"] += 1
-
-    def _widths_of(self, job_type: str) -> tuple[int, ...]:
-        if job_type not in self._widths:
-            self._widths[job_type] = self.throughputs.widths(job_type) if self.throughputs else ()
-        return self._widths[job_type]
-
-    def _reference_rate(self, job_type: str, gpus: int) -> float:
-        if self.throughputs is None:
-            return 0.0
-        key = (job_type, gpus)
-        if key not in self._rates:
-            self._rates[key] = self.throughputs.reference_rate(job_type, gpus)
-        return self._rates[key]
 
     def _stand_in(self, name: str, gpus: int, table: Throughputs) -> str:
         """Return a known type for an unknown one: always the same, if possible one that runs at that width."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from heapq import merge
 
 from msgspec import structs
 
 from traces.errors import BadWorkload, nearest, show
 from traces.generator import Duration, WorkloadSpec, generate
-from traces.published import published_jobs
+from traces.published import Kind, published_jobs
 from traces.roofline import default_throughputs
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
@@ -90,22 +91,16 @@ def mixed_day(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterato
     return merge(*streams, key=lambda job: job.arrival_s)
 
 
-def _published_single(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
-    return published_jobs("single", rate_per_h=rate_per_h, seed=seed, throughputs=throughputs)
-
-
-def _published_multi(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
-    return published_jobs("multi", rate_per_h=rate_per_h, seed=seed, throughputs=throughputs)
-
-
-def _published_multi_weighted(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
-    return published_jobs("multi", rate_per_h=rate_per_h, seed=seed, throughputs=throughputs, weighted=True)
+def _published(
+    kind: Kind, throughputs: Throughputs, rate_per_h: float, seed: int, weighted: bool = False
+) -> Iterator[TraceJob]:
+    return published_jobs(kind, rate_per_h=rate_per_h, seed=seed, throughputs=throughputs, weighted=weighted)
 
 
 WORKLOADS: dict[str, Callable[[Throughputs, float, int], Iterator[TraceJob]]] = {
-    "published-single": _published_single,
-    "published-multi": _published_multi,
-    "published-multi-weighted": _published_multi_weighted,
+    "published-single": partial(_published, "single"),
+    "published-multi": partial(_published, "multi"),
+    "published-multi-weighted": partial(_published, "multi", weighted=True),
     "mixed-day": mixed_day,
 }
 

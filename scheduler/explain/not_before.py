@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from scheduler.explain.answer import Change, Reason
+from scheduler.explain.answer import Reason
 from scheduler.explain.finding import Finding
 from scheduler.explain.forecast import boundary_s
+from scheduler.explain.remedies import expected
 from scheduler.explain.scene import Scene
 from scheduler.explain.start import Start
 from scheduler.explain.wording import when
@@ -16,17 +17,13 @@ def waits_for_its_time(scene: Scene) -> Finding | None:
     starts_s = job.submitted_s + job.spec.earliest_start_s
     if now_s < starts_s:
         text = f"It waits for its earliest start, {when(starts_s, now_s)}."
-        change = Change(
-            what="earliest_start", text=f"its earliest start comes ({when(starts_s, now_s)})", at_s=starts_s
-        )
+        change = expected("earliest_start", "its earliest start comes", starts_s, now_s)
         return Finding(Reason.EARLIEST_START, text, (), (change,), _start(scene, starts_s))
     if now_s < job.again_s:
         last = "last attempt" if job.pauses == 1 else f"last {job.pauses} attempts"
         why = f" ({job.why})" if job.why else ""
         text = f"Its {last} failed{why}: it starts again {when(job.again_s, now_s)} at the earliest."
-        change = Change(
-            what="retry_pause", text=f"its pause ends ({when(job.again_s, now_s)})", at_s=job.again_s
-        )
+        change = expected("retry_pause", "its pause ends", job.again_s, now_s)
         return Finding(Reason.RETRY_PAUSE, text, (), (change,), _start(scene, job.again_s))
     return None
 

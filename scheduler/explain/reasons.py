@@ -154,22 +154,11 @@ def _waits_for_leases(scene: Scene, holding: Holding) -> Finding:
     start = after_leases(state, holding, now_s)
     ending = [state.leases[name] for name in sorted(holding.waits_for, key=int)]
     others = tuple(dict.fromkeys(h.lease.job for h in ending if h.lease.job != scene.job.id))
-    own = any(h.lease.job == scene.job.id for h in ending)
-    awaited = " and ".join(
-        filter(
-            None,
-            [
-                f"{jobs(others)} to give up its GPUs"
-                if len(others) == 1
-                else f"{jobs(others)} to give up their GPUs"
-                if others
-                else "",
-                "its own last run to stop" if own else "",
-            ],
-        )
-    )
-    at_s = now_s if start.at_s is None else start.at_s
-    text = f"It has its turn: {_place(holding)}. It waits for {awaited}, which is due {when(at_s, now_s)}."
+    awaited = [f"{jobs(others)} to give up {'its' if len(others) == 1 else 'their'} GPUs"] if others else []
+    if any(h.lease.job == scene.job.id for h in ending):
+        awaited.append("its own last run to stop")
+    due = when(now_s if start.at_s is None else start.at_s, now_s)
+    text = f"It has its turn: {_place(holding)}. It waits for {' and '.join(awaited)}, which is due {due}."
     unreachable = sorted(
         {
             name
@@ -181,11 +170,7 @@ def _waits_for_leases(scene: Scene, holding: Holding) -> Finding:
     if unreachable:
         text += f" Node {listed(unreachable)} cannot be reached, so this may take until the lease there has lapsed."
     changes = tuple(
-        Change(
-            what="exit",
-            text=f"job {h.lease.job} exits ({when(release_s(state, h, now_s), now_s)})",
-            at_s=release_s(state, h, now_s),
-        )
+        remedies.expected("exit", f"job {h.lease.job} exits", release_s(state, h, now_s), now_s)
         for h in ending[: remedies.MOST]
     )
     return Finding(Reason.GPUS_STILL_BUSY, text, others, changes, start)
@@ -221,11 +206,7 @@ def _running(scene: Scene, holding: Holding) -> Finding:
         why += f"; node {listed(draining)} is draining, {_leaves(state, job, kept_s)}"
     end_s = ends_s(state, job, now_s)
     tail = "" if end_s is None else f" If it keeps running, it will be done {when(end_s, now_s)}."
-    changes = (
-        ()
-        if end_s is None
-        else (Change(what="job_ends", text=f"it ends ({when(end_s, now_s)})", at_s=end_s),)
-    )
+    changes = () if end_s is None else (remedies.expected("job_ends", "it ends", end_s, now_s),)
     return Finding(reason, f"{where}: {why}.{tail}", tuple(partner), changes)
 
 

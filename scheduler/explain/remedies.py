@@ -19,9 +19,9 @@ from scheduler.model.lease import Phase
 MOST = 3
 
 
-def end_of(job: str, at_s: float, now_s: float) -> Change:
-    """Return the change that a job ends."""
-    return Change(what="job_ends", text=f"job {job} ends ({when(at_s, now_s)})", at_s=at_s)
+def expected(code: str, text: str, at_s: float, now_s: float) -> Change:
+    """Return a change that comes by itself, with its time in the text as well."""
+    return Change(what=code, text=f"{text} ({when(at_s, now_s)})", at_s=at_s)
 
 
 def nodes_back(state: SchedulerState, names: Sequence[str]) -> tuple[Change, ...]:
@@ -47,12 +47,7 @@ def nodes_back(state: SchedulerState, names: Sequence[str]) -> tuple[Change, ...
 
 def about_nodes(scene: Scene) -> tuple[Change, ...]:
     """Return the changes that would bring back nodes that the job could use."""
-    away = [
-        node
-        for pool in scene.pools.values()
-        for node in pool.away
-        if (not scene.places or node.spec.place in scene.places) and node.fits(scene.job.spec)
-    ]
+    away = [node for pool in scene.pools.values() for node in pool.away if scene.suits(node)]
     return nodes_back(scene.state, sorted(node.spec.name for node in away))
 
 
@@ -79,7 +74,8 @@ def ends(scene: Scene, pool: Pool) -> tuple[Change, ...]:
             end_s = ends_s(state, state.jobs[holding.lease.job], now_s)
             if end_s is not None:
                 times.append((end_s, int(holding.lease.id), holding.lease.job))
-    return tuple(end_of(job, at_s, now_s) for at_s, _, job in nsmallest(2, times))
+    first = nsmallest(2, times)
+    return tuple(expected("job_ends", f"job {job} ends", at_s, now_s) for at_s, _, job in first)
 
 
 def wider_choice(scene: Scene) -> tuple[Change, ...]:

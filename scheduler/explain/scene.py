@@ -84,6 +84,10 @@ class Scene:
         allocation = self.state.allocation
         return allocation is None or self.job.id not in allocation.shares.jobs
 
+    def suits(self, node: Node) -> bool:
+        """Whether the job could use a node that is up: it reaches its last checkpoint and has what it asks for."""
+        return (not self.places or node.spec.place in self.places) and node.fits(self.job.spec)
+
     def possible(self, column: Column) -> bool:
         """Whether the job could run in this way if there were no other jobs."""
         pool = self.pools.get(column.bundle.worker_type)

@@ -6,13 +6,13 @@ import math
 from typing import NamedTuple
 
 from scheduler.core.planning.round_inputs import kept_until_s
-from scheduler.core.state import Places, SchedulerState
+from scheduler.core.state import SchedulerState
 from scheduler.explain.answer import Basis, Sure
 from scheduler.explain.claims import Claims
 from scheduler.explain.forecast import boundary_s, done_s, ends_s
 from scheduler.explain.scene import Column, Pool, Scene, release_s
-from scheduler.model.cluster import Node, NodeState
-from scheduler.model.jobs import Job, JobSpec
+from scheduler.model.cluster import NodeState
+from scheduler.model.jobs import Job
 from scheduler.model.lease import Holding, Phase, node_of
 
 # Estimate the end of at most so many jobs of a worker type. With more of them, turns come soon anyway.
@@ -73,21 +73,16 @@ def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
 
 def kept_gpus(scene: Scene, pool: Pool, at_s: float) -> int:
     """Count the GPUs that a minimum run time, or a job that cannot be preempted, protects at that time."""
-    state, spec = scene.state, scene.job.spec
+    state = scene.state
     kept = {
         gpu
         for holding in pool.holdings
         if holding.phase != Phase.STOPPING and kept_until_s(state, holding) > at_s + 1e-6
         for gpu in holding.lease.gpus
     }
-    usable = {
-        name for name in {node_of(gpu) for gpu in kept} if _usable(state.nodes[name], spec, scene.places)
-    }
+    nodes = [state.nodes[name] for name in {node_of(gpu) for gpu in kept}]
+    usable = {node.spec.name for node in nodes if node.state == NodeState.UP and scene.suits(node)}
     return sum(node_of(gpu) in usable for gpu in kept)
-
-
-def _usable(node: Node, spec: JobSpec, places: Places) -> bool:
-    return node.state == NodeState.UP and (not places or node.spec.place in places) and node.fits(spec)
 
 
 def after_minimum_runs(scene: Scene, pool: Pool, gpus: int) -> Start:

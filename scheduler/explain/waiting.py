@@ -127,22 +127,14 @@ def _checkpoint(
     )
     text = f"Its last checkpoint lies {lies}, and it can only continue on nodes that reach it: "
     away = [name for name in seeing if state.nodes[name].state != NodeState.UP]
-    if not seeing:
-        text += "there is no such node left."
-    elif len(away) == len(seeing):
-        text += (
-            f"node {listed(away[:NAMED])} {'is' if len(away) == 1 else 'are'} {state.nodes[away[0]].state}."
-        )
-    else:
-        available = listed(
-            [f"{pool.room} of {pool.fitting} {pool.worker_type}" for pool in pools if pool.fitting]
-        )
-        text += f"on {listed(seeing[:NAMED])}, where {available} are free"
-        text += (
-            f"; node {listed(away[:NAMED])} {'is' if len(away) == 1 else 'are'} {state.nodes[away[0]].state}."
-            if away
-            else "."
-        )
+    parts = []
+    if len(away) < len(seeing):
+        free = [f"{pool.room} of {pool.fitting} {pool.worker_type}" for pool in pools if pool.fitting]
+        parts.append(f"on {listed(seeing[:NAMED])}, where {listed(free)} are free")
+    if away:
+        verb = "is" if len(away) == 1 else "are"
+        parts.append(f"node {listed(away[:NAMED])} {verb} {state.nodes[away[0]].state}")
+    text += f"{'; '.join(parts) or 'there is no such node left'}."
     return Finding(Reason.CHECKPOINT_ELSEWHERE, text, (), (*changes, remedies.shared_storage(scene)), start)
 
 
@@ -195,7 +187,7 @@ def _next_round(scene: Scene, column: Column) -> Finding:
         return _allocation(scene)
     free = f"{scene.pools[bundle.worker_type].room} {bundle.worker_type} are free and it needs {bundle.gpus}"
     text = f"It waits for the next round, {when(at_s, now_s)}: {free}."
-    change = Change(what="round_begins", text=f"the next round begins ({when(at_s, now_s)})", at_s=at_s)
+    change = remedies.expected("round_begins", "the next round begins", at_s, now_s)
     return Finding(Reason.WAITING_FOR_ROUND, text, (), (change,), Start(at_s, "next_round", "likely"))
 
 
@@ -264,7 +256,7 @@ def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
         *remedies.wider_choice(scene),
     )
     pool = scene.pools[best.bundle.worker_type]
-    start = Start() if idle else after_ends(scene, pool, best.bundle.gpus + _wanted_before(scene))
+    start = UNKNOWN if idle else after_ends(scene, pool, best.bundle.gpus + _wanted_before(scene))
     return Finding(Reason.NO_SHARE, text, held, changes, start)
 
 
@@ -284,7 +276,7 @@ def _allocation(scene: Scene) -> Finding:
     else:
         at_s = boundary_s(state, now_s, state.asked.at_s + settings.min_reallocation_s)
         text = f"It came after the last allocation; the next one is for the round that begins {when(at_s, now_s)}."
-    change = Change(what="allocation", text=f"the next allocation ({when(at_s, now_s)})", at_s=at_s)
+    change = remedies.expected("allocation", "the next allocation", at_s, now_s)
     wider = remedies.wider_choice(scene)
     return Finding(
         Reason.WAITING_FOR_ALLOCATION, text, (), (change, *wider), Start(at_s, "next_allocation", "rough")
