@@ -1,8 +1,8 @@
 """The agent's loop: its core between the processes on one side and a link on the other. No network in here.
 
 What happens goes to the core as an event, and what the core wants is carried out as an action; a simulated agent
-differs in nothing else. A `Link` (link/stream.py) exchanges messages with the scheduler: it calls `tell` with what the
-scheduler sent, and is called with what has to be sent.
+differs in nothing else. The link (link/stream.py) exchanges messages with the scheduler: it calls `tell` with what the
+scheduler sent, and is called with what has to be sent. What it cannot send may be lost: the agent sends it again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from worker_agent.core.core import AgentCore
 from worker_agent.core.messages import (
@@ -26,12 +26,10 @@ from worker_agent.core.messages import (
     AskToStop,
     Desired,
     Event,
-    Held,
     KillGroup,
     Limits,
     Order,
     ProcessExited,
-    Report,
     SendHello,
     SignalLeader,
     StartProcess,
@@ -49,32 +47,13 @@ from worker_agent.runs.retention import Retention, remove_old_runs
 from worker_agent.runs.supervisor import Prepare, Processes
 from worker_agent.shim.run_directory import RunDirectory, directory_name
 
+if TYPE_CHECKING:
+    from worker_agent.link.stream import GrpcLink
+
 LOG = logging.getLogger(__name__)
 # How a run ends whose lease is recalled before it has a process.
 RECALLED = Ending(signalled=True)
 CLEANING_INTERVAL_S = 600.0
-
-
-class Link(Protocol):
-    """The connection to the scheduler. What it cannot send may be lost: the agent sends it again."""
-
-    def send_hello(self, held: tuple[Held, ...]) -> None:
-        """Send the first message of a new link."""
-
-    def send_report(self, report: Report) -> None:
-        """Send a report; `Agent.last_lines` has more about failed exits."""
-
-    def preparing(self, order: Order) -> None:
-        """Report that this node has begun to prepare its part of a gang, which may take a while."""
-
-    def ready(self, order: Order, ports: tuple[int, ...]) -> None:
-        """Report that this part can start; answered by `go` or `nobody_starts`. `ports`: two of the first node."""
-
-    def cannot_meet(self, order: Order, why: str) -> None:
-        """Report that this part cannot start, so that no other part does."""
-
-    def fetch(self, digest: str) -> AsyncIterator[bytes]:
-        """Fetch a package from the scheduler; OSError when it cannot be had."""
 
 
 class StateLocked(Exception):
@@ -88,7 +67,7 @@ class Agent:
         self,
         state: Path,
         workshop: Workshop,
-        link: Link,
+        link: GrpcLink,
         limits: Limits | None = None,
         *,
         containment: Containment | None = None,

@@ -13,7 +13,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -32,7 +32,7 @@ from worker_agent.node import host, job_library
 from worker_agent.node.declared import parse_gpus
 from worker_agent.node.gpus import Inventory, InventoryError
 from worker_agent.node.mps import MpsDaemons
-from worker_agent.node.nvml import Nvml, measured
+from worker_agent.node.nvml import Nvml
 from worker_agent.node.packages import Packages
 from worker_agent.node.state_check import StateCheck
 from worker_agent.node.storage import CheckpointStorage, StorageError
@@ -63,7 +63,7 @@ class CannotStart(Exception):
 class WholeAgent:
     """`async with WholeAgent(config) as whole: await whole.run()`."""
 
-    def __init__(self, config: AgentConfig, limits: Limits | None = None) -> None:
+    def __init__(self, config: AgentConfig) -> None:
         """CannotStart where the node does not allow it."""
         self.config = config
         try:
@@ -73,16 +73,12 @@ class WholeAgent:
                     "without a certificate anybody on this machine could have jobs run as any of its users: get one"
                     " with `gavel agent join`, or, on a machine of your own, say --single-user for --switch-users"
                 )
-            self.nvml: Nvml | None = None if config.gpus else measured(os.environ)
-            self.inventory = (
-                parse_gpus(config.gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-                if self.nvml is None
-                else self.nvml.inventory()
-            )
+            visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+            self.nvml = None if config.gpus else Nvml(visible=visible)
+            self.inventory = parse_gpus(config.gpus, visible) if self.nvml is None else self.nvml.inventory()
             self.containment = find_containment(config.containment)
             self.storage = CheckpointStorage(config.checkpoints)
             self._storage_id = self.storage.identity()
-            self.limits = limits or Limits(ask_s=config.ask_s, grace_s=config.grace_s)
             self._incarnation = secrets.token_hex(16)
             self.link = GrpcLink(
                 _target(config),
@@ -91,13 +87,15 @@ class WholeAgent:
                 logs=LogServing(self._read_logs),
                 on_welcome=self._on_welcome,
             )
-            retention = Retention(keep_s=config.logs_days * _DAY_S)
             self.checking = StateCheck(config.state / "runs", self._send_trouble)
             self._last_health = pb.Health()
             self.agent = Agent(
-                *(config.state, self._workshop(), self.link, self.limits),
+                config.state,
+                self._workshop(),
+                self.link,
+                Limits(ask_s=config.ask_s, grace_s=config.grace_s),
                 containment=self.containment,
-                retention=retention,
+                retention=Retention(keep_s=config.logs_days * _DAY_S),
                 on_failed_start=self.checking.soon,
             )
         except NoControlGroups as error:
@@ -217,13 +215,7 @@ class WholeAgent:
             gpus = [pb.GpuHealth(index=index, withheld=why) for index, why in sorted(withheld.items())]
             return pb.Health(gpus=gpus, trouble=trouble)
         gpus = [
-            pb.GpuHealth(
-                index=gpu.index,
-                memory_used_gb=gpu.memory_used_gb,
-                temperature_c=gpu.temperature_c,
-                broken=gpu.broken,
-                withheld=withheld.get(gpu.index, ""),
-            )
+            pb.GpuHealth(**msgspec.structs.asdict(gpu), withheld=withheld.get(gpu.index, ""))
             for gpu in await asyncio.to_thread(self.nvml.health)
         ]
         return pb.Health(gpus=gpus, driver_version=self.inventory.driver_version, trouble=trouble)
@@ -349,18 +341,9 @@ def _ended(running: asyncio.Task[None]) -> int:
         dismissed, rest = group.split(Dismissed)
         if rest is not None or dismissed is None:
             raise
-        error = next(iter(_leaves(dismissed)))
-        reason = getattr(error, "reason", "")
-        LOG.error(
-            "the scheduler sends this agent away (%(reason)s): %(error)s", {"reason": reason, "error": error}
-        )
-        return REMOVED if reason == "removed" else 1
+        error = dismissed.exceptions[0]
+        assert isinstance(error, Dismissed), "only the link raises it, in a task of its own"
+        fields = {"reason": error.reason, "error": error}
+        LOG.error("the scheduler sends this agent away (%(reason)s): %(error)s", fields)
+        return REMOVED if error.reason == "removed" else 1
     return 0
-
-
-def _leaves(group: BaseExceptionGroup[Dismissed]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

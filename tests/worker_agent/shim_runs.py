@@ -81,7 +81,9 @@ class ShimRun:
         **start: Any,
     ) -> None:
         runs.mkdir(exist_ok=True)
-        self.run = RunDirectory.create(runs, lease, start.get("uid") or None, start.get("gid") or None)
+        self.run = RunDirectory.create(runs, lease)
+        if start.get("uid"):
+            os.fchown(self.run.fd, start["uid"], start.get("gid") or -1)
         self.path, self.lease_id = self.run.path, lease
         self.shim: subprocess.Popen[bytes] | None = None
         ranks = [

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import asdict
+
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
-from protos.gavel.v1.plain import plain
+from protos.gavel.v1.plain import message_of, plain
 from worker_agent.core.messages import Desired, Launch, Order, Renewed, Report
 
 PROTOCOL = 1
@@ -15,12 +17,6 @@ PROTOCOL = 1
 MESSAGE_BYTES = 4 << 20
 # Begins the name of a secret on the node.
 _BY_NAME = "secret:"
-_OUTCOMES = {
-    "finished": pb.Exit.OUTCOME_FINISHED,
-    "yielded": pb.Exit.OUTCOME_YIELDED,
-    "failed": pb.Exit.OUTCOME_FAILED,
-    "node_failed": pb.Exit.OUTCOME_NODE_FAILED,
-}
 
 
 def launch_of(launch: jobs_pb2.Launch) -> Launch:
@@ -105,22 +101,8 @@ def _items(reports: Sequence[Report], last_lines: Callable[[str], str]) -> Itera
         yield "started", lease
     progress = {entry.lease: entry for report in reports for entry in report.progress}
     for entry in progress.values():
-        yield (
-            "progress",
-            pb.Progress(lease=entry.lease, steps=entry.steps, saved=entry.saved, stepping_s=entry.stepping_s),
-        )
+        yield "progress", pb.Progress(**asdict(entry))
     exits = {exit.lease: exit for report in reports for exit in report.exits}
     for exit in exits.values():
-        yield (
-            "exits",
-            pb.Exit(
-                lease=exit.lease,
-                outcome=_OUTCOMES[exit.outcome],
-                steps=exit.steps,
-                saved=exit.saved,
-                stepping_s=exit.stepping_s,
-                ran_s=exit.ran_s,
-                code=exit.code,
-                last_lines=last_lines(exit.lease) if exit.outcome == "failed" else "",
-            ),
-        )
+        lines = last_lines(exit.lease) if exit.outcome == "failed" else ""
+        yield "exits", message_of(pb.Exit, asdict(exit) | {"last_lines": lines})

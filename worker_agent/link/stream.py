@@ -135,7 +135,7 @@ class GrpcLink:
         self._send_of_gang(order.lease, pb.AgentMessage(gang_preparing=pb.GangPreparing(lease=order.lease)))
 
     def ready(self, order: Order, ports: tuple[int, ...]) -> None:
-        """Report that this part can start; answered by `go` or `nobody_starts`."""
+        """Report that this part can start; answered by `go` or `nobody_starts`. `ports`: two of the first node."""
         master, coordinator = ports or (0, 0)
         ready = pb.GangReady(lease=order.lease, master_port=master, coordinator_port=coordinator)
         self._send_of_gang(order.lease, pb.AgentMessage(gang_ready=ready))

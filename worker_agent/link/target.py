@@ -38,8 +38,6 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     certificates: Path | None = None
     # A token of the role agent, for want of certificates.
     token: str = ""
-    # The name in the scheduler's certificate, if it is not the host of the address.
-    server_name: str = ""
 
     @property
     def is_plain(self) -> bool:
@@ -53,16 +51,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     def channel(self) -> aio.Channel:
         """Return a new connection. TargetError where keys cannot be read, or TLS would be missing between machines."""
-        options = list(OPTIONS)
-        if self.server_name:
-            options.append(("grpc.ssl_target_name_override", self.server_name))  # type: ignore[arg-type]
         if self.certificates is None:
             if not is_loopback(self.address):
                 raise TargetError(
                     f"{self.address} is another machine, and this node has no certificate: get one with "
                     "`gavel agent join`"
                 )
-            return aio.insecure_channel(self.address, options=options)
+            return aio.insecure_channel(self.address, options=OPTIONS)
         parts = []
         for name in (CA, KEY, CERTIFICATE):
             try:
@@ -71,4 +66,4 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
                 raise TargetError(
                     f"{self.certificates / name}: {error.strerror}; join with `gavel agent join`"
                 ) from None
-        return aio.secure_channel(self.address, grpc.ssl_channel_credentials(*parts), options=options)
+        return aio.secure_channel(self.address, grpc.ssl_channel_credentials(*parts), options=OPTIONS)

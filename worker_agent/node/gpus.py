@@ -6,26 +6,10 @@ import re
 
 import msgspec
 
-# product names as drivers tell them, by the first pattern that fits; what is not here becomes a name of its own
-_PRODUCTS = (
-    (r"\bGH200\b", "gh200"),
-    (r"\bGB200\b", "gb200"),
-    (r"\bB200\b", "b200"),
-    (r"\bH200\b", "h200"),
-    (r"\bH100\b", "h100"),
-    (r"\bA100\b", "a100"),
-    (r"\bV100\b", "v100"),
-    (r"\bP100\b", "p100"),
-    (r"\bK80\b", "k80"),
-    (r"\bL40S\b", "l40s"),
-    (r"\bL40\b", "l40"),
-    (r"\bL4\b", "l4"),
-    (r"\bT4\b", "t4"),
-    (r"\bA10G\b", "a10g"),
-    (r"\bA10\b", "a10"),
-    (r"\bA40\b", "a40"),
-    (r"\bA30\b", "a30"),
-    (r"\bGeForce RTX (\d{4})( Ti| SUPER)?\b", r"rtx\1\2"),
+# Products whose worker type is their own name, and those of a family with more to it.
+_PRODUCT = re.compile(
+    r"\b(GH200|GB200|B200|H200|H100|A100|V100|P100|K80|L40S|L40|L4|T4|A10G|A10|A40|A30)\b"
+    r"|\bGeForce (RTX \d{4}(?: Ti| SUPER)?)\b"
 )
 _MAKER = re.compile(r"\b(nvidia|tesla|geforce|graphics device)\b", re.IGNORECASE)
 _FORM = re.compile(r"[-\s](pcie|sxm\d?|nvl|hbm\d\w?|\d+gb)\b", re.IGNORECASE)
@@ -69,11 +53,9 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worker_type_of(product: str) -> str:
-    """The worker type of a product name: "NVIDIA H100 80GB HBM3" is an h100."""
-    for pattern, name in _PRODUCTS:
-        match = re.search(pattern, product)
-        if match:
-            return re.sub(r"[^a-z0-9]", "", match.expand(name).lower())
+    """Return the worker type of a product name: "NVIDIA H100 80GB HBM3" is an h100; an unknown one names itself."""
+    if match := _PRODUCT.search(product):
+        return (match[1] or match[2]).replace(" ", "").lower()
     rest = _FORM.sub(" ", _MAKER.sub(" ", product))
     return re.sub(r"[^a-z0-9]+", "-", rest.lower()).strip("-") or "gpu"
 

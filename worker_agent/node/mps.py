@@ -76,20 +76,16 @@ class MpsDaemons:
         path = self.root / f"{name}.{account.uid if account.uid is not None else 'own'}"
         if len(str(path)) > _SOCKET_LENGTH_MAX:
             raise OSError(f"{path}: too long for a socket; give the agent a shorter state directory")
-        with self._mutex:
-            return self._join(lease, path, devices, account)
-
-    def _join(self, lease: str, path: Path, devices: Sequence[str], account: Account) -> dict[str, str]:
         env = {PIPES: str(path), "CUDA_MPS_LOG_DIRECTORY": str(path)}
-        if not self._users.get(path):
-            path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if account.uid is not None:
-                os.chown(path, account.uid, -1 if account.gid is None else account.gid)
-            self._control(
-                [*self._command(), "-d"], env | {"CUDA_VISIBLE_DEVICES": ",".join(devices)}, account
-            )
-        self._users.setdefault(path, set()).add(lease)
-        self._of[lease] = path
+        with self._mutex:
+            if not self._users.get(path):
+                path.mkdir(mode=0o700, parents=True, exist_ok=True)
+                if account.uid is not None:
+                    os.chown(path, account.uid, -1 if account.gid is None else account.gid)
+                visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
+                self._control([*self._command(), "-d"], env | visible, account)
+            self._users.setdefault(path, set()).add(lease)
+            self._of[lease] = path
         return env
 
     def serves(self, lease: str) -> bool:
@@ -121,16 +117,13 @@ class MpsDaemons:
     def leave(self, lease: str) -> None:
         """Remove a job that has ended, and quit its daemon if it was the last one."""
         with self._mutex:
-            self._leave(lease)
-
-    def _leave(self, lease: str) -> None:
-        path = self._of.pop(lease, None)
-        if path is None:
-            return
-        self._users[path].discard(lease)
-        if not self._users[path]:
-            del self._users[path]
-            self._quit(path)
+            path = self._of.pop(lease, None)
+            if path is None:
+                return
+            self._users[path].discard(lease)
+            if not self._users[path]:
+                del self._users[path]
+                self._quit(path)
 
     def _quit(self, path: Path) -> None:
         with contextlib.suppress(OSError, subprocess.SubprocessError):

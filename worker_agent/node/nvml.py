@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from worker_agent.node.gpus import Gpu, GpuHealth, Inventory, InventoryError, of_one_type
@@ -40,7 +39,7 @@ class Nvml:
 
     def __init__(self, library: Any = None, visible: str | None = None) -> None:
         """`visible`: CUDA_VISIBLE_DEVICES of the agent; InventoryError when nothing can be measured."""
-        self._nvml = library if library is not None else _load()
+        self._nvml = importlib.import_module("pynvml") if library is None else library
         try:
             self._nvml.nvmlInit()
             count = self._nvml.nvmlDeviceGetCount()
@@ -187,20 +186,6 @@ class Nvml:
         if index not in self._broken:
             self._broken[index] = why
             LOG.error("GPU %d (%s) is out of service: %s", index, self.uuids[index], why)
-
-
-def measured(environ: Mapping[str, str], library: Any = None) -> Nvml:
-    """The GPUs that the agent's own environment leaves visible."""
-    return Nvml(library, environ.get("CUDA_VISIBLE_DEVICES"))
-
-
-def _load() -> Any:
-    try:
-        return importlib.import_module("pynvml")
-    except ImportError:
-        raise InventoryError(
-            "NVML's library is missing: pip install nvidia-ml-py, or declare --gpus TYPE=COUNT"
-        ) from None
 
 
 def _chosen(uuids: list[str], visible: str | None) -> list[int]:

@@ -88,8 +88,6 @@ class Users:
 
 def refuse_to_be_root(*, single_user: bool, switch_users: bool, euid: int | None = None) -> None:
     """Raise UserError if the agent is root by accident, and neither to switch users nor for a single user."""
-    if single_user and switch_users:
-        raise UserError("either jobs run as their submitting users, or there is a single user: choose one")
     if (os.geteuid() if euid is None else euid) != 0:
         if switch_users:
             raise UserError("only root can start jobs as their submitting users: start the agent as root")

@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Collection
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -23,7 +24,7 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes_max: int = 20 << 30
 
 
-class _Old(msgspec.Struct, frozen=True):
+class _Old(NamedTuple):
     ended_s: float
     path: Path
     told: bool
@@ -34,7 +35,8 @@ def remove_old_runs(runs: Path, busy: Collection[str], retention: Retention, now
 
     `now_s` is the time of day, as the times of files are.
     """
-    old = sorted((run for path in runs.iterdir() if path.name not in busy and (run := _old(path))), key=_age)
+    known = (_old(path) for path in runs.iterdir() if path.name not in busy)
+    old = sorted(run for run in known if run is not None)
     total = sum(_size_bytes(path) for path in runs.iterdir())
     removed = []
     for run in old:
@@ -45,10 +47,6 @@ def remove_old_runs(runs: Path, busy: Collection[str], retention: Retention, now
             shutil.rmtree(run.path, ignore_errors=True)
             removed.append(run.path)
     return removed
-
-
-def _age(run: _Old) -> float:
-    return run.ended_s
 
 
 def _old(path: Path) -> _Old | None:

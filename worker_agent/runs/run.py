@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from worker_agent.core.messages import Order
-from worker_agent.runs.outcome import Progress, read_progress
+from worker_agent.runs.outcome import Ending, Progress, read_progress
 from worker_agent.shim import process_tree
 from worker_agent.shim.deadlines import Deadlines
 from worker_agent.shim.process_tree import Process
@@ -220,11 +220,5 @@ def write_refusal(directory: RunDirectory, order: Order, now_s: float, error: st
             file.write(f"[gavel: {error}]\n")
     finally:
         os.close(logs)
-    ending: dict[str, Any] = {
-        "codes": {},
-        "first": None,
-        "error": error[:1000],
-        "started_s": now_s,
-        "ended_s": now_s,
-    }
-    directory.write(EXIT, ending, durable=True)
+    ending = Ending(error=error[:1000], started_s=now_s, ended_s=now_s)
+    directory.write(EXIT, msgspec.structs.asdict(ending), durable=True)

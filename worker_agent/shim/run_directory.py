@@ -71,14 +71,12 @@ class RunDirectory:
         return Path(self._path)
 
     @classmethod
-    def create(cls, runs: Path, lease: str, uid: int | None = None, gid: int | None = None) -> RunDirectory:
-        """Make the directory of a lease for a user; FileExistsError if there is one."""
+    def create(cls, runs: Path, lease: str) -> RunDirectory:
+        """Make the directory of a lease; FileExistsError if there is one."""
         path = runs / directory_name(lease)
         path.mkdir(mode=0o700)
         directory = cls(path)
         os.mkdir(LOGS, mode=0o755, dir_fd=directory.fd)
-        if uid is not None:
-            os.fchown(directory.fd, uid, -1 if gid is None else gid)
         return directory
 
     def is_in_place(self) -> bool:

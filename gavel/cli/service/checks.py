@@ -242,10 +242,10 @@ def _containment(node: Node) -> Finding:
 
 def _gpus() -> Iterator[Finding]:
     from worker_agent.node.gpus import InventoryError
-    from worker_agent.node.nvml import measured
+    from worker_agent.node.nvml import Nvml
 
     try:
-        inventory = measured(os.environ).inventory()
+        inventory = Nvml(visible=os.environ.get("CUDA_VISIBLE_DEVICES")).inventory()
     except InventoryError as error:
         yield Finding(
             "note", f"no GPUs of this machine: {error}", "for agents without a driver: --gpus TYPE=COUNT"

@@ -10,7 +10,7 @@ import pytest
 from tests.support.wording import Wording
 from worker_agent.node.declared import parse_gpus
 from worker_agent.node.gpus import InventoryError, worker_type_of
-from worker_agent.node.nvml import Nvml, measured
+from worker_agent.node.nvml import Nvml
 
 # The reason of a GPU whose driver reported this error.
 XID_79 = "fallen off the bus (Xid 79)"
@@ -143,7 +143,7 @@ def test_the_inventory_comes_from_the_driver() -> None:
 def test_the_agents_own_visibility_counts() -> None:
     """By index or UUID, in the given order; local indices count from 0."""
     driver = FakeNvml(FakeGpu("NVIDIA A100-SXM4-80GB"), FakeGpu(), FakeGpu())
-    nvml = measured({"CUDA_VISIBLE_DEVICES": "2,GPU-b"}, driver)
+    nvml = Nvml(driver, "2,GPU-b")
     assert nvml.inventory().worker_type == "v100"
     assert nvml.inventory().devices == ("GPU-c000", "GPU-b000")
     driver.raise_xid(1, 79)
