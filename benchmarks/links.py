@@ -132,9 +132,8 @@ async def measure(folder: Path, agents: int, interval_s: float, seconds: float) 
     journal = SqliteJournal(folder / "journal.db")
     core, feed = Core(), Feed(journal)
     world = LiveWorld(core, Clock())
-    world.solver = InPlace(world)
+    world.handlers[Solve] = InPlace(world).ask
     links = Links(world, Pace(report_interval_s=interval_s, silence_s=max(30.0, 3 * interval_s)))
-    world.links = links
     attempts = Attempts(folder / "attempts.db")
     relay = LogRelay(links, attempts, world.state)
     feed.listen(attempts.listen)

@@ -12,28 +12,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Protocol
+
+from scheduler.journal.store import SqliteJournal
 
 SNAPSHOT_FACTS = 50_000
 # The approximate size of a fact in a journal, to compare facts with bytes of snapshots.
 FACT_BYTES = 400
-
-
-class Kept(Protocol):
-    """The part of a journal's interface that a Keeper needs."""
-
-    @property
-    def last_seq(self) -> int:
-        """The number of the last record."""
-        ...
-
-    def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Write a snapshot of the state after record `seq`."""
-        ...
-
-    def compact(self) -> int:
-        """Delete the records that two snapshots cover; return how many."""
-        ...
 
 
 class Keeper:
@@ -41,7 +25,7 @@ class Keeper:
 
     def __init__(
         self,
-        journal: Kept,
+        journal: SqliteJournal,
         snapshot: Callable[[], bytes],
         *,
         facts: int = 0,

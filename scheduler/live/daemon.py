@@ -26,6 +26,7 @@ from protos.gavel.v1 import agents_pb2_grpc, cluster_pb2_grpc
 from protos.log import log_to
 from scheduler.core.apply import apply
 from scheduler.core.core import Core
+from scheduler.core.effects import Solve
 from scheduler.core.facts import RecordsLost
 from scheduler.core.messages import Configure, GiveRates, Message, SetPrices
 from scheduler.drive import drive, perform
@@ -116,7 +117,8 @@ class Daemon:
         is_first = recovered.state.epoch == 0
         self._skip_used_numbers(core)
         *_, outcome = rescue.take_over(world.now_s(), named_in(core.state, recovered.set_aside))
-        world.solver = solver = SolverProcess(world.tell, config.solver_time_limit_s)
+        solver = SolverProcess(world.tell, config.solver_time_limit_s)
+        world.handlers[Solve] = solver.ask
         closing.push_async_callback(_cancel, asyncio.create_task(solver.run(), name="solver"))
         # The ports, opened next, close before this: calls in flight still get their answers.
         closing.push_async_callback(self._drain)
@@ -152,7 +154,7 @@ class Daemon:
         """
         config, keys = self.config, Keys(self.folder / "tls")
         attempts = self._open_attempts(closing)
-        self.world.links = links = Links(self.world, config.agents)
+        links = Links(self.world, config.agents)
         relay = LogRelay(links, attempts, self.world.state)
         for listener in (attempts.listen, relay.listen, links.listen):
             self.feed.listen(listener)

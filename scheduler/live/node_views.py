@@ -13,17 +13,13 @@ import msgspec
 from protos.gavel.v1 import jobs_pb2
 
 
-class LogUnavailable(Exception):
-    """Output cannot be read, or not now. The message is for the user."""
-
-
 class LogSource(Protocol):
     """The source of the output of jobs."""
 
     def read_logs(
         self, job: str, attempt: int, rank: int | None, tail_lines: int | None, follow: bool
     ) -> AsyncIterator[jobs_pb2.LogChunk]:
-        """Yield a job's output, oldest first. LogUnavailable if no node that has it can be reached.
+        """Yield a job's output, oldest first.
 
         `attempt` 0: all attempts whose output still exists. `follow`: go on until the job has ended for good and all
         its output was read. Leaving the iterator ends the reading.

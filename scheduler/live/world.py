@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
 from scheduler.core.core import Core
-from scheduler.core.effects import Effect, RefuseNode, RenewLeases, Reply, SendLeases, Solve, WakeAt
+from scheduler.core.effects import Effect, Reply, WakeAt
 from scheduler.core.messages import (
     Configure,
     GiveRates,
@@ -57,38 +57,17 @@ class Entry(NamedTuple):
     failed: Callable[[str], None] | None
 
 
-class Links(Protocol):
-    """The links to the agents. None of these calls waits for an agent."""
-
-    def send_leases(self, effect: SendLeases) -> None:
-        """Send a node its set of leases."""
-        ...
-
-    def renew_leases(self, effect: RenewLeases) -> None:
-        """Renew the sets of leases of all nodes that the effect names."""
-        ...
-
-    def refuse_node(self, effect: RefuseNode) -> None:
-        """Send the agent of this node away: the core does not let it join."""
-        ...
-
-
-class Solver(Protocol):
-    """The solver: answers a Solve later, by sending the world a Solved."""
-
-    def ask(self, question: Solve) -> None:
-        """Start on a question. It replaces an older one that has no answer yet."""
-        ...
-
-
 class LiveWorld:
     """A World in real time. `tell` and `ask` put messages in; everything runs on one event loop."""
 
     def __init__(self, core: Core, clock: Clock) -> None:
         self._core = core
         self.clock = clock
-        self.links: Links | None = None
-        self.solver: Solver | None = None
+        # The functions that carry out effects, by their kind: links and solver add theirs. None of them blocks.
+        self.handlers: dict[type[Effect], Callable[[Any], None]] = {
+            Reply: self._answer,
+            WakeAt: self._wake_at,
+        }
         self._inbox: list[Entry] = []
         # The entries that the core is handling.
         self._batch: list[Entry] = []
@@ -198,20 +177,9 @@ class LiveWorld:
         return self.now_s(), [entry.message for entry in self._batch]
 
     def perform(self, effect: Effect) -> None:
-        """Pass an effect to the part of the daemon that carries it out."""
-        match effect:
-            case Reply():
-                self._answer(effect)
-            case WakeAt():
-                self._wake_at(effect)
-            case SendLeases() if self.links is not None:
-                self.links.send_leases(effect)
-            case RenewLeases() if self.links is not None:
-                self.links.renew_leases(effect)
-            case RefuseNode() if self.links is not None:
-                self.links.refuse_node(effect)
-            case Solve() if self.solver is not None:
-                self.solver.ask(effect)
+        """Pass an effect to the part of the daemon that carries it out, if that has been started."""
+        if handler := self.handlers.get(type(effect)):
+            handler(effect)
 
     def _answer(self, reply: Reply) -> None:
         answer = self._calls.pop(reply.call, None)

@@ -146,8 +146,8 @@ class Scheduler:
         self.core = core = Core(recovered.state)
         self.feed = Feed(self.journal)
         self.world = world = LiveWorld(core, Clock(recovered.state.now_s))
-        self.links = world.links = Links(world, self.pace)  # type: ignore[assignment]
-        world.solver = _Solver(world)
+        self.links = Links(world, self.pace)
+        world.handlers[Solve] = _Solver(world).ask
         self.attempts = Attempts(self._attempts_path)
         self.attempts.note(holding.lease for holding in core.state.leases.values())
         self.relay = LogRelay(self.links, self.attempts, core.state, answer_s=5.0)

@@ -25,17 +25,18 @@ from grpc_status import rpc_status
 
 from protos.gavel.v1 import cluster_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from scheduler.core.core import Core
-from scheduler.core.effects import Solve
+from scheduler.core.effects import RefuseNode, RenewLeases, SendLeases, Solve
 from scheduler.core.messages import Exit, NodeHello, NodeReport, Progress
 from scheduler.drive import drive
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.status import UNAVAILABLE, CallFailed
 from scheduler.live.api.services import KEEPING, SERVER_OPTIONS, People
 from scheduler.live.clock import Clock
 from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.feed import Feed
-from scheduler.live.node_views import LogUnavailable, NodeSeen
+from scheduler.live.node_views import NodeSeen
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import Phase
@@ -138,7 +139,7 @@ class Nodes:
             if self.trouble is not None:
                 raise self.trouble
             if job in self.away:
-                raise LogUnavailable(f"the node of job {job} is away")
+                raise CallFailed(UNAVAILABLE, f"the node of job {job} is away")
             for chunk in self.chunks:
                 if chunk.job in ("", job):
                     yield chunk
@@ -155,18 +156,6 @@ class Nodes:
         """Keep the call, and return whether the node is linked."""
         self.sent.append((node, why))
         return node in self.news
-
-    def send_leases(self, effect: Any) -> None:
-        """Keep the effect."""
-        self.sent.append(effect)
-
-    def renew_leases(self, effect: Any) -> None:
-        """Keep the effect."""
-        self.sent.append(effect)
-
-    def refused(self, node: str, text: str, code: str) -> None:
-        """Keep the refusal."""
-        self.sent.append((node, text, code))
 
 
 class _Solver:
@@ -222,7 +211,8 @@ class Live:
         self.core = Core(recovered.state)
         self.feed = Feed(self.journal)
         self.world = LiveWorld(self.core, self._clock or Clock(recovered.state.now_s))
-        self.world.links, self.world.solver = self.nodes, _Solver(self.world)
+        self.world.handlers |= dict.fromkeys((SendLeases, RenewLeases, RefuseNode), self.nodes.sent.append)
+        self.world.handlers[Solve] = _Solver(self.world).ask
         outcome = self.core.take_over(self.world.now_s())
         self.feed.append(outcome.now_s, outcome.facts)
         for effect in outcome.effects:

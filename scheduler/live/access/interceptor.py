@@ -20,8 +20,9 @@ from typing import Any, Protocol
 import grpc
 from grpc import aio
 
+from scheduler.live.access.audit import Audit
 from scheduler.live.access.limits import CallPlaces, Crowd, host_of
-from scheduler.live.access.roles import CHANGES, LEAST_ROLE, Caller, Role, call_as, deed
+from scheduler.live.access.roles import METHODS, Caller, Method, Role, call_as
 from scheduler.live.access.status import (
     FORBIDDEN,
     INVALID,
@@ -47,14 +48,6 @@ class Door(Protocol):
 
     async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
         """Return the caller; raise CallFailed if it cannot be identified."""
-        ...
-
-
-class Record(Protocol):
-    """The audit log."""
-
-    def note(self, caller: Caller, method: str, request: object, result: str) -> None:
-        """Record one call and its result."""
         ...
 
 
@@ -92,7 +85,7 @@ class Streams:
 class Guard(aio.ServerInterceptor):
     """The interceptor of every server. `places` limits how many calls run at once."""
 
-    def __init__(self, door: Door, record: Record, places: CallPlaces) -> None:
+    def __init__(self, door: Door, record: Audit, places: CallPlaces) -> None:
         self.door, self.record, self.places = door, record, places
         self.streams = Streams()
 
@@ -114,7 +107,8 @@ class _Call:
     def __init__(self, guard: Guard, method: str, metadata: Any) -> None:
         self._guard, self._method = guard, method
         self._metadata = {key: value for key, value in metadata if isinstance(value, str)}
-        self._least = LEAST_ROLE.get(method, Role.ADMIN)
+        self._rule = METHODS.get(method, Method(Role.ADMIN))
+        self._least = self._rule.least
         self._caller = Caller("", Role.NOBODY)
         # The request, in calls that have exactly one.
         self._request: Any = None
@@ -166,7 +160,7 @@ class _Call:
 
     def _check_role(self) -> None:
         if not self._caller.may(self._least):
-            needs = f"{deed(self._method)} needs the role {self._least.word}"
+            needs = f"{self._rule.deed} needs the role {self._least.word}"
             raise CallFailed(FORBIDDEN, f"{needs}; {self._caller.user} has {self._caller.role.word}")
 
     async def _read_one(self, context: Context) -> Any:
@@ -275,7 +269,7 @@ class _Call:
         await context.abort_with_status(status_of(failed))
 
     def _note(self, result: str) -> None:
-        if self._method in CHANGES:
+        if self._rule.changes:
             self._guard.record.note(self._caller, self._method, self._request, result)
 
 

@@ -1,4 +1,4 @@
-"""Callers and their roles. A table names the least role for each method that users and agents can call.
+"""Callers, their roles, and a table of the methods that users and agents can call.
 
 The roles of users are a ladder: each includes the ones below it. The role of an agent stands beside the ladder.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from scheduler.live.access.status import FORBIDDEN, CallFailed
 
@@ -73,86 +74,56 @@ def call_as(own: Caller) -> None:
 
 _V, _U, _O, _A = Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN
 
-# Method → the least role. Methods themselves restrict what they show and change of other users' jobs.
-LEAST_ROLE: dict[str, Role] = {
-    "/gavel.v1.Jobs/SubmitJobs": _U,
-    "/gavel.v1.Jobs/PreviewJobs": _U,
-    "/gavel.v1.Jobs/GetJob": _V,
-    "/gavel.v1.Jobs/ListJobs": _V,
-    "/gavel.v1.Jobs/WatchJobs": _V,
-    "/gavel.v1.Jobs/CommandJob": _U,
-    "/gavel.v1.Jobs/ExplainJob": _V,
-    "/gavel.v1.Jobs/ReadLogs": _U,
-    "/gavel.v1.Jobs/FindPackages": _U,
-    "/gavel.v1.Jobs/UploadPackage": _U,
-    "/gavel.v1.Cluster/GetStatus": _V,
-    "/gavel.v1.Cluster/ListNodes": _V,
-    "/gavel.v1.Cluster/CommandNode": _O,
-    "/gavel.v1.Cluster/GetPolicy": _V,
-    "/gavel.v1.Cluster/SetPolicy": _O,
-    "/gavel.v1.Cluster/GetAllocation": _V,
-    "/gavel.v1.Cluster/WatchRounds": _V,
-    "/gavel.v1.Cluster/GetUsage": _V,
-    "/gavel.v1.Cluster/SetPrices": _O,
-    "/gavel.v1.Cluster/ListRates": _V,
-    "/gavel.v1.Cluster/GiveRates": _O,
-    "/gavel.v1.Access/WhoAmI": _V,
+
+class Method(NamedTuple):
+    """The least role that a method needs, what a call does, and whether the audit log records it as a change."""
+
+    least: Role
+    deed: str = "this call"
+    changes: bool = False
+
+
+# Methods themselves restrict what they show and change of other users' jobs.
+METHODS: dict[str, Method] = {
+    "/gavel.v1.Jobs/SubmitJobs": Method(_U, "submitting jobs", changes=True),
+    "/gavel.v1.Jobs/PreviewJobs": Method(_U, "asking what would become of jobs"),
+    "/gavel.v1.Jobs/GetJob": Method(_V),
+    "/gavel.v1.Jobs/ListJobs": Method(_V),
+    "/gavel.v1.Jobs/WatchJobs": Method(_V),
+    "/gavel.v1.Jobs/CommandJob": Method(_U, "cancelling, holding, releasing or requeuing jobs", changes=True),
+    "/gavel.v1.Jobs/ExplainJob": Method(_V),
+    "/gavel.v1.Jobs/ReadLogs": Method(_U, "reading logs"),
+    "/gavel.v1.Jobs/FindPackages": Method(_U, "uploading a work directory"),
+    "/gavel.v1.Jobs/UploadPackage": Method(_U, "uploading a work directory", changes=True),
+    "/gavel.v1.Cluster/GetStatus": Method(_V),
+    "/gavel.v1.Cluster/ListNodes": Method(_V),
+    "/gavel.v1.Cluster/CommandNode": Method(_O, "draining, resuming or removing nodes", changes=True),
+    "/gavel.v1.Cluster/GetPolicy": Method(_V),
+    "/gavel.v1.Cluster/SetPolicy": Method(_O, "setting the policy", changes=True),
+    "/gavel.v1.Cluster/GetAllocation": Method(_V),
+    "/gavel.v1.Cluster/WatchRounds": Method(_V),
+    "/gavel.v1.Cluster/GetUsage": Method(_V),
+    "/gavel.v1.Cluster/SetPrices": Method(_O, "setting prices", changes=True),
+    "/gavel.v1.Cluster/ListRates": Method(_V),
+    "/gavel.v1.Cluster/GiveRates": Method(_O, "giving rates", changes=True),
+    "/gavel.v1.Access/WhoAmI": Method(_V),
     # Users create, list and revoke their own tokens, with at most their own role; admins those of everyone.
-    "/gavel.v1.Access/CreateToken": _V,
-    "/gavel.v1.Access/ListTokens": _V,
-    "/gavel.v1.Access/RevokeToken": _V,
-    "/gavel.v1.Access/CreateJoinToken": _A,
-    "/gavel.v1.Access/RevokeNode": _A,
-    "/gavel.v1.Access/ListRevokedNodes": _A,
-    "/gavel.v1.Access/UnrevokeNode": _A,
-    "/gavel.v1.Upkeep/Backup": _A,
+    "/gavel.v1.Access/CreateToken": Method(_V, changes=True),
+    "/gavel.v1.Access/ListTokens": Method(_V),
+    "/gavel.v1.Access/RevokeToken": Method(_V, changes=True),
+    "/gavel.v1.Access/CreateJoinToken": Method(_A, "creating a join token for a node", changes=True),
+    "/gavel.v1.Access/RevokeNode": Method(_A, "revoking nodes", changes=True),
+    "/gavel.v1.Access/ListRevokedNodes": Method(_A, "listing revoked nodes"),
+    "/gavel.v1.Access/UnrevokeNode": Method(_A, "undoing the revocation of nodes", changes=True),
+    "/gavel.v1.Upkeep/Backup": Method(_A, "taking a backup", changes=True),
     # The request carries a one-time token of its own.
-    "/gavel.v1.Agents/Join": Role.NOBODY,
-    "/gavel.v1.Agents/Link": Role.AGENT,
-    "/gavel.v1.Agents/SendLogs": Role.AGENT,
-    "/gavel.v1.Agents/FetchPackage": Role.AGENT,
-    "/grpc.health.v1.Health/Check": Role.NOBODY,
-    "/grpc.health.v1.Health/List": Role.NOBODY,
-    "/grpc.health.v1.Health/Watch": Role.NOBODY,
-    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": _V,
-    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": _V,
+    "/gavel.v1.Agents/Join": Method(Role.NOBODY, changes=True),
+    "/gavel.v1.Agents/Link": Method(Role.AGENT, "linking as an agent"),
+    "/gavel.v1.Agents/SendLogs": Method(Role.AGENT, "sending logs as an agent"),
+    "/gavel.v1.Agents/FetchPackage": Method(Role.AGENT, "fetching a work directory as an agent"),
+    "/grpc.health.v1.Health/Check": Method(Role.NOBODY),
+    "/grpc.health.v1.Health/List": Method(Role.NOBODY),
+    "/grpc.health.v1.Health/Watch": Method(Role.NOBODY),
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": Method(_V),
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo": Method(_V),
 }
-
-# Methods that change something: the audit log records their calls.
-CHANGES: frozenset[str] = frozenset(
-    f"/gavel.v1.{name}"
-    for name in (
-        *("Jobs/SubmitJobs", "Jobs/CommandJob", "Jobs/UploadPackage"),
-        *("Cluster/CommandNode", "Cluster/SetPolicy", "Cluster/SetPrices", "Cluster/GiveRates"),
-        *("Access/CreateToken", "Access/RevokeToken", "Access/CreateJoinToken"),
-        *("Access/RevokeNode", "Access/UnrevokeNode"),
-        *("Agents/Join", "Upkeep/Backup"),
-    )
-)
-
-# What a call does, for the error that its role does not allow it. Calls open to every user are not listed.
-_DEEDS = {
-    "SubmitJobs": "submitting jobs",
-    "PreviewJobs": "asking what would become of jobs",
-    "CommandJob": "cancelling, holding, releasing or requeuing jobs",
-    "ReadLogs": "reading logs",
-    "FindPackages": "uploading a work directory",
-    "UploadPackage": "uploading a work directory",
-    "CommandNode": "draining, resuming or removing nodes",
-    "SetPolicy": "setting the policy",
-    "SetPrices": "setting prices",
-    "GiveRates": "giving rates",
-    "CreateJoinToken": "creating a join token for a node",
-    "RevokeNode": "revoking nodes",
-    "ListRevokedNodes": "listing revoked nodes",
-    "UnrevokeNode": "undoing the revocation of nodes",
-    "Backup": "taking a backup",
-    "Link": "linking as an agent",
-    "SendLogs": "sending logs as an agent",
-    "FetchPackage": "fetching a work directory as an agent",
-}
-
-
-def deed(method: str) -> str:
-    """Return what a call of this method does, such as "submitting jobs"."""
-    return _DEEDS.get(method.rpartition("/")[2], "this call")

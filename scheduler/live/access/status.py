@@ -63,7 +63,6 @@ def failure(error: Exception) -> CallFailed:
     """Return the error that the caller receives. An unexpected one becomes a number that the log explains."""
     # Imported late: settings need CallFailed, and should not load the whole scheduler with it.
     from scheduler.live.feed import FellBehind
-    from scheduler.live.node_views import LogUnavailable
     from scheduler.live.world import CallRefused
 
     match error:
@@ -82,8 +81,6 @@ def failure(error: Exception) -> CallFailed:
             return CallFailed(REFUSED, str(error))
         case PolicyError():
             return CallFailed(INVALID, str(error), "policy")
-        case LogUnavailable():
-            return CallFailed(UNAVAILABLE, str(error), retry_s=5.0)
         # A method of gRPC's own services, such as Health.List.
         case NotImplementedError():
             return CallFailed(UNIMPLEMENTED, "this release does not serve this method")

@@ -36,7 +36,7 @@ VERSION = version("gavel-scheduler")
 
 
 class Links:
-    """The links to all agents: `scheduler.live.world.Links` for the core, `NodeSource` for the API."""
+    """The links to all agents: they carry out effects of the core, and are the `NodeSource` of the API."""
 
     def __init__(self, world: LiveWorld, pace: Pace | None = None) -> None:
         self.world, self.pace = world, pace or Pace()
@@ -51,6 +51,11 @@ class Links:
         # Nodes without a link → when they count as silent.
         self._away: dict[str, float] = {}
         self._came: dict[str, asyncio.Event] = {}
+        world.handlers |= {
+            SendLeases: self.send_leases,
+            RenewLeases: self.renew_leases,
+            RefuseNode: self.refuse_node,
+        }
 
     # ------------------------------------------------------------------------------------------- from the core
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol
+from typing import Any
 
 from grpc import aio
 
@@ -18,19 +18,12 @@ from scheduler.live.access.status import FORBIDDEN, INTERNAL, INVALID, CallFaile
 from scheduler.live.agents.link import NodeLink
 from scheduler.live.agents.links import Links
 from scheduler.live.agents.logs import LogRelay
+from scheduler.live.data.packages import Packages
 from scheduler.live.wire.agents import goodbye
 
 # How long an agent may take to send its Hello.
 HELLO_S = 20.0
 Context = aio.ServicerContext[Any, Any]
-
-
-class PackageStore(Protocol):
-    """The store of uploaded work directories."""
-
-    def read(self, digest: str) -> AsyncIterator[bytes]:
-        """Yield the content in pieces."""
-        ...
 
 
 # Whether a node's certificate has been revoked.
@@ -49,7 +42,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         self,
         links: Links,
         relay: LogRelay,
-        packages: PackageStore,
+        packages: Packages,
         *,
         certificates: bool = False,
         joining: Joining = _nobody_joins,

@@ -8,6 +8,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import cluster_pb2_grpc
 from scheduler.core.facts import RoundPlanned
@@ -170,19 +172,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         if since_s is not None and until_s is not None and since_s >= until_s:
             raise InvalidSpec("until", "is not after since")
         rows = await self._usage.rows(by, since_s, until_s, request.user)
-        return pb.Usage(
-            rows=[
-                pb.Usage.Row(
-                    who=row.who,
-                    gpu_s=row.gpu_s,
-                    cost=row.cost,
-                    jobs=row.jobs,
-                    completed=row.completed,
-                    failed=row.failed,
-                )
-                for row in rows
-            ]
-        )
+        return pb.Usage(rows=[pb.Usage.Row(**msgspec.structs.asdict(row)) for row in rows])
 
     async def SetPrices(self, request: pb.SetPricesRequest, context: Any) -> pb.Prices:
         """Set the prices of the worker types in the request; other prices stay."""

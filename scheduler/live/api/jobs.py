@@ -17,11 +17,11 @@ from scheduler.core.state import SchedulerState
 from scheduler.explain import explain, render
 from scheduler.live.access.limits import PeopleConfig, Places, Submissions
 from scheduler.live.access.roles import Caller, Role, caller
-from scheduler.live.access.status import FORBIDDEN, INVALID, CallFailed
+from scheduler.live.access.status import FORBIDDEN, INVALID, UNAVAILABLE, CallFailed
 from scheduler.live.api.preview import preview
 from scheduler.live.data.packages import Packages
 from scheduler.live.job_feed import JobChanges
-from scheduler.live.node_views import LogSource, LogUnavailable
+from scheduler.live.node_views import LogSource
 from scheduler.live.observe.historian import Historian
 from scheduler.live.observe.history_book import Past, place_of
 from scheduler.live.observe.history_book import Place as Placed
@@ -171,21 +171,24 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         matching = sorted([entry.job for entry in past.values()], key=lambda job: job.order) + matching
         reply = pb.ListJobsResponse(total=len(matching))
         left = page.left_of(matching)
-        on_page = left[: -size - 1 : -1]
-        space, count = PAGE_BYTES_MAX, 0
-        async for some in in_slices(on_page, SHOWN_SLICE):
-            for job in some:
-                view = self._view(past.get(job.id, job), me, request.brief)
-                space -= view.ByteSize()
-                if space < 0 and count:
-                    break
-                reply.jobs.append(view)
-                count += 1
-            if space < 0:
-                break
-        if count < len(left):
-            reply.next_page_token = page.token(on_page[count - 1].order)
+        on_page = [past.get(job.id, job) for job in left[: -size - 1 : -1]]
+        await self._fill(reply, on_page, me, request.brief)
+        if (count := len(reply.jobs)) < len(left):
+            reply.next_page_token = page.token(left[-count].order)
         return reply
+
+    async def _fill(
+        self, reply: pb.ListJobsResponse, jobs: Sequence[Past | Job], me: Caller, brief: bool
+    ) -> None:
+        """Add jobs to a page, at least one, until it is too large for one message."""
+        space = PAGE_BYTES_MAX
+        async for some in in_slices(jobs, SHOWN_SLICE):
+            for job in some:
+                view = self._view(job, me, brief)
+                space -= view.ByteSize()
+                if space < 0 and reply.jobs:
+                    return
+                reply.jobs.append(view)
 
     async def _ended(
         self, request: pb.ListJobsRequest, page: Page, size: int, me: Caller
@@ -193,14 +196,8 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         """Return a page of the history, which also has the ended jobs of the state."""
         before = None if page.before is None else Placed(page.before[0], int(page.before[1]))
         listed = await self._historian.page(request.filter, before, size + 1)
-        reply, space = pb.ListJobsResponse(), PAGE_BYTES_MAX
-        async for some in in_slices(listed[:size], SHOWN_SLICE):
-            for past in some:
-                view = self._view(past, me, request.brief)
-                space -= view.ByteSize()
-                if space < 0 and reply.jobs:
-                    break
-                reply.jobs.append(view)
+        reply = pb.ListJobsResponse()
+        await self._fill(reply, listed[:size], me, request.brief)
         if len(reply.jobs) < len(listed):
             reply.next_page_token = page.token(*place_of(listed[len(reply.jobs) - 1].job))
         return reply
@@ -281,7 +278,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         if request.attempt > job.attempt:
             raise InvalidSpec("attempt", f"is {request.attempt}; job {job.id} has had {job.attempt}")
         if job.attempt == 0 and not request.follow:
-            raise LogUnavailable(f"job {job.id} has not run yet; follow to wait for it")
+            raise CallFailed(UNAVAILABLE, f"job {job.id} has not run yet; follow to wait for it", retry_s=5.0)
         chunks = self._logs.read_logs(
             job.id,
             request.attempt,

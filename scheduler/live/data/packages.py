@@ -20,8 +20,9 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
+from protos.gavel.v1.jobs_pb2 import UploadPackageRequest
 from protos.gavel.v1.limits import PACKAGE_BYTES_MAX, is_digest
 from scheduler.core.state import SchedulerState
 from scheduler.live.access.limits import PeopleConfig
@@ -37,21 +38,6 @@ CHUNK_BYTES = 1024 * 1024
 UPLOADS_MAX = 16
 PIECE_S = 60.0
 _SUFFIX, _PART = ".package", ".part"
-
-
-class Sent(Protocol):
-    """A piece of an upload."""
-
-    digest: str
-    data: bytes
-
-
-class Reader(Protocol):
-    """A consumer of the bytes of an upload as they arrive."""
-
-    def update(self, data: bytes, /) -> None:
-        """Take in the next bytes."""
-        ...
 
 
 class Packages:
@@ -90,7 +76,7 @@ class Packages:
                 os.utime(_name(digest), dir_fd=self._folder, follow_symlinks=False)
         return present
 
-    async def receive(self, requests: AsyncIterator[Sent]) -> int:
+    async def receive(self, requests: AsyncIterator[UploadPackageRequest]) -> int:
         """Receive a package and return its size. The first piece names it; a package may be sent again."""
         if self._uploads >= UPLOADS_MAX:
             raise CallFailed(TOO_MANY, f"{UPLOADS_MAX} packages are being uploaded already", retry_s=10.0)
@@ -100,7 +86,7 @@ class Packages:
         finally:
             self._uploads -= 1
 
-    async def _receive(self, requests: AsyncIterator[Sent]) -> int:
+    async def _receive(self, requests: AsyncIterator[UploadPackageRequest]) -> int:
         digest, size, sum_, archive = "", 0, hashlib.sha256(), Archive()
         part = f"{secrets.token_hex(16)}{_PART}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -111,7 +97,7 @@ class Packages:
                 size += len(sent.data)
                 self._arriving += len(sent.data)
                 self._check_size(size)
-                await in_thread(partial(_write, file, (sum_, archive), sent.data))
+                await in_thread(partial(_write, file, sum_, archive, sent.data))
             if not digest:
                 raise InvalidSpec("digest", "is missing: the first message names the package")
             actual = f"sha256:{sum_.hexdigest()}"
@@ -181,7 +167,7 @@ def needed(state: SchedulerState) -> set[str]:
     return {job.spec.launch.upload for job in state.active.values() if job.spec.launch is not None} - {""}
 
 
-async def _in_time(requests: AsyncIterator[Sent]) -> AsyncIterator[Sent]:
+async def _in_time(requests: AsyncIterator[UploadPackageRequest]) -> AsyncIterator[UploadPackageRequest]:
     """Yield each piece, and fail if the next takes too long: a stalled upload must not keep its place."""
     pieces = aiter(requests)
     while True:
@@ -205,9 +191,9 @@ def _name(digest: str) -> str:
     return f"{digest.removeprefix('sha256:')}{_SUFFIX}"
 
 
-def _write(file: int, readers: Iterable[Reader], data: bytes) -> None:
-    for reader in readers:
-        reader.update(data)
+def _write(file: int, sum_: Any, archive: Archive, data: bytes) -> None:
+    sum_.update(data)
+    archive.update(data)
     view = memoryview(data)
     while view:
         view = view[os.write(file, view) :]

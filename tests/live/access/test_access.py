@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from protos.gavel.v1 import agents_pb2, cluster_pb2_grpc, jobs_pb2_grpc
 from protos.gavel.v1 import cluster_pb2 as cpb
 from protos.gavel.v1 import jobs_pb2 as pb
-from scheduler.live.access.roles import CHANGES, LEAST_ROLE, Caller, Role, deed
+from scheduler.live.access.roles import METHODS, Caller, Role
 from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access, BadToken
 from scheduler.live.node_views import NodeSeen
@@ -50,9 +50,8 @@ def test_every_method_has_a_least_role() -> None:
     """Every method of ours, of health and of reflection stands in the table: one that is forgotten there fails here."""
     files = (pb, cpb, agents_pb2, health_pb2, reflection_pb2)
     served = set().union(*(methods(file.DESCRIPTOR) for file in files))
-    assert served <= LEAST_ROLE.keys()
-    assert {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} == LEAST_ROLE.keys() - served
-    assert served >= CHANGES
+    assert served <= METHODS.keys()
+    assert {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} == METHODS.keys() - served
 
 
 def test_roles_are_a_ladder_with_agents_beside_it() -> None:
@@ -69,8 +68,8 @@ def test_roles_are_a_ladder_with_agents_beside_it() -> None:
 
 def test_a_refused_call_is_named_in_plain_words() -> None:
     """A caller need not know the protocol's names: every method above viewer has a phrase."""
-    people = {name for name, least in LEAST_ROLE.items() if least not in (Role.NOBODY, Role.VIEWER)}
-    assert {name for name in people if deed(name) == "this call"} == set()
+    people = [method for method in METHODS.values() if method.least not in (Role.NOBODY, Role.VIEWER)]
+    assert [method for method in people if method.deed == "this call"] == []
 
 
 @with_daemon(auth="tokens")
@@ -85,7 +84,7 @@ async def test_every_method_asks_for_its_role(live: Live) -> None:
     channel = live.channel()
     for service, (stub, module) in stubs.items():
         for method in module.DESCRIPTOR.services_by_name[service].methods:
-            need = LEAST_ROLE[f"/gavel.v1.{service}/{method.name}"]
+            need = METHODS[f"/gavel.v1.{service}/{method.name}"].least
             request: Any = getattr(module, method.input_type.name)()
             for role in (Role.NOBODY, *tokens):
                 metadata = () if role is Role.NOBODY else (("authorization", f"Bearer {tokens[role]}"),)

@@ -13,7 +13,7 @@ from protos.gavel.v1 import cluster_pb2
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.core.messages import Exit, Progress
 from scheduler.live.access.limits import PeopleConfig
-from scheduler.live.node_views import LogUnavailable
+from scheduler.live.access.status import UNAVAILABLE, CallFailed
 from scheduler.live.wire.job_view import stamp
 from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
 
@@ -264,7 +264,7 @@ async def test_logs_come_from_the_agents_and_reading_ends_with_the_reader(live: 
     assert (live.nodes.open, live.nodes.asked[-1]) == (1, ("1", 0, None, None, True))
     follow.cancel()
     await live.until(lambda: live.nodes.open == 0)
-    live.nodes.trouble = LogUnavailable("node n1, which has them, cannot be reached")
+    live.nodes.trouble = CallFailed(UNAVAILABLE, "node n1, which has them, cannot be reached")
     problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1")).read())
     assert (Code.UNAVAILABLE, "n1" in problem.text) == (problem.code, True)
     problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1", attempt=2)).read())
