@@ -328,7 +328,7 @@ def test_later_facts_are_refused(path: Path) -> None:
     with SqliteJournal(path) as journal:
         row = (1, 0.0, 2, b"[]", record_crc(1, 0.0, 2, b"[]"))
         journal._db.execute(layout.INSERT_RECORD, row)
-    with SqliteJournal(path) as journal, pytest.raises(NewerJournal, match="record 1 has version 2"):
+    with SqliteJournal(path) as journal, pytest.raises(NewerJournal, match=r"record 1 .*\b2\b"):
         list(journal.scan())
 
 

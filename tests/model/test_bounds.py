@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import types
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -29,6 +30,7 @@ from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.launch import Launch
 from scheduler.model.settings import Settings
+from tests.support.wording import Wording
 from worker_agent.node.declared import parse_gpus
 
 TABLES: list[tuple[type[msgspec.Struct], bounds.Table]] = [
@@ -80,11 +82,13 @@ def test_the_nearest_possible_value(bound: Bound, value: float) -> None:
     assert nearest == value or not bound.admits(value)
 
 
-def test_a_refusal_says_the_value_and_the_limits() -> None:
+def test_a_refusal_has_the_value_and_the_limits(wording: Wording) -> None:
     """The error has the value, the limits and the unit."""
     with pytest.raises(InvalidSpec) as refused:
         bounds.check("memory_gb", 1e-308, bounds.MEMORY_GB)
-    assert str(refused.value) == "memory_gb: is 1e-308, must be 0 or between 0.001 and 10,000,000 GB"
+    assert refused.value.field == "memory_gb"
+    assert re.findall(r"[\d.,e-]*\d", str(refused.value)) == ["1e-308", "0", "0.001", "10,000,000"]
+    wording(refused.value)
 
 
 @pytest.mark.parametrize("value", [HUGE, -HUGE, math.nan, math.inf, 1.7e308, 5e-324], ids=range(6))

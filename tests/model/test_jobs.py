@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Dependency, JobSpec, JobState, Move, after
+from tests.support.wording import Wording
 
 # Written independently of the table: a row for each move, a column for each state in this order.
 STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
@@ -36,7 +37,7 @@ def test_every_move_from_every_state(move: str) -> None:
     """A move leads to its state, and is refused in states from which it is impossible."""
     for state, to in zip(STATES, MOVES[move].split(), strict=True):
         if to == "-":
-            with pytest.raises(Refused, match=f"a job that is {state} cannot {move}"):
+            with pytest.raises(Refused, match=rf"\b{state}\b.*\b{move}\b"):
                 after(JobState(state), Move(move))
         else:
             assert after(JobState(state), Move(move)) == to
@@ -60,37 +61,33 @@ def test_every_state_leads_to_an_end() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "field", "words"),
+    ("spec", "field", "named"),
     [
-        ({"gpus": 0}, "gpus", "between 1 and 1,000,000"),
-        ({"gpus_min": 0}, "gpus_min", "between 1 and 1,000,000"),
-        ({"gpus": 3, "gpus_max": 2}, "gpus", "outside its own range 3 to 2"),
-        ({"gpus": 1, "gpus_min": 2, "gpus_max": 4}, "gpus", "outside its own range 2 to 4"),
-        ({"steps": 0.0}, "steps", "is 0, must be between 0.001 and 1e15"),
+        ({"gpus": 0}, "gpus", "1 and 1,000,000"),
+        ({"gpus_min": 0}, "gpus_min", "1 and 1,000,000"),
+        ({"gpus": 3, "gpus_max": 2}, "gpus", "3 to 2"),
+        ({"gpus": 1, "gpus_min": 2, "gpus_max": 4}, "gpus", "2 to 4"),
+        ({"steps": 0.0}, "steps", "0.001 and 1e15"),
         ({"steps": math.inf}, "steps", "is inf"),
-        ({"weight": 0.0}, "weight", "is 0, must be between 1e-6 and 1,000,000"),
+        ({"weight": 0.0}, "weight", "1e-6 and 1,000,000"),
         ({"weight": math.nan}, "weight", "is nan"),
-        ({"time_limit_s": 0.0}, "time_limit_s", "between 0.001 and 10,000,000,000 s"),
+        ({"time_limit_s": 0.0}, "time_limit_s", "0.001 and 10,000,000,000 s"),
         ({"max_cost": -1.0}, "max_cost", "is -1"),
-        ({"deadline_s": -1.0}, "deadline_s", "between 0 and 10,000,000,000 s"),
+        ({"deadline_s": -1.0}, "deadline_s", "0 and 10,000,000,000 s"),
         ({"earliest_start_s": math.nan}, "earliest_start_s", "is nan"),
         ({"min_run_s": -1.0}, "min_run_s", "is -1"),
-        ({"cpus": -1.0}, "cpus", "is -1, must be 0 or between 0.001 and 1,000,000"),
-        ({"cpus": 1e-308}, "cpus", "is 1e-308, must be 0 or between 0.001 and 1,000,000"),
-        ({"memory_gb": 1.7e308}, "memory_gb", "must be 0 or between 0.001 and 10,000,000 GB"),
-        ({"rates": {"v100": 0.0}}, "rates.v100", "between 1e-9 and 1,000,000,000 steps/s"),
+        ({"cpus": -1.0}, "cpus", "is -1,"),
+        ({"cpus": 1e-308}, "cpus", "is 1e-308,"),
+        ({"memory_gb": 1.7e308}, "memory_gb", "0.001 and 10,000,000 GB"),
+        ({"rates": {"v100": 0.0}}, "rates.v100", "1e-9 and 1,000,000,000 steps/s"),
         ({"rates": {"v100": math.nan}}, "rates.v100", "is nan"),
         ({"rates": {"v" * 257: 1.0}}, "rates", "257 characters"),
-        (
-            {"worker_types": ("a", "b"), "excluded_worker_types": ("b",)},
-            "excluded_worker_types",
-            "'b' is also among worker_types",
-        ),
+        ({"worker_types": ("a", "b"), "excluded_worker_types": ("b",)}, "excluded_worker_types", "'b'"),
         ({"worker_types": ("a", "")}, "worker_types[1]", "empty"),
         ({"nodes": ("a",) * 10_001}, "nodes", "10,001 entries"),
         ({"labels": {"zone": "a\0"}}, "labels.zone", "control"),
         ({"after": (Dependency(""),)}, "after[0].job", "empty"),
-        ({"retries": -1}, "retries", "between 0 and 1,000,000,000"),
+        ({"retries": -1}, "retries", "0 and 1,000,000,000"),
         ({"retries_node": 2**63}, "retries_node", "is 9,223,372,036,854,775,808"),
         ({"array": (1, 1)}, "array", "different numbers"),
         ({"array": (-1,)}, "array", "is -1"),
@@ -102,12 +99,13 @@ def test_every_state_leads_to_an_end() -> None:
     ],
 )
 def test_an_impossible_description_is_refused_by_its_field(
-    spec: dict[str, Any], field: str, words: str
+    spec: dict[str, Any], field: str, named: str, wording: Wording
 ) -> None:
     """The error has the field at fault, its value, and what it must be."""
-    with pytest.raises(InvalidSpec, match=words) as caught:
+    with pytest.raises(InvalidSpec, match=named) as caught:
         JobSpec(**spec).checked()
     assert caught.value.field == field
+    wording(caught.value)
 
 
 def test_worker_types_that_a_job_may_use() -> None:

@@ -11,6 +11,7 @@ from policies.registry import resolve
 from tests.support import formulations as f
 from tests.support.problems import problems
 from tests.support.references import rates
+from tests.support.wording import Wording
 
 POLICIES = {
     "max_throughput": f.max_throughput,
@@ -82,11 +83,12 @@ def test_just_in_time_is_in_time(spec: str) -> None:
 
 
 @every_policy
-def test_steps_must_be_known_where_a_deadline_is(spec: str) -> None:
+def test_steps_must_be_known_where_a_deadline_is(spec: str, wording: Wording) -> None:
     """Only jobs with a deadline need a known number of steps left."""
-    with pytest.raises(MissingFacts, match=r"needs steps_left of jobs with a deadline.*'b'") as caught:
+    with pytest.raises(MissingFacts, match=r"steps_left.*'b'") as caught:
         resolve(spec)(problem_of([np.inf, 100.0], [np.inf, np.inf]))
     assert "'a'" not in str(caught.value)
+    wording(caught.value)
     assert missed(resolve(spec)(problem_of([np.inf, 100.0], [np.inf, 10.0])).notes) == set()
 
 

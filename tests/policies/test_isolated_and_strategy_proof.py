@@ -11,6 +11,7 @@ from policies.problem import Problem
 from policies.registry import resolve
 from tests.support.problems import alone, by_hand
 from tests.support.references import rates
+from tests.support.wording import Wording
 
 
 def test_a_slice_of_everything() -> None:
@@ -54,11 +55,11 @@ def test_weights_do_not_count() -> None:
     assert heavy.time_share == pytest.approx(plain.time_share, abs=1e-6)
 
 
-def test_discounted_time_stays_idle() -> None:
+def test_discounted_time_stays_idle(wording: Wording) -> None:
     """Discounted time may not be backfilled, and the notes say why."""
     answer = resolve("strategy_proof")(Problem.from_rates([[2.0], [6.0]], 1, [1]))
     assert not answer.backfill.any()
-    assert "would reward false rates" in answer.notes[0]
+    wording(answer.notes[0])
 
 
 def test_bounds_instead_of_exact_discounts() -> None:

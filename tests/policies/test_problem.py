@@ -142,7 +142,7 @@ def test_columns_far_too_wide_are_kept_apart() -> None:
     ways = [alone(f"job{i}", "v100", 1.0, gpus=g) for i in range(50) for g in widths]
     problem = by_hand({"v100": 1}, *ways)
     assert len(np.unique(problem.column_key)) == len(ways)
-    with pytest.raises(ProblemError, match="columns 1 and 150 are the same: 'job0' on"):
+    with pytest.raises(ProblemError, match=r"columns 1 and 150 .*'job0'"):
         by_hand({"v100": 1}, *ways, ways[1])
 
 

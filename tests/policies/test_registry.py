@@ -1,6 +1,7 @@
 """Policies by name: how a spec is read, which specs are refused, and what the registry does around a policy."""
 
 import inspect
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +15,7 @@ from policies.errors import MissingFacts, PolicyError, SolverFailure, UnknownPol
 from policies.problem import Allocation, Problem
 from policies.registry import Entry, entry, names, policy, resolve, unsolved
 from tests.support.problems import alone, by_hand, random_problem, together
+from tests.support.wording import Wording
 
 ALIASES = {
     "las": "max_min_fairness",
@@ -117,36 +119,37 @@ def test_a_spec_is_read_as_it_is_written(spec: str, v100_hours: float) -> None:
 
 
 REFUSED = [
-    ("lass", "unknown policy 'lass'; did you mean 'las'?"),
-    ("water-filling", "'water-filling': cannot read 'water - filling'; expected name or name(parameter=value)"),
-    ("", "'' is not a policy; expected something like 'las+packing' or 'min_cost(premium=0.2)'"),
-    ("las+", "'las+' is not a policy; expected something like 'las+packing' or 'min_cost(premium=0.2)'"),
-    ("las+packed", "'las+packed': unknown modifier 'packed'; did you mean 'packing'?"),
-    ("las+zzz", "'las+zzz': unknown modifier 'zzz'; known are blind, packing"),
-    ("las+blind+blind", "'las+blind+blind': a modifier appears twice"),
-    ("las(raw=true)", "policy 'max_min_fairness' has no parameter 'raw' (it has: none)"),
-    ("min_cost(premum=1)", "policy 'min_cost' has no parameter 'premum' (it has: premium)"),
-    ("las+blind(ref=k80)", "'las+blind(ref=k80)': modifier 'blind' has no parameter 'ref'"),
-    ("las+packing(x=1)", "'las+packing(x=1)': modifier 'packing' has no parameter 'x'"),
-    ("min_cost(0.2)", "'min_cost(0.2)': cannot read 'min_cost(0.2)'; expected name or name(parameter=value)"),
-    ("min_cost(premium=1/3)", "'min_cost(premium=1/3)': '1 / 3' is not a plain value"),
-    ("las*2", "'las*2': cannot read 'las * 2'; expected name or name(parameter=value)"),
-    ("os.system('x')", "'os.system('x')': cannot read 'os.system('x')'; expected name or name(parameter=value)"),
-]  # fmt: skip
+    "lass",
+    "water-filling",
+    "",
+    "las+",
+    "las+packed",
+    "las+zzz",
+    "las+blind+blind",
+    "las(raw=true)",
+    "min_cost(premum=1)",
+    "las+blind(ref=k80)",
+    "las+packing(x=1)",
+    "min_cost(0.2)",
+    "min_cost(premium=1/3)",
+    "las*2",
+    "os.system('x')",
+]
 
 
-@pytest.mark.parametrize(("spec", "words"), REFUSED)
-def test_a_bad_spec_is_refused(spec: str, words: str) -> None:
+@pytest.mark.parametrize("spec", REFUSED)
+def test_a_bad_spec_is_refused(spec: str, wording: Wording) -> None:
     """A bad spec is refused when it is resolved, before there is any problem, with the nearest name if there is one."""
     with pytest.raises(UnknownPolicy) as refused:
         resolve(spec)
-    assert str(refused.value) == words
+    wording(refused.value)
 
 
-def test_a_name_unlike_any_other_gets_the_list() -> None:
+def test_a_name_unlike_any_other_gets_the_list(wording: Wording) -> None:
     """Without a similar name the error lists all policies."""
-    with pytest.raises(UnknownPolicy, match=r"unknown policy 'quux'; known are allox, .*water_filling"):
+    with pytest.raises(UnknownPolicy, match=r"'quux'.*allox, .*water_filling") as refused:
         entry("quux")
+    wording(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +194,7 @@ def test_a_new_policy_is_a_decorated_function() -> None:
 
 
 @pytest.mark.usefixtures("desk")
-def test_two_policies_of_one_name() -> None:
+def test_two_policies_of_one_name(wording: Wording) -> None:
     """A name that exists, as a name or as an alias, is refused, and nothing of the second policy is registered."""
 
     def stranger(problem: Problem) -> Allocation:
@@ -199,11 +202,12 @@ def test_two_policies_of_one_name() -> None:
         raise NotImplementedError
 
     for repeated_names in (("las",), ("something_new", "las")):
-        with pytest.raises(UnknownPolicy, match="two modules register a policy named 'las'"):
+        with pytest.raises(UnknownPolicy, match="'las'") as refused:
             policy(*repeated_names)(stranger)
+        wording(refused.value)
     assert entry("las").name == "max_min_fairness"
     assert "something_new" not in names()
-    with pytest.raises(UnknownPolicy, match="unknown policy 'something_new'"):
+    with pytest.raises(UnknownPolicy, match="'something_new'"):
         entry("something_new")
 
 
@@ -229,10 +233,8 @@ def test_a_job_that_can_run_nowhere_is_left_out_and_named(spec: str) -> None:
         resolve(spec)(problem),
         resolve(spec)(by_hand({"v100": 1, "gone": 0}, ways[0], ways[2], **facts)),
     )
-    assert (
-        answer.notes[0]
-        == "left out, having no positive rate on any worker type of the cluster: 'lost', 'stuck'"
-    )
+    assert answer.notes[0].startswith("left out, ")
+    assert answer.notes[0].endswith(": 'lost', 'stuck'")
     assert answer.time_share[[0, 2]].tolist() == without.time_share.tolist()
     assert answer.time_share[[1, 3]].tolist() == [0.0, 0.0]
     assert not answer.backfill[[1, 3]].any()
@@ -241,11 +243,12 @@ def test_a_job_that_can_run_nowhere_is_left_out_and_named(spec: str) -> None:
     assert audit(problem, answer) == []
 
 
-def test_no_job_can_run() -> None:
+def test_no_job_can_run(wording: Wording) -> None:
     """With every job left out there is nothing to optimise, and the note names the first five."""
     answer = resolve("las")(by_hand({"v100": 1}, *(alone(f"j{m}", "v100", 0.0) for m in range(8))))
     assert answer.time_share.tolist() == [0.0] * 8
-    assert answer.notes[0].endswith("'j0', 'j1', 'j2', 'j3', 'j4' and 3 more")
+    assert re.findall(r"'\w+'|\d+", answer.notes[0]) == ["'j0'", "'j1'", "'j2'", "'j3'", "'j4'", "3"]
+    wording(answer.notes[0])
 
 
 def test_pairs_are_for_packing() -> None:
@@ -274,7 +277,9 @@ def test_an_answer_that_is_not_proven_says_so(spec: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("spec", [*LINEAR, "las+packing", "las+blind"])
-def test_when_every_solver_fails_shares_are_isolated(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_every_solver_fails_shares_are_isolated(
+    spec: str, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
     """Solver failures do not stop scheduling: every job gets its isolated share, and a note says what failed."""
     problem = random_problem(5, jobs=6, pairs=True)
     only(monkeypatch, fails, fails)
@@ -282,8 +287,10 @@ def test_when_every_solver_fails_shares_are_isolated(spec: str, monkeypatch: pyt
     if "blind" not in spec:
         assert answer.time_share == pytest.approx(resolve("isolated")(problem).time_share)
     assert not answer.optimal
-    failures = "solver 0: had a bad day; solver 1: had a bad day"
-    assert f"no solver answered ({failures}): these are the isolated shares instead" in answer.notes
+    (note,) = [note for note in answer.notes if "solver 0: had a bad day; solver 1: had a bad day" in note]
+    # The note does not depend on the policy.
+    if spec == "las":
+        wording(note)
     assert audit(problem, answer) == []
 
 
@@ -305,9 +312,10 @@ def test_a_generous_limit_changes_nothing() -> None:
     assert 0.0 < limited.solve_s < 600.0
 
 
-def test_missing_facts_are_not_solver_trouble() -> None:
+def test_missing_facts_are_not_solver_trouble(wording: Wording) -> None:
     """A policy without the facts it needs raises MissingFacts; no shares stand in."""
     problem = Problem.from_rates([[1.0], [2.0]], capacity=[1], steps_left=[9.0, np.inf])
-    with pytest.raises(MissingFacts, match="shortest_job_first needs steps_left, which is missing for '1'"):
+    with pytest.raises(MissingFacts, match=r"shortest_job_first .*steps_left.*'1'") as refused:
         resolve("sjf")(problem)
+    wording(refused.value)
     assert issubclass(MissingFacts, PolicyError)

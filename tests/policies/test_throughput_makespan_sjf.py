@@ -47,7 +47,7 @@ def test_steps_must_be_known(spec: str) -> None:
     """Of seven jobs without steps the error names five, and counts the others."""
     steps = [10.0, *[np.inf] * 7]
     problem = Problem.from_rates(np.ones((8, 1)), 1, [1], ids=list("abcdefgh"), steps_left=steps)
-    with pytest.raises(MissingFacts, match=r"'b', 'c', 'd', 'e', 'f' and 2 more") as caught:
+    with pytest.raises(MissingFacts, match=r"'b', 'c', 'd', 'e', 'f' .*2") as caught:
         resolve(spec)(problem)
     assert "'a'" not in str(caught.value)
 

@@ -19,6 +19,7 @@ from policies.errors import ProblemError
 from policies.problem import ALONE, Allocation, Problem
 from policies.registry import Entry, entry, names
 from tests.support.problems import alone, by_hand, canonical, problems, random_problem, shuffled, together
+from tests.support.wording import Wording
 
 # Conic answers are exact to about 1e-8 of their scale; the search of `ftf` and the levels add to that.
 TOLERANCE = 1e-5
@@ -147,10 +148,11 @@ def test_steps_do_not_matter_without_a_deadline() -> None:
     assert group(problem, ["deadline_s"])[0].jobs.count.tolist() == [2, 1]
 
 
-def test_an_unknown_key_is_refused() -> None:
+def test_an_unknown_key_is_refused(wording: Wording) -> None:
     """A typing error in `reads` must not silently merge jobs that should stay apart."""
-    with pytest.raises(ProblemError, match=r"unknown key 'steps', must be one of id, steps_left, .*tenant"):
+    with pytest.raises(ProblemError, match=r"'steps'.* id, steps_left, .*tenant") as refused:
         group(random_problem(1), ["steps"])
+    wording(refused.value)
 
 
 # ------------------------------------------------------------------------------------------ what is merged

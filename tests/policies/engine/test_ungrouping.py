@@ -15,6 +15,7 @@ from policies.errors import ProblemError
 from policies.problem import ALONE, Allocation, Columns, Problem
 from policies.registry import entry, resolve
 from tests.support.problems import alone, by_hand, canonical, problems, random_problem, together
+from tests.support.wording import Wording
 
 
 def used_pairs(problem: Problem, answer: Allocation, grouped: Grouping) -> dict[tuple[int, int], set[tuple]]:
@@ -152,8 +153,9 @@ def test_pair_rates_between_kinds_only() -> None:
     assert problem.rates @ split.time_share == pytest.approx(rate[grouped.group_of], abs=1e-6)
 
 
-def test_split_refuses_other_rows() -> None:
+def test_split_refuses_other_rows(wording: Wording) -> None:
     """An answer to another problem is refused, and not spread over the wrong jobs."""
     _, grouped = group(random_problem(5, jobs=12, kinds=3))
-    with pytest.raises(ProblemError, match="does not have the rows of the grouped one"):
+    with pytest.raises(ProblemError, match="rows") as refused:
         grouped.split(random_problem(5, jobs=2), every_column(random_problem(5, jobs=2)))
+    wording(refused.value)
