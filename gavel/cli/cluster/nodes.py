@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gavel.cli.io.job_text import few, node_state_text
+from gavel.cli.io.job_text import few, state_text
 from gavel.cli.io.outputs import echo
 from gavel.cli.io.session import LIVE, Session
 from gavel.cli.io.tables import Column, show_table
@@ -56,7 +56,7 @@ def rows(nodes: Sequence[Node], now: datetime) -> list[tuple[Any, ...]]:
         (
             node.name,
             node.worker_type,
-            node_state_text(node),
+            state_text(node.state),
             f"{busy(node)}/{len(node.gpus)}",
             f"{node.cpus:g}" if node.cpus else "",
             f"{node.memory_gb:.0f} GB" if node.memory_gb else "",

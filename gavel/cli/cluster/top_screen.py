@@ -8,7 +8,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from gavel.cli.io.job_text import NODE_STYLES, few, job_on, job_progress, job_where, state_text
+from gavel.cli.io.job_text import STYLES, few, job_on, job_progress, job_where, state_text
 from gavel.cli.io.tables import Column, fitted, table, words
 from gavel.cli.io.units import age, span
 from gavel.client.results import Job, Node, Status
@@ -98,7 +98,7 @@ def _nodes(nodes: Sequence[Node], width: int, most: int) -> list[Text]:
 
 
 def _node(node: Node, names: int, kinds: int, cell: int) -> Text:
-    style = NODE_STYLES.get(node.state, "")
+    style = STYLES.get(node.state, "")
     name, kind = fitted(words(node.name, style), names), fitted(words(node.worker_type, style), kinds)
     whole = Text(" ").join([name, kind, Text()])
     for gpu in node.gpus:

@@ -11,32 +11,24 @@ from gavel.cli.io.units import short_number
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from gavel.client.results import Job, JobState, Node
+    from gavel.client.results import Job, JobState, NodeState
 
-STATE_STYLES = {
-    "running": "green",
-    "completed": "dim",
-    "failed": "red",
-    "preempted": "yellow",
+# Of the states of jobs and nodes.
+STYLES = {
+    **dict.fromkeys(("running", "up"), "green"),
+    **dict.fromkeys(("completed", "cancelled"), "dim"),
+    **dict.fromkeys(("preempted", "draining", "silent"), "yellow"),
+    **dict.fromkeys(("failed", "lost", "faulty"), "red"),
     "held": "magenta",
-    "cancelled": "dim",
 }
-NODE_STYLES = {"up": "green", "draining": "yellow", "silent": "yellow", "lost": "red", "faulty": "red"}
 NODES_SHOWN = 3
 
 
-def state_text(state: JobState) -> Text:
+def state_text(state: JobState | NodeState) -> Text:
     """Return the state in its colour."""
     from rich.text import Text
 
-    return Text(state.value, style=STATE_STYLES.get(state, ""))
-
-
-def node_state_text(node: Node) -> Text:
-    """Return the node's state in its colour."""
-    from rich.text import Text
-
-    return Text(node.state.value, style=NODE_STYLES.get(node.state, ""))
+    return Text(state.value, style=STYLES.get(state, ""))
 
 
 def job_on(job: Job) -> str:

@@ -92,10 +92,10 @@ def _fitted_sizes(columns: Sequence[Column], sizes: list[int], width: int) -> li
 def _line(columns: Sequence[Column], row: Sequence[Text], sizes: Sequence[int]) -> Text:
     from rich.text import Text
 
-    line = Text(no_wrap=True)
-    for at, (column, cell, size) in enumerate(zip(columns, row, sizes, strict=True)):
-        line.append(GAP if at else "")
-        line.append_text(fitted(cell, size, right=column.right))
+    cells = zip(row, sizes, columns, strict=True)
+    line = Text(GAP, no_wrap=True).join(
+        fitted(cell, size, right=column.right) for cell, size, column in cells
+    )
     line.rstrip()
     return line
 

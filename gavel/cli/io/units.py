@@ -18,10 +18,10 @@ def length_s(option: str, text: str) -> float:
     return length
 
 
-def moment_before(option: str, text: str, now: datetime | None = None) -> datetime:
+def moment_before(option: str, text: str) -> datetime:
     """Read a moment: a time, or a duration such as `7d` for so long ago. A `Fault` names the option."""
     if length := _duration_s(option, text):
-        return (now or datetime.now(UTC)) - timedelta(seconds=length)
+        return datetime.now(UTC) - timedelta(seconds=length)
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):

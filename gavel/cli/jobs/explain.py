@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -14,9 +13,6 @@ from gavel.cli.io.options import ADDRESS, Number, with_quiet_grpc
 from gavel.cli.io.outputs import say
 from gavel.cli.io.wording import count_of, printable_lines
 from scheduler.model.bounds import Bound
-
-if TYPE_CHECKING:
-    from gavel.client import Job
 
 MEMBERS_MAX = 10
 # Moments on the scheduler's clock; other fields in seconds are lengths of time.
@@ -72,7 +68,8 @@ def _explain_live(job: str, as_json: bool, address: str | None, context: str | N
     with Session(address, context, as_json).client() as client:
         name = job_id(client, job)
         jobs = members(client, name)
-        chosen = _worth_explaining(jobs)
+        # Those that have not ended, or all if all have.
+        chosen = ([job for job in jobs if not job.state.is_final] or jobs)[:MEMBERS_MAX]
         explanations = [client.explain(member.id) for member in chosen]
     if as_json:
         details = [dated(explanation.details) for explanation in explanations]
@@ -83,11 +80,6 @@ def _explain_live(job: str, as_json: bool, address: str | None, context: str | N
     if rest := len(jobs) - len(chosen):
         click.echo(err=True)
         say(f"{count_of(rest, 'other member')}: `gavel show {job}` lists all")
-
-
-def _worth_explaining(jobs: Sequence[Job]) -> Sequence[Job]:
-    """Return the members that have not ended, or all if all have; never more than MEMBERS_MAX."""
-    return ([job for job in jobs if not job.state.is_final] or jobs)[:MEMBERS_MAX]
 
 
 def dated(value: Any) -> Any:

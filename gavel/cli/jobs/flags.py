@@ -25,7 +25,7 @@ def flag(field: str) -> str:
     return next(option.opts[-1] for option in options if option.name == field)
 
 
-def flag_values(options: Mapping[str, Any], now_s: float | None = None) -> dict[str, Any]:
+def flag_values(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of JobSpec for the options that are set. `Fault` names the option."""
     nodes = {
         name: _node(name, value)
@@ -33,7 +33,7 @@ def flag_values(options: Mapping[str, Any], now_s: float | None = None) -> dict[
         if name in BY_NAME and value is not None and value != ()
     }
     try:
-        return field_values(nodes, time.time() if now_s is None else now_s)
+        return field_values(nodes, time.time())
     except Wrong as wrong:
         field, dot, rest = wrong.at.partition(".")
         where = flag(field.partition("[")[0]) + (f" {rest}" if dot else "")

@@ -140,7 +140,7 @@ def _cells(job: Job, now: datetime, ended: bool) -> tuple[Any, ...]:
 
 def _show(client: Client, wanted: JobFilter, jobs: Sequence[Job], limit: int) -> None:
     if not jobs:
-        say(_unknown_place(client, wanted) or _nothing(wanted))
+        say(_why_none(client, wanted))
         return
     _show_jobs(jobs[:limit])
     if len(jobs) > limit:
@@ -160,17 +160,9 @@ def _show_last_ended(client: Client, wanted: JobFilter) -> None:
         _show_jobs(jobs)
 
 
-def _nothing(wanted: JobFilter) -> str:
-    if wanted.user:
-        return f"no jobs of {wanted.user} fit; `-a` shows those of all users"
-    return "no jobs fit"
-
-
-def _unknown_place(client: Client, wanted: JobFilter) -> str:
-    """Return that there is no such node or worker type, where that is why there is nothing to show."""
-    if not (wanted.node or wanted.worker_type):
-        return ""
-    nodes = client.nodes()
+def _why_none(client: Client, wanted: JobFilter) -> str:
+    """Return why there is nothing to show: there is no such node or worker type, or only this user's jobs count."""
+    nodes = client.nodes() if wanted.node or wanted.worker_type else ()
     for kind, name, known in (
         ("node", wanted.node, {node.name for node in nodes}),
         ("worker type", wanted.worker_type, {node.worker_type for node in nodes}),
@@ -178,7 +170,7 @@ def _unknown_place(client: Client, wanted: JobFilter) -> str:
         if name and name not in known:
             near = sorted(get_close_matches(name, known) or known)
             return f"no jobs fit: there is no {kind} '{name}'; there is {few(near, 8) or 'none'}"
-    return ""
+    return f"no jobs of {wanted.user} fit; `-a` shows those of all users" if wanted.user else "no jobs fit"
 
 
 def _watch(client: Client, wanted: JobFilter, as_json: bool) -> None:

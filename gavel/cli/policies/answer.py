@@ -49,15 +49,11 @@ class Answer:
         return np.divide(self.effective_rate, alone, out=np.full(len(alone), np.nan), where=alone > 0)
 
     @cached_property
-    def gpus_in_use(self) -> Floats:
-        """[t] GPUs, on average over time."""
-        return np.asarray(self.problem.occupancy @ self.allocation.time_share)
-
-    @cached_property
     def utilisation(self) -> Floats:
         """[t] the part of each type in use; NaN where there are none."""
         capacity = self.problem.capacity
-        return np.divide(self.gpus_in_use, capacity, out=np.full(len(capacity), np.nan), where=capacity > 0)
+        gpus_in_use = np.asarray(self.problem.occupancy @ self.allocation.time_share)
+        return np.divide(gpus_in_use, capacity, out=np.full(len(capacity), np.nan), where=capacity > 0)
 
     @cached_property
     def binding(self) -> Bools:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -14,9 +13,6 @@ from gavel.cli.io.outputs import echo, print_data
 from gavel.cli.io.session import one_line
 from gavel.cli.io.units import size
 from gavel.cli.service.fsck import settings
-
-if TYPE_CHECKING:
-    from gavel.client import Client
 
 
 @click.command()
@@ -49,7 +45,8 @@ def backup(
         if client is None and (scheduler := running(folder)) is not None:
             client = client_of(scheduler)
     if client is not None:
-        size_bytes = _made_by_scheduler(client, target, packages)
+        with client, one_line(client), refusing(OSError, subject=f"cannot write {target}"):
+            size_bytes = client.backup(target, packages=packages)
         made_by = client.connection.address
         words = f"{size(size_bytes)}, made by the scheduler at {made_by}"
     else:
@@ -63,11 +60,6 @@ def backup(
         print_data({"archive": str(target), "size_bytes": size_bytes, "made_by": made_by})
     else:
         echo(f"{target}: {words}; keep it where only you can read")
-
-
-def _made_by_scheduler(client: Client, target: Path, packages: bool) -> int:
-    with client, one_line(client), refusing(OSError, subject=f"cannot write {target}"):
-        return client.backup(target, packages=packages)
 
 
 @click.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from typing import cast
 
 import click
 import msgspec
@@ -17,6 +18,7 @@ from gavel.cli.simulation.journals import Until, nothing_in, opened
 from scheduler.core.state import SchedulerState
 from scheduler.explain import Explanation, Way, render
 from scheduler.explain import explain as reason_of
+from scheduler.journal.record import Journal
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.model.errors import NotFound
 
@@ -44,7 +46,7 @@ def state_at(path: str, at_s: float | None) -> tuple[SchedulerState, float | Non
     """Return a journal's state at a moment, and the moment; None stands for the journal's end."""
     with opened(path) as journal:
         then = Until(journal, math.inf if at_s is None else at_s)
-        state = recover_scheduler(then).state
+        state = recover_scheduler(cast(Journal, then)).state
         if not then.has_beginning:
             raise Fault(f"--at: {at_s:g}: what was then is compacted away; ask for a later moment")
         if then.read_to_its_end and not state.jobs:

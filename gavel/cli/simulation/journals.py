@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.outputs import say
-from scheduler.core.facts import Fact
 from scheduler.core.state import SchedulerState
-from scheduler.journal.errors import AppendFailed, Damage, JournalError, NotAJournal
+from scheduler.journal.errors import Damage, JournalError, NotAJournal
 from scheduler.journal.record import Record, Snapshot
 from scheduler.journal.store import SqliteJournal
 
@@ -63,9 +63,7 @@ def compacted(journal: SqliteJournal) -> int:
 
 
 class Until:
-    """A journal as it was at a moment, for recovery to read; it refuses to be written."""
-
-    read_only = True
+    """A journal as it was at a moment, for recovery. All but its items is as in the journal, which is only read."""
 
     def __init__(self, journal: SqliteJournal, at_s: float) -> None:
         self.journal, self.at_s = journal, at_s
@@ -73,11 +71,6 @@ class Until:
         self.read_to_its_end = False
         # Whether the records begin at the first, or a snapshot stands for those before.
         self.has_beginning = not compacted(journal)
-
-    @property
-    def last_seq(self) -> int:
-        """The last record of the whole journal: records after the moment are no damage."""
-        return self.journal.last_seq
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
         """Yield the records up to the moment."""
@@ -98,21 +91,8 @@ class Until:
                 self.has_beginning = True
             yield entry
 
-    def read(self) -> Iterator[tuple[float, Fact]]:
-        """Yield the facts up to the moment."""
-        return ((r.now_s, fact) for r in self.scan() if isinstance(r, Record) for fact in r.facts)
-
-    def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Refuse: nothing is written here."""
-        raise AppendFailed("a journal as it was is only read")
-
-    def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Refuse: nothing is written here."""
-        raise AppendFailed("a journal as it was is only read")
-
-    def set_aside(self, damage: Sequence[Damage]) -> None:
-        """Refuse: nothing is written here."""
-        raise AppendFailed("a journal as it was is only read")
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.journal, name)
 
 
 def _check_file(path: str) -> None:
