@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,32 +46,27 @@ def interruptible() -> Iterator[Wish]:
         signal.signal(signal.SIGINT, before)
 
 
-class Bar:
-    """A bar with the time left; it shows nothing where standard error is no terminal."""
+@contextmanager
+def bar(words: str) -> Iterator[Callable[[str, float | None], None]]:
+    """Show a bar with the time left; nothing where standard error is no terminal.
 
-    def __init__(self, words: str) -> None:
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
-            console=Console(file=sys.stderr),
-            transient=True,
-            disable=not sys.stderr.isatty(),
-        )
-        self._task = self._progress.add_task(words, total=None)
+    Yields the function that says what is being done, and which part of it is done; None where that is not known.
+    """
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        console=Console(file=sys.stderr),
+        transient=True,
+        disable=not sys.stderr.isatty(),
+    )
+    task = progress.add_task(words, total=None)
 
-    def show(self, words: str, part: float | None) -> None:
-        """Show what is being done, and which part of it is done; None where that is not known."""
-        self._progress.update(
-            self._task, description=words, total=None if part is None else 1.0, completed=part or 0.0
-        )
+    def show(words: str, part: float | None) -> None:
+        progress.update(task, description=words, total=None if part is None else 1.0, completed=part or 0.0)
 
-    def __enter__(self) -> Bar:
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
+    with progress:
+        yield show

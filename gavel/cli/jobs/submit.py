@@ -159,11 +159,11 @@ def submit(
 def _send(client: Client, specs: Sequence[JobSpec], key: str | None) -> Sequence[str]:
     if not any(spec.upload for spec in specs):
         return client.submit(specs, key)
-    from gavel.cli.io.progress import Bar
+    from gavel.cli.io.progress import bar
 
-    with Bar("packing") as bar:
+    with bar("packing") as show:
         return client.submit(
-            specs, key, lambda words, done, total: bar.show(words, done / total if total else None)
+            specs, key, lambda words, done, total: show(words, done / total if total else None)
         )
 
 

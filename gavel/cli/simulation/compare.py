@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import click
+import msgspec
+from msgspec import Meta
 
 from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.options import JSON
 from gavel.cli.io.outputs import print_data
 from gavel.cli.io.wording import file_name
 
+Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)] | None
 # The figures that are not numbers.
-WORDS = ("policy",)
-FLAGS = ("interrupted",)
-TABLES = ("utilization", "cluster")
-LARGEST = sys.float_info.max
+KINDS: dict[str, Any] = {
+    "policy": str | None,
+    "interrupted": bool | None,
+    **dict.fromkeys(("utilization", "cluster"), dict[str, Number] | None),
+}
 
 
 @click.command()
@@ -70,23 +74,8 @@ def read_figures(name: str) -> dict[str, Any]:
     for key, value in data.items():
         if key not in (*KEYS, INTERRUPTED):
             raise Fault(f"{file}: {literal(key)} is no figure; {suggest(key, KEYS)}")
-        if not _fits(key, value):
-            raise Fault(f"{file}: {key}: is not what `gavel simulate --json` writes there")
+        try:
+            msgspec.convert(value, KINDS.get(key, Number))
+        except msgspec.ValidationError:
+            raise Fault(f"{file}: {key}: is not what `gavel simulate --json` writes there") from None
     return data
-
-
-def _fits(key: str, value: Any) -> bool:
-    """Whether a value is of the type that `gavel simulate --json` writes under this key."""
-    if value is None:
-        return True
-    if key in FLAGS:
-        return type(value) is bool
-    if key in WORDS:
-        return type(value) is str
-    if key in TABLES:
-        return type(value) is dict and all(type(k) is str and _is_number(v) for k, v in value.items())
-    return _is_number(value)
-
-
-def _is_number(value: Any) -> bool:
-    return value is None or (type(value) in (int, float) and abs(value) <= LARGEST)

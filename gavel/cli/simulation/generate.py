@@ -101,12 +101,12 @@ def generate(
 
 def _write(output: str, jobs: Iterator[TraceJob], expected: float, spec: str) -> tuple[int, float]:
     """Write the whole trace, or nothing where it has no jobs; return their number and the last arrival."""
-    from gavel.cli.io.progress import Bar
+    from gavel.cli.io.progress import bar
 
     place = Path(output)
     aside = place.with_name(f".{place.stem}.{os.getpid()}{place.suffix}")
-    with Bar("generating") as bar:
-        counted = _Counted(jobs, lambda count: bar.show(f"{count:,} jobs", min(count / expected, 1.0)))
+    with bar("generating") as show:
+        counted = _Counted(jobs, lambda count: show(f"{count:,} jobs", min(count / expected, 1.0)))
         try:
             with refusing(OSError, subject=f"OUTPUT: {output}"):
                 write_trace(aside, counted)

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gavel.cli.faults import INTERRUPTED
 from gavel.cli.io.outputs import say
-from gavel.cli.io.progress import Bar, interruptible
+from gavel.cli.io.progress import bar, interruptible
 from gavel.cli.io.wording import count_of
 from gavel.cli.simulation.refusals import faults
 from scheduler.journal.store import SqliteJournal
@@ -25,11 +25,11 @@ DAY_S = 86_400.0
 
 def carry_out(options: SimOptions, journal: str | None, jobs: int | None) -> SimResult:
     """Run to the end, or until Ctrl-C, which keeps the figures until then. `jobs`: how many will end, if known."""
-    with faults(), interruptible() as wish, Bar("simulating") as bar:
+    with faults(), interruptible() as wish, bar("simulating") as show:
 
         def progress(now: Progress) -> bool:
             part = min(now.ended / jobs, 1.0) if jobs else None
-            bar.show(f"day {now.now_s / DAY_S:,.1f}, {now.ended:,} jobs", part)
+            show(f"day {now.now_s / DAY_S:,.1f}, {now.ended:,} jobs", part)
             return not wish.stop
 
         if journal is None:

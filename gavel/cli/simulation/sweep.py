@@ -61,7 +61,7 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
 
     Runs that are in --results already are not run again, so that an interrupted sweep goes on where it was.
     """
-    from gavel.cli.io.progress import Bar
+    from gavel.cli.io.progress import bar
     from scheduler.sim.sweep import Results
     from scheduler.sim.sweep import sweep as carry_out_all
 
@@ -73,10 +73,10 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
     if known:
         say(f"{count_of(known, 'run')} of {len(runs)} found in {results}")
     try:
-        with Bar("sweeping") as bar:
+        with bar("sweeping") as show:
 
             def progress(finished: int, part: float) -> None:
-                bar.show(f"{finished} of {count_of(len(runs), 'run')}", part)
+                show(f"{finished} of {count_of(len(runs), 'run')}", part)
 
             outcomes = carry_out_all(runs, kept, worker, progress=progress)
     except KeyboardInterrupt:
