@@ -8,7 +8,7 @@ import sys
 from typing import get_type_hints
 
 from protos.files.settings import ConfigError
-from worker_agent.config import AgentConfig, agent_config, labels_of
+from worker_agent.config import AgentConfig, agent_config
 from worker_agent.daemon import run_agent
 
 
@@ -29,8 +29,6 @@ def main(arguments: list[str] | None = None) -> int:
     flags = vars(parser.parse_args(arguments))
     path = flags.pop("config")
     try:
-        if flags["labels"] is not None:
-            flags["labels"] = labels_of([pair for pairs in flags["labels"] for pair in pairs.split(",")])
         config = agent_config(path, flags, os.environ)
     except ConfigError as error:
         print(f"worker_agent: {error}", file=sys.stderr)

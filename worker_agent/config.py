@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from protos.files.errors import BadInput, literal
-from protos.files.settings import ConfigError, environment, options, read_settings
+from protos.files.settings import ConfigError, Override, environment, options, read_settings
 from worker_agent.node.declared import parse_gpus
 from worker_agent.node.gpus import InventoryError
 
@@ -118,21 +118,19 @@ def agent_config(
     path: str | None, flags: Mapping[str, Any], variables: Mapping[str, str] | None = None
 ) -> AgentConfig:
     """Return the settings; ConfigError in one line otherwise. `flags`: by key; those that are None were not given."""
-    overrides = [
-        override._replace(value=labels_of(override.value.split(",")))
-        if override.key == "labels"
-        else override
-        for override in environment(ENVIRONMENT, variables or {})
-    ]
-    return read_settings(AgentConfig, path, [*overrides, *options(flags)])
+    overrides = [*environment(ENVIRONMENT, variables or {}), *options(flags)]
+    return read_settings(AgentConfig, path, [_with_labels(override) for override in overrides])
 
 
-def labels_of(pairs: Iterable[str]) -> dict[str, str]:
-    """Return the labels in `zone=a` and the like; ConfigError for anything else."""
+def _with_labels(override: Override) -> Override:
+    """Return a setting given outside the file; labels come as `zone=a,rack=3` there, or as several such texts."""
+    if override.key != "labels":
+        return override
+    texts = [override.value] if isinstance(override.value, str) else override.value
     labels = {}
-    for pair in pairs:
+    for pair in ",".join(texts).split(","):
         key, equals, value = pair.partition("=")
         if not (key.strip() and equals):
             raise ConfigError(f"labels: '{pair}' must be KEY=VALUE")
         labels[key.strip()] = value.strip()
-    return labels
+    return override._replace(value=labels)

@@ -156,9 +156,9 @@ def check_all(thing: object, table: Table) -> None:
         check(field, value, table[field])
 
 
-def check_each(field: str, values: Mapping[str, float], bound: Bound, most: int = ENTRIES_MAX) -> None:
+def check_each(field: str, values: Mapping[str, float], bound: Bound) -> None:
     """Check a map from names to numbers."""
-    check_count(field, values, most)
+    check_count(field, values, ENTRIES_MAX)
     for name, value in values.items():
         check_name(field, name)
         check(f"{field}.{name}", value, bound)

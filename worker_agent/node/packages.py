@@ -27,6 +27,7 @@ from protos.gavel.v1.limits import (
     PACKAGE_PATH_CHARS_MAX,
     UNPACKED_BYTES_MAX,
     is_digest,
+    leads_out,
 )
 
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
@@ -151,7 +152,7 @@ def unpack(archive: Path, into: Path, limits: PackageLimits) -> int:
                     raise PackageError(f"more than {limits.entries_max} entries")
                 parts = _parts(member.name, limits)
                 if member.issym():
-                    links.append((parts, _target(parts, member.linkname)))
+                    links.append((parts, _target("/".join(parts), member.linkname)))
                 elif member.isdir():
                     _folder(into, parts)
                 elif member.isreg():
@@ -224,16 +225,10 @@ def _parts(name: str, limits: PackageLimits) -> tuple[str, ...]:
     return parts
 
 
-def _target(link: tuple[str, ...], target: str) -> str:
-    """Return the target of a link; PackageError if it may lead outside.
-
-    `..` may only stand at the beginning: there it leads out of real directories, whose number is known; after
-    another link it could lead anywhere.
-    """
-    parts = [part for part in target.split("/") if part not in ("", ".")]
-    ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
-    if not link or target.startswith("/") or ".." in parts[ups:] or ups > len(link) - 1 or "\0" in target:
-        raise PackageError(f"{'/'.join(link)!r} is a link to {target[:200]!r}, which may be outside")
+def _target(link: str, target: str) -> str:
+    """Return the target of a link; PackageError if it may lead outside."""
+    if not link or "\0" in target or leads_out(link, target):
+        raise PackageError(f"{link!r} is a link to {target[:200]!r}, which may be outside")
     return target
 
 

@@ -71,15 +71,13 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
     import os
 
     from protos.files.settings import ConfigError
-    from worker_agent.config import agent_config, labels_of
+    from worker_agent.config import agent_config
 
+    flags["labels"] = labels or None
+    if context.invoked_subcommand is not None:
+        context.obj = path, flags
+        return
     with refusing(ConfigError):
-        flags["labels"] = (
-            labels_of([label for part in labels for label in part.split(",")]) if labels else None
-        )
-        if context.invoked_subcommand is not None:
-            context.obj = path, flags
-            return
         config = agent_config(path, flags, os.environ)
     from worker_agent.daemon import run_agent
 

@@ -152,11 +152,9 @@ def _add(tar: tarfile.TarFile, entry: Entry) -> int:
 
 
 def _target(entry: Entry) -> str:
-    """Return where a link leads: within the directory, and with `..` at its beginning only, or agents refuse it."""
+    """Return where a link leads. TooLarge where agents would refuse it."""
     target = os.readlink(entry.path)
-    parts = [part for part in target.split("/") if part not in ("", ".")]
-    ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
-    if target.startswith("/") or ".." in parts[ups:] or ups > entry.name.count("/"):
+    if limits.leads_out(entry.name, target):
         raise TooLarge(
             f"{entry.name} is a link to {target}, which leads out of it: name it in {FILE}, or put the file there"
         )

@@ -79,6 +79,17 @@ def program_fault(command: Sequence[str], script: str) -> tuple[str, str]:
     return "", ""
 
 
+def leads_out(link: str, target: str) -> bool:
+    """Return whether a symbolic link at this path of a work directory may lead out of it.
+
+    `..` may only stand at the beginning: there it leads out of real directories, whose number is known; after
+    another link it could lead anywhere.
+    """
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
+    return target.startswith("/") or ".." in parts[ups:] or ups > link.count("/")
+
+
 def is_loopback(address: str) -> bool:
     """Return whether an address, with a port or without, stays on this machine: only there TLS may be left out.
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from scheduler.core import facts as f
 from scheduler.model.jobs import RUNS, JobSpec, JobState, Move
-from scheduler.model.lease import GpuId, Lease
+from scheduler.model.lease import GpuId
 from scheduler.model.settings import Settings
 from scheduler.sim.figures.fair_shares import IsolatedPace, Promised
 from scheduler.sim.figures.gpu_time import GpuTime, Tenure
@@ -137,7 +137,7 @@ class Metrics:
             f.AllocationAdopted: self._allocation_adopted,
             f.AllocationFailed: self._allocation_failed,
             f.RoundPlanned: self._round_planned,
-            f.GpusFilled: self._gpus_filled,
+            f.GpusFilled: self._leases_granted,
             f.LeasesStarted: self._leases_started,
             f.LeaseClosed: self._lease_closed,
         }
@@ -257,13 +257,10 @@ class Metrics:
     def _round_planned(self, now_s: float, fact: f.RoundPlanned) -> None:
         self.rounds += 1
         self.gpus.sample(now_s, self._running, self._live - self._running)
-        self._grant(fact.granted)
+        self._leases_granted(now_s, fact)
 
-    def _gpus_filled(self, now_s: float, fact: f.GpusFilled) -> None:
-        self._grant(fact.granted)
-
-    def _grant(self, leases: Iterable[Lease]) -> None:
-        for lease in leases:
+    def _leases_granted(self, now_s: float, fact: f.RoundPlanned | f.GpusFilled) -> None:
+        for lease in fact.granted:
             job, ranks = self._open.get(lease.job), lease.gpus
             if job is None:
                 continue
