@@ -1,10 +1,11 @@
-"""Writes docs/cli.md, the table of fields in docs/job-file.md and that of limits in docs/operations.md.
+"""Writes docs/cli.md, the fields of jobs in docs/job-file.md and for `gavel submit`, the limits in docs/operations.md.
 
 `python -m docs.cli_reference`; a test keeps them fresh.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
@@ -15,11 +16,21 @@ import click
 
 from gavel.cli.main import main
 from gavel.client import results as r
-from gavel.client.jobs.after import After
-from gavel.client.jobs.spec import FIELDS, JobSpec
+from gavel.client.jobs.spec import FIELDS, After, JobSpec
 from scheduler.model import bounds
 
 DOCS = Path(__file__).parent
+# Fields of job files that no option gives: they stand behind --.
+NO_OPTION = ("command", "script")
+FIELD_TABLE = '''"""The fields of a job file that are options of `gavel submit`: name, kind and meaning.
+
+Made from `JobSpec` by `python -m docs.cli_reference`; a test checks that it is fresh. `JobSpec` itself takes 5 ms of
+processor time to import, which `gavel submit --help` is spared.
+"""
+
+# fmt: off
+FIELDS = (
+'''
 BEGIN, END = "<!-- begin: made by docs/cli_reference.py -->", "<!-- end -->"
 
 INTRODUCTION = """# The `gavel` command
@@ -213,10 +224,19 @@ def _kind(hint: Any) -> str:
 def job_fields() -> str:
     """The table of the fields of a job file."""
     rows = [
-        f"| `{field.name}` | {field.kind.words} | {_cell(field.meaning)} | `{field.example}` |"
-        for field in FIELDS
+        f"| `{field.name}` | {field.kind} | {_cell(field.meaning)} | `{field.example}` |" for field in FIELDS
     ]
     return "\n".join(["| field | kind | meaning | example |", "|---|---|---|---|", *rows])
+
+
+def submit_fields() -> str:
+    """The fields that are options of `gavel submit`, each with its kind and the first statement of its meaning."""
+    rows = [
+        json.dumps([field.name, field.kind, re.split("; |[.] ", field.meaning)[0]], ensure_ascii=False)
+        for field in FIELDS
+        if field.name not in NO_OPTION
+    ]
+    return FIELD_TABLE + "".join(f"    ({row[1:-1]}),\n" for row in rows) + ")\n"
 
 
 def limits() -> str:
@@ -253,7 +273,8 @@ def with_table(page: str, table: str = "") -> str:
 
 
 def write() -> None:
-    """All of these pages."""
+    """All of these, first what the command itself shows."""
+    (DOCS.parent / "gavel/cli/jobs/field_table.py").write_text(submit_fields(), encoding="utf-8")
     (DOCS / "cli.md").write_text(reference(), encoding="utf-8")
     for name, table in (("job-file.md", job_fields()), ("operations.md", limits())):
         page = DOCS / name

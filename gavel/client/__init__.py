@@ -8,41 +8,46 @@ with Client() as client:
         print(chunk.data.decode(), end="")
 """
 
-from gavel.client.aio import AsyncClient
-from gavel.client.calls import JobFilter
-from gavel.client.client import Client
-from gavel.client.errors import (
-    Conflict,
-    GavelError,
-    Invalid,
-    InvalidJob,
-    NotAllowed,
-    NotAuthenticated,
-    NotFound,
-    NotReachable,
-    Refused,
-    ServerError,
-    TooMany,
-)
-from gavel.client.jobs.after import After
-from gavel.client.jobs.file import read_job_file
-from gavel.client.jobs.spec import JobSpec
-from gavel.client.results import (
-    Allocation,
-    Explanation,
-    Job,
-    JobEvent,
-    JobState,
-    LogChunk,
-    Node,
-    NodeState,
-    Placement,
-    Preview,
-    Role,
-    Round,
-    Status,
-    UsageRow,
-)
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gavel.client.aio import AsyncClient
+    from gavel.client.calls import JobFilter
+    from gavel.client.client import Client
+    from gavel.client.errors import (
+        Conflict,
+        GavelError,
+        Invalid,
+        InvalidJob,
+        NotAllowed,
+        NotAuthenticated,
+        NotFound,
+        NotReachable,
+        Refused,
+        ServerError,
+        TooMany,
+    )
+    from gavel.client.jobs.file import read_job_file
+    from gavel.client.jobs.spec import After, JobSpec
+    from gavel.client.results import (
+        Allocation,
+        Explanation,
+        Job,
+        JobEvent,
+        JobState,
+        LogChunk,
+        Node,
+        NodeState,
+        Placement,
+        Preview,
+        Role,
+        Round,
+        Status,
+        UsageRow,
+    )
 
 __all__ = [
     "After",
@@ -77,3 +82,15 @@ __all__ = [
     "UsageRow",
     "read_job_file",
 ]
+
+# A name is taken from the first of these modules that has it, so that gRPC is imported only for names that need it.
+_MODULES = ("jobs.spec", "results", "errors", "jobs.file", "calls", "client", "aio")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name on its first use."""
+    if name in __all__:
+        for module in _MODULES:
+            if hasattr(loaded := import_module(f"gavel.client.{module}"), name):
+                return getattr(loaded, name)
+    raise AttributeError(f"module 'gavel.client' has no attribute '{name}'")

@@ -14,8 +14,8 @@ from typing import Any, Generic, Literal, TypeVar
 from gavel.client import results as r
 from gavel.client.errors import GavelError, Invalid, InvalidJob
 from gavel.client.jobs.errors import file_field, placed
-from gavel.client.jobs.spec import JobSpec, spec_to_proto
-from gavel.client.reading import number_of, read, stamp_of
+from gavel.client.jobs.spec import JobSpec
+from gavel.client.reading import number_of, read, spec_to_proto, stamp_of
 from protos.gavel.v1 import cluster_pb2 as c
 from protos.gavel.v1 import jobs_pb2 as j
 

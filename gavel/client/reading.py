@@ -21,8 +21,10 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gavel.client import results
-from gavel.client.jobs.spec import JobSpec, spec_from_proto
+from gavel.client.jobs.spec import After, JobSpec
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
+from protos.gavel.v1.plain import message_of
+from protos.gavel.v1.plain import plain as given_in
 
 R = TypeVar("R")
 
@@ -33,6 +35,11 @@ _STATES: dict[Any, tuple[str, Any]] = {
 }
 
 _PLAIN = (str, int, float, bool, bytes)
+
+_OF_LAUNCH = frozenset(jobs_pb2.Launch.DESCRIPTOR.fields_by_name) - {"upload"}
+_OF_JOB = frozenset(jobs_pb2.JobSpec.DESCRIPTOR.fields_by_name) - {"launch", "after"}
+# What a listed job does not have.
+NOT_IN_LISTS = (*sorted(_OF_LAUNCH), "upload", "package", "labels", "rates")
 
 
 def read(kind: type[R], message: Any) -> R:
@@ -80,6 +87,33 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
 
 def _mapping(value: Any) -> dict[str, Any]:
     return whole_numbers(MessageToDict(value)) if isinstance(value, Struct) else dict(value)
+
+
+def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
+    """Return only what was given. ValueError or TypeError where a value does not fit its field."""
+    values = {
+        attribute.name: value
+        for attribute in fields(spec)
+        if (value := getattr(spec, attribute.name)) not in (None, "", (), {})
+    }
+    job = {name: value for name, value in values.items() if name in _OF_JOB}
+    launch = {name: value for name, value in values.items() if name in _OF_LAUNCH}
+    if spec.package:
+        launch["upload"] = spec.package
+    if spec.after:
+        job["after"] = [{"job": other.job, "when": other.when} for other in spec.after]
+    return message_of(jobs_pb2.JobSpec, {**job, "launch": launch})
+
+
+def spec_from_proto(wire: jobs_pb2.JobSpec) -> JobSpec:
+    """Return a job as the scheduler describes it. A word of a newer one that is unknown here counts as not given."""
+    job = given_in(wire, unknown="")
+    launch = job.pop("launch", {})
+    package = launch.pop("upload", "")
+    after = tuple(
+        After(other.get("job", ""), other.get("when") or "succeeded") for other in job.pop("after", ())
+    )
+    return JobSpec(**job, **launch, package=package, after=after)
 
 
 def number_of(value: results.JobState | results.Role | str) -> Any:

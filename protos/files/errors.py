@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -69,6 +68,8 @@ def printable(text: str) -> str:
 
 def suggest(name: str, known: Iterable[str]) -> str:
     """Return `did you mean "gpus"?`, or the names there are."""
+    import difflib
+
     names = {known.lower(): known for known in reversed(list(known))}
     lowered = name.lower()[:100]
     near = difflib.get_close_matches(lowered, names, n=1)

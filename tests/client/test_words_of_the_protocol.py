@@ -11,9 +11,8 @@ from gavel import AsyncClient, Client
 from gavel.client import results as r
 from gavel.client.calls import JobFilter
 from gavel.client.errors import Invalid
-from gavel.client.jobs.after import After
-from gavel.client.jobs.spec import JobSpec, Source, spec_from_proto, spec_to_proto
-from gavel.client.reading import moment, plain, read, stamp_of
+from gavel.client.jobs.spec import After, JobSpec, Source
+from gavel.client.reading import moment, plain, read, spec_from_proto, spec_to_proto, stamp_of
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 
 WHOLE = JobSpec(
@@ -161,6 +160,16 @@ def test_both_clients_have_the_same_calls() -> None:
     for name, call in sync.items():
         assert signature(call).parameters == signature(asynchronous[name]).parameters, name
         assert call.__doc__ == asynchronous[name].__doc__, name
+
+
+def test_every_name_of_the_client_is_there() -> None:
+    """Each is imported on its first use; a name that there is not is an AttributeError."""
+    import gavel.client
+
+    assert [name for name in gavel.client.__all__ if not hasattr(gavel.client, name)] == []
+    assert gavel.client.JobState is r.JobState
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        gavel.client.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
 def test_importing_gavel_alone_costs_nothing() -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import click
 import pytest
 
-from docs.cli_reference import CHANGES, JSON, NO_JSON, limits, reference, with_table
+from docs.cli_reference import CHANGES, JSON, NO_JSON, limits, reference, submit_fields, with_table
+from gavel.cli.jobs import field_table
 from gavel.cli.main import main
 from gavel.client.jobs.file import parse_jobs
 
@@ -19,6 +20,7 @@ def test_the_reference_is_fresh() -> None:
     """It is written by `python -m docs.cli_reference`."""
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == reference(), "run: python -m docs.cli_reference"
     assert with_table(PAGE) == PAGE, "run: python -m docs.cli_reference"
+    assert Path(field_table.__file__).read_text(encoding="utf-8") == submit_fields()
     operations = (DOCS / "operations.md").read_text(encoding="utf-8")
     assert with_table(operations, limits()) == operations, "run: python -m docs.cli_reference"
 

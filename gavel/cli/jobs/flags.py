@@ -10,13 +10,10 @@ from typing import Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.client.jobs import values
 from gavel.client.jobs.file import field_values
 from gavel.client.jobs.spec import BY_NAME
 from gavel.client.jobs.yaml import Wrong
 from protos.files.yaml import List, Node, Scalar, Table
-
-_MAPPINGS = (values.LABELS, values.VARIABLES, values.RATES)
 
 
 def flag(field: str) -> str:
@@ -43,7 +40,7 @@ def flag_values(options: Mapping[str, Any]) -> dict[str, Any]:
 def _node(name: str, value: Any) -> Node:
     if isinstance(value, bool):
         return _scalar(str(value).lower())
-    if BY_NAME[name].kind in _MAPPINGS:
+    if BY_NAME[name].kind.startswith("mapping of "):
         # As on most command lines, the last one counts where a key appears twice.
         return Table({key.value: (key, node) for key, node in (_pair(name, text) for text in value)})
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -112,8 +112,7 @@ def job_filter(client: Client, *, all_users: bool = False, **wanted: Any) -> Job
 
 def as_listed(job: Job) -> dict[str, Any]:
     """Return a job as `--json` prints it, without the fields that a list does not have."""
-    from gavel.client.jobs.spec import NOT_IN_LISTS
-    from gavel.client.reading import plain
+    from gavel.client.reading import NOT_IN_LISTS, plain
 
     listed: dict[str, Any] = plain(job)
     del listed["last_lines"]

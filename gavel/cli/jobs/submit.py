@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +12,10 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import ids
-from gavel.cli.io.options import options
-from gavel.cli.io.outputs import say
+from gavel.cli.io.options import Command, options
+from gavel.cli.io.outputs import print_data, say
 from gavel.cli.io.session import LIVE, Session, array_of, one_line, print_line
+from gavel.cli.jobs.field_table import FIELDS
 
 if TYPE_CHECKING:
     from gavel.client import Client, JobSpec
@@ -34,73 +34,54 @@ class _WithCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-def _value(*names: str, help: str, metavar: str = "TEXT") -> Any:
-    return click.option(*names, metavar=metavar, help=help)
+# What stands for a value of each kind in the help. Names and words stand for themselves.
+_METAVARS = {
+    "path": "DIR",
+    "lines of shell": "LINES",
+    "size": "SIZE",
+    "duration": "DURATION",
+    "duration or time": "WHEN",
+    "indices": "0-9",
+    "mapping of names to text": "KEY=VALUE",
+    "mapping of variables to text": "KEY=VALUE",
+    "mapping of variables to secrets": "KEY=SECRET",
+    "mapping of worker types to numbers": "TYPE=N",
+    "jobs": "JOB[:ended]",
+    **dict.fromkeys(("number or range", "number above 0", "number from 0 up", "whole number"), "N"),
+}
+_SHORT = {"name": "-n", "gpus": "-g", "worker_types": "-t", "env": "-e"}
+_OPPOSITES = {
+    "preemptible": "--not-preemptible",
+    "packable": "--not-packable",
+    "reports_steps": "--reports-no-steps",
+}
+# What holds for the option and not for the field of a job file.
+_NOTES = {"env": "KEY alone takes yours.", "workdir": "[with a command: the current directory]"}
 
 
-def _values(*names: str, help: str, metavar: str) -> Any:
-    return click.option(*names, multiple=True, metavar=metavar, help=help)
+def _option(name: str, kind: str, meaning: str) -> Callable[[Command], Command]:
+    """Return the option of a field of job files: its value is checked as the field's, and replaces what a file says.
 
-
-# Each is checked as the field of the same name in a job file, and takes the place of what a file says.
-FIELDS = options(
-    _value("-n", "--name", metavar="NAME", help="For people; not unique."),
-    _value("-g", "--gpus", metavar="N", help="How many GPUs; 2-8 for any width between."),
-    _value("--cpus", metavar="N", help="CPUs of the whole job."),
-    _value("--memory", metavar="SIZE", help="Memory of the whole job: 64GB."),
-    _value("--gpu-memory", metavar="SIZE", help="Each GPU has at least this much, where it is known."),
-    _values(
-        "-t", "--worker-type", "worker_types", metavar="TYPE", help="On this type; several: on any of them."
-    ),
-    _values("--exclude-worker-type", "exclude_worker_types", metavar="TYPE", help="Not on this type."),
-    _values("--node", "nodes", metavar="NODE", help="On this node; several: on any of them."),
-    _values("--label", "labels", metavar="KEY=VALUE", help="On nodes with this label."),
-    _value("--job-type", metavar="NAME", help="Jobs of one type share their measured rates."),
-    _values(
-        "--rate", "rates", metavar="TYPE=N", help="Steps per second on a worker type, where you know them."
-    ),
-    _value("--steps", metavar="N", help="Steps in all."),
-    _value("--checkpoint-dir", metavar="DIR", help="An absolute path for checkpoints."),
-    _value("--weight", metavar="N", help="5: five times the share."),
-    _value("--tenant", metavar="TENANT", help="Whose share it uses: org/team."),
-    _value("--user", metavar="USER", help="On whose behalf; for operators."),
-    _value("--deadline", metavar="WHEN", help="Done by then: 8h, or a time; some policies keep it."),
-    _value("--start", metavar="WHEN", help="Not before: 2h, or a time."),
-    _value("--time-limit", metavar="DURATION", help="Of running, over all attempts: 2d."),
-    _value("--min-run", metavar="DURATION", help="Once started, not preempted before."),
-    _value("--max-cost", metavar="N", help="In the currency of the prices."),
-    _value("--retries", metavar="N", help="After failures of its own."),
-    _value("--retries-node", metavar="N", help="After failures of nodes.  [default: no limit]"),
-    _value("--retries-preemption", metavar="N", help="After preemptions.  [default: no limit]"),
-    click.option("--preemptible/--not-preemptible", default=None, help="Whether it may have to give way."),
-    click.option("--packable/--not-packable", default=None, help="Whether it may share its GPUs."),
-    click.option(
-        "--reports-steps/--reports-no-steps",
-        default=None,
-        help="Whether it tells how many steps it has done.",
-    ),
-    _value("--restart-cost", metavar="DURATION", help="How long a restart takes, where you know it."),
-    _values("--after", metavar="JOB[:ended]", help="Wait for a job, by id or name, to succeed, or to end."),
-    _value("--array", metavar="0-9", help="A job for each index."),
-    _value("--workdir", metavar="DIR", help="Where it runs.  [with a command: the current directory]"),
-    click.option("--upload", is_flag=True, default=None, help="Pack the work directory and send it along."),
-    _value("--setup", metavar="LINES", help="Lines of shell before the job's processes, once per node."),
-    _value("--setup-limit", metavar="DURATION", help="How long that may take.  [default: the agent's, 1h]"),
-    _value("--venv", metavar="DIR", help="A virtual environment on the nodes."),
-    _values("-e", "--env", metavar="KEY=VALUE", help="An environment variable; KEY alone takes yours."),
-    _values(
-        "--env-from", metavar="KEY=SECRET", help="A variable from a secret that the nodes keep, by its name."
-    ),
-    _value("--ranks", metavar="PER", help="per_gpu or per_node: how many processes."),
-    _value(
-        "--checkpoints", metavar="PER", help="per_job or per_attempt: whether attempts share a directory."
-    ),
-)
+    Where it may be given several times it is named in the singular.
+    """
+    several = kind == "jobs" or kind.startswith(("mapping of ", "name or list "))
+    singular = name.removesuffix("s") if several else name
+    option = f"--{singular.replace('_', '-')}"
+    help = f"{meaning}.  {_NOTES.get(name, '')}".strip()
+    if kind == "true or false":
+        opposite = _OPPOSITES.get(name)
+        return click.option(
+            f"{option}/{opposite}" if opposite else option, name, is_flag=True, default=None, help=help
+        )
+    last_word = singular.rpartition("_")[2].upper()
+    metavar = _METAVARS.get(kind) or (last_word if "name" in kind else kind.replace(" or ", "|"))
+    options = [_SHORT[name], option] if name in _SHORT else [option]
+    return click.option(*options, name, multiple=several, metavar=metavar, help=help)
 
 
 @click.command(cls=_WithCommand, options_metavar="[OPTIONS]")
 @click.argument("files", nargs=-1, metavar="[FILE…] [-- COMMAND…]", type=click.Path(allow_dash=True))
-@FIELDS
+@options(*(_option(*field) for field in FIELDS))
 @click.option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
 @click.option("--wait", is_flag=True, help="Until the jobs have ended; exit code 1 if one did not succeed.")
 @click.option("-f", "--follow", is_flag=True, help="Show what the job prints, until it has ended.")
@@ -128,7 +109,7 @@ def submit(
     if schema:
         from gavel.client.jobs.fields import json_schema
 
-        click.echo(json.dumps(json_schema(), indent=2))
+        print_data(json_schema())
         return
     # A variable that is not set would make every submission a new one.
     if key is not None and not key.strip():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gavel.client.jobs.kinds import KINDS
 from gavel.client.jobs.spec import FIELDS
 
 # Keys of SkyPilot tasks that are no single field here, and what to write instead.
@@ -69,7 +70,9 @@ def json_schema() -> dict[str, Any]:
     """Return the schema of a job file, for editors and checks elsewhere."""
     job = {
         "type": "object",
-        "properties": {field.name: {**field.kind.schema, "description": field.meaning} for field in FIELDS},
+        "properties": {
+            field.name: {**KINDS[field.kind].schema, "description": field.meaning} for field in FIELDS
+        },
         "additionalProperties": False,
     }
     needs = {"oneOf": [{"required": ["command"]}, {"required": ["script"]}]}

@@ -17,6 +17,7 @@ from typing import Any
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.fields import SKYPILOT, SYNONYMS
+from gavel.client.jobs.kinds import KINDS
 from gavel.client.jobs.spec import BY_NAME, Field, JobSpec, Source
 from gavel.client.jobs.yaml import Pair, Wrong, documents, pairs, raise_first
 from protos.files.yaml import List, Node, quote, scalar
@@ -190,7 +191,7 @@ def _values_and_faults(nodes: Mapping[str, Node], now_s: float) -> tuple[dict[st
 
 
 def _read(field: Field, node: Node, now_s: float) -> Any:
-    value = field.kind.read(node)
+    value = KINDS[field.kind].read(node)
     if not isinstance(value, datetime):
         return value
     left_s = value.timestamp() - now_s

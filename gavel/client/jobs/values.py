@@ -1,6 +1,7 @@
-"""Kinds of values in a job file: how each is read, what is right where it is wrong, and its JSON Schema.
+"""How each kind of value in a job file is read, and what is right where it is wrong.
 
-A kind that is given a node returns a plain value, or raises Wrong with words that say what would be right.
+A reader that is given a node returns a plain value, or raises Wrong with words that say what would be right.
+`gavel.client.jobs.kinds` has the table of kinds.
 """
 
 from __future__ import annotations
@@ -10,27 +11,17 @@ import math
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
 from typing import Any
 
-from gavel.client.jobs.yaml import Wrong, pairs
+from gavel.client.jobs.spec import After
+from gavel.client.jobs.yaml import Wrong, nested, pairs
 from protos.files.yaml import List, Node, Scalar, Table, quote, scalar
 from protos.gavel.v1 import limits
 
-Schema = dict[str, Any]
 Read = Callable[[Node], Any]
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind: its name in the reference, such as "duration", its reader and its schema."""
-
-    words: str
-    read: Read
-    schema: Schema = field(default_factory=dict)
 
 
 def text_of(node: Node, wanted: str) -> str:
@@ -61,7 +52,8 @@ def name_of(node: Node, wanted: str = "a name") -> str:
     return text
 
 
-def _lines_of(node: Node) -> str:
+def lines(node: Node) -> str:
+    """Read lines of a script."""
     text = text_of(node, "text")
     if not text.strip():
         raise Wrong(node, "is empty: leave it out, or say something")
@@ -70,7 +62,8 @@ def _lines_of(node: Node) -> str:
     return text
 
 
-def _boolean(node: Node) -> bool:
+def boolean(node: Node) -> bool:
+    """Read `true` or `false`."""
     value = scalar(node)
     if isinstance(value, bool):
         return value
@@ -79,7 +72,9 @@ def _boolean(node: Node) -> bool:
     raise Wrong(node, f"must be true or false, got {quote(node)}" + (f"; say {hint}" if hint else ""))
 
 
-def _whole(least: int, most: int) -> Read:
+def whole(least: int, most: int) -> Read:
+    """Return a reader of whole numbers."""
+
     def read(node: Node) -> int:
         value = scalar(node)
         if type(value) is float and value.is_integer():
@@ -91,7 +86,9 @@ def _whole(least: int, most: int) -> Read:
     return read
 
 
-def _number(words: str, *, zero: bool = False) -> Read:
+def number(words: str, *, zero: bool = False) -> Read:
+    """Return a reader of numbers above 0, or from 0 with `zero`."""
+
     def read(node: Node) -> float:
         value = scalar(node)
         if type(value) not in (int, float) or not (0 < value < math.inf or (zero and value == 0)):
@@ -108,7 +105,7 @@ _SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _SIZES |= {f"{letter}i": 1024**power for power, letter in enumerate("kMGTP", 1)} | {"K": 10**3, "Ki": 1024}
 
 
-def _size_gb(node: Node) -> float:
+def size_gb(node: Node) -> float:
     """Read `16GB` or `512MiB`, in GB of 10⁹ bytes."""
     value = scalar(node)
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
@@ -141,7 +138,8 @@ def duration_s(text: str) -> float | None:
     return total if at else None
 
 
-def _duration(node: Node) -> float:
+def duration(node: Node) -> float:
+    """Read `90m` or `1h30m`, in seconds."""
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is None or length_s <= 0:
@@ -165,12 +163,12 @@ def _meant(node: Node) -> str:
     return f"{quoted}; here that is {words}" if words else quoted
 
 
-def _instant(node: Node) -> float | datetime:
+def instant(node: Node) -> float | datetime:
     """Read a duration from the submission, or a time; one without a zone is in the zone of this machine."""
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is not None and length_s > 0:
-        return _duration(node)
+        return duration(node)
     if isinstance(value, str):
         with contextlib.suppress(ValueError, OverflowError):
             return datetime.fromisoformat(value).astimezone()
@@ -181,18 +179,12 @@ def _instant(node: Node) -> float | datetime:
 _RANGE = re.compile(r"([0-9]{1,300})\s*-\s*([0-9]{1,300})", re.ASCII)
 
 
-def _gpus(node: Node) -> dict[str, int]:
+def gpus(node: Node) -> dict[str, int]:
     """Read `4`, `2-8` or `{min: 2, max: 8}`. Of a range the least is asked for."""
     value = scalar(node)
     if isinstance(node, Table):
-        entries = pairs(node, "a mapping")
-        for name, (key, _) in entries.items():
-            if name not in ("min", "max"):
-                raise Wrong(key, "must have min and max only", name)
-        for name in ("min", "max"):
-            if name not in entries:
-                raise Wrong(node, f"{name} is missing: {{min: 2, max: 8}}")
-        least, most = [nested(name, _whole(1, limits.GPUS_MAX), entries[name][1]) for name in ("min", "max")]
+        bounds = _entries(node, ("min", "max"), ("min", "max"), "{min: 2, max: 8}")
+        least, most = [nested(name, whole(1, limits.GPUS_MAX), bounds[name]) for name in ("min", "max")]
     elif isinstance(value, str) and (match := _RANGE.fullmatch(value.strip())):
         least, most = int(match[1]), int(match[2])
     elif type(value) is int and 1 <= value <= limits.GPUS_MAX:
@@ -208,10 +200,10 @@ def _gpus(node: Node) -> dict[str, int]:
 _INDICES = re.compile(r"([0-9]{1,300})(?:-([0-9]{1,300})(?::([0-9]{1,300}))?)?", re.ASCII)
 
 
-def _array(node: Node) -> tuple[int, ...]:
+def array(node: Node) -> tuple[int, ...]:
     """Read `0-9`, `1,3,5`, `0-100:10` or `[1, 3]`."""
     if isinstance(node, List):
-        indices = [nested(f"[{at}]", _whole(0, limits.INDEX_MAX), part) for at, part in enumerate(node.value)]
+        indices = [nested(f"[{at}]", whole(0, limits.INDEX_MAX), part) for at, part in enumerate(node.value)]
     else:
         text = text_of(node, "indices such as 0-9")
         if "%" in text:
@@ -239,7 +231,8 @@ def _array(node: Node) -> tuple[int, ...]:
     return tuple(indices)
 
 
-def _command(node: Node) -> tuple[str, ...]:
+def command(node: Node) -> tuple[str, ...]:
+    """Read a program and its arguments."""
     if not isinstance(node, List):
         raise Wrong(
             node,
@@ -250,13 +243,15 @@ def _command(node: Node) -> tuple[str, ...]:
     return tuple([nested(f"[{at}]", _argument, part) for at, part in enumerate(node.value)])
 
 
-def _text_given(node: Node) -> str:
+def text_given(node: Node) -> str:
+    """Read any text, also an empty one."""
     if scalar(node) is None:
         raise Wrong(node, "must be text, got nothing")
     return _argument(node)
 
 
-def _names(node: Node) -> tuple[str, ...]:
+def names(node: Node) -> tuple[str, ...]:
+    """Read a name, or a list of them."""
     parts = node.value if isinstance(node, List) else [node]
     names = tuple([nested(f"[{at}]", name_of, part) for at, part in enumerate(parts)])
     if not names or len(names) > limits.ENTRIES_MAX:
@@ -266,7 +261,9 @@ def _names(node: Node) -> tuple[str, ...]:
     return names
 
 
-def _map(value: Read, *, variables: bool = False) -> Read:
+def mapping(value: Read, *, variables: bool = False) -> Read:
+    """Return a reader of mappings."""
+
     def read(node: Node) -> dict[str, Any]:
         entries = pairs(node, "a mapping")
         if len(entries) > limits.ENTRIES_MAX:
@@ -280,77 +277,52 @@ def _map(value: Read, *, variables: bool = False) -> Read:
     return read
 
 
-def _choice(*words: str) -> Kind:
+def _entries(table: Table, keys: tuple[str, ...], needed: tuple[str, ...], example: str) -> dict[str, Node]:
+    """Return the values of a mapping that may have these keys only."""
+    for name, (key, _) in table.value.items():
+        if name not in keys:
+            raise Wrong(key, f"must have {' and '.join(keys)} only", name)
+    for name in needed:
+        if name not in table.value:
+            raise Wrong(table, f"{name} is missing: {example}")
+    return {name: value for name, (_, value) in table.value.items()}
+
+
+def choice(*words: str) -> Read:
+    """Return a reader of one of these words."""
+
     def read(node: Node) -> str:
         if (text := text_of(node, " or ".join(words))) not in words:
             raise Wrong(node, f"must be {' or '.join(words)}, got {quote(node)}")
         return text
 
-    return Kind(" or ".join(words), read, {"enum": [*words]})
+    return read
 
 
-def nested(at: str, read: Read, node: Node) -> Any:
-    """Read a part of a value. Wrong names the place of the part."""
-    try:
-        return read(node)
-    except Wrong as wrong:
-        dot = "." if wrong.at and not wrong.at.startswith("[") else ""
-        wrong.at = f"{at}{dot}{wrong.at}"
-        raise
+_when = partial(text_of, wanted="succeeded or ended")
 
 
-_TEXT = {"type": "string"}
-_LISTED = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": ["string", "number"]}}]}
-_SCALARS = {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}}
+def after(node: Node) -> tuple[After, ...]:
+    """Read `17`, `[17, {job: 18, when: ended}]`, or `17:ended` as the command line has it."""
+    parts = node.value if isinstance(node, List) else [node]
+    return tuple([nested(f"[{at}]", one_after, part) for at, part in enumerate(parts)])
 
-NAME = Kind("name", name_of, {"type": ["string", "number"], "maxLength": limits.NAME_CHARS_MAX})
-PATH = Kind("path", name_of, _TEXT)
-LINES = Kind("lines of shell", _lines_of, _TEXT)
-BOOLEAN = Kind("true or false", _boolean, {"type": "boolean"})
-COUNT = Kind("whole number", _whole(0, limits.COUNT_MAX), {"type": "integer", "minimum": 0})
-ABOVE_0 = Kind("number above 0", _number("number above 0"), {"type": "number", "exclusiveMinimum": 0})
-FROM_0 = Kind("number from 0 up", _number("number from 0 up", zero=True), {"type": "number", "minimum": 0})
-SIZE = Kind("size", _size_gb, {"type": "string", "pattern": r"^[0-9.]+([eE][-+]?[0-9]+)? *[kKMGTP]?i?B?$"})
-DURATION = Kind("duration", _duration, _TEXT)
-INSTANT = Kind("duration or time", _instant, _TEXT)
-WIDTH = Kind(
-    "number or range",
-    _gpus,
-    {
-        "anyOf": [
-            {"type": "integer", "minimum": 1},
-            {"type": "string", "pattern": "^[0-9]+ *- *[0-9]+$"},
-            {
-                "type": "object",
-                "properties": {bound: {"type": "integer", "minimum": 1} for bound in ("min", "max")},
-                "required": ["min", "max"],
-                "additionalProperties": False,
-            },
-        ]
-    },
-)
-INDICES = Kind(
-    "indices",
-    _array,
-    {
-        "anyOf": [
-            {"type": ["string", "integer"]},
-            {"type": "array", "items": {"type": "integer", "minimum": 0}},
-        ]
-    },
-)
-COMMAND = Kind(
-    "list of arguments",
-    _command,
-    {"type": "array", "minItems": 1, "items": {"type": ["string", "number", "boolean"]}},
-)
-NAMES = Kind("name or list of names", _names, _LISTED)
-LABELS = Kind("mapping of names to text", _map(_text_given), _SCALARS)
-VARIABLES = Kind("mapping of variables to text", _map(_text_given, variables=True), _SCALARS)
-RATES = Kind(
-    "mapping of worker types to numbers",
-    _map(_number("number above 0")),
-    {"type": "object", "additionalProperties": {"type": "number", "exclusiveMinimum": 0}},
-)
-RANKS = _choice("per_gpu", "per_node")
-CHECKPOINTS = _choice("per_job", "per_attempt")
+
+_SLURM_AFTER = {"afterok": "", "afterany": ":ended"}
+
+
+def one_after(node: Node) -> After:
+    """Read one job to wait for."""
+    if isinstance(node, Table):
+        entries = _entries(node, ("job", "when"), ("job",), "{job: 17, when: ended}")
+        job = nested("job", name_of, entries["job"])
+        when = nested("when", _when, entries["when"]) if "when" in entries else "succeeded"
+    else:
+        job, colon, when = name_of(node, "the id of a job").rpartition(":")
+        if not colon:
+            job, when = when, "succeeded"
+    if job in _SLURM_AFTER:
+        raise Wrong(node, f"here {job}:{when[:60]} is {when[:60]}{_SLURM_AFTER[job]}")
+    if when not in ("succeeded", "ended"):
+        raise Wrong(node, f'when must be "succeeded" or "ended", got "{when[:60]}"')
+    return After(job, when)  # type: ignore[arg-type]

@@ -1,17 +1,20 @@
-"""Nodes of a job file, and the error about one of them."""
+"""The error about a value of a job, with its place, and the nodes of a job file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from protos.files.errors import BadInput, words
 from protos.files.yaml import Node, Scalar, Table, quote, read_yaml
 
 Pair = tuple[Scalar, Node]
+V = TypeVar("V")
+R = TypeVar("R")
 
 
 class Wrong(Exception):
-    """A node is wrong: the problem, the line, and `at`, which leads from the field to the node."""
+    """A value is wrong: the problem, its line in a file, and `at`, which leads from the field to the value."""
 
     def __init__(self, node: Node | None, problem: str, at: str = "") -> None:
         super().__init__(problem)
@@ -27,6 +30,16 @@ def raise_first(faults: Sequence[Wrong]) -> None:
     if faults:
         faults[0].more = faults[1:]
         raise faults[0]
+
+
+def nested(at: str, read: Callable[[V], R], value: V) -> R:
+    """Read a part of a value. Wrong names the place of the part."""
+    try:
+        return read(value)
+    except Wrong as wrong:
+        dot = "." if wrong.at and not wrong.at.startswith("[") else ""
+        wrong.at = f"{at}{dot}{wrong.at}"
+        raise
 
 
 def documents(text: str) -> list[Node]:

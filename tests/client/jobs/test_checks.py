@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from gavel.client.errors import InvalidJob
-from gavel.client.jobs.after import After
 from gavel.client.jobs.intake import specs_of
-from gavel.client.jobs.spec import JobSpec, spec_to_proto
+from gavel.client.jobs.spec import After, JobSpec
+from gavel.client.reading import spec_to_proto
 
 # field → (a value that is of the wrong kind, what is said)
 WRONG: dict[str, list[tuple[Any, str]]] = {

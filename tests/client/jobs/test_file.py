@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from gavel.client.errors import InvalidJob
-from gavel.client.jobs.after import After
 from gavel.client.jobs.fields import SYNONYMS, json_schema
 from gavel.client.jobs.file import parse_jobs, read_job_file
-from gavel.client.jobs.spec import BY_NAME, FIELDS, JobSpec
+from gavel.client.jobs.spec import BY_NAME, FIELDS, After, JobSpec
 
 FOLDER = Path("/shared/project")
 NOW_S = datetime(2030, 1, 1, 12, tzinfo=UTC).timestamp()

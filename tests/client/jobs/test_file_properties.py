@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.file import parse_jobs
-from gavel.client.jobs.spec import BY_NAME, JobSpec, spec_to_proto
+from gavel.client.jobs.spec import BY_NAME, JobSpec
+from gavel.client.reading import spec_to_proto
 
 SCALARS = st.one_of(
     st.none(),
