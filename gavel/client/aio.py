@@ -14,16 +14,14 @@ from gavel.client import calls
 from gavel.client import results as r
 from gavel.client.atomic_file import AtomicFile
 from gavel.client.calls import By, JobFilter
-from gavel.client.client import PATIENCE_S, RETRY_S, TIMEOUT_S
+from gavel.client.client import PATIENCE_S, Connected
 from gavel.client.jobs.intake import Jobs, specs_of
 from gavel.client.jobs.packing import Progress, Uploads, without_uploads
-from gavel.client.settings import find_connection
 from gavel.client.transport.channels import AsyncTransport
 from gavel.client.transport.following import Reading, Waiting
-from gavel.client.transport.notices import OnTrouble
 
 
-class AsyncClient:
+class AsyncClient(Connected[AsyncTransport]):
     """A connection to a scheduler.
 
         async with AsyncClient() as client:
@@ -36,19 +34,7 @@ class AsyncClient:
     works again. `gavel.client.errors` lists what a call can raise. May be used from one event loop.
     """
 
-    def __init__(
-        self,
-        address: str | None = None,
-        *,
-        token: str | None = None,
-        ca: str | None = None,
-        context: str | None = None,
-        timeout_s: float = TIMEOUT_S,
-        retry_s: float = RETRY_S,
-        on_trouble: OnTrouble | None = None,
-    ) -> None:
-        self.connection = find_connection(address, token, ca, context)
-        self._wire = AsyncTransport(self.connection, timeout_s, retry_s, on_trouble)
+    _transport = AsyncTransport
 
     async def close(self) -> None:
         """Close the connection."""
@@ -59,24 +45,6 @@ class AsyncClient:
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
-
-    @property
-    def retry_s(self) -> float:
-        """The seconds for which a call is retried while the scheduler does not answer."""
-        return self._wire.retry_s
-
-    @retry_s.setter
-    def retry_s(self, retry_s: float) -> None:
-        self._wire.retry_s = retry_s
-
-    @property
-    def on_trouble(self) -> OnTrouble | None:
-        """The function called while the scheduler does not answer, or None."""
-        return self._wire.on_trouble
-
-    @on_trouble.setter
-    def on_trouble(self, on_trouble: OnTrouble | None) -> None:
-        self._wire.on_trouble = on_trouble
 
     # --------------------------------------------------------------------------------------------------- jobs
 
@@ -89,7 +57,9 @@ class AsyncClient:
         """
         with await asyncio.to_thread(Uploads, specs_of(jobs), progress) as uploads:
             digests = list(uploads.packages)
-            present = await self._wire.call(calls.find_packages(digests)) if digests else frozenset[str]()
+            present = (
+                await self._wire.call(calls.find_packages(digests=digests)) if digests else frozenset[str]()
+            )
             for digest in digests:
                 if digest not in present:
                     await self._wire.call(calls.upload(digest, partial(uploads.pieces, digest)))
@@ -106,7 +76,7 @@ class AsyncClient:
 
     async def get(self, job: str) -> r.Job:
         """Return one job."""
-        return await self._wire.call(calls.get(job))
+        return await self._wire.call(calls.get(job=job))
 
     async def list(
         self, wanted: JobFilter | None = None, *, page_size: int = 0, brief: bool = False
@@ -163,23 +133,23 @@ class AsyncClient:
 
     async def cancel(self, job: str) -> tuple[str, ...]:
         """Cancel a job or array; return the jobs concerned."""
-        return await self._wire.call(calls.command(job, "cancel"))
+        return await self._wire.call(calls.command(job=job, action="cancel"))
 
     async def hold(self, job: str) -> tuple[str, ...]:
         """Keep a job or array from running until it is released; return the jobs concerned."""
-        return await self._wire.call(calls.command(job, "hold"))
+        return await self._wire.call(calls.command(job=job, action="hold"))
 
     async def release(self, job: str) -> tuple[str, ...]:
         """Let a held job or array run again; return the jobs concerned."""
-        return await self._wire.call(calls.command(job, "release"))
+        return await self._wire.call(calls.command(job=job, action="release"))
 
     async def requeue(self, job: str) -> tuple[str, ...]:
         """Stop a job or array and put it back into the queue; return the jobs concerned."""
-        return await self._wire.call(calls.command(job, "requeue"))
+        return await self._wire.call(calls.command(job=job, action="requeue"))
 
     async def explain(self, job: str) -> r.Explanation:
         """Return why a job runs, waits or has ended, with the details."""
-        return await self._wire.call(calls.explain(job))
+        return await self._wire.call(calls.explain(job=job))
 
     async def logs(
         self,
@@ -207,19 +177,19 @@ class AsyncClient:
 
     async def nodes(self, names: Sequence[str] = ()) -> tuple[r.Node, ...]:
         """Return all nodes, or those named."""
-        return await self._wire.call(calls.nodes(names))
+        return await self._wire.call(calls.nodes(nodes=names))
 
     async def drain(self, node: str) -> r.Node:
         """Give a node no new jobs; those that run there finish their turn."""
-        return await self._wire.call(calls.command_node(node, "drain"))
+        return await self._wire.call(calls.command_node(node=node, action="drain"))
 
     async def resume(self, node: str) -> r.Node:
         """Let a drained or faulty node get jobs again."""
-        return await self._wire.call(calls.command_node(node, "resume"))
+        return await self._wire.call(calls.command_node(node=node, action="resume"))
 
     async def remove(self, node: str) -> r.Node:
         """Remove a node that is not up and holds no leases."""
-        return await self._wire.call(calls.command_node(node, "remove"))
+        return await self._wire.call(calls.command_node(node=node, action="remove"))
 
     async def policy(self) -> r.Policy:
         """Return the policy that divides the cluster, and the names of those available."""
@@ -227,7 +197,7 @@ class AsyncClient:
 
     async def set_policy(self, spec: str) -> r.Policy:
         """Set the policy, from the next allocation on."""
-        return await self._wire.call(calls.set_policy(spec))
+        return await self._wire.call(calls.set_policy(policy=spec))
 
     async def allocation(self) -> r.Allocation:
         """Return the share of the cluster that each job is entitled to, as last solved."""
@@ -235,7 +205,7 @@ class AsyncClient:
 
     def rounds(self, *, follow: bool = True) -> AsyncIterator[r.Round]:
         """Yield the current round and, with `follow`, each later one as it is planned."""
-        return self._wire.stream(calls.rounds(follow))
+        return self._wire.stream(calls.rounds(follow=follow))
 
     async def usage(
         self,
@@ -246,15 +216,15 @@ class AsyncClient:
         user: str = "",
     ) -> tuple[r.UsageRow, ...]:
         """Return GPU time and cost by user, tenant or job type."""
-        return await self._wire.call(calls.usage(by, since, until, user))
+        return await self._wire.call(calls.usage(by=by, since=since, until=until, user=user))
 
     async def set_prices(self, prices: Mapping[str, float]) -> Mapping[str, float]:
         """Set the prices per GPU and hour of these worker types; return the prices of all types."""
-        return await self._wire.call(calls.set_prices(prices))
+        return await self._wire.call(calls.set_prices(price_per_gpu_hour=prices))
 
     async def rates(self, job_type: str = "") -> tuple[r.Rate, ...]:
         """Return the scheduler's estimates of how fast jobs run."""
-        return await self._wire.call(calls.rates(job_type))
+        return await self._wire.call(calls.rates(job_type=job_type))
 
     # ----------------------------------------------------------------------------------------------------- access
 
@@ -266,23 +236,23 @@ class AsyncClient:
         self, user: str = "", role: r.Role = r.Role.USER, *, valid_s: float = 0.0, note: str = ""
     ) -> r.NewToken:
         """Create a token, for yourself or, as an admin, for others. Its secret is in this reply only."""
-        return await self._wire.call(calls.create_token(user, role, valid_s, note))
+        return await self._wire.call(calls.create_token(user=user, role=role, valid_s=valid_s, note=note))
 
     async def tokens(self, user: str = "") -> tuple[r.Token, ...]:
         """Return your own tokens; as an admin, those of all users or of the one given."""
-        return await self._wire.call(calls.list_tokens(user))
+        return await self._wire.call(calls.tokens(user=user))
 
     async def revoke_token(self, token: str) -> r.Token:
         """Revoke the token of this id."""
-        return await self._wire.call(calls.revoke_token(token))
+        return await self._wire.call(calls.revoke_token(id=token))
 
     async def create_join_token(self, node: str = "", *, valid_s: float = 0.0) -> r.JoinToken:
         """Create a token that one node can exchange, once, for its certificate."""
-        return await self._wire.call(calls.create_join_token(node, valid_s))
+        return await self._wire.call(calls.create_join_token(node=node, valid_s=valid_s))
 
     async def revoke_node(self, node: str) -> r.RevokedNode:
         """Revoke all certificates of a node so far and the join tokens for it, and close its connection."""
-        return await self._wire.call(calls.revoke_node(node))
+        return await self._wire.call(calls.revoke_node(node=node))
 
     async def revoked_nodes(self) -> tuple[r.NodeRevocation, ...]:
         """Return the revoked nodes, by name."""
@@ -290,7 +260,7 @@ class AsyncClient:
 
     async def unrevoke_node(self, node: str) -> str:
         """Undo the revocation of a node, so that every certificate it ever got is valid again; return its name."""
-        return await self._wire.call(calls.unrevoke_node(node))
+        return await self._wire.call(calls.unrevoke_node(node=node))
 
     # ----------------------------------------------------------------------------------------------------- upkeep
 
@@ -301,7 +271,7 @@ class AsyncClient:
         Raises OSError if the file cannot be written.
         """
         with AtomicFile(path) as file:
-            async with aclosing(self._wire.stream(calls.backup(packages))) as pieces:
+            async with aclosing(self._wire.stream(calls.backup(packages=packages))) as pieces:
                 async for piece in pieces:
                     await asyncio.to_thread(file.write, piece)
         return file.size_bytes

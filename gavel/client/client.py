@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
+from typing import Generic, TypeVar
 
 from gavel.client import calls
 from gavel.client import results as r
@@ -15,26 +16,20 @@ from gavel.client.calls import By, JobFilter
 from gavel.client.jobs.intake import Jobs, specs_of
 from gavel.client.jobs.packing import Progress, Uploads, without_uploads
 from gavel.client.settings import find_connection
-from gavel.client.transport.channels import SyncTransport
+from gavel.client.transport.channels import AsyncTransport, SyncTransport
 from gavel.client.transport.following import Reading, Waiting
 from gavel.client.transport.notices import OnTrouble
 
+W = TypeVar("W", bound=SyncTransport | AsyncTransport)
 # How long one call may take, how long it is retried, and for how long a stream may lose its scheduler.
 TIMEOUT_S, RETRY_S, PATIENCE_S = 30.0, 15.0, 600.0
 
 
-class Client:
-    """A connection to a scheduler.
+class Connected(Generic[W]):
+    """The connection of either client: its arguments, and the settings that may change between calls."""
 
-        with Client() as client:
-            (job,) = client.submit(JobSpec(command=("python", "train.py"), gpus=4))
-            (ended,) = client.wait(job)
-
-    Address, token and CA come from the arguments, the environment or the file of contexts (`gavel.client.settings`).
-    While the scheduler does not answer, calls that are safe to repeat are retried for `retry_s`; a submission is safe
-    because of its key. `on_trouble` is called with the error and the seconds left to try, and with None once a call
-    works again. `gavel.client.errors` lists what a call can raise. May be used from several threads.
-    """
+    _transport: type[W]
+    _wire: W
 
     def __init__(
         self,
@@ -48,17 +43,7 @@ class Client:
         on_trouble: OnTrouble | None = None,
     ) -> None:
         self.connection = find_connection(address, token, ca, context)
-        self._wire = SyncTransport(self.connection, timeout_s, retry_s, on_trouble)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._wire.close()
-
-    def __enter__(self) -> Client:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        self._wire = self._transport(self.connection, timeout_s, retry_s, on_trouble)
 
     @property
     def retry_s(self) -> float:
@@ -78,6 +63,32 @@ class Client:
     def on_trouble(self, on_trouble: OnTrouble | None) -> None:
         self._wire.on_trouble = on_trouble
 
+
+class Client(Connected[SyncTransport]):
+    """A connection to a scheduler.
+
+        with Client() as client:
+            (job,) = client.submit(JobSpec(command=("python", "train.py"), gpus=4))
+            (ended,) = client.wait(job)
+
+    Address, token and CA come from the arguments, the environment or the file of contexts (`gavel.client.settings`).
+    While the scheduler does not answer, calls that are safe to repeat are retried for `retry_s`; a submission is safe
+    because of its key. `on_trouble` is called with the error and the seconds left to try, and with None once a call
+    works again. `gavel.client.errors` lists what a call can raise. May be used from several threads.
+    """
+
+    _transport = SyncTransport
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._wire.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     # --------------------------------------------------------------------------------------------------- jobs
 
     def submit(self, jobs: Jobs, key: str | None = None, progress: Progress | None = None) -> tuple[str, ...]:
@@ -87,7 +98,7 @@ class Client:
         """
         with Uploads(specs_of(jobs), progress) as uploads:
             digests = list(uploads.packages)
-            present = self._wire.call(calls.find_packages(digests)) if digests else frozenset[str]()
+            present = self._wire.call(calls.find_packages(digests=digests)) if digests else frozenset[str]()
             for digest in digests:
                 if digest not in present:
                     self._wire.call(calls.upload(digest, partial(uploads.pieces, digest)))
@@ -102,7 +113,7 @@ class Client:
 
     def get(self, job: str) -> r.Job:
         """Return one job."""
-        return self._wire.call(calls.get(job))
+        return self._wire.call(calls.get(job=job))
 
     def list(
         self, wanted: JobFilter | None = None, *, page_size: int = 0, brief: bool = False
@@ -157,23 +168,23 @@ class Client:
 
     def cancel(self, job: str) -> tuple[str, ...]:
         """Cancel a job or array; return the jobs concerned."""
-        return self._wire.call(calls.command(job, "cancel"))
+        return self._wire.call(calls.command(job=job, action="cancel"))
 
     def hold(self, job: str) -> tuple[str, ...]:
         """Keep a job or array from running until it is released; return the jobs concerned."""
-        return self._wire.call(calls.command(job, "hold"))
+        return self._wire.call(calls.command(job=job, action="hold"))
 
     def release(self, job: str) -> tuple[str, ...]:
         """Let a held job or array run again; return the jobs concerned."""
-        return self._wire.call(calls.command(job, "release"))
+        return self._wire.call(calls.command(job=job, action="release"))
 
     def requeue(self, job: str) -> tuple[str, ...]:
         """Stop a job or array and put it back into the queue; return the jobs concerned."""
-        return self._wire.call(calls.command(job, "requeue"))
+        return self._wire.call(calls.command(job=job, action="requeue"))
 
     def explain(self, job: str) -> r.Explanation:
         """Return why a job runs, waits or has ended, with the details."""
-        return self._wire.call(calls.explain(job))
+        return self._wire.call(calls.explain(job=job))
 
     def logs(
         self,
@@ -200,19 +211,19 @@ class Client:
 
     def nodes(self, names: Sequence[str] = ()) -> tuple[r.Node, ...]:
         """Return all nodes, or those named."""
-        return self._wire.call(calls.nodes(names))
+        return self._wire.call(calls.nodes(nodes=names))
 
     def drain(self, node: str) -> r.Node:
         """Give a node no new jobs; those that run there finish their turn."""
-        return self._wire.call(calls.command_node(node, "drain"))
+        return self._wire.call(calls.command_node(node=node, action="drain"))
 
     def resume(self, node: str) -> r.Node:
         """Let a drained or faulty node get jobs again."""
-        return self._wire.call(calls.command_node(node, "resume"))
+        return self._wire.call(calls.command_node(node=node, action="resume"))
 
     def remove(self, node: str) -> r.Node:
         """Remove a node that is not up and holds no leases."""
-        return self._wire.call(calls.command_node(node, "remove"))
+        return self._wire.call(calls.command_node(node=node, action="remove"))
 
     def policy(self) -> r.Policy:
         """Return the policy that divides the cluster, and the names of those available."""
@@ -220,7 +231,7 @@ class Client:
 
     def set_policy(self, spec: str) -> r.Policy:
         """Set the policy, from the next allocation on."""
-        return self._wire.call(calls.set_policy(spec))
+        return self._wire.call(calls.set_policy(policy=spec))
 
     def allocation(self) -> r.Allocation:
         """Return the share of the cluster that each job is entitled to, as last solved."""
@@ -228,7 +239,7 @@ class Client:
 
     def rounds(self, *, follow: bool = True) -> Iterator[r.Round]:
         """Yield the current round and, with `follow`, each later one as it is planned."""
-        return self._wire.stream(calls.rounds(follow))
+        return self._wire.stream(calls.rounds(follow=follow))
 
     def usage(
         self,
@@ -239,15 +250,15 @@ class Client:
         user: str = "",
     ) -> tuple[r.UsageRow, ...]:
         """Return GPU time and cost by user, tenant or job type."""
-        return self._wire.call(calls.usage(by, since, until, user))
+        return self._wire.call(calls.usage(by=by, since=since, until=until, user=user))
 
     def set_prices(self, prices: Mapping[str, float]) -> Mapping[str, float]:
         """Set the prices per GPU and hour of these worker types; return the prices of all types."""
-        return self._wire.call(calls.set_prices(prices))
+        return self._wire.call(calls.set_prices(price_per_gpu_hour=prices))
 
     def rates(self, job_type: str = "") -> tuple[r.Rate, ...]:
         """Return the scheduler's estimates of how fast jobs run."""
-        return self._wire.call(calls.rates(job_type))
+        return self._wire.call(calls.rates(job_type=job_type))
 
     # ----------------------------------------------------------------------------------------------------- access
 
@@ -259,23 +270,23 @@ class Client:
         self, user: str = "", role: r.Role = r.Role.USER, *, valid_s: float = 0.0, note: str = ""
     ) -> r.NewToken:
         """Create a token, for yourself or, as an admin, for others. Its secret is in this reply only."""
-        return self._wire.call(calls.create_token(user, role, valid_s, note))
+        return self._wire.call(calls.create_token(user=user, role=role, valid_s=valid_s, note=note))
 
     def tokens(self, user: str = "") -> tuple[r.Token, ...]:
         """Return your own tokens; as an admin, those of all users or of the one given."""
-        return self._wire.call(calls.list_tokens(user))
+        return self._wire.call(calls.tokens(user=user))
 
     def revoke_token(self, token: str) -> r.Token:
         """Revoke the token of this id."""
-        return self._wire.call(calls.revoke_token(token))
+        return self._wire.call(calls.revoke_token(id=token))
 
     def create_join_token(self, node: str = "", *, valid_s: float = 0.0) -> r.JoinToken:
         """Create a token that one node can exchange, once, for its certificate."""
-        return self._wire.call(calls.create_join_token(node, valid_s))
+        return self._wire.call(calls.create_join_token(node=node, valid_s=valid_s))
 
     def revoke_node(self, node: str) -> r.RevokedNode:
         """Revoke all certificates of a node so far and the join tokens for it, and close its connection."""
-        return self._wire.call(calls.revoke_node(node))
+        return self._wire.call(calls.revoke_node(node=node))
 
     def revoked_nodes(self) -> tuple[r.NodeRevocation, ...]:
         """Return the revoked nodes, by name."""
@@ -283,7 +294,7 @@ class Client:
 
     def unrevoke_node(self, node: str) -> str:
         """Undo the revocation of a node, so that every certificate it ever got is valid again; return its name."""
-        return self._wire.call(calls.unrevoke_node(node))
+        return self._wire.call(calls.unrevoke_node(node=node))
 
     # ----------------------------------------------------------------------------------------------------- upkeep
 
@@ -294,6 +305,6 @@ class Client:
         Raises OSError if the file cannot be written.
         """
         with AtomicFile(path) as file:
-            for piece in self._wire.stream(calls.backup(packages)):
+            for piece in self._wire.stream(calls.backup(packages=packages)):
                 file.write(piece)
         return file.size_bytes

@@ -16,6 +16,7 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -23,15 +24,15 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from gavel.client import results
 from gavel.client.jobs.spec import After, JobSpec
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
-from protos.gavel.v1.plain import message_of
+from protos.gavel.v1.plain import message_of, words_of
 from protos.gavel.v1.plain import plain as given_in
 
 R = TypeVar("R")
 
-_STATES: dict[Any, tuple[str, Any]] = {
-    results.JobState: ("JOB_STATE_", jobs_pb2.JobState),
-    results.NodeState: ("NODE_STATE_", cluster_pb2.NodeState),
-    results.Role: ("ROLE_", cluster_pb2.Role),
+_ENUMS: dict[Any, EnumDescriptor] = {
+    results.JobState: jobs_pb2.JobState.DESCRIPTOR,
+    results.NodeState: cluster_pb2.NodeState.DESCRIPTOR,
+    results.Role: cluster_pb2.Role.DESCRIPTOR,
 }
 
 _PLAIN = (str, int, float, bool, bytes)
@@ -77,10 +78,8 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return moment
     if kind is JobSpec:
         return spec_from_proto
-    if kind in _STATES:
-        prefix, numbers = _STATES[kind]
-        words = {number: name.removeprefix(prefix).lower() for name, number in numbers.items()}
-        states = {number: kind(word) for number, word in words.items() if word != "unspecified"}
+    if kind in _ENUMS:
+        states = {number: kind(word) for number, word in words_of(_ENUMS[kind]).items() if word}
         return lambda number: states.get(number, kind.UNKNOWN)
     return partial(read, kind) if isinstance(kind, type) and is_dataclass(kind) else lambda value: value
 
@@ -114,14 +113,6 @@ def spec_from_proto(wire: jobs_pb2.JobSpec) -> JobSpec:
         After(other.get("job", ""), other.get("when") or "succeeded") for other in job.pop("after", ())
     )
     return JobSpec(**job, **launch, package=package, after=after)
-
-
-def number_of(value: results.JobState | results.Role | str) -> Any:
-    """Return the protocol's number for a state or role."""
-    for kind, (prefix, numbers) in _STATES.items():
-        if isinstance(value, kind):
-            return numbers.Value(f"{prefix}{value.name}")
-    raise TypeError(f"{value!r} is neither a state nor a role")
 
 
 def moment(stamp: Timestamp) -> datetime:

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gavel.client.atomic_file import AtomicFile
 from gavel.client.errors import Invalid
 from protos.gavel.v1.limits import is_loopback
 
@@ -194,9 +195,5 @@ def write_contexts(path: Path, contexts: Contexts) -> None:
             if getattr(context, key)
         ]
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    part = path.with_suffix(".new")
-    part.unlink(missing_ok=True)
-    file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
-    with os.fdopen(file, "w", encoding="utf-8") as out:
-        out.write("\n".join(lines) + "\n")
-    os.replace(part, path)
+    with AtomicFile(path) as file:
+        file.write(("\n".join(lines) + "\n").encode())

@@ -7,8 +7,10 @@ import os
 import pwd
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -73,119 +75,17 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def gavel_error(error: grpc.RpcError, call: Call[Any], connection: Connection) -> GavelError:
-    """Return the GavelError for an error of gRPC, with its place in the job file if it is about a job."""
-    # The errors that gRPC raises are calls too, and have their status.
-    status: Any = error
-    trailing = status.trailing_metadata() or ()
-    return call.place(
-        error_of(status.code(), status.details() or "", trailing, connection.address, tls=connection.uses_tls)
-    )
+def opened(module: Any, connection: Connection, tls: grpc.ChannelCredentials | None) -> Any:
+    """Return a channel of `grpc` or of `grpc.aio`."""
+    if tls is None:
+        return module.insecure_channel(connection.address, options(connection))
+    return module.secure_channel(connection.address, tls, options(connection))
 
 
-class SyncTransport:
-    """Makes calls that block their thread. May be used from several threads."""
+class _Transport(ABC):
+    """A channel to a scheduler, and how calls are started and watched; `retry_s` and `on_trouble` may change."""
 
-    def __init__(
-        self, connection: Connection, timeout_s: float, retry_s: float, on_trouble: OnTrouble | None
-    ) -> None:
-        self.connection, self._timeout_s, self.retry_s = connection, timeout_s, retry_s
-        self.on_trouble = on_trouble
-        tls, settings = credentials(connection), options(connection)
-        self._channel = (
-            grpc.insecure_channel(connection.address, settings)
-            if tls is None
-            else grpc.secure_channel(connection.address, tls, settings)
-        )
-        self._metadata = metadata(connection)
-
-    def call(self, call: Call[T], timeout_s: float | None = None) -> T:
-        """Return the reply to a call, with retries."""
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
-        patience = Patience(self.retry_s, time.monotonic)
-        with self._trouble(call, limit_s) as trouble:
-            while True:
-                try:
-                    answer = self._once(call, limit_s)
-                except grpc.RpcError as error:
-                    failed = gavel_error(error, call, self.connection)
-                else:
-                    trouble.resolve()
-                    return answer
-                wait_s = patience.wait_s(failed, call.safe)
-                if wait_s is None:
-                    raise failed
-                trouble.retrying(failed, patience.left_s)
-                time.sleep(wait_s)
-
-    @contextmanager
-    def _trouble(self, call: Call[Any], limit_s: float) -> Iterator[Trouble]:
-        """Report a call that takes long, except an upload, if anything takes the report."""
-        trouble = Trouble(self.on_trouble, self.connection.address)
-        if trouble.report is None or callable(call.request):
-            yield trouble
-            return
-        timer = threading.Timer(SILENT_S, trouble.report_silence, [limit_s - SILENT_S])
-        timer.daemon = True
-        timer.start()
-        try:
-            yield trouble
-        finally:
-            timer.cancel()
-
-    def _once(self, call: Call[T], limit_s: float) -> T:
-        read = call.answer.FromString
-        if callable(call.request):
-            send = self._channel.stream_unary(call.path, _serialized, read)
-            return call.read(send(call.request(), metadata=self._metadata))
-        ask = self._channel.unary_unary(call.path, _serialized, read)
-        return call.read(ask(call.request, timeout=limit_s, metadata=self._metadata))
-
-    def stream(self, call: Call[T], timeout_s: float | None = None) -> Iterator[T]:
-        """Yield the replies as they arrive, until the scheduler or the caller ends the stream."""
-        ask = self._channel.unary_stream(call.path, _serialized, call.answer.FromString)
-        answers = ask(call.request, timeout=timeout_s, metadata=self._metadata)
-        try:
-            for answer in answers:
-                yield call.read(answer)
-        except grpc.RpcError as error:
-            raise gavel_error(error, call, self.connection) from None
-        finally:
-            answers.cancel()
-
-    def follow(
-        self, make: Callable[[], Call[T]], patience_s: float, timeout_s: float | None = None
-    ) -> Iterator[T]:
-        """Yield the replies of a stream, reconnecting after lost connections. Raises TimeoutError after `timeout_s`."""
-        patience = Patience(patience_s, time.monotonic, lasting=True)
-        trouble = Trouble(self.on_trouble, self.connection.address)
-        until_s = None if timeout_s is None else time.monotonic() + timeout_s
-        while True:
-            try:
-                # Streams can be silent for long, so a call checks whether the scheduler answers again.
-                if isinstance(trouble.last, NotReachable):
-                    self._once(calls.status(), self._timeout_s)
-                    trouble.resolve()
-                for answer in self.stream(make(), _left(until_s)):
-                    patience.begin()
-                    trouble.resolve()
-                    yield answer
-                return
-            except grpc.RpcError as error:
-                failed = gavel_error(error, calls.status(), self.connection)
-            except GavelError as error:
-                failed = error
-            wait_s = _wait_s(patience, failed, until_s)
-            trouble.retrying(failed, patience.left_s)
-            time.sleep(wait_s)
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._channel.close()
-
-
-class AsyncTransport:
-    """Makes calls without blocking other tasks of the event loop."""
+    _channel: Any
 
     def __init__(
         self, connection: Connection, timeout_s: float, retry_s: float, on_trouble: OnTrouble | None
@@ -194,69 +94,162 @@ class AsyncTransport:
         self.on_trouble = on_trouble
         self._credentials = credentials(connection)
         self._metadata = metadata(connection)
-        self._open: aio.Channel | None = None
 
-    @property
-    def _channel(self) -> aio.Channel:
-        """The channel, opened on first use, because a channel belongs to an event loop."""
-        if self._open is None:
-            address, settings = self.connection.address, options(self.connection)
-            self._open = (
-                aio.insecure_channel(address, settings)
-                if self._credentials is None
-                else aio.secure_channel(address, self._credentials, settings)
-            )
-        return self._open
+    @abstractmethod
+    def _timer(self, wait_s: float, report: Callable[[float], None], left_s: float) -> Any:
+        """Start a timer that makes this report after a while; it has a method `cancel`."""
 
-    async def call(self, call: Call[T], timeout_s: float | None = None) -> T:
-        """Return the reply to a call, with retries."""
-        limit_s = self._timeout_s if timeout_s is None else timeout_s
-        patience = Patience(self.retry_s, time.monotonic)
-        with self._trouble(call, limit_s) as trouble:
-            while True:
-                try:
-                    answer = await self._once(call, limit_s)
-                except grpc.RpcError as error:
-                    failed = gavel_error(error, call, self.connection)
-                else:
-                    trouble.resolve()
-                    return answer
-                wait_s = patience.wait_s(failed, call.safe)
-                if wait_s is None:
-                    raise failed
-                trouble.retrying(failed, patience.left_s)
-                await asyncio.sleep(wait_s)
+    def _trouble(self) -> Trouble:
+        return Trouble(self.on_trouble, self.connection.address)
 
     @contextmanager
-    def _trouble(self, call: Call[Any], limit_s: float) -> Iterator[Trouble]:
+    def _watched(self, call: Call[Any]) -> Iterator[Trouble]:
         """Report a call that takes long, except an upload, if anything takes the report."""
-        trouble = Trouble(self.on_trouble, self.connection.address)
+        trouble = self._trouble()
         if trouble.report is None or callable(call.request):
             yield trouble
             return
-        timer = asyncio.get_running_loop().call_later(SILENT_S, trouble.report_silence, limit_s - SILENT_S)
+        timer = self._timer(SILENT_S, trouble.report_silence, self._timeout_s - SILENT_S)
         try:
             yield trouble
         finally:
             timer.cancel()
 
-    async def _once(self, call: Call[T], limit_s: float) -> T:
+    def _start(self, call: Call[Any]) -> Any:
+        """Start a call with one reply; return the reply or, in an event loop, what is awaited for it."""
         read = call.answer.FromString
         if callable(call.request):
             send = self._channel.stream_unary(call.path, _serialized, read)
-            return call.read(await send(call.request(), metadata=self._metadata))
+            return send(call.request(), metadata=self._metadata)
         ask = self._channel.unary_unary(call.path, _serialized, read)
-        return call.read(await ask(call.request, timeout=limit_s, metadata=self._metadata))
+        return ask(call.request, timeout=self._timeout_s, metadata=self._metadata)
+
+    def _start_stream(self, call: Call[Any], timeout_s: float | None) -> Any:
+        ask = self._channel.unary_stream(call.path, _serialized, call.answer.FromString)
+        return ask(call.request, timeout=timeout_s, metadata=self._metadata)
+
+    def _error(self, error: grpc.RpcError, call: Call[Any]) -> GavelError:
+        """Return the GavelError for an error of gRPC, with its place in the job file if it is about a job."""
+        # The errors that gRPC raises are calls too, and have their status.
+        status: Any = error
+        address, tls = self.connection.address, self.connection.uses_tls
+        trailing = status.trailing_metadata() or ()
+        return call.place(error_of(status.code(), status.details() or "", trailing, address, tls=tls))
+
+
+class SyncTransport(_Transport):
+    """Makes calls that block their thread. May be used from several threads."""
+
+    def __init__(
+        self, connection: Connection, timeout_s: float, retry_s: float, on_trouble: OnTrouble | None
+    ) -> None:
+        super().__init__(connection, timeout_s, retry_s, on_trouble)
+        self._channel = opened(grpc, connection, self._credentials)
+
+    def call(self, call: Call[T]) -> T:
+        """Return the reply to a call, with retries."""
+        patience = Patience(self.retry_s, time.monotonic)
+        with self._watched(call) as trouble:
+            while True:
+                try:
+                    answer = self._once(call)
+                except GavelError as error:
+                    wait_s = _wait_s(patience, trouble, error, call.safe)
+                else:
+                    trouble.resolve()
+                    return answer
+                time.sleep(wait_s)
+
+    def _timer(self, wait_s: float, report: Callable[[float], None], left_s: float) -> threading.Timer:
+        timer = threading.Timer(wait_s, report, [left_s])
+        timer.daemon = True
+        timer.start()
+        return timer
+
+    def _once(self, call: Call[T]) -> T:
+        try:
+            return call.read(self._start(call))
+        except grpc.RpcError as error:
+            raise self._error(error, call) from None
+
+    def stream(self, call: Call[T], timeout_s: float | None = None) -> Iterator[T]:
+        """Yield the replies as they arrive, until the scheduler or the caller ends the stream."""
+        answers = self._start_stream(call, timeout_s)
+        try:
+            for answer in answers:
+                yield call.read(answer)
+        except grpc.RpcError as error:
+            raise self._error(error, call) from None
+        finally:
+            answers.cancel()
+
+    def follow(
+        self, make: Callable[[], Call[T]], patience_s: float, timeout_s: float | None = None
+    ) -> Iterator[T]:
+        """Yield the replies of a stream, reconnecting after lost connections. Raises TimeoutError after `timeout_s`."""
+        patience = Patience(patience_s, time.monotonic, lasting=True)
+        trouble = self._trouble()
+        until_s = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            try:
+                # Streams can be silent for long, so a call checks whether the scheduler answers again.
+                if isinstance(trouble.last, NotReachable):
+                    self._once(calls.status())
+                    trouble.resolve()
+                for answer in self.stream(make(), _left(until_s)):
+                    patience.begin()
+                    trouble.resolve()
+                    yield answer
+                return
+            except GavelError as error:
+                wait_s = _wait_s(patience, trouble, error, until_s=until_s)
+            time.sleep(wait_s)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+
+class AsyncTransport(_Transport):
+    """Makes calls without blocking other tasks of the event loop."""
+
+    @cached_property
+    def _channel(self) -> aio.Channel:
+        """The channel, opened on first use, because a channel belongs to an event loop."""
+        channel: aio.Channel = opened(aio, self.connection, self._credentials)
+        return channel
+
+    async def call(self, call: Call[T]) -> T:
+        """Return the reply to a call, with retries."""
+        patience = Patience(self.retry_s, time.monotonic)
+        with self._watched(call) as trouble:
+            while True:
+                try:
+                    answer = await self._once(call)
+                except GavelError as error:
+                    wait_s = _wait_s(patience, trouble, error, call.safe)
+                else:
+                    trouble.resolve()
+                    return answer
+                await asyncio.sleep(wait_s)
+
+    def _timer(self, wait_s: float, report: Callable[[float], None], left_s: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(wait_s, report, left_s)
+
+    async def _once(self, call: Call[T]) -> T:
+        try:
+            return call.read(await self._start(call))
+        except grpc.RpcError as error:
+            raise self._error(error, call) from None
 
     async def stream(self, call: Call[T], timeout_s: float | None = None) -> AsyncGenerator[T, None]:
         """Yield the replies as they arrive, until the scheduler or the caller ends the stream."""
-        ask = self._channel.unary_stream(call.path, _serialized, call.answer.FromString)
-        answers = ask(call.request, timeout=timeout_s, metadata=self._metadata)
+        answers = self._start_stream(call, timeout_s)
         try:
             async for answer in answers:
                 yield call.read(answer)
         except grpc.RpcError as error:
-            raise gavel_error(error, call, self.connection) from None
+            raise self._error(error, call) from None
         finally:
             answers.cancel()
 
@@ -265,31 +258,27 @@ class AsyncTransport:
     ) -> AsyncGenerator[T, None]:
         """Yield the replies of a stream, reconnecting after lost connections. Raises TimeoutError after `timeout_s`."""
         patience = Patience(patience_s, time.monotonic, lasting=True)
-        trouble = Trouble(self.on_trouble, self.connection.address)
+        trouble = self._trouble()
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
                 # Streams can be silent for long, so a call checks whether the scheduler answers again.
                 if isinstance(trouble.last, NotReachable):
-                    await self._once(calls.status(), self._timeout_s)
+                    await self._once(calls.status())
                     trouble.resolve()
                 async for answer in self.stream(make(), _left(until_s)):
                     patience.begin()
                     trouble.resolve()
                     yield answer
                 return
-            except grpc.RpcError as error:
-                failed = gavel_error(error, calls.status(), self.connection)
             except GavelError as error:
-                failed = error
-            wait_s = _wait_s(patience, failed, until_s)
-            trouble.retrying(failed, patience.left_s)
+                wait_s = _wait_s(patience, trouble, error, until_s=until_s)
             await asyncio.sleep(wait_s)
 
     async def close(self) -> None:
-        """Close the connection."""
-        if self._open is not None:
-            await self._open.close()
+        """Close the connection, if a call has opened it."""
+        if "_channel" in self.__dict__:
+            await self._channel.close()
 
 
 def _serialized(request: Any) -> bytes:
@@ -301,12 +290,18 @@ def _left(until_s: float | None) -> float | None:
     return None if until_s is None else max(until_s - time.monotonic(), 0.0)
 
 
-def _wait_s(patience: Patience, failed: GavelError, until_s: float | None) -> float:
-    """Return how long to wait before reconnecting a stream. Raises an error if it has to end."""
+def _wait_s(
+    patience: Patience, trouble: Trouble, failed: GavelError, safe: bool = True, until_s: float | None = None
+) -> float:
+    """Return how long to wait before the next try, and report the trouble. Raises the error if there is no next try.
+
+    `until_s`: when a stream has to end, which is a TimeoutError.
+    """
     left_s = _left(until_s)
     if left_s == 0.0 and isinstance(failed, NotReachable):
         raise TimeoutError("timed out before the end of the stream") from None
-    wait_s = patience.wait_s(failed, safe=True)
+    wait_s = patience.wait_s(failed, safe)
     if wait_s is None:
         raise failed
+    trouble.retrying(failed, patience.left_s)
     return wait_s if left_s is None else min(wait_s, left_s)

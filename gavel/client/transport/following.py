@@ -68,7 +68,9 @@ class Reading:
     def call(self) -> Call[LogChunk]:
         """Return the call to make at the start and after each lost connection; only the first has the tail."""
         tail = None if self._read else self._tail
-        return calls.logs(self._job, self._attempt, self._rank, tail, self._follow)
+        return calls.logs(
+            job=self._job, attempt=self._attempt, rank=self._rank, tail_lines=tail, follow=self._follow
+        )
 
     def fresh(self, chunk: LogChunk) -> LogChunk | None:
         """Return the part of a chunk that is new; None if all of it was read before."""

@@ -7,7 +7,7 @@ within another is a dict of its own. Standard library and protobuf only.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -49,11 +49,14 @@ def _value(field: FieldDescriptor, value: Any, unknown: str | None, place: str) 
 
 
 def message_of(kind: type[M], values: Mapping[str, Any]) -> M:
-    """Return a message with these fields given."""
+    """Return a message with these fields given. A message within it may be given as one."""
     return kind(**_as_given(cast(Descriptor, kind.DESCRIPTOR), values))
 
 
-def _as_given(message: Descriptor, values: Mapping[str, Any]) -> dict[str, Any]:
+def _as_given(message: Descriptor, values: Any) -> Any:
+    """Return what the constructor of a message takes for these values, or for a message in their place."""
+    if isinstance(values, Message):
+        return values
     converters = _converters(message)
     converted = {name: convert(values[name]) for name, convert in converters.items() if name in values}
     return {**values, **converted}
@@ -65,18 +68,16 @@ def _converters(message: Descriptor) -> dict[str, Convert]:
     converters: dict[str, Convert] = {}
     for field in message.fields:
         if field.enum_type is not None:
-            converters[field.name] = {
-                word: number for number, word in _words(field.enum_type).items()
-            }.__getitem__
+            number = {word: number for number, word in words_of(field.enum_type).items()}.__getitem__
+            converters[field.name] = _each(number) if field.is_repeated else number
         elif field.message_type is not None and not _is_map(field):
-            converters[field.name] = _nested(field.message_type, field.is_repeated)
+            nested = partial(_as_given, field.message_type)
+            converters[field.name] = _each(nested) if field.is_repeated else nested
     return converters
 
 
-def _nested(message: Descriptor, repeated: bool) -> Convert:
-    if repeated:
-        return lambda values: [_as_given(message, entry) for entry in values]
-    return lambda values: _as_given(message, values)
+def _each(convert: Convert) -> Convert:
+    return lambda values: [convert(value) for value in values]
 
 
 @cache
@@ -85,15 +86,15 @@ def _is_map(field: FieldDescriptor) -> bool:
 
 
 def _word(enum: EnumDescriptor, number: int, unknown: str | None, place: str) -> str:
-    word = _words(enum).get(number, unknown)
+    word = words_of(enum).get(number, unknown)
     if word is None:
         raise UnknownWord(place, number)
     return word
 
 
 @cache
-def _words(enum: EnumDescriptor) -> dict[int, str]:
-    """Return the words by number: PREFIX_WORD is "word", and PREFIX_UNSPECIFIED is empty."""
+def words_of(enum: EnumDescriptor) -> dict[int, str]:
+    """Return the words of an enum by number: PREFIX_WORD is "word", and PREFIX_UNSPECIFIED is empty."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {0: ""} | {
         value.number: value.name.removeprefix(prefix).lower() for value in enum.values if value.number

@@ -1,0 +1,178 @@
+"""Both clients make the same calls of the protocol: the method, the request, whether repeating it is safe."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
+from inspect import isasyncgen, isawaitable, isgenerator
+from typing import Any
+
+import pytest
+from google.protobuf.json_format import MessageToDict
+
+from gavel import AsyncClient, Client, JobFilter, JobSpec
+from gavel.client import calls
+from gavel.client.calls import Call, Method
+from gavel.client.results import JobState, Role
+
+RUN = JobSpec(command=("true",))
+AT = datetime(2030, 1, 2, tzinfo=UTC)
+# By the name of a call: its arguments, the method of the protocol, and the request as JSON.
+CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
+    "submit": (
+        {"jobs": RUN, "key": "k"},
+        "Jobs/SubmitJobs",
+        {"specs": [{"launch": {"command": ["true"]}}], "idempotencyKey": "k"},
+    ),
+    "preview": ({"jobs": RUN}, "Jobs/PreviewJobs", {"specs": [{"launch": {"command": ["true"]}}]}),
+    "get": ({"job": "1"}, "Jobs/GetJob", {"job": "1"}),
+    "list": (
+        {
+            "wanted": JobFilter(states=["held", JobState.FAILED], ended_since=AT),
+            "page_size": 2,
+            "brief": True,
+        },
+        "Jobs/ListJobs",
+        {
+            "filter": {
+                "states": ["JOB_STATE_HELD", "JOB_STATE_FAILED"],
+                "endedSince": "2030-01-02T00:00:00Z",
+            },
+            "pageSize": 2,
+            "brief": True,
+        },
+    ),
+    "page": ({"size": 3, "token": "t"}, "Jobs/ListJobs", {"filter": {}, "pageSize": 3, "pageToken": "t"}),
+    "watch": ({"skip_present": True}, "Jobs/WatchJobs", {"filter": {}, "skipPresent": True}),
+    "wait": ({"jobs": "1"}, "Jobs/WatchJobs", {"filter": {"jobs": ["1"]}}),
+    **{
+        action: ({"job": "1"}, "Jobs/CommandJob", {"job": "1", "action": f"ACTION_{action.upper()}"})
+        for action in ("cancel", "hold", "release", "requeue")
+    },
+    "explain": ({"job": "1"}, "Jobs/ExplainJob", {"job": "1"}),
+    "logs": (
+        {"job": "1", "attempt": 2, "rank": 0, "tail": 5},
+        "Jobs/ReadLogs",
+        {"job": "1", "attempt": 2, "rank": 0, "tailLines": 5},
+    ),
+    "status": ({}, "Cluster/GetStatus", {}),
+    "nodes": ({"names": ["n1"]}, "Cluster/ListNodes", {"nodes": ["n1"]}),
+    **{
+        action: ({"node": "n1"}, "Cluster/CommandNode", {"node": "n1", "action": f"ACTION_{action.upper()}"})
+        for action in ("drain", "resume", "remove")
+    },
+    "policy": ({}, "Cluster/GetPolicy", {}),
+    "set_policy": ({"spec": "las"}, "Cluster/SetPolicy", {"policy": "las"}),
+    "allocation": ({}, "Cluster/GetAllocation", {}),
+    "rounds": ({"follow": True}, "Cluster/WatchRounds", {"follow": True}),
+    "usage": (
+        {"by": "job_type", "since": AT, "user": "ada"},
+        "Cluster/GetUsage",
+        {"by": "BY_JOB_TYPE", "since": "2030-01-02T00:00:00Z", "user": "ada"},
+    ),
+    "set_prices": ({"prices": {"a": 2.5}}, "Cluster/SetPrices", {"pricePerGpuHour": {"a": 2.5}}),
+    "rates": ({"job_type": "lm"}, "Cluster/ListRates", {"jobType": "lm"}),
+    "who_am_i": ({}, "Access/WhoAmI", {}),
+    "create_token": (
+        {"user": "ada", "role": Role.ADMIN, "valid_s": 60.0, "note": "n"},
+        "Access/CreateToken",
+        {"user": "ada", "role": "ROLE_ADMIN", "validS": 60.0, "note": "n"},
+    ),
+    "tokens": ({"user": "ada"}, "Access/ListTokens", {"user": "ada"}),
+    "revoke_token": ({"token": "t"}, "Access/RevokeToken", {"id": "t"}),
+    "create_join_token": (
+        {"node": "n1", "valid_s": 60.0},
+        "Access/CreateJoinToken",
+        {"node": "n1", "validS": 60.0},
+    ),
+    "revoke_node": ({"node": "n1"}, "Access/RevokeNode", {"node": "n1"}),
+    "revoked_nodes": ({}, "Access/ListRevokedNodes", {}),
+    "unrevoke_node": ({"node": "n1"}, "Access/UnrevokeNode", {"node": "n1"}),
+}
+# Those that are never repeated after a lost connection, because it is unknown whether they had their effect.
+ONCE = {
+    *("cancel", "hold", "release", "requeue", "drain", "resume", "remove"),
+    *("create_token", "create_join_token", "unrevoke_node"),
+}
+
+
+class Recorder:
+    """A transport that keeps the calls; replies are empty, and so are streams."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call[Any]] = []
+
+    def call(self, call: Call[Any]) -> Any:
+        """Keep it."""
+        self.calls.append(call)
+        return call.read(call.answer())
+
+    def stream(self, call: Call[Any], timeout_s: float | None = None) -> Iterator[Any]:
+        """Keep it, once it is read."""
+        self.calls.append(call)
+        yield from ()
+
+    def follow(
+        self, make: Callable[[], Call[Any]], patience_s: float, timeout_s: float | None = None
+    ) -> Iterator[Any]:
+        """Keep the first."""
+        return self.stream(make())
+
+
+class AsyncRecorder(Recorder):
+    """The same for the other client."""
+
+    async def call(self, call: Call[Any]) -> Any:
+        """Keep it."""
+        return super().call(call)
+
+    async def stream(self, call: Call[Any], timeout_s: float | None = None) -> AsyncIterator[Any]:  # type: ignore[override]
+        """Keep it, once it is read."""
+        for answer in super().stream(call):
+            yield answer
+
+
+def recorded(client: Any, name: str, arguments: dict[str, Any], recorder: Recorder) -> Call[Any]:
+    """The one call that a client makes."""
+
+    async def finish(result: Any) -> None:
+        if isawaitable(result):
+            await result
+        elif isasyncgen(result):
+            [one async for one in result]
+        elif isgenerator(result):
+            list(result)
+
+    client._wire = recorder
+    asyncio.run(finish(getattr(client, name)(**arguments)))
+    (call,) = recorder.calls
+    return call
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_both_clients_send_the_same(name: str) -> None:
+    """Every argument has its field in the request."""
+    arguments, method, expected = CALLS[name]
+    for client, recorder in (
+        (Client("127.0.0.1:1"), Recorder()),
+        (AsyncClient("127.0.0.1:1"), AsyncRecorder()),
+    ):
+        call = recorded(client, name, arguments, recorder)
+        request: Any = call.request
+        assert (method, expected, name not in ONCE) == (call.method, MessageToDict(request), call.safe)
+
+
+def test_every_call_is_tried_above() -> None:
+    """But for those that write or send files."""
+    assert set(CALLS) == {
+        name for name, call in vars(Client).items() if callable(call) and not name.startswith("_")
+    } - {"close", "backup"}
+    methods = {entry._call.method for entry in vars(calls).values() if isinstance(entry, Method)}
+    sent = {method for _, method, _ in CALLS.values()}
+    assert methods - sent == {"Jobs/FindPackages", "Jobs/UploadPackage", "Upkeep/Backup"}
+
+
+def test_a_submission_without_a_key_is_sent_once() -> None:
+    """An empty key is none: repeated, it would be two submissions."""
+    assert [calls.submit([RUN], key).safe for key in ("k", "")] == [True, False]
