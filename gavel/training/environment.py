@@ -31,9 +31,8 @@ class Run:
     coordinator: tuple[str, int] | None
 
 
-def run_of(environ: Mapping[str, str] | None = None) -> Run | None:
+def run_of(env: Mapping[str, str] = os.environ) -> Run | None:
     """Return the lease of this process, or None outside Gavel."""
-    env = os.environ if environ is None else environ
     if not env.get("GAVEL_RUN_DIR"):
         return None
     rank, world = ranks_of(env)
@@ -50,9 +49,8 @@ def run_of(environ: Mapping[str, str] | None = None) -> Run | None:
     )
 
 
-def ranks_of(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
+def ranks_of(env: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return the rank of this process and the number of ranks, under Gavel or any other launcher."""
-    env = os.environ if environ is None else environ
     rank, world = _whole(env, "RANK", 0), _whole(env, "WORLD_SIZE", 1)
     if not 0 <= rank < max(world, 1):
         raise EnvironmentFault(
@@ -61,15 +59,13 @@ def ranks_of(environ: Mapping[str, str] | None = None) -> tuple[int, int]:
     return rank, max(world, 1)
 
 
-def steps_of(environ: Mapping[str, str] | None = None) -> int | None:
+def steps_of(env: Mapping[str, str] = os.environ) -> int | None:
     """Return the job's total number of steps (`GAVEL_STEPS`), or None if it is not set."""
-    env = os.environ if environ is None else environ
     return _whole(env, "GAVEL_STEPS", 0) if env.get("GAVEL_STEPS") else None
 
 
-def speed_of(environ: Mapping[str, str] | None = None) -> float:
+def speed_of(env: Mapping[str, str] = os.environ) -> float:
     """Return the speed of an emulated GPU (`GAVEL_SPEED`); 1 if it is not set."""
-    env = os.environ if environ is None else environ
     text = env.get("GAVEL_SPEED") or "1"
     try:
         speed = float(text)

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from gavel.training import pacing, session
 from gavel.training.checkpoint import atomic
-from gavel.training.checkpoint.store import Store, entries, token_of, token_of_run
-from gavel.training.environment import ranks_of, run_of, steps_of
+from gavel.training.checkpoint.store import entries, store_of_process, token_of
+from gavel.training.environment import steps_of
 from gavel.training.gate import GO_ON, Due, Gate
 
 MARK = ".complete"
@@ -40,8 +40,7 @@ class Steps:
         if self._session is None:
             self._gate.open(done, total, every_steps)
         else:
-            self._session.save_every_s = every_s
-            self._session.begin(done, done, total, every_steps)
+            self._session.begin(done, total, every_steps, every_s)
             self._session.progress.step_begins()
         self._gate.looping = True
         return self.done(done)
@@ -79,14 +78,8 @@ class Places:
     """Directories of attempts below one directory, and the checkpoints in them."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        run = run_of()
-        self.rank, world = ranks_of()
-        self._token = None if run is None else token_of_run(run)
-        root = (
-            Path(os.environ.get("GAVEL_CHECKPOINT_DIR") or directory) if run is not None else Path(directory)
-        )
-        self._root = root.absolute()
-        self._store = Store(self._root, self._token, self.rank, world)
+        self._store = store_of_process(directory)
+        self._root, self._token, self.rank = self._store.root, self._store.claimed, self._store.rank
         self.newest: Path | None = None
         if self._token is not None:
             self.newest = self._store.settle(self._newest)
@@ -111,7 +104,7 @@ class Places:
                     os.fsync(file.fileno())
         atomic.flush_directory(checkpoint.parent)
         self.check()
-        atomic.replace(checkpoint.with_name(checkpoint.name + MARK), lambda file: _put(file, b"complete\n"))
+        atomic.replace_bytes(checkpoint.with_name(checkpoint.name + MARK), b"complete\n")
         self._delete_old(checkpoint)
 
     def _newest(self) -> str | None:
@@ -136,7 +129,3 @@ class Places:
             if mark.name.endswith(MARK) and not mark.with_name(mark.name[: -len(MARK)]).exists():
                 with contextlib.suppress(OSError):
                     mark.unlink()
-
-
-def _put(file: object, data: bytes) -> None:
-    file.write(data)  # type: ignore[attr-defined]

@@ -85,8 +85,7 @@ class LeasedIterator(Generic[Batch]):
             self._gate.open(self._saved, total, every_steps)
             self._keep_time()
         else:
-            self._session.save_every_s = every_s
-            self._session.begin(self._saved, self._saved, total, every_steps)
+            self._session.begin(self._saved, total, every_steps, every_s)
 
     # --------------------------------------------------------------------------------------- for the script
 

@@ -46,7 +46,7 @@ class Session:
         self.run = run
         self.gate = Gate()
         self.progress = Progress(run.run_dir, run.rank, run.epoch, run.attempt)
-        self.save_every_s: float | None = None
+        self._save_every_s: float | None = None
         self._file = LeaseFile(run.run_dir / "lease.json")
         self._signalled_s: float | None = None
         # When to stop without the other ranks; set once the lease ends.
@@ -71,10 +71,11 @@ class Session:
         self._thread.start()
         self._take_sigterm()
 
-    def begin(self, done: int, saved: int, total: int | None, every_steps: int | None) -> None:
-        """Begin a loop with the steps done, those saved, and the total, if it is known."""
+    def begin(self, done: int, total: int | None, every_steps: int | None, every_s: float | None) -> None:
+        """Begin a loop that has saved all steps done, with their total, if it is known."""
+        self._save_every_s = every_s
         self.gate.open(done, total, every_steps)
-        self.progress.begin(saved)
+        self.progress.begin(done)
         self._saved_s = time.monotonic()
         self._take_sigterm()
 
@@ -196,7 +197,7 @@ class Session:
         return max(0.2, (lease.signal_s if now_s < lease.signal_s else lease.kill_s) - now_s)
 
     def _save_if_due(self, now_s: float) -> None:
-        every_s = self.save_every_s
+        every_s = self._save_every_s
         if every_s is not None and self.gate.looping and now_s - self._saved_s >= every_s:
             self._saved_s = now_s
             self._link.save(now_s)

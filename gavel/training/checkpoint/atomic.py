@@ -57,6 +57,15 @@ def replace(path: Path, write: Write, before_rename: Callable[[], object] = lamb
     return {"crc32": summed.crc32, "bytes": summed.size_bytes}
 
 
+def replace_bytes(path: Path, data: bytes, before_rename: Callable[[], object] = lambda: None) -> None:
+    """Make or replace a file with this content, as `replace` does."""
+
+    def write(file: BinaryIO) -> None:
+        file.write(data)
+
+    replace(path, write, before_rename)
+
+
 def make_directory(path: Path) -> None:
     """Make a directory and its parents, durable on return."""
     if path.is_dir():

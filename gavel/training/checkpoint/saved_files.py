@@ -40,7 +40,7 @@ def save_bytes(path: str | os.PathLike[str], data: bytes) -> None:
     file.check()
     atomic.make_directory(file.own.parent)
     try:
-        atomic.replace(file.own, lambda aside: _put(aside, data), before_rename=file.check)
+        atomic.replace_bytes(file.own, data, before_rename=file.check)
     except FileNotFoundError:
         # A newer attempt has deleted the temporary file of this one.
         file.check()
@@ -118,7 +118,3 @@ class _File:
 
     def _token_in(self, name: str) -> Token | None:
         return token_of(name[len(self.plain.name) + 1 :]) if name.startswith(f"{self.plain.name}.") else None
-
-
-def _put(file: object, data: bytes) -> None:
-    file.write(data)  # type: ignore[attr-defined]

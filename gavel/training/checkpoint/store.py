@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gavel.training.checkpoint import atomic
-from gavel.training.environment import Run
+from gavel.training.environment import Run, ranks_of, run_of
 from gavel.training.errors import CheckpointError, IncompleteCheckpoint, StaleAttempt
 
 log = logging.getLogger("gavel.training")
@@ -76,7 +76,8 @@ class Store:
 
     def __init__(self, root: Path, token: Token | None, rank: int, world: int) -> None:
         self.root, self.rank, self.world = root, rank, world
-        self._claims = token is not None
+        # The attempt that claims the directory; None outside Gavel.
+        self.claimed = token
         self._token = token or Token(0, 0)
         self._files: dict[str, dict[str, int]] = {}
 
@@ -84,7 +85,7 @@ class Store:
 
     def choose(self) -> CompleteSet | None:
         """Claim the directory, and return the set to resume from; None for a fresh start."""
-        if not self._claims:
+        if self.claimed is None:
             self._make(self.root)
             candidate = self._newest_good()
             self._token = max([self._token, *(token for token, _ in self._attempts())])
@@ -108,7 +109,7 @@ class Store:
 
     def check_claims(self) -> None:
         """Raise StaleAttempt if a newer attempt has claimed the directory."""
-        if not self._claims:
+        if self.claimed is None:
             return
         newest = max(
             (token_of(path.stem) or self._token for path in entries(self.root / "claims")), default=None
@@ -133,7 +134,7 @@ class Store:
         path = self.root / "claims" / f"{self._token}.json"
         data = json.dumps({**words, "world": self.world}).encode()
         try:
-            atomic.replace(path, lambda file: _put(file, data))
+            atomic.replace_bytes(path, data)
         except OSError as fault:
             raise CheckpointError(f"cannot write in the checkpoint directory {self.root}: {fault}") from fault
 
@@ -206,7 +207,7 @@ class Store:
         place = self._place(step)
         part = json.dumps({"files": self._files, "world": self.world}).encode()
         self._files = {}
-        atomic.replace(place / f"part-{self.rank}.json", lambda file: _put(file, part))
+        atomic.replace_bytes(place / f"part-{self.rank}.json", part)
         for _ in self._waiting(wait_s):
             if (place / "COMPLETE").exists() or self._complete(place):
                 if self.rank == 0:
@@ -239,7 +240,7 @@ class Store:
             files.update(part["files"])
         words = json.dumps({"files": dict(sorted(files.items())), "world": self.world}).encode()
         self.check_claims()
-        atomic.replace(place / "COMPLETE", lambda file: _put(file, words))
+        atomic.replace_bytes(place / "COMPLETE", words)
         return True
 
     def _delete_old(self) -> None:
@@ -278,6 +279,17 @@ class Store:
             pause_s = min(2 * pause_s, POLL_S_MAX)
 
 
+def store_of_process(directory: str | os.PathLike[str] | None) -> Store:
+    """Return the store of this process: in its job's checkpoint directory, or else in `directory`."""
+    run = run_of()
+    place = (os.environ.get("GAVEL_CHECKPOINT_DIR") if run is not None else None) or directory
+    if place is None:
+        raise CheckpointError(
+            "no directory: outside Gavel, pass one, as in TorchCheckpoint('checkpoints', …)"
+        )
+    return Store(Path(place).absolute(), None if run is None else token_of_run(run), *ranks_of())
+
+
 def token_of_run(run: Run) -> Token:
     """Return the token of a run's attempt."""
     return Token(run.epoch, int(run.lease) if run.lease.isdecimal() else run.attempt)
@@ -308,10 +320,6 @@ def _json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return words if isinstance(words, dict) else None
-
-
-def _put(file: Any, data: bytes) -> None:
-    file.write(data)
 
 
 def _remove(path: Path) -> None:

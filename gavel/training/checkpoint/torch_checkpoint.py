@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from gavel.training import session
 from gavel.training.checkpoint import rng, torch_state
-from gavel.training.checkpoint.store import CompleteSet, Store, token_of_run
-from gavel.training.environment import ranks_of, run_of
+from gavel.training.checkpoint.store import CompleteSet, store_of_process
 from gavel.training.errors import CheckpointError, IncompleteCheckpoint, StaleAttempt
 
 _RNG = "rng"
@@ -41,16 +39,9 @@ class TorchCheckpoint:
         self._own: dict[str, Any] = dict(of_rank or {})
         for name, thing in [*self._common.items(), *self._own.items()]:
             torch_state.check(name, thing)
-        run = run_of()
-        place = (os.environ.get("GAVEL_CHECKPOINT_DIR") if run is not None else None) or directory
-        if place is None:
-            raise CheckpointError(
-                "no directory: outside Gavel, pass one, as in TorchCheckpoint('checkpoints', …)"
-            )
-        self._rank, world = ranks_of()
         self._wait_s = wait_s
-        token = None if run is None else token_of_run(run)
-        self._store = Store(Path(place).absolute(), token, self._rank, world)
+        self._store = store_of_process(directory)
+        self._rank = self._store.rank
 
     def attach(self, name: str, part: Any, *, of_rank: bool) -> None:
         """Add an object, shared or `of_rank`. Loading a checkpoint without it is no error."""

@@ -242,7 +242,7 @@ def test_a_full_disk_leaves_the_saved_file(tmp_path: Path, monkeypatch: pytest.M
     """The script gets the error; the state before it counts, and nothing unfinished is left."""
     save_as(tmp_path, 1, "whole")
     with monkeypatch.context() as full:
-        full.setattr("gavel.training.checkpoint.saved_files._put", _fail)
+        full.setattr("gavel.training.checkpoint.atomic.Summed.write", _fail)
         with pytest.raises(OSError, match="No space"):
             save_as(tmp_path, 1, "half")
     assert load_as(tmp_path, 2) == "whole"
