@@ -1,1 +1,1 @@
-"""What was done to the scheduler to break it, as commands that print a table of figures."""
+"""Attacks on the scheduler, as commands that print a table of figures."""

@@ -4,7 +4,7 @@ python -m tests.attacks.anonymous [--calls 60] [--megabytes 14] [--seconds 60] [
 
 First so many calls of so many megabytes at once, to methods that need a token and to Join, which needs none; then
 malformed calls, without and with a token, for so long. The table shows the memory of the scheduler, the bytes it
-logged and what the callers were answered. A caller with a good token asks for its status all the while.
+logged and the answers to the callers. A caller with a good token asks for the status all the while.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SAMPLE_S = 0.02
 
 
 def same(data: bytes) -> bytes:
-    """Bytes as they are."""
+    """Return the bytes unchanged."""
     return data
 
 
 async def code_of(channel: aio.Channel, path: str, body: bytes, metadata: Any) -> str:
-    """How a call with this body ends."""
+    """Return how a call with this body ends."""
     ask = channel.unary_unary(path, same, same)
     try:
         await ask(body, metadata=metadata, timeout=CALL_S)
@@ -45,7 +45,7 @@ async def code_of(channel: aio.Channel, path: str, body: bytes, metadata: Any) -
 
 
 async def watch_memory(served: Served, most: list[float], stop: asyncio.Event) -> None:
-    """Keep the largest resident memory that was seen."""
+    """Keep the largest resident memory."""
     while not stop.is_set():
         most[0] = max(most[0], served.rss_mb())
         await asyncio.sleep(SAMPLE_S)
@@ -68,7 +68,7 @@ async def watch_status(served: Served, longest_s: list[float], stop: asyncio.Eve
 
 
 async def large(served: Served, calls: int, body: bytes, path: str) -> Counter[str]:
-    """So many calls at once, each over a connection of its own."""
+    """Make so many calls at once, each over a connection of its own."""
     channels = [served.channel() for _ in range(calls)]
     codes = await asyncio.gather(*(code_of(channel, path, body, ()) for channel in channels))
     for channel in channels:
@@ -77,17 +77,17 @@ async def large(served: Served, calls: int, body: bytes, path: str) -> Counter[s
 
 
 async def malformed(served: Served, seconds: float, metadata: Any) -> Counter[str]:
-    """One malformed call after the other, over eight connections."""
+    """Make one malformed call after another, over eight connections."""
     codes: Counter[str] = Counter()
     end_s = time.monotonic() + seconds
 
-    async def one(channel: aio.Channel) -> None:
+    async def call_all(channel: aio.Channel) -> None:
         while time.monotonic() < end_s:
             for path in PATHS:
                 codes[await code_of(channel, path, MALFORMED, metadata)] += 1
 
     channels = [served.channel() for _ in range(8)]
-    await asyncio.gather(*map(one, channels))
+    await asyncio.gather(*map(call_all, channels))
     for channel in channels:
         await channel.close()
     return codes
@@ -107,16 +107,16 @@ async def measured(served: Served, name: str, attack: Any) -> None:
     stop.set()
     await asyncio.gather(*watching)
     logged = served.log.stat().st_size - logged
-    said = ", ".join(f"{count} {code}" for code, count in codes.most_common())
+    answers = ", ".join(f"{count} {code}" for code, count in codes.most_common())
     print(
         f"{name:28} {before_mb:7.0f} {most[0] - before_mb:+8.0f} {logged:12,} {longest_s[0]:8.2f} {took_s:7.1f}  "
-        f"{said}",
+        f"{answers}",
         flush=True,
     )
 
 
 async def attack(served: Served, calls: int, megabytes: float, seconds: float) -> None:
-    """All of it."""
+    """Run all attacks."""
     body = b"\x0a" + b"\x00" * int(megabytes * 1e6)
     print(
         f"{'attack':28} {'MB':>7} {'grew MB':>8} {'bytes logged':>12} {'status s':>8} {'took s':>7}  answers"

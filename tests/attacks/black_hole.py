@@ -1,4 +1,4 @@
-"""A node whose state directory is full, beside a healthy one: how many jobs does it draw, and who notices?
+"""A node whose state directory is full, beside a healthy one: how many jobs does it draw, and is that noticed?
 
     python -m tests.attacks.black_hole [--seconds 30]
 
@@ -22,7 +22,8 @@ from pathlib import Path
 from gavel.client import JobSpec, JobState
 from tests.e2e.cluster import Cluster
 
-BAD, GOOD = "a-full", "b-healthy"  # nodes are filled in the order of their names
+# Nodes are filled in the order of their names.
+BAD, GOOD = "a-full", "b-healthy"
 SIZE = "8m"
 BACK_WITHIN_S = 180.0
 
@@ -50,7 +51,7 @@ def fill(path: Path) -> None:
 
 
 def attack(folder: Path, seconds: float) -> list[tuple[str, object]]:
-    """The figures, by name."""
+    """Run the attack, and return the figures by name."""
     with small_disk(folder / BAD), Cluster(folder, {BAD: "v100=2", GOOD: "v100=2"}) as cluster:
         client = cluster.client
         filler = folder / BAD / "filler"
@@ -66,14 +67,14 @@ def attack(folder: Path, seconds: float) -> list[tuple[str, object]]:
             if about and warned_s is None:
                 warned_s, warning = time.monotonic() - began_s, about[0]
         took_s = time.monotonic() - began_s
-        seen = [client.get(job) for job in jobs]
+        ended = [client.get(job) for job in jobs]
         figures: list[tuple[str, object]] = [
-            ("attempts", sum(job.attempt for job in seen)),
-            ("attempts per second", round(sum(job.attempt for job in seen) / took_s, 2)),
+            ("attempts", sum(job.attempt for job in ended)),
+            ("attempts per second", round(sum(job.attempt for job in ended) / took_s, 2)),
             ("lines in the agent's log", len(cluster.log(BAD).read_text().splitlines())),
             ("lines in the scheduler's log", len(cluster.log("scheduler").read_text().splitlines())),
-            ("jobs completed", sum(job.state is JobState.COMPLETED for job in seen)),
-            ("jobs failed", sum(job.state is JobState.FAILED for job in seen)),
+            ("jobs completed", sum(job.state is JobState.COMPLETED for job in ended)),
+            ("jobs failed", sum(job.state is JobState.FAILED for job in ended)),
             ("state of the node", client.nodes([BAD])[0].state.value),
             ("warned after", "never" if warned_s is None else f"{warned_s:.1f} s"),
             ("warning", warning or "none"),

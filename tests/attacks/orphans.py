@@ -4,7 +4,7 @@
 
 A real scheduler and a real agent with one declared GPU. The first job forks twice, leads a session of its own and
 cleans its environment, so that nothing of it points to the job; then its shim is killed: by the job itself, from
-outside as the OOM killer would, or together with the agent, which is started again. Whoever runs next on the GPU looks
+outside as the OOM killer would, or together with the agent, which is started again. The next job on the GPU checks
 whether the orphan lives. `--containment` is given to the agent.
 """
 
@@ -22,9 +22,10 @@ from gavel.client import JobSpec
 from tests.e2e.cluster import Cluster, eventually
 from worker_agent.shim import process_tree
 
-WAIT_S = 25.0  # for the next job
+# How long the next job is waited for.
+WAIT_S = 25.0
 SHIM_KILLERS = ("the job itself", "from outside", "with the agent")
-# the first to run leaves an orphan; those after it say whether it lives
+# The first job to run leaves an orphan; those after it report whether it lives.
 JOB = """
 import os, signal, sys, time
 folder, kills_shim = sys.argv[1], sys.argv[2] == "itself"
@@ -61,16 +62,18 @@ time.sleep(600)
 
 
 class Try(NamedTuple):
-    """What became of one."""
+    """The outcome of one attempt."""
 
     next_started: bool
-    orphan_lived: bool  # when the next job started, or now if none did
+    # Whether it lived when the next job started, or now if none did.
+    orphan_lived: bool
     wait_s: float
-    said: str  # of the GPU, by the scheduler
+    # The scheduler's warning about the GPU.
+    warning: str
 
 
 def attack(cluster: Cluster, folder: Path, killer: str) -> Try:
-    """One job with an orphan, and the next."""
+    """Run one job with an orphan, and the next."""
     folder.mkdir()
     how = "itself" if killer == SHIM_KILLERS[0] else "waits"
     command = (sys.executable, "-S", "-c", JOB, str(folder), how)
@@ -92,8 +95,8 @@ def attack(cluster: Cluster, folder: Path, killer: str) -> Try:
             time.sleep(0.05)
         started = (folder / "next").exists()
         lived = (folder / "next").read_text() == "lives" if started else process_tree.alive(orphan)
-        said = "" if started else cluster.client.nodes(["n1"])[0].gpus[0].broken
-        return Try(started, lived, time.monotonic() - begun_s, said)
+        warning = "" if started else cluster.client.nodes(["n1"])[0].gpus[0].broken
+        return Try(started, lived, time.monotonic() - begun_s, warning)
     finally:
         process_tree.send(orphan, signal.SIGKILL)
         for job in (first, second):
@@ -122,14 +125,16 @@ def main(arguments: list[str] | None = None) -> int:
                 where = Path(folder) / killer.replace(" ", "-")
                 where.mkdir()
                 tries = [attack(cluster, where / str(number), killer) for number in range(chosen.tries)]
-                began = [one for one in tries if one.next_started]
-                lived = [one for one in began if one.orphan_lived]
+                began = [attempt for attempt in tries if attempt.next_started]
+                lived = [attempt for attempt in began if attempt.orphan_lived]
                 given_away += len(lived)
-                waits = " ".join(f"{one.wait_s:.1f}" if one.next_started else "-" for one in tries)
+                waits = " ".join(
+                    f"{attempt.wait_s:.1f}" if attempt.next_started else "-" for attempt in tries
+                )
                 of = f"of {len(tries)}"
                 print(f"{killer:<16} {f'{len(began)} {of}':>10} {f'{len(lived)} {of}':>12} {waits:>18}")
-                for said in {one.said for one in tries if one.said}:
-                    print(f"    the GPU is out: {said}")
+                for warning in {attempt.warning for attempt in tries if attempt.warning}:
+                    print(f"    the GPU is out: {warning}")
                 sys.stdout.flush()
     return 1 if given_away else 0
 

@@ -1,4 +1,4 @@
-"""The job of the attack `stale`: the documented loop, slow until a file appears, which keeps a step and its attempt.
+"""The job of the attack `stale`: the documented loop, slow until a file appears; it saves its step and its attempt.
 
 In a tree without `save_text` it saves as the page said then: by writing the file.
 """
@@ -20,7 +20,7 @@ PLAIN = pathlib.Path(os.environ["GAVEL_CHECKPOINT_DIR"]) / "state.txt"
 
 
 def load() -> dict[str, int]:
-    """What was saved last."""
+    """Return the last saved state."""
     if hasattr(training, "load_text"):
         text = training.load_text("state.txt", "{}")
     else:

@@ -1,4 +1,4 @@
-"""The job of the attack `stale --plain`: knows nothing of Gavel but a directory; saves every 8 s, and on SIGTERM."""
+"""The job of the attack `stale --plain`: it uses nothing of Gavel's, and saves every 8 s and on SIGTERM."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def save() -> None:
 
 
 def stop(number: int, frame: object) -> None:
-    """Save when told to end."""
+    """Save at SIGTERM."""
     save()
     sys.exit(0)
 

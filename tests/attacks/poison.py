@@ -1,11 +1,11 @@
-"""Absurd jobs, absurd nodes and a poisoned journal against a real daemon: what is answered, and who survives.
+"""Absurd jobs, absurd nodes and a poisoned journal against a real daemon: what it answers, and whether it survives.
 
     python -m tests.attacks.poison [job | node | journal]
 
 Each poison gets a daemon and a data directory of its own. It is sent; then an ordinary node links (by its stub, as any
 agent), rounds pass, the daemon is killed and started again, an ordinary job is submitted, the poisoned one cancelled,
 and `gavel fsck` reads the directory. Poison of the last kind is written into the journal as facts, as an older release
-could have left it, which no border checks.
+could have left it, past every check.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ NODES: tuple[dict[str, float], ...] = (
 
 
 class Row(NamedTuple):
-    """What became of one poison."""
+    """The outcome of one poison."""
 
     poison: str
     answer: str
@@ -84,7 +84,7 @@ class Daemon:
         self.address = ""
 
     def start(self) -> bool:
-        """Start it; whether it came up."""
+        """Start it; return whether it came up."""
         where = self.folder / "daemon.json"
         where.unlink(missing_ok=True)
         command = [
@@ -97,7 +97,7 @@ class Daemon:
             "127.0.0.1:0",
         ]
         with (self.folder.parent / "daemon.log").open("ab") as log:
-            command += [f"--set=scheduler.{one}" for one in QUICK]
+            command += [f"--set=scheduler.{setting}" for setting in QUICK]
             self.process = subprocess.Popen(command, stderr=log, stdout=log)
         give_up_s = time.monotonic() + START_S
         while time.monotonic() < give_up_s and self.process.poll() is None:
@@ -109,11 +109,11 @@ class Daemon:
 
     @property
     def alive(self) -> bool:
-        """Whether the process is there."""
+        """Whether the process lives."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send kill -9."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
@@ -125,26 +125,26 @@ class Daemon:
             yield channel
 
     def submit(self, **spec: Any) -> str:
-        """A job; its id, or how it was refused."""
-        asked = jobs_pb2.SubmitJobsRequest(
+        """Submit a job; return its id, or how it was refused."""
+        request = jobs_pb2.SubmitJobsRequest(
             specs=[jobs_pb2.JobSpec(launch=jobs_pb2.Launch(command=["true"]), **spec)]
         )
         with self.channel() as channel:
-            return _said(
+            return _answer(
                 lambda: (
-                    jobs_pb2_grpc.JobsStub(channel).SubmitJobs(asked, metadata=USER, timeout=CALL_S).jobs[0]
+                    jobs_pb2_grpc.JobsStub(channel).SubmitJobs(request, metadata=USER, timeout=CALL_S).jobs[0]
                 )
             )
 
     def cancel(self, job: str) -> str:
-        """Cancel a job; ok, or how it was refused."""
-        asked = jobs_pb2.CommandJobRequest(job=job, action=jobs_pb2.CommandJobRequest.ACTION_CANCEL)
+        """Cancel a job; return ok, or how it was refused."""
+        request = jobs_pb2.CommandJobRequest(job=job, action=jobs_pb2.CommandJobRequest.ACTION_CANCEL)
         with self.channel() as channel:
             call = jobs_pb2_grpc.JobsStub(channel).CommandJob
-            return _said(lambda: "ok" if call(asked, metadata=USER, timeout=CALL_S) else "")
+            return _answer(lambda: "ok" if call(request, metadata=USER, timeout=CALL_S) else "")
 
     def states(self) -> str:
-        """Jobs by state."""
+        """The jobs by state."""
         with self.channel() as channel, contextlib.suppress(grpc.RpcError):
             stub = cluster_pb2_grpc.ClusterStub(channel)
             status = stub.GetStatus(cluster_pb2.GetStatusRequest(), metadata=USER, timeout=CALL_S)
@@ -153,7 +153,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def node(self, name: str, **figures: float) -> Iterator[str]:
-        """An agent's stream, spoken by hand, for as long as the block runs; how its Hello was answered."""
+        """An agent's stream by hand, for as long as the block runs; yields the answer to its Hello."""
         over = threading.Event()
         hello = agents_pb2.Hello(
             **{"cpus": 8.0, "memory_gb": 64.0, **figures},
@@ -172,7 +172,7 @@ class Daemon:
         with self.channel() as channel:
             call = agents_pb2_grpc.AgentsStub(channel).Link(spoken(), timeout=60.0)
             try:
-                yield _said(lambda: _first(call))
+                yield _answer(lambda: _first(call))
             finally:
                 over.set()
                 call.cancel()
@@ -186,7 +186,7 @@ def _first(call: Any) -> str:
     return "the stream ended"
 
 
-def _said(call: Callable[[], str]) -> str:
+def _answer(call: Callable[[], str]) -> str:
     try:
         return call()
     except grpc.RpcError as error:
@@ -194,7 +194,7 @@ def _said(call: Callable[[], str]) -> str:
 
 
 def attack(folder: Path, poison: str, send: Callable[[Daemon], str], job: str = "") -> Row:
-    """Send one poison to a fresh daemon (`job`: it is in the journal already), and see what is left."""
+    """Send one poison to a fresh daemon (`job`: it is in the journal already), and return what is left."""
     folder.mkdir(parents=True, exist_ok=True)
     daemon = Daemon(folder / "data")
     try:
@@ -231,7 +231,7 @@ def _fsck(folder: Path) -> str:
 
 
 def poisoned(folder: Path, *facts: f.Fact) -> None:
-    """A journal that holds these."""
+    """Write a journal with these facts."""
     folder.mkdir(mode=0o700, parents=True)
     with SqliteJournal(folder / "journal.db") as journal:
         journal.append(1.0, [f.EpochStarted(epoch=1)])
@@ -246,7 +246,7 @@ def absurd_jobs(base: Path) -> Iterator[Row]:
 
 
 def absurd_nodes(base: Path) -> Iterator[Row]:
-    """What an agent says of its machine, while an ordinary job waits."""
+    """An agent's absurd description of its machine, while an ordinary job waits."""
     for at, figures in enumerate(NODES):
 
         def send(daemon: Daemon, figures: dict[str, float] = figures) -> str:
@@ -259,7 +259,7 @@ def absurd_nodes(base: Path) -> Iterator[Row]:
 
 
 def poisoned_journals(base: Path) -> Iterator[Row]:
-    """What no border has checked."""
+    """Facts that no check has seen."""
     launch = Launch(command=("true",))
     mad = f.NodeJoined(spec=NodeSpec(name="mad", worker_type="v100", gpus=1, cpus=HUGE))
     usual = f.JobSubmitted(job="1", spec=JobSpec(cpus=4.0, launch=launch, user="ann"))

@@ -4,8 +4,8 @@
 
 Each round starts jobs on one node and stops all processes of it (SIGSTOP), until every job runs on another node. There
 they are requeued, so that a newer attempt has saved. Then the processes of the first node are continued one by one in
-random order, and the table says what a next attempt would load. Jobs have the documented loop, or with --plain know
-nothing of Gavel; then --per-attempt gives each attempt a checkpoint directory of its own.
+random order, and the table shows what a next attempt would load. Jobs have the documented loop, or with --plain use
+nothing of Gavel's; then --per-attempt gives each attempt a checkpoint directory of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SOON = ("--ask-s", "4", "--grace-s", "1.5")
 
 
 class Outcome(NamedTuple):
-    """What became of a job whose first attempt was suspended: what was saved last, and what counts now."""
+    """The outcome of a job whose first attempt was suspended: what was saved last, and what counts now."""
 
     job: str
     saved_step: int
@@ -63,12 +63,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         outcomes = attack(Path(folder), options.rounds, options.jobs, options.seed, script, **fields)
     print(f"{'job':>4} {'saved':>7} {'by':>3} {'counts now':>11} {'by':>3}")
-    for one in outcomes:
-        verdict = "  set back" if one.set_back else ""
-        print(
-            f"{one.job:>4} {one.saved_step:>7} {one.saved_attempt:>3} {one.now_step:>11} {one.now_attempt:>3}{verdict}"
-        )
-    back = sum(one.set_back for one in outcomes)
+    for outcome in outcomes:
+        verdict = "  set back" if outcome.set_back else ""
+        saved = f"{outcome.saved_step:>7} {outcome.saved_attempt:>3}"
+        print(f"{outcome.job:>4} {saved} {outcome.now_step:>11} {outcome.now_attempt:>3}{verdict}")
+    back = sum(outcome.set_back for outcome in outcomes)
     print(f"{back} of {len(outcomes)} checkpoints set back")
     return back
 
@@ -76,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def attack(
     folder: Path, rounds: int, jobs: int, seed: int, script: Path = OWN_LOOP, **fields: Any
 ) -> list[Outcome]:
-    """All rounds, one after the other, on two nodes. `fields`: of the jobs."""
+    """Run all rounds, one after another, on two nodes. `fields`: of the jobs."""
     chance = random.Random(seed)
     outcomes: list[Outcome] = []
     with Cluster(folder / "cluster", {"n1": f"v100={jobs}"}, SETTINGS, *SOON) as cluster:
@@ -119,9 +118,9 @@ def _round(cluster: Cluster, go: Path, jobs: Sequence[str], chance: random.Rando
 
 
 def _next_start(cluster: Cluster, job: str, after: int) -> dict[str, Any]:
-    """The first line of the next attempt that says anything: on a busy machine a turn may pass before it does."""
+    """The first line of the next attempt that prints any: on a busy machine a turn may pass before it does."""
     return eventually(
-        lambda: next((line for line in cluster.told(job, "start") if line["attempt"] > after), None),
+        lambda: next((line for line in cluster.json_lines(job, "start") if line["attempt"] > after), None),
         f"job {job} is started again",
     )
 
@@ -129,13 +128,13 @@ def _next_start(cluster: Cluster, job: str, after: int) -> dict[str, Any]:
 def _begun(cluster: Cluster, job: str, attempt: int) -> None:
     """Wait until an attempt has done some steps."""
     eventually(
-        lambda: any(line["attempt"] == attempt for line in cluster.told(job, "begun")),
+        lambda: any(line["attempt"] == attempt for line in cluster.json_lines(job, "begun")),
         f"attempt {attempt} of job {job} does steps",
     )
 
 
 def _wake(frozen: Sequence[Process], chance: random.Random) -> None:
-    """Continue them one by one, now and then after a pause."""
+    """Continue the processes one by one, now and then after a pause."""
     order = list(frozen)
     chance.shuffle(order)
     for process in order:
@@ -144,7 +143,7 @@ def _wake(frozen: Sequence[Process], chance: random.Random) -> None:
 
 
 def loaded(checkpoints: Path) -> dict[str, int]:
-    """What the next attempt of a job would load, by its own function in a process of its own."""
+    """The state that the next attempt of a job would load, by its own function in a process of its own."""
     newest = max(checkpoints.glob("e*-a*"), default=None)
     if newest is not None:
         return _state(newest / "state.txt")

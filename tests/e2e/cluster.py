@@ -1,10 +1,10 @@
-"""A scheduler and agents as `gavel up` starts them, jobs as a user submits them, and what a test wants to know.
+"""A scheduler and agents as `gavel up` starts them, jobs as a user submits them, and questions of a test.
 
 with Cluster(folder, {"n1": "v100=1"}) as cluster:
     job = cluster.submit("counting.py", go, steps=1000)
     cluster.runs(job)
 
-A test waits for conditions (`eventually`), never for time: it says what has to become true, not how fast.
+A test waits for conditions (`eventually`), never for a time: it states what must become true, not how fast.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ from worker_agent.shim import process_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "jobs"
-PATIENCE_S = 180.0  # of a test on a machine that is busy with others; on an idle one nothing takes so long
-MARK = "GAVEL_TEST_CLUSTER"  # by which our processes are known, whatever became of their parents
+# Long enough for a busy machine; on an idle one nothing takes so long.
+PATIENCE_S = 180.0
+# The variable that marks our processes, whatever became of their parents.
+MARK = "GAVEL_TEST_CLUSTER"
 T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T | None], why: str, within_s: float = PATIENCE_S) -> T:
-    """The first true answer; fails with these words when there is none in time."""
+    """Wait for the first true answer and return it; fail with `why` when there is none in time."""
     end_s = time.monotonic() + within_s
     while not (answer := condition()):
         assert time.monotonic() < end_s, f"not within {within_s:g} s: {why}"
@@ -43,7 +45,7 @@ def eventually(condition: Callable[[], T | None], why: str, within_s: float = PA
 
 
 class Cluster(LocalCluster):
-    """A scheduler and its agents, each a process; whatever happens, nothing of them is left afterwards."""
+    """A scheduler and its agents, each a process; none of them is left afterwards, whatever happens."""
 
     def __init__(self, folder: Path, nodes: Mapping[str, str], settings: Iterable[str] = (), *agents: str):
         super().__init__(folder, [], settings=("agents.report_interval_s=1", *settings))
@@ -63,12 +65,12 @@ class Cluster(LocalCluster):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """At once, whatever still runs."""
+        """End everything at once, whatever still runs."""
         self.client.close()
-        for one in (*self.nodes.values(), self.scheduler):
-            if one is not None and one.poll() is None:
-                one.kill()
-                one.wait()
+        for process in (*self.nodes.values(), self.scheduler):
+            if process is not None and process.poll() is None:
+                process.kill()
+                process.wait()
         process_tree.kill_all(lambda: processes_of(self.folder))
         eventually(lambda: not processes_of(self.folder), "every process of the cluster is gone")
         end_groups(self.folder)
@@ -76,7 +78,7 @@ class Cluster(LocalCluster):
     # ------------------------------------------------------------------------------------------------ processes
 
     def agent(self, name: str, gpus: str = "v100=1", *options: str) -> None:
-        """An agent, or the same one again."""
+        """Start an agent, or the same one again."""
         self.start_agent(name, gpus, *self._agent_options, *options)
 
     def _started(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -84,102 +86,102 @@ class Cluster(LocalCluster):
             return super()._started(name, arguments)
 
     def kill(self, name: str) -> None:
-        """kill -9, of an agent or of the scheduler."""
+        """Send kill -9 to an agent or to the scheduler."""
         process = self.scheduler if name == "scheduler" else self.nodes[name]
         assert process is not None
         process.kill()
         process.wait()
 
     def solver(self) -> process_tree.Process | None:
-        """The process in which policies work."""
+        """The process in which policies run."""
         assert self.scheduler is not None
         below = process_tree.descendants(self.scheduler.pid)
         return next(
-            (one for one in below if b"scheduler.live.solver.child" in _read(one.pid, "cmdline")), None
+            (child for child in below if b"scheduler.live.solver.child" in _read(child.pid, "cmdline")), None
         )
 
     def runs_nothing(self) -> None:
-        """Wait until no GPU is held, and nothing of any job is left."""
+        """Wait until no GPU is held, and no process of any job is left."""
         eventually(lambda: self.client.status().gpus_busy == 0, "every GPU is free")
 
         def left() -> list[process_tree.Process]:
             agents = {agent.pid for agent in self.nodes.values()}
             return [
-                one
+                process
                 for name in self.nodes
-                for one in processes_of(self.folder / name)
-                if one.pid not in agents
+                for process in processes_of(self.folder / name)
+                if process.pid not in agents
             ]
 
         eventually(lambda: not left(), "every process of every job is gone")
 
     def linked(self, *names: str) -> None:
-        """Wait until these nodes are up, and this very scheduler has heard of their agents."""
+        """Wait until these nodes are up, and this very scheduler has linked their agents."""
 
         def up() -> bool:
             dead = next((name for name in names if self.nodes[name].poll() is not None), "")
             assert not dead, f"the agent of {dead} has ended: {self.last_line(dead)}"
-            found = self.client.nodes()
-            return set(names) <= {node.name for node in found if node.state == "up" and node.agent_version}
+            nodes = self.client.nodes()
+            return set(names) <= {node.name for node in nodes if node.state == "up" and node.agent_version}
 
         eventually(up, f"{', '.join(names)} up")
 
     # ----------------------------------------------------------------------------------------------------- jobs
 
     def submit(self, script: str, *arguments: object, **fields: Any) -> str:
-        """A job that runs one of our scripts; its id."""
+        """Submit a job that runs one of our scripts, and return its id."""
         command = (sys.executable, str(SCRIPTS / script), *map(str, arguments))
         return self.client.submit(JobSpec(command=command, **fields))[0]
 
     def job(self, job: str) -> Job:
-        """How it is."""
+        """The job as it is now."""
         return self.client.get(job)
 
     def until(self, job: str, holds: Callable[[Job], bool], why: str) -> Job:
-        """Wait until this is true of it."""
-        seen: list[Job] = []
+        """Wait until this holds for the job."""
+        latest: list[Job] = []
 
         def true() -> bool:
-            seen[:] = [self.job(job)]
-            return holds(seen[0])
+            latest[:] = [self.job(job)]
+            return holds(latest[0])
 
         try:
             eventually(true, f"job {job} {why}")
         except AssertionError as error:
-            raise AssertionError(f"{error}; it is {seen}, and printed {self.said(job)!r}") from None
-        return seen[0]
+            raise AssertionError(f"{error}; it is {latest}, and printed {self.output(job)!r}") from None
+        return latest[0]
 
     def runs(self, job: str) -> Job:
-        """Wait until its processes run everywhere."""
+        """Wait until the job's processes run everywhere."""
         return self.until(
             job, lambda it: it.placement is not None and it.placement.phase == "running", "runs"
         )
 
     def runs_of(self, job: str) -> list[Path]:
-        """The run directories of all its parts, on all nodes."""
+        """The run directories of all the job's parts, on all nodes."""
         starts = self.folder.glob("*/runs/*/start.json")
         return sorted(path.parent for path in starts if json.loads(path.read_text()).get("job") == job)
 
     def ended(self, job: str) -> Job:
-        """Wait until it has ended for good."""
+        """Wait until the job has ended for good."""
         return self.until(job, lambda it: it.state.is_final, "has ended")
 
     def completed(self, job: str) -> Job:
-        """Wait until it has ended, which has to be well."""
+        """Wait until the job has ended, and fail unless it completed."""
         ended = self.ended(job)
-        assert ended.state is JobState.COMPLETED, f"{ended.why}: {ended.last_lines or self.said(job)}"
+        assert ended.state is JobState.COMPLETED, f"{ended.why}: {ended.last_lines or self.output(job)}"
         return ended
 
-    def said(self, job: str) -> str:
-        """All that it printed, over all attempts; nothing before it has run."""
+    def output(self, job: str) -> str:
+        """The output of a job, over all attempts; empty before it has run."""
         try:
             return b"".join(chunk.data for chunk in self.client.logs(job)).decode()
         except Refused:
             return ""
 
-    def told(self, job: str, at: str = "") -> list[dict[str, Any]]:
-        """The lines of JSON among it."""
-        lines = [json.loads(line) for line in self.said(job).splitlines() if line.startswith("{")]
+    def json_lines(self, job: str, at: str = "") -> list[dict[str, Any]]:
+        """The lines of JSON in a job's output."""
+        lines = [json.loads(line) for line in self.output(job).splitlines() if line.startswith("{")]
         return [line for line in lines if not at or line.get("at") == at]
 
     def started(self, job: str, attempt: int = 1) -> dict[str, Any]:
@@ -190,15 +192,15 @@ class Cluster(LocalCluster):
         """Wait for the first lines of so many ranks of an attempt."""
 
         def lines() -> list[dict[str, Any]] | None:
-            found = [line for line in self.told(job, "start") if line["attempt"] == attempt]
-            return sorted(found, key=lambda line: line.get("rank", 0)) if len(found) == count else None
+            starts = [line for line in self.json_lines(job, "start") if line["attempt"] == attempt]
+            return sorted(starts, key=lambda line: line.get("rank", 0)) if len(starts) == count else None
 
         return eventually(
             lines, f"{count} ranks of attempt {attempt} of job {job} have printed their first line"
         )
 
     def gavel(self, *arguments: str, output: IO[str]) -> subprocess.Popen[str]:
-        """The command, as a user starts it."""
+        """Start the command as a user does."""
         return subprocess.Popen(
             [sys.executable, "-m", "gavel", *arguments],
             stdin=subprocess.DEVNULL,
@@ -209,7 +211,7 @@ class Cluster(LocalCluster):
         )
 
     def answer(self, *arguments: str) -> str:
-        """What the command prints; it has to succeed."""
+        """Run the command, which must succeed, and return its output."""
         with tempfile.TemporaryFile("w+") as output:
             status = self.gavel(*arguments, output=output).wait(PATIENCE_S)
             output.seek(0)
@@ -218,7 +220,7 @@ class Cluster(LocalCluster):
         return text
 
     def follower(self, job: str) -> Follower:
-        """`gavel logs -f`, which has begun to show something."""
+        """Start `gavel logs -f`, and wait until it shows something."""
         path = self.folder / f"follower-of-{job}"
         with path.open("w") as output:
             following = Follower(self.gavel("logs", "-f", job, output=output), path)
@@ -227,19 +229,19 @@ class Cluster(LocalCluster):
 
 
 class Follower(NamedTuple):
-    """A reader of a log that goes on."""
+    """A reader that follows a log."""
 
     process: subprocess.Popen[str]
     path: Path
 
     def lines(self) -> list[str]:
-        """All lines of JSON that it has shown; it has to end by itself, and well."""
+        """Wait until the reader ends, and return all lines of JSON that it has shown."""
         assert self.process.wait(PATIENCE_S) == 0, self.path.read_text()
         return [line for line in self.path.read_text().splitlines() if line.startswith("{")]
 
 
 def whole(steps: int) -> int:
-    """The sum that counting.py comes to when every step was done, each once."""
+    """The sum that counting.py prints when every step was done exactly once."""
     return steps * (steps - 1) // 2
 
 
@@ -249,14 +251,14 @@ def alive(pid: int) -> bool:
 
 
 def gone(pids: Iterable[int]) -> None:
-    """Wait until none of them is left."""
+    """Wait until none of these processes is left."""
     waiting = list(pids)
     eventually(lambda: not any(map(alive, waiting)), f"the processes {waiting} are gone")
 
 
 def processes_of(folder: Path) -> list[process_tree.Process]:
-    """All that was started for what lies in a folder: by its command line, or by its environment."""
-    mark, found = str(folder).encode(), []
+    """All processes that were started for what lies in a folder: by command line, or by environment."""
+    mark, processes = str(folder).encode(), []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         process = process_tree.look_up(pid)
         if (
@@ -264,19 +266,19 @@ def processes_of(folder: Path) -> list[process_tree.Process]:
             and pid != os.getpid()
             and (mark in _read(pid, "cmdline") or mark in _read(pid, "environ"))
         ):
-            found.append(process)
-    return found
+            processes.append(process)
+    return processes
 
 
-def _read(pid: int, what: str) -> bytes:
+def _read(pid: int, file: str) -> bytes:
     try:
-        return Path(f"/proc/{pid}/{what}").read_bytes()
+        return Path(f"/proc/{pid}/{file}").read_bytes()
     except OSError:
         return b""
 
 
 def freeze(folder: Path) -> list[process_tree.Process]:
-    """Stop a node as a whole, as when its machine is suspended: agent, shims and jobs. `thaw` lets them go on."""
+    """Stop a whole node, as when its machine is suspended: agent, shims and jobs. `thaw` continues them."""
     frozen = processes_of(folder)
     for process in frozen:
         process_tree.send(process, signal.SIGSTOP)
@@ -284,6 +286,6 @@ def freeze(folder: Path) -> list[process_tree.Process]:
 
 
 def thaw(frozen: Iterable[process_tree.Process]) -> None:
-    """They do not know that time has passed."""
+    """Continue stopped processes, which have not noticed that time passed."""
     for process in frozen:
         process_tree.send(process, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""Agents and daemons that are killed, stopped and started again, while jobs run. What dies is never a job."""
+"""Agents and daemons that are killed, stopped and started again, while jobs run: no job dies with them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 
 from gavel.client import JobState
 from tests.e2e.cluster import PATIENCE_S, Cluster, alive, eventually, freeze, gone, processes_of, thaw, whole
+from tests.support.wording import Wording
 from worker_agent.shim import process_tree
 
-# a scheduler or an agent that stands still for 2 s renews in time, and a job for 4 s saves in time
+# A scheduler or an agent that stands still for 2 s renews in time, and a job that stands still for 4 s saves in time.
 SOON = ("--ask-s", "4", "--grace-s", "1.5")
 LONG_LEASES = ("scheduler.round_s=600",)
 SHORT_LEASES = (
@@ -37,7 +38,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture
 def hasty(tmp_path: Path) -> Iterator[Cluster]:
-    """Two nodes, and leases that end soon when nobody renews them."""
+    """Two nodes, and leases that end soon when they are not renewed."""
     with Cluster(tmp_path / "cluster", {"n1": "v100=1", "n2": "v100=1"}, SHORT_LEASES, *SOON) as cluster:
         yield cluster
 
@@ -45,7 +46,7 @@ def hasty(tmp_path: Path) -> Iterator[Cluster]:
 def test_an_agent_that_is_killed_and_comes_back_finds_its_jobs(cluster: Cluster, go: Path) -> None:
     """kill -9 and a new agent, at once and later: the job is the same process in its first attempt, nothing is lost.
 
-    One that ended while nobody looked keeps its exit code and its last lines.
+    A job that ended without an agent keeps its exit code and its last lines.
     """
     job = cluster.submit("counting.py", go, steps=STEPS, nodes=("n1",))
     pid = cluster.started(job)["pid"]
@@ -70,11 +71,11 @@ def test_an_agent_that_is_killed_and_comes_back_finds_its_jobs(cluster: Cluster,
     assert failed.last_lines.endswith("no such file: data.csv\n")
     done = cluster.completed(job)
     assert (done.attempt, done.node_failures, done.preemptions) == (1, 0, 0)
-    assert [(line["pid"], line["sum"]) for line in cluster.told(job, "end")] == [(pid, whole(STEPS))]
+    assert [(line["pid"], line["sum"]) for line in cluster.json_lines(job, "end")] == [(pid, whole(STEPS))]
 
 
 def links(cluster: Cluster) -> int:
-    """How often agents of n1 have been linked so far."""
+    """The number of links of n1's agents so far."""
     return cluster.log("n1").read_text().count("linked to")
 
 
@@ -101,13 +102,15 @@ def test_a_scheduler_that_is_killed_and_comes_back_finds_everything(cluster: Clu
     for job, pid in zip(running, pids, strict=True):
         done = cluster.completed(job)
         assert (done.attempt, done.node_failures, done.preemptions, done.steps_done) == (1, 0, 0, STEPS)
-        assert [(line["pid"], line["sum"]) for line in cluster.told(job, "end")] == [(pid, whole(STEPS))]
+        assert [(line["pid"], line["sum"]) for line in cluster.json_lines(job, "end")] == [
+            (pid, whole(STEPS))
+        ]
     assert cluster.completed(waiting).attempt == 1
-    assert reader.lines() == cluster.said(running[0]).splitlines()
+    assert reader.lines() == cluster.output(running[0]).splitlines()
 
 
-def test_jobs_that_end_while_nobody_listens_have_ended(cluster: Cluster, go: Path) -> None:
-    """Scheduler and one agent are gone: one job fails, one completes; both are told when all are back, each once."""
+def test_jobs_that_end_while_scheduler_and_agent_are_away_have_ended(cluster: Cluster, go: Path) -> None:
+    """One job fails, one completes; both ends are reported when all are back, each once."""
     well = cluster.submit("counting.py", go, steps=STEPS, nodes=("n1",))
     badly = cluster.submit("failing.py", go, retries=1, nodes=("n2",))
     pids = [cluster.started(job)["pid"] for job in (well, badly)]
@@ -130,14 +133,14 @@ def test_a_scheduler_that_comes_back_too_late_finds_jobs_that_have_saved(hasty: 
     gone([first["pid"]])
     hasty.start_scheduler()
     second = hasty.started(job, attempt=2)
-    assert second["step"] == hasty.told(job, "lease over")[0]["step"]
+    assert second["step"] == hasty.json_lines(job, "lease over")[0]["step"]
     go.touch()
     done = hasty.completed(job)
     assert (done.attempt, done.steps_done, done.failures, done.node_failures) == (2, STEPS, 0, 0)
-    assert [line["sum"] for line in hasty.told(job, "end")] == [whole(STEPS)]
+    assert [line["sum"] for line in hasty.json_lines(job, "end")] == [whole(STEPS)]
 
 
-def test_a_machine_that_is_gone_costs_what_was_not_saved(hasty: Cluster, go: Path) -> None:
+def test_a_machine_that_is_gone_costs_the_unsaved_steps(hasty: Cluster, go: Path) -> None:
     """All of a node dies at once: its job goes on elsewhere from its last checkpoint, as soon as that is safe."""
     job = hasty.submit("counting.py", go, steps=STEPS)
     first = hasty.started(job)
@@ -149,13 +152,13 @@ def test_a_machine_that_is_gone_costs_what_was_not_saved(hasty: Cluster, go: Pat
     go.touch()
     done = hasty.completed(job)
     assert (done.attempt, done.steps_done, done.failures, done.node_failures) == (2, STEPS, 0, 1)
-    assert [line["sum"] for line in hasty.told(job, "end")] == [whole(STEPS)]
+    assert [line["sum"] for line in hasty.json_lines(job, "end")] == [whole(STEPS)]
 
 
-def test_a_node_that_is_suspended_past_its_lease_can_do_nothing_any_more(hasty: Cluster, go: Path) -> None:
-    """All of it stops, and its job goes on elsewhere. Woken up, its processes end, and what it reports is refused.
+def test_a_node_that_was_suspended_past_its_lease_changes_nothing(hasty: Cluster, go: Path) -> None:
+    """Its job goes on elsewhere. Woken up, its processes end, and its reports are refused.
 
-    The job wakes first, with nobody there to end it: it saves nothing any more.
+    The job wakes first, without an agent to end it: it saves nothing any more.
     """
     job = hasty.submit("counting.py", go, steps=STEPS)
     first = hasty.started(job)
@@ -176,9 +179,11 @@ def test_a_node_that_is_suspended_past_its_lease_can_do_nothing_any_more(hasty: 
     go.touch()
     done = hasty.completed(job)
     assert (done.attempt, done.steps_done) == (2, STEPS)
-    assert [(line["pid"], line["sum"]) for line in hasty.told(job, "end")] == [(second["pid"], whole(STEPS))]
-    assert "StaleAttempt: attempt 1 should have ended" in hasty.said(job)
-    assert not hasty.told(job, "lease over")
+    assert [(line["pid"], line["sum"]) for line in hasty.json_lines(job, "end")] == [
+        (second["pid"], whole(STEPS))
+    ]
+    assert "StaleAttempt: attempt 1 " in hasty.output(job)
+    assert not hasty.json_lines(job, "lease over")
 
 
 def test_a_lease_ends_though_the_agent_does_nothing(hasty: Cluster, go: Path) -> None:
@@ -194,12 +199,12 @@ def test_a_lease_ends_though_the_agent_does_nothing(hasty: Cluster, go: Path) ->
     go.touch()
     done = hasty.completed(job)
     assert (done.attempt, done.steps_done) == (2, STEPS)
-    assert hasty.told(job, "lease over")[0]["step"] == second["step"]
-    assert [line["sum"] for line in hasty.told(job, "end")] == [whole(STEPS)]
+    assert hasty.json_lines(job, "lease over")[0]["step"] == second["step"]
+    assert [line["sum"] for line in hasty.json_lines(job, "end")] == [whole(STEPS)]
 
 
 def test_a_gang_survives_the_loss_of_both_ends_at_once(cluster: Cluster, go: Path) -> None:
-    """Two ranks on two nodes; kill -9 of an agent and of the scheduler together end neither of them."""
+    """Two ranks on two nodes; kill -9 of an agent and of the scheduler together end neither rank."""
     job = cluster.submit("counting.py", go, steps=STEPS, gpus=2)
     pids = [line["pid"] for line in cluster.ranks(job, 2)]
     cluster.runs(job)
@@ -213,13 +218,11 @@ def test_a_gang_survives_the_loss_of_both_ends_at_once(cluster: Cluster, go: Pat
     go.touch()
     done = cluster.completed(job)
     assert (done.attempt, done.node_failures, done.steps_done) == (1, 0, STEPS)
-    assert sorted(line["pid"] for line in cluster.told(job, "end")) == sorted(pids)
+    assert sorted(line["pid"] for line in cluster.json_lines(job, "end")) == sorted(pids)
 
 
-def test_an_agent_that_is_told_to_stop_waits_for_its_jobs_unless_told_again(
-    cluster: Cluster, go: Path
-) -> None:
-    """SIGTERM to one that drains: it takes nothing new and waits. Again: it goes at once, and its job goes on."""
+def test_an_agent_waits_for_its_jobs_at_the_first_sigterm_only(cluster: Cluster, go: Path) -> None:
+    """SIGTERM to one that drains: it starts nothing new and waits. Again: it ends at once, and its job goes on."""
     job = cluster.submit("counting.py", go, steps=STEPS, nodes=("n1",))
     pid = cluster.started(job)["pid"]
     agent = cluster.nodes["n1"]
@@ -234,22 +237,23 @@ def test_an_agent_that_is_told_to_stop_waits_for_its_jobs_unless_told_again(
     cluster.linked("n1")
     agent = cluster.nodes["n1"]
     agent.terminate()
-    said = "stopping when the jobs here have ended"
-    eventually(lambda: cluster.log("n1").read_text().count(said) == 2, "it waits, as the first one did")
+    waits = "stopping when the jobs here have ended"
+    eventually(lambda: cluster.log("n1").read_text().count(waits) == 2, "it waits, as the first one did")
     go.touch()
     assert agent.wait(PATIENCE_S) == 0
     done = cluster.completed(job)
     assert (done.attempt, done.steps_done) == (1, STEPS)
     cluster.agent("n1")
     cluster.linked("n1")
-    assert [line["pid"] for line in cluster.told(job, "end")] == [pid]
+    assert [line["pid"] for line in cluster.json_lines(job, "end")] == [pid]
 
 
-def test_an_agent_under_a_name_that_is_taken_is_sent_away(cluster: Cluster, tmp_path: Path) -> None:
-    """It says what to do and ends with status 1; the one that has the name stays."""
+def test_an_agent_under_a_taken_name_is_dismissed(cluster: Cluster, tmp_path: Path, wording: Wording) -> None:
+    """It names the remedy and ends with status 1; the agent that has the name stays."""
     first = cluster.nodes["n1"]
     cluster.agent("n1", "v100=1", "--state-dir", str(tmp_path / "elsewhere"))
     assert cluster.nodes["n1"].wait(PATIENCE_S) == 1
-    assert "give this one a name of its own (--name)" in cluster.log("n1").read_text()
+    assert "--name" in cluster.last_line("n1")
+    wording(cluster.last_line("n1").partition(": ")[2])
     assert first.poll() is None
     assert cluster.client.nodes(["n1"])[0].state == "up"

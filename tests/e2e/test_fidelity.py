@@ -1,6 +1,6 @@
-"""A live run and the simulation of it, in small: every step is done once, and the journal tells enough to do it again.
+"""A live run and the simulation of it, in small: every step is done once, and the journal suffices to repeat it.
 
-How near the two come to each other is a question of speed, and the business of `python -m benchmarks.fidelity`.
+How close the two come is a question of speed, for `python -m benchmarks.fidelity`.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ GPUS = ("v100", "k80")
 
 
 def test_jobs_of_a_live_run_do_their_exact_steps_and_are_simulated_by_its_journal(tmp_path: Path) -> None:
-    """Preempted or not; and in virtual time the same jobs, at the rates that were measured, all end too."""
+    """Preempted or not; and in virtual time the same jobs, at the measured rates, all end too."""
     jobs = fidelity.jobs(4, arrivals_s=1.0, scale=0.15)
     settings = fidelity.settings(round_s=3.0)
     assert fidelity.run_live(tmp_path, jobs, settings, GPUS) == []
-    told = live.story(tmp_path)
-    assert len(told.completed_s) == len(jobs)
-    seen = fidelity.measured(told)
-    assert set(seen.rates) <= set(live.rates(jobs))
-    again = fidelity.simulated(told, seen, jobs, settings, GPUS)
-    assert set(again.completed_s) == set(told.completed_s)
+    happened = live.story(tmp_path)
+    assert len(happened.completed_s) == len(jobs)
+    measured = fidelity.measured(happened)
+    assert set(measured.rates) <= set(live.rates(jobs))
+    again = fidelity.simulated(happened, measured, jobs, settings, GPUS)
+    assert set(again.completed_s) == set(happened.completed_s)
     for number, job in enumerate(jobs, 1):
-        for world in (told, again):
+        for world in (happened, again):
             last = [
                 turn
                 for turn in world.turns.values()

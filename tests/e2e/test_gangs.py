@@ -1,4 +1,4 @@
-"""Gangs over two nodes start together or not at all, whatever has to be done before they start."""
+"""Gangs over two nodes start together or not at all, whatever must be done before they start."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ import pytest
 
 from gavel.client import JobSpec, JobState
 from tests.e2e.cluster import Cluster, eventually
+from tests.support.wording import Wording
 
 GANG_S = 6
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two nodes with a GPU each, of which only the second has secrets; a gang's first word is waited for a little."""
+    """Two nodes with a GPU each, of which only the second has secrets; a gang's first report is waited for briefly."""
     folder = tmp_path_factory.mktemp("gangs")
     secrets = folder / "secrets"
     secrets.mkdir()
@@ -30,21 +31,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def submit(cluster: Cluster, folder: Path, **fields: Any) -> str:
-    """Two ranks, each of which leaves a file when it runs; the job's id."""
+    """Submit two ranks, each of which leaves a file when it runs; return the job's id."""
     command = ("/bin/sh", "-c", f"echo ran; touch {folder}/ran-$RANK")
     return cluster.client.submit(JobSpec(command=command, gpus=2, **fields))[0]
 
 
 def ranks(folder: Path) -> list[str]:
-    """Which of them ran."""
+    """The ranks that ran."""
     return sorted(path.name for path in folder.glob("ran-*"))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_setup_that_fails_on_one_node_starts_no_rank_anywhere(
-    cluster: Cluster, tmp_path: Path, rank: int
+    cluster: Cluster, tmp_path: Path, rank: int, wording: Wording
 ) -> None:
-    """The job fails with the code of the setup; both logs say what happened."""
+    """The job fails with the code of the setup; both logs say why."""
     fails = f"until [ -e {tmp_path}/fail ]; do sleep 0.1; done; exit 7"
     job = submit(cluster, tmp_path, setup=f"if [ $NODE_RANK = {rank} ]; then {fails}; fi")
     eventually(lambda: any(map(is_ready, cluster.runs_of(job))), "the other one is ready")
@@ -52,11 +53,11 @@ def test_a_setup_that_fails_on_one_node_starts_no_rank_anywhere(
     ended = cluster.ended(job)
     assert (ended.state, ended.exit_code) == (JobState.FAILED, 7)
     assert ranks(tmp_path) == []
-    said = eventually(lambda: (text := cluster.said(job)).count("\n") == 2 and text, "both have said why")
-    assert sorted(said.splitlines(), key=len) == [
-        "[gavel: setup ended with exit code 7: nothing was started]",
-        f"[gavel: nothing was started: {ended_on(said)}: setup ended with exit code 7: nothing was started]",
-    ]
+    log = eventually(lambda: (text := cluster.output(job)).count("\n") == 2 and text, "both logs say why")
+    own, other = sorted(log.splitlines(), key=len)
+    assert ("exit code 7" in own, "exit code 7" in other) == (True, True)
+    wording(own)
+    wording(other, node=ended_on(log))
 
 
 def is_ready(run: Path) -> bool:
@@ -65,22 +66,25 @@ def is_ready(run: Path) -> bool:
     return shim.exists() and bool(json.loads(shim.read_text())["ready"])
 
 
-def ended_on(said: str) -> str:
+def ended_on(log: str) -> str:
     """The node that the other one's log names."""
-    return next(node for node in ("n1", "n2") if f" {node}: " in said)
+    return next(node for node in ("n1", "n2") if f" {node}: " in log)
 
 
-def test_a_secret_that_one_node_lacks_starts_no_rank_anywhere(cluster: Cluster, tmp_path: Path) -> None:
-    """It is the job's failure, and says which secret."""
+def test_a_secret_that_one_node_lacks_starts_no_rank_anywhere(
+    cluster: Cluster, tmp_path: Path, wording: Wording
+) -> None:
+    """It is the job's failure, and the log names the secret."""
     job = submit(cluster, tmp_path, env_from={"TOKEN": "token"})
     ended = cluster.ended(job)
     assert ended.state is JobState.FAILED
-    assert "this node has no directory of secrets" in ended.last_lines
+    assert "TOKEN" in ended.last_lines
+    wording(ended.last_lines)
     assert ranks(tmp_path) == []
 
 
 def test_nodes_wait_for_the_setup_of_the_slowest(cluster: Cluster, tmp_path: Path) -> None:
-    """Longer than a word is waited for; then both ranks run."""
+    """Longer than for a first report; then both ranks run."""
     job = submit(cluster, tmp_path, setup=f"if [ $NODE_RANK = 0 ]; then sleep {GANG_S + 2}; fi")
     done = cluster.completed(job)
     assert (done.attempt, done.node_failures) == (1, 0)

@@ -1,4 +1,4 @@
-"""What becomes of jobs, told as a user sees it: one cluster for all of these tests, with a round that never ends."""
+"""The life of jobs as a user sees it: one cluster for all of these tests, with a round that never ends."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ V100 = ("v100",)
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two nodes with a V100 each, and one that is impatient with jobs that do not end."""
+    """Two nodes with a V100 each, and one with little patience for jobs that do not end."""
     folder = tmp_path_factory.mktemp("jobs")
     with Cluster(folder, {"n1": "v100=1", "n2": "v100=1"}, ("scheduler.round_s=600",)) as cluster:
         cluster.agent("impatient", "k80=1", "--ask-s", "0.5", "--grace-s", "0.5")
@@ -27,7 +27,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(shared: Cluster) -> Cluster:
-    """The cluster, with nothing left on it from the test before."""
+    """The cluster, with nothing left on it from the previous test."""
     for job in shared.client.list():
         if not job.state.is_final:
             shared.client.cancel(job.id)
@@ -42,7 +42,7 @@ def go(tmp_path: Path) -> Path:
 
 
 def test_a_job_runs_to_completion(cluster: Cluster, go: Path) -> None:
-    """It waits, runs, completes with exactly its steps, and its log can be read when it is over."""
+    """It waits, runs, completes with exactly its steps, and its log can be read afterwards."""
     job = cluster.submit("counting.py", go, steps=500, worker_types=V100, name="first")
     assert cluster.runs(job).placement.worker_type == "v100"
     start = cluster.started(job)
@@ -50,27 +50,27 @@ def test_a_job_runs_to_completion(cluster: Cluster, go: Path) -> None:
     go.touch()
     done = cluster.completed(job)
     assert (done.steps_done, done.attempt, done.preemptions, done.failures) == (500, 1, 0, 0)
-    assert [(line["at"], line["step"]) for line in cluster.told(job)[:1]] == [("start", 0)]
-    last = cluster.told(job)[-1]
+    assert [(line["at"], line["step"]) for line in cluster.json_lines(job)[:1]] == [("start", 0)]
+    last = cluster.json_lines(job)[-1]
     assert (last["at"], last["step"], last["sum"], last["pid"]) == ("end", 500, whole(500), start["pid"])
     gone([start["pid"]])
     assert "completed" in cluster.answer("show", job)
 
 
 def test_a_job_that_fails_is_tried_again_and_then_shown_with_its_last_lines(cluster: Cluster) -> None:
-    """retries: 1 makes two attempts; then it has failed, and `gavel show` says with what code and what it said last."""
+    """retries: 1 makes two attempts; then it has failed, and `gavel show` has its exit code and its last lines."""
     job = cluster.submit("failing.py", retries=1, worker_types=V100)
     failed = cluster.ended(job)
     assert (failed.state, failed.exit_code, failed.failures, failed.attempt) == (JobState.FAILED, 3, 2, 2)
-    assert [line["attempt"] for line in cluster.told(job)] == [1, 2]
+    assert [line["attempt"] for line in cluster.json_lines(job)] == [1, 2]
     assert failed.last_lines.endswith("no such file: data.csv\n")
-    shown = cluster.answer("show", job)
-    assert "no such file: data.csv" in shown
-    assert "3" in next(line for line in shown.splitlines() if "exit" in line.lower())
+    report = cluster.answer("show", job)
+    assert "no such file: data.csv" in report
+    assert "3" in next(line for line in report.splitlines() if "exit" in line.lower())
 
 
 def test_a_job_that_is_cancelled_while_it_runs_leaves_nothing(cluster: Cluster, go: Path) -> None:
-    """Cancelled for good at once, its processes soon after, and the GPU is free for others."""
+    """It is cancelled at once, its processes end soon after, and the GPU is free for others."""
     job = cluster.submit("counting.py", go, steps=100_000, worker_types=V100)
     pid = cluster.started(job)["pid"]
     assert cluster.client.cancel(job) == (job,)
@@ -81,9 +81,9 @@ def test_a_job_that_is_cancelled_while_it_runs_leaves_nothing(cluster: Cluster, 
 
 
 def test_a_job_that_ignores_signals_is_gone_after_its_grace(cluster: Cluster) -> None:
-    """SIGTERM means nothing to it, nor to its orphan in another session: both are killed, and the GPU is free."""
+    """It ignores SIGTERM, and so does its orphan in another session: both are killed, and the GPU is free."""
     job = cluster.submit("stubborn.py", nodes=("impatient",))
-    (pids,) = eventually(lambda: cluster.told(job), "it has said who it is")
+    (pids,) = eventually(lambda: cluster.json_lines(job), "it has printed its pids")
     assert all(map(alive, pids.values()))
     cluster.client.cancel(job)
     gone(pids.values())
@@ -95,54 +95,57 @@ def test_two_ranks_on_two_nodes_train_as_one(cluster: Cluster) -> None:
     job = cluster.submit("../../../examples/jobs/text.py", "--steps", 60, gpus=2, steps=60, worker_types=V100)
     assert cluster.completed(job).steps_done == 60
     assert [path.parts[-3] for path in cluster.runs_of(job)] == ["n1", "n2"]
-    assert sorted((line["rank"], line["step"]) for line in cluster.told(job, "end")) == [(0, 60), (1, 60)]
+    assert sorted((line["rank"], line["step"]) for line in cluster.json_lines(job, "end")) == [
+        (0, 60),
+        (1, 60),
+    ]
 
 
 @pytest.mark.parametrize("name", ["upload", "two-ranks"])
 def test_an_example_runs_as_it_stands(cluster: Cluster, name: str) -> None:
     """A job file that is there to be copied; `python` is that of these tests, which has PyTorch."""
     file = ROOT / "examples" / "jobs" / f"{name}.yaml"
-    said = cluster.answer("submit", "--json", str(file), "--venv", sys.prefix, "-t", "v100")
-    (job,) = json.loads(said)["jobs"]
+    answer = cluster.answer("submit", "--json", str(file), "--venv", sys.prefix, "-t", "v100")
+    (job,) = json.loads(answer)["jobs"]
     assert cluster.completed(job).steps_done == 200
-    assert {line["step"] for line in cluster.told(job, "end")} == {200}
+    assert {line["step"] for line in cluster.json_lines(job, "end")} == {200}
 
 
 def test_two_ranks_stop_at_the_same_step_and_go_on_from_it(cluster: Cluster, go: Path) -> None:
-    """Requeued, both ranks end after one step that they agree on, and the next attempt begins there."""
+    """Requeued, both ranks end after a step on which they agree, and the next attempt begins there."""
     job = cluster.submit("counting.py", go, gpus=2, steps=30_000, worker_types=V100)
     cluster.ranks(job, 2)
     cluster.client.requeue(job)
     again = cluster.ranks(job, 2, attempt=2)
-    assert {line["step"] for line in cluster.told(job, "lease over")} == {line["step"] for line in again}
+    assert {line["step"] for line in cluster.json_lines(job, "lease over")} == {
+        line["step"] for line in again
+    }
     assert sorted(line["node"] for line in again) == ["n1", "n2"]
     go.touch()
     assert cluster.completed(job).steps_done == 30_000
-    assert [line["sum"] for line in cluster.told(job, "end")] == [whole(30_000)] * 2
+    assert [line["sum"] for line in cluster.json_lines(job, "end")] == [whole(30_000)] * 2
 
 
 def test_a_rank_that_dies_takes_the_attempt_with_it_and_the_next_one_works(cluster: Cluster) -> None:
-    """Rank 0 would wait for ever; it is ended on the other node, and both ranks start again."""
+    """Rank 0 would wait without end; it is ended on the other node, and both ranks start again."""
     job = cluster.submit("meeting.py", gpus=2, retries=1, worker_types=V100)
     done = cluster.completed(job)
     assert (done.attempt, done.failures, done.node_failures) == (2, 1, 0)
-    told = cluster.told(job)
-    assert sorted((line["attempt"], line["rank"]) for line in told) == [(1, 0), (1, 1), (2, 0), (2, 1)]
-    gone(line["pid"] for line in told)
+    starts = cluster.json_lines(job)
+    assert sorted((line["attempt"], line["rank"]) for line in starts) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    gone(line["pid"] for line in starts)
 
 
-def test_a_script_that_knows_nothing_of_gavel_saves_when_signalled_and_goes_on(
-    cluster: Cluster, go: Path
-) -> None:
-    """Requeued, it gets SIGTERM; the next attempt finds what it saved in GAVEL_CHECKPOINT_DIR."""
+def test_a_script_without_gavels_library_saves_when_signalled_and_goes_on(cluster: Cluster, go: Path) -> None:
+    """Requeued, it gets SIGTERM; the next attempt finds its saved state in GAVEL_CHECKPOINT_DIR."""
     job = cluster.submit("unmodified.py", go, worker_types=V100, reports_steps=False)
-    eventually(lambda: cluster.said(job), "it has begun")
+    eventually(lambda: cluster.output(job), "it has begun")
     cluster.client.requeue(job)
     cluster.until(job, lambda it: it.attempt == 2, "is started again")
-    eventually(lambda: cluster.said(job).count("from") == 2, "it goes on")
+    eventually(lambda: cluster.output(job).count("from") == 2, "it goes on")
     go.touch()
     assert cluster.completed(job).failures == 0
-    words = [line.split() for line in cluster.said(job).splitlines() if not line.startswith("[gavel")]
+    words = [line.split() for line in cluster.output(job).splitlines() if not line.startswith("[gavel")]
     assert [word for word, _ in words] == ["from", "saved", "from", "done"]
     saved = int(words[1][1])
     assert int(words[2][1]) == saved
@@ -150,7 +153,7 @@ def test_a_script_that_knows_nothing_of_gavel_saves_when_signalled_and_goes_on(
 
 
 def test_a_job_that_is_held_keeps_what_it_did_and_goes_on_when_released(cluster: Cluster, go: Path) -> None:
-    """Hold: it saves and ends, and does not come back; release: it goes on where it was, no step lost."""
+    """Hold: it saves and ends, and does not come back; release: it goes on where it was, without losing a step."""
     job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
     pid = cluster.started(job)["pid"]
     cluster.client.hold(job)
@@ -158,24 +161,24 @@ def test_a_job_that_is_held_keeps_what_it_did_and_goes_on_when_released(cluster:
     cluster.runs_nothing()
     held = cluster.job(job)
     assert held.state is JobState.HELD
-    assert held.steps_done == held.steps_saved == cluster.told(job, "lease over")[0]["step"]
+    assert held.steps_done == held.steps_saved == cluster.json_lines(job, "lease over")[0]["step"]
     cluster.client.release(job)
     assert cluster.started(job, attempt=2)["step"] == held.steps_saved
     go.touch()
     assert cluster.completed(job).steps_done == 30_000
-    assert cluster.told(job, "end")[0]["sum"] == whole(30_000)
+    assert cluster.json_lines(job, "end")[0]["sum"] == whole(30_000)
 
 
 def test_a_job_that_is_requeued_starts_anew_from_its_checkpoint(cluster: Cluster, go: Path) -> None:
-    """Requeue: another attempt, which goes on where the first one saved."""
+    """Another attempt goes on where the first one saved."""
     job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
     first = cluster.started(job)
     cluster.client.requeue(job)
     second = cluster.started(job, attempt=2)
-    assert second["step"] == cluster.told(job, "lease over")[0]["step"]
+    assert second["step"] == cluster.json_lines(job, "lease over")[0]["step"]
     go.touch()
     assert cluster.completed(job).steps_done == 30_000
-    assert cluster.told(job, "end")[0]["sum"] == whole(30_000)
+    assert cluster.json_lines(job, "end")[0]["sum"] == whole(30_000)
     gone([first["pid"], second["pid"]])
 
 
@@ -185,13 +188,15 @@ def test_an_array_is_a_job_per_index(cluster: Cluster, go: Path) -> None:
     job = cluster.submit("counting.py", go, steps=100, array=(0, 1, 2, 5), worker_types=V100)
     array = job.partition("_")[0]
     ended = cluster.client.wait(array, timeout_s=PATIENCE_S)
-    assert [(one.array_index, one.state) for one in ended] == [(i, JobState.COMPLETED) for i in (0, 1, 2, 5)]
-    for one in ended:
-        assert [line["index"] for line in cluster.told(one.id, "start")] == [str(one.array_index)]
-        assert [line["sum"] for line in cluster.told(one.id, "end")] == [whole(100)]
+    assert [(member.array_index, member.state) for member in ended] == [
+        (i, JobState.COMPLETED) for i in (0, 1, 2, 5)
+    ]
+    for member in ended:
+        assert [line["index"] for line in cluster.json_lines(member.id, "start")] == [str(member.array_index)]
+        assert [line["sum"] for line in cluster.json_lines(member.id, "end")] == [whole(100)]
 
 
-def test_a_job_waits_for_what_it_comes_after(cluster: Cluster, go: Path, tmp_path: Path) -> None:
+def test_a_job_waits_for_its_dependency(cluster: Cluster, go: Path, tmp_path: Path) -> None:
     """Blocked while the other runs, although there are free GPUs; started when that has succeeded."""
     first = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
     cluster.started(first)
@@ -204,7 +209,7 @@ def test_a_job_waits_for_what_it_comes_after(cluster: Cluster, go: Path, tmp_pat
 
 
 def test_a_job_after_one_that_fails_does_not_run(cluster: Cluster, go: Path) -> None:
-    """After success: it ends with the reason. After the end, one way or another: it runs."""
+    """After success: it ends with the reason. After the end, however it ended: it runs."""
     go.touch()
     first = cluster.submit("failing.py", worker_types=V100)
     never = cluster.submit("counting.py", go, steps=10, after=(After(first),))
@@ -214,15 +219,15 @@ def test_a_job_after_one_that_fails_does_not_run(cluster: Cluster, go: Path) -> 
     ended = cluster.ended(never)
     assert ended.state is not JobState.COMPLETED
     assert first in ended.why
-    assert cluster.said(never) == ""
+    assert cluster.output(never) == ""
 
 
-def test_what_the_commands_say_agrees_with_the_library(cluster: Cluster, go: Path) -> None:
-    """submit, queue --json and explain from the command line, on a job that runs."""
-    job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100, name="seen")
+def test_the_commands_agree_with_the_library(cluster: Cluster, go: Path) -> None:
+    """submit, queue --json and explain on the command line, for a running job."""
+    job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100, name="watched")
     cluster.runs(job)
     listed = json.loads(cluster.answer("queue", "--json"))
-    assert "seen" in json.dumps(listed)
+    assert "watched" in json.dumps(listed)
     assert "running" in cluster.answer("explain", job)
     go.touch()
     cluster.completed(job)

@@ -15,7 +15,7 @@ from tests.support.ports import free_port
 
 
 class Operator:
-    """Somebody at a terminal, with a token after `init`."""
+    """A user at a terminal, who signs in after `init`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port(in_a_row=2)
@@ -23,7 +23,7 @@ class Operator:
         self.env = {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def gavel(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        """A command to its end."""
+        """Run a command to its end."""
         done = subprocess.run(
             [sys.executable, "-m", "gavel", *words],
             env=self.env,
@@ -38,7 +38,7 @@ class Operator:
 
     @contextmanager
     def running(self, name: str, *words: str) -> Iterator[Path]:
-        """A command that stays; its log."""
+        """Run a command that stays; yield its log."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as out:
             process = subprocess.Popen(
@@ -51,14 +51,14 @@ class Operator:
             process.wait(PATIENCE_S)
 
     def sign_in(self) -> None:
-        """Use what `init` has made."""
+        """Use the token and the authority that `init` has created."""
         self.env["GAVEL_ADDRESS"] = f"127.0.0.1:{self.port}"
         self.env["GAVEL_TOKEN"] = (self.folder / "token").read_text().strip()
         self.env["GAVEL_CA"] = str(self.data / "tls" / "ca.pem")
 
 
 def test_a_node_joins_a_cluster_with_keys_and_runs_a_job(tmp_path):
-    """init → serve → token join → agent join → agent → submit: with mutual TLS, and nothing in the clear.
+    """init → serve → token join → agent join → agent → submit: with mutual TLS, and nothing unencrypted.
 
     The same token joins no second node, and an agent that has not joined is not let in.
     """
@@ -67,9 +67,9 @@ def test_a_node_joins_a_cluster_with_keys_and_runs_a_job(tmp_path):
     me.sign_in()
     with me.running("serve", "serve", "--config", str(me.data / "gavel.toml")) as log:
         eventually(lambda: "listening on" in log.read_text(), "the scheduler listens")
-        made = me.gavel("token", "join", "--node", "n1")
-        token = made.stdout.strip()
-        fingerprint = re.search(r"sha256:[0-9a-f]{64}", made.stderr)[0]
+        created = me.gavel("token", "join", "--node", "n1")
+        token = created.stdout.strip()
+        fingerprint = re.search(r"sha256:[0-9a-f]{64}", created.stderr)[0]
         words = ("--ca-fingerprint", fingerprint, "--token", token, "--state-dir", str(tmp_path / "n1"))
         address = f"127.0.0.1:{me.port}"
         joined = me.gavel("agent", "join", "--scheduler", address, "--name", "n1", *words)

@@ -13,10 +13,10 @@ from tests.attacks.stale import OWN_LOOP, PLAIN, attack
     ("script", "fields"), [(OWN_LOOP, {}), (PLAIN, {"checkpoints": "per_attempt"})], ids=["own_loop", "plain"]
 )
 def test_a_stale_attempt_sets_nothing_back(tmp_path: Path, script: Path, fields: dict[str, str]) -> None:
-    """The race of `python -m tests.attacks.stale`, once: what a newer attempt saved counts after the node woke up.
+    """The race of `python -m tests.attacks.stale`, once: the newer attempt's state counts after the node woke up.
 
-    With the documented loop; and with a script that knows nothing of Gavel, in a directory per attempt.
+    With the documented loop; and with a script without Gavel's library, in a directory per attempt.
     """
     outcomes = attack(tmp_path, 1, 2, 1, script, **fields)
     assert len(outcomes) == 2
-    assert not any(one.set_back for one in outcomes)
+    assert not any(outcome.set_back for outcome in outcomes)

@@ -23,14 +23,14 @@ ROUNDS = (
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """One GPU on which jobs take turns, and another that is there for those who ask for it."""
+    """One GPU on which jobs take turns, and another for jobs that ask for it."""
     with Cluster(tmp_path_factory.mktemp("turns"), {"n1": "v100=1", "n2": "k80=1"}, ROUNDS) as cluster:
         yield cluster
 
 
 @pytest.fixture
 def cluster(shared: Cluster) -> Cluster:
-    """The cluster, with nothing left on it from the test before."""
+    """The cluster, with nothing left on it from the previous test."""
     for job in shared.client.list():
         if not job.state.is_final:
             shared.client.cancel(job.id)
@@ -45,7 +45,7 @@ def go(tmp_path: Path) -> Path:
 
 
 def was_preempted(job: Job) -> bool:
-    """Whether it has lost its GPU to another one at least once, and has been back."""
+    """Whether the job has lost its GPU to another one at least once, and has run again."""
     return job.preemptions >= 1 and job.attempt >= 2
 
 
@@ -63,12 +63,12 @@ def test_two_jobs_on_one_gpu_take_turns_and_lose_no_step(cluster: Cluster, go: P
     for job in jobs:
         done = cluster.completed(job)
         assert (done.steps_done, done.failures, done.node_failures) == (30_000, 0, 0)
-        assert cluster.told(job)[-1]["sum"] == whole(30_000)
-        starts = [line["step"] for line in cluster.told(job, "start")]
-        ends = [line["step"] for line in cluster.told(job, "lease over")]
+        assert cluster.json_lines(job)[-1]["sum"] == whole(30_000)
+        starts = [line["step"] for line in cluster.json_lines(job, "start")]
+        ends = [line["step"] for line in cluster.json_lines(job, "lease over")]
         assert starts == [0, *ends]
         assert starts[-1] > 0
-    assert reader.lines() == cluster.said(jobs[0]).splitlines()
+    assert reader.lines() == cluster.output(jobs[0]).splitlines()
 
 
 def test_a_training_script_with_torch_goes_on_where_it_was(cluster: Cluster, go: Path) -> None:
@@ -81,12 +81,12 @@ def test_a_training_script_with_torch_goes_on_where_it_was(cluster: Cluster, go:
     go.touch()
     assert cluster.completed(other).steps_done == 30_000
     assert cluster.completed(training).steps_done == steps
-    starts = [line["step"] for line in cluster.told(training, "start")]
-    assert starts == [0, *(line["step"] for line in cluster.told(training, "lease over"))]
+    starts = [line["step"] for line in cluster.json_lines(training, "start")]
+    assert starts == [0, *(line["step"] for line in cluster.json_lines(training, "lease over"))]
 
 
 def test_two_packed_jobs_run_on_one_gpu_at_the_same_time(cluster: Cluster, go: Path) -> None:
-    """las+packing, and rates that say that two such jobs hardly disturb each other: both hold the same GPU."""
+    """las+packing, and rates by which two such jobs hardly slow each other: both hold the same GPU."""
     give_pair_rates(cluster, "counting", 50.0, 48.0)
     before = cluster.client.policy()
     cluster.client.set_policy("las+packing")
@@ -109,13 +109,13 @@ def test_two_packed_jobs_run_on_one_gpu_at_the_same_time(cluster: Cluster, go: P
         eventually(together, "both run on the same GPU, each with the other")
         go.touch()
         assert [cluster.completed(job).steps_done for job in jobs] == [30_000, 30_000]
-        assert [cluster.told(job)[-1]["sum"] for job in jobs] == [whole(30_000)] * 2
+        assert [cluster.json_lines(job)[-1]["sum"] for job in jobs] == [whole(30_000)] * 2
     finally:
         cluster.client.set_policy(before.policy)
 
 
 def give_pair_rates(cluster: Cluster, job_type: str, alone: float, together: float) -> None:
-    """What an operator knows of how fast such jobs are, alone and in pairs."""
+    """Give the rates of such jobs, alone and in pairs, as an operator does."""
     rate = {"job_type": job_type, "gpus": 1, "worker_type": "v100"}
     rates = [
         cluster_pb2.Rate(**rate, steps_per_s=alone),
@@ -133,17 +133,17 @@ def test_a_node_that_is_drained_gives_its_job_to_another(cluster: Cluster, go: P
     cluster.client.drain(first["node"])
     second = cluster.started(job, attempt=2)
     assert second["node"] != first["node"]
-    assert second["step"] == cluster.told(job, "lease over")[0]["step"]
+    assert second["step"] == cluster.json_lines(job, "lease over")[0]["step"]
     gone([first["pid"]])
     cluster.client.resume(first["node"])
     cluster.linked("n1", "n2")
     go.touch()
     assert cluster.completed(job).steps_done == 30_000
-    assert cluster.told(job)[-1]["sum"] == whole(30_000)
+    assert cluster.json_lines(job)[-1]["sum"] == whole(30_000)
 
 
 def test_a_solver_that_is_killed_in_the_middle_does_not_stop_scheduling(cluster: Cluster, go: Path) -> None:
-    """kill -9 while it is at work: jobs go on taking turns, first by what was known, then by a new process."""
+    """kill -9 while it works: jobs go on taking turns, first by the last answer, then by a new process's."""
     solver = eventually(cluster.solver, "a solver")
     process_tree.send(solver, signal.SIGSTOP)
     jobs = [cluster.submit("counting.py", go, steps=30_000, worker_types=("v100",)) for _ in range(2)]
@@ -154,4 +154,4 @@ def test_a_solver_that_is_killed_in_the_middle_does_not_stop_scheduling(cluster:
     eventually(lambda: cluster.solver() not in (None, solver), "another solver")
     go.touch()
     assert [cluster.completed(job).steps_done for job in jobs] == [30_000, 30_000]
-    assert [json.loads(cluster.said(job).splitlines()[-1])["sum"] for job in jobs] == [whole(30_000)] * 2
+    assert [json.loads(cluster.output(job).splitlines()[-1])["sum"] for job in jobs] == [whole(30_000)] * 2

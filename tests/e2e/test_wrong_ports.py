@@ -1,4 +1,4 @@
-"""Users and agents that are set up wrongly: each is told in one line what is wrong and what to set."""
+"""Users and agents with a wrong setup: each gets one line with the mistake and the setting to change."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PATIENCE_S = 60.0
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """A scheduler with TLS and tokens."""
-    with Served(tmp_path_factory.mktemp("wrong") / "s", tls=True) as one:
-        yield one
+    with Served(tmp_path_factory.mktemp("wrong") / "s", tls=True) as served:
+        yield served
 
 
 def queue(served: Served, tmp_path: Path, address: str, ca: str = "") -> tuple[int, str]:
-    """`gavel queue` of a user: its exit code, and what it says."""
+    """Run `gavel queue` as a user; return its exit code and its error."""
     env = {
         **{name: value for name, value in os.environ.items() if not name.startswith("GAVEL_")},
         "PYTHONPATH": str(ROOT),
@@ -39,24 +39,24 @@ def queue(served: Served, tmp_path: Path, address: str, ca: str = "") -> tuple[i
     return done.returncode, done.stderr.strip()
 
 
-def test_users_are_told_about_tls_and_ports(served: Served, tmp_path: Path) -> None:
-    """Without a CA, with the CA at the port for agents, and with it where nobody speaks TLS: one line, and code 4."""
+def test_users_get_the_remedy_for_wrong_ports_and_missing_tls(served: Served, tmp_path: Path) -> None:
+    """Without a CA, with the CA at the agents' port, and with it at a port without TLS: one line, and code 4."""
     ca = str(served.folder / "data" / "tls" / "ca.pem")
     with Served(tmp_path / "plain", tls=False) as plain:
-        said = [
+        answers = [
             queue(served, tmp_path, served.address),
             queue(served, tmp_path, served.agents_address, ca),
             queue(served, tmp_path, plain.address, ca),
         ]
     for (code, words), remedy in zip(
-        said, ("GAVEL_CA", "port for agents", "does not speak TLS"), strict=True
+        answers, ("GAVEL_CA", "port for agents", "does not speak TLS"), strict=True
     ):
         assert (code, len(words.splitlines()), remedy in words) == (4, 1, True), words
     assert queue(served, tmp_path, served.address, ca)[0] == 0
 
 
-def test_an_agent_at_the_port_for_people_is_told_of_its_own(served: Served, tmp_path: Path) -> None:
-    """With a good certificate: where agents link, and that it tries again, later each time."""
+def test_an_agent_at_the_users_port_gets_the_right_one(served: Served, tmp_path: Path) -> None:
+    """With a good certificate: the line has the agents' address, and that the agent tries again, later each time."""
     served.certify("n1", tmp_path / "certificates")
     host, _, port = served.address.rpartition(":")
     command = (

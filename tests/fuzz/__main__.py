@@ -1,4 +1,4 @@
-"""Attack a real scheduler with random calls and links, and look whether it lives, answers and keeps its memory.
+"""Attack a real scheduler with random calls and links, and check that it lives, answers and keeps its memory.
 
 python -m tests.fuzz --minutes 5 --seed 1 [--face people|agents|both] [--tls] [--cases 100-200]
 
@@ -29,11 +29,12 @@ from grpc import aio
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 from scheduler.live.access.roles import Role
 from tests.fuzz.calls import one_call
-from tests.fuzz.links import NODES, Heard, one_link
+from tests.fuzz.links import NODES, Received, one_link
 from tests.support.served import Served
 
 WORKERS = 8
-ANSWER_S = 10.0  # within which a status call has to be answered
+# Within this time a status call must be answered.
+ANSWER_S = 10.0
 LOOK_S = 0.25
 QUICK = (
     *("scheduler.round_s=4", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5"),
@@ -47,7 +48,7 @@ TRACEBACK = re.compile(r"^(?P<line>.*)\nTraceback \(most recent call last\):", r
 
 
 class Failed(Exception):
-    """The scheduler has not held."""
+    """The scheduler did not hold."""
 
 
 class Fuzz:
@@ -59,14 +60,15 @@ class Fuzz:
         self.numbered: dict[str, str] = {}
         self.cases: Counter[str] = Counter()
         self.longest_s, self.most_mb, self.most_files = 0.0, 0.0, 0
-        self.slowest: list[str] = []  # cases that ran in the longest status call
+        # Cases that ran during the longest status call.
+        self.slowest: list[str] = []
         self.known: list[str] = []
-        self.heard = Heard()
+        self.received = Received()
         self._running: dict[int, str] = {}
         self._end_s = time.monotonic() + 60 * options.minutes
 
     async def run(self) -> None:
-        """Until the time is over; Failed as soon as the scheduler has not held."""
+        """Run until the time is over; raise Failed as soon as the scheduler does not hold."""
         faces = ["people", "agents"] if self.options.face == "both" else [self.options.face]
         beside = {asyncio.create_task(self._watch())}
         if "agents" in faces:
@@ -110,7 +112,7 @@ class Fuzz:
             if face == "people":
                 name, code, text = await one_call(served, people, lots, self.known)
             else:
-                name, code, text = await one_link(served, agents, lots, self.heard)
+                name, code, text = await one_link(served, agents, lots, self.received)
             self.cases[face] += 1
             self._count(f"{face} {number}", name, code, text)
         self._running.pop(me, None)
@@ -118,9 +120,8 @@ class Fuzz:
             await channel.close()
 
     def _count(self, case: str, name: str, code: str, text: str) -> None:
-        if text.startswith(
-            "Internal error from Core"
-        ):  # what grpc.aio says of a write to a call that has ended
+        # grpc.aio answers so to a write to a call that has ended.
+        if text.startswith("Internal error from Core"):
             code = "ended before we did"
         self.codes[name, code] += 1
         if code == "UNKNOWN":
@@ -134,7 +135,7 @@ class Fuzz:
             self.numbered[number[1]] = case
 
     async def _watch(self) -> None:
-        """Ask for the status, over a new connection now and then, and look at the process."""
+        """Ask for the status, over a new connection now and then, and check the process."""
         served, channel = self.served, self.served.channel()
         for turn in itertools.count():
             await self._look(channel)
@@ -170,7 +171,7 @@ class Fuzz:
             raise Failed(f"the scheduler has {self.most_mb:,.0f} MB of memory")
 
     async def _feed(self) -> None:
-        """Jobs for the agents to have leases of."""
+        """Submit jobs, so that the agents get leases."""
         channel = self.served.channel()
         ask: Any = channel.unary_unary(
             "/gavel.v1.Jobs/SubmitJobs", jobs_pb2.SubmitJobsRequest.SerializeToString
@@ -186,17 +187,17 @@ class Fuzz:
             await asyncio.sleep(1.0)
 
     def _check_log(self) -> None:
-        """No traceback but under a number, which `failure` and refused messages have."""
+        """Check that every traceback has a number, as those of `failure` and refused messages have."""
         text = self.served.log.read_text(errors="replace")
-        for found in TRACEBACK.finditer(text):
-            if "internal error" not in found["line"]:
-                raise Failed(f"a traceback in the log:\n{text[found.start() : found.start() + 3000]}")
+        for match in TRACEBACK.finditer(text):
+            if "internal error" not in match["line"]:
+                raise Failed(f"a traceback in the log:\n{text[match.start() : match.start() + 3000]}")
 
     def kinds(self) -> dict[str, list[str]]:
-        """Internal errors by what the log has of them, with their numbers."""
+        """Internal errors by their traceback in the log, with their numbers."""
         kinds: dict[str, list[str]] = {}
-        for found in STORY.finditer(self.served.log.read_text(errors="replace")):
-            kinds.setdefault(found["story"], []).append(found["number"])
+        for match in STORY.finditer(self.served.log.read_text(errors="replace")):
+            kinds.setdefault(match["story"], []).append(match["number"])
         return kinds
 
     def report(self) -> str:
@@ -204,8 +205,8 @@ class Fuzz:
         lines = [f"{'method':44} {'calls':>8}  answers"]
         for name in sorted({name for name, _ in self.codes}):
             own = Counter({code: count for (method, code), count in self.codes.items() if method == name})
-            said = ", ".join(f"{count} {code}" for code, count in own.most_common())
-            lines.append(f"{name:44} {own.total():8,}  {said}")
+            answers = ", ".join(f"{count} {code}" for code, count in own.most_common())
+            lines.append(f"{name:44} {own.total():8,}  {answers}")
         cases = ", ".join(f"{count:,} cases of {face}" for face, count in self.cases.items())
         lines.append(
             f"{cases}; longest status call {self.longest_s:.2f} s beside {self.slowest}; "
@@ -217,7 +218,7 @@ class Fuzz:
 
 
 def play(options: argparse.Namespace, folder: Path) -> int:
-    """Run it; 0 when the scheduler has held."""
+    """Run the fuzz; return 0 when the scheduler held."""
     with Served(folder, tls=options.tls, settings=QUICK) as served:
         fuzz = Fuzz(served, options)
         try:
@@ -252,5 +253,5 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as made:
-        sys.exit(play(parsed(), Path(made, "s")))
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(play(parsed(), Path(folder, "s")))

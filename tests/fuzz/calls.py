@@ -1,4 +1,4 @@
-"""One call after the other to the services for people: any method, any caller, any body, any end."""
+"""Single calls to the services for users: any method, any caller, any body, any end."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ODD_PATHS = (
 
 
 class Method(NamedTuple):
-    """What can be called."""
+    """A method that can be called."""
 
     path: str
     request: type[Message]
@@ -55,14 +55,14 @@ METHODS = [
     for module in (jobs_pb2, cluster_pb2, agents_pb2, health_pb2, reflection_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
-    if method.name not in ("Link",)  # agents.py has it
+    if method.name not in ("Link",)  # In links.py.
 ]
 BUSY = ("SubmitJobs", "PreviewJobs", "CommandJob", "CommandNode", "GiveRates", "SetPolicy", "SetPrices")
-OFTEN = [one for one in METHODS if one.path.rpartition("/")[2] in BUSY]
+OFTEN = [method for method in METHODS if method.path.rpartition("/")[2] in BUSY]
 
 
 def valid(request: type[Message], lots: random.Random) -> Message:
-    """A request as people send it, where there is one to begin with."""
+    """A request as users send it, where there is one to begin with."""
     name = request.DESCRIPTOR.name
     if name in ("SubmitJobsRequest", "PreviewJobsRequest"):
         launch = jobs_pb2.Launch(command=["true"])
@@ -75,7 +75,7 @@ def valid(request: type[Message], lots: random.Random) -> Message:
     return request()
 
 
-def made(values: Values, request: type[Message]) -> Message:
+def any_request(values: Values, request: type[Message]) -> Message:
     """A request: mutated from a valid one, or random from the beginning."""
     lots = values.lots
     if lots.random() < 0.6:
@@ -89,7 +89,7 @@ def made(values: Values, request: type[Message]) -> Message:
 async def one_call(
     served: Served, channels: Sequence[aio.Channel], lots: random.Random, known: list[str]
 ) -> Any:
-    """Make one call; the method, and the status and the words that it ended with."""
+    """Make one call; return the method, and the status and text that it ended with."""
     values = Values(lots, known)
     if lots.random() < 0.02 and not served.tls:
         path = lots.choice(ODD_PATHS)
@@ -100,10 +100,10 @@ async def one_call(
     metadata: Any = served.metadata(role)
     if lots.random() < 0.03:
         metadata = (*metadata, lots.choice(ODD_METADATA))
-    messages = [made(values, method.request) for _ in range(lots.choice((1, 1, 1, 1, 0, 2, 5)))]
+    messages = [any_request(values, method.request) for _ in range(lots.choice((1, 1, 1, 1, 0, 2, 5)))]
     ask = lots.choice(channels).stream_stream(method.path)
     call = ask(metadata=metadata, timeout=CALL_S)
-    code, text = await _played(call, [values.body(one) for one in messages], lots, known)
+    code, text = await _played(call, [values.body(each) for each in messages], lots, known)
     return method.path.removeprefix("/gavel.v1."), code, text
 
 
@@ -138,7 +138,8 @@ async def _played(
         return error.code().name, error.details() or ""
     except grpc.RpcError as error:
         return type(error).__name__, str(error)
-    except (asyncio.InvalidStateError, cygrpc.ExecuteBatchError):  # written to after the end
+    except (asyncio.InvalidStateError, cygrpc.ExecuteBatchError):
+        # We wrote after the call's end.
         return (await call.code()).name, await call.details() or ""
 
 
@@ -147,6 +148,7 @@ def _texts_in(answer: bytes) -> list[str]:
     response = jobs_pb2.SubmitJobsResponse()
     try:
         response.ParseFromString(answer)
-    except Exception:  # of another method
+    except Exception:
+        # The answer of another method.
         return []
     return [job for job in response.jobs if job.isprintable()][:5]

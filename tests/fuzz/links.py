@@ -20,8 +20,8 @@ LINK_S = 20.0
 BODIES = [field.name for field in pb.AgentMessage.DESCRIPTOR.oneofs_by_name["body"].fields]
 
 
-class Heard:
-    """What the scheduler has told us, to be said again in the wrong place."""
+class Received:
+    """What the scheduler has sent, to be repeated in the wrong place."""
 
     def __init__(self) -> None:
         self.leases: list[str] = []
@@ -30,12 +30,13 @@ class Heard:
         self.generation = 0
         self.sent: list[bytes] = []
 
-    def hear(self, data: bytes) -> str:
-        """Note a message; which it is."""
+    def note(self, data: bytes) -> str:
+        """Note a message, and return its kind."""
         message = pb.SchedulerMessage()
         try:
             message.ParseFromString(data)
-        except Exception:  # of another method
+        except Exception:
+            # The answer of another method.
             return ""
         match kind := message.WhichOneof("body") or "":
             case "desired":
@@ -49,7 +50,7 @@ class Heard:
 
 
 def hello(lots: random.Random, node: str) -> pb.Hello:
-    """As a good agent says it."""
+    """The hello of a good agent."""
     gpus = [pb.InventoryGpu(index=index, memory_gb=16.0) for index in range(lots.choice((1, 1, 2, 4)))]
     return pb.Hello(
         protocol=1,
@@ -62,17 +63,17 @@ def hello(lots: random.Random, node: str) -> pb.Hello:
     )
 
 
-def message(values: Values, heard: Heard) -> pb.AgentMessage:
-    """Anything that an agent can say; often about leases that there are."""
+def message(values: Values, received: Received) -> pb.AgentMessage:
+    """Any message of an agent; often about leases that exist."""
     lots = values.lots
     kind = lots.choice((*BODIES, "report", "report", "report", "gang_ready", "storage_checked"))
-    said = pb.AgentMessage(sent_s=lots.choice((0.0, 1.0, 1e9)))
-    getattr(said, kind).SetInParent()
-    if kind == "report" and heard.leases and lots.random() < 0.7:
-        lease = lots.choice(heard.leases)
-        report = said.report
+    sent = pb.AgentMessage(sent_s=lots.choice((0.0, 1.0, 1e9)))
+    getattr(sent, kind).SetInParent()
+    if kind == "report" and received.leases and lots.random() < 0.7:
+        lease = lots.choice(received.leases)
+        report = sent.report
         report.number = lots.randrange(100)
-        report.generation = max(heard.generation - lots.choice((0, 0, 0, 1, -1)), 0)
+        report.generation = max(received.generation - lots.choice((0, 0, 0, 1, -1)), 0)
         match lots.randrange(3):
             case 0:
                 report.started.append(lease)
@@ -83,29 +84,29 @@ def message(values: Values, heard: Heard) -> pb.AgentMessage:
             case 2:
                 report.exits.add(lease=lease, outcome=lots.randrange(5), steps=5.0, ran_s=1.0)  # type: ignore[arg-type]
         if lots.random() < 0.4:
-            values.mutate(said)
-    elif kind == "storage_checked" and heard.checks and lots.random() < 0.7:
-        said.storage_checked.check, said.storage_checked.found = (
-            lots.choice(heard.checks),
+            values.mutate(sent)
+    elif kind == "storage_checked" and received.checks and lots.random() < 0.7:
+        sent.storage_checked.check, sent.storage_checked.found = (
+            lots.choice(received.checks),
             lots.random() < 0.5,
         )
     else:
-        values.fill(getattr(said, kind))
-    return said
+        values.fill(getattr(sent, kind))
+    return sent
 
 
 async def one_link(
-    served: Served, channels: dict[str, aio.Channel], lots: random.Random, heard: Heard
+    served: Served, channels: dict[str, aio.Channel], lots: random.Random, received: Received
 ) -> Any:
-    """One link from Hello to some end; what it was, and how it ended."""
+    """Play one link from Hello to some end; return what it was, and how it ended."""
     node = lots.choice(NODES)
-    values = Values(lots, [*heard.leases[-5:], *heard.calls[-5:], *NODES])
+    values = Values(lots, [*received.leases[-5:], *received.calls[-5:], *NODES])
     own = channels[lots.choice(NODES)] if served.tls and lots.random() < 0.1 else channels[node]
     metadata = served.metadata(lots.choice((Role.AGENT,) * 9 + (Role.USER, Role.ADMIN, None)))
     if lots.random() < 0.25:
-        return await _beside(own, metadata, values, heard)
+        return await _beside(own, metadata, values, received)
     call = own.stream_stream("/gavel.v1.Agents/Link")(metadata=metadata, timeout=LINK_S)
-    reading = asyncio.create_task(_read(call, heard))
+    reading = asyncio.create_task(_read(call, received))
     try:
         first = pb.AgentMessage(hello=hello(lots, node), sent_s=1.0)
         if lots.random() < 0.3:
@@ -114,10 +115,10 @@ async def one_link(
             await call.write(first.SerializeToString())
         await asyncio.sleep(lots.choice((0.0, 0.0, 0.05, 0.3)))
         for _ in range(lots.choice((0, 1, 3, 10, 30))):
-            data = values.body(message(values, heard))
-            if heard.sent and lots.random() < 0.1:
-                data = lots.choice(heard.sent)
-            heard.sent = [*heard.sent[-50:], data]
+            data = values.body(message(values, received))
+            if received.sent and lots.random() < 0.1:
+                data = lots.choice(received.sent)
+            received.sent = [*received.sent[-50:], data]
             await call.write(data)
             await asyncio.sleep(lots.choice((0.0, 0.0, 0.0, 0.02, 0.5)))
         match lots.randrange(4):
@@ -144,30 +145,30 @@ async def _end(call: Any) -> tuple[str, str]:
         return "CANCELLED", ""
 
 
-async def _read(call: Any, heard: Heard) -> None:
+async def _read(call: Any, received: Received) -> None:
     try:
         while (data := await call.read()) is not aio.EOF:
-            heard.hear(data)
+            received.note(data)
     except (grpc.RpcError, asyncio.CancelledError, asyncio.InvalidStateError):
         pass
 
 
-async def _beside(channel: aio.Channel, metadata: Any, values: Values, heard: Heard) -> Any:
-    """Logs that nobody asked for, packages that are not there, joining again."""
+async def _beside(channel: aio.Channel, metadata: Any, values: Values, received: Received) -> Any:
+    """Logs without a reader, packages that do not exist, joining again."""
     lots = values.lots
     kind: Any
     name, kind = lots.choice(
         (("SendLogs", pb.SentLogs), ("FetchPackage", pb.FetchPackageRequest), ("Join", pb.JoinRequest))
     )
     bodies: Sequence[bytes] = [values.body(values.fill(kind())) for _ in range(lots.choice((0, 1, 1, 3)))]
-    if name == "SendLogs" and heard.calls:
-        bodies = [pb.SentLogs(call=lots.choice(heard.calls)).SerializeToString(), *bodies]
+    if name == "SendLogs" and received.calls:
+        bodies = [pb.SentLogs(call=lots.choice(received.calls)).SerializeToString(), *bodies]
     call = channel.stream_stream(f"/gavel.v1.Agents/{name}")(metadata=metadata, timeout=LINK_S)
     try:
         for body in bodies:
             await call.write(body)
         await call.done_writing()
-        await asyncio.wait_for(_read(call, Heard()), 2.0)
+        await asyncio.wait_for(_read(call, Received()), 2.0)
     except (aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
         pass
     if not call.done():

@@ -1,4 +1,4 @@
-"""Random messages of any type, from their descriptors: what the wire can carry, and more often what is at an edge."""
+"""Random messages of any type, from their descriptors: values that the wire can carry, most often at an edge."""
 
 from __future__ import annotations
 
@@ -75,16 +75,16 @@ class Values:
         self.lots, self.known = lots, known
 
     def fill(self, message: Message, depth: int = 0, part: float = 0.5) -> Any:
-        """Give each field a random value with this probability; the message."""
+        """Give each field a random value with this probability; return the message."""
         for field in message.DESCRIPTOR.fields:
             if self.lots.random() < part:
                 self.set(message, field, depth)
         return message
 
     def mutate(self, message: Message, depth: int = 0) -> Any:
-        """Change one field somewhere in a message; the message."""
+        """Change one field somewhere in a message; return the message."""
         inner = [value for field, value in message.ListFields() if _is_one_message(field)]
-        inner += [one for field, value in message.ListFields() if _are_messages(field) for one in value]
+        inner += [each for field, value in message.ListFields() if _are_messages(field) for each in value]
         if inner and depth < DEPTH_MAX and self.lots.random() < 0.6:
             self.mutate(self.lots.choice(inner), depth + 1)
         elif message.DESCRIPTOR.fields:
@@ -110,10 +110,8 @@ class Values:
                     self.fill(getattr(message, field.name), depth + 1)
             else:
                 setattr(message, field.name, self.scalar(field))
-        except (
-            ValueError,
-            TypeError,
-        ):  # a value that protobuf itself refuses, such as an unknown closed enum
+        except (ValueError, TypeError):
+            # Protobuf itself refuses this value, such as an unknown closed enum.
             pass
 
     def _set_map(self, values: Any, field: F, depth: int) -> None:
@@ -131,7 +129,7 @@ class Values:
         )
 
     def scalar(self, field: F) -> Any:
-        """A value of the kind of this field."""
+        """A value of the field's kind."""
         lots, kind = self.lots, field.cpp_type
         if kind in (F.CPPTYPE_DOUBLE, F.CPPTYPE_FLOAT):
             return lots.choice(FLOATS) if lots.random() < 0.8 else lots.uniform(-10, 1e4)
@@ -146,7 +144,7 @@ class Values:
         return lots.choice((*SMALL_INTS, least, most, least + 1, most - 1))
 
     def text(self) -> str:
-        """A text: one that is known to mean something, one at an edge, or some characters."""
+        """A text: one that means something, one at an edge, or some characters."""
         lots = self.lots
         if self.known and lots.random() < 0.4:
             return lots.choice(self.known)
@@ -157,7 +155,7 @@ class Values:
         )
 
     def body(self, message: Message) -> bytes:
-        """The bytes of a message, of which some are damaged."""
+        """The bytes of a message, some of them damaged."""
         lots, data = self.lots, message.SerializeToString()
         match lots.randrange(20):
             case 0:

@@ -105,7 +105,8 @@ def test_the_daemon_starts_answers_and_stops(tmp_path: Path, wording: Wording):
     daemon.process.send_signal(signal.SIGTERM)
     code, log = daemon.ended()
     assert code == 0, log
-    wording(log.splitlines()[-1].rpartition(": ")[2])
+    stopping = next(line for line in log.splitlines() if "stopping" in line)
+    wording(stopping.rpartition(": ")[2])
     assert not (tmp_path / "daemon.json").exists()
     again = Process(tmp_path)
     with calling(again.address()) as jobs:

@@ -13,7 +13,6 @@ TO_BE_REWRITTEN = (
     "benchmarks",
     "examples",
     "examples/jobs",
-    "tests/attacks",
     "tests/cli",
     "tests/cli/cluster",
     "tests/cli/io",
@@ -25,9 +24,6 @@ TO_BE_REWRITTEN = (
     "tests/client/jobs",
     "tests/client/transport",
     "tests/docs",
-    "tests/e2e",
-    "tests/e2e/jobs",
-    "tests/fuzz",
 )
 
 NAMES_THAT_SAY_NOTHING = {

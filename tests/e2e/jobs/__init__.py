@@ -1,1 +1,1 @@
-"""What the jobs of these tests run: small, without PyTorch, and telling what they do in lines of JSON."""
+"""The scripts that the jobs of these tests run: small, without PyTorch, reporting in lines of JSON."""

@@ -10,20 +10,21 @@ import time
 
 from gavel.training import LeasedIterator
 
-GO = pathlib.Path(sys.argv[1])  # from then on steps take no time
+# Once this file exists, steps take no time.
+GO = pathlib.Path(sys.argv[1])
 RANK = int(os.environ["RANK"])
 STEP_S = float(sys.argv[2]) if len(sys.argv) > 2 else 0.02
 
 
 class Sum:
-    """A checkpoint that anybody can read."""
+    """A checkpoint in JSON."""
 
     def __init__(self) -> None:
         self.path = pathlib.Path(os.environ["GAVEL_CHECKPOINT_DIR"]) / "sum.json"
         self.sum = 0
 
     def load(self) -> int:
-        """The step that it is of."""
+        """Return the checkpoint's step."""
         if not self.path.exists():
             return 0
         words = json.loads(self.path.read_text())
@@ -31,7 +32,7 @@ class Sum:
         return int(words["step"])
 
     def save(self, step: int) -> None:
-        """Whole or not at all; all ranks have the same."""
+        """Write the sum whole or not at all; all ranks have the same."""
         if RANK:
             return
         aside = self.path.with_suffix(f".{os.getpid()}")
@@ -40,10 +41,10 @@ class Sum:
 
 
 def tell(at: str, **words: object) -> None:
-    """A line for the test."""
+    """Print a line for the test."""
     attempt, node = int(os.environ["GAVEL_ATTEMPT"]), os.environ["GAVEL_RUN_DIR"].split("/")[-3]
-    who = {"attempt": attempt, "rank": RANK, "pid": os.getpid(), "node": node}
-    print(json.dumps({"at": at, **who, **words}), flush=True)
+    source = {"attempt": attempt, "rank": RANK, "pid": os.getpid(), "node": node}
+    print(json.dumps({"at": at, **source, **words}), flush=True)
 
 
 checkpoint = Sum()

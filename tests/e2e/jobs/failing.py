@@ -1,4 +1,4 @@
-"""Fails, at once or when a file appears, with a word about it."""
+"""Fails, at once or when a file appears, with a line about it."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Two ranks; in the first attempt rank 1 dies once rank 0 is there, which would wait for ever."""
+"""Two ranks; in the first attempt rank 1 dies once rank 0 is there, which would wait without end."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Will not end: ignores every polite signal, and so does a grandchild in a session of its own, whose parent is gone."""
+"""Does not end: it ignores every polite signal, as does a grandchild in a session of its own, whose parent is gone."""
 
 import json
 import os

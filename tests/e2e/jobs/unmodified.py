@@ -1,4 +1,4 @@
-"""Knows nothing of Gavel but a directory: counts, saves when it is told to end, and goes on from there."""
+"""Uses nothing of Gavel but a directory: counts, saves at SIGTERM, and goes on from there."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ begun = count = int(state.read_text()) if state.exists() else 0
 
 
 def save(number: int, frame: object) -> None:
-    """Told to end."""
+    """Save and end."""
     state.write_text(str(count))
     print("saved", count, flush=True)
     sys.exit(0)
