@@ -220,7 +220,14 @@ class Bench:
         world: Any = self.world
         links: Any = NoNodes()
         self.people = People(
-            world, self.feed, links, folder, PeopleConfig(), attempts=self.attempts, keeping=self.keeping
+            world,
+            self.feed,
+            links,
+            links,
+            folder,
+            PeopleConfig(),
+            attempts=self.attempts,
+            keeping=self.keeping,
         )
         self.service: Any = self.people.services()[0][1]
         self.marks = [int(part * jobs) for part in SHOWN_AT]

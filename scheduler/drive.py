@@ -6,7 +6,7 @@ ends: nothing was promised yet. Any other error ends it, too, unless there is a 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Protocol
 
 from scheduler.core.core import Core
@@ -33,10 +33,6 @@ class Journal(Protocol):
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
         """Append one atomic record; it is durable on return."""
-        ...
-
-    def read(self) -> Iterator[tuple[float, Fact]]:
-        """Yield all facts, oldest first."""
         ...
 
 

@@ -19,7 +19,6 @@ from types import TracebackType
 from scheduler.core.facts import Fact
 from scheduler.journal import layout
 from scheduler.journal.codec import VERSION, encode_facts, record_crc, snapshot_crc
-from scheduler.journal.digest import digest, export
 from scheduler.journal.errors import AppendFailed, Damage, DamagedJournal, NotAJournal, Unwritable
 from scheduler.journal.lock import LockFile
 from scheduler.journal.opening import copied, open_database, refuse_special
@@ -238,21 +237,6 @@ class SqliteJournal:
             row = self._db.execute("SELECT version, payload, crc FROM snapshots WHERE seq = ?", (seq,))
             version, payload, crc = row.fetchone()
             yield checked_snapshot(seq, version, payload, crc, self.path)
-
-    def digest(self) -> str:
-        """Return the SHA-256 of all sound records: equal for two journals with equal records."""
-        return digest(self._rows())
-
-    def export(self, path: str | Path) -> int:
-        """Write all sound records as JSON lines; return how many."""
-        return export(self._rows(), path)
-
-    def _rows(self) -> Iterator[Row]:
-        self.flush()
-        for values in self._db.execute(_ROWS, (0,)):
-            row = Row(*values)
-            if row.is_sound:
-                yield row
 
     def copy_to(self, path: str | Path, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Copy this journal, as it is at the end of the copying, to a new file that is not synced.

@@ -51,7 +51,7 @@ from scheduler.live.config import Address, DaemonConfig, address_of
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.data.backup import RESTORED
 from scheduler.live.feed import Feed
-from scheduler.live.listening import Port, PortClosed, PortTaken, Reach, Service, credentials
+from scheduler.live.listening import Port, PortClosed, PortTaken, Service, credentials
 from scheduler.live.log.events import EventLines
 from scheduler.live.log.grpc_core import CoreLines, Sparing
 from scheduler.live.private_database import CannotOpen
@@ -63,7 +63,6 @@ from scheduler.live.troubles import Troubles
 from scheduler.live.world import LiveWorld
 from traces.roofline import default_throughputs
 from traces.throughput_files import load_throughputs
-from traces.throughputs import Throughputs
 
 log = logging.getLogger("gavel.scheduler")
 # How long calls in flight may take when the daemon stops.
@@ -158,7 +157,7 @@ class Daemon:
         relay = LogRelay(links, attempts, self.world.state)
         for listener in (attempts.listen, relay.listen, links.listen):
             self.feed.listen(listener)
-        self.people = people = await self._start_people(closing, Reach(links, relay), attempts)
+        self.people = people = await self._start_people(closing, links, relay, attempts)
         closing.push_async_callback(_cancel, asyncio.create_task(links.watch(), name="links"))
         listen = address_of("listen", config.listen)
         agents_service = partial(AgentsService, links, relay, people.packages)
@@ -189,12 +188,15 @@ class Daemon:
         attempts.note(holding.lease for holding in self.world.state.leases.values())
         return attempts
 
-    async def _start_people(self, closing: AsyncExitStack, reach: Reach, attempts: Attempts) -> People:
+    async def _start_people(
+        self, closing: AsyncExitStack, links: Links, relay: LogRelay, attempts: Attempts
+    ) -> People:
         """Start the services for users, which end with `closing`. CannotOpen if no token could use them."""
         people = People(
             self.world,
             self.feed,
-            reach,
+            links,
+            relay,
             self.folder,
             self.config.people,
             self.config.auth,
@@ -286,7 +288,8 @@ class Daemon:
         if new[settings]:
             messages.append(Configure(settings=config.scheduler, user=CONFIG_FILE))
         if new[rates] or is_first:
-            table = _rates(config.throughputs)
+            rates_path = config.throughputs
+            table = load_throughputs(rates_path) if rates_path else default_throughputs()
             messages.append(GiveRates(**table.rows(), user=CONFIG_FILE))
             prices = {**table.prices_per_gpu_hour, **config.prices}
             if prices:
@@ -355,10 +358,6 @@ def _refused(end: asyncio.Future[bool], why: str) -> None:
 async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-
-
-def _rates(path: str) -> Throughputs:
-    return load_throughputs(path) if path else default_throughputs()
 
 
 def _new_digest(path: Path, value: msgspec.Struct | Mapping[str, Any]) -> str:

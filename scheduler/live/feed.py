@@ -46,10 +46,6 @@ class Feed:
             else:
                 reader.put_nowait((now_s, facts))
 
-    def read(self) -> Iterator[tuple[float, Fact]]:
-        """Yield all facts with their times, oldest first."""
-        return self._journal.read()
-
     def listen(self, listener: Listener) -> None:
         """Call the listener with every record from now on. It must be quick. Errors that it raises are logged."""
         self._listeners.append(listener)

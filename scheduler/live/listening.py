@@ -20,8 +20,6 @@ from grpc_reflection.v1alpha import reflection
 from protos.files.settings import ConfigError
 from protos.gavel.v1 import agents_pb2, cluster_pb2, jobs_pb2
 from scheduler.live.access.tls import Keys
-from scheduler.live.agents.links import Links
-from scheduler.live.agents.logs import LogRelay
 from scheduler.live.api.services import SERVER_OPTIONS
 from scheduler.live.config import Address, DaemonConfig
 from scheduler.live.grpc_server import SturdyServer
@@ -43,15 +41,6 @@ NAMES = tuple(
     for file in (jobs_pb2, cluster_pb2, agents_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 )
-
-
-class Reach:
-    """The nodes as the services for users see them: their output, their reports, and a way to end their links."""
-
-    def __init__(self, links: Links, relay: LogRelay) -> None:
-        self.view = links.view
-        self.read_logs = relay.read_logs
-        self.cut_off = links.cut_off
 
 
 def credentials(config: DaemonConfig, keys: Keys, *, agents: bool = False) -> grpc.ServerCredentials:

@@ -142,10 +142,6 @@ class _Recorder:
             raise
         return self._metrics
 
-    def read(self) -> Iterator[tuple[float, Fact]]:
-        """Yield the facts of the journal."""
-        return iter(()) if self.journal is None else self.journal.read()
-
 
 def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None] | None = None) -> SimResult:
     """Run to the end. Ctrl-C, or a `progress` that returns False, stops the run and keeps its figures until then."""

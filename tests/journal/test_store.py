@@ -25,7 +25,7 @@ from scheduler.journal.errors import (
 from scheduler.journal.record import Journal, Record
 from scheduler.journal.store import SqliteJournal
 from tests.journal.samples import held, numbered, write
-from tests.support.journals import MemoryJournal, latest_snapshot
+from tests.support.journals import MemoryJournal, digest, latest_snapshot
 from tests.support.wording import Wording
 
 
@@ -148,31 +148,15 @@ def test_equal_facts_have_equal_digests(tmp_path: Path) -> None:
     digests = []
     for durable in (True, False):
         with write(tmp_path / f"{durable}.db", numbered(30), durable=durable) as journal:
-            digests.append(journal.digest())
+            digests.append(digest(journal))
     memory = MemoryJournal()
     for now_s, facts in numbered(30):
         memory.append(now_s, facts)
     with write(tmp_path / "other.db", [*numbered(29), (15.5, numbered(30)[29][1])]) as other:
-        assert other.digest() != memory.digest()
+        assert digest(other) != digest(memory)
     with write(tmp_path / "shorter.db", numbered(29)) as shorter:
-        assert shorter.digest() != memory.digest()
-    assert digests == [memory.digest()] * 2
-
-
-def test_exports_are_equal_and_readable(tmp_path: Path) -> None:
-    """The export is JSON lines, the same bytes for the same records."""
-    memory = MemoryJournal()
-    with write(tmp_path / "journal.db", numbered(3)) as journal:
-        for now_s, facts in numbered(3):
-            memory.append(now_s, facts)
-        assert (journal.export(tmp_path / "a"), memory.export(tmp_path / "b")) == (3, 3)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
-    lines = [json.loads(line) for line in (tmp_path / "a").read_text().splitlines()]
-    assert [(line["seq"], line["now_s"], line["version"], len(line["facts"])) for line in lines] == [
-        (1, 0.5, 1, 1),
-        (2, 1.0, 1, 1),
-        (3, 1.5, 1, 2),
-    ]
+        assert digest(shorter) != digest(memory)
+    assert digests == [digest(memory)] * 2
 
 
 # Snapshots and compaction

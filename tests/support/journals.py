@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from hashlib import sha256
 
 from scheduler.core.facts import Fact
-from scheduler.journal.codec import VERSION, encode_facts, record_crc
-from scheduler.journal.digest import digest, export
+from scheduler.journal.codec import HEAD, VERSION, encode_facts
 from scheduler.journal.errors import Damage
 from scheduler.journal.history import Broken, History
-from scheduler.journal.record import Record, Row, Snapshot
+from scheduler.journal.record import Record, Snapshot
 from scheduler.journal.store import SqliteJournal
 
 
 class MemoryJournal:
-    """Records in a list. `digest` and `export` give the same as a file with these records."""
+    """Records in a list. It recovers as a file with these records does."""
 
     read_only = False
 
@@ -60,21 +59,17 @@ class MemoryJournal:
     def set_aside(self, damage: Sequence[Damage]) -> None:
         """Do nothing: memory takes no damage."""
 
-    def digest(self) -> str:
-        """Return the SHA-256 of all records."""
-        return digest(self._rows())
-
-    def export(self, path: str | Path) -> int:
-        """Write all records as JSON lines, and return their number."""
-        return export(self._rows(), path)
-
     def close(self) -> None:
         """Do nothing: there is no file to close."""
 
-    def _rows(self) -> Iterator[Row]:
-        for seq, now_s, facts in self._records:
-            payload = encode_facts(facts)
-            yield Row(seq, now_s, VERSION, payload, record_crc(seq, now_s, VERSION, payload))
+
+def digest(journal: SqliteJournal | MemoryJournal) -> str:
+    """Return the SHA-256 of all records in order, as docs/journal-format.md describes it."""
+    sum_ = sha256()
+    for seq, now_s, facts in journal.records():
+        payload = encode_facts(facts)
+        sum_.update(HEAD.pack(seq, now_s, VERSION) + len(payload).to_bytes(8, "little") + payload)
+    return sum_.hexdigest()
 
 
 def latest_snapshot(journal: SqliteJournal | MemoryJournal) -> Snapshot | None:

@@ -223,6 +223,7 @@ class Live:
             self.world,
             self.feed,
             self.nodes,
+            self.nodes,
             self.folder,
             self.config,
             self.auth,

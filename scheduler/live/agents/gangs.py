@@ -8,7 +8,7 @@ learns everything anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 PATIENCE_S = 60.0
@@ -88,11 +88,6 @@ class Gangs:
         """Forget the leases that are over."""
         for lease in [lease for lease in self._gangs if not is_held(lease)]:
             del self._gangs[lease]
-
-    @property
-    def gathering(self) -> Iterable[str]:
-        """Return the leases that wait for some of their nodes."""
-        return [lease for lease, gang in self._gangs.items() if not gang.decided]
 
     def _gang(self, now_s: float, lease: str, nodes: tuple[str, ...]) -> _Gang:
         gang = self._gangs.get(lease)

@@ -95,10 +95,6 @@ class Links:
         link = self.by_name.get(node)
         return link.view() if link is not None else self._last_views.get(node)
 
-    def linked(self, node: str) -> NodeLink | None:
-        """Return the link to a node, if there is one."""
-        return self.by_name.get(node)
-
     def cut_off(self, node: str, why: str) -> bool:
         """End the link of a node at once, without a goodbye; return whether there was one."""
         links = [links[node] for links in (self._arriving, self.by_name) if node in links]

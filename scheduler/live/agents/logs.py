@@ -234,7 +234,7 @@ class LogRelay:
         self, wanted: Wanted, attempt: Attempt, node: str, again: bool
     ) -> AsyncGenerator[jobs_pb2.LogChunk | str, None]:
         """Yield chunks until the node has no more; if the stream broke off, yield the reason last, as text."""
-        link = self._links.linked(node)
+        link = self._links.by_name.get(node)
         if link is None:
             yield "cannot be reached"
             return

@@ -12,6 +12,7 @@ import msgspec
 
 from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import cluster_pb2_grpc
+from protos.gavel.v1.plain import plain
 from scheduler.core.facts import RoundPlanned
 from scheduler.core.messages import GiveRates, NodeCommand, SetPolicy, SetPrices
 from scheduler.live.access.limits import Places
@@ -37,17 +38,6 @@ from scheduler.model.jobs import JobState
 # How many nodes are described before other tasks have their turn.
 NODES_SLICE = 50
 
-_ACTIONS: dict[int, Any] = {
-    pb.CommandNodeRequest.ACTION_DRAIN: "drain",
-    pb.CommandNodeRequest.ACTION_RESUME: "resume",
-    pb.CommandNodeRequest.ACTION_REMOVE: "remove",
-}
-_BY = {
-    pb.GetUsageRequest.BY_UNSPECIFIED: "user",
-    pb.GetUsageRequest.BY_USER: "user",
-    pb.GetUsageRequest.BY_TENANT: "tenant",
-    pb.GetUsageRequest.BY_JOB_TYPE: "job_type",
-}
 Warnings = Callable[[], Sequence[str]]
 
 
@@ -124,8 +114,8 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
 
     async def CommandNode(self, request: pb.CommandNodeRequest, context: Any) -> pb.Node:
         """Drain, resume or remove a node."""
-        action = _ACTIONS.get(request.action)
-        if action is None:
+        action = plain(request, unknown="").get("action")
+        if not action:
             raise InvalidSpec("action", "must be drain, resume or remove")
         before = node_view(self._world.state, request.node, self._nodes.view(request.node))
         await self._world.ask(NodeCommand(node=request.node, action=action, user=caller().user))
@@ -164,8 +154,8 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Any) -> pb.Usage:
         """Return GPU time and cost by user, tenant or job type."""
-        by = _BY.get(request.by)
-        if by is None:
+        by = plain(request, unknown="").get("by", "user")
+        if not by:
             raise InvalidSpec("by", f"is {request.by}, which this scheduler does not know")
         since_s = seconds(request.since) if request.HasField("since") else None
         until_s = seconds(request.until) if request.HasField("until") else None

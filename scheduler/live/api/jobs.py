@@ -12,6 +12,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from protos.gavel.v1 import jobs_pb2 as pb
 from protos.gavel.v1 import jobs_pb2_grpc
+from protos.gavel.v1.plain import plain
 from scheduler.core.messages import JobCommand, SubmitJobs
 from scheduler.core.state import SchedulerState
 from scheduler.explain import explain, render
@@ -37,13 +38,6 @@ PAGE_JOBS, PAGE_JOBS_MAX = 1000, 10_000
 # A longer page ends early, as gRPC would refuse the message.
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 KEY_CHARS_MAX = 256
-
-_ACTIONS: dict[int, Any] = {
-    pb.CommandJobRequest.ACTION_CANCEL: "cancel",
-    pb.CommandJobRequest.ACTION_HOLD: "hold",
-    pb.CommandJobRequest.ACTION_RELEASE: "release",
-    pb.CommandJobRequest.ACTION_REQUEUE: "requeue",
-}
 
 
 class JobsService(jobs_pb2_grpc.JobsServicer):
@@ -296,8 +290,8 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def CommandJob(self, request: pb.CommandJobRequest, context: Any) -> pb.CommandJobResponse:
         """Cancel, hold, release or requeue a job or an array."""
         me, state = caller(), self._world.state
-        action = _ACTIONS.get(request.action)
-        if action is None:
+        action = plain(request, unknown="").get("action")
+        if not action:
             raise InvalidSpec("action", "must be cancel, hold, release or requeue")
         members = state.arrays.get(request.job, [request.job])
         for name in members:

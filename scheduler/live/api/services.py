@@ -1,6 +1,6 @@
 """The services for users, put together: what the daemon adds to its server, and the tasks beside it.
 
-people = People(world, feed, links, folder, config, auth="tokens")
+people = People(world, feed, links, relay, folder, config, auth="tokens")
 server = grpc.aio.server(interceptors=[people.guard], options=SERVER_OPTIONS)
 for add, servicer in people.services():
     add(servicer, server)
@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from protos.gavel.v1 import cluster_pb2_grpc, jobs_pb2_grpc
 from protos.gavel.v1.limits import MESSAGE_BYTES_MAX
@@ -68,10 +68,6 @@ KEEPING = Keeping()
 Service = tuple[Callable[[Any, Any], None], Any]
 
 
-class Nodes(LogSource, NodeSource, Protocol):
-    """The parts of the links that these services use."""
-
-
 class People:
     """Everything behind the port for users."""
 
@@ -79,7 +75,8 @@ class People:
         self,
         world: LiveWorld,
         feed: Feed,
-        nodes: Nodes,
+        nodes: NodeSource,
+        logs: LogSource,
         folder: Path,
         config: PeopleConfig,
         auth: str = "none",
@@ -87,7 +84,7 @@ class People:
         attempts: Attempts | None = None,
         keeping: Keeping = KEEPING,
     ) -> None:
-        """`nodes`: the Links. `warnings`: further lines for operators, read at each GetStatus."""
+        """`nodes`: the Links, `logs`: the LogRelay. `warnings`: further lines for operators, read at each GetStatus."""
         self.changes = JobChanges(world.state)
         feed.listen(self.changes.hear)
         self.usage = Usage(world, self.changes, folder / "usage.db")
@@ -107,7 +104,7 @@ class People:
             withheld = withheld_warnings(world.state, nodes)
             return (*warnings(), *withheld, *expiry_warnings(keys, world.now_s()))
 
-        self._jobs = JobsService(world, self.changes, self.historian, nodes, self.packages, config, watchers)
+        self._jobs = JobsService(world, self.changes, self.historian, logs, self.packages, config, watchers)
         self._cluster = ClusterService(
             world, feed, self.changes, nodes, self.usage, watchers, folder, all_warnings
         )

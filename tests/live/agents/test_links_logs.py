@@ -228,7 +228,7 @@ async def test_a_notice_names_a_node_that_is_gone_and_the_rest_is_read(wording):
         async with Logging(scheduler, "n2") as second:
             first.lines[1] = second.lines[1] = [b"here\n"]
             job, _ = await running(scheduler, first, second, gpus=2)
-        await until(lambda: scheduler.links.linked("n2") is None)
+        await until(lambda: scheduler.links.by_name.get("n2") is None)
         log = await text(reader(scheduler, job))
         notice, line = sorted(log.replace("]", "]\n").splitlines())
         assert (notice[:4], line) == ("[n2 ", "here")
@@ -245,7 +245,7 @@ async def test_a_follower_waits_for_a_node_that_is_away_for_a_while():
             job, lease = await running(scheduler, node)
             following = asyncio.create_task(text(reader(scheduler, job, follow=True)))
             await until(lambda: node.sent == 2)
-        await until(lambda: scheduler.links.linked("n1") is None)
+        await until(lambda: scheduler.links.by_name.get("n1") is None)
         node.lines[1] += [b"three\n"]
         node.done.add(1)
         node.held = (Held(lease, 1.0, 1.0),)

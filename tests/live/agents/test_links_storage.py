@@ -52,7 +52,9 @@ async def joined(scheduler: Scheduler, peer: Peer, folder: CheckpointStorage, cl
     """Link a node, and return the storage that it has then."""
     answering = asyncio.create_task(act(peer, folder))
     await peer.hello(storage_id=claim)
-    while scheduler.links.linked(peer.name) is None or not scheduler.links.linked(peer.name).welcome:
+    while (
+        scheduler.links.by_name.get(peer.name) is None or not scheduler.links.by_name.get(peer.name).welcome
+    ):
         await asyncio.sleep(0.005)
     peer.acting = answering
     return scheduler.state.nodes[peer.name].spec.storage
@@ -105,7 +107,7 @@ async def test_a_proof_stands_when_the_link_or_the_scheduler_is_new():
         await n1.join(storage_id=ID)
         two_acts = asyncio.create_task(say_yes(n1)), asyncio.create_task(say_yes(n2))
         await n2.hello(storage_id=ID)
-        while (link := first.links.linked("n2")) is None or not link.welcome:
+        while (link := first.links.by_name.get("n2")) is None or not link.welcome:
             await asyncio.sleep(0.005)
         for task in two_acts:
             task.cancel()

@@ -71,7 +71,7 @@ async def test_a_node_with_its_own_certificate_is_let_in(keys, tmp_path):
     async with Scheduler(credentials=mutual(keys)) as scheduler:
         target = Target(address=scheduler.address, certificates=folder)
         async with linked(scheduler.address, target=target):
-            await until(lambda: scheduler.links.linked("n1"))
+            await until(lambda: scheduler.links.by_name.get("n1"))
 
 
 @story
@@ -140,14 +140,14 @@ async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_cert
             )
             node = Remembering(lambda: link.send_hello(()))
             running = asyncio.create_task(link.run(node))
-            await until(lambda: scheduler.links.linked("n1") and scheduler.links.linked("n2"))
+            await until(lambda: scheduler.links.by_name.get("n1") and scheduler.links.by_name.get("n2"))
             access.revoke_node("n1")
             assert scheduler.links.cut_off("n1", "it was revoked")
             with pytest.raises(Dismissed, match="n1") as dismissed:
                 await asyncio.wait_for(running, 20.0)
             wording(dismissed.value)
-            assert scheduler.links.linked("n1") is None
-            assert scheduler.links.linked("n2")
+            assert scheduler.links.by_name.get("n1") is None
+            assert scheduler.links.by_name.get("n2")
         access.close()
         again = Access(tmp_path / "access.db", lambda: 0.0)
         scheduler.service._revoked = again.is_revoked
@@ -157,7 +157,7 @@ async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_cert
         assert await refused(scheduler.address, keys, new)
         again.consume_join(again.create_join("n1")[0], "n1", (new / "node.pem").read_bytes())
         async with linked(scheduler.address, target=Target(address=scheduler.address, certificates=new)):
-            await until(lambda: scheduler.links.linked("n1"))
+            await until(lambda: scheduler.links.by_name.get("n1"))
         assert await refused(scheduler.address, keys, old)
         assert [(entry.node, entry.joined_again) for entry in again.revoked_nodes()] == [("n1", True)]
         again.unrevoke_node("n1")

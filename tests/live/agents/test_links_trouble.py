@@ -95,11 +95,11 @@ async def test_a_scheduler_that_was_held_up_calls_no_node_silent():
     async with Scheduler(pace=SLOWER) as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
         await asyncio.sleep(SLOWER.away_s)
-        link = scheduler.links.linked("n1")
+        link = scheduler.links.by_name.get("n1")
         await peer.report()
         time.sleep(1.5 * SLOWER.silence_s)
         await peer.next("taken")
-        assert scheduler.links.linked("n1") is link
+        assert scheduler.links.by_name.get("n1") is link
         assert not link.closed.done()
 
 
