@@ -7,7 +7,6 @@ the authority whose fingerprint the operator gave; the token is not sent before 
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import socket
 import ssl
@@ -23,6 +22,7 @@ from cryptography.x509.oid import NameOID
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import agents_pb2_grpc
 from worker_agent.link.target import CA, CERTIFICATE, KEY
+from worker_agent.node.storage import write_new
 
 CONNECT_S = 10.0
 CALL_S = 30.0
@@ -67,7 +67,7 @@ def join(scheduler: str, node: str, token: str, fingerprint: str, into: Path) ->
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     for file, data in ((KEY, pem), (CA, answer.ca_pem), (CERTIFICATE, answer.certificate_pem)):
-        _write(into / file, data)
+        write_new(into / file, data, 0o600)
     return Joined(into, _reachable(answer.agents_address, scheduler))
 
 
@@ -172,11 +172,3 @@ def _reachable(address: str, scheduler: str) -> str:
     if host in ("", "0.0.0.0", "[::]", "::"):  # noqa: S104 - compared, not listened on
         return f"{scheduler.rpartition(':')[0]}:{port}"
     return address
-
-
-def _write(path: Path, data: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())

@@ -1,7 +1,7 @@
 """Messages that wait to be sent on one link. Nothing in here grows while the scheduler does not read.
 
 Waiting reports are sent as one; of readiness and health only the newest is kept. Until the scheduler has welcomed the
-agent, only answers are sent.
+agent, only the hello and answers are sent.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ class Outgoing:
 
     def __init__(self, last_lines: Callable[[str], str], clock: Callable[[], float]) -> None:
         self._last_lines, self._clock = last_lines, clock
-        self._first: pb.AgentMessage | None = None
         self._answers: deque[pb.AgentMessage] = deque(maxlen=64)
         self._gangs: dict[str, pb.AgentMessage] = {}
         self._reports: deque[Report] = deque(maxlen=REPORTS_WAITING_MAX)
@@ -37,18 +36,13 @@ class Outgoing:
         self._filled = asyncio.Event()
         self.sent_s = clock()
 
-    def hello(self, hello: pb.Hello) -> None:
-        """Queue the hello, the first message."""
-        self._first = pb.AgentMessage(hello=hello)
-        self._filled.set()
-
     def welcome(self) -> None:
         """Send everything from now on: the scheduler has welcomed the agent."""
         self._welcome = True
         self._filled.set()
 
     def answer(self, message: pb.AgentMessage) -> None:
-        """Queue the answer to a question of the scheduler."""
+        """Queue what does not wait for the welcome: the hello, and answers to the scheduler's questions."""
         self._answers.append(message)
         self._filled.set()
 
@@ -88,9 +82,6 @@ class Outgoing:
         return message
 
     def _next(self) -> pb.AgentMessage | None:
-        if self._first is not None:
-            message, self._first = self._first, None
-            return message
         if self._answers:
             return self._answers.popleft()
         if not self._welcome:

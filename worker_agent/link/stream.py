@@ -111,7 +111,7 @@ class GrpcLink:
         if self._outgoing is not None:
             hello = self._hello()
             hello.held.extend(pb.HeldLease(lease=run.lease, steps=run.steps, ran_s=run.ran_s) for run in held)
-            self._outgoing.hello(hello)
+            self._outgoing.answer(pb.AgentMessage(hello=hello))
 
     def send_report(self, report: Report) -> None:
         """Send a report; it is lost when there is no link."""
@@ -207,7 +207,7 @@ class GrpcLink:
             node.tell(LinkUp())
             return await self._converse(call, node)
         except aio.AioRpcError as error:
-            return _words(error)
+            return _words_of(error.code(), error.details())
         except TimeoutError:
             return "no connection in time"
         except Dismissed:
@@ -354,10 +354,6 @@ async def _let_in(call: Any) -> str:
         async with asyncio.timeout(FIRST_SIGN_S):
             await call.initial_metadata()
     return _words_of(await call.code(), await call.details()) if call.done() else ""
-
-
-def _words(error: aio.AioRpcError) -> str:
-    return _words_of(error.code(), error.details())
 
 
 def _words_of(status: grpc.StatusCode, details: str | None) -> str:

@@ -48,7 +48,7 @@ class CheckpointStorage:
             self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
             self._remove_stale()
             with contextlib.suppress(FileExistsError):
-                _write(path, secrets.token_hex(16))
+                write_new(path, secrets.token_hex(16).encode())
             identity = _read(path)
             for _ in range(20):
                 if _ID.fullmatch(identity):
@@ -78,7 +78,7 @@ class CheckpointStorage:
     async def _act(self, check: pb.StorageCheck, path: Path) -> bool:
         match check.action:
             case pb.StorageCheck.ACTION_WRITE:
-                await asyncio.to_thread(_write, path, check.nonce)
+                await asyncio.to_thread(write_new, path, check.nonce.encode())
                 return True
             case pb.StorageCheck.ACTION_READ:
                 until_s = time.monotonic() + self._look_s
@@ -102,9 +102,10 @@ class CheckpointStorage:
                             os.unlink(entry.path)
 
 
-def _write(path: Path, text: str) -> None:
-    with os.fdopen(os.open(path, _CREATE, 0o644), "w") as file:
-        file.write(text)
+def write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Write a file that is not there yet, to disk; FileExistsError where there is anything of this name."""
+    with os.fdopen(os.open(path, _CREATE, mode), "wb") as file:
+        file.write(data)
         file.flush()
         os.fsync(file.fileno())
 

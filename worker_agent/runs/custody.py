@@ -222,20 +222,18 @@ def _may_be_of(record: Record, process: Process) -> bool:
 
 def words_for(suspects: tuple[Process, ...]) -> str:
     """Return pids and names of these processes, for an operator who may know them."""
-    named = [f"{process.pid} ({_name_of(process.pid)})" for process in suspects[:5]]
+    named = [f"{pid} ({_read(pid, 'comm').strip() or 'gone'})" for pid, _ in suspects[:5]]
     return ", ".join(named) + (f" and {len(suspects) - 5} more" if len(suspects) > 5 else "")
 
 
-def _name_of(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-    except OSError:
-        return "gone"
-
-
 def _groups_of(pid: int) -> str:
+    return _read(pid, "cgroup")
+
+
+def _read(pid: int, name: str) -> str:
+    """Return what /proc has about a process; empty once it is gone."""
     try:
-        return Path(f"/proc/{pid}/cgroup").read_text()
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
         return ""
 

@@ -9,7 +9,7 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NoReturn
 
 from worker_agent.shim import control_groups, process_tree
@@ -52,8 +52,11 @@ def turn_into(
         os.dup2(out, 1)
         os.dup2(out, 2)
         os.umask(0o022)
-        _make_directory(env.get("GAVEL_CHECKPOINT_DIR"))
-        _go_to(start["cwd"])
+        if checkpoints := env.get("GAVEL_CHECKPOINT_DIR"):
+            with _refusing(f"checkpoint directory {checkpoints}"):
+                os.makedirs(checkpoints, exist_ok=True)
+        with _refusing(f"working directory {start['cwd']}"):
+            os.chdir(start["cwd"])
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, *default):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -80,6 +83,15 @@ def reset_oom_score(score: str = "/proc/self/oom_score_adj") -> None:
                 file.write("0")
 
 
+@contextlib.contextmanager
+def _refusing(step: str) -> Iterator[None]:
+    """Raise CannotStart where this step fails."""
+    try:
+        yield
+    except OSError as error:
+        raise CannotStart(f"{step}: {error.strerror}") from error
+
+
 def _do(act: Callable[[], object]) -> NoReturn:
     try:
         act()
@@ -96,30 +108,13 @@ def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
         return
     if uid <= 0 or gid is None or gid <= 0:
         raise CannotStart(f"a job may not run as uid {uid}, gid {gid}")
-    try:
+    with _refusing(f"cannot become uid {uid}, gid {gid}"):
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
-    except OSError as error:
-        raise CannotStart(f"cannot become uid {uid}, gid {gid}: {error.strerror}") from error
     identity = os.getresuid(), os.getresgid(), set(os.getgroups())
     if identity != ((uid,) * 3, (gid,) * 3, set(groups)):
         raise CannotStart(f"after becoming uid {uid}, gid {gid}, the process is {identity}")
-
-
-def _make_directory(path: str | None) -> None:
-    if path:
-        try:
-            os.makedirs(path, exist_ok=True)
-        except OSError as error:
-            raise CannotStart(f"checkpoint directory {path}: {error.strerror}") from error
-
-
-def _go_to(path: str) -> None:
-    try:
-        os.chdir(path)
-    except OSError as error:
-        raise CannotStart(f"working directory {path}: {error.strerror}") from error
 
 
 def _look_for(command: str, env: dict[str, str]) -> None:
