@@ -210,7 +210,7 @@ def test_another_worker_type_is_advised_only_if_it_sees_the_checkpoint(
 
 
 def test_a_running_job_is_kept_where_it_will_save(desk_of: DeskOf) -> None:
-    """It will save when it is stopped, so its next lease is not planned on a node that cannot see that place."""
+    """A job that will save when it is stopped gets no next lease on a node that cannot see that place."""
     desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2")))
     (lease,) = desk.run(job(steps=1e6))
     assert (where(desk, "1"), desk.job("1").checkpoint_at) == ({"n1"}, "")

@@ -29,7 +29,7 @@ def ends_s(desk: Desk) -> float:
 
 
 def at(desk: Desk, now_s: float) -> None:
-    """Let time pass, and claim what comes of it."""
+    """Let time pass, and claim its facts and effects."""
     desk.until(now_s)
     desk.settle()
 

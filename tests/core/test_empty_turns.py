@@ -57,7 +57,7 @@ def test_a_job_that_never_had_its_gpus_is_still_queued(desk_of: DeskOf) -> None:
 
 
 def test_a_job_that_ran_before_keeps_its_reason(desk_of: DeskOf, wording: Wording) -> None:
-    """It was preempted once, for a reason; a later turn in which nothing ran is not a second preemption."""
+    """A job that was preempted once is not preempted again by a later turn in which nothing ran."""
     desk, runs, other = promised(desk_of)
     next_round(desk)
     (ending,) = (h.lease.id for h in desk.core.state.leases.values() if h.phase == "stopping")

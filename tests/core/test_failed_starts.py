@@ -122,7 +122,7 @@ def test_an_array_counts_as_one_job(desk_of: DeskOf) -> None:
 
 
 def test_a_start_that_hangs_counts_as_a_failed_start(desk_of: DeskOf) -> None:
-    """No report at all until the lease has lapsed, over a link that is up: the node is tried less, the job pauses."""
+    """A lease that lapses without any report, though the link is up, counts against its node, and the job pauses."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     for _ in range(STARTS_FAILED_MAX):
         (name,) = desk.submit(job(nodes=("n1",)))
@@ -139,7 +139,7 @@ def test_a_start_that_hangs_counts_as_a_failed_start(desk_of: DeskOf) -> None:
 
 
 def test_a_start_on_a_node_without_a_link_is_no_failed_start(desk_of: DeskOf) -> None:
-    """Nothing is known of it: the node did not hang, it could not be heard."""
+    """A lease on a node that cannot be reached counts neither against the node nor against the job."""
     desk = desk_of(node("n1", 1))
     desk.submit(job())
     desk.until(desk.now_s + 8.0)

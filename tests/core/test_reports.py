@@ -373,7 +373,7 @@ def test_a_fill_in_mid_round_disturbs_no_running_job(desk_of: DeskOf) -> None:
 
 
 def test_an_attempt_that_reported_no_steps_takes_none_back(desk_of: DeskOf) -> None:
-    """It died at once and reports 0 steps: the checkpoint of the attempt before it still counts."""
+    """An attempt that dies at once reports 0 steps, and the checkpoint of the attempt before it still counts."""
     desk = desk_of(node("n1", 1))
     (first,) = desk.run(job(retries=3))
     desk.report(exits=(exited(first, "failed", steps=400.0),))

@@ -17,7 +17,7 @@ from traces.trace import TraceJob
 
 
 def run_on(desk: Desk, until_s: float) -> None:
-    """Let time pass, and claim what comes of it."""
+    """Let time pass, and claim its facts and effects."""
     desk.settle()
     desk.until(until_s)
     desk.settle()

@@ -37,18 +37,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize("make", CASES, ids=lambda make: make.__name__)
-def test_the_reason_is_given_with_jobs_and_types(make: Callable[[], Case]) -> None:
+def test_the_reason_is_given_with_jobs_and_types(make: Callable[[], Case], wording: Wording) -> None:
     """The explanation has the dominant reason, the right jobs and types, what would change it, and the start."""
     case = make()
     now_s = case.desk.now_s
     before = case.state.snapshot()
     answer = explain(case.state, case.job, now_s)
     assert answer.reason == make.__name__, render(answer)
-    for words in case.words:
-        assert words in answer.text
-    offered = "\n".join(change.text for change in answer.would_change)
-    for words in case.changes:
-        assert words in offered
+    assert set(case.changes) <= {change.what for change in answer.would_change}
     assert set(case.others) <= set(answer.others)
     if case.basis is not None:
         assert answer.start_basis == case.basis
@@ -56,6 +52,7 @@ def test_the_reason_is_given_with_jobs_and_types(make: Callable[[], Case]) -> No
         assert answer.expected_start_s >= now_s
     assert case.state.snapshot() == before
     sound(answer, case.state)
+    wording(render(answer))
 
 
 def sound(answer: Explanation, state: SchedulerState) -> None:
@@ -136,7 +133,7 @@ def test_a_promised_next_round_is_kept() -> None:
     assert promised > 0
 
 
-def test_users_get_aligned_lines(wording: Wording) -> None:
+def test_users_get_aligned_lines() -> None:
     """The rendering has the reason, the text, an aligned table of ways, what would change it, and the start."""
     case = no_share()
     answer = explain(case.state, case.job, case.desk.now_s)
@@ -149,7 +146,6 @@ def test_users_get_aligned_lines(wording: Wording) -> None:
     ]
     assert answer.expected_start_s is not None
     assert "1 h" in lines[-1]
-    wording(render(answer))
 
 
 @pytest.mark.parametrize(("policy", "seed"), [("las", 1), ("las+packing", 2), ("fifo", 3), ("min_cost", 4)])

@@ -16,11 +16,10 @@ ROUND_S = 360.0
 
 @dataclass(frozen=True)
 class Case:
-    """The job asked about, and what the answer must contain."""
+    """The job asked about; changes and other jobs that the answer must have, and the basis of its estimate."""
 
     desk: Desk
     job: str
-    words: tuple[str, ...]
     changes: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     basis: str | None = None
@@ -54,7 +53,7 @@ def completed() -> Case:
     desk = Desk(node())
     (lease,) = desk.run(job())
     ended(desk, lease)
-    return Case(desk, "1", ("It completed 0 s ago", "attempt 1"))
+    return Case(desk, "1")
 
 
 def failed() -> Case:
@@ -62,7 +61,7 @@ def failed() -> Case:
     desk = Desk(node())
     (lease,) = desk.run(job())
     ended(desk, lease, "failed", 10.0)
-    return Case(desk, "1", ("It failed", "exited with code 1"), ("submit it again",))
+    return Case(desk, "1", ("submit_again",))
 
 
 def cancelled() -> Case:
@@ -70,7 +69,7 @@ def cancelled() -> Case:
     desk = Desk(node())
     desk.run(job())
     command(desk, "1", "cancel")
-    return Case(desk, "1", ("cancelled by ann", "still being stopped"), ("submit it again",))
+    return Case(desk, "1", ("submit_again",))
 
 
 def held() -> Case:
@@ -78,7 +77,7 @@ def held() -> Case:
     desk = Desk(node())
     desk.submit(job())
     command(desk, "1", "hold")
-    return Case(desk, "1", ("It is held by ann until",), ("`gavel release 1`",))
+    return Case(desk, "1", ("release",))
 
 
 def running() -> Case:
@@ -86,9 +85,7 @@ def running() -> Case:
     desk = Desk(node())
     desk.run(job())
     desk.until(desk.now_s + 10)
-    return Case(
-        desk, "1", ("1 v100 on node n1", "due 100 % of the time on v100", "done in about"), ("it ends",)
-    )
+    return Case(desk, "1", ("job_ends",))
 
 
 def running_backfill() -> Case:
@@ -97,14 +94,14 @@ def running_backfill() -> Case:
     desk.run(job(steps=1e6))
     desk.until(100)
     desk.run(job(steps=1e6))
-    return Case(desk, "2", ("on node n1", "no job was due"))
+    return Case(desk, "2")
 
 
 def exploring() -> Case:
     """The scheduler has not measured yet how fast such jobs run there."""
     desk = Desk(node(), learn_rates=True)
     desk.run(job(job_type="new"))
-    return Case(desk, "1", ("a guess so far",))
+    return Case(desk, "1")
 
 
 def starting() -> Case:
@@ -112,7 +109,7 @@ def starting() -> Case:
     desk = Desk(node())
     desk.submit(job())
     desk.until(8)
-    return Case(desk, "1", ("1 v100 on node n1", "being started"), basis="lease_granted")
+    return Case(desk, "1", basis="lease_granted")
 
 
 def two_for_one(**changed: Any) -> Desk:
@@ -153,20 +150,13 @@ def at_the_turn() -> tuple[Desk, str, str]:
 def gpus_still_busy() -> Case:
     """The job's lease waits until the previous job has left the GPU."""
     desk, first, second = at_the_turn()
-    return Case(
-        desk,
-        second,
-        (f"waits for job {first}", "1 v100 on node n1"),
-        (f"job {first} exits",),
-        (first,),
-        "lease_granted",
-    )
+    return Case(desk, second, ("exit",), (first,), "lease_granted")
 
 
 def stopping() -> Case:
     """The job's turn is over."""
     desk, first, _ = at_the_turn()
-    return Case(desk, first, ("It gives up its 1 v100 on node n1", "its turn is over"))
+    return Case(desk, first)
 
 
 def node_silent() -> Case:
@@ -175,9 +165,7 @@ def node_silent() -> Case:
     desk.run(job())
     desk.tell(desk.now_s, NodeSilent(node="n1"))
     desk.settle()
-    return Case(
-        desk, "1", ("Node n1 cannot be reached", "lapses"), ("node n1 (v100), which is silent, is back",)
-    )
+    return Case(desk, "1", ("node_back",))
 
 
 def dependency() -> Case:
@@ -185,21 +173,14 @@ def dependency() -> Case:
     desk = Desk(node())
     desk.run(job(steps=36000.0))
     desk.submit(job(after=(Dependency(job="1"),)))
-    return Case(
-        desk,
-        "2",
-        ("waits for job 1 to succeed", "is running"),
-        ("job 1 succeeds (in about",),
-        ("1",),
-        "dependency_ends",
-    )
+    return Case(desk, "2", ("job_ends",), ("1",), "dependency_ends")
 
 
 def earliest_start() -> Case:
     """The job's earliest start has not come."""
     desk = Desk(node())
     desk.submit(job(earliest_start_s=7200))
-    return Case(desk, "1", ("earliest start, in about 2 h",), ("start comes",), basis="earliest_start")
+    return Case(desk, "1", ("earliest_start",), basis="earliest_start")
 
 
 def retry_pause() -> Case:
@@ -207,8 +188,7 @@ def retry_pause() -> Case:
     desk = Desk(node())
     (lease,) = desk.run(job(retries=9))
     ended(desk, lease, "failed", 10.0)
-    words = ("last attempt failed (attempt 1 exited with code 1)", "starts again in about 1 s")
-    return Case(desk, "1", words, ("its pause ends",), basis="earliest_start")
+    return Case(desk, "1", ("retry_pause",), basis="earliest_start")
 
 
 def no_nodes() -> Case:
@@ -216,12 +196,7 @@ def no_nodes() -> Case:
     desk = Desk(node(), node("n2", worker_type="k80"))
     desk.submit(job(worker_types=("v100",)))
     drained(desk, "n1")
-    return Case(
-        desk,
-        "1",
-        ("no usable node of a type that it may use (v100)",),
-        ("resume node n1", "allow worker type k80"),
-    )
+    return Case(desk, "1", ("resume_node", "allow_worker_type"))
 
 
 def no_fitting_node() -> Case:
@@ -229,7 +204,7 @@ def no_fitting_node() -> Case:
     desk = Desk(node(labels={"zone": "a"}), node("n2"))
     desk.submit(job(labels={"zone": "a"}))
     drained(desk, "n1")
-    return Case(desk, "1", ("There are nodes of v100", "(labels)"), ("resume node n1", "label zone=a"))
+    return Case(desk, "1", ("resume_node", "labels"))
 
 
 def too_wide_now() -> Case:
@@ -237,12 +212,7 @@ def too_wide_now() -> Case:
     desk = Desk(node(), node("n2"))
     desk.submit(job(gpus=4))
     drained(desk, "n2")
-    return Case(
-        desk,
-        "1",
-        ("needs 4 GPUs", "only 2 v100"),
-        ("2 more v100", "resume node n2", "gpus_min 2 would fit now"),
-    )
+    return Case(desk, "1", ("more_gpus", "resume_node", "gpus_min"))
 
 
 def checkpoint_elsewhere() -> Case:
@@ -256,8 +226,7 @@ def checkpoint_elsewhere() -> Case:
     desk.until(359)
     desk.report(exits=(exited(lease, steps=80.0),))
     desk.settle()
-    words = ("Its last checkpoint lies on the disk of node n1", "node n1 is draining")
-    return Case(desk, "1", words, ("resume node n1", "their setting `checkpoint_dir`"))
+    return Case(desk, "1", ("resume_node", "storage"))
 
 
 def no_rate() -> Case:
@@ -266,8 +235,7 @@ def no_rate() -> Case:
     desk.submit(job(job_type="lm"))
     desk.tell(0, GiveRates(solo=[("lm", 1, "k80", 0.0)]))
     desk.settle()
-    words = "The rates say that jobs of type lm cannot run with 1 GPU on k80: they are 0"
-    return Case(desk, "1", (words,), ("give a rate of job type lm",))
+    return Case(desk, "1", ("give_rate",))
 
 
 def waiting_for_allocation() -> Case:
@@ -277,9 +245,7 @@ def waiting_for_allocation() -> Case:
     desk.until(100)
     desk.submit(job())
     desk.until(110)
-    return Case(
-        desk, "2", ("came after the last allocation",), ("the next allocation",), basis="next_allocation"
-    )
+    return Case(desk, "2", ("allocation",), basis="next_allocation")
 
 
 def waiting_for_round() -> Case:
@@ -289,9 +255,7 @@ def waiting_for_round() -> Case:
     desk.until(100)
     desk.submit(job())
     desk.until(110)
-    return Case(
-        desk, "2", ("next round", "1 v100 are free and it needs 1"), ("next round",), basis="next_round"
-    )
+    return Case(desk, "2", ("round_begins",), basis="next_round")
 
 
 def no_share() -> Case:
@@ -300,14 +264,7 @@ def no_share() -> Case:
     desk.submit(job(steps=36000.0), job())
     desk.until(8)
     started(desk)
-    return Case(
-        desk,
-        "2",
-        ("(fifo) gives it no share", "held by job 1"),
-        ("1 more v100", "job 1 ends"),
-        ("1",),
-        "jobs_end",
-    )
+    return Case(desk, "2", ("more_gpus", "job_ends"), ("1",), "jobs_end")
 
 
 def reserving() -> Desk:
@@ -330,19 +287,12 @@ def reserving() -> Desk:
 def gang_reserved() -> Case:
     """GPUs are held back for a gang."""
     desk = reserving()
-    return Case(
-        desk,
-        "3",
-        ("held back for it: 1 of the 2 v100", "job 1"),
-        ("1 more v100",),
-        ("1",),
-        "minimum_run_ends",
-    )
+    return Case(desk, "3", ("more_gpus",), ("1",), "minimum_run_ends")
 
 
 def reserved_for_other() -> Case:
     """A GPU is free, but held back for a gang."""
-    return Case(reserving(), "4", ("1 v100 are free", "held back for job 3"), ("job 3 starts",), ("3",))
+    return Case(reserving(), "4", ("other_starts",), ("3",))
 
 
 def fragmented() -> Case:
@@ -352,7 +302,7 @@ def fragmented() -> Case:
     desk.until(8)
     started(desk)
     waiting = "2" if running_job(desk) == "1" else "1"
-    return Case(desk, waiting, ("1 v100 are free and it needs 1", "only 0", "(cpus)"), ("fewer than 3 CPUs",))
+    return Case(desk, waiting, ("cpus",))
 
 
 def minimum_run_of_others() -> Case:
@@ -363,32 +313,21 @@ def minimum_run_of_others() -> Case:
     started(desk)
     desk.submit(job(steps=1e6))
     desk.until(2 * ROUND_S)
-    return Case(
-        desk, "2", ("job 1", "minimum run time", "due 50 %"), ("1 more v100",), ("1",), "minimum_run_ends"
-    )
+    return Case(desk, "2", ("more_gpus",), ("1",), "minimum_run_ends")
 
 
 def preemption_limit() -> Case:
     """The settings allow no preemption."""
     desk = two_for_one(preemptions_max=0)
     first = running_job(desk)
-    return Case(
-        desk,
-        "2" if first == "1" else "1",
-        ("allow no preemption",),
-        ("raise preemptions_max",),
-        (first,),
-        "jobs_end",
-    )
+    return Case(desk, "2" if first == "1" else "1", ("preemptions_max",), (first,), "jobs_end")
 
 
 def turn_of_others() -> Case:
     """Two jobs share one GPU, and it is the other's turn."""
     desk = two_for_one()
     first = running_job(desk)
-    words = ("waits for its turn: it is due 50 % of the time on v100", f"the 1 v100 are held by job {first}")
-    changes = ("1 more v100", f"job {first} ends")
-    return Case(desk, "2" if first == "1" else "1", words, changes, (first,))
+    return Case(desk, "2" if first == "1" else "1", ("more_gpus", "job_ends"), (first,))
 
 
 CASES: Sequence[Callable[[], Case]] = (

@@ -74,9 +74,9 @@ def test_price_is_a_slope(spec: str, data: st.DataObject) -> None:
         ("makespan", [-200.0]),
         # ρ = (t + R / E) / (R / I) with t = 0, E = c / 2 and I = 1/2: 1 / c
         ("ftf", [-1.0]),
-        # One more GPU is one more job at its best,
+        # One more GPU is one more job at its best.
         ("max_throughput", [1.0]),
-        # and two more steps per second.
+        # One more GPU is two more steps per second.
         ("max_throughput(raw=true)", [2.0]),
         # 2 / 200 of a job per second
         ("sjf", [0.01]),
