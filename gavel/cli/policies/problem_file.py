@@ -7,6 +7,7 @@ error names the place in it.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -102,7 +103,7 @@ def to_problem(data: Any, seed: int | None = None) -> Problem:
     """Return the problem that plain data describes; BadInput otherwise."""
     file = convert(data, ProblemFile)
     tenants = _tenants(file)
-    jobs = _Jobs(file, {tenant.name for tenant in tenants})
+    jobs = _Jobs(file, {tenant.name: tenant for tenant in tenants})
     types = file.worker_types.values()
     prices = [math.nan if kind.price_per_gpu_hour is None else kind.price_per_gpu_hour for kind in types]
     try:
@@ -132,7 +133,7 @@ def _tenants(file: ProblemFile) -> tuple[Tenant, ...]:
 class _Jobs:
     """The jobs and pairs of a file, checked against each other, as rows and columns of a problem."""
 
-    def __init__(self, file: ProblemFile, tenants: set[str]) -> None:
+    def __init__(self, file: ProblemFile, tenants: Mapping[str, Tenant]) -> None:
         self._jobs = file.jobs
         self._tenants = tenants
         self._kinds = {name: at for at, name in enumerate(file.worker_types)}
