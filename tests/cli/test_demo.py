@@ -1,4 +1,4 @@
-"""The demo of `make demo` and the problem that it divides."""
+"""The demos of `make demo`, and the problem that the first one divides."""
 
 from pathlib import Path
 
@@ -15,24 +15,17 @@ from policies.registry import names, resolve
 def test_the_demo_shows_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Twenty jobs under four policies: shares, comparison, what knowing the rates is worth, and a picture."""
+    """The demo prints shares of twenty jobs under four policies, a comparison and the gain, and saves a picture."""
     monkeypatch.setattr(allocate_demo, "PICTURE", tmp_path / "out" / "demo.png")
     allocate_demo.main()
-    shown = capsys.readouterr().out
-    for words in (
-        "las+blind",
-        "las+packing",
-        "makespan",
-        "tabular",
-        "× the speed on average",
-        "out/demo.png",
-    ):
-        assert words in shown
+    output = capsys.readouterr().out
+    for words in ("las+blind", "las+packing", "makespan", "tabular", "× the speed", "out/demo.png"):
+        assert words in output
     assert imread(tmp_path / "out" / "demo.png").std() > 0.05
 
 
 def test_knowing_the_rates_pays() -> None:
-    """What the demo claims: on its problem no job is slower than under the blind policy, and all gain a tenth."""
+    """As the demo claims, no job is slower than under the blind policy, and each gains at least a tenth."""
     problem = read_problem(str(allocate_demo.PROBLEM))
     aware, blind = (problem.rates @ resolve(spec)(problem).time_share for spec in ("las", "las+blind"))
     assert (aware / blind).min() > 1.1
@@ -40,7 +33,7 @@ def test_knowing_the_rates_pays() -> None:
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "allox"])
 def test_the_example_suits_every_policy(name: str) -> None:
-    """mixed_cluster.yaml has what each policy needs to know. (allox takes jobs of one GPU only.)"""
+    """mixed_cluster.yaml has every fact that a policy needs, except for allox, which takes jobs of one GPU only."""
     problem = read_problem(str(allocate_demo.PROBLEM))
     assert audit(problem, resolve(name)(problem)) == []
 
@@ -48,12 +41,12 @@ def test_the_example_suits_every_policy(name: str) -> None:
 def test_the_day_demo_compares_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A day under three policies: the comparison first, what each step gains, then where the pictures are."""
+    """The demo prints a comparison of three policies over a day, each step's gain, and where the pictures are."""
     monkeypatch.setattr(day_demo, "PICTURES", tmp_path / "out" / "day_demo")
     monkeypatch.setattr(day_demo, "DAY", structs.replace(day_demo.DAY, hours=4.0))
     day_demo.main()
-    shown = capsys.readouterr().out
-    places = [shown.index(words) for words in ("mean", "las+blind", "× shorter", "out/day_demo/jct.png")]
+    output = capsys.readouterr().out
+    places = [output.index(words) for words in ("mean", "las+blind", "× shorter", "out/day_demo/jct.png")]
     assert places == sorted(places)
     pictures = sorted((tmp_path / "out" / "day_demo").iterdir())
     assert len(pictures) == 5

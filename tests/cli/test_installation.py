@@ -1,4 +1,4 @@
-"""What a command says where an extra is missing, or where another package has the name of one of our modules."""
+"""Reports of a missing extra, and of another package that has the name of one of our modules."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ from gavel.cli.installation import (
 from gavel.cli.policies.list import complete_policy
 from protos.extras import EXTRAS
 from tests.cli.conftest import Gavel
-from tests.cli.service.upkeep import findings, nobody_else  # noqa: F401
+from tests.cli.service.upkeep import findings
+from tests.support.wording import Wording
+
+pytestmark = pytest.mark.usefixtures("own_home")
 
 SMALL = (
     "--workload",
@@ -46,7 +49,7 @@ SETUP = Path(__file__).parents[2] / "setup.cfg"
 
 @pytest.fixture
 def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that comes first on the path and has a package `traces` of its own."""
+    """A folder at the front of the path with a foreign package `traces`."""
     package = tmp_path / "first" / "traces"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
@@ -58,7 +61,7 @@ def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_every_requirement_of_an_extra_is_known() -> None:
-    """`EXTRAS` has exactly the modules of what setup.cfg lists, for the extras that commands need."""
+    """`EXTRAS` has exactly the modules that the requirements of setup.cfg provide, for the extras of commands."""
     config = configparser.ConfigParser()
     config.read(SETUP, encoding="utf-8")
     owners = packages_distributions()
@@ -70,7 +73,7 @@ def test_every_requirement_of_an_extra_is_known() -> None:
 
 
 def test_our_modules_are_those_that_are_installed() -> None:
-    """The modules that may be hidden are the packages of setup.cfg."""
+    """The modules that doctor looks for are the packages of setup.cfg."""
     config = configparser.ConfigParser()
     config.read(SETUP, encoding="utf-8")
     included = config["options.packages.find"]["include"].split()
@@ -86,36 +89,42 @@ def test_our_modules_are_those_that_are_installed() -> None:
     ],
 )
 def test_an_option_whose_extra_is_missing_is_one_line(
-    missing: str, arguments: tuple[str, ...], extra: str, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
+    missing: str,
+    arguments: tuple[str, ...],
+    extra: str,
+    gavel: Gavel,
+    monkeypatch: pytest.MonkeyPatch,
+    wording: Wording,
 ) -> None:
-    """Refused before any work, with the command that installs the extra."""
+    """The option is refused before any work, with the command that installs the extra."""
     monkeypatch.setitem(sys.modules, missing, None)
     for name in ("gavel.cli.policies.plot", "gavel.cli.simulation.run_plots"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     result = gavel(*arguments)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert result.stderr.endswith(f": pip install 'gavel-scheduler[{extra}]'\n")
+    wording(result.stderr)
 
 
-def test_an_extra_that_is_there_is_required_in_silence() -> None:
-    """Nothing happens."""
+def test_an_installed_extra_is_no_fault() -> None:
+    """`require` of an installed extra does nothing."""
     require("server", "this")
 
 
 def test_another_missing_module_is_a_defect_of_ours() -> None:
-    """No extra brings it, so that it stays the error that it is."""
+    """No extra provides the module, so the error stays as it is."""
     assert fault_of_import(ModuleNotFoundError("no module", name="policies.gone")) is None
 
 
 def test_a_shell_completes_nothing_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in the middle of a line that somebody types would be no help."""
+    """Completion offers nothing, as an error message in the middle of a line would only disturb."""
     monkeypatch.setitem(sys.modules, "policies.registry", None)
     nothing: Any = None
     assert complete_policy(nothing, nothing, "la") == []
 
 
 def test_a_foreign_module_is_named_with_its_place(foreign: Path) -> None:
-    """Both places, so that the reader knows which to take away; a failed import says the same."""
+    """The fault names the foreign place, so that the user knows what to remove; a failed import reports the same."""
     wrong = foreign_modules()
     assert list(wrong) == ["traces"]
     assert str(foreign) in wrong["traces"]
@@ -125,34 +134,36 @@ def test_a_foreign_module_is_named_with_its_place(foreign: Path) -> None:
 
 
 def test_a_module_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as after an interrupted installation."""
+    """A module that is missing, as after an interrupted installation, is named."""
     monkeypatch.setattr(installation, "OUR_MODULES", ("gavel", "gavel_without_this"))
     assert list(foreign_modules()) == ["gavel_without_this"]
 
 
 def test_doctor_names_foreign_modules_and_goes_on(tmp_path: Path, foreign: Path, gavel: Gavel) -> None:
-    """One bad finding; the rest is checked with our own modules."""
+    """`doctor` has one bad finding about it and checks the rest with our own modules."""
     code, by_level = findings(gavel, "doctor", "--data-dir", str(tmp_path / "data"))
     assert code == 1
-    assert [str(foreign) in what for what, _ in by_level["bad"]] == [True]
+    assert [str(foreign) in finding for finding, _ in by_level["bad"]] == [True]
     assert len(by_level["ok"]) > 1
 
 
 def test_doctor_names_a_foreign_module_that_every_command_needs(tmp_path: Path) -> None:
-    """`protos` too: nothing of it is imported before doctor has put our folder first."""
+    """A foreign `protos` is named too, as doctor puts our folder first before any import of it."""
     (tmp_path / "protos").mkdir()
     (tmp_path / "protos" / "__init__.py").touch()
     command = [sys.executable, "-m", "gavel", "doctor", "--data-dir", str(tmp_path / "data"), "--json"]
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{SETUP.parent}"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     bad = [finding["what"] for finding in json.loads(done.stdout)["findings"] if finding["level"] == "bad"]
-    assert (done.returncode, [str(tmp_path / "protos") in what for what in bad]) == (1, [True]), done.stderr
+    assert (done.returncode, [str(tmp_path / "protos") in finding for finding in bad]) == (1, [True]), (
+        done.stderr
+    )
 
 
 def test_doctor_names_a_distribution_that_wrote_into_our_modules(
     tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index has another project `gavel`: installed into the same environment, its files lie among ours."""
+    """The other project `gavel` of the package index can write its files among ours; `doctor` names it."""
     folder = tmp_path / "gavel_of_others-9.9.dist-info"
     folder.mkdir()
     (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: gavel-of-others\nVersion: 9.9\n")
@@ -164,4 +175,4 @@ def test_doctor_names_a_distribution_that_wrote_into_our_modules(
     assert overwritten_modules() == {"gavel": "gavel-of-others"}
     code, by_level = findings(gavel, "doctor", "--data-dir", str(tmp_path / "data"))
     assert code == 1
-    assert ["gavel-of-others" in what for what, _ in by_level["bad"]] == [True]
+    assert ["gavel-of-others" in finding for finding, _ in by_level["bad"]] == [True]

@@ -1,4 +1,4 @@
-"""What the README shows works as it stands there."""
+"""Commands, code and figures of the README work as they stand there."""
 
 import json
 import re
@@ -18,7 +18,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_commands_run(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every `gavel …` line, one after the other, with the problem and the trace that are printed above it."""
+    """Every `gavel …` line runs, in order, with the problem and the trace that are printed above it."""
     for name, language in (("problem.yaml", "yaml"), ("jobs.csv", "csv")):
         (text,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
         (tmp_path / name).write_text(text)
@@ -32,20 +32,21 @@ def test_the_commands_run(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.Monk
     for command in commands:
         result = gavel(*shlex.split(command))
         assert result.exit_code == 0, f"{command}: {result.stderr}"
-    for made in ("answer.png", "out/timeline.png", "run.db", "sweep/results.csv"):
-        assert (tmp_path / made).exists()
+    for output in ("answer.png", "out/timeline.png", "run.db", "sweep/results.csv"):
+        assert (tmp_path / output).exists()
 
 
 def test_the_python_runs(capsys: pytest.CaptureFixture[str]) -> None:
-    """The call from Python prints a value and a table of shares."""
+    """The Python example prints a value and a table of shares."""
     (code,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(compile(code, "README.md", "exec"), {})
     value = float(capsys.readouterr().out.split()[0])
-    assert value > 1.05 * 2 / 3  # two GPUs among three jobs, and what knowing the rates adds
+    # Two GPUs for three jobs are 2/3 each; knowing the rates adds more than 5 %.
+    assert value > 1.05 * 2 / 3
 
 
 def mean_jct_h() -> dict[str, float]:
-    """The first figure of each row of the demo's table, as the README prints it."""
+    """Return the first figure of each row of the demo's table in the README."""
     rows = {}
     for policy in POLICIES:
         (figure,) = re.findall(rf"^     {re.escape(policy)} +([\d.]+) ", README, re.MULTILINE)
@@ -54,21 +55,21 @@ def mean_jct_h() -> dict[str, float]:
 
 
 @pytest.mark.parametrize("policy", ["fifo", "las"])
-def test_the_demo_still_shows_that(policy: str) -> None:
-    """The figures of the demo are about those in the README; else print them there anew, and `make docs-plots`."""
+def test_the_demo_has_the_figures_of_the_readme(policy: str) -> None:
+    """Figures of the demo are within 5 % of the README's; otherwise print them there anew and run `make docs-plots`."""
     figures = one_day(policy)[1]
     assert figures["mean_jct_h"] == pytest.approx(mean_jct_h()[policy], rel=0.05)
     assert f"simulated day of {figures['jobs']} jobs" in README
 
 
 def test_the_picture_shows_the_figures() -> None:
-    """The picture was drawn from the figures that the table shows; else `make docs-plots`. It is a quick download."""
+    """The small picture was drawn from the figures of the table; otherwise run `make docs-plots`."""
     with Image.open(DAY) as picture:
         assert json.loads(picture.info["Description"]) == mean_jct_h()
     assert DAY.stat().st_size < 100_000
 
 
 def test_there_are_as_many_policies_as_it_says() -> None:
-    """The number of objectives is a word in the table of what there is."""
+    """The README gives the number of objectives as a word."""
     counts = ("fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty")
     assert f"{counts[len(names()) - 14]} objectives" in README

@@ -1,4 +1,4 @@
-"""docs/architecture.md and the pages around it name what is there: modules, moves of jobs and leases, files."""
+"""docs/architecture.md and the pages around it agree with the code: modules, moves of jobs and leases, files."""
 
 import ast
 import re
@@ -19,27 +19,27 @@ from tests.support.journals import MemoryJournal
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "architecture.md").read_text(encoding="utf-8")
-# arrows that take a cancellation within seconds of the grant, or a node that dies before it starts anything
+# These arrows need a cancellation within seconds of the grant, or a node that dies before it starts a job.
 RARE = {("waiting", "[*]"), ("sent", "stopping"), ("sent", "[*]")}
 PAGES = [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
 
 
 def section(heading: str) -> str:
-    """What stands below a heading, up to the next one."""
-    found = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None, f"docs/architecture.md has no section '{heading}'"
-    return found[1]
+    """Return the text below a heading, up to the next one."""
+    section = re.search(rf"^#+ {re.escape(heading)}\n(.*?)(?=^#|\Z)", PAGE, re.MULTILINE | re.DOTALL)
+    assert section is not None, f"docs/architecture.md has no section '{heading}'"
+    return section[1]
 
 
 def arrows(heading: str) -> set[tuple[str, str, str]]:
-    """(from, to, label) of the diagram in a section."""
-    found = re.findall(r"^ +(\S+) --> ([^\s:]+)(?:: (.*))?$", section(heading), re.MULTILINE)
-    assert found, heading
-    return set(found)
+    """Return (from, to, label) of each arrow in the diagram of a section."""
+    drawn = re.findall(r"^ +(\S+) --> ([^\s:]+)(?:: (.*))?$", section(heading), re.MULTILINE)
+    assert drawn, heading
+    return set(drawn)
 
 
 def test_the_map_has_a_line_for_every_room() -> None:
-    """It is the first line of the folder's own `__init__.py`."""
+    """Every folder has a row, with the first line of its own `__init__.py`."""
     rooms = {
         f"{folder}/": ast.get_docstring(
             ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
@@ -57,8 +57,8 @@ def test_the_life_of_a_job_is_the_table() -> None:
     assert arrows("Life of a job") == rows | ends
 
 
-def test_the_life_of_a_lease_is_what_happens(tmp_path: Path) -> None:
-    """Hours with a cut link and a dead node move leases along the arrows of the diagram, and along no others."""
+def test_the_life_of_a_lease_is_what_a_run_shows(tmp_path: Path) -> None:
+    """In hours with a cut link and a dead node, leases move along every arrow of the diagram and along no other."""
     failures = tmp_path / "failures.csv"
     failures.write_text(
         "t_s,node,event\n6000,a100-0,cut\n6010,a100-0,mend\n9000,h100-1,crash\n12000,h100-1,repair\n"
@@ -72,26 +72,26 @@ def test_the_life_of_a_lease_is_what_happens(tmp_path: Path) -> None:
     )
     journal = MemoryJournal()
     simulate(replace(prepare(run).options, journal=journal))
-    state, seen = SchedulerState(), set[tuple[str, str]]()
+    state, steps = SchedulerState(), set[tuple[str, str]]()
     for now_s, fact in journal.read():
         before = {name: str(holding.phase) for name, holding in state.leases.items()}
         apply(state, now_s, fact)
         after = {name: str(holding.phase) for name, holding in state.leases.items()}
-        seen |= {(before.get(name, "[*]"), after.get(name, "[*]")) for name in before.keys() | after.keys()}
-    moves = {(start, end) for start, end in seen if start != end}
+        steps |= {(before.get(name, "[*]"), after.get(name, "[*]")) for name in before.keys() | after.keys()}
+    moves = {(start, end) for start, end in steps if start != end}
     drawn = {(start, end) for start, end, _ in arrows("Life of a lease")}
     assert moves <= drawn
     assert drawn - moves <= RARE
 
 
 def slug(title: str) -> str:
-    """A heading as GitHub names it in links."""
+    """Return a heading as GitHub names it in links."""
     return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_links_lead_somewhere(page: Path) -> None:
-    """Links inside the project lead to files that are there, and to headings that those files have."""
+    """Links inside the project lead to existing files and to headings in them."""
     for target in re.findall(r"\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
         if "://" in target:
             continue
@@ -103,8 +103,8 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert heading in {slug(title) for title in titles}, target
 
 
-def test_decisions_have_the_form_of_one() -> None:
-    """ADRs have a number each, open with it, say when and whether they hold, and fit on a page."""
+def test_decisions_have_their_form() -> None:
+    """An ADR has its own number, opens with it, gives its date and whether it holds, and fits on a page."""
     records = sorted((DOCS / "adr").glob("[0-9]*.md"))
     numbers = [path.name[:4] for path in records]
     assert len(numbers) == len(set(numbers)), numbers

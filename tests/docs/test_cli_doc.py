@@ -1,4 +1,4 @@
-"""docs/cli.md and docs/job-file.md are what the command and the table of fields say; what they show is right."""
+"""docs/cli.md and docs/job-file.md agree with the commands and the table of fields, and their examples are right."""
 
 import re
 from pathlib import Path
@@ -17,7 +17,7 @@ SLURM = (DOCS / "from-slurm.md").read_text(encoding="utf-8")
 
 
 def test_the_reference_is_fresh() -> None:
-    """It is written by `python -m docs.cli_reference`."""
+    """`python -m docs.cli_reference` writes the pages as they are."""
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == reference(), "run: python -m docs.cli_reference"
     assert with_table(PAGE) == PAGE, "run: python -m docs.cli_reference"
     assert Path(field_table.__file__).read_text(encoding="utf-8") == submit_fields()
@@ -26,17 +26,17 @@ def test_the_reference_is_fresh() -> None:
 
 
 def commands(group: click.Group, prefix: str = "") -> dict[str, click.Command]:
-    """Every command by its words."""
-    found: dict[str, click.Command] = {}
+    """Return every command by its name, such as `token create`."""
+    by_name: dict[str, click.Command] = {}
     for name, command in group.commands.items():
-        found[f"{prefix}{name}"] = command
+        by_name[f"{prefix}{name}"] = command
         if isinstance(command, click.Group):
-            found |= commands(command, f"{prefix}{name} ")
-    return found
+            by_name |= commands(command, f"{prefix}{name} ")
+    return by_name
 
 
-def test_every_command_has_json_and_the_page_says_its_keys() -> None:
-    """Or a reason why not; and there are no words about commands that are gone."""
+def test_every_command_has_json_and_its_keys_are_documented() -> None:
+    """A command has `--json` and documented keys, or a reason for not having it; no entry is out of date."""
     with_json = {
         name
         for name, command in commands(main).items()
@@ -48,27 +48,27 @@ def test_every_command_has_json_and_the_page_says_its_keys() -> None:
 
 @pytest.mark.parametrize("text", re.findall(r"\n\n((?:    .*\n)+)", PAGE)[:2], ids=["one job", "several"])
 def test_job_files_on_the_page_are_right(text: str) -> None:
-    """Each example is read as it stands there."""
+    """Each example can be read as it stands."""
     lines = "".join(line.removeprefix("    ") for line in text.splitlines(keepends=True))
     assert parse_jobs(lines, "page", Path("/shared"))
 
 
 @pytest.mark.parametrize("page", ["job-file.md", "from-slurm.md"])
 def test_commands_on_the_pages_are_there(page: str) -> None:
-    """Each `gavel …` names a command, with options that it has."""
+    """Each `gavel …` on the pages names a command, with options that it has."""
     known = commands(main)
-    for said in re.findall(r"`(gavel [^`]*)`", (DOCS / page).read_text(encoding="utf-8")):
-        words = said.partition(" -- ")[0].split()[1:]
+    for text in re.findall(r"`(gavel [^`]*)`", (DOCS / page).read_text(encoding="utf-8")):
+        words = text.partition(" -- ")[0].split()[1:]
         name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
-        assert name in known, said
+        assert name in known, text
         parameters = known[name].get_params(click.Context(known[name]))
         options = {option for parameter in parameters for option in parameter.opts}
-        assert {word for word in words if word.startswith("-") and word != "--"} <= options, said
+        assert {word for word in words if word.startswith("-") and word != "--"} <= options, text
 
 
 def test_fields_in_the_phrasebook_are_there() -> None:
-    """What stands in its second table can be written into a job file."""
-    for said in re.findall(r"^\| `--[^|]*\| `([a-z_]+: [^`]*)`", SLURM, re.MULTILINE):
-        if "..." not in said:
-            fields = said if said.startswith(("command", "script")) else f"command: [a]\n{said}"
-            assert parse_jobs(fields, "page", Path("/shared")), said
+    """Each field of the second table can be written into a job file."""
+    for text in re.findall(r"^\| `--[^|]*\| `([a-z_]+: [^`]*)`", SLURM, re.MULTILINE):
+        if "..." not in text:
+            fields = text if text.startswith(("command", "script")) else f"command: [a]\n{text}"
+            assert parse_jobs(fields, "page", Path("/shared")), text

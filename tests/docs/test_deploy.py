@@ -1,4 +1,4 @@
-"""deploy/: what the units start is there, with the options they give; the examples beside them are right."""
+"""deploy/: the units start commands that exist with options that they have, and the examples are right."""
 
 from __future__ import annotations
 
@@ -28,38 +28,38 @@ UNITS = sorted(DEPLOY.glob("*.service"))
 
 
 def settings(unit: Path) -> dict[str, list[str]]:
-    """Keys and what they are set to."""
-    found: dict[str, list[str]] = {}
+    """Return the keys of a unit with their values."""
+    values: dict[str, list[str]] = {}
     for line in unit.read_text().splitlines():
         if line and line[0] not in "#[":
             key, _, value = line.partition("=")
-            found.setdefault(key, []).append(value)
-    return found
+            values.setdefault(key, []).append(value)
+    return values
 
 
 def test_there_is_one_for_each_side() -> None:
-    """The scheduler and an agent."""
+    """The scheduler and the agent have a unit each."""
     assert [unit.name for unit in UNITS] == ["gavel-agent.service", "gavel-scheduler.service"]
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_what_it_starts_is_a_command_with_these_options(unit: Path) -> None:
-    """ExecStart, word for word against the command line; it can be followed by --help."""
+def test_a_unit_starts_a_command_with_its_options(unit: Path) -> None:
+    """ExecStart names a command and options that it has; the whole line parses."""
     (line,) = settings(unit)["ExecStart"]
     program, name, *words = shlex.split(line)
     assert Path(program).name == "gavel"
     command = main.get_command(click.Context(main), name)
     assert command is not None
-    known = {option for one in command.get_params(click.Context(command)) for option in one.opts}
-    given = [word for word in words if word.startswith("--")]
-    assert given
-    assert set(given) <= known
+    known = {option for parameter in command.get_params(click.Context(command)) for option in parameter.opts}
+    options = [word for word in words if word.startswith("--")]
+    assert options
+    assert set(options) <= known
     assert run(name, *words, "--help").exit_code == 0
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_systemd_takes_it(unit: Path, tmp_path: Path) -> None:
-    """No key that it does not know, where systemd is at hand to say so."""
+def test_systemd_accepts_a_unit(unit: Path, tmp_path: Path) -> None:
+    """systemd-analyze, where it is installed, finds no unknown key."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("there is no systemd-analyze on this machine")
@@ -72,20 +72,22 @@ def test_systemd_takes_it(unit: Path, tmp_path: Path) -> None:
 
 
 def test_what_the_units_promise() -> None:
-    """Jobs survive a restart of the agent; the scheduler is awaited until it answers, and may write its state alone."""
+    """Jobs survive a restart of the agent; the scheduler reports when it is ready, and writes only its state."""
     agent, scheduler = map(settings, UNITS)
     assert (agent["KillMode"], agent["Restart"]) == (["process"], ["always"])
-    assert agent["Delegate"] == ["yes"]  # else it could make no control groups for its jobs
+    # Otherwise the agent could not make control groups for its jobs.
+    assert agent["Delegate"] == ["yes"]
     assert (scheduler["Type"], scheduler["Restart"]) == (["notify"], ["on-failure"])
     assert (scheduler["ProtectSystem"], scheduler["StateDirectory"]) == (["strict"], ["gavel"])
     (line,) = scheduler["ExecStart"]
     assert "/var/lib/gavel/" in line
 
 
-def test_the_scheduler_says_when_it_is_ready(tmp_path: Path) -> None:
-    """What Type=notify waits for."""
+def test_the_scheduler_notifies_systemd(tmp_path: Path) -> None:
+    """The scheduler sends READY=1, which Type=notify waits for."""
+    # The path of a socket must be short, which pytest's folders are not.
     with (
-        TemporaryDirectory(dir="/tmp") as short,  # the name of a socket has to be
+        TemporaryDirectory(dir="/tmp") as short,
         socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager,
     ):
         manager.bind(f"{short}/notify")
@@ -102,15 +104,15 @@ def test_the_scheduler_says_when_it_is_ready(tmp_path: Path) -> None:
             assert manager.recv(100) == b"READY=1"
             assert (tmp_path / "data" / "daemon.json").exists()
             daemon.send_signal(signal.SIGTERM)
-            _, said = daemon.communicate(timeout=60)
+            _, stderr = daemon.communicate(timeout=60)
         finally:
             daemon.kill()
             daemon.wait()
-    assert daemon.returncode == 0, said
+    assert daemon.returncode == 0, stderr
 
 
 def test_the_example_of_an_agent_is_right() -> None:
-    """As it is, and with what stands behind a #."""
+    """The example holds settings of agents, both as it is and with its comments opened."""
     path = DEPLOY / "agent.toml.example"
     whole = re.sub(r"^#(\w+ = )", r"\1", path.read_text(), flags=re.M)
     known = set(get_type_hints(AgentConfig))
@@ -118,14 +120,14 @@ def test_the_example_of_an_agent_is_right() -> None:
 
 
 def test_the_example_can_be_used(tmp_path: Path) -> None:
-    """By an agent."""
+    """An agent reads the example."""
     shutil.copy(DEPLOY / "agent.toml.example", tmp_path / "agent.toml")
     config = agent_config(str(tmp_path / "agent.toml"), {"switch_users": True}, {})
     assert config.scheduler == "head-node:7071"
 
 
 def test_the_variables_are_settings() -> None:
-    """Each of those in the example of an environment file."""
+    """Each variable in the example of an environment file is a setting."""
     names = re.findall(r"^#?(GAVEL_(?:SERVE|AGENT)_\w+)=", (DEPLOY / "gavel.env.example").read_text(), re.M)
     known = {f"GAVEL_SERVE_{key}".upper() for key in get_type_hints(DaemonConfig)}
     known |= {f"GAVEL_AGENT_{key}".upper() for key in get_type_hints(AgentConfig)}

@@ -1,4 +1,4 @@
-"""docs/frames.md: its commands and its Python run in their order, and its tables name every column."""
+"""docs/frames.md: its commands and its Python run in order, and its tables name every column."""
 
 import doctest
 import os
@@ -19,7 +19,7 @@ PARTS = re.findall(r"^    gavel ([^\n]*)$|```python\n(.*?)```", PAGE, re.MULTILI
 
 
 def test_the_worked_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load a sweep, compare policies, plot: as a reader types it, and pandas prints what the page says."""
+    """The example loads a sweep, compares policies and plots; pandas prints what the page shows."""
     monkeypatch.chdir(tmp_path)
     mpl.use("agg")
     # Run blocks one after another in one namespace, as in one session of Python.
@@ -39,7 +39,7 @@ def test_the_worked_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_every_column_is_described() -> None:
-    """The tables of leases and facts name the columns of the frames, in their order."""
+    """The tables of leases and facts name the columns of the frames in order."""
     for heading, columns in (("Leases", frames.LEASE_COLUMNS), ("Facts", frames.FACT_COLUMNS)):
         table = PAGE.partition(f"### {heading}\n")[2].partition("###")[0]
         rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)

@@ -1,6 +1,7 @@
-"""docs/install.md and docs/operations.md: their commands run as they stand there, on one machine that plays all parts.
+"""docs/install.md and docs/operations.md: their commands run as they stand, on one machine in every role.
 
-`sudo`, `systemctl` and whatever makes users are played; places below / are moved into a folder of the test.
+Scripts stand in for `sudo`, `systemctl` and commands that create users; paths below / are moved into a folder of
+the test.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from worker_agent.shim import process_tree
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("install", "operations")
-PLAYED = {
+STAND_INS = {
     "sudo": 'if [ "$1" = -u ]; then shift 2; fi; exec "$@"',
     "useradd": "exit 0",
     "install": 'args=(); while [ $# -gt 0 ]; do case "$1" in -o|-g) shift;; *) args+=("$1");; esac; shift; done; '
@@ -37,14 +38,14 @@ case "$1" in
     word="listening on"; [ "$unit" = gavel-agent ] && word="linked to the scheduler"
     for _ in $(seq 1200); do tail -n 3 "$SANDBOX/$unit.log" | grep -q "$word" && exit 0; sleep 0.05; done; exit 1;;
   stop) pid=$(cat "$SANDBOX/$2.pid"); kill "$pid"
-    # until it is gone, or a zombie that nobody here has to wait for
+    # until it is gone, or a zombie, for which no process here has to wait
     while grep -qs "^State:[[:space:]]*[^ZX[:space:]]" "/proc/$pid/status"; do sleep 0.05; done;;
 esac""",
 }
 
 
 def page(name: str) -> str:
-    """Its text."""
+    """Return the text of a page."""
     return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
 
 
@@ -54,7 +55,7 @@ class Sandbox:
     def __init__(self, folder: Path) -> None:
         self.folder, self.port = folder, free_port(in_a_row=2)
         (folder / "bin").mkdir()
-        for name, body in PLAYED.items():
+        for name, body in STAND_INS.items():
             path = folder / "bin" / name
             path.write_text(f"#!/bin/bash\n{body}\n")
             path.chmod(0o755)
@@ -68,7 +69,7 @@ class Sandbox:
             (folder / "deploy" / path.name).write_text(self.moved(path.read_text()))
 
     def moved(self, text: str) -> str:
-        """The same, on this machine and below this folder."""
+        """Return a text with its paths and addresses moved to this machine and this folder."""
         text = text.replace("/opt/gavel/bin/gavel", str(self.folder / "bin" / "gavel"))
         text = re.sub(r"(?<![\w/])/(etc|var/lib|shared)/", rf"{self.folder}/\1/", text)
         text = text.replace("--host head-node", f"--host localhost --port {self.port}")
@@ -80,7 +81,7 @@ class Sandbox:
         return text.replace("--switch-users", "--single-user --gpus v100=1 --name n1")
 
     def run(self, line: str) -> subprocess.CompletedProcess[str]:
-        """A line of a page, by bash."""
+        """Run a line of a page with bash."""
         env = {name: value for name, value in os.environ.items() if not name.startswith("GAVEL")}
         env |= {
             "PATH": f"{self.folder}/bin:{os.environ['PATH']}",
@@ -97,7 +98,7 @@ class Sandbox:
 
 @pytest.fixture
 def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
-    """Nothing of it outlives the test."""
+    """A machine whose processes are killed after the test."""
     yield Sandbox(tmp_path)
     for path in tmp_path.glob("*.pid"):
         for process in process_tree.descendants(int(path.read_text())):
@@ -106,31 +107,33 @@ def sandbox(tmp_path: Path) -> Iterator[Sandbox]:
 
 
 def lines(name: str) -> list[str]:
-    """The commands of a page, in their order."""
+    """Return the commands of a page in order."""
     blocks = re.findall(r"^```sh\n(.*?)^```", page(name), re.M | re.S)
     return [line for block in blocks for line in block.splitlines() if line]
 
 
 def test_both_pages_from_an_empty_machine_to_a_restored_one(sandbox: Sandbox) -> None:
-    """init, serve, login, join, agent, submit, then all of operations, in order: each line ends well."""
+    """Every line of install and then of operations, from `init` to a restore, ends with exit code 0."""
     wanted = [*lines("install"), *lines("operations")]
     (hello,) = [line for line in wanted if line.startswith("gavel submit --name hello -f")]
     assert {"gavel backup gavel.tar.gz", "gavel drain n1"} <= set(wanted)
     for line in wanted:
         if line.startswith(("sudo python3 -m venv", "sudo /opt/gavel/bin/pip", "sudo ln -sf")):
-            continue  # this machine has it
+            # Gavel is installed here already.
+            continue
         done = sandbox.run(line)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
         if line == hello:
-            assert done.stdout == "submitted job 1\nhello\n"
-        if line.startswith("sudo systemctl start gavel-scheduler"):  # restored: its node comes back by itself
+            assert done.stdout.splitlines()[-1] == "hello"
+        if line.startswith("sudo systemctl start gavel-scheduler"):
+            # The restored scheduler gets its node back without help.
             eventually(lambda: " up " in sandbox.run("gavel nodes").stdout, "n1 is up")
             assert '"completed"' in sandbox.run("gavel show hello --json").stdout
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_commands_and_settings_in_the_text_are_there(name: str) -> None:
-    """Every `gavel …` names a command; every `section.key` a setting."""
+def test_commands_and_settings_in_the_text_exist(name: str) -> None:
+    """Every `gavel …` names a command; every `section.key` names a setting."""
     from gavel.cli.main import main
     from protos.files.example import example_settings
     from scheduler.live.config import DaemonConfig
@@ -143,29 +146,29 @@ def test_commands_and_settings_in_the_text_are_there(name: str) -> None:
         assert re.search(rf"^#?{key} = ", example, re.M), key
 
 
-def said_anywhere() -> str:
-    """All texts in the code, with … where a value is put in."""
-    found = []
+def texts_of_the_code() -> str:
+    """Return all texts in the code, with … in place of values."""
+    texts = []
     for package in ("gavel", "scheduler", "worker_agent"):
         for path in (ROOT / package).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.JoinedStr):
-                    found.append(
+                    texts.append(
                         "".join(str(p.value) if isinstance(p, ast.Constant) else "…" for p in node.values)
                     )
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    found.append(node.value)
-    return "\n".join(found)
+                    texts.append(node.value)
+    return "\n".join(texts)
 
 
-def test_messages_in_the_table_are_said_somewhere() -> None:
-    """Word for word, but for what is filled in; and those of the operating system."""
+def test_messages_in_the_table_are_real() -> None:
+    """Every message of the table is in the code word for word, but for its values, or is the operating system's."""
     table = page("operations").partition("## When something is wrong")[2]
     messages = re.findall(r"^\| `(.*?)` \|", table, re.M)
     assert len(messages) > 15
-    said = said_anywhere().replace("`", "")
+    texts = texts_of_the_code().replace("`", "")
     for message in messages:
         if message == os.strerror(28).lower():
             continue
         for part in re.split(r"…|\b[NM]\b|'n1'|server\.pem", message):
-            assert part.strip() in said, f"nobody says '{part.strip()}' of '{message}'"
+            assert part.strip() in texts, f"no text has '{part.strip()}' of '{message}'"

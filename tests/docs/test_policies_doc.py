@@ -1,4 +1,4 @@
-"""What docs/policies.md says is true: its examples print what it prints, its sums add up, nothing is missing."""
+"""docs/policies.md is true: its examples print what it shows, its sums add up, and no policy is missing."""
 
 import ast
 import doctest
@@ -26,23 +26,23 @@ OPERATORS: dict[type, Any] = {
 
 
 class Closely(doctest.OutputChecker):
-    """The same words, and numbers equal to one unit of the last digit printed: solvers differ in the noise."""
+    """Compares words exactly, and numbers to one unit of the last printed digit, as solvers differ in the noise."""
 
-    def check_output(self, want: str, got: str, optionflags: int) -> bool:
-        if NUMBER.sub("#", want).split() != NUMBER.sub("#", got).split():
+    def check_output(self, want: str, actual: str, optionflags: int) -> bool:
+        if NUMBER.sub("#", want).split() != NUMBER.sub("#", actual).split():
             return False
-        pairs = zip(NUMBER.findall(want), NUMBER.findall(got), strict=True)
+        pairs = zip(NUMBER.findall(want), NUMBER.findall(actual), strict=True)
         return all(abs(float(w) - float(g)) <= 1.001 * unit(w) for w, g in pairs)
 
 
 def unit(number: str) -> float:
-    """One in the last digit of a number as printed; of a whole number nothing, for these are exact."""
+    """Return one unit of the last digit of a printed number; whole numbers are exact."""
     whole, point, decimals = number.partition(".")
     return 10.0 ** -len(decimals) if point else 1e-9 * max(1.0, abs(float(whole)))
 
 
 def evaluated(text: str) -> float:
-    """A sum of the page, as a number."""
+    """Return the value of a sum on the page."""
 
     def value(node: ast.AST) -> float:
         if isinstance(node, ast.BinOp):
@@ -53,18 +53,18 @@ def evaluated(text: str) -> float:
     return value(ast.parse(text.replace("·", "*").replace("−", "-").strip(), mode="eval").body)
 
 
-def test_the_examples_print_what_the_page_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every example, from the first to the last, as a reader would type them."""
+def test_the_examples_print_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every example runs in order, as a reader would type them."""
     monkeypatch.chdir(ROOT)
     page = doctest.DocTestParser().get_doctest(PAGE, {}, "docs/policies.md", "docs/policies.md", 0)
     assert len(page.examples) > 40
-    said: list[str] = []
-    doctest.DocTestRunner(checker=Closely()).run(page, out=said.append)
-    assert "".join(said) == ""
+    differences: list[str] = []
+    doctest.DocTestRunner(checker=Closely()).run(page, out=differences.append)
+    assert "".join(differences) == ""
 
 
-def test_a_wrong_example_would_be_seen() -> None:
-    """A figure off by more than its last digit, another name or a missing line is no match."""
+def test_a_wrong_example_would_be_noticed() -> None:
+    """A figure off by more than its last digit, another name or a missing line is a difference."""
     check = Closely().check_output
     assert check("gpt  0.33 nan\n", "gpt 0.34 nan\n", 0)
     assert check("value 0.600\n", "value 0.601\n", 0)
@@ -79,20 +79,20 @@ def test_a_wrong_example_would_be_seen() -> None:
     ("text", "result"), SUMS, ids=[f"{text.strip()} = {result}" for text, result in SUMS]
 )
 def test_the_sums_add_up(text: str, result: str) -> None:
-    """Sums in the text, in `code`, to the last digit that is written (their terms are rounded, too)."""
+    """Sums in `code` are right to the last digit that is written (their terms are rounded, too)."""
     assert evaluated(text) == pytest.approx(
         float(result), abs=max(1.001 * unit(result), 2e-4 * float(result))
     )
 
 
 def test_there_are_sums() -> None:
-    """The page is checked by hand in more than a few places, so the pattern above finds them."""
+    """The page has more than a few sums, so the pattern above matches them."""
     assert len(SUMS) > 50
 
 
 @pytest.mark.parametrize("name", names())
 def test_every_policy_has_a_section(name: str) -> None:
-    """Name and aliases in the heading; a formula, an example, a plot, what value and price are; its parameters."""
+    """A section has name and aliases, a formula, an example, a plot, the meaning of value and price, and parameters."""
     policy = entry(name)
     aliases = f" ({', '.join(policy.aliases)})" if policy.aliases else ""
     heading = f"\n### {name}{aliases}\n"
@@ -103,15 +103,14 @@ def test_every_policy_has_a_section(name: str) -> None:
     assert f"](images/{plots.PREFIX}{name}.svg)" in section
     assert "*Value*" in section
     assert re.search(r"\*price\*|\*Price\*", section)
-    assert (
-        "*By hand.*" in section or name == "strategy_proof"
-    )  # a Π of ratios of optima is no sum for a margin
+    # The product of ratios of optima is too long to work out by hand.
+    assert "*By hand.*" in section or name == "strategy_proof"
     for parameter in policy.parameters:
         assert f"`{parameter}" in section or f"{parameter}=" in section
 
 
-def test_the_modifiers_are_there() -> None:
-    """Both modifiers, and the default reference of `blind` as the page tells it."""
+def test_both_modifiers_are_described() -> None:
+    """The page has both modifiers, and the default reference of `blind`."""
     for modifier in ("+packing", "+blind"):
         assert f"**{modifier}**" in PAGE
     assert "reference=" in PAGE
@@ -119,7 +118,7 @@ def test_the_modifiers_are_there() -> None:
 
 
 def test_links_lead_somewhere() -> None:
-    """Files, and headings of this page as GitHub names them."""
+    """Links lead to existing files, and to headings of this page as GitHub names them."""
     headings = {
         re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
         for title in re.findall(r"^#+ (.*)$", PAGE, re.MULTILINE)
@@ -133,7 +132,7 @@ def test_links_lead_somewhere() -> None:
 
 @pytest.mark.parametrize("name", plots.PLOTS)
 def test_plots_are_ours_and_there(name: str, tmp_path: Path) -> None:
-    """Each plot is in the page and in the project, and drawing it twice gives the same file."""
+    """Each plot is on the page and in the project, and drawing it twice gives the same file."""
     assert f"](images/{plots.PREFIX}{name}.svg)" in PAGE
     drawn = []
     for copy in ("a.svg", "b.svg"):
@@ -146,7 +145,7 @@ def test_plots_are_ours_and_there(name: str, tmp_path: Path) -> None:
 
 
 def test_plots_stay_small() -> None:
-    """All of them together are a quick download, and none is left over from a plot that is gone."""
+    """All plots together are a quick download, and no file is left of a plot that was removed."""
     kept = list(plots.IMAGES.glob(f"{plots.PREFIX}*"))
     assert {path.name for path in kept} == {f"{plots.PREFIX}{name}.svg" for name in plots.PLOTS}
     assert sum(path.stat().st_size for path in plots.IMAGES.iterdir()) < 600_000

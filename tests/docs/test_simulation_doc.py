@@ -1,4 +1,4 @@
-"""docs/simulation.md: its commands run, one after the other, and it knows every option and every figure."""
+"""docs/simulation.md: its commands run in order, and it has every option and every figure."""
 
 import re
 import shlex
@@ -16,13 +16,11 @@ PAGE = (ROOT / "docs" / "simulation.md").read_text(encoding="utf-8")
 FILES = re.findall(r"`([\w.]+)`[^`]*\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
 EXAMPLES = re.findall(r"^    gavel (.*)$", PAGE, re.MULTILINE)
 SAMPLES = re.findall(r"^    gavel (.*)\n\n((?:(?:    (?!gavel ).*)?\n)+)", PAGE, re.MULTILINE)
-# Those that read a journal or run one.
-COMMANDS = [main.commands[name] for name in ("simulate", "sweep", "generate", "replay", "compare", "explain")]
 TOOK = re.compile(r"simulated in [\d.]+ m?s")
 
 
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every `gavel …` line, with the files that are printed above it."""
+    """Every `gavel …` line runs, with the files that are printed above it."""
     for name, text in FILES:
         (tmp_path / name).write_text(text)
     assert [name for name, _ in FILES] == [
@@ -37,27 +35,27 @@ def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         result = run(*shlex.split(command))
         assert result.exit_code == 0, f"{command}: {result.stderr}"
         if command in samples:
-            assert shown(samples[command].replace("…", "")) == [
-                line for line in shown(result.stdout) if line in shown(samples[command])
+            assert words_of(samples[command].replace("…", "")) == [
+                line for line in words_of(result.stdout) if line in words_of(samples[command])
             ]
 
 
-def shown(text: str) -> list[str]:
-    """Lines without their margins, and without how long the run took."""
+def words_of(text: str) -> list[str]:
+    """Return the lines without margins and without the time that the run took."""
     lines = [TOOK.sub("simulated", line).split() for line in text.splitlines()]
     return [" ".join(words) for words in lines if words]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_every_option_is_there(command: object) -> None:
-    """No option of any of these commands is missing from the page."""
-    said = set(re.findall(r"--[a-z-]+", PAGE))
+def test_every_option_is_documented(command: object) -> None:
+    """The page has every option of these commands."""
+    documented = set(re.findall(r"--[a-z-]+", PAGE))
     options = {name for option in command.params for name in option.opts if name.startswith("--")}  # type: ignore[attr-defined]
-    assert options - said == set()
+    assert options - documented == set()
 
 
 def test_every_figure_is_explained() -> None:
-    """All keys of `--json`, in their order."""
+    """The table has all keys of `--json`, in order."""
     table = PAGE.partition("## The figures")[2]
     named = [
         key

@@ -1,4 +1,4 @@
-"""Nobody is told to install `gavel` from a package index: what is there under that name is somebody else's."""
+"""No page installs `gavel` from a package index: the project of that name there is another one."""
 
 import re
 from pathlib import Path
@@ -20,20 +20,20 @@ BY_NAME = re.compile(
 )
 
 
-def test_nobody_is_told_to_install_it_by_name() -> None:
-    """`pip install .` in a clone, or a wheel's file; never the name alone, with or without an extra."""
+def test_no_page_installs_it_by_name() -> None:
+    """Pages install from a clone or a wheel's file, never by the name alone, with or without an extra."""
     assert [str(path) for path in READ if BY_NAME.search(path.read_text(encoding="utf-8"))] == []
 
 
-@pytest.mark.parametrize("said", ["pip install gavel", "pip install -U 'gavel[ray]'", "pipx install gavel\n"])
-def test_that_would_be_found(said: str) -> None:
-    """The search sees what it looks for."""
-    assert BY_NAME.search(said)
+@pytest.mark.parametrize("text", ["pip install gavel", "pip install -U 'gavel[ray]'", "pipx install gavel\n"])
+def test_an_installation_by_name_would_be_noticed(text: str) -> None:
+    """The pattern matches what it is meant to find."""
+    assert BY_NAME.search(text)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/install.md"])
-def test_the_first_pages_say_where_it_comes_from(page: str) -> None:
-    """Before the first command that installs anything."""
+def test_the_first_pages_name_its_source(page: str) -> None:
+    """The page names the source before the first command that installs anything."""
     beginning = (ROOT / page).read_text(encoding="utf-8").partition("    make ")[0].partition("```sh")[0]
     assert re.search(r"clone of this\s+repository", beginning)
     assert "package index" in beginning.replace("\n", " ")

@@ -35,7 +35,7 @@ for name in sys.argv[2:]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What a clone of this working tree holds."""
+    """The files of a clone of this working tree."""
     return copy_tree(tmp_path_factory.mktemp("source"))
 
 
@@ -66,20 +66,20 @@ def test_the_wheel_holds_every_file_of_the_product(wheel: Path) -> None:
 
 
 def test_the_source_distribution_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
-    """Who has only the source distribution gets the same files."""
+    """A user of the source distribution gets the same files."""
     archive = build(source, "sdist", tmp_path / "sdist")
     again = build(unpacked_sdist(archive, tmp_path / "unpacked"), "wheel", tmp_path / "wheel")
     assert product_files(again) == product_files(wheel)
 
 
 def test_the_base_is_small(site: Path) -> None:
-    """Installed with bytecode, and without any heavy package."""
+    """Installed with bytecode, the base stays below its limit and has no heavy package."""
     assert not [name for name in HEAVY if (site / name).exists()]
     assert size_bytes(site) <= BASE_MB_MAX * 1_000_000
 
 
 def test_client_and_agent_import_nothing_else(site: Path) -> None:
-    """Every module of the client, the agent and the commands about jobs and clusters."""
+    """Every module of the client, the agent and the commands about jobs and clusters imports with the base alone."""
     packages = ("gavel.client", "gavel.cli.jobs", "gavel.cli.cluster", "worker_agent", "protos")
     command = [sys.executable, "-I", "-S", "-c", IMPORT_ALL, str(site), *packages]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -129,8 +129,8 @@ def test_python_dash_m_scheduler_names_the_missing_extra_too(site: Path) -> None
         "compare a.json b.json",
     ],
 )
-def test_a_missing_extra_is_one_line_with_the_command_that_mends_it(site: Path, command: str) -> None:
-    """Exit code 2, nothing on standard output, nothing written."""
+def test_a_missing_extra_is_one_line_with_its_remedy(site: Path, command: str) -> None:
+    """The line names the command that installs the extra. Exit code 2, no output and no file."""
     before = sorted(site.parent.iterdir())
     done = run_gavel(site, *command.split())
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr

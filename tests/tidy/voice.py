@@ -13,17 +13,6 @@ TO_BE_REWRITTEN = (
     "benchmarks",
     "examples",
     "examples/jobs",
-    "tests/cli",
-    "tests/cli/cluster",
-    "tests/cli/io",
-    "tests/cli/jobs",
-    "tests/cli/policies",
-    "tests/cli/service",
-    "tests/cli/simulation",
-    "tests/client",
-    "tests/client/jobs",
-    "tests/client/transport",
-    "tests/docs",
 )
 
 NAMES_THAT_SAY_NOTHING = {

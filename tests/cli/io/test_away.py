@@ -1,4 +1,4 @@
-"""A scheduler that is not there, or not there for a while: what is said, what goes on, what ends and how."""
+"""Commands while the scheduler is away: what they report, which of them go on, and how they end."""
 
 import os
 import signal
@@ -15,13 +15,14 @@ from tests.cli.conftest import Gavel
 from tests.cli.io.test_terminal import Terminal
 from tests.support.live import Nodes
 from tests.support.live_thread import LiveThread, own_port
+from tests.support.wording import Wording
 
 WAITING = "the connection was refused; trying"
 
 
 @pytest.fixture
 def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """On which nobody listens yet, and where GAVEL_ADDRESS points."""
+    """A port on which no server listens yet, in GAVEL_ADDRESS."""
     for name in ("GAVEL_TOKEN", "GAVEL_CA", "GAVEL_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -30,20 +31,25 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         yield number
 
 
-def test_a_wait_is_announced(port: int, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it, what is waited for and for how long; then what to check, and exit code 4."""
-    slept: list[float] = []  # no time is lost but in waiting
-    clock = SimpleNamespace(monotonic=lambda: sum(slept), sleep=slept.append)
+def test_a_wait_is_announced(
+    port: int, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """A command reports what it waits for and how long, then what to check. Exit code 4."""
+    # Time passes only while the command sleeps.
+    sleeps: list[float] = []
+    clock = SimpleNamespace(monotonic=lambda: sum(sleeps), sleep=sleeps.append)
     monkeypatch.setattr("gavel.client.transport.channels.time", clock)
-    said = gavel("queue")
-    waiting, error = said.stderr.splitlines()
-    assert (said.exit_code, said.stdout) == (4, "")
-    assert f"no scheduler answers at 127.0.0.1:{port}: {WAITING} for up to " in waiting
-    assert "(the address is from GAVEL_ADDRESS); is it right, and `gavel serve` running there?" in error
+    result = gavel("queue")
+    waiting, error = result.stderr.splitlines()
+    assert (result.exit_code, result.stdout) == (4, "")
+    address = f"127.0.0.1:{port}"
+    assert (address in waiting, address in error, "GAVEL_ADDRESS" in error) == (True, True, True)
+    wording(waiting, address=address)
+    wording(error, address=address)
 
 
-def test_a_wait_with_a_good_end(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command does what it was asked for, once the scheduler is there."""
+def test_a_wait_that_ends_well(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command does its work once the scheduler is there."""
     terminal = Terminal("status")
     terminal.read_until(WAITING)
     with LiveThread(tmp_path, port=port):
@@ -52,13 +58,15 @@ def test_a_wait_with_a_good_end(port: int, tmp_path: Path, monkeypatch: pytest.M
 
 
 def printed(data: bytes, offset: int = 0) -> jobs_pb2.LogChunk:
-    """By job 1."""
+    """Return a piece of the output of job 1."""
     return jobs_pb2.LogChunk(job="1", attempt=1, data=data, offset=offset)
 
 
 @pytest.mark.parametrize("command", [("queue", "-w"), ("logs", "-f", "1")], ids=" ".join)
-def test_what_is_left_open_goes_on(port: int, tmp_path: Path, gavel: Gavel, command: tuple[str, ...]) -> None:
-    """It says that nobody answers, and that somebody does again; Ctrl-C ends it as any other command."""
+def test_a_command_left_open_reconnects(
+    port: int, tmp_path: Path, gavel: Gavel, command: tuple[str, ...]
+) -> None:
+    """It reports that the scheduler does not answer, then that it does again; Ctrl-C ends it as any other command."""
     with LiveThread(tmp_path, port=port) as live:
         gavel("submit", "-n", "before", "--start", "1h", "--", "true")
         live.daemon.nodes.chunks = [printed(b"before")]
@@ -66,7 +74,8 @@ def test_what_is_left_open_goes_on(port: int, tmp_path: Path, gavel: Gavel, comm
         terminal = Terminal(*command)
         terminal.read_until("before")
     terminal.read_until("trying until it answers (Ctrl-C ends this)")
-    nodes = Nodes([printed(b" behind", offset=6)])  # there before who follows can be back
+    # The new output is there before the command can reconnect.
+    nodes = Nodes([printed(b" behind", offset=6)])
     with LiveThread(tmp_path, port=port, journal=journal, nodes=nodes):
         terminal.read_until("it works again")
         gavel("submit", "-n", "behind", "--start", "1h", "--", "true")
@@ -76,8 +85,8 @@ def test_what_is_left_open_goes_on(port: int, tmp_path: Path, gavel: Gavel, comm
     assert "Traceback" not in terminal.text
 
 
-def test_top_goes_on(port: int, tmp_path: Path, gavel: Gavel) -> None:
-    """The last picture stays, with the reason; then there are new ones."""
+def test_top_reconnects(port: int, tmp_path: Path, gavel: Gavel) -> None:
+    """The last picture stays, with the reason; new ones follow when the scheduler is back."""
     with LiveThread(tmp_path, port=port) as live:
         journal = live.daemon.journal
         terminal = Terminal("top", "--every", "0.5")
@@ -91,7 +100,7 @@ def test_top_goes_on(port: int, tmp_path: Path, gavel: Gavel) -> None:
     assert "Traceback" not in terminal.text
 
 
-def test_only_the_command_itself_is_silent_about_grpc() -> None:
+def test_only_the_command_itself_silences_grpc() -> None:
     """A scheduler that `gavel up` starts inherits no GRPC_VERBOSITY; a setting of the user stays."""
     script = (
         "import os; from gavel.cli.io.options import with_quiet_grpc\n"

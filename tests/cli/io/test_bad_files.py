@@ -1,4 +1,4 @@
-"""Every way we know of to write a bad file, and the one line that it is answered with."""
+"""Every way we know of to write a bad file, and the one line that answers it."""
 
 import copy
 import json
@@ -10,8 +10,10 @@ import pytest
 
 from gavel.cli.io.document import LIMITS, parse_json, parse_yaml
 from gavel.cli.policies.problem_file import read_problem, to_problem
-from protos.files.errors import BadInput, words
+from protos.files.errors import BadInput
+from protos.files.errors import words as place_in_words
 from tests.cli.conftest import Gavel
+from tests.support.wording import Wording
 
 GOOD: dict[str, Any] = {
     "worker_types": {"v100": {"gpus": 2, "price_per_gpu_hour": 2.5}, "k80": {"gpus": 4}},
@@ -25,7 +27,7 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 DELETE = object()
 
-# path in the good file, what is put there (DELETE: nothing), the place that the error names
+# The path in the good file, the value put there (or DELETE), the place that the error names.
 FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
     ((), [], ""),
     ((), None, ""),
@@ -111,7 +113,7 @@ FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
 
 
 def spoilt(path: tuple[str | int, ...], value: Any) -> Any:
-    """The good file with one thing changed."""
+    """Return the good file with one change."""
     data: Any = copy.deepcopy(GOOD)
     if not path:
         return value
@@ -128,7 +130,7 @@ def spoilt(path: tuple[str | int, ...], value: Any) -> Any:
 
 
 def refused(gavel: Gavel, *arguments: str, input: Any = None) -> str:
-    """The one line on stderr of a command that ends with exit code 2 and prints nothing else."""
+    """Run the command, check that it ends with exit code 2 and one line on stderr, and return that line."""
     result = gavel("allocate", *arguments, input=input)
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.count("\n") == 1
@@ -136,136 +138,155 @@ def refused(gavel: Gavel, *arguments: str, input: Any = None) -> str:
 
 
 def test_the_good_file_is_good() -> None:
-    """What the table below spoils is a problem in which every kind of entry occurs."""
+    """The problem that the table below spoils has every kind of entry."""
     problem = to_problem(GOOD)
     assert (len(problem.jobs), len(problem.columns), len(problem.tenants)) == (3, 6, 2)
 
 
 @pytest.mark.parametrize(("path", "value", "place"), FAULTS)
 def test_a_fault_is_named_by_its_place(path: Any, value: Any, place: str) -> None:
-    """One line: the place, what stands there, what belongs there."""
+    """An error begins with the place of the fault, on one line."""
     with pytest.raises(BadInput) as caught:
         to_problem(spoilt(path, value))
-    assert words(caught.value.place) == place
+    assert place_in_words(caught.value.place) == place
     assert str(caught.value).startswith(place or "the file is ")
     assert str(caught.value).isprintable()
 
 
+def test_the_wording_of_every_fault(wording: Wording) -> None:
+    """An error gives the place, the value there, and what belongs there."""
+    lines = []
+    for path, value, _ in FAULTS:
+        with pytest.raises(BadInput) as caught:
+            to_problem(spoilt(path, value))
+        lines.append(str(caught.value))
+    wording("\n".join(lines))
+
+
 @pytest.mark.parametrize(
-    ("path", "value", "line"),
+    ("path", "value", "hints"),
     [
-        (("jobs", 1, "gpus"), 0, "jobs[1].gpus is 0; must be a whole number from 1 to 1,000,000"),
-        (("jobs", 1, "weight"), 0, "jobs[1].weight is 0; must be a number above 0, at most 1e+15"),
-        (("jobs", 1, "weigth"), 2, 'jobs[1].weigth is unknown; did you mean "weight"?'),
-        (
-            ("jobs", 0, "rates", "V10"),
-            1,
-            'jobs[0].rates.V10 is "V10", an unknown worker type; did you mean "v100"?',
-        ),
+        (("jobs", 1, "gpus"), 0, ("jobs[1].gpus", " 0;", " 1 to 1,000,000")),
+        (("jobs", 1, "weight"), 0, ("jobs[1].weight", " 0;", " 1e+15")),
+        (("jobs", 1, "weigth"), 2, ("jobs[1].weigth", '"weight"')),
+        (("jobs", 0, "rates", "V10"), 1, ("jobs[0].rates.V10", '"V10"', '"v100"')),
     ],
+    ids=["gpus", "weight", "weigth", "rates"],
 )
-def test_an_error_says_what_to_do(path: Any, value: Any, line: str, gavel: Gavel, problem_file: Any) -> None:
-    """Exit code 2 and one line that begins with the file."""
+def test_an_error_gives_the_limits_or_the_nearest_name(
+    path: Any, value: Any, hints: tuple[str, ...], gavel: Gavel, problem_file: Any, wording: Wording
+) -> None:
+    """One line begins with the file and names the value with its limits, or a name that was probably meant."""
     file = problem_file(spoilt(path, value))
-    assert refused(gavel, file) == f"gavel allocate: {file}: {line}"
+    line = refused(gavel, file)
+    assert line.startswith(f"gavel allocate: {file}: {hints[0]}")
+    assert [hint for hint in hints if hint not in line] == []
+    wording(line, file=file)
 
 
 def test_in_yaml_a_fault_has_its_line(gavel: Gavel, problem_file: Any) -> None:
-    """Also one that is about two entries."""
+    """An error about a YAML file names the line, also where two entries are at odds."""
     text = "worker_types: {v: {gpus: 1}}\njobs:\n- {id: a, rates: {v: 1}}\n- rates: {v: 1}\n  id: a\n"
     assert ": line 5: jobs[1].id is " in refused(gavel, problem_file(text, "a.yaml"))
 
 
-# name of the file, its content, what the error begins with
-TEXTS: list[tuple[str, str | bytes, str]] = [
-    ("a.json", "", "is empty"),
-    ("a.yaml", " \n\n", "is empty"),
-    ("a.json", '{"jobs": [\n  {"id": }\n]}', "line 2: not valid JSON: expecting value (column 10)"),
-    ("a.json", "jobs: []", "line 1: not valid JSON"),
-    ("a.json", '{"jobs": []} x', "line 1: not valid JSON: extra data"),
-    ("a.json", '{"jobs": [' + "9" * 5000 + "]}", "a number has thousands of digits"),
-    ("a.json", "[" * 200_000, "nested too deeply"),
-    ("a.json", b'{"jobs": "\xff"}', "line 1: not UTF-8 text (byte 0xff)"),
-    ("a.json", '{"jobs": [],\n "jobs": []}', 'line 2: key "jobs" appears twice'),
-    ("a.json", '{"a": {"v": 1, "w": 2,\n "w": 2}}', 'line 2: key "w" appears twice'),
-    ("a.json", '{"a":\n NaN}', "line 2: NaN is not a number in JSON"),
-    ("a.json", '{"a": -Infinity}', "line 1: -Infinity is not a number in JSON"),
-    ("a.json", '{"a": "\\ud83d\\ude00", "b": "\\ud800"}', "holds half of a surrogate pair"),
-    ("a.json", '{"\\udc00": 1}', "holds half of a surrogate pair"),
-    ("a.yaml", '{"a":' * 200_000, "line 1: nested too deeply"),
-    ("a.yaml", "- " * 100_000, "line 1: nested too deeply"),
+# What is wrong, the name of the file, its content, the line or key that the error begins with.
+TEXTS: list[tuple[str, str, str | bytes, str]] = [
+    ("empty JSON", "a.json", "", ""),
+    ("empty YAML", "a.yaml", " \n\n", ""),
+    ("missing value", "a.json", '{"jobs": [\n  {"id": }\n]}', "line 2: "),
+    ("YAML in a JSON file", "a.json", "jobs: []", "line 1: "),
+    ("text after the end", "a.json", '{"jobs": []} x', "line 1: "),
+    ("a huge number in JSON", "a.json", '{"jobs": [' + "9" * 5000 + "]}", ""),
+    ("deep JSON", "a.json", "[" * 200_000, ""),
+    ("not UTF-8", "a.json", b'{"jobs": "\xff"}', "line 1: "),
+    ("a key twice", "a.json", '{"jobs": [],\n "jobs": []}', 'line 2: key "jobs"'),
+    ("an inner key twice", "a.json", '{"a": {"v": 1, "w": 2,\n "w": 2}}', 'line 2: key "w"'),
+    ("NaN", "a.json", '{"a":\n NaN}', "line 2: NaN"),
+    ("-Infinity", "a.json", '{"a": -Infinity}', "line 1: -Infinity"),
+    ("half a pair in a value", "a.json", '{"a": "\\ud83d\\ude00", "b": "\\ud800"}', ""),
+    ("half a pair in a key", "a.json", '{"\\udc00": 1}', ""),
+    ("deep flow YAML", "a.yaml", '{"a":' * 200_000, "line 1: "),
+    ("deep block YAML", "a.yaml", "- " * 100_000, "line 1: "),
     (
+        "a key twice in YAML",
         "a.yaml",
         "worker_types: {v: {gpus: 1, gpus: 2}}\njobs: []",
-        "line 1: worker_types.v.gpus appears twice",
+        "line 1: worker_types.v.gpus",
     ),
-    ("a.yaml", "jobs: [a\n", "line 2: not valid YAML: a bracket"),
-    ("a.yaml", "a: b: c", "line 1: not valid YAML: a second colon"),
-    ("a.yaml", "jobs: []\n---\njobs: []", "line 3: a second document begins"),
-    ("a.yaml", "jobs: *nobody", "line 1: alias *nobody stands for nothing"),
-    ("a.yaml", "? [a]\n: 1", "line 1: a list or mapping cannot be a key"),
-    ("a.yaml", "jobs: !!python/object/apply:os.getcwd []", "line 1: the tag tag:yaml.org,2002:python"),
-    ("a.yaml", "a: \x07", "line 1: not valid YAML: control characters are not allowed"),
-    ("a.yaml", "worker_types: {v: {gpus: 0x10}}\njobs: []", 'line 1: worker_types.v.gpus is "0x10"'),
-    ("a.yaml", "jobs: []\nworker_types: {v: {gpus: .inf}}", "line 2: worker_types.v.gpus is inf"),
+    ("an open bracket", "a.yaml", "jobs: [a\n", "line 2: "),
+    ("a second colon", "a.yaml", "a: b: c", "line 1: "),
+    ("a second document", "a.yaml", "jobs: []\n---\njobs: []", "line 3: "),
+    ("an unknown alias", "a.yaml", "jobs: *unknown", "line 1: alias *unknown"),
+    ("a list as a key", "a.yaml", "? [a]\n: 1", "line 1: "),
+    ("a Python tag", "a.yaml", "jobs: !!python/object/apply:os.getcwd []", "line 1: "),
+    ("a control character", "a.yaml", "a: \x07", "line 1: "),
+    ("hexadecimal", "a.yaml", "worker_types: {v: {gpus: 0x10}}\njobs: []", "line 1: worker_types.v.gpus"),
+    ("infinite GPUs", "a.yaml", "jobs: []\nworker_types: {v: {gpus: .inf}}", "line 2: worker_types.v.gpus"),
     (
+        "a huge number in YAML",
         "a.yaml",
         "worker_types: {v: {gpus: " + "9" * 5000 + "}}\njobs: []",
-        'line 1: worker_types.v.gpus is "99',
+        "line 1: worker_types.v.gpus",
     ),
 ]
 
 
-@pytest.mark.parametrize(("name", "content", "error"), TEXTS)
+@pytest.mark.parametrize(
+    ("name", "content", "place"), [text[1:] for text in TEXTS], ids=[text[0] for text in TEXTS]
+)
 def test_a_broken_text_is_named_by_its_line(
-    name: str, content: Any, error: str, gavel: Gavel, problem_file: Any
+    name: str, content: Any, place: str, gavel: Gavel, problem_file: Any, wording: Wording
 ) -> None:
-    """What is no JSON or YAML at all is refused with its line; so is what is lost in a repeated key."""
+    """Text that is not JSON or YAML is refused with its line, as is a repeated key, whose first value is lost."""
     file = problem_file(content, name)
-    assert refused(gavel, file).startswith(f"gavel allocate: {file}: {error}")
+    line = refused(gavel, file)
+    assert line.startswith(f"gavel allocate: {file}: {place}")
+    wording(line, file=file)
 
 
 @pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("missing.json", "no such file or directory"),
-        (".", "is a directory"),
-        ("a\nb.json", "no such file or directory"),
-    ],
+    "name", ["missing.json", ".", "a\nb.json"], ids=["missing", "directory", "two lines"]
 )
-def test_a_file_that_cannot_be_read(name: str, error: str, gavel: Gavel, tmp_path: Path) -> None:
-    """The system's reason, on one line even if the name of the file has two."""
+def test_a_file_that_cannot_be_read(name: str, gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
+    """The system's reason is given on one line, even if the name of the file has two."""
     file = str(tmp_path / name)
-    assert f"gavel allocate: {file}: {error}".replace("\n", "\\n") == refused(gavel, file)
+    line = refused(gavel, file)
+    assert line.startswith(f"gavel allocate: {file}: ".replace("\n", "\\n"))
+    wording(line, folder=tmp_path)
 
 
-def test_standard_input_is_called_by_its_name(gavel: Gavel) -> None:
-    """Errors in what came through a pipe say so."""
-    assert refused(gavel, "-", input="[]").startswith(
-        "gavel allocate: standard input: the file is a list of 0"
-    )
+def test_standard_input_is_called_by_its_name(gavel: Gavel, wording: Wording) -> None:
+    """An error in a problem that came through a pipe names standard input."""
+    line = refused(gavel, "-", input="[]")
+    assert line.startswith("gavel allocate: standard input: ")
+    wording(line)
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.yaml"])
-def test_a_huge_file_is_refused_unread(name: str, gavel: Gavel, tmp_path: Path) -> None:
-    """Beyond the stated limit a file is refused rather than read for minutes."""
+def test_a_huge_file_is_refused_unread(name: str, gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
+    """A file beyond the limit is refused instead of being read for minutes."""
     form = "JSON" if name.endswith("json") else "YAML"
     with open(tmp_path / name, "wb") as file:
         file.truncate(LIMITS[form] + 1)
     line = refused(gavel, str(tmp_path / name))
-    assert f"larger than {LIMITS[form] // 2**20} MiB, the limit for {form}" in line
+    assert f" {LIMITS[form] // 2**20} MiB" in line
+    wording(line, folder=tmp_path)
 
 
-def test_aliases_that_multiply_columns_are_stopped(gavel: Gavel, problem_file: Any) -> None:
+def test_aliases_that_multiply_columns_are_stopped(gavel: Gavel, problem_file: Any, wording: Wording) -> None:
     """A list of variants that many jobs share counts once for each of them."""
     variants = ", ".join(f"{{worker_type: v, rate: 1, label: l{i}}}" for i in range(2_000))
     jobs = "".join(f"- {{id: j{i}, variants: *all}}\n" for i in range(500))
     text = f"worker_types: {{v: {{gpus: 1}}}}\njobs:\n- {{id: a, variants: &all [{variants}]}}\n{jobs}"
-    assert "aliases repeat more than" in refused(gavel, problem_file(text, "a.yaml"))
+    file = problem_file(text, "a.yaml")
+    line = refused(gavel, file)
+    assert "aliases" in line
+    wording(line, file=file)
 
 
 def test_yaml_means_what_json_means(problem_file: Any) -> None:
-    """The same data in both formats is the same problem; aliases, merges and 1.2 scalars are read as written."""
+    """The same data in both formats is the same problem; aliases, merges and scalars of YAML 1.2 are understood."""
     text = """
         worker_types: {v100: {gpus: 2}, no: {gpus: 012}}
         defaults: &defaults {weight: 2, steps_left: 1e3}
@@ -284,7 +305,7 @@ def test_yaml_means_what_json_means(problem_file: Any) -> None:
         ],
     }
     assert expected == data
-    with pytest.raises(BadInput, match="Infinity is not a number in JSON"):
+    with pytest.raises(BadInput, match="Infinity"):
         parse_json(json.dumps(expected))
     expected["jobs"][1]["steps_left"] = "inf"  # type: ignore[index]
     assert (

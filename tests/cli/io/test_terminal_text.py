@@ -1,4 +1,4 @@
-"""What a job printed, as a terminal may show it."""
+"""Output of jobs as a terminal may show it: colours pass, other control sequences are escaped."""
 
 import re
 
@@ -25,8 +25,8 @@ PIECES = st.sampled_from(
 )
 
 
-def shown(*parts: bytes) -> str:
-    """What the terminal gets."""
+def on_terminal(*parts: bytes) -> str:
+    """Return what the terminal receives."""
     written: list[bytes] = []
     text = TerminalText(written.append)
     for part in parts:
@@ -36,14 +36,14 @@ def shown(*parts: bytes) -> str:
 
 
 def test_colours_and_new_lines_reach_the_terminal():
-    """And colours end where the output does."""
-    assert shown(b"plain\tx\r\n") == "plain\tx\r\n"
-    assert shown("schön 🙂".encode()) == "schön 🙂"
-    assert shown(b"\x1b[1;38:5:9mred\n") == "\x1b[1;38:5:9mred\n\x1b[0m"
+    """Colours pass, and are reset where the output ends."""
+    assert on_terminal(b"plain\tx\r\n") == "plain\tx\r\n"
+    assert on_terminal("schön 🙂".encode()) == "schön 🙂"
+    assert on_terminal(b"\x1b[1;38:5:9mred\n") == "\x1b[1;38:5:9mred\n\x1b[0m"
 
 
 def test_everything_else_is_shown_escaped():
-    """A title, a cleared screen, a cursor that moves, a reply that would be typed, 8-bit controls, reversed text."""
+    """Titles, cleared screens, cursor moves, typed replies, 8-bit controls and reversed text are escaped."""
     for control, words in (
         (b"\x1b]0;rm -rf\x07", r"\x1b]0;rm -rf\x07"),
         (b"\x1b[2J", r"\x1b[2J"),
@@ -56,13 +56,13 @@ def test_everything_else_is_shown_escaped():
         (b"\x1b[31", r"\x1b[31"),
         (b"\x1b[" + b"1;" * 40 + b"m", r"\x1b[" + "1;" * 40 + "m"),
     ):
-        assert shown(control) == words
+        assert on_terminal(control) == words
 
 
 @given(st.lists(PIECES))
 def test_pieces_come_to_the_same_as_the_whole(pieces: list[bytes]):
-    """However output is cut into pieces; and no other control character is left."""
-    text = shown(*pieces)
-    assert text == shown(b"".join(pieces))
+    """The result does not depend on how output is cut, and holds no control character but colours."""
+    text = on_terminal(*pieces)
+    assert text == on_terminal(b"".join(pieces))
     rest = ALLOWED.sub("", text)
     assert rest.replace("\n", "").isprintable()

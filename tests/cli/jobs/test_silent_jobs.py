@@ -1,11 +1,12 @@
-"""`gavel logs` of a job that printed nothing says how it ended, in the words of `gavel show`."""
+"""`gavel logs` of a job that printed nothing reports how the job ended, as `gavel show` does."""
 
 import pytest
 
 from gavel.client.transport.channels import user_name
 from tests.cli.conftest import Gavel
-from tests.cli.live import finish, live  # noqa: F401
+from tests.cli.live import finish
 from tests.support.live_thread import LiveThread
+from tests.support.wording import Wording
 
 USER = user_name()
 NOT_STARTED = "[gavel: launch.venv: '/none' is not there]"
@@ -13,41 +14,46 @@ NOT_STARTED = "[gavel: launch.venv: '/none' is not there]"
 
 @pytest.mark.parametrize("option", [(), ("--json",), ("--attempt", "1")], ids=str)
 def test_a_job_that_could_not_be_started(
-    live: LiveThread,  # noqa: F811
-    gavel: Gavel,
-    option: tuple[str, ...],
+    live: LiveThread, gavel: Gavel, option: tuple[str, ...], wording: Wording
 ) -> None:
-    """Why, as `gavel show` says it, and the agent's own words, where somebody looks for them."""
+    """`logs` gives the reason that `show` gives, and the agent's own message."""
     gavel("submit", "--", "true")
     finish(live, "1", "failed", 127, NOT_STARTED)
-    said = gavel("logs", "1", *option)
-    assert (said.exit_code, said.stdout) == (0, "")
-    shown = gavel("show", "1").stdout
-    why = shown.splitlines()[0].partition("(")[2].rstrip(")")
-    assert said.stderr == f"-- job 1 has printed nothing: failed ({why}) --\n  {NOT_STARTED}\n"
-    assert NOT_STARTED in shown
+    result = gavel("logs", "1", *option)
+    assert (result.exit_code, result.stdout) == (0, "")
+    description = gavel("show", "1").stdout
+    why = description.splitlines()[0].partition("(")[2].rstrip(")")
+    assert (f"failed ({why})" in result.stderr, result.stderr.splitlines()[1].strip()) == (True, NOT_STARTED)
+    wording(result.stderr)
+    assert NOT_STARTED in description
 
 
-def test_a_job_that_had_nothing_to_say(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """One that goes on may still say something; one that succeeded will not."""
+def test_a_job_that_had_nothing_to_say(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+    """A running job has printed nothing so far; a completed one has printed nothing."""
     gavel("submit", "--", "true")
     live.do(live.daemon.run_job("1"))
-    assert "-- job 1 has printed nothing so far: running" in gavel("logs", "1").stderr
+    running = gavel("logs", "1").stderr
+    assert "running" in running
+    wording(running)
     gavel("submit", "--", "true")
     finish(live, "2")
-    assert gavel("logs", "2").stderr.startswith("-- job 2 has printed nothing: completed")
+    completed = gavel("logs", "2").stderr
+    assert "completed" in completed
+    wording(completed)
 
 
-def test_members_of_an_array_that_failed(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """Those alone: what succeeds in silence is nothing to tell of."""
+def test_members_of_an_array_that_failed(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+    """Silent members that failed are reported; silent members that succeeded are not."""
     gavel("submit", "--array", "0-1", "--", "true")
     finish(live, "1_0")
     finish(live, "1_1", "failed", 3)
-    assert gavel("logs", "1").stderr == "-- job 1_1 has printed nothing: failed (it exited with code 3) --\n"
+    report = gavel("logs", "1").stderr
+    assert ("1_1" in report, "1_0" in report) == (True, False)
+    wording(report)
 
 
-def test_who_stopped_a_job(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """Who cancelled or holds it, without the word twice."""
+def test_who_stopped_a_job(live: LiveThread, gavel: Gavel) -> None:
+    """`show` and `queue` name the user who cancelled or holds a job, once."""
     for action in ("cancel", "hold"):
         gavel("submit", "--start", "1h", "--", "true")
         gavel(action, "1" if action == "cancel" else "2")

@@ -1,4 +1,4 @@
-"""Waiting for jobs and watching the queue, against a real daemon: what is said meanwhile, and exit codes."""
+"""Waiting for jobs and watching the queue, against a real daemon: reports meanwhile, and exit codes."""
 
 import json
 import threading
@@ -8,74 +8,77 @@ import pytest
 
 from gavel.client import Client
 from gavel.client.results import JobEvent
-from tests.cli.conftest import Gavel
-from tests.cli.jobs.test_jobs import HELD, chunk, keys
-from tests.cli.live import finish, live  # noqa: F401
+from tests.cli.conftest import Gavel, keys
+from tests.cli.jobs.test_jobs import HELD, chunk
+from tests.cli.live import finish
 from tests.support.live_thread import LiveThread
+from tests.support.wording import Wording
 
 
 def later(call: Any, *arguments: Any) -> threading.Thread:
-    """Done beside the command."""
+    """Call this in a thread beside the command."""
     thread = threading.Thread(target=call, args=arguments)
     thread.start()
     return thread
 
 
-def test_waiting_says_how_it_ended(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """0 where all succeeded, 1 where one did not, with its last lines."""
+def test_waiting_reports_how_jobs_ended(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+    """The exit code is 0 if every job succeeded, else 1, with the last lines of a failed one."""
     gavel("submit", *HELD)
     thread = later(finish, live, "1")
-    said = gavel("wait", "1")
+    result = gavel("wait", "1")
     thread.join()
-    assert (said.exit_code, said.stdout) == (0, "")
-    assert said.stderr.splitlines()[-1] == "job 1: completed"
+    assert (result.exit_code, result.stdout) == (0, "")
+    wording(result.stderr.splitlines()[-1])
     gavel("submit", *HELD)
     finish(live, "2", "failed", 7, "boom")
-    said = gavel("wait", "1", "2")
-    assert (said.exit_code, said.stderr.endswith("job 2, its last lines:\n  boom\n")) == (1, True)
+    result = gavel("wait", "1", "2")
+    assert (result.exit_code, result.stderr.endswith("\n  boom\n")) == (1, True)
+    wording(result.stderr)
     lines = [json.loads(line) for line in gavel("wait", "1", "2", "--json").stdout.splitlines()]
-    assert [(one["id"], one["state"]) for one in lines] == [("1", "completed"), ("2", "failed")]
+    assert [(job["id"], job["state"]) for job in lines] == [("1", "completed"), ("2", "failed")]
 
 
-def test_waiting_no_longer_than_told(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """Exit code 6: it is not over; 3: there is nothing to wait for; 2: that is no duration."""
+def test_waiting_has_a_limit(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+    """Exit code 6 after the limit, 3 for a job that does not exist, 2 for what is no duration."""
     gavel("submit", *HELD)
-    said = gavel("wait", "1", "--timeout", "0.2s")
-    assert (said.exit_code, "not all jobs have ended in that time; they go on" in said.stderr) == (6, True)
+    result = gavel("wait", "1", "--timeout", "0.2s")
+    assert result.exit_code == 6
+    wording(result.stderr.splitlines()[-1])
     assert gavel("wait", "99").exit_code == 3
     assert gavel("wait", "1", "--timeout", "soon").exit_code == 2
 
 
-def test_why_it_ended_is_said_while_it_is_being_stopped(
-    live: LiveThread,  # noqa: F811
-    gavel: Gavel,
-) -> None:
-    """A job over its time limit has failed at once; its processes are gone later. The reason is there all along."""
+def test_a_job_that_is_stopping_has_its_reason(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+    """A job over its time limit has failed at once and its processes end later; the reason is reported throughout."""
     gavel("submit", "--time-limit", "1s", *HELD)
     live.do(live.daemon.run_job("1"))
-    said = gavel("wait", "1")
-    assert said.exit_code == 1
-    assert said.stderr.endswith("job 1: failed (it reached its time limit of 1 s)\n")
+    result = gavel("wait", "1")
+    assert result.exit_code == 1
+    report = result.stderr.splitlines()[-1]
+    reason = live.daemon.world.state.jobs["1"].why
+    assert (report.startswith("job 1: failed"), reason in report) == (True, True)
+    wording(report)
     (line,) = gavel("queue", "-a", "--state", "failed").stdout.splitlines()[1:]
-    assert line.endswith("it reached its time limit of 1 s; n1 (stopping)")
+    assert line.endswith(f"{reason}; n1 (stopping)")
 
 
-def test_submitting_and_waiting(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """The exit code is the job's fate; with --follow its output is shown meanwhile."""
+def test_submitting_and_waiting(live: LiveThread, gavel: Gavel) -> None:
+    """`submit --wait --json` prints the submitted job, then its end; the exit code is how it ended."""
 
     def run() -> None:
         live.do(live.daemon.until(lambda: "1" in live.daemon.world.state.jobs))
         finish(live, "1", "failed", 3)
 
     thread = later(run)
-    said = gavel("submit", "--wait", "--json", *HELD)
+    result = gavel("submit", "--wait", "--json", *HELD)
     thread.join()
-    first, second = [json.loads(line) for line in said.stdout.splitlines()]
-    assert (said.exit_code, first, second["state"]) == (1, {"jobs": ["1"]}, "failed")
+    first, second = [json.loads(line) for line in result.stdout.splitlines()]
+    assert (result.exit_code, first, second["state"]) == (1, {"jobs": ["1"]}, "failed")
 
 
-def test_submitting_and_following(live: LiveThread, gavel: Gavel) -> None:  # noqa: F811
-    """The output, once; behind it, of one that failed, how."""
+def test_submitting_and_following(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+    """`submit --follow` prints the output once, and then how a job failed."""
 
     def run() -> None:
         live.do(live.daemon.until(lambda: "1" in live.daemon.world.state.jobs))
@@ -84,14 +87,15 @@ def test_submitting_and_following(live: LiveThread, gavel: Gavel) -> None:  # no
     live.daemon.nodes.over = True
     live.daemon.nodes.chunks = [chunk(b"out\n")]
     thread = later(run)
-    said = gavel("submit", "--follow", *HELD)
+    result = gavel("submit", "--follow", *HELD)
     thread.join()
-    assert (said.exit_code, said.stdout) == (1, "submitted job 1\nout\n")
-    assert said.stderr == "job 1: failed (it exited with code 3)\n"
+    assert (result.exit_code, result.stdout.splitlines()[1:]) == (1, ["out"])
+    assert (result.stderr.count("\n"), result.stderr.startswith("job 1: failed")) == (1, True)
+    wording(result.stderr)
 
 
-def test_watching_the_queue(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    """One object per line for programs: what is there, then changes."""
+def test_watching_the_queue(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`queue --watch --json` prints a line for every job of the list, then one for every change."""
     gavel("submit", *HELD)
     import gavel.cli.jobs.queue as queue
 

@@ -1,4 +1,4 @@
-"""`gavel allocate` on good files: tables, JSON, plots, options."""
+"""`gavel allocate` on good files: tables, JSON, plots and options."""
 
 import json
 import re
@@ -17,14 +17,14 @@ from gavel.cli.policies.problem_file import to_problem
 from policies.audit import audit
 from policies.registry import resolve
 from tests.cli.conftest import Gavel, run
+from tests.support.wording import Wording
 
 ROOT = Path(__file__).parents[3]
-GOLDEN = Path(__file__).with_name("small_table.txt")
 MIXED = str(ROOT / "examples" / "mixed_cluster.yaml")
 
 
 def as_json(result: Any) -> Any:
-    """What a command printed, read as strict JSON."""
+    """Return what a command printed, read as strict JSON."""
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")
@@ -33,25 +33,22 @@ def as_json(result: Any) -> Any:
     return json.loads(result.stdout, parse_constant=refuse)
 
 
-def test_the_small_table_is_the_golden_one(gavel: Gavel, small: Any, problem_file: Any) -> None:
-    """The plain output, to the character, but for the time it took."""
-    shown = gavel("allocate", problem_file(small)).stdout
-    shown = re.sub(r"solved in \S+ \S+\n", "solved in a moment\n", shown)
-    assert GOLDEN.read_text() == "".join(line.rstrip() + "\n" for line in shown.splitlines())
+def test_the_table_of_a_small_problem(gavel: Gavel, small: Any, problem_file: Any, wording: Wording) -> None:
+    """The plain output is the golden one to the character, but for the time that the solver took."""
+    wording(gavel("allocate", problem_file(small)).stdout, time=re.compile(r"(?<=solved in )\S+ \S+"))
 
 
-def test_json_has_the_stated_shape(gavel: Gavel, small: Any, problem_file: Any) -> None:
-    """Every key, every type of the answer; shares that explain the rates; nothing that is not strict JSON."""
+def test_json_has_the_stated_shape(gavel: Gavel, small: Any, problem_file: Any, wording: Wording) -> None:
+    """The answer has every documented key and type, and its shares explain its rates."""
     small["jobs"].append({"id": "idle", "rates": {}})
     answer = as_json(gavel("allocate", problem_file(small), "--policy", "isolated", "--json"))
     keys = ["policy", "value", "optimal", "solve_s", "shares", "effective_rates", "prices", "notes"]
     assert keys == list(answer)
-    assert (
-        answer["policy"],
-        answer["optimal"],
-        answer["prices"],
-    ) == ("isolated", True, {"v100": None, "k80": None})
-    assert answer["notes"] == ["left out, having no positive rate on any worker type of the cluster: 'idle'"]
+    assert (answer["policy"], answer["optimal"]) == ("isolated", True)
+    assert answer["prices"] == {"v100": None, "k80": None}
+    (note,) = answer["notes"]
+    assert "'idle'" in note
+    wording(note)
     assert {"jobs", "worker_type", "gpus", "label", "share"} == set(answer["shares"][0])
     rates = {job["id"]: 0.0 for job in small["jobs"]}
     for way in answer["shares"]:
@@ -63,7 +60,7 @@ def test_json_has_the_stated_shape(gavel: Gavel, small: Any, problem_file: Any) 
 
 
 def test_defaults_are_the_documented_ones() -> None:
-    """What a file leaves out."""
+    """Fields that a file leaves out have the documented values."""
     problem = to_problem({"worker_types": {"v": {"gpus": 1}}, "jobs": [{"id": "a", "rates": {"v": 1}}]})
     jobs = problem.jobs
     assert (
@@ -79,7 +76,7 @@ def test_defaults_are_the_documented_ones() -> None:
 
 
 def test_pairs_and_variants_are_visible(gavel: Gavel) -> None:
-    """Pairs, other widths and labels stand in a table of their own, marked by a plus in the first."""
+    """Pairs, other widths and labels have a table of their own; a plus in the first table refers to it."""
     data: Any = {
         "worker_types": {"v": {"gpus": 1}},
         "jobs": [{"id": "a", "rates": {"v": 1.0}}, {"id": "b", "rates": {"v": 1.0}}],
@@ -87,24 +84,25 @@ def test_pairs_and_variants_are_visible(gavel: Gavel) -> None:
     }
     packed = gavel("allocate", "-", "--policy", "las+packing", input=json.dumps(data)).stdout
     assert packed.count("100.0%+") == 2
-    assert re.search(r"a with b +v +1 +100\.0%", packed)
+    assert ["a", "with", "b", "v", "1", "100.0%"] in [line.split() for line in packed.splitlines()]
     plain = gavel("allocate", "-", input=json.dumps(data)).stdout
     assert ("+ of which" in plain, "50.0%+" in plain) == (False, False)
     data = {**data, "pairs": [], "jobs": [{"id": "a", "gpus": 2}]}
     data["jobs"][0]["variants"] = [{"worker_type": "v", "gpus": 1, "rate": 1, "label": "tp1"}]
-    assert re.search(r"a +v +1 +tp1 +100\.0%", gavel("allocate", "-", input=json.dumps(data)).stdout)
+    labelled = gavel("allocate", "-", input=json.dumps(data)).stdout
+    assert ["a", "v", "1", "tp1", "100.0%"] in [line.split() for line in labelled.splitlines()]
 
 
 def test_no_figure_is_cut_off(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However narrow the window, every share is there to be read."""
+    """Every share is printed in full, however narrow the window."""
     monkeypatch.setenv("COLUMNS", "30")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    shown = gavel("allocate", MIXED, "--policy", "las+packing").stdout
-    assert ("\x1b[" in shown, "…" in shown) == (True, False)
+    documented = gavel("allocate", MIXED, "--policy", "las+packing").stdout
+    assert ("\x1b[" in documented, "…" in documented) == (True, False)
 
 
-def test_formats_are_told_apart_on_standard_input(gavel: Gavel, small: Any) -> None:
-    """JSON by its first brace, YAML otherwise; a byte order mark does not matter."""
+def test_formats_are_recognised_on_standard_input(gavel: Gavel, small: Any) -> None:
+    """JSON is recognised by its first brace, anything else is YAML; a byte order mark does not matter."""
     from_json = as_json(gavel("allocate", "-", "--json", input=b"\xef\xbb\xbf" + json.dumps(small).encode()))
     yaml = "# small\nworker_types: {v100: {gpus: 1}, k80: {gpus: 1}}\njobs:\n"
     for job in small["jobs"]:
@@ -114,21 +112,23 @@ def test_formats_are_told_apart_on_standard_input(gavel: Gavel, small: Any) -> N
     assert from_json["shares"] == as_json(gavel("allocate", "-", "--json", input=yaml))["shares"]
 
 
-def test_long_lists_are_cut_and_say_so(gavel: Gavel) -> None:
-    """The first forty jobs, unless all are asked for; JSON always has all."""
+def test_long_lists_are_cut_with_a_note(gavel: Gavel, wording: Wording) -> None:
+    """The table has the first forty jobs and counts the others, unless all are asked for; JSON has all."""
     data = {
         "worker_types": {"v": {"gpus": 3}},
         "jobs": [{"id": f"job-{i:03}", "rates": {"v": 1.0 + i}} for i in range(100)],
     }
     text = json.dumps(data)
-    shown = gavel("allocate", "-", input=text).stdout
-    assert (shown.count("job-"), "… and 60 more jobs; --all-jobs shows them" in shown) == (40, True)
+    table = gavel("allocate", "-", input=text).stdout
+    (note,) = [line for line in table.splitlines() if "--all-jobs" in line]
+    assert (table.count("job-"), " 60 " in note) == (40, True)
+    wording(note)
     assert gavel("allocate", "-", "--all-jobs", input=text).stdout.count("job-") == 100
     assert len(as_json(gavel("allocate", "-", "--json", input=text))["effective_rates"]) == 100
 
 
 def test_names_cannot_touch_the_terminal(gavel: Gavel) -> None:
-    """Escape sequences, markup, line breaks and paths in names come out as harmless text, also in a plot."""
+    """Escape sequences, markup, line breaks and paths in names are printed as harmless text, also in a plot."""
     names = [
         "\x1b[2Jx",
         "[red]x[/red]",
@@ -146,8 +146,8 @@ def test_names_cannot_touch_the_terminal(gavel: Gavel) -> None:
     }
     result = gavel("allocate", "-", input=json.dumps(data))
     assert {"\n"} == {c for c in result.stdout if not c.isprintable()}
-    for shown in (r"\x1b[2Jx", "[red]x[/red]", r"a\nb", "../../etc", r"\u202egnp", r"_\x1b[31m$v$"):
-        assert shown in result.stdout
+    for escaped in (r"\x1b[2Jx", "[red]x[/red]", r"a\nb", "../../etc", r"\u202egnp", r"_\x1b[31m$v$"):
+        assert escaped in result.stdout
 
 
 def test_nothing_to_allocate(gavel: Gavel) -> None:
@@ -167,7 +167,7 @@ def test_nothing_to_allocate(gavel: Gavel) -> None:
 
 
 def test_the_seed_can_be_replaced(gavel: Gavel, small: Any) -> None:
-    """--seed wins over the file, and decides what is drawn."""
+    """`--seed` replaces the seed of the file, and decides which pairs are drawn."""
     pair = {"rates": {"v100": [4.0, 4.0]}}
     data = {
         "worker_types": {"v100": {"gpus": 1}},
@@ -186,46 +186,52 @@ def test_the_seed_can_be_replaced(gavel: Gavel, small: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "error"),
+    ("spec", "place", "hints"),
     [
-        ("lass", "--policy: unknown policy 'lass'; did you mean 'las'?"),
-        ("las+pack", "--policy: 'las+pack': unknown modifier 'pack'; did you mean 'packing'?"),
-        ("min_cost(premum=1)", "--policy: policy 'min_cost' has no parameter 'premum' (it has: premium)"),
-        (
-            "",
-            "--policy: '' is not a policy; expected something like 'las+packing' or 'min_cost(premium=0.2)'",
-        ),
-        ("las" + "+las" * 5000, "--policy: "),
-        ("-" * 20_000 + "1", "--policy: too long or too deeply nested"),
-        (
-            "sjf",
-            "standard input: shortest_job_first needs steps_left, which is missing for 'fast', 'medium', 'slow'",
-        ),
-        (
-            "min_cost",
-            "standard input: min_cost needs price_per_gpu_hour, which is missing for worker type 'k80'",
-        ),
+        ("lass", "--policy: ", ("'las'",)),
+        ("las+pack", "--policy: ", ("'pack'", "'packing'")),
+        ("min_cost(premum=1)", "--policy: ", ("'premum'", "premium)")),
+        ("", "--policy: ", ("'las+packing'",)),
+        ("las" + "+las" * 5000, "--policy: ", ()),
+        ("-" * 20_000 + "1", "--policy: ", ()),
+        ("sjf", "standard input: ", ("steps_left", "'fast', 'medium', 'slow'")),
+        ("min_cost", "standard input: ", ("price_per_gpu_hour", "'k80'")),
+    ],
+    ids=[
+        "name",
+        "modifier",
+        "parameter",
+        "empty",
+        "long",
+        "deep",
+        "jobs without steps",
+        "type without price",
     ],
 )
-def test_what_a_policy_refuses(spec: str, error: str, gavel: Gavel, small: Any) -> None:
-    """A name, parameter or fact that a policy lacks is one line and exit code 2 as well."""
+def test_what_a_policy_refuses(
+    spec: str, place: str, hints: tuple[str, ...], gavel: Gavel, small: Any, wording: Wording
+) -> None:
+    """A name, parameter or fact that a policy lacks is reported in one line. Exit code 2."""
     result = gavel("allocate", "-", "--policy", spec, input=json.dumps(small))
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith(f"gavel allocate: {error}")
-    assert result.stderr.count("\n") == 1
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert result.stderr.startswith(f"gavel allocate: {place}")
+    assert [hint for hint in hints if hint not in result.stderr] == []
+    wording(result.stderr)
 
 
-def test_an_answer_that_is_not_proven_says_so(gavel: Gavel) -> None:
-    """Out of time: the exit code is 0, JSON says `optimal: false`, stderr says it in words."""
+def test_an_unproven_answer_is_marked(gavel: Gavel, wording: Wording) -> None:
+    """After the time limit the exit code is 0, JSON has `optimal: false`, and a note on stderr reports it."""
     result = gavel("allocate", MIXED, "--time-limit", "1e-9", "--json")
     assert as_json(result)["optimal"] is False
-    assert "note: not proven optimal within 1e-09 s" in result.stderr
-    assert "not proven optimal" in gavel("allocate", MIXED, "--time-limit", "1e-9").stdout
+    wording(result.stderr)
+    table = gavel("allocate", MIXED, "--time-limit", "1e-9").stdout
+    (remark,) = re.findall(r"\bnot proven optimal\b", table)
+    wording(remark)
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 20, 61, 2_000])
 def test_plots_of_any_size(jobs: int, gavel: Gavel, tmp_path: Path) -> None:
-    """A picture that is neither blank nor absurdly large, from no job to thousands."""
+    """A plot of none to thousands of jobs is neither blank nor absurdly large."""
     types = {f"t{i}": {"gpus": 1 + jobs // 5} for i in range(10)}
     data = {
         "worker_types": types,
@@ -247,40 +253,35 @@ def test_plots_of_any_size(jobs: int, gavel: Gavel, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "error"),
-    [
-        ("no/such/a.png", "no such file or directory"),
-        ("a.jpg", "must end in one of .png, .svg, .pdf"),
-        ("a.png/", "is a directory"),
-    ],
+    "name", ["no/such/a.png", "a.jpg", "a.png/"], ids=["no folder", "unknown format", "directory"]
 )
 def test_a_plot_that_cannot_be_written_is_refused_first(
-    name: str, error: str, gavel: Gavel, tmp_path: Path
+    name: str, gavel: Gavel, tmp_path: Path, wording: Wording
 ) -> None:
-    """Before the problem is even read, and without leaving a file behind."""
+    """The name of the plot is checked before the problem is read, and no file is left behind."""
     if name.endswith("/"):
         (tmp_path / name).mkdir()
     file = str(tmp_path / name).rstrip("/")
     result = gavel("allocate", "missing.json", "--plot", file)
-    assert (2, f"gavel allocate: --plot: {file}: {error}\n") == (result.exit_code, result.stderr)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"gavel allocate: --plot: {file}: ")
+    wording(result.stderr, folder=tmp_path)
     assert gavel("allocate", "missing.json", "--plot", str(tmp_path / "b.png")).exit_code == 2
     assert not (tmp_path / "b.png").exists()
 
 
 def test_the_documented_example_runs(gavel: Gavel) -> None:
-    """docs/problem-format.md: its file, its command, and the keys and figures of the answer that it shows."""
+    """The file and command of docs/problem-format.md give the answer that the page shows."""
     page = (ROOT / "docs" / "problem-format.md").read_text()
     (problem,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     (answer,) = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
-    shown, real = (
-        json.loads(answer),
-        as_json(gavel("allocate", "-", "--policy", "las+packing", "--json", input=problem)),
-    )
-    assert list(shown) == list(real)
-    assert set(shown["shares"][0]) == set(real["shares"][0])
-    assert shown["value"] == pytest.approx(real["value"], rel=1e-3)
-    assert shown["effective_rates"] == pytest.approx(real["effective_rates"], rel=1e-3)
-    assert shown["prices"] == pytest.approx(real["prices"], rel=1e-3, abs=1e-6)
+    documented = json.loads(answer)
+    real = as_json(gavel("allocate", "-", "--policy", "las+packing", "--json", input=problem))
+    assert list(documented) == list(real)
+    assert set(documented["shares"][0]) == set(real["shares"][0])
+    assert documented["value"] == pytest.approx(real["value"], rel=1e-3)
+    assert documented["effective_rates"] == pytest.approx(real["effective_rates"], rel=1e-3)
+    assert documented["prices"] == pytest.approx(real["prices"], rel=1e-3, abs=1e-6)
 
 
 RATES = st.one_of(st.just(0.0), st.floats(1e-3, 1e3), st.sampled_from([1e-300, 1e-15, 1e15]))
@@ -291,7 +292,7 @@ VALUES = st.one_of(
 
 @st.composite
 def files(draw: st.DrawFn) -> Any:
-    """Problems of a few jobs with figures from the edge of what is allowed, some of them spoilt somewhere."""
+    """Draw problems of a few jobs with figures from the edge of what is allowed; some are spoilt somewhere."""
     types = draw(st.lists(st.sampled_from(["v100", "k80", "\x1b[31m", "$"]), min_size=1, unique=True))
     job = st.fixed_dictionaries(
         {"rates": st.dictionaries(st.sampled_from(types), RATES)},
@@ -333,7 +334,7 @@ def files(draw: st.DrawFn) -> Any:
     ),
 )
 def test_no_file_makes_it_stumble(data: Any, policy: str) -> None:
-    """Whatever the file: an answer that passes the audit, or exit code 2 and one line. Never a traceback."""
+    """Any file gives an answer that passes the audit, or exit code 2 and one line; never a traceback."""
     result = run("allocate", "-", "--policy", policy, "--json", input=json.dumps(data))
     if result.exit_code == 2:
         assert (result.stderr.count("\n"), result.stdout) == (1, "")
@@ -346,24 +347,24 @@ def test_no_file_makes_it_stumble(data: Any, policy: str) -> None:
 
 
 def process(*command: str, input: str | None = None) -> subprocess.CompletedProcess[str]:
-    """A process of its own, in the project's folder."""
+    """Run this command in a process of its own, in the project's folder."""
     return subprocess.run(
         command, input=input, capture_output=True, text=True, cwd=ROOT, timeout=120, check=False
     )
 
 
-def test_as_a_process(small: Any) -> None:
-    """`python -m gavel`: exit codes and streams as a shell sees them."""
+def test_as_a_process(small: Any, wording: Wording) -> None:
+    """`python -m gavel` has the exit codes and streams that a shell expects."""
     command = (sys.executable, "-m", "gavel", "allocate", "-")
     done = process(*command, "--json", input=json.dumps(small))
     assert (done.returncode, done.stderr, json.loads(done.stdout)["policy"]) == (0, "", "las")
     bad = process(*command, input="[]")
-    line = "gavel allocate: standard input: the file is a list of 0; must be a mapping\n"
-    assert (bad.returncode, bad.stdout, bad.stderr) == (2, "", line)
+    assert (bad.returncode, bad.stdout, bad.stderr.count("\n")) == (2, "", 1)
+    wording(bad.stderr)
 
 
 def test_a_terminal_of_few_letters(small: Any) -> None:
-    """Where the encoding lacks a character, a substitute is printed."""
+    """A substitute is printed for a character that the terminal's encoding lacks."""
     command = ("env", "PYTHONIOENCODING=ascii", sys.executable, "-m", "gavel", "allocate", "-")
     done = process(*command, input=json.dumps(small))
     assert (done.returncode, done.stderr, "fast" in done.stdout) == (0, "", True)

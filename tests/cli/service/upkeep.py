@@ -1,4 +1,4 @@
-"""What tests of upkeep have in common: data directories, what was found in them, and nobody else's settings."""
+"""Data directories for tests of upkeep, free ports, and the findings that a command reports."""
 
 from __future__ import annotations
 
@@ -7,39 +7,27 @@ import random
 import socket
 from pathlib import Path
 
-import pytest
-
 from scheduler.core.facts import Fact
 from scheduler.journal.store import SqliteJournal
 from tests.cli.conftest import Gavel
-from tests.cli.live import live  # noqa: F401
 from tests.journal.test_history import BEGINNING
 
 
-@pytest.fixture(autouse=True)
-def nobody_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither settings nor contexts of whoever runs the tests."""
-    for name in ("GAVEL_ADDRESS", "GAVEL_TOKEN", "GAVEL_CA", "GAVEL_CONTEXT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-
 def free_port() -> int:
-    """A port that nobody listens on; with the next one free, too. None that others are given who do not mind which."""
+    """Return a port that is free, as is the one above it, outside the range from which the kernel assigns ports."""
     while True:
         number = random.randrange(20_000, 32_000)
-        with socket.socket() as one, socket.socket() as other:
+        with socket.socket() as first, socket.socket() as second:
             try:
-                one.bind(("127.0.0.1", number))
-                other.bind(("127.0.0.1", number + 1))
+                first.bind(("127.0.0.1", number))
+                second.bind(("127.0.0.1", number + 1))
             except OSError:
                 continue
             return number
 
 
 def directory(folder: Path, *facts: Fact) -> Path:
-    """A data directory whose journal tells this."""
+    """Make a data directory whose journal holds these facts after the common beginning."""
     folder.mkdir(mode=0o700, parents=True)
     with SqliteJournal(folder / "journal.db") as journal:
         for number, fact in enumerate((*BEGINNING, *facts)):
@@ -48,11 +36,11 @@ def directory(folder: Path, *facts: Fact) -> Path:
 
 
 def findings(gavel: Gavel, *arguments: str) -> tuple[int, dict[str, list[tuple[str, str]]]]:
-    """The exit code, and what was found with its remedy, by level."""
+    """Run the command; return its exit code, and its findings with their remedies by level."""
     result = gavel(*arguments, "--json")
-    told = json.loads(result.stdout)
-    by: dict[str, list[tuple[str, str]]] = {"ok": [], "note": [], "bad": []}
-    for one in told["findings"]:
-        by[one["level"]].append((one["what"], one["remedy"]))
-    assert told["sound"] == (not by["bad"]) == (result.exit_code == 0)
-    return result.exit_code, by
+    report = json.loads(result.stdout)
+    by_level: dict[str, list[tuple[str, str]]] = {"ok": [], "note": [], "bad": []}
+    for finding in report["findings"]:
+        by_level[finding["level"]].append((finding["what"], finding["remedy"]))
+    assert report["sound"] == (not by_level["bad"]) == (result.exit_code == 0)
+    return result.exit_code, by_level

@@ -1,4 +1,4 @@
-"""Ctrl-C at any moment: one line, exit code 130, and what is partial says that it is."""
+"""Ctrl-C at any moment: one line, exit code 130, and partial figures are marked as such."""
 
 import json
 import os
@@ -18,12 +18,13 @@ from gavel.__main__ import run
 from scheduler.sim.figures.summary import INTERRUPTED, KEYS
 from scheduler.sim.sweep import no_interrupts
 from tests.cli.conftest import Gavel
+from tests.support.wording import Wording
 
 RUN = ("--workload", "mixed-day", "--rate", "6", "--jobs", "12", "--cluster", "t4=4,a100=8")
 
 
-def pressed(*arguments: object, **options: object) -> None:
-    """Somebody presses Ctrl-C here."""
+def interrupt(*arguments: object, **options: object) -> None:
+    """Raise what Ctrl-C raises."""
     raise KeyboardInterrupt
 
 
@@ -41,28 +42,34 @@ def pressed(*arguments: object, **options: object) -> None:
     ],
 )
 def test_before_there_is_anything_worth_keeping(
-    module: str, function: str, arguments: tuple[str, ...], gavel: Gavel, monkeypatch: pytest.MonkeyPatch
+    module: str,
+    function: str,
+    arguments: tuple[str, ...],
+    gavel: Gavel,
+    monkeypatch: pytest.MonkeyPatch,
+    wording: Wording,
 ) -> None:
-    """While it still reads its files: 130 and one line, as of a run that was interrupted, and no word of click's."""
-    monkeypatch.setattr(import_module(module), function, pressed)
+    """While a command still reads its files, Ctrl-C ends it with 130 and our one line, not with click's."""
+    monkeypatch.setattr(import_module(module), function, interrupt)
     result = gavel(*arguments)
     assert (result.exit_code, result.stdout) == (130, "")
-    assert result.stderr == "gavel: interrupted\n"
+    assert result.stderr.count("\n") == 1
+    wording(result.stderr)
 
 
 def test_a_trace_half_written_is_not_left_behind(
     gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Interrupted among many jobs: no file, and nothing beside it."""
-    monkeypatch.setattr("gavel.cli.simulation.generate._Counted.__iter__", pressed)
+    """Ctrl-C in the middle of a trace leaves no file, not even a temporary one."""
+    monkeypatch.setattr("gavel.cli.simulation.generate._Counted.__iter__", interrupt)
     assert gavel("generate", str(tmp_path / "a.csv"), "--rate", "6", "--jobs", "12").exit_code == 130
     assert list(tmp_path.iterdir()) == []
 
 
 def test_while_the_command_itself_is_read(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """Before there is any command that could catch it: one line all the same."""
+    """Ctrl-C during the import of the commands also ends in one line."""
 
     class Reading(ModuleType):
         def __getattr__(self, name: str) -> object:
@@ -71,11 +78,12 @@ def test_while_the_command_itself_is_read(
     monkeypatch.setitem(sys.modules, "gavel.cli.main", Reading("gavel.cli.main"))
     with pytest.raises(SystemExit) as left:
         run()
-    assert (left.value.code, capsys.readouterr().err) == (130, "gavel: interrupted\n")
+    assert left.value.code == 130
+    wording(capsys.readouterr().err)
 
 
-def test_processes_of_a_sweep_that_begin_say_nothing(tmp_path: Path) -> None:
-    """A terminal sends Ctrl-C to all of them, those too that are only just being started."""
+def test_new_processes_of_a_sweep_print_nothing(tmp_path: Path, wording: Wording) -> None:
+    """A terminal sends Ctrl-C to every process, also to those that are only starting; one line is printed."""
     command = [
         sys.executable,
         "-m",
@@ -99,49 +107,51 @@ def test_processes_of_a_sweep_that_begin_say_nothing(tmp_path: Path) -> None:
     ):
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130, said
-    assert said == f"interrupted with 0 of 2 runs in {tmp_path}; the same command goes on\n"
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
+    assert (stderr.count("\n"), " 0 of 2 " in stderr, str(tmp_path) in stderr) == (1, True, True)
+    wording(stderr, folder=tmp_path)
 
 
 def test_ctrl_c_among_starting_processes_comes_after_them() -> None:
-    """Whichever thread takes the signal: what is being started is started, then the interrupt is there."""
-    told = threading.Event()
-    taker = threading.Thread(target=told.wait)  # blocks nothing, as the threads of numpy
+    """Whichever thread gets the signal, processes that are starting are started before the interrupt is raised."""
+    received = threading.Event()
+    # As numpy's threads, it does not block signals.
+    taker = threading.Thread(target=received.wait)
     taker.start()
     reached = []
 
     def starting() -> None:
         with no_interrupts():
             os.kill(os.getpid(), signal.SIGINT)
-            told.wait(0.1)
+            received.wait(0.1)
             reached.append(True)
 
     try:
         with pytest.raises(KeyboardInterrupt):
             starting()
     finally:
-        told.set()
+        received.set()
         taker.join()
     assert reached
 
 
 def children(pid: int) -> list[int]:
-    """Processes that it has started."""
-    return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    """Return the processes that this one has started."""
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_worker(pid: int) -> bool:
-    """Whether it is one that carries out runs, from its first moment on."""
+    """Return whether it is a process that carries out runs, from its first moment on."""
     with suppress(OSError):
         return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
 
 
-def test_figures_of_an_interrupted_run_say_so(
-    gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_figures_of_an_interrupted_run_are_marked(
+    gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """One key more, only then; and who compares them is told."""
+    """They have one more key, and a comparison with them prints a note."""
     whole, part = str(tmp_path / "whole.json"), str(tmp_path / "part.json")
     assert gavel("simulate", *RUN, "--json", whole).exit_code == 0
     monkeypatch.setattr("gavel.cli.io.progress.Wish.stop", True)
@@ -152,5 +162,6 @@ def test_figures_of_an_interrupted_run_say_so(
     assert tuple(json.loads(Path(whole).read_text())) == KEYS
     compared = gavel("compare", whole, part)
     assert compared.exit_code == 0
-    assert "note: B was interrupted" in compared.stdout
+    (note,) = [line for line in compared.stdout.splitlines() if "interrupted" in line]
+    wording(note)
     assert "interrupted" not in gavel("compare", whole, whole).stdout

@@ -1,4 +1,4 @@
-"""What pictures of runs are drawn from: every GPU by its name, leases that run on, use as it was and not as sampled."""
+"""Pictures of runs show every GPU by name, leases that still run, and exact use instead of samples."""
 
 from pathlib import Path
 
@@ -21,19 +21,19 @@ IDLE = 0.96
 
 
 def labels(figure: Figure) -> list[str]:
-    """The names beside the rows."""
+    """Return the names beside the rows."""
     return [label.get_text() for label in figure.axes[0].get_yticklabels()]
 
 
 def picture(figure: Figure) -> np.ndarray:
-    """Rows (two to a GPU) × time × colour."""
+    """Return the pixels: rows (two to a GPU) × time × colour."""
     image = next(child for child in figure.axes[0].get_children() if isinstance(child, AxesImage))
     return np.asarray(image.get_array())
 
 
 @pytest.fixture
 def story() -> Story:
-    """Two nodes; one job runs from 0 to 2 h on the first GPU of the second, and one from 1 h on, on the next."""
+    """Two nodes; a job runs from 0 to 2 h on the first GPU of the second, another from 3 h on on its other GPU."""
     story = Story()
     story.node(0.0, "b-10", "v100", gpus=2)
     story.node(0.0, "b-9", "v100", gpus=2)
@@ -47,7 +47,7 @@ def story() -> Story:
 
 
 def test_every_gpu_has_its_name_used_or_not(story: Story) -> None:
-    """GPUs of a node that nobody was on stand there too, numbers in the order of numbers."""
+    """GPUs of an idle node are shown too, sorted by their numbers."""
     figure = timeline_figure(story.metrics, "las")
     assert labels(figure) == ["b-9:0", "b-9:1", "b-10:0", "b-10:1"]
     assert "4 GPUs, 2 jobs" in figure.axes[0].get_title(loc="left")
@@ -57,7 +57,7 @@ def test_every_gpu_has_its_name_used_or_not(story: Story) -> None:
 
 
 def test_a_lease_that_runs_on_is_not_idle(story: Story) -> None:
-    """At an interrupt, its GPUs are its own up to now."""
+    """The GPU of a lease that still runs is busy up to the end of the picture."""
     last = picture(timeline_figure(story.metrics, "las"))[:, -1].min(axis=1)
     assert (last[4:6] == IDLE).all()
     assert (last[6:] < IDLE).all()
@@ -65,7 +65,7 @@ def test_a_lease_that_runs_on_is_not_idle(story: Story) -> None:
 
 
 def test_many_gpus_are_named_by_their_nodes() -> None:
-    """No more labels than there is room for, each a node of those shown."""
+    """There are no more labels than there is room for, each the name of a node."""
     story = Story()
     for node in range(60):
         story.node(0.0, f"n{node}", "v100", gpus=4)
@@ -76,7 +76,7 @@ def test_many_gpus_are_named_by_their_nodes() -> None:
 
 
 def test_no_leases_no_timeline(tmp_path: Path) -> None:
-    """An ideal run has none: the picture says so instead of showing an idle cluster."""
+    """The picture of an ideal run reports that it has no leases, instead of showing an idle cluster."""
     story = Story()
     story.node(0.0, "n", "v100")
     figure = timeline_figure(story.metrics, "las")
@@ -88,14 +88,14 @@ def test_no_leases_no_timeline(tmp_path: Path) -> None:
 
 
 def test_use_goes_from_the_first_node_to_the_last_fact(story: Story) -> None:
-    """One of four GPUs for two hours, none for one, one for one: as it was, whatever rounds saw."""
-    seen = use_over_time(story.metrics)
-    assert seen.edges_h.tolist() == [0.0, 3.0, 4.0]
-    assert seen.mean[:, 0].tolist() == pytest.approx([2 / 12, 1 / 4])
+    """One of four GPUs is used for two hours of three, then one for one hour: the mean is exact."""
+    use = use_over_time(story.metrics)
+    assert use.edges_h.tolist() == [0.0, 3.0, 4.0]
+    assert use.mean[:, 0].tolist() == pytest.approx([2 / 12, 1 / 4])
 
 
-def test_a_short_dip_among_thousands_of_rounds_is_seen() -> None:
-    """The mean of a step is exact over all its rounds, and its band reaches down to the dip."""
+def test_a_short_dip_among_thousands_of_rounds_is_visible() -> None:
+    """The mean of a step is exact over its rounds, and its band reaches down to the dip."""
     story = Story()
     story.node(0.0, "n", "v100")
     story.submit(0.0, "a")
@@ -110,19 +110,19 @@ def test_a_short_dip_among_thousands_of_rounds_is_seen() -> None:
             story.start(number / 10, "2")
         else:
             story.plan(number / 10)
-    seen = use_over_time(story.metrics)
-    assert len(seen.edges_h) <= STEPS_MAX + 1
-    assert (seen.edges_h[0], seen.edges_h[-1]) == (0.0, pytest.approx(199.9))
-    (dip,) = np.flatnonzero(seen.least[:, 0] < 0.5)
-    assert seen.least[dip, 0] == pytest.approx(0.0)
-    assert seen.most[dip, 0] == pytest.approx(1.0)
-    hours = np.diff(seen.edges_h)
-    assert (1 - seen.mean[dip, 0]) * hours[dip] == pytest.approx(0.1)
-    assert (seen.mean[:, 0] * hours).sum() == pytest.approx(199.8)
+    use = use_over_time(story.metrics)
+    assert len(use.edges_h) <= STEPS_MAX + 1
+    assert (use.edges_h[0], use.edges_h[-1]) == (0.0, pytest.approx(199.9))
+    (dip,) = np.flatnonzero(use.least[:, 0] < 0.5)
+    assert use.least[dip, 0] == pytest.approx(0.0)
+    assert use.most[dip, 0] == pytest.approx(1.0)
+    hours = np.diff(use.edges_h)
+    assert (1 - use.mean[dip, 0]) * hours[dip] == pytest.approx(0.1)
+    assert (use.mean[:, 0] * hours).sum() == pytest.approx(199.8)
 
 
 def test_bars_have_the_mean_and_a_dot_per_seed() -> None:
-    """What is drawn where there is one rate only."""
+    """A sweep over one rate is drawn as bars of the mean with a dot for each seed."""
     axes = bars_figure({"las": [1.0, 3.0], "fifo": [4.0]}, "title").axes[0]
     assert [bar.get_width() for bar in axes.patches] == [2.0, 4.0]
     assert [len(dots.get_offsets()) for dots in axes.collections] == [2]

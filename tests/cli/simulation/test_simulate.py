@@ -1,8 +1,9 @@
-"""`gavel simulate` as a user meets it: figures, files, notes, and every way of asking for what cannot be."""
+"""`gavel simulate`: figures, files, notes, and every wrong input."""
 
 import csv
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,18 +17,21 @@ from gavel.cli.simulation.values import split_outside_parentheses
 from scheduler.core.facts import Configured
 from scheduler.journal.store import SqliteJournal
 from scheduler.sim.figures.summary import KEYS
-from tests.cli.conftest import Gavel
+from tests.cli.conftest import Gavel, as_words
+from tests.support.wording import Wording
 
 CLUSTER = ("--cluster", "t4=4,a100=8")
 TWELVE = ("--workload", "mixed-day", "--rate", "6", "--jobs", "12", *CLUSTER)
 
 
-def test_figures_are_printed(gavel: Gavel) -> None:
-    """Without any file: a headline and a table, and nothing on standard error."""
+def test_figures_are_printed(gavel: Gavel, wording: Wording) -> None:
+    """Without any file, the output is a headline and a table, and standard error is empty."""
     result = gavel("simulate", *TWELVE)
     assert (result.exit_code, result.stderr) == (0, "")
-    for words in ("las · 12 jobs on 12 GPUs of 2 types", "mean job completion time (h)", "utilisation a100"):
-        assert words in result.stdout
+    headline, *table = [line for line in result.stdout.splitlines() if line.strip()]
+    assert [word in headline for word in ("las", "12 jobs", "12 GPUs")] == [True] * 3
+    assert [line for line in table if "utilisation a100" in line]
+    wording(headline, length=re.compile(r"(?<= · )\S+ h(?= )"), time=re.compile(r"(?<=simulated in ).*"))
 
 
 def test_json_alone_has_the_promised_keys(gavel: Gavel) -> None:
@@ -40,7 +44,7 @@ def test_json_alone_has_the_promised_keys(gavel: Gavel) -> None:
 
 
 def test_every_output_is_written(gavel: Gavel, tmp_path: Path) -> None:
-    """JSON, a line per job, the journal and four pictures; standard error says where they are."""
+    """JSON, a line per job, the journal and four pictures are written, and standard error names each."""
     names = {option: tmp_path / option for option in ("json", "jobs-csv", "journal", "plots")}
     options = [word for option, path in names.items() for word in (f"--{option}", str(path))]
     result = gavel("simulate", *TWELVE, *options)
@@ -63,20 +67,20 @@ def test_every_output_is_written(gavel: Gavel, tmp_path: Path) -> None:
 
 
 def test_same_seed_same_figures(gavel: Gavel, tmp_path: Path) -> None:
-    """Twice the same command: the same journal, fact for fact; another seed, other jobs."""
+    """The same command gives the same journal fact for fact; another seed gives other jobs."""
     from scheduler.journal.store import SqliteJournal
 
-    told = []
+    histories = []
     for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
         gavel("simulate", *TWELVE, "--seed", seed, "--noise", "0.1", "--journal", str(tmp_path / name))
         with SqliteJournal(tmp_path / name, read_only=True) as journal:
-            told.append(list(journal.read()))
-    assert told[0] == told[1]
-    assert told[0] != told[2]
+            histories.append(list(journal.read()))
+    assert histories[0] == histories[1]
+    assert histories[0] != histories[2]
 
 
 def test_a_trace_file_is_run(gavel: Gavel, tmp_path: Path) -> None:
-    """What `gavel generate` writes is what `gavel simulate` reads, the same as the workload itself."""
+    """`gavel simulate` runs the file that `gavel generate` writes like the workload itself."""
     trace = str(tmp_path / "twelve.csv")
     assert gavel("generate", trace, "--rate", "6", "--jobs", "12").exit_code == 0
     by_trace, by_name = (
@@ -87,14 +91,14 @@ def test_a_trace_file_is_run(gavel: Gavel, tmp_path: Path) -> None:
 
 
 def test_only_some_jobs_are_measured(gavel: Gavel) -> None:
-    """Of an endless workload, jobs 5 to 9; it stops by itself."""
+    """Of an endless workload jobs 5 to 9 are measured, and the run stops by itself."""
     options = ("--workload", "mixed-day", "--rate", "6", "--measure", "5:10", *CLUSTER)
     figures = json.loads(gavel("simulate", *options, "--json", "-").stdout)
     assert (figures["jobs"], figures["completed"]) == (5, 5)
 
 
 def test_an_ideal_run_is_no_worse(gavel: Gavel) -> None:
-    """Exact shares at every moment: all jobs done, no later on average than with rounds and restarts."""
+    """Exact shares at every moment complete all jobs, on average no later than rounds and restarts do."""
     rounds, ideal = (
         json.loads(gavel("simulate", *TWELVE, *more, "--json", "-").stdout) for more in ((), ("--ideal",))
     )
@@ -116,13 +120,13 @@ def test_an_ideal_run_is_no_worse(gavel: Gavel) -> None:
     ],
 )
 def test_the_world_can_be_changed(options: tuple[str, ...], gavel: Gavel) -> None:
-    """Whatever the circumstances, all jobs are done."""
+    """All jobs complete under any circumstances."""
     result = gavel("simulate", *TWELVE, *options, "--json", "-")
     assert json.loads(result.stdout)["completed"] == 12, result.stderr
 
 
 def test_what_happens_over_time_comes_from_files(gavel: Gavel, tmp_path: Path) -> None:
-    """Nodes fail, GPUs come and go, prices change: all by file, and all jobs are done in the end."""
+    """All jobs complete while nodes fail, GPUs come and go and prices change, as files say."""
     files = {
         "--failures": "t_s,node,event\n3600,a100-0,crash\n7200,a100-0,repair\n",
         "--capacity-file": "t_s,worker_type,gpus\n1800,t4,0\n9000,t4,8\n",
@@ -141,7 +145,7 @@ def test_what_happens_over_time_comes_from_files(gavel: Gavel, tmp_path: Path) -
 
 
 def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> None:
-    """A checkpoint of minutes is waited for; the scheduler behaves as its file says, and the options before it."""
+    """The run waits for checkpoints of minutes and has the settings of its file; options go before the file."""
     costs, config = tmp_path / "costs.csv", tmp_path / "gavel.toml"
     costs.write_text("job_type,restart_s,checkpoint_s\nllama-7b-lora,120,300\nbert-base,20,5\n")
     config.write_text('policy = "fifo"\nround_s = 900.0\nstay_rounds = 4.0\n')
@@ -159,147 +163,144 @@ def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("options", "line"),
+    ("options", "place"),
     [
-        (
-            ("--cluster", "t4=0"),
-            "invalid value for '--cluster': t4: is 0, must be a whole number between 1 and 1,000,000",
-        ),
-        (("--cluster", "t4=-1"), "invalid value for '--cluster': t4: is -1, must be"),
-        (("--cluster", "t4"), "invalid value for '--cluster': 't4' is not of the form v100=36,k80=36"),
-        (("--cluster", ""), "invalid value for '--cluster': '' is not of the form"),
-        (("--cluster", "t4=1,t4=2"), "invalid value for '--cluster': 't4' stands twice"),
-        (("--cluster", "t4=٣"), "invalid value for '--cluster': t4: '٣' is not a whole number"),
-        (("--cluster", "tpu=4"), "--cluster: 'tpu' is not in our own throughput table; "),
-        (("--cluster", "t4=1"), "--cluster: job 'language-0' ("),
-        (("--rate", "nan"), "invalid value for '--rate': is nan, must be"),
-        (("--rate", "-1"), "invalid value for '--rate': is -1, must be"),
-        (("--measure", "5:5"), "invalid value for '--measure': '5:5' is empty"),
-        (("--measure", "5"), "invalid value for '--measure': '5' is not a range of jobs such as 4000:5000"),
-        (("--measure", "-1:3"), "invalid value for '--measure': '-1:3' is not a range"),
-        (("--measure", "10:20"), "--measure: ends at job 20, but there are only 12"),
-        (("--jobs", "0"), "invalid value for '--jobs': is 0, must be"),
-        (("--policy", "lass"), "--policy: unknown policy 'lass'; did you mean 'las'?"),
+        (("--cluster", "t4=0"), "invalid value for '--cluster': "),
+        (("--cluster", "t4=-1"), "invalid value for '--cluster': "),
+        (("--cluster", "t4"), "invalid value for '--cluster': "),
+        (("--cluster", ""), "invalid value for '--cluster': "),
+        (("--cluster", "t4=1,t4=2"), "invalid value for '--cluster': "),
+        (("--cluster", "t4=٣"), "invalid value for '--cluster': "),
+        (("--cluster", "tpu=4"), "--cluster: "),
+        (("--cluster", "t4=1"), "--cluster: "),
+        (("--rate", "nan"), "invalid value for '--rate': "),
+        (("--rate", "-1"), "invalid value for '--rate': "),
+        (("--measure", "5:5"), "invalid value for '--measure': "),
+        (("--measure", "5"), "invalid value for '--measure': "),
+        (("--measure", "-1:3"), "invalid value for '--measure': "),
+        (("--measure", "10:20"), "--measure: "),
+        (("--jobs", "0"), "invalid value for '--jobs': "),
+        (("--policy", "lass"), "--policy: "),
         (("--policy", "(" * 500), "--policy: "),
-        (("--workload", "mixed-dya"), "--workload: 'mixed-dya' is not a workload; did you mean 'mixed-day'?"),
+        (("--workload", "mixed-dya"), "--workload: "),
         (("--workload", "published-single"), "--throughputs: "),
-        (("--hours", "0"), "invalid value for '--hours': is 0, must be"),
-        (("--round", "0"), "invalid value for '--round': is 0, must be"),
-        (("--round", "0.1"), "invalid value for '--round': is 0.1, must be"),
-        (("--noise", "9"), "invalid value for '--noise': is 9, must be"),
-        (("--jobs", "6000000"), "invalid value for '--jobs': is 6,000,000, must be"),
-        (("--restart", "inf"), "invalid value for '--restart': is inf, must be"),
-        (("--gpus-per-node", "0"), "invalid value for '--gpus-per-node': is 0, must be"),
-        (("--prices", "t4=-1"), "invalid value for '--prices': t4: is -1, must be 0 or between"),
-        (("--prices", "k80=1"), "--prices: 'k80' is not in the cluster; "),
-        (("--mtbf", "0.0001"), "--mtbf: is 0.0001: some "),
-        (("--throughputs", "missing.json"), "missing.json: cannot be read: "),
-        (("--believed", "missing.json"), "missing.json: cannot be read: "),
-        (("--failures", "missing.csv"), "missing.csv: cannot be read: "),
-        (("--prices-file", "missing.csv"), "missing.csv: cannot be read: "),
-        (("--capacity-file", "missing.csv"), "missing.csv: cannot be read: "),
-        (("--seed", "-1"), "invalid value for '--seed': is -1, must be"),
-        (("--json", "no/such/dir/a.json"), "--json: no/such/dir/a.json: no such file or directory"),
-        (("--jobs-csv", "."), "--jobs-csv: .: is a directory"),
-        (("--journal", "/dev/null/x"), "--journal: /dev/null/x: not a directory"),
-        (("--plots", "/dev/null/x"), "--plots: /dev/null/x: not a directory"),
-        (("--ideal", "--mtbf", "5"), "--ideal: knows nothing that happens over time"),
-        (("--ideal", "--journal", "a"), "--journal: an ideal run has no rounds"),
-        (("--config", ""), "invalid value for '--config': is empty; leave it out, or give a value"),
-        (("--policy", ""), "invalid value for '--policy': is empty"),
-        (("--jobs", "9" * 30), "invalid value for '--jobs': is about 2^99, must be"),
-        (("--cluster", "t4=4,a100=1000000"), "--cluster: are 250,001 nodes of 4 GPUs; at most 100,000"),
-        (("--json", ""), "--json: is empty, must be the name of a file"),
-        (
-            ("--json", "-", "--jobs-csv", "-"),
-            "--json and --jobs-csv: only one of them can be standard output",
-        ),
-        (("--journal", "-"), "--journal: cannot be written to standard output; give the name of a file"),
-        (("--plots", "-"), "--plots: cannot be written to standard output"),
-        (
-            ("--restart", "1e300"),
-            "invalid value for '--restart': is 1e300, must be a number between 0 and 604,800 s",
-        ),
-        (("--min-reallocation", "1e9"), "invalid value for '--min-reallocation': is 1,000,000,000, must be"),
-        (("--solver-latency", "1e9"), "invalid value for '--solver-latency': is 1,000,000,000, must be"),
+        (("--hours", "0"), "invalid value for '--hours': "),
+        (("--round", "0"), "invalid value for '--round': "),
+        (("--round", "0.1"), "invalid value for '--round': "),
+        (("--noise", "9"), "invalid value for '--noise': "),
+        (("--jobs", "6000000"), "invalid value for '--jobs': "),
+        (("--restart", "inf"), "invalid value for '--restart': "),
+        (("--gpus-per-node", "0"), "invalid value for '--gpus-per-node': "),
+        (("--prices", "t4=-1"), "invalid value for '--prices': "),
+        (("--prices", "k80=1"), "--prices: "),
+        (("--mtbf", "0.0001"), "--mtbf: "),
+        (("--throughputs", "missing.json"), "missing.json: "),
+        (("--believed", "missing.json"), "missing.json: "),
+        (("--failures", "missing.csv"), "missing.csv: "),
+        (("--prices-file", "missing.csv"), "missing.csv: "),
+        (("--capacity-file", "missing.csv"), "missing.csv: "),
+        (("--seed", "-1"), "invalid value for '--seed': "),
+        (("--json", "no/such/dir/a.json"), "--json: "),
+        (("--jobs-csv", "."), "--jobs-csv: "),
+        (("--journal", "/dev/null/x"), "--journal: "),
+        (("--plots", "/dev/null/x"), "--plots: "),
+        (("--ideal", "--mtbf", "5"), "--ideal: "),
+        (("--ideal", "--journal", "a"), "--journal: "),
+        (("--config", ""), "invalid value for '--config': "),
+        (("--policy", ""), "invalid value for '--policy': "),
+        (("--jobs", "9" * 30), "invalid value for '--jobs': "),
+        (("--cluster", "t4=4,a100=1000000"), "--cluster: "),
+        (("--json", ""), "--json: "),
+        (("--json", "-", "--jobs-csv", "-"), "--json and --jobs-csv: "),
+        (("--journal", "-"), "--journal: "),
+        (("--plots", "-"), "--plots: "),
+        (("--restart", "1e300"), "invalid value for '--restart': "),
+        (("--min-reallocation", "1e9"), "invalid value for '--min-reallocation': "),
+        (("--solver-latency", "1e9"), "invalid value for '--solver-latency': "),
     ],
+    ids=as_words,
 )
-def test_what_cannot_be_is_one_line(options: tuple[str, ...], line: str, gavel: Gavel) -> None:
-    """The option, or the file, and what to do; exit code 2; nothing is run and nothing printed."""
+def test_wrong_input_is_one_line(
+    options: tuple[str, ...], place: str, gavel: Gavel, wording: Wording
+) -> None:
+    """The line begins with the option or the file, nothing is run and nothing printed. Exit code 2."""
     result = gavel("simulate", *TWELVE, *options)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
-    assert result.stderr.startswith(f"gavel simulate: {line}")
+    assert result.stderr.startswith(f"gavel simulate: {place}")
+    wording(result.stderr)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "line"),
+    ("arguments", "place"),
     [
-        (CLUSTER, "--workload: give either a trace or --workload, one of published-single, "),
-        (("a.csv", *TWELVE), "--workload: give either a trace or --workload"),
-        (("a.csv", *CLUSTER), "a.csv: cannot be read: "),
-        (("-", *CLUSTER), "TRACE: cannot be standard input; write it into a file first"),
-        (("a.csv", "--rate", "3", *CLUSTER), "--rate: belongs to --workload"),
-        (("--workload", "mixed-day", "--jobs", "3", *CLUSTER), "--rate: is missing: jobs per hour"),
-        (
-            ("--workload", "mixed-day", "--rate", "3", *CLUSTER),
-            "--jobs: is missing: a workload never ends by itself",
-        ),
-        (("--workload", "mixed-day", "--rate", "inf", "--hours", "3", *CLUSTER), "--hours: cannot bound"),
-        (
-            ("--workload", "mixed-day", "--rate", "inf", "--measure", "0:3", *CLUSTER),
-            "--jobs: is missing: at an",
-        ),
+        (CLUSTER, "--workload: "),
+        (("a.csv", *TWELVE), "--workload: "),
+        (("a.csv", *CLUSTER), "a.csv: "),
+        (("-", *CLUSTER), "TRACE: "),
+        (("a.csv", "--rate", "3", *CLUSTER), "--rate: "),
+        (("--workload", "mixed-day", "--jobs", "3", *CLUSTER), "--rate: "),
+        (("--workload", "mixed-day", "--rate", "3", *CLUSTER), "--jobs: "),
+        (("--workload", "mixed-day", "--rate", "inf", "--hours", "3", *CLUSTER), "--hours: "),
+        (("--workload", "mixed-day", "--rate", "inf", "--measure", "0:3", *CLUSTER), "--jobs: "),
         (("--workload", "mixed-day", "--rate", "3", "--jobs", "1"), "missing option '--cluster'"),
     ],
+    ids=as_words,
 )
-def test_a_run_needs_jobs_and_a_cluster(arguments: tuple[str, ...], line: str, gavel: Gavel) -> None:
-    """What is missing, or too much, is said in one line."""
+def test_a_run_needs_jobs_and_a_cluster(
+    arguments: tuple[str, ...], place: str, gavel: Gavel, wording: Wording
+) -> None:
+    """Input that is missing or too much is reported in one line that begins with the option."""
     result = gavel("simulate", *arguments)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
-    assert result.stderr.startswith(f"gavel simulate: {line}")
+    assert result.stderr.startswith(f"gavel simulate: {place}")
+    wording(result.stderr)
 
 
-def test_jobs_on_standard_output(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-` is no file: the lines alone, in UTF-8, and the figures to where they were wanted."""
+def test_jobs_on_standard_output(
+    gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """`--jobs-csv -` prints the lines alone; the figures go to their file."""
     monkeypatch.chdir(tmp_path)
     result = gavel("simulate", *TWELVE, "--jobs-csv", "-", "--json", "a.json")
     assert len(list(csv.DictReader(result.stdout.splitlines()))) == 12
-    assert result.stderr == "written: a.json\n"
+    assert (result.stderr.count("\n"), "a.json" in result.stderr) == (1, True)
+    wording(result.stderr)
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_no_jobs_at_all(gavel: Gavel, tmp_path: Path) -> None:
-    """Nobody came: figures that say so, pictures that are empty, no error."""
+def test_no_jobs_at_all(gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
+    """A run without jobs gives figures and empty pictures, not an error."""
     csv_file, plots = tmp_path / "jobs.csv", tmp_path / "plots"
     options = ("--workload", "mixed-day", "--rate", "6", "--hours", "0.001", *CLUSTER)
     result = gavel("simulate", *options, "--jobs-csv", str(csv_file), "--plots", str(plots))
     assert result.exit_code == 0, result.stderr
-    assert "0 jobs on 12 GPUs" in result.stdout
+    assert " 0 jobs " in result.stdout
+    headline = next(line for line in result.stdout.splitlines() if " 0 jobs " in line)
+    wording(headline, time=re.compile(r"(?<=simulated in ).*"))
     assert csv_file.read_text().count("\n") == 1
     assert len(list(plots.iterdir())) == 4
 
 
-def test_a_journal_is_never_added_to(gavel: Gavel, tmp_path: Path) -> None:
-    """A file that is there already is refused before the run, and stays as it is."""
+def test_an_existing_journal_is_refused(gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
+    """A file in the journal's place is refused before the run and stays as it is."""
     path = tmp_path / "journal"
-    path.write_text("mine")
+    path.write_text("a user's text")
     result = gavel("simulate", *TWELVE, "--journal", str(path))
-    assert (result.exit_code, path.read_text()) == (2, "mine")
-    assert (
-        result.stderr
-        == f"gavel simulate: --journal: {path}: is there already; give another name, or delete it\n"
-    )
+    assert (result.exit_code, path.read_text()) == (2, "a user's text")
+    assert result.stderr.startswith(f"gavel simulate: --journal: {path}: ")
+    wording(result.stderr, path=path)
 
 
-def test_a_policy_that_has_no_answer_is_noted(gavel: Gavel) -> None:
-    """allox takes jobs of one GPU only: the run goes on first come, first served, and says so."""
+def test_a_policy_that_has_no_answer_is_noted(gavel: Gavel, wording: Wording) -> None:
+    """allox takes jobs of one GPU only: the run goes on first come, first served, with a note."""
     result = gavel("simulate", *TWELVE, "--policy", "allox")
     assert result.exit_code == 0
-    assert "note: the policy had no answer for " in result.stderr
+    assert result.stderr.startswith("note: ")
+    wording(result.stderr, count=re.compile(r"(?<=no answer for )\d+"))
 
 
-def test_control_c_leaves_what_there_is(tmp_path: Path) -> None:
-    """Interrupted in the middle: the figures until then are written, it says where, and ends with 130."""
+def test_ctrl_c_keeps_the_figures_so_far(tmp_path: Path) -> None:
+    """Ctrl-C in the middle writes the figures until then and reports the day. Exit code 130."""
     path, journal = tmp_path / "a.json", tmp_path / "journal"
     command = [sys.executable, "-m", "gavel", "simulate", "--workload", "mixed-day", "--rate", "8"]
     command += ["--measure", "100000:100001", *CLUSTER, "--json", str(path), "--journal", str(journal)]
@@ -309,15 +310,16 @@ def test_control_c_leaves_what_there_is(tmp_path: Path) -> None:
             break
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
-    _, said = process.communicate(timeout=120)
-    assert process.returncode == 130, said
+    _, stderr = process.communicate(timeout=120)
+    assert process.returncode == 130, stderr
     assert json.loads(path.read_text())["completed"] == 0
-    assert "interrupted on day " in said
-    assert f"written: {path}, {journal}" in said
+    assert re.search(r"^interrupted on day \d", stderr, re.MULTILINE)
+    (outputs,) = [line for line in stderr.splitlines() if str(path) in line]
+    assert str(journal) in outputs
 
 
 def test_commas_in_parentheses_belong_to_the_policy() -> None:
-    """`a(x=1,y=2),b` are two."""
+    """`a(x=1,y=2),b` are two policies."""
     assert split_outside_parentheses("a(x=1,y=2),b") == ["a(x=1,y=2)", "b"]
     assert split_outside_parentheses("a)b,c") == ["a)b", "c"]
 
@@ -326,9 +328,12 @@ def test_commas_in_parentheses_belong_to_the_policy() -> None:
     "text",
     ["lm\t\t\t\t0\t100\t1\t1.0\t-1\t0\n", "subtrace,job_id,arrival_s,num_gpus,job_type\none,1,0,1,lm\n"],
 )
-def test_a_trace_of_another_system_wants_its_own_table(tmp_path: Path, gavel: Gavel, text: str) -> None:
-    """To advise a type of our own table would lead astray."""
+def test_a_trace_of_another_system_needs_its_own_table(
+    tmp_path: Path, gavel: Gavel, text: str, wording: Wording
+) -> None:
+    """The error asks for `--throughputs`; suggesting a type of our own table would lead astray."""
     (tmp_path / "small.trace").write_text(text)
-    said = gavel("simulate", str(tmp_path / "small.trace"), "--cluster", "v100=36,p100=36")
-    assert (said.exit_code, "'p100'" in said.stderr, "--throughputs" in said.stderr) == (2, True, True)
-    assert "did you mean" not in said.stderr
+    result = gavel("simulate", str(tmp_path / "small.trace"), "--cluster", "v100=36,p100=36")
+    assert (result.exit_code, "'p100'" in result.stderr, "--throughputs" in result.stderr) == (2, True, True)
+    assert "did you mean" not in result.stderr
+    wording(result.stderr, folder=tmp_path)
