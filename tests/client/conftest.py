@@ -1,4 +1,4 @@
-"""A daemon to talk to, and nothing of the machine's own settings."""
+"""A daemon for tests of the client, and no settings of the machine's user."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.support.live_thread import LiveThread
 
 @pytest.fixture(autouse=True)
 def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have contexts and tokens of their own."""
+    """Hide the addresses, tokens and contexts of the user who runs the tests."""
     for name in ("GAVEL_ADDRESS", "GAVEL_TOKEN", "GAVEL_CA", "GAVEL_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -18,7 +18,7 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[LiveThread]:
-    """With one node of two V100."""
+    """A daemon with one node of two V100."""
     (tmp_path / "daemon").mkdir()
     with LiveThread(tmp_path / "daemon") as live:
         live.do(live.daemon.node("n1", gpus=2))

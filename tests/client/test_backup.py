@@ -1,4 +1,4 @@
-"""A backup over the network: whole, for its owner alone, and never half a file under the name that was asked for."""
+"""A backup over the network is whole, private to its owner, and never half a file under its name."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.daemon_thread import DaemonThread
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[DaemonThread]:
-    """With a job."""
+    """A daemon with one job."""
     with DaemonThread(tmp_path / "data") as daemon:
         with Client(daemon.address) as client:
             client.submit(JobSpec(command=("true",), name="kept"))
@@ -29,7 +29,7 @@ def daemon(tmp_path: Path) -> Iterator[DaemonThread]:
 
 
 def test_both_clients_write_the_whole_archive(daemon: DaemonThread, tmp_path: Path) -> None:
-    """What they say is its size is its size; it can be restored; only its owner reads it; nothing else is left."""
+    """The returned size is that of the file, which can be restored, only its owner can read, and has no leftovers."""
 
     async def other() -> int:
         async with AsyncClient(daemon.address) as client:
@@ -45,33 +45,33 @@ def test_both_clients_write_the_whole_archive(daemon: DaemonThread, tmp_path: Pa
         assert restore(path, tmp_path / path.name.partition(".")[0]).records > 0
 
 
-def test_uploaded_directories_go_along_when_asked(daemon: DaemonThread, tmp_path: Path) -> None:
-    """And not otherwise."""
+def test_uploaded_directories_are_optional(daemon: DaemonThread, tmp_path: Path) -> None:
+    """`packages=True` puts uploaded directories into the archive; by default it has none."""
     packages = tmp_path / "data" / "packages"
     packages.mkdir(exist_ok=True)
     (packages / "sha256:00").write_bytes(b"a package")
     with Client(daemon.address) as client:
         client.backup(tmp_path / "without.tar.gz")
         client.backup(tmp_path / "with.tar.gz", packages=True)
-    held = []
+    contents = []
     for kind in ("without", "with"):
         with tarfile.open(tmp_path / f"{kind}.tar.gz") as tar:
-            held.append({name for name in tar.getnames() if name.startswith("packages")})
-    assert held == [set(), {"packages/sha256:00"}]
+            contents.append({name for name in tar.getnames() if name.startswith("packages")})
+    assert contents == [set(), {"packages/sha256:00"}]
 
 
-def test_an_older_archive_stays_when_the_new_one_cannot_be_had(tmp_path: Path) -> None:
-    """Nobody answers: an error, the old file as it was, and nothing beside it."""
+def test_an_older_archive_survives_a_failed_backup(tmp_path: Path) -> None:
+    """When no scheduler answers, the old file stays as it was, with nothing beside it."""
     path = tmp_path / "backup.tar.gz"
-    path.write_bytes(b"an older one")
+    path.write_bytes(b"an older archive")
     with Client("127.0.0.1:1", retry_s=0) as client, pytest.raises(NotReachable):
         client.backup(path)
-    assert path.read_bytes() == b"an older one"
-    assert [one.name for one in tmp_path.iterdir()] == ["backup.tar.gz"]
+    assert path.read_bytes() == b"an older archive"
+    assert [file.name for file in tmp_path.iterdir()] == ["backup.tar.gz"]
 
 
 def test_a_stream_that_breaks_or_is_empty_leaves_nothing(tmp_path: Path) -> None:
-    """Whatever ends it early; and no bytes at all are no archive."""
+    """Any early end leaves no file, and a stream without bytes is an error."""
     path = tmp_path / "backup.tar.gz"
     with suppress(ConnectionError), AtomicFile(path) as file:
         file.write(b"half of")
@@ -82,8 +82,8 @@ def test_a_stream_that_breaks_or_is_empty_leaves_nothing(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == []
 
 
-def test_where_nothing_can_be_written_nothing_is_asked_for(daemon: DaemonThread, tmp_path: Path) -> None:
-    """The folder is missing: OSError, before the scheduler makes an archive."""
+def test_a_missing_folder_is_an_error_before_the_call(daemon: DaemonThread, tmp_path: Path) -> None:
+    """A missing folder is an OSError before the scheduler makes an archive."""
     with Client(daemon.address) as client, pytest.raises(OSError, match="No such file"):
         client.backup(tmp_path / "missing" / "b.tar.gz")
     assert not [name for name in os.listdir(tmp_path / "data") if name.startswith("backup-")]

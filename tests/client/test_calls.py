@@ -1,4 +1,4 @@
-"""Both clients make the same calls of the protocol: the method, the request, whether repeating it is safe."""
+"""Both clients make the same calls of the protocol: the method, the request, and whether it may be repeated."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "revoked_nodes": ({}, "Access/ListRevokedNodes", {}),
     "unrevoke_node": ({"node": "n1"}, "Access/UnrevokeNode", {"node": "n1"}),
 }
-# Those that are never repeated after a lost connection, because it is unknown whether they had their effect.
+# Calls that are never repeated after a lost connection, because it is unknown whether they had their effect.
 ONCE = {
     *("cancel", "hold", "release", "requeue", "drain", "resume", "remove"),
     *("create_token", "create_join_token", "unrevoke_node"),
@@ -98,49 +98,49 @@ ONCE = {
 
 
 class Recorder:
-    """A transport that keeps the calls; replies are empty, and so are streams."""
+    """A transport that records calls; replies and streams are empty."""
 
     def __init__(self) -> None:
         self.calls: list[Call[Any]] = []
 
     def call(self, call: Call[Any]) -> Any:
-        """Keep it."""
+        """Record the call."""
         self.calls.append(call)
         return call.read(call.answer())
 
     def stream(self, call: Call[Any], timeout_s: float | None = None) -> Iterator[Any]:
-        """Keep it, once it is read."""
+        """Record the call, once the stream is read."""
         self.calls.append(call)
         yield from ()
 
     def follow(
         self, make: Callable[[], Call[Any]], patience_s: float, timeout_s: float | None = None
     ) -> Iterator[Any]:
-        """Keep the first."""
+        """Record the first call."""
         return self.stream(make())
 
 
 class AsyncRecorder(Recorder):
-    """The same for the other client."""
+    """The recorder for the asynchronous client."""
 
     async def call(self, call: Call[Any]) -> Any:
-        """Keep it."""
+        """Record the call."""
         return super().call(call)
 
     async def stream(self, call: Call[Any], timeout_s: float | None = None) -> AsyncIterator[Any]:  # type: ignore[override]
-        """Keep it, once it is read."""
+        """Record the call, once the stream is read."""
         for answer in super().stream(call):
             yield answer
 
 
 def recorded(client: Any, name: str, arguments: dict[str, Any], recorder: Recorder) -> Call[Any]:
-    """The one call that a client makes."""
+    """Return the one call that a client makes."""
 
     async def finish(result: Any) -> None:
         if isawaitable(result):
             await result
         elif isasyncgen(result):
-            [one async for one in result]
+            [item async for item in result]
         elif isgenerator(result):
             list(result)
 
@@ -152,7 +152,7 @@ def recorded(client: Any, name: str, arguments: dict[str, Any], recorder: Record
 
 @pytest.mark.parametrize("name", CALLS)
 def test_both_clients_send_the_same(name: str) -> None:
-    """Every argument has its field in the request."""
+    """Both clients send the same method and request, in which every argument has its field."""
     arguments, method, expected = CALLS[name]
     for client, recorder in (
         (Client("127.0.0.1:1"), Recorder()),
@@ -164,7 +164,7 @@ def test_both_clients_send_the_same(name: str) -> None:
 
 
 def test_every_call_is_tried_above() -> None:
-    """But for those that write or send files."""
+    """The table has every call, except for those that write or send files."""
     assert set(CALLS) == {
         name for name, call in vars(Client).items() if callable(call) and not name.startswith("_")
     } - {"close", "backup"}
@@ -174,5 +174,5 @@ def test_every_call_is_tried_above() -> None:
 
 
 def test_a_submission_without_a_key_is_sent_once() -> None:
-    """An empty key is none: repeated, it would be two submissions."""
+    """A repeated submission without a key would submit the jobs twice."""
     assert [calls.submit([RUN], key).safe for key in ("k", "")] == [True, False]

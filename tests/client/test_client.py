@@ -1,7 +1,6 @@
-"""Both clients against a real daemon: every call, what happens when nobody answers, and what when somebody says no."""
+"""Both clients against a real daemon: every call, lost connections, and refusals."""
 
 import asyncio
-import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,19 +17,20 @@ from protos.gavel.v1 import jobs_pb2
 from scheduler.core.messages import Exit, Progress
 from tests.support.live import DEADLINE_S
 from tests.support.live_thread import LiveThread
+from tests.support.wording import Wording
 
 RUN = JobSpec(command=("true",), steps=100.0)
 
 
 @pytest.fixture
 def client(live: LiveThread) -> Any:
-    """Of the daemon."""
+    """A client of the daemon."""
     with Client(live.address, retry_s=5.0) as client:
         yield client
 
 
 def finish(live: LiveThread, job: str, outcome: str = "finished", code: int = 0) -> None:
-    """The job runs on n1, and ends."""
+    """Run the job on n1 and let it end with this outcome and exit code."""
     lease = live.do(live.daemon.run_job(job))
     live.do(
         live.daemon.report("n1", exits=(Exit(lease, outcome, 100.0, 100.0, 5.0, 6.0, code, "the last line"),))
@@ -38,72 +38,77 @@ def finish(live: LiveThread, job: str, outcome: str = "finished", code: int = 0)
 
 
 def test_a_job_from_submission_to_its_end(live: LiveThread, client: Client) -> None:
-    """Submitted, seen running with its place and rate, waited for, and all told of it."""
+    """A job is submitted, runs with a place and rate, is waited for, and its end has every figure."""
     (job,) = client.submit(RUN)
     lease = live.do(live.daemon.run_job(job))
     live.do(live.daemon.report("n1", progress=(Progress(lease, 40.0, 20.0, 4.0),)))
-    seen = client.get(job)
+    running = client.get(job)
     assert (JobState.RUNNING, "v100", ("n1",), 0.4, user_name()) == (
-        *(seen.state, seen.placement and seen.placement.worker_type, seen.placement and seen.placement.nodes),
-        *(seen.progress, seen.spec.user),
+        *(
+            running.state,
+            running.placement and running.placement.worker_type,
+            running.placement and running.placement.nodes,
+        ),
+        *(running.progress, running.spec.user),
     )
     assert client.explain(job).reason in ("running", "exploring", "running_backfill")
-    heard: list[Any] = []
+    changes: list[Any] = []
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.wait, job, hear=heard.append)
+        waiting = pool.submit(client.wait, job, hear=changes.append)
         live.do(live.daemon.report("n1", exits=(Exit(lease, "finished", 100.0, 100.0, 9.0, 10.0, 0),)))
         (done,) = waiting.result(DEADLINE_S)
     assert (done.state, done.progress, done.time_s) == (JobState.COMPLETED, 1.0, {"v100": 10.0})
     assert done.submitted
     assert done.ended
     assert done.submitted <= done.ended
-    assert heard[-1].state is JobState.COMPLETED
+    assert changes[-1].state is JobState.COMPLETED
 
 
 def test_the_same_key_gives_the_same_jobs(client: Client) -> None:
-    """And another job under it is a conflict; without one, each submission is a new job."""
-    first = client.submit([RUN, RUN], key="mine")
-    assert first == client.submit([RUN, RUN], key="mine")
+    """Another job under a used key is a conflict; without a key each submission is a new job."""
+    first = client.submit([RUN, RUN], key="k")
+    assert first == client.submit([RUN, RUN], key="k")
     with pytest.raises(e.Conflict) as raised:
-        client.submit(RUN, key="mine")
+        client.submit(RUN, key="k")
     assert raised.value.reason == "key_reused"
     assert client.submit(RUN) != client.submit(RUN)
 
 
-def test_a_job_file_is_submitted_and_objections_are_placed_in_it(client: Client, tmp_path: Path) -> None:
-    """The scheduler's word about a field is told with the line in which it was written."""
+def test_a_refusal_of_a_job_file_names_the_line(client: Client, tmp_path: Path, wording: Wording) -> None:
+    """A refusal names the line of the field, and no job of the file is submitted."""
     path = tmp_path / "jobs.yaml"
     path.write_text("command: [true]\ngpus: 1\n---\ncommand: [true]\n\ngpus: 200\n")
-    with pytest.raises(e.InvalidJob, match=r"jobs\.yaml: line 6: gpus: asks for 200") as raised:
+    with pytest.raises(e.InvalidJob, match=r"jobs\.yaml: line 6: gpus: .* 200 ") as raised:
         client.submit(path)
     assert (raised.value.field, raised.value.line) == ("gpus", 6)
-    assert list(client.list()) == []  # all or none
+    wording(raised.value, folder=tmp_path)
+    assert list(client.list()) == []
     path.write_text("command: [true]\narray: 0-2\n")
     assert client.submit(str(path)) == ("1_0", "1_1", "1_2")
 
 
-def test_a_work_directory_goes_along_once(live: LiveThread, client: Client, tmp_path: Path) -> None:
-    """Packed, sent, named by its hash; a second submission finds that it is there."""
+def test_a_work_directory_is_sent_once(live: LiveThread, client: Client, tmp_path: Path) -> None:
+    """It is packed, sent and named by its hash; a second submission finds it on the scheduler."""
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "train.py").write_text("x" * 3_000_000)
     (folder / "noise").write_bytes(bytes(range(256)) * 10_000)
     spec = JobSpec(command=("python", "train.py"), upload=True, workdir=str(folder))
-    told: list[str] = []
-    (first,) = client.submit(spec, progress=lambda words, done, total: told.append(words))
-    assert "sending" in told
-    told.clear()
-    (second,) = client.submit(spec, progress=lambda words, done, total: told.append(words))
-    assert set(told) == {"packing"}
+    stages: list[str] = []
+    (first,) = client.submit(spec, progress=lambda stage, done, total: stages.append(stage))
+    assert "sending" in stages
+    stages.clear()
+    (second,) = client.submit(spec, progress=lambda stage, done, total: stages.append(stage))
+    assert set(stages) == {"packing"}
     packages = {client.get(job).spec.package for job in (first, second)}
     assert len(packages) == 1
     assert live.daemon.people.packages.has(packages.pop())
-    (seen,) = client.preview(spec)
-    assert seen.accepted
+    (preview,) = client.preview(spec)
+    assert preview.accepted
 
 
 def test_lists_go_through_all_pages(client: Client) -> None:
-    """Whatever the size of a page; filters narrow them."""
+    """`list` returns every job whatever the size of a page; filters narrow it."""
     client.submit([RUN] * 5 + [JobSpec(command=("a",), name="other", tenant="org/a")])
     assert [job.id for job in client.list(page_size=2)] == ["6", "5", "4", "3", "2", "1"]
     assert [job.id for job in client.list(JobFilter(tenant="org"))] == ["6"]
@@ -115,29 +120,30 @@ def test_lists_go_through_all_pages(client: Client) -> None:
 
 
 def test_many_jobs_are_previewed_in_parts(client: Client) -> None:
-    """More than the scheduler looks at in one call; in their order."""
+    """More jobs than the scheduler previews in one call are previewed in order."""
     specs = [JobSpec(command=("a",), gpus=200 if at == 100 else 1) for at in range(101)]
-    found = client.preview(specs)
-    assert [one.accepted for one in found] == [True] * 100 + [False]
+    assert [preview.accepted for preview in client.preview(specs)] == [True] * 100 + [False]
 
 
-def test_commands(live: LiveThread, client: Client) -> None:
-    """Hold, release, cancel, requeue; what cannot be done as things stand is refused."""
+def test_commands(live: LiveThread, client: Client, wording: Wording) -> None:
+    """Hold, release, requeue and cancel change jobs; an impossible change is refused."""
     (busy,) = client.submit(JobSpec(command=("a",), gpus=2))
     live.do(live.daemon.run_job(busy))
-    (job,) = client.submit(JobSpec(command=("a",), after=()))  # which has to wait for it
+    # All GPUs are busy, so this job waits.
+    (job,) = client.submit(JobSpec(command=("a",), after=()))
     assert ((job,), JobState.HELD) == (client.hold(job), client.get(job).state)
     assert ((job,), JobState.QUEUED) == (client.release(job), client.get(job).state)
     assert (busy,) == client.requeue(busy)
     assert ((job,), JobState.CANCELLED) == (client.cancel(job), client.get(job).state)
     with pytest.raises(e.Refused):
         client.hold(job)
-    with pytest.raises(e.NotFound, match="there is no job '99'"):
+    with pytest.raises(e.NotFound, match="'99'") as raised:
         client.cancel("99")
+    wording(raised.value)
 
 
 def test_the_cluster(client: Client) -> None:
-    """Status, nodes, policy, allocation, rounds, usage, prices, rates."""
+    """Status, nodes, policy, allocation, rounds, usage, prices and rates are read, and some are changed."""
     client.submit(RUN)
     status = client.status()
     assert (1, 2, {"queued", "running"} & set(status.jobs) != set()) == (status.nodes, status.gpus, True)
@@ -148,7 +154,7 @@ def test_the_cluster(client: Client) -> None:
         client.nodes(["zz"])
     assert "fifo" in client.policy().available
     assert client.set_policy("las+packing").policy == "las+packing"
-    with pytest.raises(e.Invalid, match="unknown policy"):
+    with pytest.raises(e.Invalid, match="'nix'"):
         client.set_policy("nix")
     assert client.allocation().policy
     (round_,) = client.rounds(follow=False)
@@ -160,7 +166,7 @@ def test_the_cluster(client: Client) -> None:
 
 
 def test_watching(live: LiveThread, client: Client) -> None:
-    """What is there, then each change, until nobody wants more."""
+    """A watch yields the present jobs, then each change, until the caller closes it."""
     client.submit(RUN)
     events = client.watch()
     first = next(events)
@@ -173,12 +179,13 @@ def test_watching(live: LiveThread, client: Client) -> None:
     events.close()  # type: ignore[attr-defined]
 
 
-def test_logs(live: LiveThread, client: Client) -> None:
-    """As they are kept; before the first attempt there are none, which is no lost connection."""
-    # To be held after its submission is not enough: idle GPUs are given at once.
+def test_logs(live: LiveThread, client: Client, wording: Wording) -> None:
+    """Logs are returned as they are kept; those of a job that has not run are refused, not called unreachable."""
+    # Holding the job after its submission would not do: idle GPUs are granted at once.
     (later,) = client.submit(JobSpec(command=("a",), earliest_start_s=86_400.0))
-    with pytest.raises(e.Refused, match="has not run yet; follow to wait for it"):
+    with pytest.raises(e.Refused) as raised:
         list(client.logs(later))
+    wording(raised.value)
     (job,) = client.submit(JobSpec(command=("a",), nodes=("n1",)))
     live.do(live.daemon.run_job(job))
     live.daemon.nodes.chunks = [jobs_pb2.LogChunk(job=job, attempt=1, data=b"hello\n", node="n1")]
@@ -188,15 +195,13 @@ def test_logs(live: LiveThread, client: Client) -> None:
 
 
 def test_following_logs_across_a_lost_connection(live: LiveThread, client: Client) -> None:
-    """Each byte once: what is told again from its beginning is not shown again."""
+    """Each byte is returned once, though the node sends the log from its beginning again."""
     (job,) = client.submit(RUN)
     live.do(live.daemon.run_job(job))
     nodes = live.daemon.nodes
-    asked = threading.Semaphore(0)
 
-    async def read(*said: Any) -> Any:
-        nodes.asked.append(said)
-        asked.release()
+    async def read(*arguments: Any) -> Any:
+        nodes.asked.append(arguments)
         yield jobs_pb2.LogChunk(job=job, attempt=1, data=b"one\n")
         if len(nodes.asked) == 1:
             from scheduler.live.feed import FellBehind
@@ -209,8 +214,8 @@ def test_following_logs_across_a_lost_connection(live: LiveThread, client: Clien
     assert len(nodes.asked) == 2
 
 
-def test_waiting_gives_up_when_told_to(client: Client) -> None:
-    """TimeoutError, and the job goes on; a job that is not there is told at once."""
+def test_waiting_has_a_limit(client: Client) -> None:
+    """After the limit there is a TimeoutError and the job goes on; a job that does not exist is an error at once."""
     (job,) = client.submit(RUN)
     with pytest.raises(TimeoutError):
         client.wait(job, timeout_s=0.2)
@@ -220,51 +225,52 @@ def test_waiting_gives_up_when_told_to(client: Client) -> None:
     assert client.wait([]) == ()
 
 
-def test_a_job_that_failed_is_told_with_its_last_lines(live: LiveThread, client: Client) -> None:
-    """Exit code, last lines, and the reason."""
+def test_a_failed_job_has_its_last_lines(live: LiveThread, client: Client) -> None:
+    """The result of a failed job has its exit code and last lines."""
     (job,) = client.submit(RUN)
     finish(live, job, "failed", 3)
     (done,) = client.wait(job)
     assert (done.state, done.exit_code, done.last_lines) == (JobState.FAILED, 3, "the last line")
 
 
-def test_a_value_that_does_not_fit_is_no_call(client: Client) -> None:
-    """A negative number of GPUs, text for a number: told before anything is sent."""
+def test_a_value_that_does_not_fit_is_refused_before_the_call(client: Client, wording: Wording) -> None:
+    """A negative number of GPUs, or text for a number, is an error about the field."""
     for wrong in ({"gpus": -1}, {"steps": "many"}, {"gpus": 2**40}, {"ranks": "all"}):
-        with pytest.raises(e.InvalidJob, match=f"^{next(iter(wrong))}: must be "):
+        with pytest.raises(e.InvalidJob, match=f"^{next(iter(wrong))}: ") as raised:
             client.submit(JobSpec(command=("a",), **wrong))  # type: ignore[arg-type]
-    with pytest.raises(e.InvalidJob, match="there is no job to submit"):
+        wording(raised.value)
+    with pytest.raises(e.InvalidJob) as raised:
         client.submit([])
+    wording(raised.value)
     for jobs in ([{"command": ["a"]}], {"command": ["a"]}, 17):
-        with pytest.raises(
-            e.InvalidJob, match="jobs: must be a JobSpec, several, or the name of a job file, got"
-        ):
+        with pytest.raises(e.InvalidJob, match=r"^jobs: ") as raised:
             client.submit(jobs)  # type: ignore[arg-type]
+        wording(raised.value)
 
 
-def test_a_filter_that_is_none(client: Client) -> None:
-    """A list of jobs, as `wait` takes it, is no filter; nor is text a list."""
-    with pytest.raises(
-        e.Invalid, match=r"wanted: must be a JobFilter, such as JobFilter\(jobs=\['17'\]\), got list"
-    ):
+def test_a_wrong_filter(client: Client, wording: Wording) -> None:
+    """A list of jobs, as `wait` takes it, is not a filter, and text is not a list."""
+    with pytest.raises(e.Invalid, match=r"^wanted: ") as raised:
         next(client.watch(["1"]))  # type: ignore[arg-type]
-    with pytest.raises(e.Invalid, match="jobs: must be a list, got the string '17'"):
+    wording(raised.value)
+    with pytest.raises(e.Invalid, match=r"^jobs: .*'17'") as raised:
         client.page(JobFilter(jobs="17"))
-    with pytest.raises(e.Invalid, match="wanted: a value does not fit its field"):
+    wording(raised.value)
+    with pytest.raises(e.Invalid, match=r"^wanted: "):
         client.page(JobFilter(user=3))  # type: ignore[arg-type]
 
 
 def test_a_preview_names_fields_as_errors_do(client: Client) -> None:
-    """By the name in the job file, not by that in the protocol."""
-    (seen,) = client.preview(JobSpec(command=("a",), venv="v"))
-    assert (seen.refused_field, seen.text[:15]) == ("venv", "refused: venv: ")
+    """A preview has the name of the field in the job file, not in the protocol."""
+    (preview,) = client.preview(JobSpec(command=("a",), venv="v"))
+    assert (preview.refused_field, preview.text[:15]) == ("venv", "refused: venv: ")
 
 
-# --------------------------------------------------------------------------------------------------- the other one
+# ----------------------------------------------------------------------------------------- the asynchronous client
 
 
 def with_async(story: Callable[[AsyncClient, LiveThread], Awaitable[None]]) -> Callable[[LiveThread], None]:
-    """The test is a story with an asynchronous client."""
+    """Make a test of a story with an asynchronous client."""
 
     def test(live: LiveThread) -> None:
         async def run() -> None:
@@ -278,10 +284,10 @@ def with_async(story: Callable[[AsyncClient, LiveThread], Awaitable[None]]) -> C
 
 
 @with_async
-async def test_the_same_without_blocking(client: AsyncClient, live: LiveThread) -> None:
-    """Submit, list, watch, wait, logs: as the other client does, beside other tasks."""
+async def test_calls_without_blocking(client: AsyncClient, live: LiveThread) -> None:
+    """Submit, list, watch, wait and logs do what those of the other client do, beside other tasks."""
     (job,) = await client.submit(RUN)
-    assert [job] == [one.id async for one in client.list(page_size=1)]
+    assert [job] == [listed.id async for listed in client.list(page_size=1)]
     waiting = asyncio.create_task(client.wait(job))
     async for event in client.watch():
         assert event.job is not None
@@ -301,7 +307,7 @@ async def test_the_same_without_blocking(client: AsyncClient, live: LiveThread) 
 
 @with_async
 async def test_uploads_without_blocking(client: AsyncClient, live: LiveThread) -> None:
-    """Packed in a thread, sent as a stream."""
+    """A directory is packed in a thread and sent as a stream."""
     folder = live.daemon.folder / "code"
     folder.mkdir()
     (folder / "a.py").write_text("x")
@@ -310,5 +316,5 @@ async def test_uploads_without_blocking(client: AsyncClient, live: LiveThread) -
 
 
 def test_a_call_knows_its_path() -> None:
-    """As gRPC writes it."""
-    assert Call("Jobs/GetJob", None, jobs_pb2.Job, lambda one: one).path == "/gavel.v1.Jobs/GetJob"
+    """The path of a call is the one that gRPC uses."""
+    assert Call("Jobs/GetJob", None, jobs_pb2.Job, lambda reply: reply).path == "/gavel.v1.Jobs/GetJob"

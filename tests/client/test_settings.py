@@ -1,4 +1,4 @@
-"""Which scheduler, and as whom: arguments before the environment before the file before this machine."""
+"""Address and identity come from arguments, else the environment, else the settings file, else this machine."""
 
 import stat
 from pathlib import Path
@@ -16,11 +16,12 @@ from gavel.client.settings import (
     read_contexts,
     write_contexts,
 )
+from tests.support.wording import Wording
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A file with two clusters."""
+    """A settings file with two clusters."""
     path = tmp_path / "gavel" / "client.toml"
     (tmp_path / "ca.pem").write_text("x")
     lab = Context("lab.example.org:7070", 'se"cr\\et', str(tmp_path / "ca.pem"))
@@ -29,39 +30,39 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_the_order_of_places(path: Path, tmp_path: Path) -> None:
-    """The first that names an address decides; a token of a context is for its own address only."""
+    """The first place that names an address decides; a context's token is for its own address only."""
 
-    def found(*arguments: str | None, context: str | None = None, **environ: str) -> tuple[str, str, str]:
-        known = {key.upper(): value for key, value in environ.items()}
-        one = find_connection(*arguments, context=context, environ=known, path=path)
-        return one.address, one.token, one.origin
+    def chosen(*arguments: str | None, context: str | None = None, **environ: str) -> tuple[str, str, str]:
+        variables = {key.upper(): value for key, value in environ.items()}
+        connection = find_connection(*arguments, context=context, environ=variables, path=path)
+        return connection.address, connection.token, connection.origin
 
     ca = str(tmp_path / "ca.pem")
-    assert found() == ("lab.example.org:7070", 'se"cr\\et', "context lab")
-    assert found(context="home") == ("127.0.0.1:9000", "", "context home")
-    assert found(gavel_context="home") == ("127.0.0.1:9000", "", "context home")
-    assert found(gavel_address="other:1", gavel_ca=ca) == ("other:1", "", "GAVEL_ADDRESS")
-    assert found(gavel_address="other:1", context="home") == ("127.0.0.1:9000", "", "context home")
-    assert found("arg", gavel_address="other:1") == ("arg:7070", "", "the argument")
-    assert found(gavel_token="mine") == ("lab.example.org:7070", "mine", "context lab")
-    assert found("arg:1", "theirs", gavel_token="mine") == ("arg:1", "theirs", "the argument")
+    assert chosen() == ("lab.example.org:7070", 'se"cr\\et', "context lab")
+    assert chosen(context="home") == ("127.0.0.1:9000", "", "context home")
+    assert chosen(gavel_context="home") == ("127.0.0.1:9000", "", "context home")
+    assert chosen(gavel_address="other:1", gavel_ca=ca) == ("other:1", "", "GAVEL_ADDRESS")
+    assert chosen(gavel_address="other:1", context="home") == ("127.0.0.1:9000", "", "context home")
+    assert chosen("arg", gavel_address="other:1") == ("arg:7070", "", "the argument")
+    assert chosen(gavel_token="t1") == ("lab.example.org:7070", "t1", "context lab")
+    assert chosen("arg:1", "t2", gavel_token="t1") == ("arg:1", "t2", "the argument")
 
 
 def test_without_anything_it_is_this_machine(tmp_path: Path) -> None:
-    """And in the clear, which no other machine is spoken to in."""
-    one = find_connection(environ={}, path=tmp_path / "none.toml")
-    assert (one.address, one.origin, one.uses_tls) == ("127.0.0.1:7070", "the default", False)
+    """The default is this machine without TLS; a connection to another machine always uses TLS."""
+    default = find_connection(environ={}, path=tmp_path / "none.toml")
+    assert (default.address, default.origin, default.uses_tls) == ("127.0.0.1:7070", "the default", False)
     assert Connection("gavel.example.org:7070").uses_tls
     assert Connection("127.0.0.1:7070", ca="ca.pem").uses_tls
 
 
 def test_a_token_is_not_shown() -> None:
-    """Neither in a traceback nor in a log."""
+    """The text of a connection, as in tracebacks and logs, does not contain the token."""
     assert "secret" not in repr(Connection("a:1", "secret")) + repr(Context("a:1", "secret"))
 
 
 def test_the_file_is_for_its_owner_alone(path: Path) -> None:
-    """There are tokens in it; what was written is what is read."""
+    """The file holds tokens, so that only its owner may read it; it reads as it was written."""
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     known = read_contexts(path)
     assert (
@@ -72,7 +73,7 @@ def test_the_file_is_for_its_owner_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "address"),
+    ("text", "address"),
     [
         ("host", "host:7070"),
         ("host:1", "host:1"),
@@ -83,56 +84,61 @@ def test_the_file_is_for_its_owner_alone(path: Path) -> None:
         ("[::1]", "[::1]:7070"),
     ],
 )
-def test_addresses_in_all_their_forms(said: str, address: str) -> None:
-    """With or without a port, of either kind."""
-    assert address == checked_address(said)
+def test_addresses_in_all_their_forms(text: str, address: str) -> None:
+    """Names and addresses of either kind are accepted, with or without a port."""
+    assert address == checked_address(text)
 
 
 @pytest.mark.parametrize(
-    "said", ["", ":7070", "host:0", "host:99999", "host:x", "http://host:1", "a b:1", "a\n:1"]
+    "text", ["", ":7070", "host:0", "host:99999", "host:x", "http://host:1", "a b:1", "a\n:1"]
 )
-def test_addresses_that_are_none(said: str) -> None:
-    """Refused before a call, with an example."""
-    with pytest.raises(Invalid, match="is not HOST:PORT, such as"):
-        checked_address(said)
+def test_wrong_addresses(text: str, wording: Wording) -> None:
+    """A wrong address is refused before any call, with the form that is right."""
+    with pytest.raises(Invalid, match="HOST:PORT") as raised:
+        checked_address(text)
+    wording(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "key"),
     [
-        ("current = ", "cannot be read"),
-        ("color = 1", "may hold only 'current' and tables"),
-        ("contexts = 3", "may hold only 'current' and tables"),
-        ("current = 3", "current: must be the name"),
-        ("[contexts.a]\naddress = 3", "contexts.a: must be a table of strings"),
-        ("[contexts.a]\ntoken = 'x'", "contexts.a.address: is missing"),
-        (
-            "[contexts.a]\naddress = 'x'\npassword = 'y'",
-            "contexts.a.password: unknown; known: address, token, ca",
-        ),
-        ("current = 'b'\n[contexts.a]\naddress = 'x'", "there is no context 'b' in .*; known: a"),
+        ("current = ", ""),
+        ("color = 1", ""),
+        ("contexts = 3", ""),
+        ("current = 3", "current: "),
+        ("[contexts.a]\naddress = 3", "contexts.a: "),
+        ("[contexts.a]\ntoken = 'x'", "contexts.a.address: "),
+        ("[contexts.a]\naddress = 'x'\npassword = 'y'", "contexts.a.password: "),
+        ("current = 'b'\n[contexts.a]\naddress = 'x'", "'b'"),
     ],
+    ids=["no TOML", "unknown key", "no table", "no name", "no text", "no address", "password", "no context"],
 )
-def test_files_that_are_wrong(tmp_path: Path, text: str, words: str) -> None:
-    """One line that names the file and the key."""
+def test_wrong_files(tmp_path: Path, text: str, key: str, wording: Wording) -> None:
+    """The error is one line that names the file and the key."""
     path = tmp_path / "client.toml"
     path.write_text(text)
-    with pytest.raises(Invalid, match=words):
+    with pytest.raises(Invalid) as raised:
         find_connection(environ={}, path=path)
+    assert (str(path) in str(raised.value), key in str(raised.value)) == (True, True)
+    assert "\n" not in str(raised.value)
+    wording(raised.value, file=path)
 
 
-def test_settings_that_are_wrong(tmp_path: Path) -> None:
-    """A CA that is not there, a token with a line break, a context by a strange name."""
+def test_wrong_settings(tmp_path: Path, wording: Wording) -> None:
+    """A missing CA, a token of two lines and a context of two words are refused."""
     none = tmp_path / "none.toml"
-    with pytest.raises(Invalid, match="ca: there is no file"):
+    with pytest.raises(Invalid, match=r"^ca: ") as raised:
         find_connection("a:1", ca=str(tmp_path / "missing.pem"), environ={}, path=none)
-    with pytest.raises(Invalid, match="token: must be printable ASCII"):
+    wording(raised.value, folder=tmp_path)
+    with pytest.raises(Invalid, match=r"^token: ") as raised:
         find_connection("a:1", "two\nlines", environ={}, path=none)
-    with pytest.raises(Invalid, match="cannot be a context"):
+    wording(raised.value)
+    with pytest.raises(Invalid, match="'a b'") as raised:
         write_contexts(none, Contexts("a b", {"a b": Context("x:1")}))
+    wording(raised.value)
 
 
 def test_where_the_file_is() -> None:
-    """By the rules of the desktop."""
+    """The settings file lies where the rules of the desktop want it."""
     assert Path("/x/gavel/client.toml") == config_path({"XDG_CONFIG_HOME": "/x", "HOME": "/h"})
     assert Path("/h/.config/gavel/client.toml") == config_path({"HOME": "/h"})

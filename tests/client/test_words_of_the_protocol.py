@@ -1,4 +1,4 @@
-"""Between plain values and messages nothing is lost: every field of the protocol has its place, both ways."""
+"""Plain values and messages carry the same: every field of the protocol has its place in both."""
 
 import json
 from dataclasses import fields, is_dataclass
@@ -14,6 +14,7 @@ from gavel.client.errors import Invalid
 from gavel.client.jobs.spec import After, JobSpec, Source
 from gavel.client.reading import moment, plain, read, spec_from_proto, spec_to_proto, stamp_of
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
+from tests.support.wording import Wording
 
 WHOLE = JobSpec(
     command=("python", "train.py"),
@@ -63,13 +64,13 @@ WHOLE = JobSpec(
 
 
 def test_a_spec_goes_there_and_back() -> None:
-    """With everything said, and with nothing said; zero and false are said."""
+    """Full and empty specs survive both ways; zero and false count as given."""
     for spec in (WHOLE, JobSpec(), JobSpec(script="x", retries=0, preemptible=True, gpus=1, steps=0.0)):
         assert spec == spec_from_proto(spec_to_proto(spec))
 
 
-def test_every_field_of_the_protocol_can_be_said() -> None:
-    """A field that is added there and forgotten here is found: nothing of a whole spec is unset."""
+def test_every_field_of_the_protocol_can_be_set() -> None:
+    """A full spec sets every field of the message, so that a new field cannot be forgotten here."""
     wire = spec_to_proto(WHOLE)
     unset = {field.name for field in wire.DESCRIPTOR.fields} - {field.name for field, _ in wire.ListFields()}
     assert unset == set()
@@ -78,7 +79,7 @@ def test_every_field_of_the_protocol_can_be_said() -> None:
 
 
 def messages() -> list[tuple[Any, Any]]:
-    """Each result, with its message."""
+    """Return every kind of result with its message."""
     by_name = {**vars(jobs_pb2), **vars(cluster_pb2)}
     nested = {
         r.Place: jobs_pb2.Preview.Place,
@@ -94,16 +95,16 @@ def messages() -> list[tuple[Any, Any]]:
     return [(kind, nested.get(kind) or by_name[kind.__name__]) for kind in kinds]
 
 
-@pytest.mark.parametrize(("kind", "message"), messages(), ids=lambda one: one.__name__)
+@pytest.mark.parametrize(("kind", "message"), messages(), ids=lambda kind: kind.__name__)
 def test_every_result_has_the_fields_of_its_message(kind: Any, message: Any) -> None:
-    """By name, all of them; and an empty message is read, as one of an older scheduler would be."""
-    assert {one.name for one in fields(kind)} == {field.name for field in message.DESCRIPTOR.fields}
+    """The names agree, and an empty message can be read, as from an older scheduler."""
+    assert {field.name for field in fields(kind)} == {field.name for field in message.DESCRIPTOR.fields}
     empty = read(kind, message())
     json.dumps(plain(empty), allow_nan=False)
 
 
-def test_numbers_that_this_client_does_not_know_are_told_so() -> None:
-    """A newer scheduler may have more states: they are unknown, not an error and not another state."""
+def test_states_of_a_newer_scheduler_are_unknown() -> None:
+    """A state that this client does not know is UNKNOWN, not an error and not another state."""
     job = jobs_pb2.Job(id="1")
     job.state = 99  # type: ignore[assignment]
     assert read(r.Job, job).state is r.JobState.UNKNOWN
@@ -112,7 +113,7 @@ def test_numbers_that_this_client_does_not_know_are_told_so() -> None:
 
 
 def test_times_keep_their_moment() -> None:
-    """To the microsecond, whatever zone they are said in; in JSON in UTC."""
+    """A time keeps its microsecond, whatever its zone; JSON has it in UTC."""
     at = datetime(2030, 1, 2, 3, 4, 5, 678_901, tzinfo=timezone(timedelta(hours=2)))
     assert at == moment(stamp_of(at))
     assert plain(at) == "2030-01-02T01:04:05.678Z"
@@ -120,17 +121,17 @@ def test_times_keep_their_moment() -> None:
 
 
 def test_json_has_no_words_that_json_does_not_have() -> None:
-    """NaN and infinity become null; where a job was written stays out."""
+    """NaN and infinity become null, and the source of a job is left out."""
     allocation = cluster_pb2.Allocation(price_per_gpu={"a": float("nan"), "b": float("inf"), "c": 1.0})
     assert plain(read(r.Allocation, allocation))["price_per_gpu"] == {"a": None, "b": None, "c": 1.0}
     assert "source" not in plain(JobSpec(source=Source("f", 1)))
 
 
 def test_progress_is_never_more_than_all() -> None:
-    """Nor a guess where the number of steps is unknown."""
+    """Progress is at most 1, and None where the number of steps is unknown."""
 
-    def progress(done: float, **said: Any) -> float | None:
-        wire = jobs_pb2.Job(steps_done=done, **said)
+    def progress(done: float, **values: Any) -> float | None:
+        wire = jobs_pb2.Job(steps_done=done, **values)
         return read(r.Job, wire).progress
 
     assert progress(50.0, spec=jobs_pb2.JobSpec(steps=200.0)) == 0.25
@@ -139,15 +140,16 @@ def test_progress_is_never_more_than_all() -> None:
     assert progress(0.0, state=jobs_pb2.JOB_STATE_COMPLETED) == 1.0
 
 
-def test_a_filter_with_a_state_that_there_is_not() -> None:
-    """Told with those that there are."""
-    with pytest.raises(Invalid, match="there is no state 'sleeping'; known: queued, running"):
+def test_a_filter_with_an_unknown_state(wording: Wording) -> None:
+    """An unknown state is refused with those that exist."""
+    with pytest.raises(Invalid, match=r"'sleeping'.*queued, running") as raised:
         JobFilter(states=["sleeping"]).to_proto()
+    wording(raised.value)
     assert list(JobFilter(states=["held", r.JobState.FAILED]).to_proto().states) == [4, 6]
 
 
 def test_both_clients_have_the_same_calls() -> None:
-    """With the same parameters and the same words about them."""
+    """Both clients have the same calls with the same parameters and docstrings."""
     from inspect import signature
 
     def calls(kind: type) -> dict[str, Any]:
@@ -163,22 +165,22 @@ def test_both_clients_have_the_same_calls() -> None:
 
 
 def test_every_name_of_the_client_is_there() -> None:
-    """Each is imported on its first use; a name that there is not is an AttributeError."""
+    """Every name is imported on its first use; an unknown name is an AttributeError."""
     import gavel.client
 
     assert [name for name in gavel.client.__all__ if not hasattr(gavel.client, name)] == []
     assert gavel.client.JobState is r.JobState
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+    with pytest.raises(AttributeError, match="'nothing'"):
         gavel.client.nothing  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_importing_gavel_alone_costs_nothing() -> None:
-    """A training script that imports gavel.training gets neither grpc nor yaml."""
+def test_importing_gavel_alone_is_cheap() -> None:
+    """A training script that imports gavel.training imports neither grpc nor yaml."""
     import subprocess
     import sys
 
     code = "import sys, gavel, gavel.training; print({'grpc', 'yaml', 'google.protobuf'} & set(sys.modules))"
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.strip() == "set()"
-    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+    with pytest.raises(AttributeError, match="'nothing'"):
         __import__("gavel").nothing  # noqa: B018

@@ -1,4 +1,4 @@
-"""What is wrong with a job file, told in words that help: slips of YAML, words of others, several faults at once."""
+"""Errors about job files that help: slips of YAML, fields of other schedulers, several faults at once."""
 
 from __future__ import annotations
 
@@ -10,34 +10,35 @@ from gavel.client.errors import InvalidJob
 from gavel.client.jobs.file import parse_jobs
 from gavel.client.jobs.packing import without_uploads
 from gavel.client.jobs.spec import JobSpec
+from tests.support.wording import Wording
 
 
 def wrong(text: str) -> InvalidJob:
-    """The error for a file with this text."""
+    """Return the error for a file with this text."""
     with pytest.raises(InvalidJob) as raised:
         parse_jobs(text, "job.yaml", Path("/here"))
     return raised.value
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "line"),
     [
-        ("command: [a]\n\tgpus: 1\n", "line 2: not valid YAML: the line is indented with a tab"),
-        ("gpus: 1\n  command: [a]\n", "line 2: not valid YAML: the line is indented deeper"),
-        ("command:\n  - a\n gpus: 1\n", "line 3: not valid YAML: the line begins in another column"),
-        ("jobs:\n- command: [a]\n   gpus: 2\n", "line 3: not valid YAML: the line begins in another column"),
-        ("name: a: b\n", "line 1: not valid YAML: a second colon"),
-        ("command: [a\ngpus: 1\n", "line 2: not valid YAML: a bracket that is opened in line 1"),
-        ('name: "abc\ngpus: 1\n', "line 3: not valid YAML: a quote that is opened in line 1"),
-        (
-            "resources:\n  accelerators: V100:1\n",
-            "line 1: resources: there is no such field; as in a SkyPilot task?",
-        ),
+        ("command: [a]\n\tgpus: 1\n", 2),
+        ("gpus: 1\n  command: [a]\n", 2),
+        ("command:\n  - a\n gpus: 1\n", 3),
+        ("jobs:\n- command: [a]\n   gpus: 2\n", 3),
+        ("name: a: b\n", 1),
+        ("command: [a\ngpus: 1\n", 2),
+        ('name: "abc\ngpus: 1\n', 3),
+        ("resources:\n  accelerators: V100:1\n", 1),
     ],
+    ids=["tab", "deeper", "column", "column in a list", "colon", "bracket", "quote", "SkyPilot"],
 )
-def test_common_slips_are_told_in_our_own_words(text: str, words: str) -> None:
-    """Tabs, columns, colons, brackets and quotes; and a task of SkyPilot."""
-    assert str(wrong(text)).removeprefix("job.yaml: ").startswith(words)
+def test_common_slips_are_explained_in_our_own_words(text: str, line: int, wording: Wording) -> None:
+    """Slips of indentation, colons, brackets and quotes, and a task of SkyPilot, have messages of their own."""
+    error = str(wrong(text))
+    assert error.startswith(f"job.yaml: line {line}: ")
+    wording(error)
 
 
 @pytest.mark.parametrize(
@@ -51,14 +52,14 @@ def test_common_slips_are_told_in_our_own_words(text: str, words: str) -> None:
         ("command: a\ngpu: 1\nmemory: 64\n", [("command", 1), ("gpu", 2), ("memory", 3)]),
     ],
 )
-def test_all_faults_of_a_job_are_told_at_once(text: str, places: list[tuple[str, int]]) -> None:
-    """Each with its line; whoever mends one need not wait for the next."""
+def test_all_faults_of_a_job_are_reported_at_once(text: str, places: list[tuple[str, int]]) -> None:
+    """Each fault has its line, so that the user can mend all before the next try."""
     first = wrong(text)
-    assert [(one.field, one.line) for one in (first, *first.more)] == places
+    assert [(fault.field, fault.line) for fault in (first, *first.more)] == places
 
 
 def test_a_script_that_is_missing_is_noticed_before_it_is_sent(tmp_path: Path) -> None:
-    """Where the directory is uploaded and it is certain; what `setup` may make, or other programs read, is let be."""
+    """A missing script is refused where it is certain, but not one that `setup` or another program may provide."""
     (tmp_path / "there.py").write_text("")
     where = {"workdir": str(tmp_path), "upload": True}
     for command in (

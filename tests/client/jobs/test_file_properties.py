@@ -1,4 +1,4 @@
-"""Whatever a file holds, reading it ends in jobs or in one line: never in a traceback, never in a guess."""
+"""Reading any file ends in jobs or in an error of one line, never in a traceback or a guess."""
 
 import math
 from dataclasses import fields
@@ -35,37 +35,37 @@ JOBS = st.dictionaries(st.sampled_from([*BY_NAME, "gpu", "jobs", "defaults"]), V
 
 
 def read(text: str) -> tuple[JobSpec, ...]:
-    """The jobs, or none where it was refused in one line."""
+    """Return the jobs, or none where the text was refused in one line."""
     try:
         return parse_jobs(text, "job.yaml", Path("/shared"), 1.9e9)
     except InvalidJob as error:
-        said = str(error)
-    assert said.startswith("job.yaml: ")
-    assert "\n" not in said
+        line = str(error)
+    assert line.startswith("job.yaml: ")
+    assert "\n" not in line
     return ()
 
 
 @settings(max_examples=400, deadline=None)
 @given(JOBS, st.booleans())
 def test_any_value_in_any_field(job: dict[str, object], runs: bool) -> None:
-    """Jobs that were read have finite numbers, and fit the protocol."""
-    said = {"command": ["run"], **job} if runs else job
-    for spec in read(yaml.safe_dump(said, allow_unicode=True)):
-        for one in fields(spec):
-            value = getattr(spec, one.name)
-            assert not isinstance(value, float) or math.isfinite(value), one.name
+    """Jobs that were read have finite numbers and fit the protocol."""
+    written = {"command": ["run"], **job} if runs else job
+    for spec in read(yaml.safe_dump(written, allow_unicode=True)):
+        for field in fields(spec):
+            value = getattr(spec, field.name)
+            assert not isinstance(value, float) or math.isfinite(value), field.name
         spec_to_proto(spec)
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet=st.sampled_from("abg:-[]{}&*!|>'\"#%@`,?\n \t\0\x85\ud800é0129.~"), max_size=60))
 def test_any_text(text: str) -> None:
-    """Broken YAML of every kind is told as such."""
+    """Broken YAML of every kind is refused."""
     read(text)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_text_that_decodes(content: bytes) -> None:
-    """Control characters and all."""
+    """Control characters and all other text are read or refused."""
     read("command: [a]\nname: " + content.decode("latin-1"))

@@ -1,4 +1,4 @@
-"""Work directories on their way: same content, same package; what is ignored stays; what cannot go is told here."""
+"""Packing of work directories: same content, same package; ignored files stay; an impossible one is refused here."""
 
 import io
 import os
@@ -12,13 +12,14 @@ from gavel.client.jobs.ignore import Ignore
 from gavel.client.jobs.packing import TooLarge, Uploads, entries, pack, without_uploads
 from gavel.client.jobs.spec import JobSpec
 from protos.gavel.v1 import limits
+from tests.support.wording import Wording
 from worker_agent.node.packages import PackageLimits
 from worker_agent.node.packages import Packages as AgentPackages
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """Code, data, and what nobody wants."""
+    """A project with code, data, and files that no job needs."""
     folder = tmp_path / "project"
     for name, text in {
         "train.py": "print(1)\n",
@@ -38,12 +39,12 @@ def project(tmp_path: Path) -> Path:
 
 
 def names(folder: Path) -> list[str]:
-    """What goes along."""
+    """Return the names that are packed."""
     return [entry.name for entry in entries(folder)]
 
 
-def test_what_goes_along(project: Path) -> None:
-    """Files, directories and links in order; no version control and no caches."""
+def test_files_that_are_packed(project: Path) -> None:
+    """Files, directories and links are packed in order, but neither version control nor caches."""
     assert names(project) == [
         *("data", "data/large.bin", "data/small.csv", "lib", "lib/a.py"),
         *("link", "run.sh", "train.py"),
@@ -51,7 +52,7 @@ def test_what_goes_along(project: Path) -> None:
 
 
 def test_the_same_content_is_the_same_package(project: Path, tmp_path: Path) -> None:
-    """Neither times nor owners nor the order of making count; a changed byte and a changed mode do."""
+    """Times, owners and order do not count; a changed byte or mode does."""
     digest = pack(project, io.BytesIO()).digest
     os.utime(project / "train.py", (1, 1))
     copy = tmp_path / "elsewhere"
@@ -72,8 +73,8 @@ def test_the_same_content_is_the_same_package(project: Path, tmp_path: Path) -> 
     assert digest != pack(project, io.BytesIO()).digest
 
 
-def test_an_agent_takes_it(project: Path, tmp_path: Path) -> None:
-    """What was packed here is unpacked there, link and mode included."""
+def test_an_agent_unpacks_it(project: Path, tmp_path: Path) -> None:
+    """An agent unpacks the package with its link and mode."""
     file = io.BytesIO()
     package = pack(project, file)
     file.seek(0)
@@ -87,7 +88,7 @@ def test_an_agent_takes_it(project: Path, tmp_path: Path) -> None:
 
 
 def test_an_ignore_file(project: Path) -> None:
-    """Patterns at the top leave files at home; what is always ignored can be brought back."""
+    """Patterns of .gavelignore leave files out, and can bring back caches that are always left out."""
     (project / ".gavelignore").write_text("# data\n/data/*\n!/data/small.csv\n*.sh\n\n!__pycache__/\n")
     assert names(project) == [
         *(".gavelignore", "data", "data/small.csv", "lib", "lib/__pycache__", "lib/__pycache__/a.pyc"),
@@ -96,7 +97,7 @@ def test_an_ignore_file(project: Path) -> None:
 
 
 def test_what_git_ignores_stays_at_home(project: Path) -> None:
-    """As long as no file of ours says otherwise: a project seldom has one, and its secrets are named there."""
+    """Without a .gavelignore, the .gitignore counts, which often names the secrets of a project."""
     (project / ".gitignore").write_text("data/\n.env\n")
     (project / ".env").write_text("TOKEN=x\n")
     assert not {".env", "data", "data/small.csv"} & set(names(project))
@@ -138,93 +139,93 @@ def test_what_git_ignores_stays_at_home(project: Path) -> None:
     ],
 )
 def test_patterns_mean_what_git_means(pattern: str, path: str, directory: bool, ignored: bool) -> None:
-    """Anchors, depth, directories, classes, escapes, and bringing back."""
+    """Anchors, depth, directories, classes, escapes and negation mean what they mean to git."""
     assert ignored == Ignore([pattern]).ignores(path, directory)
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "data/../../x"])
-def test_links_that_lead_out_are_refused_at_home(project: Path, target: str) -> None:
-    """An agent would refuse the package later; here it is one line that says what to do."""
+def test_links_that_lead_out_are_refused_before_sending(project: Path, target: str, wording: Wording) -> None:
+    """An agent would refuse the package later; packing refuses it at once, in one line with a remedy."""
     (project / "bad").symlink_to(target)
-    with pytest.raises(
-        TooLarge, match=r"^bad is a link to .*, which leads out of it: name it in \.gavelignore"
-    ):
+    with pytest.raises(TooLarge, match=r"^bad .*\.gavelignore") as raised:
         pack(project, io.BytesIO())
+    wording(raised.value)
 
 
 def test_sockets_and_pipes_stay_at_home(project: Path) -> None:
-    """They cannot be packed, and are not missed."""
+    """Sockets and pipes, which cannot be packed, are left out silently."""
     os.mkfifo(project / "pipe")
     assert "pipe" not in names(project)
 
 
 @pytest.mark.parametrize(
-    ("limit", "value", "words"),
+    ("limit", "value", "figure"),
     [
-        (
-            "PACKAGE_FILES_MAX",
-            3,
-            "has 8 files, the limit is 3; name what the job does not need in .gavelignore",
-        ),
-        ("UNPACKED_BYTES_MAX", 500, "(the largest is data/large.bin, 0.00 MiB)"),
-        ("PACKAGE_BYTES_MAX", 10, "when packed; name what the job does not need"),
-        ("PACKAGE_PATH_CHARS_MAX", 5, "a path in it is longer than 5 characters"),
+        ("PACKAGE_FILES_MAX", 3, " 8 files"),
+        ("UNPACKED_BYTES_MAX", 500, "data/large.bin"),
+        ("PACKAGE_BYTES_MAX", 10, "packed"),
+        ("PACKAGE_PATH_CHARS_MAX", 5, " 5 "),
     ],
 )
-def test_what_no_agent_would_take(
-    project: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, words: str
+def test_packages_beyond_the_limits_of_agents(
+    project: Path, monkeypatch: pytest.MonkeyPatch, limit: str, value: int, figure: str, wording: Wording
 ) -> None:
-    """Too many files, too much in them, too large when packed: told before anything is sent, and what to do."""
+    """Too many files, too many bytes or too long a path is refused with a remedy before anything is sent."""
     monkeypatch.setattr(limits, limit, value)
     with pytest.raises(InvalidJob) as raised:
         Uploads([JobSpec(command=("a",), upload=True, workdir=str(project))])
-    assert words in str(raised.value)
+    assert figure in str(raised.value)
     assert str(raised.value).startswith(f"workdir: {project}: ")
     assert raised.value.reason == "too_large"
+    wording(raised.value, folder=project)
 
 
-def test_a_file_that_cannot_be_read_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And nothing is left behind."""
+def test_a_file_that_cannot_be_read_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """The error names the file, with the system's reason."""
 
     def refuse(*args: object, **more: object) -> None:
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", refuse)
-    with pytest.raises(TooLarge, match=r"data/large\.bin: permission denied"):
+    with pytest.raises(TooLarge, match=r"data/large\.bin: ") as raised:
         pack(project, io.BytesIO())
+    wording(raised.value, folder=project)
 
 
 def test_jobs_with_one_directory_send_it_once(project: Path) -> None:
-    """The directory is packed once; each job then names the package, and no directory of this machine."""
+    """The directory is packed once; every job names the package, and no directory of this machine."""
     specs = [
         JobSpec(command=("a",), upload=True, workdir=str(project)),
         JobSpec(command=("b",), upload=True, workdir=str(project / "." / "lib" / "..")),
         JobSpec(command=("c",), workdir="/shared"),
     ]
-    told: list[tuple[str, int, int]] = []
-    with Uploads(specs, lambda *said: told.append(said)) as uploads:
+    calls: list[tuple[str, int, int]] = []
+    with Uploads(specs, lambda *call: calls.append(call)) as uploads:
         (digest,) = uploads.packages
         assert [(digest, ""), (digest, ""), ("", "/shared")] == [
             (spec.package, spec.workdir) for spec in uploads.specs
         ]
         content = b"".join(uploads.pieces(digest))
-        assert content == b"".join(uploads.pieces(digest))  # asked for again after a lost connection
-    assert [words for words, _, _ in told][-1] == "sending"
-    assert told[-1][1] == told[-1][2] == len(content)
+        # After a lost connection the package is sent again.
+        assert content == b"".join(uploads.pieces(digest))
+    assert [words for words, _, _ in calls][-1] == "sending"
+    assert calls[-1][1] == calls[-1][2] == len(content)
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         assert "train.py" in tar.getnames()
 
 
-def test_directories_that_nobody_means(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is not there; the whole home; the whole machine. A preview says so as well."""
+def test_directories_that_are_surely_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """A missing directory, a whole home and a whole machine are refused, by a preview too."""
     monkeypatch.setenv("HOME", str(tmp_path))
-    for folder, words in (
-        (str(tmp_path / "missing"), "there is no directory"),
-        (str(tmp_path), "is all you have"),
-        ("/", "is all you have"),
-    ):
+    for folder in (str(tmp_path / "missing"), str(tmp_path), "/"):
         spec = JobSpec(command=("a",), upload=True, workdir=folder)
-        with pytest.raises(InvalidJob, match=words):
+        with pytest.raises(InvalidJob, match=r"^workdir: ") as raised:
             Uploads([spec])
-        with pytest.raises(InvalidJob, match=words):
+        wording(raised.value, home=tmp_path)
+        with pytest.raises(InvalidJob) as in_preview:
             without_uploads([spec])
+        assert str(in_preview.value) == str(raised.value)

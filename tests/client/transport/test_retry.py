@@ -1,4 +1,4 @@
-"""When to ask again, and what of the answer is new: the rules without a network."""
+"""The rules of retries, without a network: when a call is repeated, and which parts of an answer are new."""
 
 from datetime import UTC, datetime
 
@@ -9,15 +9,16 @@ from gavel.client.jobs.spec import JobSpec
 from gavel.client.results import Job, JobEvent, JobState, LogChunk
 from gavel.client.transport.following import Reading, Waiting
 from gavel.client.transport.retry import Patience
+from tests.support.wording import Wording
 
 
 class Clock:
-    """A time that a test sets."""
+    """A clock that a test sets."""
 
     now_s = 0.0
 
     def __call__(self) -> float:
-        """Now."""
+        """Return the time."""
         return self.now_s
 
 
@@ -42,20 +43,20 @@ STOPPING = e.NotReachable("x", reason="stopping", retry_s=2.0)
         (e.Invalid("x"), True, False),
     ],
 )
-def test_what_may_pass(error: e.GavelError, safe: bool, again: bool) -> None:
-    """What was refused before anything was done, and what does no harm twice; nothing else."""
+def test_errors_that_are_retried(error: e.GavelError, safe: bool, again: bool) -> None:
+    """A call is repeated only if it was refused before it did anything, or does no harm twice."""
     assert again == (Patience(60.0, Clock()).wait_s(error, safe) is not None)
 
 
-def test_logs_of_a_node_that_is_away_are_waited_for_by_those_who_follow() -> None:
-    """Whoever asked once is told; whoever follows wants them when they come."""
+def test_followers_wait_for_the_logs_of_a_node_that_is_away() -> None:
+    """A single read reports the error; following waits until the node is back."""
     error = e.Refused("x", reason="unavailable", retry_s=5.0)
     assert Patience(60.0, Clock(), lasting=True).wait_s(error, True) == 5.0
     assert Patience(60.0, Clock(), lasting=True).wait_s(e.Refused("x", reason="refused"), True) is None
 
 
 def test_the_wait_doubles_up_to_a_limit_and_begins_anew() -> None:
-    """With chance in it: from half of it to all; never below what the scheduler asked for."""
+    """The wait is random from half of it to all, and never shorter than the scheduler asked for."""
     low, high = Patience(1e6, Clock(), lambda: 0.0), Patience(1e6, Clock(), lambda: 1.0)
     waits = [high.wait_s(UNREACHABLE, True) for _ in range(8)]
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
@@ -67,7 +68,7 @@ def test_the_wait_doubles_up_to_a_limit_and_begins_anew() -> None:
 
 
 def test_patience_ends() -> None:
-    """Nothing is waited for that would come after it; what works in between renews it."""
+    """No wait goes beyond the end of patience; a success renews it."""
     clock = Clock()
     patience = Patience(10.0, clock, lambda: 1.0)
     clock.now_s = 9.95
@@ -81,7 +82,7 @@ def test_patience_ends() -> None:
 
 
 def job(name: str, state: JobState, index: int | None = None) -> Job:
-    """A job in a state."""
+    """Return a job in this state."""
     return Job(
         id=name,
         spec=JobSpec(),
@@ -103,35 +104,36 @@ def job(name: str, state: JobState, index: int | None = None) -> Job:
     )
 
 
-def event(one: Job | None, *, all_present: bool = False) -> JobEvent:
-    """What a watcher is told."""
-    return JobEvent(one, None, False, all_present)
+def event(job: Job | None, *, all_present: bool = False) -> JobEvent:
+    """Return an event of a watch about this job."""
+    return JobEvent(job, None, False, all_present)
 
 
 def test_waiting_ends_when_all_have_ended() -> None:
-    """Not before everything that is there was said, and in the order asked for."""
+    """Waiting is not over before all present jobs were reported; the results are in the requested order."""
     waiting = Waiting(["2", "1", "2"])
-    for one in (
+    for present in (
         job("1", JobState.COMPLETED),
         job("2_1", JobState.FAILED, 1),
         job("2_0", JobState.RUNNING, 0),
     ):
-        waiting.take(event(one))
+        waiting.take(event(present))
         assert not waiting.is_over
     waiting.take(event(None, all_present=True))
     assert not waiting.is_over
     waiting.take(event(job("2_0", JobState.CANCELLED, 0)))
     assert waiting.is_over
-    assert [one.id for one in waiting.jobs] == ["2_0", "2_1", "1"]
+    assert [ended.id for ended in waiting.jobs] == ["2_0", "2_1", "1"]
     assert list(waiting.call().request.filter.jobs) == ["2", "1"]
 
 
-def test_waiting_for_a_job_that_is_not_there_ends_at_once() -> None:
-    """Otherwise it would be waited for, for ever."""
+def test_waiting_for_a_job_that_is_not_there_ends_at_once(wording: Wording) -> None:
+    """Without the error, the call would never return."""
     waiting = Waiting(["1", "9"])
     waiting.take(event(job("1", JobState.RUNNING)))
-    with pytest.raises(e.NotFound, match="there is no job '9'"):
+    with pytest.raises(e.NotFound, match="'9'") as raised:
         waiting.take(event(None, all_present=True))
+    wording(raised.value)
     assert Waiting([]).is_empty
 
 
@@ -139,30 +141,32 @@ def test_waiting_for_a_job_that_is_not_there_ends_at_once() -> None:
 
 
 def chunk(offset: int, data: bytes, *, attempt: int = 1, rank: int = 0, notice: str = "") -> LogChunk:
-    """A piece of a log."""
+    """Return a piece of a log."""
     return LogChunk("1", attempt, rank, "n1", offset, data, notice)
 
 
 def test_every_byte_is_read_once() -> None:
-    """Pieces that come again after a lost connection are dropped, or cut to what is new."""
+    """Pieces that are sent again after a lost connection are dropped, or cut to their new bytes."""
     reading = Reading("1", 0, None, None, True)
 
-    def fresh(*said: object, **more: object) -> tuple[int, bytes] | None:
-        found = reading.fresh(chunk(*said, **more))  # type: ignore[arg-type]
-        return None if found is None else (found.offset, found.data)
+    def fresh(*piece: object, **more: object) -> tuple[int, bytes] | None:
+        new = reading.fresh(chunk(*piece, **more))  # type: ignore[arg-type]
+        return None if new is None else (new.offset, new.data)
 
     assert fresh(0, b"abc") == (0, b"abc")
     assert fresh(0, b"xy", rank=1) == (0, b"xy")
     assert None is fresh(0, b"abc")
     assert fresh(0, b"abcde") == (3, b"de")
     assert None is fresh(2, b"cd")
-    assert fresh(7, b"h") == (7, b"h")  # a gap: the log was rotated away
+    # A gap: the log was rotated in between.
+    assert fresh(7, b"h") == (7, b"h")
     assert fresh(0, b"new", attempt=2) == (0, b"new")
-    assert None is fresh(0, b"old", rank=5)  # an earlier attempt, told again from its beginning
+    # An earlier attempt is sent again from its beginning.
+    assert None is fresh(0, b"old", rank=5)
 
 
-def test_after_the_last_lines_were_read_the_rest_is_asked_for() -> None:
-    """`--tail 5 -f` shows five lines once, not after each lost connection again."""
+def test_the_last_lines_are_requested_once() -> None:
+    """`--tail 5 -f` prints five lines once, not again after each lost connection."""
     reading = Reading("1", 0, None, 5, True)
     assert reading.call().request.tail_lines == 5
     reading.fresh(chunk(100, b"last\n"))
@@ -170,8 +174,8 @@ def test_after_the_last_lines_were_read_the_rest_is_asked_for() -> None:
     assert reading.fresh(chunk(0, b"x" * 100)) is None
 
 
-def test_notices_are_said_once() -> None:
-    """Each of them, of each attempt."""
+def test_notices_are_returned_once() -> None:
+    """A notice of each attempt is returned once."""
     reading = Reading("1", 0, None, None, True)
-    said = [reading.fresh(chunk(0, b"", attempt=at, notice="starts")) is not None for at in (1, 1, 2)]
-    assert said == [True, False, True]
+    new = [reading.fresh(chunk(0, b"", attempt=at, notice="starts")) is not None for at in (1, 1, 2)]
+    assert new == [True, False, True]
