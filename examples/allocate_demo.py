@@ -1,7 +1,7 @@
 """`python -m examples.allocate_demo`: one mixed cluster under four policies, as tables and as a picture.
 
 What to look for: policies that know how fast each job is on each type give the fast GPUs to the jobs that gain from
-them, so that with the same fairness every job gets more done than under a scheduler that takes all GPUs for equal.
+them. With the same fairness, every job then gets more done than under a scheduler that takes all GPUs for equal.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SHARES_TITLE = "\nPer cent of its time that each job runs on each type (+ with a
 
 
 def main() -> None:
-    """Solve, print, draw."""
+    """Solve the problem under every policy, print the tables, save the picture."""
     problem = read_problem(str(PROBLEM))
     answers = {spec: Answer(problem, resolve(spec)(problem)) for spec in POLICIES}
     print_all(
@@ -41,7 +41,7 @@ def main() -> None:
             "bold",
         ),
         share_table(answers),
-        Text("What each policy makes of the same GPUs", "bold"),
+        Text("What each policy achieves with the same GPUs", "bold"),
         comparison_table(answers),
         Text(speed_up_words(answers[AWARE], answers[BLIND])),
     )
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def share_table(answers: dict[str, Answer]) -> Table:
-    """One row per job, one column per policy, in it a figure per worker type."""
+    """Return a table with a row per job and a column per policy, which has a figure per worker type."""
     problem = next(iter(answers.values())).problem
     kinds = range(len(problem.worker_types))
     table = new_table()
@@ -68,7 +68,7 @@ def share_table(answers: dict[str, Answer]) -> Table:
 
 
 def share_cell(answer: Answer, row: int, kind: int) -> tuple[str, str]:
-    """The share of a job's time on a type, in per cent, and the style of the figure."""
+    """Return the share of a job's time on a type, in per cent, and the style of the figure."""
     share = answer.share_by_type[row, kind]
     if share < SHARE_SHOWN:
         return f"{'·':>5}", "dim"
@@ -77,7 +77,7 @@ def share_cell(answer: Answer, row: int, kind: int) -> tuple[str, str]:
 
 
 def comparison_table(answers: dict[str, Answer]) -> Table:
-    """One row per policy: whom it serves how well."""
+    """Return a table with a row of figures for each policy."""
     table = new_table()
     table.add_column("policy", no_wrap=True)
     for title in (
@@ -102,7 +102,7 @@ def comparison_table(answers: dict[str, Answer]) -> Table:
 
 
 def speed_up_words(aware: Answer, blind: Answer) -> str:
-    """The same fairness, with and without knowing the rates."""
+    """Describe how much faster jobs are when the policy knows their rates."""
     gain = aware.effective_rate / blind.effective_rate
     names = aware.problem.jobs.ids
     least, most = int(gain.argmin()), int(gain.argmax())
@@ -113,7 +113,7 @@ def speed_up_words(aware: Answer, blind: Answer) -> str:
 
 
 def picture(answers: dict[str, Answer]) -> Figure:
-    """The policies side by side: shares and how each job fares; below, the types in the same colours."""
+    """Draw the policies side by side: shares, the speed of each job, and below them the use of the types."""
     figure = Figure(figsize=(17, 7), dpi=130, layout="constrained")
     panels = figure.subplots(2, 2 * len(answers), height_ratios=(5, 1), width_ratios=(3, 1.3) * len(answers))
     for i, (spec, answer) in enumerate(answers.items()):

@@ -43,7 +43,7 @@ PICTURES = Path(__file__).parents[1] / "out" / "day_demo"
 
 
 def main() -> None:
-    """Simulate, print, draw."""
+    """Simulate a day under every policy, print the table, save the pictures."""
     metrics, figures = {}, {}
     for policy in POLICIES:
         metrics[policy], figures[policy] = one_day(policy)
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def one_day(policy: str) -> tuple[Metrics, dict[str, Any]]:
-    """The day under one policy."""
+    """Simulate the day under this policy; return its metrics and figures."""
     run = structs.replace(DAY, policy=policy)
     result = simulate(prepare(run).options)
     return result.metrics, summarise(result.metrics, wall_s=result.wall_s, policy=policy, cluster=DAY.cluster)
@@ -82,7 +82,7 @@ def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def gain_words(figures: dict[str, dict[str, Any]]) -> str:
-    """What fairness is worth, and what knowing the rates adds."""
+    """Describe how much fair shares gain, and how much knowing the rates adds."""
     fifo, blind, aware = (float(figures[policy]["mean_jct_h"]) for policy in POLICIES)
     return (
         f"Mean time to completion: {fifo / blind:.1f} × shorter with fair shares than first come, first served; "
@@ -91,14 +91,14 @@ def gain_words(figures: dict[str, dict[str, Any]]) -> str:
 
 
 def draw(metrics: dict[str, Metrics]) -> list[str]:
-    """The three days side by side, and who was where in each."""
+    """Save the pictures of all policies, and return their paths."""
     PICTURES.mkdir(parents=True, exist_ok=True)
     pictures = {
-        "jct.png": jct_figure({policy: jct_hours(seen) for policy, seen in metrics.items()}),
+        "jct.png": jct_figure({policy: jct_hours(run_metrics) for policy, run_metrics in metrics.items()}),
         "utilisation.png": utilisation_figure(metrics),
     }
-    for policy, seen in metrics.items():
-        pictures[f"timeline_{policy.replace('+', '_')}.png"] = timeline_figure(seen, policy)
+    for policy, run_metrics in metrics.items():
+        pictures[f"timeline_{policy.replace('+', '_')}.png"] = timeline_figure(run_metrics, policy)
     for name, figure in pictures.items():
         figure.savefig(PICTURES / name)
     root = PICTURES.parents[1]

@@ -1,4 +1,4 @@
-"""Two GPUs and four jobs, small enough to check by hand: what docs/policies.md and its plots are made of."""
+"""Two GPUs and four jobs, small enough to check by hand, from which docs/policies.md takes its examples and plots."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ FOUR_JOBS = read_problem(str(Path(__file__).with_suffix(".yaml")))
 
 
 def with_gpus(problem: Problem = FOUR_JOBS, **gpus: int) -> Problem:
-    """The same jobs on so many GPUs of each type."""
+    """Return the same jobs on this number of GPUs of each type."""
     return replace(problem, capacity=np.array([float(gpus[name]) for name in problem.worker_types]))
 
 
 def only(*ids: str) -> Problem:
-    """The same cluster with these jobs alone."""
+    """Return the same cluster with these jobs alone."""
     rows = np.array([FOUR_JOBS.jobs.ids.index(name) for name in ids])
     columns = FOUR_JOBS.columns
-    there = np.isin(columns.first, rows) & np.isin(columns.second, [ALONE, *rows])
-    return FOUR_JOBS.restrict(rows, np.flatnonzero(there))
+    columns_left = np.isin(columns.first, rows) & np.isin(columns.second, [ALONE, *rows])
+    return FOUR_JOBS.restrict(rows, np.flatnonzero(columns_left))
 
 
 def with_facts(problem: Problem = FOUR_JOBS, **facts: dict[str, Any]) -> Problem:
-    """The same problem but for some facts of some jobs: `weight={"rl": 2}`."""
+    """Return the problem with other facts about some jobs: `weight={"rl": 2}`."""
     changed: dict[str, Any] = {}
     for field, values in facts.items():
         column = list(getattr(problem.jobs, field))
@@ -41,7 +41,7 @@ def with_facts(problem: Problem = FOUR_JOBS, **facts: dict[str, Any]) -> Problem
 
 
 def show(spec: str, problem: Problem = FOUR_JOBS) -> None:
-    """The value; who runs where for how much of the time (+ partly in company), and how fast that makes each job."""
+    """Print the value, each job's share of time by type (+ partly in company), and each job's speed."""
     answer = Answer(problem, resolve(spec)(problem))
     print(f"value {answer.allocation.value:.5g}")
     print(f"{'':7}" + "".join(f"{name:>8}" for name in problem.worker_types) + "   steps/s")
@@ -52,7 +52,7 @@ def show(spec: str, problem: Problem = FOUR_JOBS) -> None:
 
 
 def show_prices(spec: str, problem: Problem = FOUR_JOBS) -> None:
-    """What one more GPU of each type would add to the value."""
+    """Print what one more GPU of each type would add to the value."""
     answer = resolve(spec)(problem)
     noise = 1e-6 * max(abs(answer.value), float(np.nan_to_num(np.abs(answer.price)).max()))
     price = np.where(np.abs(answer.price) < noise, 0.0, answer.price)

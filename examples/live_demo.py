@@ -1,8 +1,8 @@
 """`make demo`: a scheduler and four agents on this machine train ten small PyTorch models, for real.
 
-What to look for: ten jobs share four GPUs of two types, two of them slower, by preempting and resuming; in the
-middle the scheduler is restarted, and nobody notices. The GPUs are declared: jobs compute on the CPU and wait so that
-their steps take as long as they would.
+What to look for: ten jobs share four GPUs of two types, two of them slower, by being preempted and resumed; in the
+middle the scheduler is restarted, and no job notices. The GPUs are declared: jobs compute on the CPU and wait, so
+that a step takes as long as it would on such a GPU.
 """
 
 from __future__ import annotations
@@ -34,32 +34,36 @@ SETTINGS = (
     *("scheduler.round_s=12", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5"),
     *("scheduler.restart_cost_s=4", "scheduler.trust_after_s=10", "scheduler.reserve_after=1"),
 )
-KINDS = ("regression",) * 4 + ("digits",) * 3 + ("text",) * 3  # the last of these over two GPUs
+# One job for each; the last one runs on two GPUs.
+KINDS = ("regression",) * 4 + ("digits",) * 3 + ("text",) * 3
 LIMIT_S = 290.0
-RESTART_AT = 0.35  # of all steps
-STEP_S = {"regression": 0.04, "digits": 0.05, "text": 0.06}  # on a GPU of speed 1
+# The part of all steps after which the scheduler is restarted.
+RESTART_AT = 0.35
+# How long a step takes on a GPU of speed 1.
+STEP_S = {"regression": 0.04, "digits": 0.05, "text": 0.06}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is started, and what it trains."""
+    """The cluster to start and the jobs to train on it."""
 
     folder: Path = FOLDER
     agents: tuple[str, ...] = AGENTS
     settings: tuple[str, ...] = SETTINGS
     kinds: tuple[str, ...] = KINDS
-    steps: int = 240  # of the shortest job
+    # Of the shortest job.
+    steps: int = 240
 
 
 def jobs(plan: Plan) -> list[JobSpec]:
-    """A training of each kind."""
-    made = []
+    """Return a training job of each kind."""
+    specs = []
     for number, name in enumerate(plan.kinds):
         steps = plan.steps + 20 * (number % 3)
         gpus = 2 if number == len(KINDS) - 1 else 1
         script = ROOT / "examples" / "jobs" / f"{name}.py"
         command = [sys.executable, str(script), "--steps", str(steps), "--step-s", str(STEP_S[name])]
-        made.append(
+        specs.append(
             JobSpec(
                 name=f"{name}-{number}" if gpus == 1 else f"{name}-{number}-2-gpus",
                 command=tuple(command),
@@ -68,20 +72,20 @@ def jobs(plan: Plan) -> list[JobSpec]:
                 steps=float(steps),
             )
         )
-    return made
+    return specs
 
 
 @dataclass
 class Story:
-    """What the demo has seen so far."""
+    """The state of the demo so far."""
 
     restarted_s: float | None = None
     explained: str = ""
-    said: str = ""
+    headline: str = ""
 
 
 def main(plan: Plan | None = None) -> int:
-    """Start, submit, watch, check; the exit status."""
+    """Start the cluster, submit the jobs, watch them, check the result; return the exit status."""
     plan = plan or Plan()
     console = Console()
     began_s = time.monotonic()
@@ -96,16 +100,16 @@ def main(plan: Plan | None = None) -> int:
     ):
         wait_for_nodes(client, len(plan.agents))
         ids = client.submit(jobs(plan))
-        console.print(f"Submitted {len(ids)} training jobs; steps take their time on each type.\n")
+        console.print(f"Submitted {len(ids)} training jobs.\n")
         story = Story()
         done = watch(console, cluster, client, began_s, story)
         losses = {job.id: last_loss(client, job.id) for job in done}
         console.print(closing_table(done, losses))
         if story.explained:
-            console.print(f"\nWhile it ran, `gavel explain` said:\n{story.explained}")
+            console.print(f"\nWhile the jobs ran, `gavel explain` printed:\n{story.explained}")
         scheduler_folder = cluster.folder / "scheduler"
-    faults = wrong(done, losses, story)
-    faults += [found.what for found in look_at(scheduler_folder) if found.level == "bad"]
+    faults = faults_of(done, losses, story)
+    faults += [finding.what for finding in look_at(scheduler_folder) if finding.level == "bad"]
     for fault in faults:
         console.print(Text(f"not as it should be: {fault}", "bold red"))
     if not faults:
@@ -121,7 +125,7 @@ def main(plan: Plan | None = None) -> int:
 
 
 def wait_for_nodes(client: Client, count: int) -> None:
-    """Until all agents are linked."""
+    """Wait until all agents are linked."""
     give_up_s = time.monotonic() + 60
     while sum(node.state == "up" for node in client.nodes()) < count:
         if time.monotonic() > give_up_s:
@@ -131,7 +135,7 @@ def wait_for_nodes(client: Client, count: int) -> None:
 
 def watch(console: Console, cluster: LocalCluster, client: Client, began_s: float, story: Story) -> list[Job]:
     """Show the queue until all jobs have ended; restart the scheduler once on the way."""
-    told_s = 0.0
+    printed_s = 0.0
     with Live(
         console=console, refresh_per_second=4, transient=True, auto_refresh=console.is_terminal
     ) as live:
@@ -140,16 +144,16 @@ def watch(console: Console, cluster: LocalCluster, client: Client, began_s: floa
             try:
                 listed = sorted(client.list(), key=lambda job: int(job.id))
             except GavelError as error:
-                listed, story.said = [], f"the scheduler does not answer: {error}"
+                listed, story.headline = [], f"the scheduler does not answer: {error}"
             if listed:
                 if console.is_terminal:
                     live.update(queue_view(listed, now_s, story))
-                elif now_s - told_s >= 10:
-                    told_s = now_s
+                elif now_s - printed_s >= 10:
+                    printed_s = now_s
                     console.print(status_line(listed, now_s))
                 if all(job.state.is_final for job in listed):
                     return listed
-                look_closer(cluster, client, listed, now_s, story)
+                explain_and_restart(cluster, client, listed, now_s, story)
             if name := cluster.died():
                 raise SystemExit(f"{name} ended: {cluster.last_line(name)}")
             if now_s > LIMIT_S:
@@ -157,22 +161,24 @@ def watch(console: Console, cluster: LocalCluster, client: Client, began_s: floa
             time.sleep(0.5)
 
 
-def look_closer(cluster: LocalCluster, client: Client, listed: list[Job], now_s: float, story: Story) -> None:
+def explain_and_restart(
+    cluster: LocalCluster, client: Client, listed: list[Job], now_s: float, story: Story
+) -> None:
     """Ask once why a job waits, and restart the scheduler once."""
     part = sum(job.steps_done for job in listed) / sum(job.spec.steps or 0.0 for job in listed)
     waiting = next((job for job in listed if job.state == "preempted"), None)
     if waiting is not None and not story.explained:
         story.explained = client.explain(waiting.id).rendered
     if story.restarted_s is None and part > RESTART_AT:
-        story.said = "restarting the scheduler: running jobs do not notice"
+        story.headline = "restarting the scheduler: running jobs do not notice"
         cluster.stop_scheduler()
         cluster.start_scheduler()
         story.restarted_s = now_s
-        story.said = f"the scheduler was restarted after {now_s:.0f} s"
+        story.headline = f"the scheduler was restarted after {now_s:.0f} s"
 
 
 def queue_view(listed: list[Job], now_s: float, story: Story) -> Group:
-    """The queue as a table with bars."""
+    """Return the queue as a table with bars."""
     table = Table(title=f"{now_s:.0f} s", title_justify="left", box=None, pad_edge=False)
     for column in ("job", "state", "where", "steps", "", "preempted"):
         table.add_column(column)
@@ -182,11 +188,11 @@ def queue_view(listed: list[Job], now_s: float, story: Story) -> Group:
         bar = ProgressBar(total=total, completed=min(job.steps_done, total), width=24)
         steps = f"{job.steps_done:.0f}/{total:.0f}"
         table.add_row(job.spec.name, str(job.state), where, steps, bar, str(job.preemptions or ""))
-    return Group(table, Text(story.said))
+    return Group(table, Text(story.headline))
 
 
 def status_line(listed: list[Job], now_s: float) -> str:
-    """The same in a line, where nobody watches."""
+    """Return the state of the queue in one line, for output that is not a terminal."""
     counts: dict[str, int] = {}
     for job in listed:
         counts[str(job.state)] = counts.get(str(job.state), 0) + 1
@@ -197,18 +203,18 @@ def status_line(listed: list[Job], now_s: float) -> str:
 
 
 def last_loss(client: Client, job: str) -> tuple[int, float]:
-    """Step and loss of the last line that the job printed when it was done."""
+    """Return step and loss of the last line that the finished job printed."""
     text = b"".join(chunk.data for chunk in client.logs(job)).decode(errors="replace")
     for line in reversed(text.splitlines()):
         if '"at": "end"' in line:
-            told = json.loads(line)
-            return int(told["step"]), float(told["loss"])
+            record = json.loads(line)
+            return int(record["step"]), float(record["loss"])
     return -1, float("nan")
 
 
 def closing_table(done: list[Job], losses: dict[str, tuple[int, float]]) -> Table:
-    """What became of each job."""
-    table = Table(title="What became of them", title_justify="left", box=None, pad_edge=False)
+    """Return a table with the result of each job."""
+    table = Table(title="Results", title_justify="left", box=None, pad_edge=False)
     for column in ("job", "state"):
         table.add_column(column, no_wrap=True)
     for column in ("steps", "loss", "starts", "preempted", "v100 s", "k80 s"):
@@ -223,8 +229,8 @@ def closing_table(done: list[Job], losses: dict[str, tuple[int, float]]) -> Tabl
     return table
 
 
-def wrong(done: list[Job], losses: dict[str, tuple[int, float]], story: Story) -> list[str]:
-    """What the demo promises and did not see."""
+def faults_of(done: list[Job], losses: dict[str, tuple[int, float]], story: Story) -> list[str]:
+    """Return what the demo promises and did not happen."""
     faults = []
     for job in done:
         if job.state != "completed":

@@ -1,4 +1,4 @@
-"""A small convolutional network learns to read noisy seven-segment digits, drawn as they are needed."""
+"""A small convolutional network learns to read noisy seven-segment digits, which are drawn when they are needed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ SEGMENTS = (
     "1111111",
     "1111011",
 )
-BARS = (  # rows and columns of each segment
+# Rows and columns of each segment.
+BARS = (
     (slice(0, 1), slice(1, 5)),
     (slice(1, 4), slice(0, 1)),
     (slice(1, 4), slice(5, 6)),
@@ -35,7 +36,7 @@ BARS = (  # rows and columns of each segment
 
 
 class Digits(Dataset[tuple[torch.Tensor, int]]):
-    """Every picture follows from its number, so that it is the same whenever and wherever it is drawn."""
+    """Pictures that follow from their number, and are the same whenever and wherever they are drawn."""
 
     def __len__(self) -> int:
         return 4000
@@ -52,7 +53,7 @@ class Digits(Dataset[tuple[torch.Tensor, int]]):
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=300)
-parser.add_argument("--step-s", type=float, default=0.0, help="of a step on a GPU of speed 1")
+parser.add_argument("--step-s", type=float, default=0.0, help="duration of a step on a GPU of speed 1")
 options = parser.parse_args()
 
 torch.manual_seed(0)
@@ -80,5 +81,6 @@ for pictures, digits in steps:
     if steps.step % 50 == 0:
         print(json.dumps({"step": steps.step, "loss": round(loss.item(), 4)}), flush=True)
 at = "end" if steps.finished else "lease over"
-last = None if loss is None else round(loss.item(), 4)  # a lease may end before its first step
+# A lease may end before its first step.
+last = None if loss is None else round(loss.item(), 4)
 print(json.dumps({"at": at, "step": steps.step, "loss": last}), flush=True)

@@ -13,7 +13,7 @@ from gavel.training import LeasedIterator, ResumableSampler, TorchCheckpoint, pa
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=300)
-parser.add_argument("--step-s", type=float, default=0.0, help="of a step on a GPU of speed 1")
+parser.add_argument("--step-s", type=float, default=0.0, help="duration of a step on a GPU of speed 1")
 options = parser.parse_args()
 
 torch.manual_seed(0)

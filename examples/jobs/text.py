@@ -1,4 +1,4 @@
-"""A small recurrent network learns to go on with a rhyme, letter by letter; over several ranks with gpus: 2 or more."""
+"""A small recurrent network learns to continue a rhyme, letter by letter, on several ranks with gpus: 2 or more."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTH = 24
 
 
 class Reader(torch.nn.Module):
-    """Letters in, guesses of the next letters out."""
+    """A network that reads letters and guesses the next ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,13 +30,13 @@ class Reader(torch.nn.Module):
         self.guess = torch.nn.Linear(48, len(LETTERS))
 
     def forward(self, letters: torch.Tensor) -> torch.Tensor:
-        """A score for each letter at each place."""
+        """Return a score for each letter at each place."""
         return self.guess(self.recur(self.embed(letters))[0])
 
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=300)
-parser.add_argument("--step-s", type=float, default=0.0, help="of a step on a GPU of speed 1")
+parser.add_argument("--step-s", type=float, default=0.0, help="duration of a step on a GPU of speed 1")
 options = parser.parse_args()
 
 ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
