@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from gavel.client.jobs.file import parse_jobs
 from gavel.client.jobs.kinds import KINDS
-from gavel.client.jobs.yaml import Wrong
 from gavel.client.reading import spec_to_proto
+from protos.files.errors import BadInput
 from protos.files.yaml import Scalar
 from protos.gavel.v1 import limits
 from scheduler.live.access.limits import PeopleConfig
@@ -142,6 +142,6 @@ def test_a_job_file_may_ask_for_no_cpus_and_no_memory() -> None:
 )
 def test_a_number_too_large_in_a_job_file_is_refused_with_the_limit(kind: str, text: str, limit: str) -> None:
     """The error has the limit, and not the form of a number."""
-    with pytest.raises(Wrong) as refused:
+    with pytest.raises(BadInput) as refused:
         KINDS[kind].read(Scalar(text))
     assert limit in refused.value.problem

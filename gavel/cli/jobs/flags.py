@@ -10,9 +10,8 @@ from typing import Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.client.jobs.file import field_values
+from gavel.client.jobs.file import Faults, field_values
 from gavel.client.jobs.spec import BY_NAME
-from gavel.client.jobs.yaml import Wrong
 from protos.files.yaml import List, Node, Scalar, Table
 
 
@@ -31,10 +30,10 @@ def flag_values(options: Mapping[str, Any]) -> dict[str, Any]:
     }
     try:
         return field_values(nodes, time.time())
-    except Wrong as wrong:
-        field, dot, rest = wrong.at.partition(".")
-        where = flag(field.partition("[")[0]) + (f" {rest}" if dot else "")
-        raise Fault(f"{where}: {wrong.problem}") from None
+    except Faults as error:
+        fault = error.faults[0]
+        field, *keys = [part for part in fault.place if isinstance(part, str)]
+        raise Fault(f"{' '.join([flag(field), *keys])}: {fault.problem}") from None
 
 
 def _node(name: str, value: Any) -> Node:

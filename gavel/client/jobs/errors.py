@@ -7,12 +7,19 @@ from collections.abc import Sequence
 
 from gavel.client.errors import GavelError, Invalid, InvalidJob
 from gavel.client.jobs.spec import FIELDS, JobSpec
+from protos.files.errors import Place, printable
 
 _PLACE = re.compile(r"specs\[(\d+)\]\.?(.*)")
 
 # The names in a job file of the protocol's fields, where they differ.
 _NAMES = {field.target: field.name for field in FIELDS}
 _NAMES |= {"gpus_min": "gpus", "gpus_max": "gpus", "upload": "package"}
+
+
+def field_at(place: Place) -> str:
+    """Return the field at a place in a job: `env.A`, `command[1]`."""
+    parts = [f"[{part}]" if isinstance(part, int) else f".{printable(part)}" for part in place]
+    return "".join(parts).removeprefix(".")
 
 
 def file_field(path: str) -> str:

@@ -9,18 +9,21 @@ import difflib
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gavel.client.errors import InvalidJob
+from gavel.client.jobs.errors import field_at
 from gavel.client.jobs.fields import SKYPILOT, SYNONYMS
 from gavel.client.jobs.kinds import KINDS
 from gavel.client.jobs.spec import BY_NAME, Field, JobSpec, Source
-from gavel.client.jobs.yaml import Pair, Wrong, documents, pairs, raise_first
-from protos.files.yaml import List, Node, quote, scalar
+from gavel.client.jobs.values import Pairs, nested, pairs
+from protos.files.errors import BadInput
+from protos.files.yaml import List, Node, quote, read_yaml, scalar
 from protos.gavel.v1.limits import program_fault
 
 SIZE_MAX = 16 * 2**20
@@ -30,9 +33,15 @@ _SCRIPT = (
     "is a script, not a job file: say what runs it behind --, such as `gavel submit -- bash job.sh`, "
     "or put its lines under `script:` of a job file"
 )
-# The key and the value of each field.
-Pairs = dict[str, Pair]
 _A_JOB = "a job: fields such as command and gpus"
+
+
+class Faults(Exception):
+    """All faults in the fields of one job, each with its place; the first comes first in the file."""
+
+    def __init__(self, faults: Sequence[BadInput]) -> None:
+        super().__init__(str(faults[0]))
+        self.faults = faults
 
 
 def read_job_file(name: str, now_s: float | None = None) -> tuple[JobSpec, ...]:
@@ -70,15 +79,15 @@ def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -
     try:
         jobs = [
             _job(fields, node, file, folder, time.time() if now_s is None else now_s)
-            for document in documents(text)
+            for document in read_yaml(text)
             for fields, node in _jobs_in(document)
         ]
-    except Wrong as wrong:
+    except (BadInput, Faults) as error:
         if _is_script(text, file):
             raise InvalidJob(_SCRIPT, file=file) from None
         first, *more = (
-            InvalidJob(fault.problem, field=fault.at, file=file, line=fault.line)
-            for fault in (wrong, *wrong.more)
+            InvalidJob(fault.problem, field=field_at(fault.place), file=file, line=fault.line)
+            for fault in (error.faults if isinstance(error, Faults) else [error])
         )
         first.more = tuple(more)
         raise first from None
@@ -100,33 +109,37 @@ def _jobs_in(document: Node) -> Iterable[tuple[Pairs, Node]]:
     top = pairs(document, _A_JOB)
     if "jobs" not in top:
         if "defaults" in top:
-            raise Wrong(
-                top["defaults"][0], "stands without jobs: it is for all in a list `jobs:`", "defaults"
+            raise BadInput(
+                "stands without jobs: it is for all in a list `jobs:`",
+                place=("defaults",),
+                line=top["defaults"][0].line,
             )
         yield _known(top), document
         return
     for name, (key, _) in top.items():
         if name not in ("jobs", "defaults"):
-            raise Wrong(key, "beside jobs only defaults may stand: put it there", name)
+            raise BadInput("beside jobs only defaults may stand: put it there", place=(name,), line=key.line)
     defaults: Pairs = {}
     if "defaults" in top:
-        defaults = _known(pairs(top["defaults"][1], _A_JOB), "defaults.")
+        defaults = _known(pairs(top["defaults"][1], _A_JOB), "defaults")
     listed = top["jobs"][1]
     if not isinstance(listed, List) or not listed.value:
-        raise Wrong(listed, f"must be a list of jobs, got {quote(listed)}", "jobs")
+        raise BadInput(f"must be a list of jobs, got {quote(listed)}", place=("jobs",), line=listed.line)
     for at, node in enumerate(listed.value):
-        yield defaults | _known(pairs(node, _A_JOB), f"jobs[{at}]."), node
+        yield defaults | _known(pairs(node, _A_JOB), "jobs", at), node
 
 
-def _known(fields: Pairs, prefix: str = "") -> Pairs:
+def _known(fields: Pairs, *place: str | int) -> Pairs:
     unknown = [
-        Wrong(key, f"there is no such field{suggestion(name)}", f"{prefix}{_short(name)}")
+        BadInput(f"there is no such field{suggestion(name)}", place=(*place, _short(name)), line=key.line)
         for name, (key, _) in fields.items()
         if name not in BY_NAME
     ]
     if unknown:
         known = {name: value for name, (_, value) in fields.items() if name in BY_NAME}
-        raise_first(sorted([*unknown, *_values_and_faults(known, 0.0)[1]], key=lambda fault: fault.line or 0))
+        raise Faults(
+            sorted([*unknown, *_values_and_faults(known, 0.0)[1]], key=lambda fault: fault.line or 0)
+        )
     return fields
 
 
@@ -144,15 +157,14 @@ def suggestion(name: str) -> str:
 
 
 def _short(name: str) -> str:
-    text = name if len(name) <= 60 else name[:59] + "…"
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    return name if len(name) <= 60 else name[:59] + "…"
 
 
 def _job(fields: Pairs, node: Node, file: str, folder: Path, now_s: float) -> JobSpec:
     values = field_values({name: value for name, (_, value) in fields.items()}, now_s)
     at, fault = program_fault(values.get("command", ()), values.get("script", ""))
     if fault:
-        raise Wrong(fields[at][0] if at in fields else node, fault, at)
+        raise BadInput(fault, place=(at,), line=(fields[at][0] if at in fields else node).line)
     lines = {name: key.line for name, (key, _) in fields.items() if key.line}
     source = Source(file, node.line or 1, lines)
     return in_folder(JobSpec(**values, source=source), folder)
@@ -166,35 +178,35 @@ def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
 
 
 def field_values(nodes: Mapping[str, Node], now_s: float) -> dict[str, Any]:
-    """Return what goes into a JobSpec. Wrong names the field."""
+    """Return what goes into a JobSpec, or raise Faults."""
     values, faults = _values_and_faults(nodes, now_s)
-    raise_first(faults)
+    if faults:
+        raise Faults(faults)
     return values
 
 
-def _values_and_faults(nodes: Mapping[str, Node], now_s: float) -> tuple[dict[str, Any], list[Wrong]]:
+def _values_and_faults(nodes: Mapping[str, Node], now_s: float) -> tuple[dict[str, Any], list[BadInput]]:
     values: dict[str, Any] = {}
-    faults: list[Wrong] = []
+    faults: list[BadInput] = []
     for name, node in nodes.items():
         field = BY_NAME[name]
         try:
-            if scalar(node) is None:
-                raise Wrong(node, f"has no value: leave it out, or say for example {name}: {field.example}")
-            value = _read(field, node, now_s)
-        except Wrong as wrong:
-            dot = "." if wrong.at and not wrong.at.startswith("[") else ""
-            wrong.at = f"{name}{dot}{wrong.at}"
-            faults.append(wrong)
+            value = nested(name, partial(_read, field, now_s), node)
+        except BadInput as error:
+            faults.append(error)
             continue
         values |= value if field.name == "gpus" else {field.target: value}
     return values, faults
 
 
-def _read(field: Field, node: Node, now_s: float) -> Any:
+def _read(field: Field, now_s: float, node: Node) -> Any:
+    if scalar(node) is None:
+        example = f"{field.name}: {field.example}"
+        raise BadInput(f"has no value: leave it out, or say for example {example}", line=node.line)
     value = KINDS[field.kind].read(node)
     if not isinstance(value, datetime):
         return value
     left_s = value.timestamp() - now_s
     if left_s <= 0:
-        raise Wrong(node, f"is in the past: {value:%Y-%m-%d %H:%M %Z}")
+        raise BadInput(f"is in the past: {value:%Y-%m-%d %H:%M %Z}", line=node.line)
     return left_s

@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from gavel.client.errors import InvalidJob
-from gavel.client.jobs.errors import objection
+from gavel.client.jobs.errors import field_at, objection
 from gavel.client.jobs.file import read_job_file
 from gavel.client.jobs.kinds import KINDS, quoted
 from gavel.client.jobs.spec import FIELDS, JobSpec
-from gavel.client.jobs.yaml import Wrong, nested
+from gavel.client.jobs.values import nested
+from protos.files.errors import BadInput
 
 Jobs = JobSpec | Sequence[JobSpec] | str | os.PathLike[str]
 
@@ -50,6 +51,6 @@ def _checked(spec: Any, many: str) -> JobSpec:
     values = {name: value for name in _KINDS if (value := getattr(spec, name)) is not None and value != ""}
     try:
         checked = {name: nested(name, _KINDS[name].check, value) for name, value in values.items()}
-    except Wrong as wrong:
-        raise objection(spec, wrong.at, wrong.problem, many=many) from None
+    except BadInput as error:
+        raise objection(spec, field_at(error.place), error.problem, many=many) from None
     return replace(spec, **checked)

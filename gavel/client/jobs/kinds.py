@@ -15,7 +15,7 @@ from typing import Any
 
 from gavel.client.jobs import values as v
 from gavel.client.jobs.spec import After
-from gavel.client.jobs.yaml import Wrong, nested
+from protos.files.errors import BadInput
 from protos.files.yaml import Node, Scalar
 from protos.gavel.v1 import limits
 
@@ -34,11 +34,11 @@ class Kind:
 
 def _text(value: Any) -> str:
     if not isinstance(value, str):
-        raise Wrong(None, f"must be text, got {quoted(value)}" + _as_text(value))
+        raise BadInput(f"must be text, got {quoted(value)}" + _as_text(value))
     try:
         value.encode()
     except UnicodeEncodeError:
-        raise Wrong(None, "is not Unicode text (half of a surrogate pair)") from None
+        raise BadInput("is not Unicode text (half of a surrogate pair)") from None
     return value
 
 
@@ -54,7 +54,7 @@ def _whole(least: int, most: int) -> Check:
             number = -1
         if not least <= number <= most:
             wanted = f"must be a whole number from {least} to {most:,}"
-            raise Wrong(None, f"{wanted}, got {quoted(value)}" + _as_number(value))
+            raise BadInput(f"{wanted}, got {quoted(value)}" + _as_number(value))
         return number
 
     return read
@@ -65,26 +65,26 @@ def _number(unit: str) -> Check:
         if isinstance(value, bool) or not isinstance(value, Real):
             length_s = v.duration_s(value) if unit == "seconds" and isinstance(value, str) else None
             hint = f"; say {length_s:.15g}" if length_s is not None else _as_number(value)
-            raise Wrong(None, f"must be a number{f' of {unit}' if unit else ''}, got {quoted(value)}{hint}")
+            raise BadInput(f"must be a number{f' of {unit}' if unit else ''}, got {quoted(value)}{hint}")
         try:
             return float(value)
         except OverflowError:
-            raise Wrong(None, "is larger than any number that can be sent") from None
+            raise BadInput("is larger than any number that can be sent") from None
 
     return read
 
 
 def _boolean(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Wrong(None, f"must be True or False, got {quoted(value)}")
+        raise BadInput(f"must be True or False, got {quoted(value)}")
     return value
 
 
 def _listed(read: Check, entries: str, example: str) -> Check:
     def read_all(value: Any) -> tuple[Any, ...]:
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-            raise Wrong(None, f"must be a list of {entries} such as {example}, got {quoted(value)}")
-        return tuple([nested(f"[{at}]", read, entry) for at, entry in enumerate(value)])
+            raise BadInput(f"must be a list of {entries} such as {example}, got {quoted(value)}")
+        return v.each(read, value)
 
     return read_all
 
@@ -98,10 +98,9 @@ def _names(value: Any) -> tuple[str, ...]:
 
 def _command(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
-        raise Wrong(
-            None,
+        raise BadInput(
             f"must be a list of words such as {value.split() or ['python', 'train.py']}, got {quoted(value)}; "
-            "for a line of shell use script",
+            "for a line of shell use script"
         )
     words: tuple[str, ...] = _listed(_path, "words", "['python', 'train.py']")(value)
     return words
@@ -119,15 +118,15 @@ def _one_after(value: Any) -> After:
     elif isinstance(value, str) or type(value) is int:
         job, when = str(value), None
     else:
-        raise Wrong(None, f"must be the id of a job, or After(id, 'ended'), got {quoted(value)}")
+        raise BadInput(f"must be the id of a job, or After(id, 'ended'), got {quoted(value)}")
     return v.one_after(Scalar(f"{_text(job)}:{when}" if when else _text(job), is_quoted=True))
 
 
 def _mapped(read: Check, example: str) -> Check:
     def read_all(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
-            raise Wrong(None, f"must be a mapping such as {example}, got {quoted(value)}")
-        return {_text(key): nested(str(key), read, entry) for key, entry in value.items()}
+            raise BadInput(f"must be a mapping such as {example}, got {quoted(value)}")
+        return {_text(key): v.nested(str(key), read, entry) for key, entry in value.items()}
 
     return read_all
 
@@ -135,7 +134,7 @@ def _mapped(read: Check, example: str) -> Check:
 def _word(*words: str) -> Check:
     def read(value: Any) -> str:
         if value not in words:
-            raise Wrong(None, f"must be {' or '.join(map(repr, words))}, got {quoted(value)}")
+            raise BadInput(f"must be {' or '.join(map(repr, words))}, got {quoted(value)}")
         return str(value)
 
     return read

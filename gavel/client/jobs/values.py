@@ -1,6 +1,6 @@
 """How each kind of value in a job file is read, and what is right where it is wrong.
 
-A reader that is given a node returns a plain value, or raises Wrong with words that say what would be right.
+A reader that is given a node returns a plain value, or raises BadInput with words that say what would be right.
 `gavel.client.jobs.kinds` has the table of kinds.
 """
 
@@ -10,32 +10,57 @@ import contextlib
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from gavel.client.jobs.spec import After
-from gavel.client.jobs.yaml import Wrong, nested, pairs
+from protos.files.errors import BadInput
 from protos.files.yaml import List, Node, Scalar, Table, quote, scalar
 from protos.gavel.v1 import limits
 
 Read = Callable[[Node], Any]
+# The key and the value of each entry of a mapping.
+Pairs = dict[str, tuple[Scalar, Node]]
+R = TypeVar("R")
+V = TypeVar("V")
+
+
+def nested(at: str | int, read: Callable[[V], R], value: V) -> R:
+    """Read a part of a value. BadInput names the place of the part."""
+    try:
+        return read(value)
+    except BadInput as error:
+        error.place = (at, *error.place)
+        raise
+
+
+def each(read: Callable[[V], R], values: Iterable[V]) -> tuple[R, ...]:
+    """Read each entry of a list."""
+    return tuple([nested(at, read, value) for at, value in enumerate(values)])
+
+
+def pairs(node: Node, wanted: str) -> Pairs:
+    """Return each key with its node and its value's."""
+    if not isinstance(node, Table):
+        raise BadInput(f"must be {wanted}, got {quote(node)}", line=node.line)
+    return node.value
 
 
 def text_of(node: Node, wanted: str) -> str:
     """Return text; numbers and words of YAML are taken as they are written: `name: 7`, `[train.py, --lr, 0.1]`."""
     value = scalar(node)
     if not isinstance(node, Scalar) or (value is None and not node.value):
-        raise Wrong(node, f"must be {wanted}, got {quote(node)}")
+        raise BadInput(f"must be {wanted}, got {quote(node)}", line=node.line)
     text = str(node.value)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise Wrong(node, "is not Unicode text (half of a surrogate pair)") from None
+        raise BadInput("is not Unicode text (half of a surrogate pair)", line=node.line) from None
     if "\0" in text:
-        raise Wrong(node, "has a NUL character in it")
+        raise BadInput("has a NUL character in it", line=node.line)
     return text
 
 
@@ -46,9 +71,11 @@ def name_of(node: Node, wanted: str = "a name") -> str:
     """Return text for one line, as long as a name may be."""
     text = text_of(node, wanted)
     if not text or not text.isprintable():
-        raise Wrong(node, f"must be {wanted}, without line breaks or other control signs, got {quote(node)}")
+        raise BadInput(
+            f"must be {wanted}, without line breaks or other control signs, got {quote(node)}", line=node.line
+        )
     if len(text) > limits.NAME_CHARS_MAX:
-        raise Wrong(node, f"must be at most {limits.NAME_CHARS_MAX} characters")
+        raise BadInput(f"must be at most {limits.NAME_CHARS_MAX} characters", line=node.line)
     return text
 
 
@@ -56,9 +83,11 @@ def lines(node: Node) -> str:
     """Read lines of a script."""
     text = text_of(node, "text")
     if not text.strip():
-        raise Wrong(node, "is empty: leave it out, or say something")
+        raise BadInput("is empty: leave it out, or say something", line=node.line)
     if len(text.encode()) > limits.TEXT_BYTES_MAX:
-        raise Wrong(node, f"is longer than {limits.TEXT_BYTES_MAX:,} bytes: put it into a file of its own")
+        raise BadInput(
+            f"is longer than {limits.TEXT_BYTES_MAX:,} bytes: put it into a file of its own", line=node.line
+        )
     return text
 
 
@@ -69,7 +98,9 @@ def boolean(node: Node) -> bool:
         return value
     hints = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
     hint = hints.get(str(getattr(node, "value", "")).lower(), "")
-    raise Wrong(node, f"must be true or false, got {quote(node)}" + (f"; say {hint}" if hint else ""))
+    raise BadInput(
+        f"must be true or false, got {quote(node)}" + (f"; say {hint}" if hint else ""), line=node.line
+    )
 
 
 def whole(least: int, most: int) -> Read:
@@ -80,7 +111,9 @@ def whole(least: int, most: int) -> Read:
         if type(value) is float and value.is_integer():
             value = int(value)
         if type(value) is not int or not least <= value <= most:
-            raise Wrong(node, f"must be a whole number from {least} to {most:,}, got {quote(node)}")
+            raise BadInput(
+                f"must be a whole number from {least} to {most:,}, got {quote(node)}", line=node.line
+            )
         return value
 
     return read
@@ -92,7 +125,7 @@ def number(words: str, *, zero: bool = False) -> Read:
     def read(node: Node) -> float:
         value = scalar(node)
         if type(value) not in (int, float) or not (0 < value < math.inf or (zero and value == 0)):
-            raise Wrong(node, f"must be a {words}, got {quote(node)}")
+            raise BadInput(f"must be a {words}, got {quote(node)}", line=node.line)
         return float(value)
 
     return read
@@ -113,12 +146,12 @@ def size_gb(node: Node) -> float:
         hint = (
             f"; with its unit, {node.value}GB" if type(value) in (int, float) and 0 < value < math.inf else ""
         )
-        raise Wrong(node, f"must be a size such as 16GB or 512MiB, got {quote(node)}{hint}")
+        raise BadInput(f"must be a size such as 16GB or 512MiB, got {quote(node)}{hint}", line=node.line)
     # Decimals, because a product of floats could overflow before it is divided.
     amount = Decimal(match[1])
     size = float(amount * _SIZES[match[3] or ""] / 10**9)
     if amount and not size:
-        raise Wrong(node, f"must be 0GB or more than a byte, got {quote(node)}")
+        raise BadInput(f"must be 0GB or more than a byte, got {quote(node)}", line=node.line)
     return _finite(node, size)
 
 
@@ -143,13 +176,15 @@ def duration(node: Node) -> float:
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is None or length_s <= 0:
-        raise Wrong(node, f"must be a duration above 0 such as 90m or 1h30m, got {_meant(node)}")
+        raise BadInput(f"must be a duration above 0 such as 90m or 1h30m, got {_meant(node)}", line=node.line)
     return _finite(node, length_s)
 
 
 def _finite(node: Node, value: float) -> float:
     if math.isinf(value):
-        raise Wrong(node, f"is larger than any number that can be sent ({sys.float_info.max:.1e})")
+        raise BadInput(
+            f"is larger than any number that can be sent ({sys.float_info.max:.1e})", line=node.line
+        )
     return value
 
 
@@ -173,7 +208,7 @@ def instant(node: Node) -> float | datetime:
         with contextlib.suppress(ValueError, OverflowError):
             return datetime.fromisoformat(value).astimezone()
     wanted = "must be a duration such as 2h, or a time such as 2030-12-31T18:00"
-    raise Wrong(node, f"{wanted}, got {_meant(node)}")
+    raise BadInput(f"{wanted}, got {_meant(node)}", line=node.line)
 
 
 _RANGE = re.compile(r"([0-9]{1,300})\s*-\s*([0-9]{1,300})", re.ASCII)
@@ -191,9 +226,11 @@ def gpus(node: Node) -> dict[str, int]:
         return {"gpus": value}
     else:
         wanted = f"must be a whole number from 1 to {limits.GPUS_MAX:,}, or a range such as 2-8"
-        raise Wrong(node, f"{wanted}, got {quote(node)}")
+        raise BadInput(f"{wanted}, got {quote(node)}", line=node.line)
     if not 1 <= least <= most <= limits.GPUS_MAX:
-        raise Wrong(node, f"must be a range such as 2-8, within 1 to {limits.GPUS_MAX:,}, got {quote(node)}")
+        raise BadInput(
+            f"must be a range such as 2-8, within 1 to {limits.GPUS_MAX:,}, got {quote(node)}", line=node.line
+        )
     return {"gpus": least, "gpus_min": least, "gpus_max": most}
 
 
@@ -203,61 +240,66 @@ _INDICES = re.compile(r"([0-9]{1,300})(?:-([0-9]{1,300})(?::([0-9]{1,300}))?)?",
 def array(node: Node) -> tuple[int, ...]:
     """Read `0-9`, `1,3,5`, `0-100:10` or `[1, 3]`."""
     if isinstance(node, List):
-        indices = [nested(f"[{at}]", whole(0, limits.INDEX_MAX), part) for at, part in enumerate(node.value)]
+        indices = [*each(whole(0, limits.INDEX_MAX), node.value)]
     else:
         text = text_of(node, "indices such as 0-9")
         if "%" in text:
-            raise Wrong(
-                node,
+            raise BadInput(
                 f"{quote(node)}: %N limits how many run at once, which the policy does here; leave it out, or give "
                 "the jobs less weight",
+                line=node.line,
             )
         indices = []
         for part in text.split(","):
             match = _INDICES.fullmatch(part.strip())
             if match is None:
-                raise Wrong(node, f"must be indices such as 0-9, 1,3,5 or 0-100:10, got {quote(node)}")
+                raise BadInput(
+                    f"must be indices such as 0-9, 1,3,5 or 0-100:10, got {quote(node)}", line=node.line
+                )
             first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
             if last < first or step < 1 or last > limits.INDEX_MAX:
-                raise Wrong(node, f"must count upward, to at most {limits.INDEX_MAX:,}, got {part[:60]}")
+                raise BadInput(
+                    f"must count upward, to at most {limits.INDEX_MAX:,}, got {part[:60]}", line=node.line
+                )
             if (last - first) // step >= limits.ARRAY_MAX:
-                raise Wrong(node, f"must be at most {limits.ARRAY_MAX:,} indices")
+                raise BadInput(f"must be at most {limits.ARRAY_MAX:,} indices", line=node.line)
             indices += range(first, last + 1, step)
     if not indices or len(indices) > limits.ARRAY_MAX:
-        raise Wrong(node, f"must be from 1 to {limits.ARRAY_MAX:,} indices")
+        raise BadInput(f"must be from 1 to {limits.ARRAY_MAX:,} indices", line=node.line)
     if len(set(indices)) < len(indices):
         twice = next(index for index in indices if indices.count(index) > 1)
-        raise Wrong(node, f"index {twice} stands twice")
+        raise BadInput(f"index {twice} stands twice", line=node.line)
     return tuple(indices)
 
 
 def command(node: Node) -> tuple[str, ...]:
     """Read a program and its arguments."""
     if not isinstance(node, List):
-        raise Wrong(
-            node,
+        raise BadInput(
             f"must be a list such as [python, train.py], got {quote(node)}; for a line of shell use script",
+            line=node.line,
         )
     if not node.value or not node.value[0].value:
-        raise Wrong(node, "must begin with a program, such as [python, train.py]")
-    return tuple([nested(f"[{at}]", _argument, part) for at, part in enumerate(node.value)])
+        raise BadInput("must begin with a program, such as [python, train.py]", line=node.line)
+    return each(_argument, node.value)
 
 
 def text_given(node: Node) -> str:
     """Read any text, also an empty one."""
     if scalar(node) is None:
-        raise Wrong(node, "must be text, got nothing")
+        raise BadInput("must be text, got nothing", line=node.line)
     return _argument(node)
 
 
 def names(node: Node) -> tuple[str, ...]:
     """Read a name, or a list of them."""
-    parts = node.value if isinstance(node, List) else [node]
-    names = tuple([nested(f"[{at}]", name_of, part) for at, part in enumerate(parts)])
+    names = each(name_of, node.value if isinstance(node, List) else [node])
     if not names or len(names) > limits.ENTRIES_MAX:
-        raise Wrong(node, f"must be from 1 to {limits.ENTRIES_MAX:,} names, or left out")
+        raise BadInput(f"must be from 1 to {limits.ENTRIES_MAX:,} names, or left out", line=node.line)
     if len(set(names)) < len(names):
-        raise Wrong(node, f"'{next(name for name in names if names.count(name) > 1)}' stands twice")
+        raise BadInput(
+            f"'{next(name for name in names if names.count(name) > 1)}' stands twice", line=node.line
+        )
     return names
 
 
@@ -267,11 +309,14 @@ def mapping(value: Read, *, variables: bool = False) -> Read:
     def read(node: Node) -> dict[str, Any]:
         entries = pairs(node, "a mapping")
         if len(entries) > limits.ENTRIES_MAX:
-            raise Wrong(node, f"must be at most {limits.ENTRIES_MAX:,} entries")
+            raise BadInput(f"must be at most {limits.ENTRIES_MAX:,} entries", line=node.line)
         for name, (key, _) in entries.items():
             name_of(key)
             if variables and not limits.is_variable(name):
-                raise Wrong(key, f"{quote(key)} cannot be the name of a variable: letters, digits and _ only")
+                raise BadInput(
+                    f"{quote(key)} cannot be the name of a variable: letters, digits and _ only",
+                    line=key.line,
+                )
         return {name: nested(name, value, part) for name, (_, part) in entries.items()}
 
     return read
@@ -281,10 +326,10 @@ def _entries(table: Table, keys: tuple[str, ...], needed: tuple[str, ...], examp
     """Return the values of a mapping that may have these keys only."""
     for name, (key, _) in table.value.items():
         if name not in keys:
-            raise Wrong(key, f"must have {' and '.join(keys)} only", name)
+            raise BadInput(f"must have {' and '.join(keys)} only", place=(name,), line=key.line)
     for name in needed:
         if name not in table.value:
-            raise Wrong(table, f"{name} is missing: {example}")
+            raise BadInput(f"{name} is missing: {example}", line=table.line)
     return {name: value for name, (_, value) in table.value.items()}
 
 
@@ -293,7 +338,7 @@ def choice(*words: str) -> Read:
 
     def read(node: Node) -> str:
         if (text := text_of(node, " or ".join(words))) not in words:
-            raise Wrong(node, f"must be {' or '.join(words)}, got {quote(node)}")
+            raise BadInput(f"must be {' or '.join(words)}, got {quote(node)}", line=node.line)
         return text
 
     return read
@@ -304,8 +349,7 @@ _when = partial(text_of, wanted="succeeded or ended")
 
 def after(node: Node) -> tuple[After, ...]:
     """Read `17`, `[17, {job: 18, when: ended}]`, or `17:ended` as the command line has it."""
-    parts = node.value if isinstance(node, List) else [node]
-    return tuple([nested(f"[{at}]", one_after, part) for at, part in enumerate(parts)])
+    return each(one_after, node.value if isinstance(node, List) else [node])
 
 
 _SLURM_AFTER = {"afterok": "", "afterany": ":ended"}
@@ -322,7 +366,7 @@ def one_after(node: Node) -> After:
         if not colon:
             job, when = when, "succeeded"
     if job in _SLURM_AFTER:
-        raise Wrong(node, f"here {job}:{when[:60]} is {when[:60]}{_SLURM_AFTER[job]}")
+        raise BadInput(f"here {job}:{when[:60]} is {when[:60]}{_SLURM_AFTER[job]}", line=node.line)
     if when not in ("succeeded", "ended"):
-        raise Wrong(node, f'when must be "succeeded" or "ended", got "{when[:60]}"')
+        raise BadInput(f'when must be "succeeded" or "ended", got "{when[:60]}"', line=node.line)
     return After(job, when)  # type: ignore[arg-type]
