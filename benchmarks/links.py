@@ -200,7 +200,7 @@ async def renewal(links: Links, agents: int) -> None:
     cpu_s, begun_s, thread_s = time.process_time(), time.perf_counter(), time.thread_time()
     links.renew_leases(effect)
     called_s, thread_s = time.perf_counter() - begun_s, time.thread_time() - thread_s
-    wall_s = await until(lambda: not any(link.outbox.is_waiting for link in links.by_name.values()))
+    wall_s = await until(lambda: not any(link.outbox._filled.is_set() for link in links.by_name.values()))
     say("renewing all: the call", f"{called_s * 1e3:.1f} ms", f"{thread_s * 1e3:.1f} ms of CPU")
     say(
         "all written after",

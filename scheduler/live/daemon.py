@@ -34,7 +34,7 @@ from scheduler.journal.compaction import Keeper
 from scheduler.journal.errors import JournalError
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.access.auth import ByCertificate
+from scheduler.live.access.auth import by_certificate
 from scheduler.live.access.interceptor import Guard
 from scheduler.live.access.limits import CallPlaces
 from scheduler.live.access.tls import Keys
@@ -44,14 +44,14 @@ from scheduler.live.agents.links import VERSION, Links
 from scheduler.live.agents.logs import LogRelay
 from scheduler.live.agents.service import AgentsService
 from scheduler.live.announce import notify_service_manager, write_addresses
-from scheduler.live.api.services import People
+from scheduler.live.api.services import People, Service
 from scheduler.live.api.upkeep import UpkeepService
 from scheduler.live.clock import Clock
 from scheduler.live.config import Address, DaemonConfig, address_of
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.data.backup import RESTORED
 from scheduler.live.feed import Feed
-from scheduler.live.listening import Port, PortClosed, PortTaken, Service, credentials
+from scheduler.live.listening import Port, PortClosed, PortTaken, credentials
 from scheduler.live.log.events import EventLines
 from scheduler.live.log.grpc_core import CoreLines, Sparing
 from scheduler.live.private_database import CannotOpen
@@ -216,7 +216,7 @@ class Daemon:
         self, closing: AsyncExitStack, service: AgentsService, keys: Keys, default: Address
     ) -> Address:
         """Open the port on which agents present their certificates. Return its address."""
-        guard = Guard(ByCertificate(), self.people.audit, CallPlaces(self.config.people))
+        guard = Guard(by_certificate, self.people.audit, CallPlaces(self.config.people))
         port = Port([_agents(service)], [guard], credentials(self.config, keys, agents=True))
         wanted = self.config.agents_listen
         address = address_of("agents_listen", wanted) if wanted else default

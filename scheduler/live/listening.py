@@ -7,10 +7,9 @@ get a port of their own. Without TLS, which is possible on loopback only, one po
 from __future__ import annotations
 
 import resource
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 from grpc.aio import ServerInterceptor
@@ -20,7 +19,7 @@ from grpc_reflection.v1alpha import reflection
 from protos.files.settings import ConfigError
 from protos.gavel.v1 import agents_pb2, cluster_pb2, jobs_pb2
 from scheduler.live.access.tls import Keys
-from scheduler.live.api.services import SERVER_OPTIONS
+from scheduler.live.api.services import SERVER_OPTIONS, Service
 from scheduler.live.config import Address, DaemonConfig
 from scheduler.live.grpc_server import SturdyServer
 
@@ -30,12 +29,6 @@ CHECK_S = 5.0
 FILES_RESERVED = 256
 CONNECTIONS_MIN = 64
 
-# The generated function that adds a service to a server, and the service.
-Service = tuple[Callable[[Any, Any], None], Any]
-OPTIONS = (
-    *SERVER_OPTIONS,
-    ("grpc.keepalive_permit_without_calls", 1),
-)
 NAMES = tuple(
     service.full_name
     for file in (jobs_pb2, cluster_pb2, agents_pb2)
@@ -91,7 +84,7 @@ class Port:
         credentials: grpc.ServerCredentials | None = None,
     ) -> None:
         limit = ("grpc.max_allowed_incoming_connections", connections_max())
-        self._server = SturdyServer(interceptors, (*OPTIONS, limit))
+        self._server = SturdyServer(interceptors, (*SERVER_OPTIONS, limit))
         self._credentials = credentials
         for add, service in services:
             add(service, self._server)

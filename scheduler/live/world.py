@@ -61,7 +61,8 @@ class LiveWorld:
     """A World in real time. `tell` and `ask` put messages in; everything runs on one event loop."""
 
     def __init__(self, core: Core, clock: Clock) -> None:
-        self._core = core
+        # The core, also for explanations and previews.
+        self.core = core
         self.clock = clock
         # The functions that carry out effects, by their kind: links and solver add theirs. None of them blocks.
         self.handlers: dict[type[Effect], Callable[[Any], None]] = {
@@ -80,12 +81,7 @@ class LiveWorld:
     @property
     def state(self) -> SchedulerState:
         """The state, to be read on the event loop. It does not change while the reader does not await."""
-        return self._core.state
-
-    @property
-    def core(self) -> Core:
-        """The core, for explanations and previews."""
-        return self._core
+        return self.core.state
 
     @property
     def stopping(self) -> bool:

@@ -25,7 +25,7 @@ from scheduler.core.effects import Solve
 from scheduler.core.messages import SubmitJobs
 from scheduler.drive import drive
 from scheduler.journal.recovery import recover_scheduler
-from scheduler.live.access.auth import ByCertificate
+from scheduler.live.access.auth import by_certificate
 from scheduler.live.access.interceptor import Guard
 from scheduler.live.access.limits import CallPlaces, PeopleConfig
 from scheduler.live.agents.links import Links
@@ -161,7 +161,7 @@ class Scheduler:
             self.links, self.relay, self.packages, certificates=self._credentials is not None, **self._more
         )
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)]
-        guard = Guard(ByCertificate(), _NoRecord(), CallPlaces(PeopleConfig()))
+        guard = Guard(by_certificate, _NoRecord(), CallPlaces(PeopleConfig()))
         self.server = aio.server(interceptors=list(self._interceptors or (guard,)), options=options)
         agents_pb2_grpc.add_AgentsServicer_to_server(service, self.server)
         address = f"127.0.0.1:{self.port}"

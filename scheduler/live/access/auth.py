@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from scheduler.live.access.limits import Buckets, Crowd, host_of
 from scheduler.live.access.roles import Caller, Role
@@ -18,15 +18,16 @@ WAITING_MAX, WAITING_EACH_MAX = 1000, 32
 _NAME_CHARS_MAX = 64
 
 
-class SingleUser:
-    """Single-user mode: every caller that reaches the socket is an admin."""
+# Return the caller, by the metadata of a call and its address; raise CallFailed if it cannot be identified.
+Recognise = Callable[[dict[str, str], str], Awaitable[Caller]]
 
-    async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """Return an admin with the user name from the metadata."""
-        user = metadata.get(USER_HEADER, "local")
-        if not user or len(user) > _NAME_CHARS_MAX or not user.isprintable() or ":" in user:
-            raise CallFailed(UNAUTHENTICATED, f"the user name in {USER_HEADER} is no user name")
-        return Caller(user, Role.ADMIN, peer=peer)
+
+async def single_user(metadata: dict[str, str], peer: str) -> Caller:
+    """Return an admin with the user name from the metadata: in single-user mode every caller is an admin."""
+    user = metadata.get(USER_HEADER, "local")
+    if not user or len(user) > _NAME_CHARS_MAX or not user.isprintable() or ":" in user:
+        raise CallFailed(UNAUTHENTICATED, f"the user name in {USER_HEADER} is no user name")
+    return Caller(user, Role.ADMIN, peer=peer)
 
 
 class ByToken:
@@ -65,12 +66,9 @@ class ByToken:
         return Caller(token.user, token.role, token.id, peer, token.expires_s)
 
 
-class ByCertificate:
-    """Identify agents: mutual TLS admits only certificates of our authority.
+async def by_certificate(metadata: dict[str, str], peer: str) -> Caller:
+    """Return the role of an agent: mutual TLS admits only certificates of our authority.
 
     The service itself checks which node the certificate is for and whether it was revoked.
     """
-
-    async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """Return the role of an agent."""
-        return Caller("", Role.AGENT, peer=peer)
+    return Caller("", Role.AGENT, peer=peer)

@@ -15,12 +15,13 @@ import asyncio
 import inspect
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from grpc import aio
 
 from scheduler.live.access.audit import Audit
+from scheduler.live.access.auth import Recognise
 from scheduler.live.access.limits import CallPlaces, Crowd, host_of
 from scheduler.live.access.roles import METHODS, Caller, Method, Role, call_as
 from scheduler.live.access.status import (
@@ -41,14 +42,6 @@ CALL_S = 60.0
 
 # How many bytes, and for how long, a caller without a token may send.
 STRANGER_BYTES_MAX, STRANGER_READ_S = 64 * 1024, 2.0
-
-
-class Door(Protocol):
-    """Identifies callers."""
-
-    async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """Return the caller; raise CallFailed if it cannot be identified."""
-        ...
 
 
 class Streams:
@@ -85,8 +78,8 @@ class Streams:
 class Guard(aio.ServerInterceptor):
     """The interceptor of every server. `places` limits how many calls run at once."""
 
-    def __init__(self, door: Door, record: Audit, places: CallPlaces) -> None:
-        self.door, self.record, self.places = door, record, places
+    def __init__(self, recognise: Recognise, record: Audit, places: CallPlaces) -> None:
+        self.recognise, self.record, self.places = recognise, record, places
         self.streams = Streams()
 
     async def intercept_service(
@@ -135,7 +128,7 @@ class _Call:
         if self._least is Role.NOBODY:
             self._take_place(places.strangers, host_of(peer))
         else:
-            self._caller = await self._guard.door.recognise(self._metadata, peer)
+            self._caller = await self._guard.recognise(self._metadata, peer)
             # A node has one link, which lasts: links are not counted among calls.
             if self._least is not Role.AGENT:
                 self._take_place(places.users, self._caller.user)

@@ -135,11 +135,6 @@ class Crowd:
         self._most, self._most_each = most, most_each
         self.taken, self._each = 0, Counter[str]()
 
-    @property
-    def names(self) -> int:
-        """Return how many users or addresses have calls now."""
-        return len(self._each)
-
     def enter(self, name: str) -> None:
         """Take a place for one call of this user or address until `leave`; raise CallFailed if none is free."""
         if self.taken >= self._most:

@@ -61,10 +61,9 @@ class Keys:
     def fingerprint(self) -> str:
         """Return the authority's fingerprint, "sha256:…", by which nodes recognise it; empty if there is none."""
         try:
-            authority = x509.load_pem_x509_certificate(self.ca_pem)
+            return fingerprint_of(self.ca_pem)
         except FileNotFoundError:
             return ""
-        return fingerprint(authority)
 
     def make(self, hosts: Sequence[str], now: dt.datetime | None = None) -> None:
         """Create an authority, and a certificate for a server with these names."""
@@ -152,14 +151,9 @@ def common_name(node: str) -> str:
     return name
 
 
-def fingerprint(certificate: x509.Certificate) -> str:
-    """Return the hash of a certificate that users and nodes compare."""
-    return f"sha256:{certificate.fingerprint(hashes.SHA256()).hex()}"
-
-
 def fingerprint_of(certificate_pem: bytes) -> str:
-    """Return the fingerprint of a certificate in PEM, from a file or a connection."""
-    return fingerprint(x509.load_pem_x509_certificate(certificate_pem))
+    """Return the hash of a certificate in PEM, from a file or a connection, that users and nodes compare."""
+    return f"sha256:{x509.load_pem_x509_certificate(certificate_pem).fingerprint(hashes.SHA256()).hex()}"
 
 
 def expiry_warnings(keys: Keys, now_s: float) -> list[str]:

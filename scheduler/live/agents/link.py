@@ -10,8 +10,8 @@ from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.failed_starts import is_news
 from scheduler.core.messages import NodeReport
 from scheduler.live.agents.outbox import Outbox
-from scheduler.live.agents.shared_storage import PROOF_S
 from scheduler.live.node_views import GpuSeen, NodeSeen
+from scheduler.live.pace import PROOF_S
 from scheduler.live.wire.agents import goodbye, gpus_of, peer_host
 from scheduler.model.cluster import Node
 

@@ -61,11 +61,6 @@ class Outbox:
         self._others.append(message)
         self._fill()
 
-    @property
-    def is_waiting(self) -> bool:
-        """Return whether anything waits to be written."""
-        return self._filled.is_set()
-
     def _fill(self) -> None:
         self.put_s = self._now_s()
         self._filled.set()

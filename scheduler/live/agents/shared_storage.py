@@ -12,9 +12,9 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping
 
 from protos.gavel.v1 import agents_pb2 as pb
+from scheduler.live.pace import PROOF_S
 from scheduler.model.cluster import NodeSpec
 
-PROOF_S = 10.0
 _ID = re.compile(r"[A-Za-z0-9_-]{8,128}")
 
 Ask = Callable[[pb.StorageCheck], Awaitable[pb.StorageChecked]]

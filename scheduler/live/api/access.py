@@ -18,7 +18,6 @@ from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
 
 JOIN_VALID_S_MAX = 7 * 86_400.0
-_PEOPLE = (Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN, Role.AGENT)
 
 
 class AccessService(cluster_pb2_grpc.AccessServicer):
@@ -144,7 +143,7 @@ def _valid(asked_s: float, usual_s: float, most_s: float) -> float:
 def _role(number: int, me: Caller) -> Role:
     if number == pb.ROLE_UNSPECIFIED:
         return min(me.role, Role.USER)
-    if number not in tuple(_PEOPLE):
+    if number not in set(Role) - {Role.NOBODY}:
         raise InvalidSpec("role", f"is {number}, which this scheduler does not know")
     return Role(number)
 

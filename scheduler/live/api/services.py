@@ -21,7 +21,7 @@ from typing import Any
 from protos.gavel.v1 import cluster_pb2_grpc, jobs_pb2_grpc
 from protos.gavel.v1.limits import MESSAGE_BYTES_MAX
 from scheduler.live.access.audit import Audit
-from scheduler.live.access.auth import ByToken, SingleUser
+from scheduler.live.access.auth import ByToken, single_user
 from scheduler.live.access.interceptor import Guard
 from scheduler.live.access.limits import CallPlaces, PeopleConfig, Places
 from scheduler.live.access.tls import Keys, expiry_warnings
@@ -53,6 +53,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_metadata_size", 16 * 1024),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.max_concurrent_streams", 1000),
     ("grpc.so_reuseport", 0),
@@ -65,6 +66,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.server_handshake_timeout_ms", 20_000),
 )
 KEEPING = Keeping()
+# The generated function that adds a service to a server, and the service.
 Service = tuple[Callable[[Any, Any], None], Any]
 
 
@@ -95,8 +97,8 @@ class People:
         self.packages = Packages(folder / "packages", config)
         self.access = Access(folder / "access.db", world.now_s) if auth == "tokens" else None
         self.audit = Audit(folder / "audit.log", config)
-        door = SingleUser() if self.access is None else ByToken(self.access, world.now_s)
-        self.guard = Guard(door, self.audit, CallPlaces(config))
+        recognise = ByToken(self.access, world.now_s).recognise if self.access else single_user
+        self.guard = Guard(recognise, self.audit, CallPlaces(config))
         keys = Keys(folder / "tls")
         self.watchers = watchers = Places(config.watchers_max, "calls that watch or follow something")
 

@@ -7,25 +7,26 @@ Each database is as it was at one moment. The archive includes keys, so only its
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
+import shutil
 import sqlite3
 import tarfile
 import time
 import tomllib
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from scheduler.journal.errors import JournalError
+from scheduler.journal.lock import lock_path
 from scheduler.journal.store import SqliteJournal
 
 FORMAT = 1
-JOURNAL = "journal.db"
+MANIFEST, JOURNAL = "manifest.json", "journal.db"
 DATABASES = ("access.db", "usage.db", "attempts.db", "history.db")
 # How long to wait for a database that is locked.
 BUSY_S = 10.0
@@ -83,11 +84,11 @@ def backup(
                 "records": records,
                 "files": sums,
             }
+            _write(copy / MANIFEST, json.dumps(manifest, indent=1).encode())
             fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(fd, "wb") as file:
                 with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
-                    _add_bytes(tar, "manifest.json", json.dumps(manifest, indent=1).encode())
-                    for name in names:
+                    for name in (MANIFEST, *names):
                         tar.add(copy / name, name, recursive=False, filter=_anonymous)
                 file.flush()
                 os.fsync(file.fileno())
@@ -117,7 +118,7 @@ def restore(archive: Path, folder: Path) -> Backup:
             folder.rmdir()
         aside.rename(folder)
     except BaseException as error:
-        _remove(aside)
+        shutil.rmtree(aside)
         if isinstance(error, OSError | EOFError | tarfile.TarError):
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise BackupError(f"cannot restore {archive}: {why.lower()}") from None
@@ -158,7 +159,7 @@ def _data_dir(text: str) -> str:
 def _unpacked(archive: Path, folder: Path) -> Backup:
     with tarfile.open(archive, "r:gz") as tar:
         first = tar.next()
-        if first is None or first.name != "manifest.json" or first.size > 2**24:
+        if first is None or first.name != MANIFEST or first.size > 2**24:
             raise BackupError(f"{archive} is not a backup of a scheduler: it does not begin with a manifest")
         manifest = _manifest(archive, _content(tar, first))
         sums: dict[str, str] = manifest["files"]
@@ -260,7 +261,7 @@ def _copy_database(source: Path, target: Path) -> None:
 
     try:
         with (
-            closing(sqlite3.connect(f"file:{_quoted(source)}?mode=ro", uri=True)) as live,
+            closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as live,
             closing(sqlite3.connect(target)) as copy,
         ):
             live.backup(copy, pages=4096, progress=patience, sleep=0.01)
@@ -268,24 +269,15 @@ def _copy_database(source: Path, target: Path) -> None:
         raise BackupError(f"cannot read {source}: {error}; `gavel fsck` says what is wrong") from None
 
 
-def _quoted(path: Path) -> str:
-    return str(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-
-
 def _last_record(path: Path) -> int:
     """Return the number of the last record of the copy, which must be a journal and sound as a file."""
     try:
-        with _opened(path) as journal:
-            return journal.last_seq
+        with SqliteJournal(path, strict=True) as journal:
+            records = journal.last_seq
+        lock_path(path).unlink(missing_ok=True)
+        return records
     except JournalError as error:
         raise BackupError(f"the journal cannot be backed up as it is: {error}") from None
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[SqliteJournal]:
-    with SqliteJournal(path, strict=True) as journal:
-        yield journal
-    path.with_name(path.name + ".lock").unlink(missing_ok=True)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -295,12 +287,6 @@ def _write(path: Path, content: bytes) -> None:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    member = tarfile.TarInfo(name)
-    member.size, member.mode = len(content), 0o600
-    tar.addfile(member, io.BytesIO(content))
 
 
 def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -313,9 +299,3 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
 def _sum(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _remove(folder: Path) -> None:
-    for path in sorted(folder.rglob("*"), reverse=True):
-        path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
-    folder.rmdir()

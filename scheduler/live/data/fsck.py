@@ -66,7 +66,7 @@ def _modes(folder: Path) -> Iterator[Finding]:
 
 def _database(path: Path) -> Finding:
     try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True, timeout=2.0)) as db:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=2.0)) as db:
             faults = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
     except sqlite3.OperationalError as error:
         return Finding("note", f"{path.name} was not checked: {error}", "stop the daemon, then check again")

@@ -5,6 +5,29 @@ from __future__ import annotations
 from scheduler.core import effects as e
 from scheduler.core import messages as m
 
+_MESSAGES: dict[type[m.Message], str] = {
+    m.SubmitJobs: "a submission by {by}",
+    m.JobCommand: "a request by {by} to {it.action} a job",
+    m.NodeCommand: "a request by {by} to {it.action} a node",
+    m.SetPolicy: "a change of policy by {by}",
+    m.Configure: "a change of settings by {by}",
+    m.SetPrices: "a change of prices by {by}",
+    m.GiveRates: "throughput rates from {by}",
+    m.Forget: "the removal of old jobs",
+    m.NodeHello: "a request by node {it.spec.name} to join",
+    m.NodeReport: "a report from node {it.node}",
+    m.NodeSilent: "the lost link to node {it.node}",
+    m.Solved: "an answer of the solver",
+    m.Woke: "a timer ({it.what})",
+}
+_EFFECTS: dict[type[e.Effect], str] = {
+    e.WakeAt: "setting a timer ({it.what})",
+    e.SendLeases: "sending leases to node {it.node}",
+    e.RenewLeases: "renewing leases",
+    e.Solve: "asking the solver",
+    e.Reply: "answering a call",
+    e.RefuseNode: "refusing node {it.node}",
+}
 _TIMERS = {
     "tick": "stating the problem",
     "plan": "planning",
@@ -15,37 +38,10 @@ _TIMERS = {
 
 def message_words(message: m.Message) -> str:
     """Name a message and its sender: `a submission by ada`, `a report from node n1`, `a timer (plan)`."""
+    if isinstance(message, m.NodeCommand) and message.by_agent:
+        return f"a request by node {message.node} to {message.action} it"
     by = getattr(message, "user", "") or "an unnamed user"
-    match message:
-        case m.SubmitJobs():
-            return f"a submission by {by}"
-        case m.JobCommand():
-            return f"a request by {by} to {message.action} a job"
-        case m.NodeCommand(by_agent=True):
-            return f"a request by node {message.node} to {message.action} it"
-        case m.NodeCommand():
-            return f"a request by {by} to {message.action} a node"
-        case m.SetPolicy():
-            return f"a change of policy by {by}"
-        case m.Configure():
-            return f"a change of settings by {by}"
-        case m.SetPrices():
-            return f"a change of prices by {by}"
-        case m.GiveRates():
-            return f"throughput rates from {by}"
-        case m.Forget():
-            return "the removal of old jobs"
-        case m.NodeHello():
-            return f"a request by node {message.spec.name} to join"
-        case m.NodeReport():
-            return f"a report from node {message.node}"
-        case m.NodeSilent():
-            return f"the lost link to node {message.node}"
-        case m.Solved():
-            return "an answer of the solver"
-        case m.Woke():
-            return f"a timer ({message.what})"
-    return "a message"
+    return _MESSAGES.get(type(message), "a message").format(by=by, it=message)
 
 
 def step_words(message: m.Message) -> str:
@@ -62,16 +58,4 @@ def step_words(message: m.Message) -> str:
 
 def effect_words(effect: e.Effect) -> str:
     """Name an effect: `sending leases to node n1`."""
-    match effect:
-        case e.WakeAt():
-            return f"setting a timer ({effect.what})"
-        case e.SendLeases():
-            return f"sending leases to node {effect.node}"
-        case e.RenewLeases():
-            return "renewing leases"
-        case e.Solve():
-            return "asking the solver"
-        case e.Reply():
-            return "answering a call"
-        case e.RefuseNode():
-            return f"refusing node {effect.node}"
+    return _EFFECTS.get(type(effect), "an effect").format(it=effect)

@@ -48,8 +48,6 @@ class SolverProcess:
         self._process: Process | None = None
         # Whether the process has not answered yet.
         self._fresh = True
-        # How many questions it left without an answer since the start.
-        self.failures = 0
 
     def ask(self, question: Solve) -> None:
         """Queue this question, in place of one that is still waiting."""
@@ -92,7 +90,6 @@ class SolverProcess:
         except Exception as error:
             log.exception("a question could not be sent to the solver")
             why = f"the question could not be sent to the solver ({type(error).__name__}: {error})"
-        self.failures += 1
         log.warning("%s; first come, first served until the next answer", why)
         await self._end()
         return await asyncio.to_thread(_in_turn, question, why)

@@ -131,10 +131,10 @@ def test_names_without_calls_are_not_remembered() -> None:
     crowd.enter("b")
     with pytest.raises(CallFailed):
         crowd.enter("a")
-    assert (crowd.taken, crowd.names) == (2, 2)
+    assert (crowd.taken, len(crowd._each)) == (2, 2)
     crowd.leave("a")
     crowd.leave("b")
-    assert (crowd.taken, crowd.names) == (0, 0)
+    assert (crowd.taken, len(crowd._each)) == (0, 0)
 
 
 def test_callers_without_a_token_may_send_little(tmp_path) -> None:

@@ -207,7 +207,7 @@ async def test_without_tls_the_token_has_to_be_an_agents(tmp_path):
     access = Access(tmp_path / "access.db", lambda: 0.0)
     secrets = {role: access.create("x", role, 60.0)[1] for role in (Role.AGENT, Role.USER)}
     guard = Guard(
-        ByToken(access, lambda: 0.0),
+        ByToken(access, lambda: 0.0).recognise,
         Audit(tmp_path / "audit.log", PeopleConfig()),
         CallPlaces(PeopleConfig()),
     )
@@ -240,7 +240,7 @@ def test_an_agent_that_is_refused_sends_nothing_and_logs_why(
     # A minute passes between attempts, so that none is one too many.
     long_between = itertools.count(0.0, 60.0).__next__
     guard = Guard(
-        ByToken(access, long_between),
+        ByToken(access, long_between).recognise,
         Audit(tmp_path / "audit.log", PeopleConfig()),
         CallPlaces(PeopleConfig()),
     )
