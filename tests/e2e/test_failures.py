@@ -249,7 +249,7 @@ def test_an_agent_waits_for_its_jobs_at_the_first_sigterm_only(cluster: Cluster,
 
 
 def test_an_agent_under_a_taken_name_is_dismissed(cluster: Cluster, tmp_path: Path, wording: Wording) -> None:
-    """It names the remedy and ends with status 1; the agent that has the name stays."""
+    """The agent logs the remedy and ends with status 1; the one that has the name stays."""
     first = cluster.nodes["n1"]
     cluster.agent("n1", "v100=1", "--state-dir", str(tmp_path / "elsewhere"))
     assert cluster.nodes["n1"].wait(PATIENCE_S) == 1

@@ -74,7 +74,7 @@ def ended_on(log: str) -> str:
 def test_a_secret_that_one_node_lacks_starts_no_rank_anywhere(
     cluster: Cluster, tmp_path: Path, wording: Wording
 ) -> None:
-    """It is the job's failure, and the log names the secret."""
+    """The job fails, and its log names the secret."""
     job = submit(cluster, tmp_path, env_from={"TOKEN": "token"})
     ended = cluster.ended(job)
     assert ended.state is JobState.FAILED
@@ -84,7 +84,7 @@ def test_a_secret_that_one_node_lacks_starts_no_rank_anywhere(
 
 
 def test_nodes_wait_for_the_setup_of_the_slowest(cluster: Cluster, tmp_path: Path) -> None:
-    """Longer than for a first report; then both ranks run."""
+    """The other node waits longer than for a first report; then both ranks run."""
     job = submit(cluster, tmp_path, setup=f"if [ $NODE_RANK = 0 ]; then sleep {GANG_S + 2}; fi")
     done = cluster.completed(job)
     assert (done.attempt, done.node_failures) == (1, 0)

@@ -42,7 +42,7 @@ def go(tmp_path: Path) -> Path:
 
 
 def test_a_job_runs_to_completion(cluster: Cluster, go: Path) -> None:
-    """It waits, runs, completes with exactly its steps, and its log can be read afterwards."""
+    """A job waits, runs, completes with exactly its steps, and leaves a log that can be read."""
     job = cluster.submit("counting.py", go, steps=500, worker_types=V100, name="first")
     assert cluster.runs(job).placement.worker_type == "v100"
     start = cluster.started(job)
@@ -70,7 +70,7 @@ def test_a_job_that_fails_is_tried_again_and_then_shown_with_its_last_lines(clus
 
 
 def test_a_job_that_is_cancelled_while_it_runs_leaves_nothing(cluster: Cluster, go: Path) -> None:
-    """It is cancelled at once, its processes end soon after, and the GPU is free for others."""
+    """The job is cancelled at once, its processes end soon after, and the GPU is free for others."""
     job = cluster.submit("counting.py", go, steps=100_000, worker_types=V100)
     pid = cluster.started(job)["pid"]
     assert cluster.client.cancel(job) == (job,)
@@ -81,7 +81,7 @@ def test_a_job_that_is_cancelled_while_it_runs_leaves_nothing(cluster: Cluster, 
 
 
 def test_a_job_that_ignores_signals_is_gone_after_its_grace(cluster: Cluster) -> None:
-    """It ignores SIGTERM, and so does its orphan in another session: both are killed, and the GPU is free."""
+    """The job ignores SIGTERM, and so does its orphan in another session: both are killed, and the GPU is free."""
     job = cluster.submit("stubborn.py", nodes=("impatient",))
     (pids,) = eventually(lambda: cluster.json_lines(job), "it has printed its pids")
     assert all(map(alive, pids.values()))
@@ -91,7 +91,7 @@ def test_a_job_that_ignores_signals_is_gone_after_its_grace(cluster: Cluster) ->
 
 
 def test_two_ranks_on_two_nodes_train_as_one(cluster: Cluster) -> None:
-    """torch.distributed over two agents with one GPU each: every step, by both ranks."""
+    """Both ranks of torch.distributed, on two agents with one GPU each, do every step."""
     job = cluster.submit("../../../examples/jobs/text.py", "--steps", 60, gpus=2, steps=60, worker_types=V100)
     assert cluster.completed(job).steps_done == 60
     assert [path.parts[-3] for path in cluster.runs_of(job)] == ["n1", "n2"]
@@ -209,7 +209,7 @@ def test_a_job_waits_for_its_dependency(cluster: Cluster, go: Path, tmp_path: Pa
 
 
 def test_a_job_after_one_that_fails_does_not_run(cluster: Cluster, go: Path) -> None:
-    """After success: it ends with the reason. After the end, however it ended: it runs."""
+    """A job after success ends with the reason; a job after the end, however it ended, runs."""
     go.touch()
     first = cluster.submit("failing.py", worker_types=V100)
     never = cluster.submit("counting.py", go, steps=10, after=(After(first),))
@@ -223,7 +223,7 @@ def test_a_job_after_one_that_fails_does_not_run(cluster: Cluster, go: Path) -> 
 
 
 def test_the_commands_agree_with_the_library(cluster: Cluster, go: Path) -> None:
-    """submit, queue --json and explain on the command line, for a running job."""
+    """submit, queue --json and explain show a running job as the library does."""
     job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100, name="watched")
     cluster.runs(job)
     listed = json.loads(cluster.answer("queue", "--json"))

@@ -127,7 +127,7 @@ def test_a_join_token_that_is_wrong_used_or_for_another_node_is_refused(secured:
 
 
 def test_a_wrong_fingerprint_keeps_the_token_from_being_sent(secured: Secured, wording: Wording) -> None:
-    """With the right fingerprint the token is still good afterwards."""
+    """The token is still good afterwards, with the right fingerprint."""
     token = secured.token("--node", "n4")
     answer = secured.join("n4", token, "sha256:" + "0" * 64, code=2)
     assert secured.fingerprint in answer, "the true fingerprint, to compare"
@@ -136,7 +136,7 @@ def test_a_wrong_fingerprint_keeps_the_token_from_being_sent(secured: Secured, w
 
 
 def test_a_second_agent_of_one_name_is_dismissed(secured: Secured, wording: Wording) -> None:
-    """It gets the remedy; the first one stays."""
+    """The second agent gets the remedy; the first one stays."""
     shutil.copytree(secured.me.folder / "n1" / "certificates", secured.me.folder / "twin" / "certificates")
     answer = secured.dismissed("-m", "gavel", "agent", *secured.agent("n1", "twin"))
     assert ("'n1'" in answer, "--name" in answer) == (True, True)
@@ -162,7 +162,7 @@ def test_an_agent_of_another_version_is_dismissed(secured: Secured, wording: Wor
 
 
 def test_a_revoked_token_is_refused(secured: Secured, wording: Wording) -> None:
-    """It is good until then; the command ends with code 5, and says how to get another."""
+    """The token is good until then; the command ends with code 5, and says how to get another."""
     created = secured.me.gavel("token", "create", "--user", "bob", "--role", "user")
     secret = created.stdout.strip()
     with _client(secured.me, secret) as client:
@@ -190,7 +190,7 @@ def test_a_revoked_node_is_dismissed_until_it_joins_again(secured: Secured, word
 
 
 def test_a_user_needs_a_token_and_the_authority(secured: Secured, wording: Wording) -> None:
-    """No token: code 5. Another authority: code 4, and a possible cause."""
+    """The command ends with code 5 without a token, and with code 4 and a possible cause under another authority."""
     me = secured.me
     token = me.env.pop("GAVEL_TOKEN")
     try:

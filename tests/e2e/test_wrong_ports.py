@@ -40,7 +40,7 @@ def queue(served: Served, tmp_path: Path, address: str, ca: str = "") -> tuple[i
 
 
 def test_users_get_the_remedy_for_wrong_ports_and_missing_tls(served: Served, tmp_path: Path) -> None:
-    """Without a CA, with the CA at the agents' port, and with it at a port without TLS: one line, and code 4."""
+    """Each mistake gives one line and code 4: no CA, the agents' port, a port without TLS."""
     ca = str(served.folder / "data" / "tls" / "ca.pem")
     with Served(tmp_path / "plain", tls=False) as plain:
         answers = [
@@ -56,7 +56,7 @@ def test_users_get_the_remedy_for_wrong_ports_and_missing_tls(served: Served, tm
 
 
 def test_an_agent_at_the_users_port_gets_the_right_one(served: Served, tmp_path: Path) -> None:
-    """With a good certificate: the line has the agents' address, and that the agent tries again, later each time."""
+    """The log of an agent with a good certificate has the agents' address; it tries again, later each time."""
     served.certify("n1", tmp_path / "certificates")
     host, _, port = served.address.rpartition(":")
     command = (

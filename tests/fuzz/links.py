@@ -21,7 +21,7 @@ BODIES = [field.name for field in pb.AgentMessage.DESCRIPTOR.oneofs_by_name["bod
 
 
 class Received:
-    """What the scheduler has sent, to be repeated in the wrong place."""
+    """The scheduler's messages so far, to be repeated in the wrong place."""
 
     def __init__(self) -> None:
         self.leases: list[str] = []

@@ -278,7 +278,7 @@ def test_a_restored_journal_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_data_directory_is_for_its_owner_alone(tmp_path: Path):
-    """It is created so that others cannot look into it."""
+    """The daemon creates it so that others cannot look into it."""
 
     async def story() -> int:
         async with running(tmp_path / "a"):

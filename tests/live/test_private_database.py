@@ -52,7 +52,7 @@ def damage_pages(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [damage_pages, lambda path: path.write_bytes(b"no database" * 1000)])
 def test_a_damaged_database_is_kept_under_another_name(tmp_path: Path, damage):
-    """Each time under the next number, with a warning that names it and what was lost."""
+    """Each damaged file gets the next number, with a warning that names it and what was lost."""
     path = tmp_path / "usage.db"
     for number in (1, 2):
         damage(path)
@@ -75,7 +75,7 @@ def test_a_sound_database_is_opened_without_a_warning(tmp_path: Path):
 
 
 def test_the_daemon_replaces_damaged_books_with_a_warning(tmp_path: Path):
-    """It starts, and `status` names each damaged file and what is lost."""
+    """The daemon starts, and `status` names each damaged file and what is lost."""
     status(tmp_path)
     for name in ("usage.db", "attempts.db"):
         (tmp_path / name).write_bytes(b"no database" * 1000)

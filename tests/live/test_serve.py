@@ -181,7 +181,7 @@ def test_a_port_in_use_is_named(tmp_path: Path, wording: Wording):
 
 
 def test_a_journal_of_a_newer_release_is_left_alone(tmp_path: Path):
-    """It is refused in one line, and not a byte of it changes."""
+    """The daemon refuses it in one line, and does not change a byte of it."""
     with SqliteJournal(tmp_path / "journal.db"):
         pass
     with contextlib.closing(sqlite3.connect(tmp_path / "journal.db")) as db:

@@ -119,7 +119,7 @@ def best(problem: Problem) -> np.ndarray:
 
 
 def visible(problem: Problem, *modifiers: str, reference: str | None = None) -> Problem:
-    """What a policy works on: jobs that can run, all types alike if `blind`, pairs that pay if `packing`."""
+    """The problem that a policy works on: jobs that can run, all types alike if `blind`, paying pairs if `packing`."""
     columns = problem.columns
     runs = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
     runs &= (columns.second < 0) | (columns.second_rate > 0)

@@ -98,7 +98,7 @@ def eventually(holds: Callable[[], Any], within_s: float = 120.0) -> Any:
 
 
 def alone_on_path(directory: Path) -> str:
-    """What the agent puts on a job's path: `gavel/__init__.py` and `gavel/training`, and nothing else of ours."""
+    """Return the path that the agent gives a job: `gavel/__init__.py` and `gavel/training`, nothing else of ours."""
     package = directory / "only" / "gavel"
     if not package.exists():
         package.mkdir(parents=True)

@@ -15,7 +15,7 @@ from tests.training.leases import RunDirectory
 
 
 def test_a_rank_reads_its_place_from_the_environment(tmp_path: Path) -> None:
-    """All of it from the variables of docs/job-directory.md."""
+    """The variables of docs/job-directory.md give all of it."""
     environ = RunDirectory(tmp_path).environ(1, 2, GAVEL_STEPS="50", GAVEL_COORDINATOR="[::1]:29400")
     assert run_of(environ) == Run(tmp_path, "12", "2", 3, 2, 1, 2, 50, ("::1", 29400))
 
@@ -76,7 +76,7 @@ def test_a_lease_is_three_times_and_a_reason() -> None:
     )],
 )  # fmt: skip
 def test_a_malformed_file_is_no_lease(data: bytes) -> None:
-    """Half a file, other data, and times that are no numbers."""
+    """The reader ignores half a file, other data, and times that are no numbers."""
     assert parse(data) is None
 
 

@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def one_rank() -> Iterator[None]:
-    """Where RANK is set, as under a lease, the Trainer creates a process group of this one process."""
+    """Let the Trainer create a process group of this one process, as it does where RANK is set."""
     from accelerate.state import AcceleratorState
     from torch import distributed
 
@@ -66,7 +66,7 @@ def test_a_trainer_ends_with_its_lease_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_outside_gavel_the_trainer_is_unchanged(tmp_path: Path) -> None:
-    """It trains to its end, in the directory that the script names, and resumes nothing."""
+    """The Trainer trains to its end, in the directory that the script names, and resumes nothing."""
     from tests.training import tiny_transformers as tiny
 
     trainer, lease = tiny.train(tmp_path, 3)

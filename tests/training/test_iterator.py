@@ -92,7 +92,7 @@ def test_without_a_number_of_steps_the_iterator_is_the_loader() -> None:
 
 
 def test_with_a_number_of_steps_passes_follow_each_other() -> None:
-    """Until all steps are done; then there is a checkpoint, and no more steps."""
+    """The loop ends when all steps are done; then there is a checkpoint, and no more steps."""
     notes = Notes()
     steps = LeasedIterator("abc", checkpoint=notes, steps=7)
     assert "".join(steps) == "abcabca"
@@ -127,7 +127,7 @@ def test_epochs_are_counted_and_continued() -> None:
 
 
 def test_epochs_end_with_the_steps() -> None:
-    """Where both are given, the first that is reached ends the loop."""
+    """The loop ends with the first that is reached where both are given."""
     notes = Notes()
     steps = LeasedIterator("abc", checkpoint=notes, steps=4)
     assert [(epoch, "".join(steps)) for epoch in steps.epochs(9)] == [(0, "abc"), (1, "a")]
@@ -154,7 +154,7 @@ def test_epochs_without_steps_are_an_error(wording: Wording) -> None:
 
 
 def test_the_loop_saves_every_so_many_steps() -> None:
-    """Periodic checkpoints, and none twice."""
+    """The loop saves at every multiple, and no step twice."""
     notes = Notes()
     list(LeasedIterator("abcd", checkpoint=notes, steps=6, every_steps=3))
     assert notes.saved == [3, 6]
@@ -329,7 +329,7 @@ def test_a_job_is_finished_after_all_epochs(run: RunDirectory) -> None:
 
 
 def test_under_a_lease_a_loader_without_length_is_refused_at_once(run: RunDirectory) -> None:
-    """Not only after the first preemption, when it would be too late."""
+    """The error comes at the start, as after the first preemption it would be too late."""
     with pytest.raises(NoLength):
         LeasedIterator(NoEnd(), checkpoint=Notes())
 
@@ -360,7 +360,7 @@ def test_stepping_time_excludes_saving(run: RunDirectory, monkeypatch: pytest.Mo
 
 
 def test_a_loop_of_the_scripts_own_can_ask_for_its_time(run: RunDirectory) -> None:
-    """It asks how long it has, and reports how far it is and how it ended."""
+    """The script asks how long it has, and reports how far it is and how it ended."""
     assert 3000 < time_left_s() <= 3600
     report(41, saved=40)
     assert eventually(run.progress)["steps"] == 41

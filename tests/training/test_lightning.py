@@ -85,7 +85,7 @@ def test_the_trainer_saves_in_between_and_keeps_two(tmp_path: Path) -> None:
 
 
 def test_outside_gavel_the_trainer_is_unchanged(tmp_path: Path) -> None:
-    """It trains to its end, and resumes nothing."""
+    """The Trainer trains to its end, and resumes nothing."""
     from tests.training import tiny_lightning as tiny
 
     trainer, lease = tiny.fit(tmp_path, tiny.Model(), max_steps=3)

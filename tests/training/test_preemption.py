@@ -121,7 +121,7 @@ def digests(processes: list[Process]) -> list[str]:
 def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(
     torch_job: Job, kind: str, workers: str, ends: tuple[int, ...]
 ) -> None:
-    """Preempted and resumed: the same parameters, moments and random numbers, each sample once per epoch."""
+    """A preempted and resumed job has the same parameters, moments and random numbers, and each sample once."""
     alone = torch_job.without_gavel(50, kind, workers)
     for after in ends:
         torch_job.attempt(50, kind, workers, HOLD_AT=after)

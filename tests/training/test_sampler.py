@@ -36,7 +36,7 @@ def test_ranks_share_an_epoch_as_with_distributed_sampler(samples: int, world: i
 
 
 def test_the_order_follows_from_seed_and_epoch() -> None:
-    """Same seed and epoch, same order; another of either, another order; always each sample once."""
+    """The same seed and epoch give the same order, others another one, and every order has each sample once."""
     orders = {}
     for seed, epoch in ((0, 0), (0, 1), (5, 0)):
         sampler = ResumableSampler(range(50), seed=seed)

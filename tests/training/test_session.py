@@ -37,7 +37,7 @@ def sigterm_as_it_was() -> Iterator[None]:
 
 
 def test_sigterm_is_taken_over_while_a_loop_may_need_it(run: RunDirectory) -> None:
-    """From the first look at the lease to the last report; then SIGTERM ends the process again."""
+    """The library handles SIGTERM from its first look at the lease to its last report; then the default is back."""
     with under_a_lease(run.environ()) as watching:
         assert signal.getsignal(signal.SIGTERM) == watching._on_sigterm
         assert 0 < watching.time_left_s() < float("inf")
@@ -134,7 +134,7 @@ def test_a_rank_that_reaches_no_other_ends_alone_in_time(run: RunDirectory, rank
 
 
 def test_the_thread_brings_a_lonely_rank_to_its_end(run: RunDirectory) -> None:
-    """The same ticks, in real time."""
+    """The thread does in real time what its ticks do."""
     environ = run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")
     with under_a_lease(environ) as watching:
         run.lease(ask_in_s=0.0, signal_after_s=0.5, kill_after_s=60.0)

@@ -23,7 +23,7 @@ print(*sorted(name for name in sys.modules if name.startswith("gavel")))
 
 
 def test_importing_the_library_imports_nothing_else(tmp_path: Path) -> None:
-    """Beyond the standard library only `gavel` is imported, and of that only the library."""
+    """The import adds only `gavel` to the standard library, and of that only the training library."""
     printed = subprocess.run(
         [sys.executable, "-S", "-c", IMPORTED],
         env={"PYTHONPATH": alone_on_path(tmp_path)},
@@ -37,7 +37,7 @@ def test_importing_the_library_imports_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_loop_runs_where_there_is_no_torch(tmp_path: Path) -> None:
-    """With a checkpoint of the script's own, a loop needs nothing but the standard library."""
+    """A loop with a checkpoint of the script's own needs nothing but the standard library."""
     script = tmp_path / "job.py"
     script.write_text(
         "from gavel.training import LeasedIterator\n"
@@ -72,7 +72,7 @@ NEWER = {"pairwise", "StrEnum", "ExceptionGroup", "TaskGroup", "UTC", "override"
 
 @pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: path.name)
 def test_the_library_uses_nothing_newer_than_python_3_9(path: Path) -> None:
-    """Neither names nor arguments that the standard library of Python 3.9 lacks."""
+    """The library uses no names and no arguments that the standard library of Python 3.9 lacks."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     names |= {

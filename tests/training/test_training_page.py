@@ -38,7 +38,7 @@ def run(text: str, place: Path) -> str:
 
 
 def test_the_first_script_runs_and_goes_on(tmp_path: Path) -> None:
-    """It trains, saves a model, and has nothing left to do when it is started again; with epochs it goes on."""
+    """The script trains, saves a model, and has nothing left to do when started again; with epochs it goes on."""
     text = program_below("With LeasedIterator")
     run(text, tmp_path)
     assert (tmp_path / "model.pt").exists()
@@ -52,7 +52,7 @@ def test_the_first_script_runs_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_loop_of_ones_own_runs(tmp_path: Path) -> None:
-    """It counts to its end."""
+    """The loop counts to its end."""
     run(program_below("With a loop of one's own"), tmp_path)
     assert (tmp_path / "state.txt").read_text() == "200"
 

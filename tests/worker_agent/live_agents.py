@@ -180,7 +180,7 @@ def job(code: str, lease: str = "17", *, ends_in_s: float = 60.0, **more: Any) -
 
 
 async def in_time(story: Callable[[float], Coroutine[Any, Any, bool]], *, first_s: float) -> None:
-    """As shim_runs.in_time, for a coroutine."""
+    """Run a story as shim_runs.in_time does, but a coroutine."""
     within_s = first_s
     while not await story(within_s):
         within_s *= 5

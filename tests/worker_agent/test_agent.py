@@ -192,7 +192,7 @@ async def test_an_uploaded_job_starts_in_a_fresh_copy(tmp_path: Path) -> None:
 
 @live
 async def test_a_job_whose_package_is_damaged_fails(tmp_path: Path, wording: Wording) -> None:
-    """Damaged on its way, or hostile: the job fails, and its log says why."""
+    """The job fails, and its log says why, whether the package was damaged on its way or is hostile."""
     async with LiveAgent(tmp_path) as node:
         node.link.package = b"something else"
         node.desire(job("pass", launch={"upload": "sha256:" + "0" * 64}))

@@ -112,7 +112,7 @@ def test_a_malformed_file_is_named_with_the_line(tmp_path, name, text, wording):
 
 
 def test_a_missing_file_is_named(tmp_path, wording):
-    """And nothing is started."""
+    """The error has the path, and nothing is started."""
     with pytest.raises(ConfigError, match=r"none\.toml") as caught:
         agent_config(str(tmp_path / "none.toml"), {})
     wording(caught.value, folder=tmp_path)
@@ -186,7 +186,7 @@ def test_a_root_agent_wants_a_certificate_of_the_scheduler(tmp_path, capsys, mon
 
 
 def test_an_agent_leaves_a_scheduler_that_lost_its_epochs(tmp_path):
-    """It would refuse the scheduler's orders, and both would wait: it ends instead, with the remedy."""
+    """An agent that refused the scheduler's orders would only make both wait: it ends instead, with the remedy."""
     state = tmp_path / "s"
     state.mkdir()
     (state / "agent.json").write_text('{"epoch": 7, "generation": 3}')

@@ -1,4 +1,4 @@
-"""Who may do what: the table of roles, the life of tokens, what users see of each other, and guessed tokens."""
+"""Roles and tokens: the table of roles, the life of tokens, what users see of each other, and guessed tokens."""
 
 from __future__ import annotations
 
@@ -316,7 +316,7 @@ def test_a_revocation_is_durable_whatever_became_of_the_notes_before_it(tmp_path
 
 
 def test_a_join_token_is_used_once_by_the_node_it_is_for(tmp_path: Path) -> None:
-    """Of twenty simultaneous attempts one succeeds; another node, a late one and a wrong token fail."""
+    """One of twenty simultaneous attempts succeeds; another node, a late one and a wrong token fail."""
     now = [0.0]
     access = Access(tmp_path / "access.db", lambda: now[0])
     secret, expires_s = access.create_join()

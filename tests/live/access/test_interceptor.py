@@ -150,7 +150,7 @@ def test_callers_without_a_token_may_send_little(tmp_path) -> None:
 
 @pytest.mark.parametrize("tokens", [False, True])
 def test_reflection_asks_for_a_token_where_tokens_are_required(tokens, tmp_path) -> None:
-    """With tokens, a call without one is refused; in single-user mode reflection is open."""
+    """Reflection refuses a call without a token; in single-user mode it is open."""
     auth = "tokens" if tokens else "none"
     if tokens:
         access = Access(tmp_path / "access.db", time.time)
@@ -169,7 +169,7 @@ def test_reflection_asks_for_a_token_where_tokens_are_required(tokens, tmp_path)
 
 
 def test_unknown_callers_cannot_flood_the_audit_log(tmp_path) -> None:
-    """Of unknown callers only a burst of lines is written; of users every line."""
+    """The log keeps a burst of lines about unknown callers, and every line about users."""
     log = Audit(tmp_path / "audit.log", PeopleConfig(), lambda: 1000.0)
     stranger, user = Caller("", Role.NOBODY, peer="ipv4:192.0.2.1:5"), Caller("ann", Role.USER)
     for _ in range(1000):

@@ -67,7 +67,7 @@ def live_role() -> Any:
 
 
 def test_users_reach_a_server_that_its_authority_vouches_for(tmp_path: Path) -> None:
-    """With our authority a call is answered, before and after the certificate is renewed; with another it is not."""
+    """A client with our authority gets an answer, before and after the certificate's renewal; another does not."""
 
     async def story() -> None:
         keys, other = new_keys(tmp_path / "tls"), new_keys(tmp_path / "other")
@@ -108,7 +108,7 @@ def test_an_impossible_host_name_is_refused(tmp_path: Path, host: str) -> None:
 
 
 def test_a_node_gets_a_certificate_under_its_own_name(tmp_path: Path) -> None:
-    """Whatever name the request has, the certificate is the node's, for clients only, signed by our authority."""
+    """The certificate names the node, whatever name the request has; it is for clients only, from our authority."""
     keys = new_keys(tmp_path)
     signed = keys.sign_node(request("node:other")[0], "n1")
     certificate = x509.load_pem_x509_certificate(signed.certificate_pem)
@@ -121,7 +121,7 @@ def test_a_node_gets_a_certificate_under_its_own_name(tmp_path: Path) -> None:
 
 
 def test_malformed_certificate_requests_are_refused(tmp_path: Path) -> None:
-    """Not PEM, too large, another kind of key, or a foreign signature: the request is refused."""
+    """The authority refuses what is not PEM, too large, of another kind of key, or signed by another."""
     keys = new_keys(tmp_path)
     good = request()[0]
     body = good.splitlines()

@@ -252,7 +252,7 @@ async def test_a_report_on_the_lease_of_another_node_changes_nothing():
 
 @story
 async def test_a_renewal_goes_to_all_nodes_with_the_generation_of_each():
-    """Of one effect every node gets its own generation, and how much time is left as of now."""
+    """One effect gives every node its own generation, and how much time is left as of now."""
     from scheduler.core.effects import RenewLeases
 
     async with (

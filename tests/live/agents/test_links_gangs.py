@@ -102,7 +102,7 @@ def test_a_lease_that_is_over_or_on_other_nodes_starts_nothing(wording):
 
 @story
 async def test_two_nodes_meet_at_the_address_of_the_first():
-    """GangReady from both, in any order; GangGo to both, with the first node's address."""
+    """Both send GangReady, in any order, and both get GangGo with the first node's address."""
     waits = msgspec.structs.replace(CALM, gang_s=PATIENCE_S)
     async with (
         Scheduler(pace=waits) as scheduler,

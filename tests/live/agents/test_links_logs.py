@@ -1,4 +1,4 @@
-"""What jobs printed, from their nodes to a reader: in order, at the reader's pace, over attempts, with a notice for
+"""Logs on their way from nodes to a reader: in order, at the reader's pace, over attempts, with a notice for
 everything that is missing.
 """
 
@@ -223,7 +223,7 @@ async def test_a_reader_that_leaves_stops_the_agent():
 
 @story
 async def test_a_notice_names_a_node_that_is_gone_and_the_rest_is_read(wording):
-    """Of a gang over two nodes one cannot be reached: a notice stands for its lines."""
+    """One of a gang's two nodes cannot be reached: a notice stands for its lines."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as first:
         async with Logging(scheduler, "n2") as second:
             first.lines[1] = second.lines[1] = [b"here\n"]

@@ -19,7 +19,7 @@ from worker_agent.link.outgoing import Outgoing
 
 
 def test_the_agents_clock_is_never_estimated_later_than_it_is():
-    """Of messages that took 3 s, 0.1 s and 20 s the quickest one counts, as it is the closest from below."""
+    """The quickest of messages that took 3 s, 0.1 s and 20 s counts, as it is the closest from below."""
     clock = AgentClock()
     assert clock.at(100.0) == 0.0
     for sent_s, delay_s in ((1000.0, 3.0), (1010.0, 0.1), (1020.0, 20.0)):
@@ -85,7 +85,7 @@ def test_an_agent_learns_which_leases_will_not_be_renewed():
 
 
 def test_a_newer_set_makes_everything_older_void():
-    """Of many sets the last one is written; a renewal of an older one is not."""
+    """The outbox writes the last of many sets, and no renewal of an older one."""
     box = outbox()
     box.welcome(pb.SchedulerMessage(welcome=pb.Welcome()))
     for generation in range(5):
@@ -104,7 +104,7 @@ def test_a_newer_set_makes_everything_older_void():
 
 
 def test_the_queue_of_an_agent_that_does_not_read_is_bounded_and_ends_with_goodbye():
-    """Of a thousand messages the newest are kept; goodbye goes before all of them, and nothing follows it."""
+    """The outbox keeps the newest of a thousand messages; goodbye goes before them, and nothing follows it."""
     box = outbox()
     for number in range(1000):
         box.put(pb.SchedulerMessage(taken=pb.Taken(number=number)))

@@ -1,4 +1,4 @@
-"""Which nodes share their checkpoints is proved, not believed."""
+"""Nodes prove which checkpoints they share; the scheduler does not take their word for it."""
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ async def refused(address: str, keys: Keys, folder) -> bool:
 
 @story
 async def test_the_users_port_takes_no_stream_of_an_agent(keys):
-    """Where certificates are in use, no token makes its caller a node."""
+    """No token makes its caller a node where certificates are in use."""
     people = grpc.ssl_server_credentials([keys.server()])
     async with Scheduler(credentials=people) as scheduler:
         credentials = grpc.ssl_channel_credentials(keys.ca_pem)
@@ -291,7 +291,7 @@ def joins(test):
 
 @joins
 def test_a_node_joins_with_token_and_fingerprint(address, keys, access, into):
-    """It gets a key that only its owner can read, a certificate in its name, and the address where agents link."""
+    """The node gets a key that only its owner can read, a certificate in its name, and the address for agents."""
     token, _ = access.create_join("n1")
     joined = join(address, "n1", token, keys.fingerprint(), into)
     assert joined.agents_address == "127.0.0.1:7071"
@@ -374,7 +374,7 @@ def test_a_bought_certificate_is_trusted_as_this_machine_trusts_it(keys, tmp_pat
 
 
 def test_a_scheduler_that_is_away_or_speaks_no_tls_is_named(tmp_path, wording):
-    """For a port on which nothing listens: one line with the address."""
+    """The error is one line with the address of the port on which nothing listens."""
     with pytest.raises(JoinError, match=r"127\.0\.0\.1:1 ") as failed:
         join("127.0.0.1:1", "n1", "t", "sha256:" + "0" * 64, tmp_path / "c")
     wording(failed.value)

@@ -137,7 +137,7 @@ async def test_page_tokens_are_checked(live: Live) -> None:
 
 @with_daemon()
 async def test_a_list_of_large_jobs_ends_early_rather_than_failing(live: Live) -> None:
-    """With half a megabyte of arguments each, pages stay below the size of a message, and all jobs are reached."""
+    """Pages of jobs with half a megabyte of arguments stay below the size of a message, and all jobs are reached."""
     large = spec(launch=pb.Launch(command=["x" * 100_000] * 5))
     for _ in range(2):
         await submitted(live, *[large] * 12)
@@ -236,7 +236,7 @@ async def test_jobs_are_commanded_singly_or_as_an_array(live: Live) -> None:
 
 @with_daemon()
 async def test_an_explanation_is_for_users_and_programs(live: Live) -> None:
-    """A stable reason, a sentence, and all of it as data."""
+    """The answer has a stable reason, a sentence, and all of it as data."""
     await submitted(live, spec())
     explanation = await live.jobs().ExplainJob(pb.ExplainJobRequest(job="1"))
     assert (explanation.reason, explanation.state, explanation.details["reason"]) == (

@@ -130,7 +130,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @with_daemon()
 async def test_every_wrong_field_is_named(live: Live) -> None:
-    """INVALID_ARGUMENT, the path of the field, one line; a submission with one wrong job submits nothing."""
+    """The error is INVALID_ARGUMENT with the field's path, in one line; one wrong job refuses its whole submission."""
     jobs = live.jobs()
     for fields, field in WRONG:
         for place, specs in ((0, [spec(**fields)]), (1, [spec(), spec(**fields), spec()])):
@@ -339,7 +339,7 @@ def test_a_time_that_no_calendar_has_is_shown_as_the_last_one() -> None:
 
 @with_daemon()
 async def test_impossible_figures_are_refused_with_their_limits(live: Live, wording: Wording) -> None:
-    """They are refused at once and by their field, whether or not there is a node to compare with."""
+    """The scheduler refuses them at once and by their field, whether or not there is a node to compare with."""
     late = spec(earliest_start_s=1e308)
     (preview,) = (await live.jobs().PreviewJobs(pb.PreviewJobsRequest(specs=[late]))).previews
     assert preview.refused_field == "earliest_start_s"

@@ -47,7 +47,7 @@ def test_a_restored_directory_is_the_one_that_was_backed_up(folder: Path, tmp_pa
 
 
 def test_a_running_daemon_backs_itself_up(folder: Path, tmp_path: Path, wording: Wording):
-    """It writes the archive as of one moment; another process is refused while the journal is open."""
+    """The daemon writes the archive as of one moment; another process is refused while the journal is open."""
     with SqliteJournal(folder / "journal.db") as journal:
         for now_s, facts in numbered(40)[30:]:
             journal.append(now_s, facts)
@@ -89,7 +89,7 @@ def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monk
 
 
 def test_other_calls_have_their_turn_while_the_journal_is_copied(folder: Path):
-    """And a caller who leaves does not pull the files away under the thread that copies."""
+    """The copy runs in a thread, and a caller who leaves does not pull the files away under it."""
     began, served, done = threading.Event(), threading.Event(), []
 
     class Slow:
@@ -212,7 +212,7 @@ def tampered(archive: Path, change: str) -> None:
 def test_an_altered_archive_restores_nothing(
     folder: Path, tmp_path: Path, change: str, culprit: str, wording: Wording
 ):
-    """However it was altered, no half-restored directory is left."""
+    """No half-restored directory is left, however the archive was altered."""
     backup(folder, tmp_path / "b.tar.gz", "1.0")
     tampered(tmp_path / "b.tar.gz", change)
     with pytest.raises(BackupError, match=culprit) as refused:

@@ -98,7 +98,7 @@ async def test_a_refused_upload_leaves_nothing_behind(live: Live) -> None:
 
 
 def test_an_archive_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    """Cut off anywhere: in the packed bytes, in their checksum, or before packing; or no archive at all."""
+    """The cut may be in the packed bytes, in their checksum, or before packing; other files are refused, too."""
     packages = Packages(tmp_path, PeopleConfig())
     whole = packed(b"a", 900)
     tar = gzip.decompress(whole)

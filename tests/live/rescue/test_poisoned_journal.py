@@ -97,7 +97,7 @@ def test_a_job_that_cannot_be_planned_is_held_at_the_start(
 def test_a_fact_that_cannot_be_applied_is_set_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """It is reported, its job is held, and every other job is unchanged."""
+    """The daemon reports the fact, holds its job, and leaves every other job unchanged."""
     folder = directory(tmp_path / "data", f.JobMoved(job="1", move=Move.HOLD), f.ProgressMade(progress=()))
     real = applying._APPLY[f.JobMoved]
 
@@ -122,7 +122,7 @@ def test_a_fact_that_cannot_be_applied_is_set_aside(
 def test_the_daemon_comes_up_whatever_raises_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no job is to blame, it starts with its timers alone."""
+    """The daemon starts with its timers alone where no job is to blame."""
     folder = directory(tmp_path / "data")
 
     def build(*_: Any) -> None:

@@ -27,7 +27,7 @@ from tests.support.wording import Wording
 def test_a_job_that_planning_fails_on_is_held(
     monkeypatch: pytest.MonkeyPatch, of: Any, wording: Wording
 ) -> None:
-    """It alone is held, with the reason, and the others run in the same moment.
+    """Only this job is held, with the reason, and the others run in the same moment.
 
     Also where it raises as long as it has a row in the allocation in force, which it keeps while it is held.
     """
@@ -125,7 +125,7 @@ def test_a_start_that_raises_holds_the_job(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_start_comes_up_whatever_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where no job is to blame, the process begins its epoch and leaves the rest to timers."""
+    """The process begins its epoch and leaves the rest to timers where no job is to blame."""
     service = Service(hello(), submit("a"))
     monkeypatch.setattr(on_rounds, "watch_lapses", poisonous(on_rounds.watch_lapses, lambda out: True))
     *_, last = service.rescue.take_over(5.0, Blame())

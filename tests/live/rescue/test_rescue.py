@@ -107,7 +107,7 @@ def test_no_change_is_half_done_wherever_it_raises(
 
 
 def test_of_a_flood_that_raises_only_a_few_messages_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one sender's messages that raise only a few are tried in a batch; others' are all done."""
+    """A batch tries only a few of one sender's messages that raise, and all messages of others."""
     service, tried = Service(), list[str]()
 
     def handler(out: Any, message: SubmitJobs) -> None:

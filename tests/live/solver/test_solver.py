@@ -81,7 +81,7 @@ def test_a_question_survives_the_way_to_the_solver():
 
 
 def test_an_answer_survives_the_way_back():
-    """Shares, unknown prices, and notes."""
+    """Shares, unknown prices and notes are the same at the other end."""
     solved = answer(question())
     assert decode_answer(encode_answer(solved)) == solved
 
@@ -103,7 +103,7 @@ def test_the_process_answers_as_this_process_would():
     ids=["dies at once", "answers nonsense", "answers without end", "closes its pipes"],
 )
 def test_a_broken_process_is_replaced_by_first_come_first_served(child, wording):
-    """Whatever the process does, each question gets a substitute answer that says why."""
+    """Each question gets a substitute answer that says why, whatever the process does."""
     first, second = ask([question(number=1), question(number=2)], [sys.executable, "-c", child])
     assert [first.number, second.number] == [1, 2]
     for solved in (first, second):

@@ -172,7 +172,7 @@ def test_a_file_that_the_script_wrote_before_is_the_beginning(tmp_path: Path) ->
 
 
 def test_an_older_attempt_is_refused_and_other_files_do_not_count(tmp_path: Path, wording: Wording) -> None:
-    """It neither loads nor saves once a newer one has saved; files of similar names belong to others."""
+    """The older one neither loads nor saves once a newer one has saved; files of similar names belong to others."""
     (tmp_path / "checkpoints").mkdir()
     strange = ("state.txt.bak", "state.txt.e9-a9", "state.txt2.e00000009-a00000009")
     for name in strange:
@@ -254,7 +254,7 @@ def _fail(*_: object) -> None:
 
 
 def test_unfinished_files_of_older_attempts_are_removed(tmp_path: Path) -> None:
-    """Those of older attempts and of this file alone."""
+    """A save removes those of older attempts and of its own file alone."""
     directory = tmp_path / "checkpoints"
     directory.mkdir()
     left = ".state.txt.e00000003-a00000001.0123456789ab.new"

@@ -81,7 +81,7 @@ def state_of(thing: Any) -> Any:
 
 
 def test_the_whole_state_of_training_comes_back(tmp_path: Path) -> None:
-    """Model, optimizer, chained schedulers, scaler, generator: bit for bit in fresh objects."""
+    """Fresh objects get the state of model, optimizer, chained schedulers, scaler and generator, bit for bit."""
     before, after = trained(), trained()
     TorchCheckpoint(tmp_path, **before).save(5)
     assert not same(state_of(before["model"]), state_of(after["model"]))

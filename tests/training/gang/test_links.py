@@ -232,7 +232,7 @@ def test_nonsense_of_a_rank_ends_its_connection_only(gang: Gang, words: dict[str
 
 
 def test_silent_connections_keep_no_rank_out(gang: Gang) -> None:
-    """They make room for new ones, and are closed after a while."""
+    """Silent connections make room for new ones, and are closed after a while."""
     crowd = []
     for _ in range(2):
         crowd += [gang.connect() for _ in range(STRANGERS_MAX)]
@@ -249,7 +249,7 @@ def test_silent_connections_keep_no_rank_out(gang: Gang) -> None:
 
 
 def test_a_member_leaves_a_rank_0_that_sends_nonsense(gang: Gang) -> None:
-    """It cuts the connection, and connects again."""
+    """The member cuts the connection, and connects again."""
     gang.chair._ranks[1].socket.sendall(b'{"decided": -7, "stop": true}\n')
     gang.until(lambda: gang.links[1]._lines is None)
     assert gang.decided[1] == []

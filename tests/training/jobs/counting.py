@@ -38,7 +38,7 @@ class Count:
 
 
 def main() -> None:
-    """Count."""
+    """Run the loop, and write a line for each step."""
     # In this step the held rank waits for the end of its lease.
     hold_at = int(os.environ.get("HOLD_AT", "0")) if os.environ.get("RANK") == "1" else 0
     slow = float(os.environ.get("SLOWER", "1")) if os.environ.get("RANK") == "1" else 1.0

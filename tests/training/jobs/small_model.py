@@ -18,7 +18,7 @@ from gavel.training import LeasedIterator, ResumableSampler, TorchCheckpoint, pa
 
 
 def main() -> None:
-    """Train."""
+    """Train the model, and write a line for each step."""
     arguments = dict(enumerate(sys.argv))
     # In this step the rank waits for the end of its lease.
     hold_at = int(os.environ.get("HOLD_AT", "0"))

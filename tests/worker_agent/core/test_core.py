@@ -40,7 +40,7 @@ def test_the_same_set_again_changes_nothing() -> None:
 
 
 def test_a_lease_that_is_not_in_the_set_is_asked_to_stop() -> None:
-    """It is asked once, through its lease, and its exit is reported when it comes."""
+    """The agent asks its job once, through its lease, and reports its exit when it comes."""
     agent = Agent()
     agent.run(0, A, order("b", 1))
     assert agent.desire(10, A) == [AskToStop("b/1")]
@@ -49,7 +49,7 @@ def test_a_lease_that_is_not_in_the_set_is_asked_to_stop() -> None:
 
 
 def test_an_older_set_is_refused() -> None:
-    """Older by epoch, or by generation within one."""
+    """A set is older by its epoch, or by its generation within one."""
     agent = Agent()
     agent.desire(0)
     agent.run(0, A)
@@ -60,7 +60,7 @@ def test_an_older_set_is_refused() -> None:
 
 
 def test_a_gpu_waits_for_the_exit_of_the_former_process() -> None:
-    """However long that takes."""
+    """The next job starts only after that exit, however long it takes."""
     agent = Agent()
     agent.run(0, A)
     assert agent.desire(10, B) == [AskToStop("a/1")]
@@ -85,7 +85,7 @@ def test_orders_that_overlap_without_being_a_pair_do_not_run_together() -> None:
 
 
 def test_two_attempts_of_a_job_never_run_together() -> None:
-    """Even on different GPUs: they would write the same checkpoint."""
+    """They would write the same checkpoint, even on different GPUs."""
     agent = Agent()
     agent.run(0, A)
     again = order("a", 1, attempt=2)
@@ -94,7 +94,7 @@ def test_two_attempts_of_a_job_never_run_together() -> None:
 
 
 def test_an_order_that_never_ran_is_over_at_once() -> None:
-    """It waited for a GPU and was taken back: its exit is reported all the same, or the scheduler would wait."""
+    """An order that waited for a GPU and was taken back has an exit all the same, or the scheduler would wait."""
     agent = Agent()
     agent.run(0, A)
     agent.desire(1, B)
@@ -135,7 +135,7 @@ def test_a_newer_epoch_counts_attempts_anew() -> None:
 
 
 def test_an_order_that_comes_too_late_does_not_start() -> None:
-    """Its lease ended on the way."""
+    """Its lease has ended on the way, so the agent reports an exit."""
     agent = Agent()
     assert agent.desire(400, A) == [Report(1, 1, exits=(ProcessExited("a/1", "yielded", 0, 0, 0, 0),))]
 
@@ -155,7 +155,7 @@ def test_a_renewal_moves_the_end_without_an_action() -> None:
 
 
 def test_a_renewal_of_another_set_makes_the_agent_report() -> None:
-    """It renews nothing, and the report shows which set the agent has."""
+    """Such a renewal renews nothing, and the report shows which set the agent has."""
     agent = Agent()
     agent.run(0, A)
     assert agent.tell(1, Renewed(1, 7, 1, 720.0)) == [Report(2, 1)]
@@ -164,7 +164,7 @@ def test_a_renewal_of_another_set_makes_the_agent_report() -> None:
 
 
 def test_a_late_renewal_of_an_older_set_is_ignored() -> None:
-    """It is no reason to report."""
+    """Such a renewal is no reason to report."""
     agent = Agent()
     agent.desire(0)
     agent.run(0, A)
@@ -199,7 +199,7 @@ def test_the_end_of_a_lease_only_moves_forward() -> None:
 
 
 def test_a_lease_that_is_not_renewed_is_stopped_by_the_agent() -> None:
-    """At its end, without a message, with the link up or down."""
+    """The agent stops its job at its end, without a message, with the link up or down."""
     for linked in (True, False):
         agent = Agent()
         agent.run(0, A)
@@ -224,7 +224,7 @@ def test_a_lease_that_will_not_be_renewed_ends_at_its_end() -> None:
 
 
 def test_a_newer_set_may_renew_such_a_lease_after_all() -> None:
-    """As long as it has not ended: then it is renewed like any other."""
+    """The lease is renewed like any other, as long as it has not ended."""
     agent = Agent()
     agent.run(0, A)
     agent.desire(350, order("a", last=True))
@@ -256,7 +256,7 @@ def test_a_process_is_asked_then_signalled_then_killed() -> None:
 
 @pytest.mark.parametrize(("at_s", "outcome"), [(20, "failed"), (31, "yielded"), (36, "yielded")])
 def test_dying_of_our_signal_is_no_failure(at_s: float, outcome: str) -> None:
-    """Before the signal a failure is the job's own; after it, it is a preemption."""
+    """A failure before the signal is the job's own; after it, it is a preemption."""
     agent = Agent()
     agent.run(0, A)
     agent.desire(10)

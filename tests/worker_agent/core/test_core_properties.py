@@ -195,7 +195,7 @@ class AnyDay(RuleBasedStateMachine):
             assert lease in self.reported or lease in self.core.exits.kept
 
     def teardown(self) -> None:
-        """With the link up, every exit is reported."""
+        """Bring the link up, and check that every exit is reported."""
         self.linked = True
         self.tell(LinkUp())
         assert set(self.ended) <= self.reported

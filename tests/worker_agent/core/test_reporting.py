@@ -1,4 +1,4 @@
-"""What an agent reports and when, and what it remembers until the scheduler has it."""
+"""The reports of an agent: what it sends when, and what it remembers until the scheduler has it."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def test_one_wake_is_enough() -> None:
 
 
 def test_processes_that_outlived_the_agent_are_taken_back() -> None:
-    """They are not started again, the hello lists them, and they still end with their lease."""
+    """The next agent does not start them again, lists them in its hello, and ends them with their lease."""
     agent = Agent(linked=False)
     assert (agent.tell(100, ProcessFound(A, ran_s=60.0, steps=5.0)), agent.core.tick_s) == ([], 361.0)
     assert agent.tell(101, LinkUp()) == [SendHello((Held("a/1", 5.0, 61.0),))]

@@ -133,7 +133,7 @@ class FakeNvml:
 
 
 def test_the_inventory_comes_from_the_driver() -> None:
-    """Type, GPUs by UUID, memory, version."""
+    """It has type, GPUs by UUID, memory and version."""
     inventory = Nvml(FakeNvml(FakeGpu(), FakeGpu())).inventory()
     assert (inventory.worker_type, inventory.driver_version, inventory.speed) == ("v100", "570.1", None)
     assert inventory.devices == ("GPU-a000", "GPU-b000")
@@ -141,7 +141,7 @@ def test_the_inventory_comes_from_the_driver() -> None:
 
 
 def test_the_agents_own_visibility_counts() -> None:
-    """By index or UUID, in the given order; local indices count from 0."""
+    """CUDA_VISIBLE_DEVICES chooses GPUs by index or UUID, in its order; local indices count from 0."""
     driver = FakeNvml(FakeGpu("NVIDIA A100-SXM4-80GB"), FakeGpu(), FakeGpu())
     nvml = Nvml(driver, "2,GPU-b")
     assert nvml.inventory().worker_type == "v100"
@@ -240,7 +240,7 @@ def test_other_signs_of_a_broken_gpu(wording: Wording) -> None:
 
 
 def test_an_error_of_a_lost_gpu_is_attributed_to_it() -> None:
-    """It cannot be asked for its UUID any more, and is identified all the same."""
+    """A lost GPU cannot be asked for its UUID any more, and is identified all the same."""
     driver = FakeNvml(FakeGpu(), FakeGpu())
     nvml = Nvml(driver)
     driver.gpus[1].lost = True
@@ -349,7 +349,7 @@ def test_more_gpus_than_the_agent_sees_cannot_be_declared(wording: Wording) -> N
     ],
 )
 def test_a_wrong_declaration_is_refused_with_its_value(text: str, culprit: str, wording: Wording) -> None:
-    """Each in one line that says what was expected."""
+    """The error says in one line what was expected."""
     with pytest.raises(InventoryError, match=culprit) as refused:
         parse_gpus(text)
     wording(refused.value)

@@ -22,7 +22,7 @@ def machine(root: Path, cgroup: str, files: dict[str, str]) -> Path:
 
 
 def test_a_machine_without_limits_offers_all_it_has(tmp_path: Path) -> None:
-    """All of its memory and CPUs."""
+    """The node offers all of its memory and CPUs."""
     root = machine(
         tmp_path, "0::/\n", {"sys/fs/cgroup/memory.max": "max\n", "sys/fs/cgroup/cpu.max": "max 100000\n"}
     )

@@ -31,7 +31,7 @@ OWN = Account(name="ada", home=Path("/"), login_shell="/bin/sh")
     ids=["alone", "together", "declared", "no program", "apart"],
 )
 def test_packed_jobs_share_by_mps_where_they_can(facts: dict[str, Any], mps: bool, wording: Wording) -> None:
-    """Decided from facts alone, with the reason for the job's log."""
+    """The agent decides from facts alone, and gives the reason for the job's log."""
     sharing = decide(**{"packed": True, "devices": ["GPU-a"], "daemon": "/bin/mps"} | facts)
     assert sharing.mps == mps
     assert bool(sharing.why) == facts.get("packed", True)
@@ -68,7 +68,7 @@ def short_path() -> Iterator[Path]:
 
 
 def test_each_set_of_gpus_has_a_daemon(short_path: Path) -> None:
-    """It starts with the first job on them, and quits when the last is gone."""
+    """The daemon starts with the first job on its GPUs, and quits when the last is gone."""
     control = Control()
     mps = MpsDaemons(short_path, "/bin/mps", control)
     first = mps.join("a", ["GPU-1", "GPU-2"], OWN)
@@ -141,7 +141,7 @@ def package(tmp_path: Path, text: str = "answer = 42\n") -> Path:
 
 
 def test_jobs_get_the_training_library_and_nothing_else(tmp_path: Path) -> None:
-    """It is first on PYTHONPATH; the rest of the job's own Gavel stays importable."""
+    """The library is first on PYTHONPATH; the rest of the job's own Gavel stays importable."""
     source = package(tmp_path / "agent")
     (source.parent / "theirs" / "gavel").mkdir(parents=True)
     (source.parent / "theirs" / "gavel" / "__init__.py").write_text("")
@@ -163,7 +163,7 @@ def test_jobs_get_the_training_library_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_new_release_does_not_change_the_library_of_a_running_job(tmp_path: Path) -> None:
-    """Same content, same directory; other content, another one."""
+    """Each content of the library has a directory of its own."""
     first = install(tmp_path / "library", package(tmp_path / "a"))
     assert install(tmp_path / "library", package(tmp_path / "a")) == first
     assert install(tmp_path / "library", package(tmp_path / "a", "answer = 43\n")) != first

@@ -112,7 +112,7 @@ def test_a_dangerous_package_is_refused(tmp_path: Path, kind: str, wording: Word
 
 
 def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
-    """Up and down again within the package."""
+    """A link may go up and down again within the package."""
     packages = Packages(tmp_path / "packages", SMALL)
     name = add(packages, archive(entry("a/x", b"x"), link("b/c/d", "../../a/x"), link("e", "b/c")))
     packages.check_out(name, tmp_path / "out")
@@ -139,7 +139,7 @@ def test_a_bomb_is_noticed_while_it_goes_off(tmp_path: Path) -> None:
 def test_a_file_that_is_no_package_is_refused(
     tmp_path: Path, data: bytes, part: str, wording: Wording
 ) -> None:
-    """Rubbish, half an archive, too much: refused, and not kept."""
+    """The agent refuses rubbish, half an archive and one that is too large, and keeps none of them."""
     with pytest.raises(PackageError, match=re.escape(part)) as refused:
         add(Packages(tmp_path / "packages", SMALL), data)
     wording(refused.value, detail=re.compile(r"(?<=unpacked: ).*"))
@@ -147,7 +147,7 @@ def test_a_file_that_is_no_package_is_refused(
 
 
 def test_no_part_of_an_archive_passes_for_the_whole(tmp_path: Path) -> None:
-    """Cut off anywhere, even between two files or in the checksum, or with rubbish for a header: refused."""
+    """An archive that was cut off anywhere, even between two files, or has rubbish for a header, is refused."""
     packages = Packages(tmp_path / "packages")
     whole = archive(entry("a", os.urandom(600)), entry("b", os.urandom(600)))
     tar = gzip.decompress(whole)
@@ -168,7 +168,7 @@ def test_no_part_of_an_archive_passes_for_the_whole(tmp_path: Path) -> None:
 
 
 def test_a_package_must_match_its_digest(tmp_path: Path, wording: Wording) -> None:
-    """Damaged on its way, or named for a path: refused."""
+    """A package that was damaged on its way, or is named for a path, is refused."""
     packages = Packages(tmp_path / "packages")
     with pytest.raises(PackageError) as refused:
         packages.add("sha256:" + "0" * 64, [archive(entry("a"))])
@@ -181,7 +181,7 @@ def test_a_package_must_match_its_digest(tmp_path: Path, wording: Wording) -> No
 @pytest.mark.skipif(shutil.which("zstd") is None, reason="no zstd to pack with")
 @pytest.mark.skipif(importlib.util.find_spec("zstandard") is None, reason="no zstandard to unpack with")
 def test_a_zstd_archive_is_unpacked(tmp_path: Path) -> None:
-    """And one that was cut off is refused."""
+    """A whole archive is unpacked, and one that was cut off is refused."""
     tar = gzip.decompress(archive(entry("a", b"x")))
     data = subprocess.run(["zstd", "-c"], input=tar, capture_output=True, check=True).stdout
     packages = Packages(tmp_path / "packages")

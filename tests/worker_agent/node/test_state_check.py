@@ -16,7 +16,7 @@ from worker_agent.node.state_check import StateCheck, trouble_with
 
 
 def test_a_directory_that_can_be_written_is_no_trouble(tmp_path: Path) -> None:
-    """And nothing is left in it."""
+    """The check finds no trouble, and leaves nothing in the directory."""
     assert trouble_with(tmp_path) == ""
     assert list(tmp_path.iterdir()) == []
 
@@ -67,7 +67,7 @@ async def test_a_start_that_fails_has_the_directory_checked(tmp_path: Path) -> N
 
 @live
 async def test_the_log_of_a_job_gives_the_reason_of_its_end(tmp_path: Path, wording: Wording) -> None:
-    """Who ended the lease, as the scheduler gives it with the set that lacks it."""
+    """The log names the user who ended the lease, as the scheduler gives it with the set that lacks it."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("import time; print('here', flush=True); time.sleep(600)"))
         await node.says("here")

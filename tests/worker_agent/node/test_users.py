@@ -37,7 +37,7 @@ def users(known: pwd.struct_passwd | None) -> Users:
 
 
 def test_a_root_agent_switches_to_the_submitting_user() -> None:
-    """With that user's groups; root's are not among them."""
+    """The job gets that user's groups, and none of root's."""
     assert users(entry()).account("ada") == Account(
         name="ada", home=Path("/homes/ada"), login_shell="/bin/bash", uid=1001, gid=1001, groups=(1001,)
     )
@@ -101,7 +101,7 @@ SHOW = (
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_job_is_its_user_and_no_more(runs: Path) -> None:
-    """Real, effective and saved ids, exactly its groups, no capability, and no way to gain one."""
+    """The job has its user's ids and exactly its groups, no capability, and no way to gain one."""
     (runs / "secret").write_text("for root alone")
     (runs / "secret").chmod(0o600)
     with shim_run(runs, ["/bin/sh", "-c", SHOW], uid=54321, gid=54322, groups=[54323]) as run:
@@ -119,7 +119,7 @@ def test_a_job_is_its_user_and_no_more(runs: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_job_cannot_prolong_its_own_lease(runs: Path) -> None:
-    """It owns its directory, but a lease.json that the agent did not write is ignored."""
+    """The job owns its directory, but the shim ignores a lease.json that the agent did not write."""
     forge = (
         """echo '{"lease": "17", "ask_s": 1e9, "signal_s": 1e9, "kill_s": 1e9}' > own;"""
         "mv -f own lease.json && echo forged; trap '' TERM; sleep 600"

@@ -89,7 +89,7 @@ def sleeper(group: ControlGroup) -> subprocess.Popen[bytes]:
 def test_a_group_is_killed_as_a_whole(
     group: ControlGroup, has_kill: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With the groups below it, even on kernels that cannot kill a group at once; then it is removed."""
+    """All groups below it are killed, even by kernels that cannot kill a group at once; then it is removed."""
     if not has_kill:
         from worker_agent.shim import control_groups
 

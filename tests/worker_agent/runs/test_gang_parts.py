@@ -46,7 +46,7 @@ async def test_a_gang_starts_when_all_are_ready(tmp_path: Path) -> None:
 
 @live
 async def test_a_part_is_ready_when_its_setup_is_done(tmp_path: Path) -> None:
-    """However long it takes; the other nodes learn before that it is being prepared."""
+    """The setup may take as long as it takes; the other nodes learn before that it is being prepared."""
     go = tmp_path / "go"
     async with LiveAgent(tmp_path) as node:
         node.desire(part(tmp_path, 0, launch={"setup": SETUP.format(go=go)}))
@@ -155,7 +155,7 @@ async def test_a_part_of_an_older_agent_is_not_waited_for(tmp_path: Path) -> Non
 
 @live
 async def test_a_gang_that_is_recalled_while_it_waits_yields(tmp_path: Path, wording: Wording) -> None:
-    """At once, and a go that comes too late starts nothing."""
+    """The part yields at once, and a go that comes too late starts nothing."""
     async with LiveAgent(tmp_path) as node:
         node.desire(part(tmp_path))
         await until(lambda: node.link.are_ready)

@@ -38,7 +38,7 @@ async def test_a_living_job_of_an_older_agent_goes_on(tmp_path: Path) -> None:
 
 @live
 async def test_an_exit_that_an_older_shim_left_is_reported(tmp_path: Path) -> None:
-    """P7: with its outcome, its steps and its running time."""
+    """P7: the report has its outcome, its steps and its running time."""
     put(golden(), tmp_path, *LIVING, "exit.json", "agent.json")
     async with LiveAgent(tmp_path) as node:
         exit = await node.exit()

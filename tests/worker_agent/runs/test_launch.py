@@ -91,7 +91,7 @@ def test_a_job_has_one_rank_per_gpu() -> None:
 
 
 def test_ranks_of_the_second_node_follow_those_of_the_first() -> None:
-    """However many the first node has."""
+    """The second node's ranks begin after the first node's, however many it has."""
     start_json = start(node_rank=1, nodes=2, rank_first=6, world_size=8)
     assert [rank["rank"] for rank in start_json["ranks"]] == [6, 7]
     assert {rank["env"]["WORLD_SIZE"] for rank in start_json["ranks"]} == {"8"}
@@ -99,7 +99,7 @@ def test_ranks_of_the_second_node_follow_those_of_the_first() -> None:
 
 
 def test_a_job_may_have_one_rank_per_node() -> None:
-    """For launchers that spread over GPUs themselves."""
+    """Launchers that spread over GPUs themselves get one rank on each node."""
     start_json = start(
         {"command": ["train"], "ranks": "per_node"}, node_rank=1, nodes=2, rank_first=6, world_size=8
     )
@@ -109,7 +109,7 @@ def test_a_job_may_have_one_rank_per_node() -> None:
 
 
 def test_a_rank_of_its_own_needs_no_coordinator() -> None:
-    """It has no other rank to agree with."""
+    """A single rank has no other to agree with."""
     (rank,) = start({"command": ["train"], "ranks": "per_node"})["ranks"]
     assert "GAVEL_COORDINATOR" not in rank["env"]
 
@@ -143,7 +143,7 @@ def test_output_is_unbuffered_unless_the_job_sets_it() -> None:
 
 
 def test_each_attempt_may_have_a_checkpoint_directory() -> None:
-    """Below the job's own, or below the one that the user names; the shim must create it first."""
+    """It lies below the job's own, or below the one that the user names; the shim must create it first."""
     for named, directory in (({}, "/checkpoints/12"), ({"checkpoint_dir": "/ck"}, "/ck")):
         start_json = start({"command": ["x"], "checkpoints": "per_attempt", **named})
         name = "e00000003-a00000017"
@@ -165,7 +165,7 @@ def test_the_limit_of_a_setup_is_the_jobs_or_the_agents(
 
 
 def test_a_job_of_another_user_has_its_ids() -> None:
-    """Its uid and groups, and not the agent's directory for temporary files."""
+    """It gets its uid and groups, and not the agent's directory for temporary files."""
     account = Account(
         name="ada", home=Path("/homes/ada"), login_shell="/bin/sh", uid=1001, gid=1002, groups=(7,)
     )
@@ -175,7 +175,7 @@ def test_a_job_of_another_user_has_its_ids() -> None:
 
 
 def test_only_a_script_has_a_shell() -> None:
-    """And a setup that is text, whose first failing line ends it; a command has none."""
+    """A script and a setup that is text get a shell; a setup ends at its first failing line; a command gets none."""
     start_json = start({"script": "a | b", "setup": "pip install x\nmake"})
     assert start_json["ranks"][0]["argv"] == ["/bin/sh", "-c", "a | b"]
     assert start_json["setup"] == ["/bin/sh", "-ec", "pip install x\nmake"]
@@ -196,7 +196,7 @@ def test_only_a_script_has_a_shell() -> None:
     ],
 )
 def test_a_job_starts_in_its_work_directory(launch: dict[str, Any], work: Path | None, cwd: str) -> None:
-    """Or in its uploaded files, or at home."""
+    """Without one it starts in its uploaded files, or at home."""
     assert start(launch, work=work)["cwd"] == cwd
 
 
@@ -226,7 +226,7 @@ def test_a_launch_that_this_node_must_not_start_is_refused(
 
 
 def test_ranks_that_do_not_fit_are_refused(wording: Wording) -> None:
-    """Rather than a gang that waits for ranks that never start."""
+    """The gang would otherwise wait for ranks that never start."""
     with pytest.raises(LaunchError, match=r"7 to 8\b.* 8\b") as refused:
         start(rank_first=7, world_size=8)
     wording(refused.value)
@@ -262,7 +262,7 @@ def _bind_any_of(port: int) -> None:
 
 
 def test_secrets_are_files_of_the_node(tmp_path: Path) -> None:
-    """By reference; the newline at the end of a file is not part of the secret."""
+    """A job names them by reference; the newline at the end of a file is not part of the secret."""
     (tmp_path / "team").mkdir()
     (tmp_path / "team" / "token").write_text("s3cret\n")
     assert read_secrets(tmp_path, {"TOKEN": "secret:team/token"}) == {"TOKEN": "s3cret"}
@@ -276,7 +276,7 @@ def test_secrets_are_files_of_the_node(tmp_path: Path) -> None:
     ],
 )
 def test_a_secret_that_cannot_be_read_is_named(tmp_path: Path, reference: str, wording: Wording) -> None:
-    """By variable and reference, and never by the file's content."""
+    """The error has the variable and the reference, and never the file's content."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     (tmp_path / "nul").write_bytes(b"a\0b")

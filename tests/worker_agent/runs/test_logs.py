@@ -58,7 +58,7 @@ def gather(chunks: AsyncIterator[Chunk]) -> str:
 
 
 def test_a_log_is_read_from_its_beginning(tmp_path: Path) -> None:
-    """Over all pieces, as if it were one file."""
+    """The pieces are read as if they were one file."""
     run = Run(tmp_path)
     run.write(lines(0, 25))
     assert gather(follow(run.path, wait=False)) == lines(0, 25)
@@ -79,7 +79,7 @@ def test_rotated_output_is_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3, 12, 25, 1000])
 def test_the_last_lines_can_be_asked_for(tmp_path: Path, count: int) -> None:
-    """Wherever the pieces were cut; at most as many as there are."""
+    """A reader gets them wherever the pieces were cut, and at most as many as there are."""
     run = Run(tmp_path)
     run.write(lines(0, 25))
     assert gather(follow(run.path, tail_lines=count, wait=False)) == lines(max(0, 25 - count), 25)
@@ -89,7 +89,7 @@ def test_the_last_lines_can_be_asked_for(tmp_path: Path, count: int) -> None:
 
 
 def test_a_log_without_a_line_end_is_one_line(tmp_path: Path) -> None:
-    """However long it is."""
+    """The last line comes whole, however long it is."""
     run = Run(tmp_path)
     run.write("x" * 250)
     assert gather(follow(run.path, tail_lines=1, wait=False)) == "x" * 250
@@ -198,7 +198,7 @@ def old_run(runs: Path, lease: str, ended_s: float, *, reported: bool = True, si
 
 
 def test_logs_are_kept_for_some_time(tmp_path: Path) -> None:
-    """Longer while the scheduler may not have the exit; those that run or are in use stay."""
+    """A log is kept longer while the scheduler may not have the exit; those that run or are in use stay."""
     old = old_run(tmp_path, "old", 0)
     old_run(tmp_path, "new", 900)
     old_run(tmp_path, "unreported", 0, reported=False)

@@ -41,7 +41,7 @@ GOOD: dict[str, Any] = {
     ],
 )
 def test_what_an_exit_means(ending: Ending | None, states: tuple[str, ...], outcome: str, code: int) -> None:
-    """Each line of the table."""
+    """Each row is a line of the table."""
     assert judge(ending, states) == (outcome, code)
 
 
@@ -70,7 +70,7 @@ def test_a_killed_job_has_done_what_it_saved() -> None:
     ],
 )
 def test_progress_with_impossible_figures_is_ignored(wrong: dict[str, Any]) -> None:
-    """And so is that of another attempt or epoch."""
+    """Progress of another attempt or epoch is ignored, too."""
     assert read_progress(GOOD, ORDER) == Progress(3, 2, 12.0, 10.0, 1.5, "running")
     assert read_progress(GOOD | wrong, ORDER) is None
     assert read_progress(None, ORDER) is None

@@ -141,7 +141,7 @@ async def test_a_job_that_removes_its_directory_frees_its_gpu_at_once(tmp_path: 
 
 @live
 async def test_the_run_of_a_shim_that_died_with_the_agent_is_reported(tmp_path: Path) -> None:
-    """It has no exit: its processes are ended, and it is reported."""
+    """The run has no exit: the next agent ends its processes, and reports it."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("import os, time\nif os.fork() == 0: os.setsid()\n" + DEAF))
         await node.runs()
@@ -284,7 +284,7 @@ async def test_a_state_directory_has_one_agent(tmp_path: Path, wording: Wording)
 
 @live
 async def test_the_hello_of_a_new_link_lists_the_held_leases(tmp_path: Path) -> None:
-    """With the steps done so far."""
+    """The hello also has the steps done so far."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job(WORKER))
         await node.runs()

@@ -72,7 +72,7 @@ def test_several_pipes_are_written_into_one_log(directory: int, tmp_path: Path) 
 
 
 def test_notes_of_the_agent_come_before_all_output(tmp_path: Path) -> None:
-    """However late the pump starts to read: here, after the job has printed everything."""
+    """The pump may start to read late: here, after the job has printed everything."""
     printed = tmp_path / "printed"
     late = (
         "import os, sys, time\nimport worker_agent.shim.__main__ as shim\nimport worker_agent.shim.log_pump as output\n"

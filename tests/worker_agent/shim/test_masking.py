@@ -53,7 +53,7 @@ def test_a_key_of_several_lines_is_hidden_as_a_whole_and_by_line():
 
 
 def test_of_two_values_that_begin_alike_the_longer_one_is_hidden():
-    """Even where the shorter one is complete first."""
+    """The longer one is hidden even where the shorter one is complete first."""
     assert masked(Mask(["abcd", "abcdefgh"]), b"abcd", b"efgh abcd") == b"(secret) (secret)"
     assert masked(Mask(["xabc", "abcq"]), b"xabc", b"d") == b"(secret)d"
 
@@ -63,7 +63,7 @@ def test_of_two_values_that_begin_alike_the_longer_one_is_hidden():
     st.lists(st.text("abc", max_size=8), max_size=8),
 )
 def test_no_value_is_ever_shown(values, parts):
-    """Whatever the values and wherever the text is cut; a text without them is unchanged."""
+    """No cut of the text reveals a value, whatever the values; a text without them is unchanged."""
     text = "".join(parts).encode()
     out = masked(Mask(values), *(part.encode() for part in parts if part))
     assert not any(value.encode() in out.replace(b"(secret)", b"\n") for value in values)
@@ -88,7 +88,7 @@ async def test_a_secret_that_a_job_prints_is_hidden(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("length", [40, 60_000])
 def test_masking_keeps_up_with_output(length: int) -> None:
-    """Many megabytes per second, even with a value as long as allowed."""
+    """Masking handles many megabytes per second, even with a value as long as allowed."""
     mask, data = Mask(["s" + "ecret" * (length // 5)]), b"an ordinary line of a job, no secrets\n" * 1700
     begun_s = time.process_time()
     for _ in range(20):

@@ -81,7 +81,7 @@ def test_a_polite_job_is_signalled_and_saves(tmp_path: Path, wording: Wording) -
 
 
 def test_a_job_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
-    """At kill_s, and not before."""
+    """The shim kills it at kill_s, and not before."""
     with shim_run(tmp_path, python(DEAF)) as run:
         run.says("here")
         run.lease(0, 0, 600)
@@ -94,7 +94,7 @@ def test_a_job_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trick", ["os.unlink(name)", "os.rename(name, 'x'); open(name, 'w')"])
 def test_a_job_cannot_take_its_exit_away(tmp_path: Path, trick: str) -> None:
-    """It removes the file reserved for its exit: the code is recorded all the same, and at once."""
+    """A job removes the file reserved for its exit: the code is recorded all the same, and at once."""
     code = f"import os, sys; name = '.exit.json.room'; {trick}; sys.exit(7)"
     with shim_run(tmp_path, python(code)) as run:
         assert run.ended(RETRY_S / 2)["codes"] == {"0": 7}
@@ -150,7 +150,7 @@ def test_data_loaders_are_not_signalled_first(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_dies_takes_the_others_with_it(tmp_path: Path, wording: Wording) -> None:
-    """They get SIGTERM; the code of the first is the reason, and no lease is to blame."""
+    """The others get SIGTERM; the code of the first is the reason, and no lease is to blame."""
     dies = "import os, sys, time\nwhile not os.path.exists('dies'): time.sleep(0.01)\nsys.exit(3)"
     with shim_run(tmp_path, python(POLITE), python(dies), python(SLEEP)) as run:
         run.says("here", 0)
@@ -190,7 +190,7 @@ def test_a_shim_that_was_stopped_acts_by_the_clock(tmp_path: Path) -> None:
 
 
 def test_sigterm_to_the_shim_ends_its_job(tmp_path: Path) -> None:
-    """As at the machine's shutdown, it counts as an end of the lease."""
+    """The signal, which the machine's shutdown sends, counts as an end of the lease."""
     with shim_run(tmp_path, python(POLITE)) as run:
         run.says("here")
         assert run.shim is not None
@@ -236,7 +236,7 @@ def test_only_a_protecting_oom_score_is_reset(tmp_path: Path, before: str, after
 
 
 def test_the_setup_comes_first(tmp_path: Path) -> None:
-    """It ends before the ranks start, and writes into the log of the first."""
+    """The setup ends before the ranks start, and writes into the log of the first."""
     setup = python("import time; time.sleep(0.2); open('made', 'w').write('x'); print('set up')")
     with shim_run(tmp_path, python("print(open('made').read())"), setup=setup) as run:
         assert run.ended()["codes"] == {"0": 0}
@@ -290,7 +290,7 @@ def test_a_missing_command_is_named(tmp_path: Path, wording: Wording) -> None:
 def test_a_start_that_fails_names_the_reason(
     tmp_path: Path, argv: list[str], start: dict[str, object], word: str, wording: Wording
 ) -> None:
-    """Each in one line."""
+    """Exit file and log have the reason in one line."""
     with shim_run(tmp_path, argv, **start) as run:
         exit = run.ended()
         assert word in exit["error"]
@@ -299,7 +299,7 @@ def test_a_start_that_fails_names_the_reason(
 
 
 def test_the_checkpoint_directory_is_created(tmp_path: Path) -> None:
-    """By the job's own process, as its user."""
+    """The job's own process creates it, as its user."""
     run = ShimRun(tmp_path, python("import os; print(os.path.isdir(os.environ['GAVEL_CHECKPOINT_DIR']))"))
     try:
         start = run.run.read(START)
