@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
+from contextlib import contextmanager, nullcontext
 from queue import Queue
 from typing import TYPE_CHECKING
 
@@ -94,35 +95,29 @@ def show_logs(
         chunks = at_once(streams)
     else:
         chunks = in_turn(streams)
-    if as_json:
-        printed = set()
+    several_ranks = rank is None and any(_ranks_most(job) > 1 for job in jobs)
+    printed = set()
+    with nullcontext(print_line) if as_json else _printing(several_ranks, len(jobs) > 1) as show:
         for chunk in chunks:
             printed |= {chunk.job} if chunk.data else set()
-            print_line(chunk)
-    else:
-        several_ranks = rank is None and any(_ranks_most(job) > 1 for job in jobs)
-        printed = _print(chunks, several_ranks, several_jobs=len(jobs) > 1)
+            show(chunk)
     if rank and not printed and not as_json:
         _say_who_printed(client, jobs[0], attempt, rank)
     else:
         _say_why_nothing(client, jobs, printed)
 
 
-def _print(chunks: Iterable[LogChunk], several_ranks: bool, several_jobs: bool) -> set[str]:
-    """Print output as it comes; return the jobs that printed anything."""
-    printed: set[str] = set()
+@contextmanager
+def _printing(several_ranks: bool, several_jobs: bool) -> Iterator[Callable[[LogChunk], None]]:
+    """Yield the function that prints output as it comes; the last line is ended behind it."""
     terminal = TerminalText(_write) if sys.stdout.isatty() else None
-    write = terminal.write if terminal else _write
-    lines = _Lines(write, several_ranks, several_jobs)
+    lines = _Lines(terminal.write if terminal else _write, several_ranks, several_jobs)
     try:
-        for chunk in chunks:
-            printed |= {chunk.job} if chunk.data else set()
-            lines.add(chunk)
+        yield lines.add
     finally:
         lines.end()
         if terminal:
             terminal.end()
-    return printed
 
 
 def _write(data: bytes) -> None:

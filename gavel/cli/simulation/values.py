@@ -9,6 +9,8 @@ import click
 
 from gavel.cli.io.options import Number
 
+_OUTSIDE_PARENTHESES = re.compile(r",(?![^(]*\))")
+
 
 class ByType(click.ParamType):
     """A number for each worker type: `v100=36,k80=36`."""
@@ -68,19 +70,7 @@ class Listed(click.ParamType):
         """Return the values, each converted."""
         if isinstance(value, list):
             return value
-        parts = [part.strip() for part in split_outside_parentheses(value)]
+        parts = [part.strip() for part in _OUTSIDE_PARENTHESES.split(value)]
         if not all(parts):
             self.fail(f"'{value}' has an empty place between its commas", param, ctx)
         return [self.each.convert(part, param, ctx) for part in parts]
-
-
-def split_outside_parentheses(text: str) -> list[str]:
-    """Split at commas, but not at those in `min_cost(premium=0.2, …)`."""
-    parts, depth = [""], 0
-    for character in text:
-        depth += (character == "(") - (character == ")")
-        if character == "," and depth <= 0:
-            parts.append("")
-        else:
-            parts[-1] += character
-    return parts

@@ -10,10 +10,11 @@ import sys
 import time
 from pathlib import Path
 
+import click
 import pytest
 from matplotlib.image import imread
 
-from gavel.cli.simulation.values import split_outside_parentheses
+from gavel.cli.simulation.values import Listed
 from scheduler.core.facts import Configured
 from scheduler.journal.store import SqliteJournal
 from scheduler.sim.figures.summary import KEYS
@@ -320,8 +321,9 @@ def test_ctrl_c_keeps_the_figures_so_far(tmp_path: Path) -> None:
 
 def test_commas_in_parentheses_belong_to_the_policy() -> None:
     """`a(x=1,y=2),b` are two policies."""
-    assert split_outside_parentheses("a(x=1,y=2),b") == ["a(x=1,y=2)", "b"]
-    assert split_outside_parentheses("a)b,c") == ["a)b", "c"]
+    specs = Listed(click.STRING)
+    assert specs.convert("a(x=1,y=2),b(z=3)", None, None) == ["a(x=1,y=2)", "b(z=3)"]
+    assert specs.convert("a)b,c", None, None) == ["a)b", "c"]
 
 
 @pytest.mark.parametrize(
