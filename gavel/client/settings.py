@@ -52,12 +52,9 @@ class Contexts:
 
 
 @dataclass(frozen=True)
-class Connection:
+class Connection(Context):
     """A scheduler's address, with the credentials for it."""
 
-    address: str
-    token: str = field(default="", repr=False)
-    ca: str = ""
     # The context that it came from; empty if none.
     context: str = ""
     # Where the address came from, for messages.
