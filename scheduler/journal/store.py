@@ -12,7 +12,7 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -119,8 +119,17 @@ class SqliteJournal:
             if len(rows) == 1:
                 self._db.execute(layout.INSERT_RECORD, rows[0])
                 return
-            self._db.execute("BEGIN")
+        except sqlite3.Error as error:
+            raise self._fail(error) from None
+        with self._transaction():
             self._db.executemany(layout.INSERT_RECORD, rows)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Write all or nothing."""
+        try:
+            self._db.execute("BEGIN")
+            yield
             self._db.execute("COMMIT")
         except sqlite3.Error as error:
             raise self._fail(error) from None
@@ -157,41 +166,29 @@ class SqliteJournal:
         if len(newest) < 2 or any(isinstance(snapshot, Damage) for snapshot in newest):
             return 0
         until = newest[1].seq  # type: ignore[union-attr]
-        try:
-            self._db.execute("BEGIN")
+        with self._transaction():
             deleted: int = self._db.execute("DELETE FROM records WHERE seq <= ?", (until,)).rowcount
             self._db.execute("DELETE FROM snapshots WHERE seq < ?", (until,))
             layout.put_meta(self._db, "compacted", str(until))
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._fail(error) from None
         return deleted
 
     def set_aside(self, damage: Sequence[Damage]) -> None:
         """Move damaged records and snapshots to the quarantine, unless they are there already."""
         self._check_writable()
-        try:
-            self._db.execute("BEGIN")
+        known = "SELECT 1 FROM quarantine WHERE part = ? AND first_seq = ? AND last_seq = ?"
+        with self._transaction():
             for part in damage:
                 table = "records" if part.part == "record" else "snapshots"
                 self._db.execute(f"DELETE FROM {table} WHERE seq BETWEEN ? AND ?", (part.first, part.last))  # noqa: S608
-                known = "SELECT 1 FROM quarantine WHERE part = ? AND first_seq = ? AND last_seq = ?"
-                if not self._db.execute(known, (part.part, part.first, part.last)).fetchone():
-                    self._db.execute(
-                        layout.INSERT_QUARANTINE,
-                        (part.part, part.first, part.last, part.why, part.payload),
-                    )
-            self._db.execute("COMMIT")
-        except sqlite3.Error as error:
-            raise self._fail(error) from None
+                place = part.part, part.first, part.last
+                if not self._db.execute(known, place).fetchone():
+                    self._db.execute(layout.INSERT_QUARANTINE, (*place, part.why, part.payload))
 
     def set_meta(self, key: str, value: str) -> None:
         """Write a property of the journal, such as the program that made it."""
         self._check_writable()
-        try:
+        with self._transaction():
             layout.put_meta(self._db, key, value)
-        except sqlite3.Error as error:
-            raise self._fail(error) from None
 
     # Reading
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Sequence
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
@@ -104,12 +103,9 @@ def status_of(failed: CallFailed) -> grpc.Status:
         wait = Duration()
         wait.FromNanoseconds(int(failed.retry_s * 1e9))
         details.append(_packed(error_details_pb2.RetryInfo(retry_delay=wait)))
-    return _status(_CODES[failed.reason], text, details)
-
-
-def _status(code: int, text: str, details: Sequence[AnyMessage]) -> grpc.Status:
-    status: grpc.Status = rpc_status.to_status(status_pb2.Status(code=code, message=text, details=details))
-    return status
+    status = status_pb2.Status(code=_CODES[failed.reason], message=text, details=details)
+    converted: grpc.Status = rpc_status.to_status(status)
+    return converted
 
 
 def _packed(message: object) -> AnyMessage:

@@ -6,6 +6,8 @@ import asyncio
 import math
 from typing import Any
 
+import msgspec
+
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.failed_starts import is_news
 from scheduler.core.messages import NodeReport
@@ -123,10 +125,8 @@ class NodeLink:
             gpu = self.gpus.get(state.index)
             if gpu is None:
                 continue
-            self.gpus[state.index] = GpuSeen(
-                name=gpu.name,
-                uuid=gpu.uuid,
-                memory_gb=gpu.memory_gb,
+            self.gpus[state.index] = msgspec.structs.replace(
+                gpu,
                 memory_used_gb=_figure(state.memory_used_gb),
                 temperature_c=_figure(state.temperature_c),
                 broken=state.broken[:500],

@@ -37,14 +37,15 @@ def test_a_sound_directory(tmp_path: Path, gavel: Gavel, wording: Wording) -> No
 
 
 def test_what_a_daemon_leaves_is_sound(tmp_path: Path, gavel: Gavel) -> None:
-    """All databases of a daemon that ran are checked and sound."""
-    (tmp_path / "data").mkdir(mode=0o700)
-    access = Access(tmp_path / "data" / "access.db", time.time)
+    """All databases of a daemon that ran are checked and sound, whatever the name of their directory."""
+    folder = tmp_path / "100% of it?"
+    folder.mkdir(mode=0o700)
+    access = Access(folder / "access.db", time.time)
     access.create("ann", Role.ADMIN, 3600.0)
     access.close()
-    with DaemonThread(tmp_path / "data", auth="tokens"):
+    with DaemonThread(folder, auth="tokens"):
         pass
-    code, report = findings(gavel, "fsck", "--data-dir", str(tmp_path / "data"))
+    code, report = findings(gavel, "fsck", "--data-dir", str(folder))
     assert (code, report["bad"], report["note"]) == (0, [], [])
     checked = {finding.split()[0] for finding, _ in report["ok"]}
     assert {"access.db", "usage.db", "attempts.db"} <= checked
