@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
+# How often a line that repeats itself is written, and how many kinds of lines are remembered.
+EVERY_S = 60.0
+KINDS_MAX = 1000
 _PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -34,6 +39,25 @@ class JsonLines(logging.Formatter):
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)
+
+
+class RepeatedLines:
+    """Decides which of the lines that repeat themselves are written: the first, then one a minute with a count."""
+
+    def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
+        # By kind: when a line was last written, and how often it came since.
+        self._written: dict[str, tuple[float, int]] = {}
+
+    def count(self, kind: str) -> int | None:
+        """Return 0 for the first line of its kind, how many came since one was written, or None to leave it out."""
+        now_s = self._now_s()
+        written_s, times = self._written.pop(kind, (-math.inf, -1))
+        is_due = now_s - written_s >= EVERY_S
+        self._written[kind] = (now_s, 0) if is_due else (written_s, times + 1)
+        if len(self._written) > KINDS_MAX:
+            del self._written[next(iter(self._written))]
+        return times + 1 if is_due else None
 
 
 def log_to(stream: TextIO | None, level: str, as_json: bool, *filters: logging.Filter) -> None:

@@ -220,7 +220,7 @@ class Agent:
             self._cannot_meet(order, "its lease was recalled")
             self.tell(exited(order, RECALLED))
         elif (error := task.exception()) is not None:
-            self.processes.repeated.failed_start(order, error)
+            self.processes.log_failed_start(order, error)
             self._cannot_meet(order, str(error))
             self.tell(exited(order, None))
 

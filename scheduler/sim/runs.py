@@ -84,17 +84,12 @@ def prepare(run: Run) -> Prepared:
     if run.measure is not None and count is not None and run.measure[1] > count:
         raise InvalidSpec("measure", f"ends at job {run.measure[1]}, but there are only {count}")
     costs = read_costs(run.costs_file, table.job_types) if run.costs_file else {}
-    more_notes: list[str] = []
-    events = changes_of(
-        run,
-        until_s=horizon_s(_last_arrival_s(run, jobs)),
-        checkpoints_s=(run.effective("checkpoint_s"), *(cost.checkpoint_s for cost in costs.values())),
-        note=more_notes.append,
-    )
-    same = [name for name in Conditions.__struct_fields__ if name in KNOBS]
+    same = {name: run.effective(name) for name in Conditions.__struct_fields__ if name in KNOBS}
+    conditions = Conditions(**same, costs=costs)
+    until_s, more_notes = horizon_s(_last_arrival_s(run, jobs)), list[str]()
+    events = changes_of(run, until_s=until_s, checkpoints_s=conditions.checkpoints_s, note=more_notes.append)
     options = SimOptions(
-        **{name: run.effective(name) for name in same},
-        costs=costs,
+        **conditions.conditions,
         cluster=run.cluster,
         gpus_per_node=run.effective("gpus_per_node"),
         jobs=jobs,

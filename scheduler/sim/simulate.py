@@ -64,6 +64,11 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     renewal_restarts: bool = False
 
     @property
+    def checkpoints_s(self) -> tuple[float, ...]:
+        """How long jobs take to save: usually, and those of each type that has its own cost."""
+        return self.checkpoint_s, *(cost.checkpoint_s for cost in self.costs.values())
+
+    @property
     def conditions(self) -> dict[str, Any]:
         """The fields above by name, to be handed on to something else that has them."""
         return {name: getattr(self, name) for name in Conditions.__struct_fields__}
@@ -273,8 +278,7 @@ def _run_ideal(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
 
 def patience_s(options: SimOptions) -> float:
     """How long agents wait for a checkpoint before they send SIGTERM: longer than the longest checkpoint takes."""
-    longest_s = max([options.checkpoint_s, *(cost.checkpoint_s for cost in options.costs.values())])
-    return max(Limits().ask_s, 1.5 * longest_s)
+    return max(Limits().ask_s, 1.5 * max(options.checkpoints_s))
 
 
 def in_force(settings: Settings, options: SimOptions) -> Settings:

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from protos.log import RepeatedLines
 from worker_agent.core.messages import Event, Limits, Order, ProcessStarted, Progressed
-from worker_agent.log import RepeatedLines
 from worker_agent.runs.containment import Containment
 from worker_agent.runs.custody import Custody, words_for
 from worker_agent.runs.launch import meeting_of
@@ -83,7 +83,7 @@ class Processes:
         try:
             run.directory, run.ranks, run.popen = await asyncio.to_thread(self._launch, run, prepare)
         except Exception as error:
-            self.repeated.failed_start(order, error)
+            self.log_failed_start(order, error)
             self._is_prepared(run, f"it cannot be started: {error}")
             self._close(run)
             self.emit(exited(order, None))
@@ -326,6 +326,19 @@ class Processes:
                 run.order.named(suspects=run.withheld),
             )
         return not run.withheld
+
+    def log_failed_start(self, order: Order, error: BaseException) -> None:
+        """Log that a job cannot be started here, with the traceback when the reason is new."""
+        fields = order.named(error=f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}")
+        times = self.repeated.count(str(fields["error"]))
+        if times == 0:
+            LOG.error("job %(job)s, lease %(lease)s: cannot be started", fields, exc_info=error)
+        elif times is not None:
+            fields["times"] = times
+            LOG.error(
+                "job %(job)s, lease %(lease)s: cannot be started: %(error)s (%(times)d more since the last such line)",
+                fields,
+            )
 
     def withheld(self) -> dict[int, str]:
         """Return the GPUs on which an ended job may have left processes, with the reason for each."""

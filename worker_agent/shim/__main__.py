@@ -239,7 +239,7 @@ class Shim:
         if not self.leaders or by_lease or now_s >= self._down_s:
             if by_lease and self.leaders and self.first is None and not self.killed:
                 self.killed = True
-                self.note(f"killed: the lease is over {self._reason()}".rstrip())
+                self._note_end("killed")
             return self._kill() and not self.leaders
         if not self._leaders_signalled:
             if self.first is not None:
@@ -252,7 +252,7 @@ class Shim:
                 now_s >= self.deadlines.ask_s and not self.run.is_heeded()
             ):
                 self._leaders_signalled = self.signalled = True
-                self.note(f"SIGTERM: the lease is over {self._reason()}".rstrip())
+                self._note_end("SIGTERM")
                 self._signal_leaders()
         return False
 
@@ -281,8 +281,9 @@ class Shim:
     def _belongings(self) -> list[process_tree.Process]:
         return process_tree.descendants(os.getpid(), without=(self._output.pump,))
 
-    def _reason(self) -> str:
-        return f"({self.deadlines.why})" if self.deadlines.why else ""
+    def _note_end(self, step: str) -> None:
+        why = f" ({self.deadlines.why})" if self.deadlines.why else ""
+        self.note(f"{step}: the lease is over{why}")
 
     # ----------------------------------------------------------------------------------------------- processes
 

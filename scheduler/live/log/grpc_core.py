@@ -23,9 +23,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
+from protos.log import RepeatedLines
+
 log = logging.getLogger("grpc.core")
-EVERY_S = 60.0
-KINDS_MAX = 1000
 HOSTS_MAX = 3
 REFUSED = "a connection was refused"
 # How often the kernel's table is read: a flood of refused connections makes it long, and must not hold up their lines.
@@ -162,9 +162,7 @@ class Sparing(logging.Filter):
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
-        self._now_s = now_s
-        # For each kind, when a record was last written, and how many were left out since.
-        self._kinds: dict[str, tuple[float, int]] = {}
+        self._repeated = RepeatedLines(now_s)
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether to write a record."""
@@ -172,16 +170,11 @@ class Sparing(logging.Filter):
             return True
         if record.exc_info and record.exc_info[0] is UnicodeDecodeError:
             record.exc_info = None
-        kind, now_s = _kind(record), self._now_s()
-        written_s, left_out = self._kinds.get(kind, (-EVERY_S, 0))
-        if now_s - written_s < EVERY_S:
-            self._kinds[kind] = written_s, left_out + 1
+        times = self._repeated.count(_kind(record))
+        if times is None:
             return False
-        if len(self._kinds) >= KINDS_MAX:
-            self._kinds.clear()
-        self._kinds[kind] = now_s, 0
-        if left_out:
-            record.msg, record.args = f"{record.getMessage()} (and {left_out:,} more like it)", ()
+        if times > 1:
+            record.msg, record.args = f"{record.getMessage()} (and {times - 1:,} more like it)", ()
         return True
 
 

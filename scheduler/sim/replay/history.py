@@ -131,9 +131,7 @@ class History:
             prices={},
             events=(
                 *(self._again(policy, at_s, happening) for at_s, happening in self._happened),
-                *self._vacations(
-                    (made_by.checkpoint_s, *(cost.checkpoint_s for cost in made_by.costs.values()))
-                ),
+                *self._vacations(made_by.checkpoints_s),
             ),
         )
 

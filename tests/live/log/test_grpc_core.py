@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from protos.log import EVERY_S
 from scheduler.live.log.grpc_core import (
-    EVERY_S,
     LOOKS,
     TABLE_EVERY_S,
     Sparing,

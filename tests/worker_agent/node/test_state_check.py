@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from protos.log import EVERY_S, RepeatedLines
 from tests.support.wording import Wording
 from tests.worker_agent.agents import order
 from tests.worker_agent.live_agents import LiveAgent, job, live, until
-from worker_agent.log import EVERY_S, RepeatedLines
+from worker_agent.core.messages import Limits
 from worker_agent.node.state_check import StateCheck, trouble_with
+from worker_agent.runs.supervisor import Processes
 
 
 def test_a_directory_that_can_be_written_is_no_trouble(tmp_path: Path) -> None:
@@ -78,16 +80,17 @@ async def test_the_log_of_a_job_gives_the_reason_of_its_end(tmp_path: Path, word
         wording(line)
 
 
-def test_the_same_failure_is_logged_in_full_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_same_failure_is_logged_in_full_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Then one line a minute counts the others; another failure is logged in full again."""
     now_s = 0.0
-    lines = RepeatedLines(lambda: now_s)
+    processes = Processes(tmp_path, Limits(), print)
+    processes.repeated = RepeatedLines(lambda: now_s)
     error = OSError(28, "No space left on device")
     with caplog.at_level(logging.ERROR):
         for _ in range(1000):
             now_s += 0.1
-            lines.failed_start(order("a", 0), error)
-        lines.failed_start(order("a", 0), OSError(5, "Input/output error"))
+            processes.log_failed_start(order("a", 0), error)
+        processes.log_failed_start(order("a", 0), OSError(5, "Input/output error"))
     full = [record for record in caplog.records if record.exc_info]
     assert len(full) == 2
     assert len(caplog.records) - len(full) == int(100.0 // EVERY_S)
