@@ -1,7 +1,7 @@
 """Gavel's figures as pandas DataFrames: results, sweeps, jobs, leases and facts of journals, usage.
 
-Units stand at the end of a column's name: `_h` hours, `_s` seconds, `_usd` US dollars, `_per_h` per hour. What belongs
-to one worker type is a column of its own, `received_h:h100`. docs/frames.md describes every column.
+Units are at the end of a column's name: `_h` hours, `_s` seconds, `_usd` US dollars, `_per_h` per hour. Values by
+worker type have a column per type, `received_h:h100`. docs/frames.md describes every column.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ except ImportError:
 
 # Parts of nested values, such as the utilisation of each worker type, are joined to their column's name by this.
 SEP = ":"
-# How the file of a journal begins.
+# The first bytes of a journal.
 SQLITE = b"SQLite format 3\0"
 JOB_DTYPES = {
     **dict.fromkeys(FIELDS, "float64"),
@@ -53,7 +53,7 @@ def results(*files: str | Path) -> pd.DataFrame:
     """Return a row per file that `gavel simulate --json` or `gavel replay --json` wrote, in the order given.
 
     `file` names it; the other columns are the figures of docs/simulation.md. `interrupted` marks runs that were
-    stopped, whose figures are of the time before.
+    stopped, whose figures end there.
     """
     rows = []
     for file in files:
@@ -150,7 +150,7 @@ def _jobs_of_journal(path: str | Path) -> pd.DataFrame:
 
 
 def leases(journal: str | Path) -> pd.DataFrame:
-    """Return a row per lease that a journal tells of: which job had which GPUs, from when to when, and how it ended.
+    """Return a row per lease of a journal: which job had which GPUs, from when to when, and how it ended.
 
     A lease that never began has no `started_h`, one that is still open no `closed_h`.
     """

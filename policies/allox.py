@@ -1,4 +1,4 @@
-"""AlloX: the schedule with the least average completion time, and the part of it that runs now."""
+"""AlloX: the schedule with the least average completion time, and the jobs at its beginning, which run now."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
     notes: tuple[str, ...] = ()
     if hopeless.any():
         ids = name_some(jobs.ids[row] for row in np.flatnonzero(hopeless))
-        notes = (f"not scheduled, for lack of a whole GPU of a type on which one is enough: {ids}",)
+        notes = (f"not scheduled, because no type on which one GPU is enough has a whole GPU: {ids}",)
     return Allocation(policy="allox", time_share=share, value=value, notes=notes, **unsolved(problem))
 
 
 def _running_now(schedule: Schedule, time_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return row and type of each job that starts now: of each position the shortest jobs, one for each GPU without
+    """Return the row and type of each job that starts now: of each position the shortest jobs, one for each GPU without
     a job in a higher position.
     """
     rows: list[int] = []

@@ -1,7 +1,7 @@
-"""Check an answer: does it keep the rules, and could a job have had more without another having less?
+"""Audits of an answer: does it keep the rules, and could a job get more without another getting less?
 
-The checks share no code with the policies, for they would share its blind spots: they are plain sums over columns, and
-another solver for the second question.
+To have no blind spots in common, the checks share no code with the policies: they are plain sums over columns and, for
+the second question, another solver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOLERANCE = 1e-6
 
 
 def audit(problem: Problem, allocation: Allocation) -> list[str]:
-    """Return each fault of an answer as a sentence; empty when there is none."""
+    """Return each fault of an answer as a sentence; empty if there is none."""
     share, columns = np.asarray(allocation.time_share), problem.columns
     faults = _shapes(problem, allocation)
     if faults:
@@ -84,7 +84,7 @@ def _time_of(problem: Problem, share: Floats) -> Floats:
 
 
 def _idle_beside_waiting(problem: Problem, held: Floats, busy: Floats) -> list[str]:
-    """Return a fault if a tenant has a job waiting beside idle GPUs on which it could run."""
+    """Return a fault if a tenant has a waiting job although GPUs on which it could run are idle."""
     columns = problem.columns
     idle = held < problem.capacity * (1 - 1e-4) - 1e-4
     waiting = busy < problem.jobs.count * (1 - 1e-4)
@@ -94,15 +94,15 @@ def _idle_beside_waiting(problem: Problem, held: Floats, busy: Floats) -> list[s
 
 
 def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5) -> list[str]:
-    """Return a sentence for each job that could have more without another having less; empty when there is none."""
+    """Return a sentence for each job that could get more without another getting less; empty if there is none."""
     rates = problem.rates
     had = rates @ allocation.time_share
     size = np.maximum(rates.largest() * problem.jobs.count, 1e-300)
-    # A job that has little keeps that little, rather than a part of its best rate.
+    # The tolerance is relative to each job's own rate, so that a job with little keeps that little.
     unit = np.maximum(had, 1e-6 * size)
     # The stubs of SciPy require dense constraints.
     solver: Any = linprog
-    # Every job keeps its rate, but for rounding, and then for the tolerance of the solver.
+    # Every job keeps its rate: first up to rounding, then up to the tolerance of the solver.
     for slack in (0.0, 1e-9, 1e-7):
         result = solver(
             -(rates.T @ (1.0 / size)),

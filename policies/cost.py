@@ -16,7 +16,7 @@ from policies.registry import policy
 
 @policy("throughput_per_cost", reads=("deadline_s",), also=("price_per_gpu_hour",), spread=False)
 def throughput_per_cost(problem: Problem) -> Allocation:
-    """max Σ_k rate_mk x_k / p_j, the published form, deadlines kept where they can be"""
+    """max Σ_k rate_mk x_k / p_j, the published form, keeping deadlines where possible"""
     price = _known_prices(problem, "throughput_per_cost")
     free = np.flatnonzero((price == 0) & (problem.capacity > 0))
     if free.size:
@@ -57,7 +57,7 @@ def min_cost(problem: Problem, *, premium: float = 0.1) -> Allocation:
 
 
 def _affordable(problem: Problem, price: Floats, premium: float) -> Bools:
-    """Return which columns cost no member more per step than its cheapest solo column plus the premium.
+    """Return the columns that cost no job more per step than its cheapest solo column plus the premium.
 
     The two jobs of a pair pay half each.
     """
@@ -75,7 +75,7 @@ def _affordable(problem: Problem, price: Floats, premium: float) -> Bools:
 
 
 def _known_prices(problem: Problem, policy: str) -> Floats:
-    """Return the price of each type, or raise an error that names those of which it is missing."""
+    """Return the price of each type, or raise an error that names the types without one."""
     price = problem.price_per_gpu_hour
     missing = np.flatnonzero(np.isnan(price) & (problem.capacity > 0))
     if missing.size:

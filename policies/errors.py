@@ -1,12 +1,12 @@
 """Errors of policies.
 
     PolicyError
-    ├── ProblemError        the table itself cannot be right: names job, field and value
-    │   └── MissingFacts    the table is right, but lacks a fact that this policy needs
+    ├── ProblemError        the table itself is wrong; names job, field and value
+    │   └── MissingFacts    the table lacks a fact that this policy needs
     ├── UnknownPolicy       no such name, modifier or parameter (also a ValueError)
     └── SolverFailure       every solver of the chain gave up; its message has the reason of each
 
-A caller that must go on in any case catches `PolicyError`.
+A caller that must not fail catches `PolicyError`.
 """
 
 from __future__ import annotations

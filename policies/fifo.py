@@ -15,14 +15,14 @@ from policies.registry import policy, unsolved
 
 @policy("fifo", reads=("id",), also=("waited_s",), spread=False)
 def fifo(problem: Problem) -> Allocation:
-    """first come, first served: each job takes the fastest type with room, all of the time; none overtakes
+    """first come, first served: each job takes the fastest type with room, all of the time; no job overtakes another
 
     The value is the number of jobs that run.
     """
     solo, columns = problem.solo_column, problem.columns
     free = problem.capacity.copy()
     share = np.zeros(len(columns))
-    # Rows are sorted by id, which breaks ties.
+    # Rows are sorted by id, so ties go by id.
     queue = np.lexsort((np.arange(len(problem.jobs)), -problem.jobs.waited_s))
     fits = (solo != ALONE) & (columns.gpus[solo] <= problem.capacity)
     hopeless = ~fits.any(axis=1)
@@ -47,7 +47,7 @@ def fifo(problem: Problem) -> Allocation:
 def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
     """Return the types of each job, fastest first.
 
-    A draw orders equally fast types: otherwise, blind, all jobs would crowd on the first.
+    A draw orders equally fast types: otherwise, under +blind, all jobs would crowd on the first.
     """
     rate = rate_table(problem)
     order = np.lexsort((draw(problem.seed, problem.jobs.ids, rate.shape[1]), -rate), axis=1)
@@ -59,7 +59,7 @@ def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
 def _start(
     row: int, members: int, solo: Ints, gpus: Ints, preference: list[list[int]], free: Floats, share: Floats
 ) -> int:
-    """Start as many members of a row as there is room for; return how many are left over."""
+    """Start as many members of a row as fit; return how many are left over."""
     for kind in preference[row]:
         column = solo[row, kind]
         starts = min(members, int(free[kind] // gpus[column]))
@@ -73,9 +73,9 @@ def _start(
 
 
 def _join(problem: Problem, waiting: Ints, share: Floats) -> int:
-    """Pack waiting jobs, in their order, each with the running job with which it does most; return how many.
+    """Pack waiting jobs in order, each with the running job with which it does most; return how many.
 
-    It ends at the first job that finds no partner, so that none overtakes.
+    Stop at the first job without a partner, so that no job overtakes another.
     """
     columns, table = problem.columns, rate_table(problem)
     pairs = np.flatnonzero(columns.is_pair)

@@ -17,7 +17,7 @@ TINY = float(np.finfo(float).tiny)
 
 @policy("finish_time_fairness", "ftf", reads=("steps_left", "waited_s", "isolated_s"))
 def finish_time_fairness(problem: Problem) -> Allocation:
-    """min ρ: (t_m + R_m / E_m) / (A_m + R_m / I_m) <= ρ, a job that cannot reach it gets its best;
+    """min ρ: (t_m + R_m / E_m) / (A_m + R_m / I_m) <= ρ, a job that cannot reach it gets its best rate;
     then, held, max Σ E_m / I_m
     """
     program = Program(problem)
@@ -32,12 +32,12 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     age = np.where(unknown, 0.0, t / np.where(unknown, 1.0, R))
 
     def rate(u: float) -> Floats:
-        """Return E_m(ρ) at u = 1/ρ: R_m / (ρ S_m - t_m), or the best alone where that is not enough."""
+        """Return E_m(ρ) at u = 1/ρ: R_m / (ρ S_m - t_m), or the best rate alone if that is lower."""
         left = S / max(u, TINY) - age
         return np.where(left > least, 1.0 / np.maximum(left, least), best_alone)
 
     top = float((S / (age + least)).max())
-    # At u = 0 no work is asked for, and times overflow.
+    # At u = 0 no work is required, and the times overflow.
     with np.errstate(over="ignore"):
         u, point = furthest(program, lambda u: n * rate(u), top)
     best = program.improve(point, 1.0 / I, floor=n * rate(u) * min(1.0, point.value))
@@ -51,7 +51,7 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     step = u * 1e-6
     slope = float(point.worth @ (n * (rate(u) - rate(u - step)))) / step
     worst = int(rho.argmax())
-    # A job that has its best and is still the worst off gains nothing by more GPUs.
+    # A job that has its best rate and is still the worst off gains nothing from more GPUs.
     helped = slope > 0 and rate(u)[worst] < best_alone[worst] * (1.0 - MET)
     price = -point.price / (slope * u**2) if helped else np.zeros_like(point.price)
     answer = program.allocation("finish_time_fairness", replace(best, value=float(rho.max()), price=price))

@@ -1,4 +1,4 @@
-"""Gandiva's way of sharing: random pairs, kept as long as they do more together than in turns."""
+"""Gandiva's method: random pairs, kept as long as they do more together than taking turns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _random_pairs(problem: Problem) -> tuple[list[int], list[int]]:
 
 
 def _known(problem: Problem, partner: Ints) -> Ints:
-    """Return the partners without pairs for which there is no column."""
+    """Return the partners, without pairs for which there is no column."""
     columns = problem.columns
     drawn = columns.is_pair & (partner[columns.first] == columns.second)
     known = np.zeros(len(partner), dtype=bool)
@@ -62,7 +62,7 @@ def _known(problem: Problem, partner: Ints) -> Ints:
 
 
 def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
-    """Return the slice of every combination, and which jobs do better as they are combined than apart."""
+    """Return the slice of every combination, and which jobs do better in their combination than apart."""
     columns, n = problem.columns, len(partner)
     combinations = n - int((partner >= 0).sum()) // 2
     alone = np.zeros(len(columns), dtype=bool)
@@ -77,7 +77,7 @@ def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
 
 
 def _does_better(problem: Problem, columns: Columns, share: Floats, partner: Ints) -> Bools:
-    """Return which jobs are alone, or do at least as much with their partner as they would taking turns."""
+    """Return the jobs that are alone, or that do at least as much with their partner as they would taking turns."""
     table, n = rate_table(problem), len(partner)
     pair = np.flatnonzero(columns.is_pair & (share > 0))
     a, b, kind = columns.first[pair], columns.second[pair], columns.worker_type[pair]

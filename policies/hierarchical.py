@@ -17,7 +17,7 @@ def hierarchical(problem: Problem) -> Allocation:
     """v_m = g_m E_m / P_m rises for all unsaturated jobs at once, at rates that tenants pass down
     by weight (fairness) or to the earliest (fifo)
 
-    The value is how high the lowest tenant below the root stands, per unit of its weight.
+    The value is the level of the lowest tenant below the root, per unit of its weight.
     """
     program = Program(problem)
     tree = _Tree(problem)
@@ -52,7 +52,7 @@ class _Tree:
                 )
 
     def _hang(self, path: str) -> None:
-        """Put a path, and the paths above it, into the tree."""
+        """Add a path and the paths above it to the tree."""
         if path in self.children:
             return
         self.children[path] = []
@@ -91,7 +91,7 @@ class _Tree:
         children = [self._node(below, cap) for below in paths]
         weight = np.array([self.tenant(below).weight for below in paths])
         if path in self.rows:
-            # Jobs without a tenant, beside tenants, are one more child of weight 1.
+            # Jobs without a tenant form one more child of weight 1.
             children.append(self._jobs(path, cap))
             weight = np.append(weight, 1.0)
         room = np.array([child.room for child in children])
@@ -100,7 +100,7 @@ class _Tree:
     def _jobs(self, path: str, cap: Floats) -> Share:
         rows, jobs = self.rows[path], self.jobs
         if path and self.tenant(path).policy == "fifo":
-            # Rows are sorted by id, which breaks ties.
+            # Rows are sorted by id, so ties go by id.
             rows = rows[np.argsort(-jobs.waited_s[rows], kind="stable")]
             return QueuedJobs(rows, cap[rows], jobs.count[rows].astype(float))
         return FairJobs(jobs.weight[rows], cap[rows], jobs.count[rows].astype(float), rows=rows)

@@ -1,4 +1,4 @@
-"""The earliest end of a batch of jobs that are all here already."""
+"""The earliest end of a batch of jobs that have all arrived."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""An objective written in cvxpy, over the columns that every policy works with.
+"""An objective written in cvxpy, over the columns of a problem.
 
     model = Model(problem)
     x, E = model.x, model.E
     point = model.maximise(cp.sum(cp.log(E)))
     return model.allocation("my_policy", point)
 
-This is the short way to try an objective, and the only way to solve one that is not linear. An objective that is to
-decide about thousands of jobs belongs in a `Program`, which is many times faster.
+This is the quick way to try an objective, and the only way to solve one that is not linear. An objective for thousands
+of jobs belongs in a `Program`, which is many times faster.
 
 cvxpy takes a second to import, and `gavel` imports every module of `policies/` when it starts: so import cvxpy inside
 the policy's function, as `Model` does.
@@ -25,13 +25,13 @@ from policies.errors import SolverFailure
 from policies.problem import Allocation, Bools, Floats, Problem
 from policies.program import SLACK, Point, Program
 
-# An expression or a constraint of cvxpy, which is shipped without types.
+# An expression or a constraint of cvxpy, which has no type hints.
 Expression = Any
 Constraint = Any
 
 
 class Model:
-    """The shares of a problem as a variable, what follows from them as expressions, and the rules they always keep.
+    """The shares of a problem as a variable, expressions that follow from them, and the rules that always hold.
 
     Arrays are indexed as in the problem: `k` columns, `n` rows of jobs (a row may stand for several equal jobs, see
     `jobs.count`), `t` worker types.
@@ -47,11 +47,11 @@ class Model:
         self._shares = cp.Variable(usable.size, nonneg=True)
         size = len(problem.columns), usable.size
         place = Sparse(np.ones(usable.size), usable, np.arange(usable.size), size)
-        # [k] The share of wall-clock time in which each column runs; 0 where it can do no work.
+        # [k] The share of wall-clock time in which each column runs; 0 if it can do no work.
         self.x: Expression = place.compressed() @ self._shares
-        # [n] Effective rates: the steps per second that all jobs of a row get together.
+        # [n] Effective rates: the steps per second of all jobs of a row together.
         self.E: Expression = problem.rates.compressed() @ self.x
-        # [n] The time in which jobs of a row run, in shares: at most 1 for each job.
+        # [n] The shares of time in which the jobs of a row run, added: at most 1 for each job.
         self.time: Expression = problem.membership.compressed() @ self.x
         # [t] GPUs in use, on average over time: at most those there are.
         self.gpus: Expression = problem.occupancy.compressed() @ self.x
@@ -80,7 +80,7 @@ class Model:
     def improve(self, point: Point, gain: Expression, floor: Floats) -> Point:
         """Return, of all shares that give every row at least its `floor` of E, those with the greatest gain.
 
-        This is the second stage of an objective with several optima. Value and price stay those of the first.
+        Use it as the second stage of an objective with several optima. Value and price stay those of the first.
         """
         size = self.program.best_rate * self.problem.jobs.count
         better = self.maximise(gain, self.E / size >= floor * (1.0 - SLACK) / size)
@@ -92,7 +92,7 @@ class Model:
 
 
 def _options() -> dict[str, Any]:
-    """Return the settings under which Clarabel gives the same answer every time, within the time that is left."""
+    """Return the settings under which Clarabel gives the same answer every time, within the remaining time."""
     options: dict[str, Any] = {
         "max_threads": 1,
         "max_iter": MAX_ITERATIONS,

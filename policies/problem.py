@@ -1,9 +1,8 @@
-"""The one form in which every policy sees the world: a table of columns.
+"""The form in which every policy sees the world: a table of columns.
 
-A *column* is one way of running something: which job (or pair of jobs), on which worker type, on how
-many GPUs, at which rates. A policy answers with one number per column, the share of wall-clock time in
-which that column runs. Packing, elastic width, placement variants and parallelism plans are columns
-too, so a policy is written once for all of them.
+A *column* is one way to run something: which job (or pair of jobs), on which worker type, on how many GPUs, at which
+rates. A policy answers with one number per column, the share of wall-clock time in which that column runs. Packing,
+elastic width, placement variants and parallelism plans are columns too, so a policy is written once for all of them.
 
 A problem is checked when it is built: an error names the job, the field and the value.
 """
@@ -39,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Problem:
-    """Jobs, the ways to run them, and the cluster. Nothing in it knows a clock or a machine."""
+    """Jobs, the ways to run them, and the cluster. It contains no clock and no machines."""
 
     jobs: Jobs
     columns: Columns
@@ -136,7 +135,7 @@ class Problem:
 
     @cached_property
     def way(self) -> Ints:
-        """[k] Worker type, GPUs and label of each column as one number: the way in which its job runs."""
+        """[k] Worker type, GPUs and label of each column as one number: the way to run its job."""
         columns = self.columns
         if not len(columns):
             return np.zeros(0, dtype=np.int64)
@@ -158,7 +157,7 @@ class Problem:
         ways = int(self.way.max()) + 1 if len(columns) else 1
         way = self.way
         if (n + 1) ** 2 * ways >= 2**63:
-            # Columns are absurdly wide: number the ways that occur instead.
+            # The columns are too wide for this numbering: number the ways that occur instead.
             ways, way = len(np.unique(way)), np.unique(way, return_inverse=True)[1]
         return np.asarray((low * (n + 1) + high + 1) * ways + way)
 
@@ -170,7 +169,7 @@ class Problem:
 
     @cached_property
     def solo_column(self) -> Ints:
-        """[n × t] The column whose rate is that of a job on a type (T_mj), -1 where it cannot run.
+        """[n × t] The column whose rate is that of a job on a type (T_mj), or -1 if it cannot run there.
 
         It is the solo column at the requested width and empty label; failing that, the best solo column of that
         width; failing that, the best rate per GPU.
@@ -182,7 +181,7 @@ class Problem:
         as_wide = columns.gpus[solo] == self.jobs.gpus[columns.first[solo]]
         labelled = any(columns.label)
         if labelled or not as_wide.all():
-            # Of several columns the last one written stays, so the worst is written first.
+            # The last column written remains, so the worst is written first.
             plain = np.fromiter((not name for name in columns.label), bool, len(columns))[solo]
             merit = np.where(as_wide & plain, 2, np.where(as_wide, 1, 0))
             solo = solo[np.lexsort((-solo, columns.first_rate[solo] / columns.gpus[solo], merit))]
@@ -191,7 +190,7 @@ class Problem:
 
     @cached_property
     def solo_rate(self) -> Floats:
-        """[n × t] T_mj, the rate of the whole job m on type j at its requested width, 0 where it cannot run."""
+        """[n × t] T_mj, the rate of the whole job m on type j at its requested width, 0 if it cannot run there."""
         solo, columns = self.solo_column, self.columns
         if not len(columns):
             return np.zeros(solo.shape)
@@ -215,7 +214,7 @@ class Problem:
 
     @cached_property
     def _entries(self) -> tuple[Ints, Ints]:
-        """The rows and columns of what is not zero in `rates`: of all first jobs, then of their partners."""
+        """The rows and columns of nonzero `rates`: first those of all first jobs, then those of their partners."""
         columns, k = self.columns, np.arange(len(self.columns))
         if not self.any_pairs:
             return columns.first, k
@@ -247,7 +246,7 @@ class Problem:
         return f"{' + '.join(repr(j) for j in jobs)} on {columns.gpus[column]} × {kind}{label}"
 
     def restrict(self, rows: Ints, columns: Ints) -> Problem:
-        """Return the problem of these job rows, and these columns of theirs, in this order."""
+        """Return the problem restricted to these job rows and these of their columns, in this order."""
         if _all_of(rows, len(self.jobs)) and _all_of(columns, len(self.columns)):
             return self
         new_row = np.full(len(self.jobs) + 1, ALONE, dtype=np.int64)
@@ -271,7 +270,7 @@ class Problem:
         seed: int = 0,
         **job_facts: Any,
     ) -> Problem:
-        """Build the plain case: `rates[job, type]` in steps per second, 0 where a job cannot run.
+        """Build the simple case: `rates[job, type]` in steps per second, 0 where a job cannot run.
 
         Columns are numbered job by job, so that `allocation.time_share.reshape(n, t)` is the share matrix.
         """

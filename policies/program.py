@@ -1,4 +1,4 @@
-"""The few words that every linear policy is written in: shares, capacity, rates, solve.
+"""The building blocks of every linear policy: shares, capacity, rates, solve.
 
 A `Program` holds the rules of every answer (no job runs for more than all of the time, and no type gives more GPUs than
 it has) and solves two questions about the effective rates E = rates @ shares:
@@ -7,9 +7,9 @@ it has) and solves two questions about the effective rates E = rates @ shares:
     raise_all(need)    the greatest level λ at which every E_m >= λ * need_m can be met
 
 Both answers come with prices: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per unit of a job's
-time. For any shares at all, worth @ E <= price @ capacity + rent @ count: by that one inequality the max-min policies
-find out which jobs are stuck, and where. `raise_then_improve` asks the two questions in turn, and leaves out the one
-whose answer the other has proven.
+time. For any shares, worth @ E <= price @ capacity + rent @ count: by that inequality the max-min policies find out
+which jobs are stuck, and where. `raise_then_improve` asks the two questions in turn, and leaves out the one whose
+answer the other has proven.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ import numpy as np
 from policies.engine.prices import seems_affordable
 from policies.engine.solvers import MANY_COLUMNS, Answer, LinearProgram, solve_lp, solve_milp, try_lp
 from policies.engine.sparse import Sparse, beside, column, diagonal, identity, row, stack, zeros
-from policies.engine.widths import evened
+from policies.engine.widths import even_widths
 from policies.errors import SolverFailure
 from policies.problem import ALONE, Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
 
-# The next stage may fall below the level that was reached by this part of it, so that it has room to move in.
+# The next stage may fall below the level already reached by this fraction of it, which gives the solver room.
 SLACK = 1e-8
-# A demand counts as met when it is missed by less than this part of it.
+# A demand counts as met if less than this fraction of it is missing.
 MET = 1e-7
-# If the rate of a row is worth less than this part of the average row's, it may be worth nothing.
+# If a row's rate is worth less than this fraction of the average row's, it may be worth nothing.
 PROOF = 1e-2
-# If all jobs, each on its best type, needed less than this part of the GPUs, their demands can mostly be met.
+# If all jobs, each on its best type, need less than this fraction of the GPUs, their demands can usually be met.
 ROOM = 2 / 3
 
 
@@ -72,8 +72,8 @@ class Program:
         self._alone = not problem.any_pairs or bool((self._second == ALONE).all())
         self._block = self._first if self._alone else None
         best = self.rates.largest()
-        # The rate of one member at its best: rows are measured in it, so that a step per hour and a
-        # thousand steps per second look alike to a solver.
+        # The best rate of one job of each row. Rows are scaled by it, so that a step per hour and a thousand steps per
+        # second look alike to a solver.
         self.best_rate: Floats = np.where(best > 0, best, 1.0)
         self._size = self.best_rate * self.count
 
@@ -84,13 +84,13 @@ class Program:
 
     @cached_property
     def best_alone(self) -> Floats:
-        """[n] The rate of one member that has the whole cluster to itself, where it also never runs as a pair."""
+        """[n] The rate of one member that has the whole cluster to itself, where it never runs as a pair."""
         columns, solo = self.problem.columns, self.usable[~self.problem.columns.is_pair[self.usable]]
         best = np.zeros(len(self.count))
         np.maximum.at(best, columns.first[solo], columns.first_rate[solo])
         room = self.problem.capacity[columns.worker_type[solo]]
         for job in np.unique(columns.first[solo[columns.gpus[solo] > room]]).tolist():
-            # The job is wider than some type, where even alone it cannot run all of the time.
+            # The job is wider than some type, so even alone it cannot run there all of the time.
             own = solo[columns.first[solo] == job]
             rows = stack(row(np.ones(len(own))), self.problem.occupancy.columns(own))
             limit = np.concatenate([[1.0], self.problem.capacity])
@@ -105,11 +105,11 @@ class Program:
         return isolated_rates(self.problem)
 
     def standing(self, count: Floats) -> tuple[Sparse, Floats]:
-        """Return the rules as rows and limits, as if each row had so many members."""
+        """Return the rules as rows and limits, for this number of jobs in each row."""
         return self._standing, np.concatenate([count, self.problem.capacity])
 
     def effective(self, shares: Floats) -> Floats:
-        """Return E_m, summed over the members of a row."""
+        """Return E_m, summed over the jobs of a row."""
         return self.problem.rates @ shares
 
     def per_rate(self, gain: Floats) -> Floats:
@@ -149,8 +149,8 @@ class Program:
     def improve(self, point: Point, gain: Floats, floor: Floats) -> Point:
         """Return, of all shares that keep the floor, those with the greatest gain @ E: the second stage.
 
-        Value and prices stay those of the point, which was raised to the floor. If the rate of every job is worth
-        something, no job can have more than its floor, and nothing is left to improve.
+        Value and prices stay those of the point, which was raised to the floor. If every job's rate has a positive
+        worth, no job can exceed its floor, and nothing is left to improve.
         """
         if self._all_are_held(point, floor):
             return point
@@ -161,7 +161,7 @@ class Program:
         return replace(point, shares=better.shares, optimal=point.optimal and better.optimal)
 
     def _all_are_held(self, point: Point, floor: Floats) -> bool:
-        """Return whether the prices prove that jobs which all keep the floor cannot be above it."""
+        """Return whether the prices prove that no job can rise above the floor if all jobs keep it."""
         worth = point.worth * floor
         proven = point.optimal and bool((worth > PROOF * worth.mean()).all())
         return proven and bool((self.effective(point.shares) <= floor * (1.0 + MET)).all())
@@ -170,7 +170,7 @@ class Program:
         """Solve max λ with E_m >= λ * need_m for every row; then, λ held, max gain @ E.
 
         The level cannot be above the one that the hardest job reaches with all of its time on its best type. In a
-        cluster that is not full all jobs can mostly reach that; then it is the greatest level, more GPUs would not
+        cluster that is not full, all jobs can usually reach that level; then it is the greatest, more GPUs would not
         raise it, and one program solves both stages.
         """
         hardest = int(np.argmax(need / self._size))
@@ -212,7 +212,7 @@ class Program:
         wanted = need / self._size
         if not (wanted > 0).any():
             raise SolverFailure("nothing is needed by any job")
-        # No level above this is possible, so that the program's own λ lies in [0, 1].
+        # No level above this is possible, so the program's own λ is in [0, 1].
         unit = 1.0 / float(wanted.max())
         program = LinearProgram(
             cost=np.concatenate([np.zeros(k), [-1.0]]),
@@ -239,7 +239,7 @@ class Program:
         return short
 
     def most_kept(self, need: Floats) -> tuple[Floats, bool]:
-        """Return such s_m that are 0 or 1, meeting the most needs together, and whether that is proven."""
+        """Return s_m restricted to 0 or 1, such that the most needs are met, and whether that is proven."""
         late = np.flatnonzero(need > 0)
         program = self._shortfall(late, need[late])
         k = self.usable.size
@@ -266,7 +266,7 @@ class Program:
         return Allocation(
             **{
                 "policy": policy,
-                "time_share": evened(self.problem, self.usable, point.shares),
+                "time_share": even_widths(self.problem, self.usable, point.shares),
                 "value": point.value,
                 "price": point.price,
                 "isolated_rate": self.isolated_rate,
@@ -281,7 +281,7 @@ class Program:
         return None if self._block is None else np.concatenate([self._block, further])
 
     def within_limits(self, x: Floats) -> Floats:
-        """Return the shares of usable columns, scaled down where they exceed a limit by what solvers tolerate."""
+        """Return the shares of usable columns, scaled down where they exceed a limit by the solver's tolerance."""
         limit, used = self._standing_limit, self._standing @ x
         over = used > limit
         if not over.any():

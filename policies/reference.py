@@ -1,6 +1,6 @@
 """The rates that fairness is measured against: proportional, isolated, best.
 
-They are those of one job, also where a row stands for several.
+They are rates of one job, even if a row stands for several.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from policies.problem import Floats, Problem
 
 
 def rate_table(problem: Problem) -> Floats:
-    """Return [n × t] T_mj: the rate of the whole job m on type j at its requested width, 0 where it cannot run."""
+    """Return [n × t] T_mj: the rate of the whole job m on type j at its requested width, 0 if it cannot run there."""
     return problem.solo_rate
 
 
 def proportional_rates(problem: Problem) -> Floats:
-    """Return P_m = Σ_j T_mj c_j / C: the rate of a job that has time on each type in proportion to its size."""
+    """Return P_m = Σ_j T_mj c_j / C: the rate of a job whose time is divided among the types in proportion to their
+    size."""
     total = float(problem.capacity.sum())
     return rate_table(problem) @ problem.capacity / total if total > 0 else np.zeros(len(problem.jobs))
 

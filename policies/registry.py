@@ -3,8 +3,8 @@
     spec       name[(parameter=value, ...)] [+modifier[(parameter=value, ...)]] ...
     modifiers  blind (ignore speed differences), packing (two jobs on the same GPUs)
 
-A policy's function always gets jobs that can run somewhere, sorted by id, interchangeable ones merged. Its caller gets
-an answer for the problem as it was passed in.
+A policy's function always receives jobs that can run somewhere, sorted by id, with interchangeable jobs merged. Its
+caller receives an answer for the original problem.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from policies.problem import Allocation, Floats, Policy, Problem
 from policies.reference import isolated_rates
 from policies.transforms import Blind, runnable, with_pairs, without_pairs
 
-# Shares and prices below this are what solvers leave behind in their last digits.
+# Shares and prices below this are rounding errors of solvers.
 DUST = 1e-10
 
 
@@ -39,8 +39,8 @@ class Entry:
     """One registered policy: what `gavel policies` shows and what `resolve` needs.
 
     `reads` are facts of jobs beyond rates, width and weight: jobs that differ in them are not merged. `also` are facts
-    that bear on the answer without telling jobs apart. `spread`: +blind spreads its shares over worker types; False if
-    it matters which type was chosen. `pairs`: it always gets the columns of pairs, with or without +packing.
+    that affect the answer but do not distinguish jobs. `spread`: +blind spreads its shares over worker types; False if
+    the choice of type matters. `pairs`: it always receives the columns of pairs, with or without +packing.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def facts(self) -> tuple[str, ...]:
-        """The fields of a problem, beside rates, widths and weights, that bear on the answer."""
+        """The fields of a problem, beside rates, widths and weights, that affect the answer."""
         return tuple(fact for fact in dict.fromkeys((*self.reads, *self.also)) if fact != "id")
 
     @property
@@ -114,12 +114,12 @@ def entry(name: str) -> Entry:
 
 
 def reads(spec: str, fact: str) -> bool:
-    """Return whether answers of the policy that a spec names depend on this field of a problem."""
+    """Return whether the answers of this policy depend on this field of a problem."""
     return fact in entry(_parse(spec)[0][0]).facts
 
 
 def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
-    """Return the policy that a spec names, as a function; with a limit, all its solvers together have so long."""
+    """Return the policy of this spec as a function; the limit is for all its solvers together."""
     (name, arguments), *modifiers = _parse(spec)
     chosen = entry(name)
     unknown = [key for key in arguments if key not in chosen.parameters]
@@ -157,7 +157,9 @@ def _run(
     if len(rows) < len(problem.jobs):
         left_out = np.delete(np.arange(len(problem.jobs)), rows)
         ids = sorted(problem.jobs.ids[row] for row in left_out)
-        notes = (f"left out, having no positive rate on any worker type of the cluster: {name_some(ids)}",)
+        notes = (
+            f"left out, because they have no positive rate on any worker type of the cluster: {name_some(ids)}",
+        )
     share, backfill = np.zeros(len(problem.columns)), np.zeros(len(problem.columns), dtype=bool)
     isolated = np.zeros(len(problem.jobs))
     if not rows.size:
@@ -167,7 +169,7 @@ def _run(
     share[columns] = np.where(inner.time_share < DUST, 0.0, inner.time_share)
     backfill[columns] = inner.backfill
     isolated[rows] = inner.isolated_rate
-    # No job can run on a type without GPUs, so that it is not known what a first one would add.
+    # No job can run on a type without GPUs, so the value of a first one is unknown.
     price = np.where(np.abs(inner.price) * problem.capacity < DUST * abs(inner.value), 0.0, inner.price)
     price = np.where(problem.capacity > 0, price, np.nan)
     notes += inner.notes + _too_wide(problem, share)
@@ -175,7 +177,7 @@ def _run(
 
 
 def _too_wide(problem: Problem, share: Floats) -> tuple[str, ...]:
-    """Return a note on jobs with time on a type of fewer GPUs than their column holds: time they cannot have."""
+    """Return a note on jobs with time on a type that has fewer GPUs than their column needs: they cannot use it."""
     columns = problem.columns
     wide = (columns.gpus > problem.capacity[columns.worker_type]) & (share > 1e-6)
     if not wide.any():
@@ -215,7 +217,7 @@ def _solve(
 
 @cache
 def _parse(spec: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """Return names and parameters of a spec `a(x=1)+b`, which Python's own grammar reads; values are literals."""
+    """Return the names and parameters of a spec `a(x=1)+b`. Python's own grammar parses it; values are literals."""
     try:
         tree = ast.parse(spec.strip(), mode="eval").body
     except (SyntaxError, ValueError):
@@ -243,7 +245,7 @@ def _parse_part(spec: str, part: ast.expr) -> tuple[str, dict[str, Any]]:
 
 
 def _literal(spec: str, value: ast.expr) -> Any:
-    # Neither a word, as in reference=v100, nor true and false need quotes.
+    # Words, as in reference=v100, and true and false need no quotes.
     if isinstance(value, ast.Name):
         return {"true": True, "false": False, "none": None}.get(value.id.lower(), value.id)
     try:
@@ -258,7 +260,7 @@ def _nearest(name: str, known: Mapping[str, object]) -> str:
 
 
 def unsolved(problem: Problem) -> dict[str, Any]:
-    """Return the fields of an Allocation for which a policy that solves no program has no answer of its own."""
+    """Return the fields of an Allocation that a policy without a linear program cannot compute."""
     return {
         "price": np.full(len(problem.worker_types), np.nan),
         "isolated_rate": isolated_rates(problem),

@@ -25,12 +25,12 @@ def strategy_proof(problem: Problem, *, exact: int = 256) -> Allocation:
     count = program.count
     best = _proportionally_fair(program, count)
     notes: tuple[str, ...] = (
-        "the time that discounts take away stays idle: giving it to others would reward false rates",
+        "the time taken by discounts stays idle: giving it to others would reward false rates",
     )
     if len(count) <= exact:
         discount = np.array([_discount(program, best, row) for row in range(len(count))])
     else:
-        # Removing m changes Σ log E by less than m pays at these prices, so this discount is never too small.
+        # Removing m changes Σ log E by less than what m pays at these prices, so this discount is never too small.
         discount = np.exp(-best.spent)
         notes += (f"{len(count)} kinds of jobs exceed exact={exact}: discounts are first-order bounds",)
     columns = problem.columns
@@ -50,7 +50,7 @@ def strategy_proof(problem: Problem, *, exact: int = 256) -> Allocation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fair:
-    """Proportionally fair shares; `rate` is that of one member, `spent` its part of a budget of 1."""
+    """Proportionally fair shares; `rate` is that of one job, `spent` its fraction of a budget of 1."""
 
     shares: Floats
     rate: Floats
@@ -60,7 +60,7 @@ class _Fair:
 
 
 def _discount(program: Program, best: _Fair, row: int) -> float:
-    """Return Π over the other jobs of their rate beside this one to their rate without it."""
+    """Return the product, over the other jobs, of their rate with this job over their rate without it."""
     others = program.count.copy()
     others[row] -= 1
     if not others.any():

@@ -15,7 +15,7 @@ from policies.registry import policy
 
 @policy("max_throughput", reads=("deadline_s",))
 def max_throughput(problem: Problem, *, raw: bool = False) -> Allocation:
-    """max Σ g_m E_m / T_m^best (raw=true: the plain Σ E_m), deadlines kept where they can be"""
+    """max Σ g_m E_m / T_m^best (raw=true: the plain Σ E_m), keeping deadlines where possible"""
     program = Program(problem)
     floor, notes = deadline_floor(program, "max_throughput")
     per_rate = np.ones(len(problem.jobs)) if raw else problem.jobs.gpus / best_rates(problem)

@@ -1,4 +1,4 @@
-"""Transforms, Problem -> Problem: they hide something from a policy, and lead back to an answer.
+"""Transforms from Problem to Problem, which hide something from a policy, and their ways back to an answer.
 
 A variant of a policy is that policy on a transformed problem: n policies and m transforms give n × m.
 """
@@ -21,7 +21,7 @@ def runnable(problem: Problem) -> tuple[Ints, Ints]:
     """Return the rows that can run somewhere, sorted by id, and the columns that can run, in canonical order."""
     columns = problem.columns
     works = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
-    # A job that has rates in pairs only has no rate of its own by which to be fair.
+    # A job with rates in pairs only has no rate of its own to be fair by.
     can = np.zeros(len(problem.jobs), dtype=bool)
     if problem.any_pairs:
         pair = columns.is_pair
@@ -44,12 +44,12 @@ def runnable(problem: Problem) -> tuple[Ints, Ints]:
 
 
 def without_pairs(problem: Problem) -> Bools:
-    """Return which columns are of one job."""
+    """Return a mask of the columns of one job."""
     return np.asarray(~problem.columns.is_pair)
 
 
 def with_pairs(problem: Problem) -> Bools:
-    """Return which columns are of one job, or of a pair that does more together than it would taking turns."""
+    """Return a mask of the columns of one job, or of a pair that does more together than taking turns."""
     columns, table = problem.columns, rate_table(problem)
     second = np.where(columns.is_pair, columns.second, columns.first)
     alone_first = table[columns.first, columns.worker_type]
@@ -67,7 +67,7 @@ class Blind:
 
     @classmethod
     def of(cls, problem: Problem, reference: str | None = None) -> Blind:
-        """Return the problem with the rates of one type on all; by default the fastest type for most jobs."""
+        """Return the problem with the rates of one type on all types; by default the fastest type for most jobs."""
         table = np.where(problem.capacity > 0, rate_table(problem), 0.0)
         if reference is None:
             fastest = np.bincount(table.argmax(axis=1), weights=problem.jobs.count, minlength=table.shape[1])
@@ -104,9 +104,10 @@ def _bundles(problem: Problem) -> Ints:
 
 
 def _level(problem: Problem, table: Floats, kind: int, solo_rate: Floats) -> Problem:
-    """Return the problem with one rate for each bundle of columns: that on type `kind`, if it has a column there.
+    """Return the problem with one rate for each bundle of columns: the one on type `kind`, if the bundle has a column
+    there.
 
-    Otherwise it is in the same ratio to the job's `solo_rate` as the column is to the solo rate on its own type.
+    Otherwise, the column's rate is scaled like the job's solo rate, from its own type to `solo_rate`.
     """
     columns, bundle = problem.columns, _bundles(problem)
     order = np.lexsort((columns.worker_type, columns.worker_type != kind, bundle))
@@ -132,7 +133,7 @@ def _level(problem: Problem, table: Floats, kind: int, solo_rate: Floats) -> Pro
 
 
 def _nearest(problem: Problem, wanted: Floats, bundle: Ints, total: Floats, time_share: Floats) -> Floats:
-    """Solve min |x - wanted|² with the same total for each bundle of columns, no type beyond its capacity."""
+    """Solve min |x - wanted|² with the same total for each bundle of columns, within the capacity of every type."""
     k = len(wanted)
     same = Sparse(np.ones(k), bundle, np.arange(k), (len(total), k))
     rows = stack(same, problem.occupancy, identity(k, -1.0))

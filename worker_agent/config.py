@@ -33,7 +33,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     checkpoint_dir: Annotated[
         str, "Best a directory that all nodes share. Empty: in the state directory."
     ] = ""
-    secrets_dir: Annotated[str, "Files that jobs may be given by reference. Empty: none."] = ""
+    secrets_dir: Annotated[str, "The directory of secrets that jobs may refer to. Empty: none."] = ""
     address: Annotated[
         str, "Host under which other nodes reach this one. Empty: as the scheduler sees it."
     ] = ""

@@ -1,7 +1,8 @@
 """The extras of Gavel that are installed, and whether Python imports our top-level modules from our folder.
 
-Commands import what they need when they run. `fault_of_import` turns a failed import into the line that mends it.
-Nothing of ours is imported at the head of this file, because it is what reports that another package hides ours.
+Commands import what they need when they run. `fault_of_import` turns a failed import into a line that says what to
+install. Nothing of ours is imported at the head of this file, because it is what reports that another package hides
+ours.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ OUR_MODULES = ("gavel", "policies", "protos", "scheduler", "traces", "worker_age
 
 
 def has(extra: str) -> bool:
-    """Return whether every module of an extra is installed; none of them is imported to find out."""
+    """Return whether every module of an extra is installed; without importing them."""
     from protos.extras import EXTRAS
 
     return all(importlib.util.find_spec(module) is not None for module in EXTRAS[extra])
 
 
 def require(extra: str, needed_by: str) -> None:
-    """Refuse an option or a command whose extra is missing, before any work is done for it."""
+    """Refuse an option or a command whose extra is missing, before any work is done."""
     if not has(extra):
         from protos.extras import install_command
 
@@ -34,7 +35,7 @@ def require(extra: str, needed_by: str) -> None:
 
 
 def fault_of_import(error: ImportError) -> Fault | None:
-    """Return what the user can do about a failed import; None where no missing extra or foreign module explains it."""
+    """Return what the user can do about a failed import; None if no missing extra or foreign module explains it."""
     if foreign := foreign_modules():
         return Fault(f"{next(iter(foreign.values()))}; see `gavel doctor`")
     from protos.extras import missing_extra
@@ -44,7 +45,7 @@ def fault_of_import(error: ImportError) -> Fault | None:
 
 
 def foreign_modules() -> dict[str, str]:
-    """Return, for each of our modules that Python does not import from our folder, what is wrong with it."""
+    """Return the problem of each of our modules that Python does not import from our folder, by name."""
     wrong = {}
     for name in OUR_MODULES:
         own, place = _our_folder() / name, _place(name)
@@ -56,7 +57,7 @@ def foreign_modules() -> dict[str, str]:
 
 
 def overwritten_modules() -> dict[str, str]:
-    """Return, for each of our modules into which another distribution has written, the name of that distribution."""
+    """Return the names of other distributions that wrote into our modules, by module."""
     from importlib import metadata
 
     from protos.extras import DISTRIBUTION

@@ -1,7 +1,7 @@
-"""The `gavel` command: which commands there are, and how what is wrong with a command line is reported.
+"""The `gavel` command: the table of commands, and how mistakes in a command line are reported.
 
 COMMANDS is a table, so that `gavel --help` and the completion of a command's name import no command. A command's file
-imports nothing slow at its head either (no gRPC, rich or numpy), so that `gavel submit --help` answers at once.
+imports nothing slow at its top, either (no gRPC, rich or numpy), so that `gavel submit --help` answers at once.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ import click
 import gavel
 from gavel.cli.faults import INTERRUPTED, Fault, reason
 
-# By title: the name of each command, the module that has it, and its short help.
+# By title: the name of each command, its module, and its short help.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Jobs": {
         "submit": ("jobs.submit", "Submit the jobs in job files, or one that runs COMMAND."),
         "queue": (
             "jobs.queue",
-            "List jobs: yours that have not ended and, below, the last that have, unless options say otherwise.",
+            "List jobs: by default your unfinished ones and, below, those that ended last.",
         ),
-        "show": ("jobs.show", "Show all about jobs: what was asked for, and what became of them."),
-        "logs": ("jobs.logs", "Show what a job printed."),
+        "show": ("jobs.show", "Show everything about jobs: their description and their history."),
+        "logs": ("jobs.logs", "Show the output of a job."),
         "explain": ("jobs.explain", "Why is my job waiting? Or why does it run where it runs?"),
         "wait": ("jobs.wait", "Wait until jobs have ended."),
         "cancel": ("jobs.change", "Stop jobs for good."),
-        "hold": ("jobs.change", "Let jobs wait until they are released; those that run save and stop."),
+        "hold": ("jobs.change", "Keep jobs waiting until they are released; running jobs save and stop."),
         "release": ("jobs.change", "Let held jobs run again."),
-        "requeue": ("jobs.change", "Stop running jobs, and let them wait for their next turn."),
+        "requeue": ("jobs.change", "Stop running jobs and put them back into the queue."),
     },
     "Cluster": {
-        "status": ("cluster.status", "Show how the scheduler is, and who you are to it."),
+        "status": ("cluster.status", "Show the state of the scheduler, and your user and role."),
         "top": ("cluster.top", "Watch nodes, running jobs and the queue; q ends it."),
-        "nodes": ("cluster.nodes", "List nodes; of those that are named, each GPU too."),
-        "drain": ("cluster.change_nodes", "Let nodes finish what they have, and give them nothing new."),
-        "resume": ("cluster.change_nodes", "Give drained nodes jobs again."),
+        "nodes": ("cluster.nodes", "List nodes; for nodes given by name, each GPU, too."),
+        "drain": ("cluster.change_nodes", "Let nodes finish their jobs, and give them no new ones."),
+        "resume": ("cluster.change_nodes", "Let drained nodes take jobs again."),
         "remove": (
             "cluster.change_nodes",
-            "Take nodes out of the cluster for good, once they are drained and empty, or lost.",
+            "Remove nodes from the cluster for good, once they are drained and empty, or lost.",
         ),
         "usage": ("cluster.usage", "Show GPU time and cost."),
         "policy": ("cluster.policy", "Show or set the policy that divides the cluster."),
-        "token": ("cluster.token", "Make, list and revoke tokens, and those with which nodes join."),
+        "token": ("cluster.token", "Create, list and revoke tokens and the join tokens of nodes."),
         "login": (
             "cluster.login",
             "Store a cluster under NAME, with your token for it, and use it from now on.",
@@ -55,11 +55,11 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "context": ("cluster.login", "List the stored clusters, or use NAME from now on."),
     },
     "Policies and simulation": {
-        "policies": ("policies.list", "List the policies: what each maximises and what it needs to know."),
+        "policies": ("policies.list", "List the policies: what each optimises and which facts it needs."),
         "allocate": ("policies.allocate", "Divide the cluster in PROBLEM among its jobs."),
         "simulate": (
             "simulation.simulate",
-            "Run jobs through the scheduler in virtual time, and say how they fared.",
+            "Run jobs through the scheduler in virtual time, and print the figures.",
         ),
         "sweep": (
             "simulation.sweep",
@@ -68,25 +68,25 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "replay": ("simulation.replay", "Simulate the history in JOURNAL again, under another policy."),
         "compare": (
             "simulation.compare",
-            "Two results of `gavel simulate --json`, side by side, with what B is to A.",
+            "Compare two results of `gavel simulate --json`, with the ratio of B to A.",
         ),
         "generate": (
             "simulation.generate",
-            "Write a trace into OUTPUT: a .csv in our format, or a .trace as the original's.",
+            "Write a trace to OUTPUT: a .csv in our format, or a .trace in the original's.",
         ),
     },
     "Service": {
-        "up": ("service.up", "Start a scheduler and a few agents on this machine, for trying things."),
+        "up": ("service.up", "Start a scheduler and a few agents on this machine, to try Gavel."),
         "init": (
             "service.init",
-            "Set a scheduler up in DIR: keys, certificates, a first admin's token, and a config file that uses them.",
+            "Set up a scheduler in DIR: keys, certificates, the first admin's token, and a settings file.",
         ),
-        "serve": ("service.serve", "Run a scheduler until it is told to stop."),
-        "agent": ("service.agent", "Run the agent of a node until it is told to stop."),
+        "serve": ("service.serve", "Run a scheduler until it is stopped."),
+        "agent": ("service.agent", "Run the agent of a node until it is stopped."),
         "config": ("service.config", "Show or check the settings of a scheduler."),
         "doctor": (
             "service.doctor",
-            "Look for what may go wrong on this machine, and say what to do about it.",
+            "Check this machine and the scheduler for problems, and suggest remedies.",
         ),
         "backup": (
             "service.backup",
@@ -94,11 +94,11 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "restore": (
             "service.backup",
-            "Make a data directory from ARCHIVE: all of it, or nothing if anything is wrong with it.",
+            "Restore a data directory from ARCHIVE: completely, or not at all if the archive is damaged.",
         ),
         "fsck": (
             "service.fsck",
-            "Check a data directory: files, records, and whether its history keeps every promise.",
+            "Check a data directory: its files, its records, and that its history keeps every promise.",
         ),
         "completion": (
             "cluster.completion",
@@ -109,7 +109,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
 
 
 class _Loaded(Mapping[str, click.Command]):
-    """The commands by name; each is imported when it is asked for."""
+    """The commands by name; each is imported on first use."""
 
     def __init__(self) -> None:
         self._modules = {name: module for group in COMMANDS.values() for name, (module, _) in group.items()}
@@ -127,7 +127,7 @@ class _Loaded(Mapping[str, click.Command]):
 
 @contextmanager
 def _one_line() -> Iterator[None]:
-    """Turn click's paragraph about a wrong option, Ctrl-C and a failed write into a `Fault`."""
+    """Turn click's messages about options, Ctrl-C and failed writes into a `Fault`."""
     try:
         yield
     except click.exceptions.NoArgsIsHelpError:
@@ -140,7 +140,7 @@ def _one_line() -> Iterator[None]:
     except (KeyboardInterrupt, click.Abort):
         raise Fault("interrupted", INTERRUPTED) from None
     except OSError as error:
-        # The reader of a pipe has gone, as in `| head`: click ends quietly.
+        # The reader of a pipe has gone, as with `| head`: click ends quietly.
         if error.errno == errno.EPIPE:
             raise
         raise Fault(f"cannot write: {reason(error)}") from None
@@ -154,7 +154,7 @@ def _one_line() -> Iterator[None]:
 
 
 class _Commands(click.Group):
-    """The commands of the table; each fault is one line, also that of an option."""
+    """The commands of the table; each fault, even of an option, is one line."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -169,7 +169,7 @@ class _Commands(click.Group):
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands by subject, each with the whole of its first sentence."""
+        """List the commands by subject, each with its whole first sentence."""
         for title, commands in COMMANDS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, summary) for name, (_, summary) in commands.items()])
@@ -193,10 +193,10 @@ class _Commands(click.Group):
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(gavel.__version__, prog_name="gavel")
 def main() -> None:
-    """Share a cluster of unlike GPUs among jobs, knowing how fast each job runs on each type.
+    """Share a cluster of different GPUs among jobs, by how fast each job runs on each type.
 
-    To try it on this machine: `gavel up`, and in another terminal `gavel submit -- COMMAND`. Where a cluster is set
-    up: `gavel login`. docs/cli.md has everything.
+    To try it on this machine: `gavel up`, and in another terminal `gavel submit -- COMMAND`. For an existing cluster:
+    `gavel login`. docs/cli.md describes everything.
     """
     # A terminal that lacks a character gets a substitute, not a traceback.
     for stream, substitute in ((sys.stdout, "replace"), (sys.stderr, "backslashreplace")):

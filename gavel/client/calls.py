@@ -223,7 +223,7 @@ def list_jobs(wanted: JobFilter, page_size: int, page_token: str, brief: bool) -
 
 
 def watch(wanted: JobFilter, skip_present: bool) -> Call[r.JobEvent]:
-    """Stream the jobs as they are, then each change."""
+    """Stream the current state of each job, then every change."""
     return _watch(filter=_filter(wanted), skip_present=skip_present)
 
 

@@ -71,10 +71,10 @@ class Client(Connected[SyncTransport]):
             (job,) = client.submit(JobSpec(command=("python", "train.py"), gpus=4))
             (ended,) = client.wait(job)
 
-    Address, token and CA come from the arguments, the environment or the file of contexts (`gavel.client.settings`).
+    Address, token and CA come from the arguments, the environment or the contexts file (`gavel.client.settings`).
     While the scheduler does not answer, calls that are safe to repeat are retried for `retry_s`; a submission is safe
-    because of its key. `on_trouble` is called with the error and the seconds left to try, and with None once a call
-    works again. `gavel.client.errors` lists what a call can raise. May be used from several threads.
+    to repeat because of its key. `on_trouble` is called with the error and the seconds left to try, and with None
+    once a call works again. `gavel.client.errors` lists the errors of all calls. Several threads may share a client.
     """
 
     _transport = SyncTransport
@@ -92,9 +92,9 @@ class Client(Connected[SyncTransport]):
     # --------------------------------------------------------------------------------------------------- jobs
 
     def submit(self, jobs: Jobs, key: str | None = None, progress: Progress | None = None) -> tuple[str, ...]:
-        """Submit a job, several, or those of a job file, all or none; return their ids once they are stored durably.
+        """Submit one job, several, or a job file, all or nothing; return their ids once they are stored durably.
 
-        `key`: repeating a submission with the same key and jobs returns the same ids. By default, a new random key.
+        `key`: a submission repeated with the same key and jobs returns the same ids. By default, a new random key.
         """
         with Uploads(specs_of(jobs), progress) as uploads:
             digests = list(uploads.packages)
@@ -135,10 +135,10 @@ class Client(Connected[SyncTransport]):
     def watch(
         self, wanted: JobFilter | None = None, *, skip_present: bool = False, patience_s: float = 0.0
     ) -> Iterator[r.JobEvent]:
-        """Yield the jobs as they are, then each change.
+        """Yield the current state of each job, then every change.
 
-        A lost connection raises an error. With `patience_s`, the client reconnects to a scheduler that is away for up
-        to that long, and the stream starts again: the jobs as they are, the event `all_present`, then each change.
+        A lost connection raises an error. With `patience_s`, the client reconnects instead, for up to that long each
+        time, and the stream starts again: the current state of each job, the event `all_present`, then every change.
         """
         return self._wire.follow(calls.watching(wanted or JobFilter(), skip_present), patience_s)
 
@@ -148,20 +148,20 @@ class Client(Connected[SyncTransport]):
         *,
         timeout_s: float | None = None,
         patience_s: float = PATIENCE_S,
-        hear: Callable[[r.Job], None] | None = None,
+        on_change: Callable[[r.Job], None] | None = None,
     ) -> tuple[r.Job, ...]:
         """Wait until all of these jobs or arrays have ended; return them.
 
-        The scheduler may be away for up to `patience_s` at a time. `hear` is called with each job as it is, and again
-        after each change. Raises TimeoutError after `timeout_s`.
+        Each outage of the scheduler may last up to `patience_s`. `on_change` is called with the current state of each
+        job and again after each change. Raises TimeoutError after `timeout_s`.
         """
         waiting = Waiting([jobs] if isinstance(jobs, str) else jobs)
         if waiting.is_empty:
             return ()
         for event in self._wire.follow(waiting.call, patience_s, timeout_s):
             waiting.take(event)
-            if hear is not None and event.job is not None:
-                hear(event.job)
+            if on_change is not None and event.job is not None:
+                on_change(event.job)
             if waiting.is_over:
                 break
         return waiting.jobs
@@ -196,7 +196,7 @@ class Client(Connected[SyncTransport]):
         follow: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> Iterator[r.LogChunk]:
-        """Yield what a job printed, in all attempts or the one given; with `follow`, until it has ended for good."""
+        """Yield the output of all attempts of a job or of the one given; with `follow`, until the job has ended."""
         reading = Reading(job, attempt, rank, tail, follow)
         chunks = self._wire.follow(reading.call, patience_s) if follow else self._wire.stream(reading.call())
         for chunk in chunks:
@@ -214,15 +214,15 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.nodes(nodes=names))
 
     def drain(self, node: str) -> r.Node:
-        """Give a node no new jobs; those that run there finish their turn."""
+        """Start no more jobs on a node; jobs that run there finish their turn."""
         return self._wire.call(calls.command_node(node=node, action="drain"))
 
     def resume(self, node: str) -> r.Node:
-        """Let a drained or faulty node get jobs again."""
+        """Let a drained or faulty node take jobs again."""
         return self._wire.call(calls.command_node(node=node, action="resume"))
 
     def remove(self, node: str) -> r.Node:
-        """Remove a node that is not up and holds no leases."""
+        """Remove a node that is not up and has no leases."""
         return self._wire.call(calls.command_node(node=node, action="remove"))
 
     def policy(self) -> r.Policy:
@@ -234,7 +234,7 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.set_policy(policy=spec))
 
     def allocation(self) -> r.Allocation:
-        """Return the share of the cluster that each job is entitled to, as last solved."""
+        """Return the share of the cluster that each job is entitled to, from the latest allocation."""
         return self._wire.call(calls.allocation())
 
     def rounds(self, *, follow: bool = True) -> Iterator[r.Round]:
@@ -263,13 +263,13 @@ class Client(Connected[SyncTransport]):
     # ----------------------------------------------------------------------------------------------------- access
 
     def who_am_i(self) -> r.Identity:
-        """Return the user and role that the scheduler sees in this client."""
+        """Return the user and role of this client."""
         return self._wire.call(calls.who_am_i())
 
     def create_token(
         self, user: str = "", role: r.Role = r.Role.USER, *, valid_s: float = 0.0, note: str = ""
     ) -> r.NewToken:
-        """Create a token, for yourself or, as an admin, for others. Its secret is in this reply only."""
+        """Create a token, for yourself or, as an admin, for others. Only this reply contains its secret."""
         return self._wire.call(calls.create_token(user=user, role=role, valid_s=valid_s, note=note))
 
     def tokens(self, user: str = "") -> tuple[r.Token, ...]:
@@ -285,7 +285,7 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.create_join_token(node=node, valid_s=valid_s))
 
     def revoke_node(self, node: str) -> r.RevokedNode:
-        """Revoke all certificates of a node so far and the join tokens for it, and close its connection."""
+        """Revoke all certificates issued to a node and all join tokens for it, and close its connection."""
         return self._wire.call(calls.revoke_node(node=node))
 
     def revoked_nodes(self) -> tuple[r.NodeRevocation, ...]:
@@ -293,7 +293,7 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.revoked_nodes())
 
     def unrevoke_node(self, node: str) -> str:
-        """Undo the revocation of a node, so that every certificate it ever got is valid again; return its name."""
+        """Undo the revocation of a node: all its certificates become valid again. Return its name."""
         return self._wire.call(calls.unrevoke_node(node=node))
 
     # ----------------------------------------------------------------------------------------------------- upkeep

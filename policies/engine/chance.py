@@ -1,4 +1,4 @@
-"""Draws by chance as hashes of (seed, job id): a job has the same draw in every problem it is part of."""
+"""Random draws as hashes of (seed, job id): a job has the same draw in every problem it is part of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks that turn the values of a caller into clean arrays, or raise an error that names the faulty one."""
+"""Turn a caller's values into clean arrays, or raise an error that names the invalid one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Table = TypeVar("Table")
 
 
 def floats(table: str, field: str, values: ArrayLike, size: int | None) -> NDArray[np.float64]:
-    """Return an array of floats with one entry for each row; a scalar stands for every row."""
+    """Return an array of floats with one entry for each row; a scalar counts for every row."""
     try:
         array = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
@@ -49,7 +49,7 @@ def integers(
 
 
 def strings(table: str, field: str, values: Sequence[str] | str, size: int | None) -> tuple[str, ...]:
-    """Return a tuple of strings with one entry for each row; a single string stands for every row."""
+    """Return a tuple of strings with one entry for each row; a single string counts for every row."""
     if isinstance(values, str):
         if size is None:
             raise ProblemError(f"{table}: {field} must be a list of names, not the one string '{values}'")
@@ -104,7 +104,8 @@ def check_values(
 
 
 def derived(table: Table, **fields: Any) -> Table:
-    """Return a copy of a checked table with these fields, which follow from checked ones and are not checked again."""
+    """Return a copy of a checked table with these fields replaced; they follow from checked fields and are not checked
+    again."""
     copy = object.__new__(type(table))
     for name in cast(Any, table).__dataclass_fields__:
         object.__setattr__(copy, name, fields[name] if name in fields else getattr(table, name))

@@ -1,6 +1,6 @@
 """Filling levels: how far can all jobs rise together? One search for every policy that asks this.
 
-A *path* gives the rate that each job demands when the common level stands at s: it never falls, and each job stops at
+A *path* gives the rate that each job demands when the common level is s: it never falls, and each job stops at
 its cap. The furthest feasible point of a path is found by cuts: the solver's prices at an infeasible point prove that
 `worth @ E <= bound` for all feasible rates E; the next point is where the path crosses that bound. A handful of linear
 programs are enough for any path.
@@ -25,12 +25,12 @@ from policies.problem import Bools, Floats, Ints
 from policies.program import MET, Point, Program
 
 MOST_CUTS = 100
-# Levels that differ by less than this part are the same level.
+# Levels whose relative difference is below this are equal.
 SAME = 1e-9
 ULP = 1e-13
-# A level is frozen this part below itself, so that the next stage is not stuck on rounding.
+# A level is frozen this fraction lower, so that rounding does not block the next stage.
 HAIR = 1e-9
-# A column that costs less than this part of the mean price of its GPUs costs nothing.
+# A column that costs less than this fraction of the mean price of its GPUs costs nothing.
 FREE = 1e-5
 
 
@@ -67,11 +67,11 @@ def _crossing(program: Program, point: Point, demand: Callable[[float], Floats],
 
 
 class Share(Protocol):
-    """A node of the tree through which levels are filled; v is the height of each member of each row."""
+    """A node of the tree through which levels are filled; v is the height of each job, by row."""
 
     @property
     def room(self) -> float:
-        """The amount in it when every job stands at its cap."""
+        """The amount in it when every job is at its cap."""
 
     def pour(self, amount: float, v: Floats) -> None:
         """Divide an amount among the nodes and jobs below, writing heights into v."""
@@ -96,7 +96,7 @@ class Fair(ABC):
         above = np.append(np.cumsum(rising[::-1])[::-1][1:], 0.0)
         self._level = stop[order]
         self._amount = full + above * self._level
-        # How fast the amount grows with the level, in the stretch that ends at each level.
+        # How fast the amount grows with the level, in the segment that ends at each level.
         self._slope = above + rising
 
     @property
@@ -118,12 +118,12 @@ class Fair(ABC):
             self.rise(max(0.0, float(self._level[at] - (self._amount[at] - amount) / self._slope[at])), v)
 
     def heights(self, level: float) -> Floats:
-        """Return the amount in each member when the level stands there."""
+        """Return the amount in each member at this level."""
         return np.minimum(self.cap, self.weight * level)
 
     @abstractmethod
     def rise(self, level: float, v: Floats) -> None:
-        """Put the level there, writing the heights of jobs into v."""
+        """Raise the level to this value, and write the heights of jobs into v."""
 
 
 @dataclass(slots=True)
@@ -151,7 +151,8 @@ class FairTenants(Fair):
 
 @dataclass(slots=True)
 class QueuedJobs:
-    """A tenant of policy `fifo`: all goes to the earliest job that can still rise. Rows are in order of arrival."""
+    """A tenant of policy `fifo`: everything goes to the earliest job that can still rise. Rows are in order of
+    arrival."""
 
     rows: Ints
     cap: Floats
@@ -170,7 +171,8 @@ class QueuedJobs:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The final height of every job, and the first level at which scarce GPUs held a job back (else infinite)."""
+    """The final height of every job, and the first level at which scarce GPUs stopped a job (infinite if there is
+    none)."""
 
     v: Floats
     scarce_level: float
@@ -182,12 +184,12 @@ class Filled:
         """Return these shares as a point whose value is the height of the lowest job or tenant."""
         close = 1e-6 * self.scarce_level if np.isfinite(self.scarce_level) else 0.0
         if value < self.scarce_level - close:
-            # The lowest is as fast as it can be.
+            # The lowest job has its best possible rate.
             price = np.zeros_like(self.scarce_price)
         elif value <= self.scarce_level + close:
             price = self.scarce_price
         else:
-            # It was held back at a later level, by what the others left.
+            # It was stopped at a later level, by what the others left over.
             price = np.full_like(self.scarce_price, np.nan)
         none = np.zeros(0)
         return Point(self.shares, value, price, none, none, self.optimal)
@@ -224,7 +226,7 @@ def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Fill
         if stuck.all():
             return _filled(program, v, unit, first, replace(point, optimal=optimal))
         if np.all(stuck <= done):
-            # Arithmetic is too coarse to tell which job is stuck: take the one whose rate costs most.
+            # The arithmetic is too coarse to tell which job is stuck: take the one whose rate costs most.
             stuck[np.argmax(np.where(done, 0.0, point.worth * program.best_rate))] = True
         can_be_met = min(1.0, point.value) - 2.0 * HAIR
         cap = np.where(stuck, v * can_be_met, np.minimum(cap, np.maximum(reach, v)))
@@ -235,7 +237,7 @@ def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Fill
 def _filled(
     program: Program, v: Floats, unit: Floats, first: tuple[float, Floats] | None, point: Point
 ) -> Filled:
-    """Return the final state; with pairs, rounding may leave GPU time over, which is given away first."""
+    """Return the final state; with pairs, first distribute the GPU time that rounding left over."""
     if program.problem.columns.is_pair.any() and point.optimal:
         floor = v * unit * program.count * min(1.0, point.value)
         point = program.improve(point, 1.0 / unit, floor)
@@ -251,7 +253,7 @@ def _slope(worth: Floats, demand: Callable[[float], Floats], s: float) -> float:
 
 
 def _free_reach(program: Program, point: Point) -> Floats:
-    """Return the best rate of each job on columns that are free at these prices: on no other can it still rise."""
+    """Return the best rate of each job on columns that are free at these prices; only on those can it still rise."""
     problem, usable = program.problem, program.usable
     columns = problem.columns.take(usable)
     total = float(point.price @ problem.capacity + point.rent @ program.count)
@@ -262,7 +264,7 @@ def _free_reach(program: Program, point: Point) -> Floats:
         (columns.first, columns.second, columns.first_rate, columns.second_rate),
         (columns.second, columns.first, columns.second_rate, columns.first_rate),
     ):
-        # A partner takes part in the bill: its time has a rent, its rate a worth.
+        # The partner's side counts, too: its time has a rent, its rate a worth.
         share = np.where(columns.is_pair, point.rent[partner] - partner_rate * point.worth[partner], 0.0)
         free = (job >= 0) & (gpus + share <= nothing)
         np.maximum.at(reach, job[free], rate[free])
@@ -270,10 +272,10 @@ def _free_reach(program: Program, point: Point) -> Floats:
 
 
 def _held(program: Program, point: Point, rate: Floats) -> Bools:
-    """Return which jobs have a rate with a price of its own; with pairs only.
+    """Return the jobs whose rate has a price of its own. Only needed with pairs.
 
-    Alone on its GPUs a job is stuck just when no free column is faster. In a pair its partner may hold it back, and
-    then only the price of its rate shows that it is stuck.
+    A job alone on its GPUs is stuck if and only if no free column is faster. In a pair, its partner may hold it back,
+    and then only the price of its rate shows that it is stuck.
     """
     if not program.problem.columns.is_pair.any():
         return np.zeros(len(rate), dtype=bool)

@@ -1,13 +1,13 @@
 """Exact merging of interchangeable jobs, and splitting an answer back.
 
-Two jobs are interchangeable when the policy cannot tell them apart: same ways to run at the same rates, same width and
-weight, same pair rates with every other job, and the same further facts, if the policy reads them. Feasible sets are
-convex and symmetric in such jobs, so the average of an optimum over the group is an optimum: one row per group with a
-`count` loses nothing.
+Two jobs are interchangeable if the policy cannot tell them apart: they have the same ways to run at the same rates, the
+same width and weight, the same pair rates with every other job, and the same further facts that the policy reads.
+Feasible sets are convex and symmetric in such jobs, so averaging an optimum over the group gives an optimum: one row
+per group with a `count` loses nothing.
 
-Splitting gives every member the same time. Singles are divided evenly. A pair share between two groups is
-walked from corner to corner (members of one laid end to end beside members of the other), which needs at
-most n_c + n_d - 1 pairs of jobs; within one group the members stand in a circle, each paired with the next.
+Splitting gives every member the same time. Singles are divided evenly. A pair share between two groups is divided by
+laying the members of each group end to end along a line and pairing those side by side, which needs at most n_c + n_d -
+1 pairs of jobs. Within one group the members form a circle, each paired with the next.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _deadlines(problem: Problem) -> list[np.ndarray]:
     due = np.isfinite(problem.jobs.deadline_s)
     facts = [np.where(due, problem.jobs.deadline_s, np.inf), np.where(due, problem.jobs.steps_left, np.inf)]
     if problem.jobs.count[due].sum() <= EXACT_DEADLINES:
-        # So few deadlines are kept or missed job by job, so their jobs stay apart.
+        # With so few deadlines, each is kept or missed on its own, so these jobs are not merged.
         facts.append(np.where(due, np.arange(1, len(due) + 1), 0))
     return facts
 
@@ -59,7 +59,7 @@ FACTS: dict[str, Callable[[Problem], list[np.ndarray]]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouping:
-    """How the rows of `grouped` came from those of `problem`, and the way back.
+    """The relation between the rows of `grouped` and those of `problem`, in both directions.
 
     `group_of` [n] is the row of each job's group; `solo` are the columns of the problem that run one job, and
     `solo_source` the grouped column of each.
@@ -93,7 +93,7 @@ class Grouping:
     def split(self, solved: Problem, allocation: Allocation) -> tuple[Problem, Allocation]:
         """Return a problem of all jobs with the columns that an answer uses, and the answer on it.
 
-        It is for pairs that are known between groups only: `solved` is the grouped problem with such columns added.
+        This is for pairs whose rates are known between groups only: `solved` is the grouped problem with their columns.
         """
         if len(solved.jobs) != len(self.grouped.jobs):
             raise ProblemError("split: the solved problem does not have the rows of the grouped one")
@@ -151,7 +151,7 @@ class Grouping:
         return a, b, source, share
 
     def _pair_column(self, a: Ints, b: Ints, way: Ints) -> Ints:
-        """Return the problem's column for each pair of jobs and way. Grouping keeps the numbers of ways."""
+        """Return the problem's column for each pair of jobs and way to run. Grouping keeps the numbers of the ways."""
         pairs = np.flatnonzero(self.problem.columns.is_pair)
         n, ways = len(self.problem.jobs), _ways(self.problem)
         columns = self.problem.columns
@@ -176,9 +176,9 @@ class Grouping:
 
 
 def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None) -> tuple[Problem, Grouping]:
-    """Return the problem with one row for each group of jobs that a policy which reads `keys` cannot tell apart.
+    """Return the problem with one row for each group of jobs that are equal to a policy that reads `keys`.
 
-    Jobs with different numbers in `apart` stay apart, for callers that have facts which the problem has not.
+    Jobs with different numbers in `apart` stay apart, for callers that know facts that the problem does not contain.
     """
     unknown = [key for key in keys if key not in FACTS]
     if unknown:
@@ -189,7 +189,7 @@ def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None)
         facts.append(apart)
     for key in keys:
         facts += FACTS[key](problem)
-    # A row that is a group already stays as it is.
+    # A row that already represents a group stays as it is.
     many = problem.jobs.count > 1
     if many.any():
         facts.append(np.where(many, np.arange(1, n + 1), 0))
@@ -200,12 +200,12 @@ def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None)
 
 
 def _colours(problem: Problem, facts: list[np.ndarray]) -> Ints:
-    """Return a colour for each job, equal if facts and solo columns are; numbered by its first job."""
+    """Return a colour for each job, equal for jobs with equal facts and solo columns; numbered by its first job."""
     n, columns = len(problem.jobs), problem.columns
     solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
     if not problem.in_order:
         solo = solo[np.lexsort((problem.way[solo], columns.first[solo]))]
-    # All facts of a job as bytes: jobs of the same bytes have the same colour.
+    # All facts of a job as bytes: jobs with the same bytes have the same colour.
     table = np.column_stack([_bits(fact) for fact in facts])
     ways = np.column_stack([_bits(problem.way[solo]), _bits(columns.first_rate[solo])])
     fact_bytes, way_bytes, width = table.tobytes(), ways.tobytes(), table.itemsize * table.shape[1]
@@ -260,7 +260,7 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     n, columns = len(problem.jobs), problem.columns
     groups = int(colour.max()) + 1 if n else 0
     leader = np.empty(groups, dtype=np.int64)
-    # Of several members the one written last stays: the first of them.
+    # The first member is written last, so its column remains.
     leader[colour[::-1]] = np.arange(n)[::-1]
     solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
     if groups == n:
@@ -294,7 +294,7 @@ def _ways(problem: Problem) -> int:
 
 
 def _renumber(colour: Ints) -> Ints:
-    """Return the colours numbered by the first job that has them, so that grouping keeps the order of jobs."""
+    """Return the colours numbered by their first job, so that grouping keeps the order of jobs."""
     _, leader, inverse = np.unique(colour, return_index=True, return_inverse=True)
     rank = np.empty(len(leader), dtype=np.int64)
     rank[np.argsort(leader)] = np.arange(len(leader))
@@ -302,9 +302,9 @@ def _renumber(colour: Ints) -> Ints:
 
 
 def _corner_walk(c: Ints, d: Ints) -> tuple[Ints, Ints, Floats]:
-    """Pair members of two groups, each laid end to end along a line of length 1: those side by side are pairs."""
+    """Lay the members of both groups end to end along a line of length 1, and pair those side by side."""
     n, m = len(c), len(d)
-    # Places along the line are in units of 1 / (n m).
+    # Positions along the line are in units of 1 / (n m).
     cuts = np.unique(np.concatenate([np.arange(n + 1) * m, np.arange(m + 1) * n]))
     return c[cuts[:-1] // m], d[cuts[:-1] // n], np.diff(cuts) / (n * m)
 
@@ -318,14 +318,15 @@ def _circle(c: Ints) -> tuple[Ints, Ints, Floats]:
 
 
 def _bits(values: np.ndarray) -> Words:
-    """Return the 64 bits of each number; 0.0 and -0.0 have the same."""
+    """Return the 64 bits of each number; 0.0 and -0.0 give the same."""
     if values.dtype == np.float64:
         return np.asarray((values + 0.0).view(np.uint64))
     return values.astype(np.uint64)
 
 
 def _hash(word: Words, salt: int) -> Words:
-    """Return a hash by a 64-bit finaliser (xor, shift, multiply): every bit of the input moves every bit of it."""
+    """Return a hash by a 64-bit finaliser (xor, shift, multiply): every bit of the input affects every bit of the
+    hash."""
     word = word + np.uint64((salt * 0x9E3779B97F4A7C15) % 2**64)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

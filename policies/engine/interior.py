@@ -1,15 +1,15 @@
 """An interior-point method for programs that fall apart into jobs.
 
 Without pairs, a column belongs to one job, most rows concern one job (its time, its rate), and only a few rows
-(capacity) and a few columns (a common level) tie all jobs together. The normal equations are then a long
-diagonal of tiny blocks with a narrow border: everything is a sum over jobs, and an iteration costs a few
-passes over the columns. The method itself is Mehrotra's predictor and corrector. Where the structure is missing or
-the numbers are too hard it fails, and a general solver takes over.
+(capacity) and a few columns (a common level) connect all jobs. The normal equations are then a long diagonal of tiny
+blocks with a narrow border: everything is a sum over jobs, and an iteration costs a few passes over the columns. The
+method itself is Mehrotra's predictor and corrector. If the structure is missing or the numbers are ill-conditioned it
+fails, and a general solver takes over.
 
     primal  min c x,  A x + s = b,  x, s >= 0          dual  z = c + A'y,  y, z >= 0
 
 Columns lie in planes: plane q holds the q-th column of every job, so that sums over a job's columns are sums
-over planes. Places that a job does not fill are columns that cost something and do nothing.
+over planes. Places without a column of the job hold columns that cost something and do nothing.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ FEASIBLE = 1e-9
 REFINEMENTS = 2
 # How many steps without progress end the search.
 PATIENCE = 8
-# At most so many rows and columns may concern several jobs, and at most so many rows one job.
+# The most rows and columns that may concern several jobs, and the most rows that may concern one job.
 MOST_TIES = 40
 MOST_ROWS = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blocks:
-    """The program in planes: R rows per job, T tying rows, p tying columns, c planes, n jobs.
+    """The program in planes: R rows per job, T shared rows, p shared columns, c planes, n jobs.
 
-    `place` and `spot` are the new places of the program's columns and rows, tying ones last; rows are measured in their
-    `unit`. `active` lists the own rows and the tying rows in which each plane has coefficients.
+    `place` and `spot` are the new places of the program's columns and rows, shared ones last; rows are measured in
+    their `unit`. `active` lists the own rows and the shared rows in which each plane has coefficients.
     """
 
     place: Ints  # [k]
@@ -86,7 +86,7 @@ class _Normal:
     """(A D A' + W) dy + A_level v = r, A_level' dy - v / D_level = h, factorised for one D and W.
 
     Each job's block is M M' with M = [A D^½, W^½], and M' = Q L' by Gram-Schmidt, twice over: forming the products
-    and subtracting them would lose every digit where a job has just one way to have what it must.
+    and subtracting them would lose every digit where a job has only one way to reach its required rate.
     """
 
     def __init__(self, blocks: _Blocks, D: Floats, W: Floats) -> None:
@@ -142,7 +142,7 @@ class _Normal:
 
 
 def _project(rest: dict[int, Floats], basis: list[dict[int, Floats]], n: int) -> Floats:
-    """Subtract from `rest`, in place, its part along the basis, and return that part. Twice, for the last digits."""
+    """Subtract from `rest`, in place, its component along the basis, twice for accuracy, and return that component."""
     part = np.zeros((len(basis), n))
     for _ in range(2):
         for r, vector in enumerate(basis):
@@ -154,7 +154,7 @@ def _project(rest: dict[int, Floats], basis: list[dict[int, Floats]], n: int) ->
 
 
 def _solve_tied(schur: Floats, right: Floats) -> Floats:
-    """Solve the small system, each unknown in its own unit; an unknown on which nothing depends stays as it is."""
+    """Solve the small system, each unknown in its own unit; an unknown without influence stays zero."""
     size = np.sqrt(np.abs(np.diagonal(schur)))
     unit = 1.0 / np.where(size > 0, size, 1.0)
     even = schur * unit[:, None] * unit
@@ -185,7 +185,7 @@ def solve_blocks(
 ) -> tuple[Floats, Floats]:
     """Return x and the duals of the rows; `block` is the job to which each column belongs, -1 if it ties several."""
     blocks = _arrange(cost, rows, limit, block)
-    # A step that goes astray is recognised by its numbers, and ends the search.
+    # A step that diverges is recognised by its numbers, and ends the search.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         x, y = _Iteration(blocks).run(stop)
     return x[blocks.place], y[blocks.spot] / blocks.unit
@@ -211,7 +211,7 @@ class _Iteration:
         self.z, self.y = _inside(z, y)
 
     def run(self, stop: Callable[[], bool]) -> tuple[Floats, Floats]:
-        """Return the optimum; SolverFailure where the numbers are too hard or the time is up."""
+        """Return the optimum; raise SolverFailure if the numbers are ill-conditioned or the time is up."""
         best, stalled, least = np.inf, 0, np.full(3, np.inf)
         kept = (self.x, self.y)
         for _ in range(ITERATIONS):
@@ -243,7 +243,7 @@ class _Iteration:
         value = _dot(blocks.cost, self.x)
         self.gap = _dot(self.x, self.z) + _dot(self.s, self.y)
         primal = float(np.abs(self.short).max()) / (1.0 + float(np.abs(blocks.limit).max()))
-        # If every column is in use (one type for all) z vanishes, and its unit is that of its parts.
+        # If every column is in use (one type for all) z vanishes; its unit is then that of its terms.
         own = self.y[: blocks.own[:, 0].size]
         dual = float(np.abs(self.over).max()) / max(float(self.z.max()), float(own.max()), self.gain)
         return primal, dual, self.gap / (1e-8 + abs(value))
@@ -254,8 +254,8 @@ class _Iteration:
         normal = _Normal(self.blocks, x / z, s / y)
         dx, ds, dy, dz = self._direction(normal, -x * z, -s * y, 0)
         ahead, back = _reach(x, dx, s, ds), _reach(y, dy, z, dz)
-        # As in a conic solver there is one step length for all, and the sooner the first step was blocked, the more the
-        # second is centred. It never goes closer to the boundary than the gap asks for, as rounding would undo that.
+        # As in a conic solver, all variables have one step length. The earlier the first step was blocked, the more the
+        # second is centred. No step goes closer to the boundary than the gap requires: rounding would undo that.
         enough = 0.3 * GAP * (1e-8 + abs(_dot(self.blocks.cost, x))) / (len(x) + len(s))
         centre = max(mu * (1.0 - min(ahead, back)) ** 3, enough)
         dx, ds, dy, dz = self._direction(
@@ -290,7 +290,7 @@ class _Iteration:
 
 
 def _dot(a: Floats, b: Floats) -> float:
-    """Return a plain sum of products: a threaded one costs more here than it saves, and may add in another order."""
+    """Return a plain sum of products: threads would cost more here than they save, and may add in another order."""
     return float(np.einsum("i,i->", a, b))
 
 
@@ -301,7 +301,7 @@ def _only(values: Floats, planes: int) -> Floats:
 
 
 def _reach(u: Floats, du: Floats, v: Floats, dv: Floats) -> float:
-    """Return the step length at which the first entry reaches zero; 1 if none does before."""
+    """Return the step length at which the first entry reaches zero; at most 1."""
     least = min(float((du / u).min()), float((dv / v).min()))
     return 1.0 if least >= -1.0 else -1.0 / least
 
@@ -313,7 +313,7 @@ def _inside(u: Floats, v: Floats) -> tuple[Floats, Floats]:
 
 
 def _arrange(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> _Blocks:
-    """Sort columns into planes, and rows into own and tying ones; SolverFailure if the structure is missing."""
+    """Sort columns into planes, and rows into own and shared ones; raise SolverFailure if the structure is missing."""
     k, m = len(cost), len(limit)
     tying = np.flatnonzero(block < 0)
     free = np.flatnonzero(block >= 0)
@@ -362,7 +362,7 @@ def _filled(
     own, tie = np.zeros((R, c, n)), np.zeros((T, c * n))
     level_own, level_tie = np.zeros((p, R * n)), np.zeros((p, T))
     at_row, at_column = spot[rows.row], place[rows.column]
-    # Rows differ much in size (a job's time, a type's GPUs): measure each in its limit.
+    # Rows differ much in size (a job's time, a type's GPUs): scale each by its limit.
     size = np.abs(limit)
     unit = np.where((size > 1.0) | ((spot >= R * n) & (size > 0)), size, 1.0)
     value = rows.value / unit[rows.row]

@@ -1,9 +1,9 @@
-"""Jobs to (worker type, position from last) at the least sum of position × time: an exact matching.
+"""An exact matching of jobs to (worker type, position from last) with the least sum of position × time.
 
-All GPUs of a type are alike, so a slot is (type, position) with room for as many jobs as the type has GPUs,
-and there are few slots. Jobs are added one at a time, each along the shortest augmenting path: into a slot, pushing
-a job on from it if it is full, and so on until a slot has room. After each path the matching is the cheapest
-one for the jobs so far.
+All GPUs of a type are alike, so a slot is (type, position) with room for as many jobs as the type has GPUs, and there
+are few slots. Jobs are added one at a time, each along the shortest augmenting path: into a slot, moving a job on to
+another slot if it is full, and so on until a slot has room. After each path the matching is the cheapest one for the
+jobs so far.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Schedule:
 
 
 def shortest_schedule(time_s: Floats, gpus: Ints, stop: Callable[[], bool] = bool) -> Schedule:
-    """Return the schedule with the least sum of completion times; `time_s[job, type]` is inf where it cannot run."""
+    """Return the schedule with the least sum of completion times; `time_s[job, type]` is inf where a job cannot run."""
     jobs = len(time_s)
     usable = np.where(gpus[None, :] > 0, time_s, np.inf)
     if not np.isfinite(usable).any(axis=1).all():
-        raise ProblemError("matching: a job can run on no type that has a GPU")
+        raise ProblemError("matching: there is a job that cannot run on any type that has a GPU")
     slots = _Slots(usable, gpus)
     for job in np.argsort(-usable.min(axis=1), kind="stable").tolist():
         if stop():
@@ -44,7 +44,7 @@ def shortest_schedule(time_s: Floats, gpus: Ints, stop: Callable[[], bool] = boo
 
 
 class _Slots:
-    """The slots in use and one empty layer above them, the jobs in each, and the cost of pushing a job on.
+    """The slots in use and one empty layer above them, the jobs in each, and the cost of moving a job on.
 
     `push[from, to]` is the least extra cost of moving one member, `pushed` which member that is.
     """
@@ -65,12 +65,12 @@ class _Slots:
         start = self.position * self.time_s[job, self.kind]
         room = np.array([len(m) for m in self.members]) < self.gpus[self.kind]
         reach, before = start.copy(), np.full(len(start), -1)
-        # No cycle can pay, so this ends after at most as many rounds as there are slots.
+        # No cycle can reduce the cost, so this ends after at most as many rounds as there are slots.
         while True:
             via = reach[:, None] + self.push
             origin = via.argmin(axis=0)
             through = via[origin, np.arange(len(reach))]
-            # Without a margin, ties in the last bit would go round and round.
+            # Without a margin, ties in the last bit would cycle forever.
             margin = 1e-12 * np.where(np.isfinite(reach), np.abs(reach), 0.0)
             better = through < reach - margin
             if not better.any():
@@ -111,10 +111,10 @@ class _Slots:
             self._price(slot)
 
     def _price(self, slot: int) -> None:
-        """Bring the costs of pushing a job on from this slot up to date."""
+        """Update the costs of moving a job on from this slot."""
         members = np.array(self.members[slot], dtype=np.int64)
         if len(members) < self.gpus[self.kind[slot]]:
-            # The slot has room, so no job needs to be pushed on from it.
+            # The slot has room, so no job needs to move on from it.
             self.push[slot] = np.inf
             return
         cost = self.time_s[np.ix_(members, self.kind)] * self.position

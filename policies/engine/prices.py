@@ -1,9 +1,9 @@
-"""How far a path of demands goes, by prices alone: a level close to the right one, from which an exact search begins.
+"""Estimate by prices alone how far a path of demands reaches: a starting level for the exact search.
 
-Without pairs, jobs meet only in the prices of GPUs. At given prices each job has a cheapest way to have the rate it
-demands (a mix of at most two of its columns), and the sum over jobs shows whether GPUs of that total worth can pay for
-all of it. The level at which they no longer can, at the least favourable prices, is the answer. There are as many
-prices as worker types, so a few cutting planes find them: each evaluation is a few passes over arrays.
+Without pairs, jobs interact only through the prices of GPUs. At given prices each job has a cheapest way to get the
+rate it demands (a mix of at most two of its columns), and the sum over jobs shows whether GPUs of that total worth can
+pay for all of it. The level at which they no longer can, at the least favourable prices, is the answer. There are as
+many prices as worker types, so a few cutting planes find them: each evaluation is a few passes over arrays.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from policies.engine.sparse import dense
 from policies.errors import SolverFailure
 from policies.problem import Floats, Ints, Problem
 
-# Prices are found when they could rise by no more than this part of the bill.
+# The search for prices ends when the bill could rise by no more than this fraction.
 CLOSE = 1e-6
-# A bill that exceeds the worth of the GPUs by less than this part counts as paid.
+# A bill that exceeds the worth of the GPUs by less than this fraction counts as paid.
 PAID = 1e-9
 MOST_PLANES = 60
-# Of a job, at most: its cheapest mix is searched among all pairs of its columns.
+# The most columns of a job: its cheapest mix is searched among all pairs of them.
 MOST_COLUMNS = 8
-# The cost of the slower column of each mix, and how much more the faster one costs.
+# The cost of the slower column of each mix, and the extra cost of the faster one.
 Cost = tuple[Floats, Floats]
 
 
 def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Floats], top: float) -> float:
-    """Return about the greatest s in (0, top] at which demand(s) can be met; `top` where prices cannot tell."""
+    """Estimate the greatest s in (0, top] at which demand(s) can be met; return `top` if prices cannot tell."""
     market = _Market.of(problem, usable)
     return top if market is None else deque(_levels(market, problem, demand, top), maxlen=1).pop()
 
 
 def seems_affordable(problem: Problem, usable: Ints, demand: Floats) -> bool:
-    """Return whether, by prices, all of this can probably be met; False where prices cannot tell."""
+    """Return whether, by prices, all of this can probably be met; False if prices cannot tell."""
     market = _Market.of(problem, usable)
     if market is None:
         return False
@@ -47,7 +47,7 @@ def seems_affordable(problem: Problem, usable: Ints, demand: Floats) -> bool:
 def _levels(
     market: _Market, problem: Problem, demand: Callable[[float], Floats], top: float
 ) -> Iterator[float]:
-    """Yield the levels that less and less favourable prices leave, from the top down to the answer."""
+    """Yield decreasing levels, from the top down to the answer, as the prices get less favourable."""
     count = problem.jobs.count
     # All GPUs together are worth 1.
     prices = (problem.capacity > 0) / problem.capacity.sum()
@@ -63,7 +63,7 @@ def _levels(
             try:
                 level = float(brentq(excess, 0.0, level, rtol=1e-9))
             except (ValueError, RuntimeError):
-                # Rates are too far apart to add up. A guess need not be good.
+                # The rates differ too much to be added; the estimate may be poor.
                 yield level
                 return
         yield level
@@ -75,7 +75,7 @@ def _levels(
 
 
 def _hardest(planes: Floats, capacity: Floats) -> Floats | None:
-    """Return the prices at which the known choices of the jobs are hardest to pay for; None if they can be paid."""
+    """Return the prices at which the jobs' choices so far are hardest to pay for; None if they can be paid."""
     cost = np.append(np.zeros(len(capacity)), -1.0)
     rows = np.vstack([np.append(capacity, 0.0), np.column_stack([-planes, np.ones(len(planes))])])
     try:
@@ -87,7 +87,7 @@ def _hardest(planes: Floats, capacity: Floats) -> Floats | None:
 
 
 class _Market:
-    """The ways of each job to have a rate, side by side: mixes of a slower column (or nothing) and a faster one."""
+    """All ways of each job to get a rate: mixes of a slower column (or nothing) and a faster one."""
 
     def __init__(self, kind: Ints, gpus: Floats, rate: Floats, count: Floats, types: int) -> None:
         """Take type, GPUs and rate per member of each plane, the first of which is nothing."""
@@ -118,12 +118,12 @@ class _Market:
         return cls(kind, gpus, rate, problem.jobs.count.astype(float), len(problem.capacity))
 
     def cost(self, prices: Floats) -> Cost:
-        """Return the cost of each mix at these prices of GPUs."""
+        """Return the cost of each mix at these GPU prices."""
         cost = prices[self.kind] * self.gpus
         return cost[self.slow], cost[self.fast] - cost[self.slow]
 
     def bill(self, cost: Cost, want: Floats) -> float:
-        """Return how much all jobs pay together when each has the rate it wants in its cheapest way."""
+        """Return what all jobs pay together if each gets its rate in the cheapest way."""
         return float(np.einsum("i,i->", self.count, self._mixes(cost, want)[1].min(axis=0)))
 
     def used(self, cost: Cost, want: Floats) -> Floats:
@@ -136,7 +136,7 @@ class _Market:
         return np.asarray(np.bincount(kinds, held * np.tile(self.count, 2), self.types), dtype=float)
 
     def _mixes(self, cost: Cost, want: Floats) -> tuple[Floats, Floats]:
-        """Return the part of the faster column in each mix, and the bill, infinite where there is no such mix."""
+        """Return the fraction of the faster column in each mix, and the bill; infinite if a mix is impossible."""
         slow, more = cost
         with np.errstate(over="ignore", invalid="ignore"):
             part = (want - self.slow_rate) * self.per_rate

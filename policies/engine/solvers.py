@@ -2,8 +2,8 @@
 
 A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. Large ones that fall
 apart into jobs go to our own interior-point method, those with pairs that are large or wide to simplex (HiGHS),
-the others to Clarabel; HiGHS without limits and then any solver that cvxpy finds take over where those give up.
-An answer states whether it is optimal, so that the best so far is never mistaken for the best.
+the others to Clarabel; if those give up, HiGHS without limits and then any solver that cvxpy finds take over.
+An answer states whether it is optimal, so that the best point so far is never mistaken for an optimum.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ from policies.engine.sparse import Packed, Sparse, identity, stack, zeros
 from policies.errors import SolverFailure
 from policies.problem import Floats, Ints
 
-# A clock may stop a solver, as a daemon must go on. In a simulation only these may: same input, same answer.
+# In a daemon a time limit may stop a solver. In a simulation only these limits may, so that the same input has the same
+# answer.
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-9
-# Below so many columns, a general solver is as quick as our own.
+# Below this number of columns, a general solver is as fast as our own.
 MANY_COLUMNS = 600
 MANY_ROWS = 600
-# A program is wide with so many columns, and so many for each row: prices soon show which of them are needed.
+# A program with this many columns, and this many per row, is wide: prices soon show which of them are needed.
 WIDE, COLUMNS_PER_ROW = 200, 4
 STEPS_PER_ROW = 10
-# The part of the time left that a program may take which may have no answer.
+# The fraction of the remaining time for a program that may have no answer.
 TRY = 0.3
 DUAL, PRIMAL = 1, 4  # strategies of HiGHS
 
@@ -52,7 +53,7 @@ _stop_at: ContextVar[float | None] = ContextVar("stop_at", default=None)
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Limit the time that all solvers called within this block may take together."""
+    """Limit the time that all solvers called in this block may take together."""
     token = _stop_at.set(None if seconds is None else time.perf_counter() + seconds)
     try:
         yield
@@ -61,7 +62,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
 
 
 def time_left_s() -> float:
-    """Return the seconds left of the limit; infinite without one."""
+    """Return the seconds that remain of the limit; infinity without a limit."""
     stop = _stop_at.get()
     return np.inf if stop is None else stop - time.perf_counter()
 
@@ -89,7 +90,7 @@ class Answer:
 
 
 def solve_lp(program: LinearProgram) -> Answer:
-    """Return the first answer of the chain that is optimal, else the first that any solver reached."""
+    """Return the first answer of the chain that is optimal, or the first that any solver reached."""
     if not len(program.cost):
         return Answer(np.zeros(0), np.zeros(len(program.limit)), True)
     reasons: list[str] = []
@@ -117,7 +118,7 @@ def solve_lp(program: LinearProgram) -> Answer:
 def try_lp(program: LinearProgram) -> Answer:
     """Return the optimum of a program that may have no answer, if the first solver that takes it finds one.
 
-    It may take a part of the time that is left, so that enough remains for the way that is sure.
+    It takes only a fraction of the remaining time, so that enough is left for the reliable way.
     """
     left = time_left_s()
     with time_limit(left * TRY if np.isfinite(left) else None):
@@ -161,7 +162,7 @@ def run_clarabel(
     cones: list[Any],
     quadratic: Sparse | None = None,
 ) -> Any:
-    """Solve one conic program with our tolerances; SolverFailure if there is no usable answer."""
+    """Solve one conic program with our tolerances; raise SolverFailure if there is no usable answer."""
     if time_left_s() <= 0:
         raise SolverFailure("no time left")
     k = len(cost)
@@ -195,7 +196,7 @@ def _settings() -> Any:
 
 
 def _simplex(program: LinearProgram) -> Answer | None:
-    """Solve a large or wide program with pairs: there, factors fill up and bases do not. The steps are limited."""
+    """Solve a large or wide program with pairs by a limited number of simplex steps: its bases stay sparse."""
     m, k = program.rows.shape
     if program.block is not None:
         return None
@@ -257,7 +258,7 @@ def _cvxpy(program: LinearProgram) -> Answer:
     rows = program.rows.compressed() @ x <= program.limit
     task: Any = cp.Problem(cp.Minimize(program.cost @ x), [rows])
     try:
-        # An answer that is not accurate is recognised by its status.
+        # The status tells whether the answer is inaccurate.
         with warnings.catch_warnings(action="ignore"):
             task.solve()
     except cp.SolverError as error:

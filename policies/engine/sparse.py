@@ -1,4 +1,4 @@
-"""Sparse matrices as plain lists of entries: cheap to stack, to set side by side and to scale.
+"""Sparse matrices as plain lists of entries: cheap to stack, to join and to scale.
 
 A small allocation builds a dozen of them, and the checks and conversions of a general library would take longer than
 the solver does. Columns are sorted only once, when a solver needs them compressed.
@@ -18,7 +18,8 @@ Places = NDArray[np.int64]
 
 
 class Packed(NamedTuple):
-    """A matrix column by column, under the names that solvers look for; a library's own takes as long as a solve."""
+    """A matrix column by column, under the names that solvers look for; building a library's own takes as long as a
+    solve."""
 
     data: Any
     indices: Any
@@ -27,7 +28,7 @@ class Packed(NamedTuple):
 
     @property
     def has_canonical_format(self) -> bool:
-        """Whether places are in order, each of them once; solvers ask."""
+        """Whether entries are sorted and unique; solvers check this."""
         return True
 
     def in_lists(self) -> Packed:
@@ -37,7 +38,8 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sparse:
-    """A matrix with `value[i]` in row `row[i]` and column `column[i]`, one value in a place, and zeros elsewhere."""
+    """A matrix with `value[i]` in row `row[i]` and column `column[i]`, at most one value per place, and zeros
+    elsewhere."""
 
     value: Vector
     row: Places
@@ -49,7 +51,7 @@ class Sparse:
 
     @property
     def T(self) -> Sparse:
-        """Rows and columns exchanged."""
+        """The transposed matrix."""
         return Sparse(self.value, self.column, self.row, self.shape[::-1])
 
     def columns(self, kept: Places) -> Sparse:
@@ -67,7 +69,7 @@ class Sparse:
         return self.T.columns(kept).T
 
     def scale_rows(self, factor: Vector) -> Sparse:
-        """Return the matrix with each row times its factor."""
+        """Return the matrix with each row multiplied by its factor."""
         return Sparse(self.value * factor[self.row], self.row, self.column, self.shape)
 
     def largest(self) -> Vector:
@@ -85,26 +87,26 @@ class Sparse:
         return Packed(self.value[order], self.row[order], start, self.shape)
 
     def compressed(self) -> sp.csc_matrix[Any]:
-        """Return the matrix as one of SciPy."""
+        """Return the matrix as a SciPy matrix."""
         packed = self.packed()
         return sp.csc_matrix((packed.data, packed.indices, packed.indptr), shape=self.shape)
 
     def toarray(self) -> Vector:
-        """Return the matrix with all its zeros."""
+        """Return the matrix as a dense array."""
         full = np.zeros(self.shape)
         full[self.row, self.column] = self.value
         return full
 
 
 def _in_turn(major: Places, minor: Places, size: int) -> Places:
-    """Return the order by one number, then by another, both below `size`. Numbers of 16 bits are sorted quickly."""
+    """Return the order by two numbers below `size`, the major one first. Numbers of 16 bits are sorted quickly."""
     if size < 2**16:
         major, minor = major.astype(np.uint16), minor.astype(np.uint16)
     return np.lexsort((minor, major))
 
 
 def from_entries(value: Vector, row: Places, column: Places, shape: tuple[int, int]) -> Sparse:
-    """Return a matrix of entries in any order, those of one place added, whose sums are the same to the last bit."""
+    """Return a matrix of entries in any order. Entries of one place are added, always in the same order."""
     place = row * shape[1] + column
     if (place[1:] > place[:-1]).all():
         return Sparse(value, row, column, shape)
@@ -145,7 +147,7 @@ def row(values: Vector) -> Sparse:
 
 
 def dense(table: Vector) -> Sparse:
-    """Return the values of a table that are not zero."""
+    """Return the nonzero values of a table as a matrix."""
     rows, columns = np.nonzero(table)
     return Sparse(table[rows, columns], rows, columns, (table.shape[0], table.shape[1]))
 

@@ -1,4 +1,4 @@
-"""Steps left and deadlines, for the policies that look at the work ahead."""
+"""Steps left and deadlines, for policies that consider the remaining work."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from policies.program import MET, Program
 
 
 def known_steps(problem: Problem, policy: str) -> Floats:
-    """Return R_m, or raise an error that names the jobs of which it is unknown."""
+    """Return R_m, or raise an error that names the jobs without it."""
     steps = problem.jobs.steps_left
     unknown = np.flatnonzero(np.isinf(steps))
     if unknown.size:
@@ -20,10 +20,10 @@ def known_steps(problem: Problem, policy: str) -> Floats:
 
 
 def deadline_floor(program: Program, policy: str) -> tuple[Floats, tuple[str, ...]]:
-    """Return the E_m that keeps every deadline that can be kept, 0 where there is none, and notes on those missed.
+    """Return the E_m that each job needs for its deadline (0 without one), and notes on the deadlines that are missed.
 
-    E_m >= (1 - s_m) R_m / D_m with min Σ s_m. Jobs with s_m = 0 keep their deadline as a hard row, the others
-    lose theirs. Of up to 50 deadlines the greatest number is kept, exactly.
+    E_m >= (1 - s_m) R_m / D_m with min Σ s_m. The deadlines of jobs with s_m = 0 become hard rows, the others are
+    dropped. Of up to 50 deadlines, the greatest possible number is kept.
     """
     jobs = program.problem.jobs
     due = np.isfinite(jobs.deadline_s)
@@ -36,7 +36,7 @@ def deadline_floor(program: Program, policy: str) -> tuple[Floats, tuple[str, ..
     ahead = due & (jobs.deadline_s > 0)
     need = np.zeros(len(jobs))
     need[ahead] = (jobs.count * jobs.steps_left)[ahead] / jobs.deadline_s[ahead]
-    # No job can have more than its best rate, however much time the others leave it.
+    # No job can exceed its best rate, however much time the others leave it.
     reachable = need <= program.best_rate * jobs.count * (1.0 + MET)
     short, proven = _shortfall(program, np.where(reachable, need, 0.0))
     kept = ahead & reachable & (short <= MET)
@@ -45,12 +45,12 @@ def deadline_floor(program: Program, policy: str) -> tuple[Floats, tuple[str, ..
     if missed.size:
         notes.append(f"deadline missed by {name_some(program.problem.names_of(missed), limit=20)}")
     if not proven:
-        notes.append("more deadlines could perhaps be kept: the search for the most stopped early")
+        notes.append("more deadlines could perhaps be kept: the search stopped early")
     return np.where(kept, need, 0.0), tuple(notes)
 
 
 def _shortfall(program: Program, need: Floats) -> tuple[Floats, bool]:
-    """Return the part of each job's need that is not met, and whether no more deadlines could be kept."""
+    """Return the unmet fraction of each job's need, and whether it is proven that no more deadlines can be kept."""
     if not need.any():
         return need, True
     short = program.least_shortfall(need)

@@ -69,7 +69,7 @@ class Jobs:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """One row per way of running a job, or two jobs together."""
+    """One row per way to run a job, or two jobs together."""
 
     first: Ints
     worker_type: Ints

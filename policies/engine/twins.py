@@ -1,8 +1,8 @@
 """Worker types on which jobs are equally fast: each job keeps to one of them.
 
-Half of the time on either of two such types is worth as much to a job as all of it on one, so a linear program does not
+To such a job, half of the time on each of two types is worth as much as all of it on one, so a linear program does not
 choose between them. On real GPUs every change of type is a restart. So such jobs exchange their time, until all but one
-of them are on one type, and as many as possible where they run already. No job's rate changes, and no type is used
+of them are on one type, and as many as possible where they already run. No job's rate changes, and no type is used
 beyond its capacity.
 """
 
@@ -14,14 +14,14 @@ import numpy as np
 
 from policies.problem import Floats, Ints, Problem
 
-# Rates that differ by less than this part are equal.
+# Rates whose relative difference is below this are equal.
 AS_FAST = 1e-6
-# So little time, or so small a part of a GPU, counts as none.
+# Less time, or a smaller fraction of a GPU, counts as none.
 DUST = 1e-9
 
 
 def settled(problem: Problem, shares: Floats, at: Ints, *, by_price: bool = False) -> Floats:
-    """Return shares by column with the same rates. `at` is the type on which each job runs now, -1: none.
+    """Return shares by column with the same rates. `at` is the type on which each job runs now, or -1.
 
     `by_price`: prices count, so that no exchange may cost more.
     """
@@ -61,7 +61,7 @@ def _as_fast(problem: Problem, on_a: Ints, on_b: Ints) -> np.ndarray:
 def _exchange(problem: Problem, shares: Floats, at: Ints, on_a: Ints, on_b: Ints, *, by_price: bool) -> None:
     """Divide the time of jobs between their columns on type a and on type b, in place.
 
-    The jobs lie along a line, those that run on a first, which is cut between two jobs, if limits allow it.
+    The jobs are ordered, those that run on a first; up to some job all of them go to a, if limits allow, the rest to b.
     """
     columns, capacity = problem.columns, problem.capacity
     a, b = int(columns.worker_type[on_a[0]]), int(columns.worker_type[on_b[0]])

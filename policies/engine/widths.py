@@ -1,9 +1,9 @@
 """How wide an elastic job runs: as evenly as its share allows.
 
-Where a job is as fast per GPU at every width, two GPUs all of the time, and four of them half of it, are the same to a
-linear program, and an interior-point method answers with a bit of each. On real GPUs every change of width is a
-restart, and the widest of them push others aside. So the GPU time that a job has on a type is spread over all of its
-time there and, where it has idle time, a part of that, at the one or two widths next to the mean.
+For a job that is as fast per GPU at every width, two GPUs all of the time and four GPUs half of the time are worth the
+same to a linear program, so an interior-point method answers with a mixture of all widths. On real GPUs every change
+of width costs a restart, and wide turns push other jobs aside. So a job's GPU time on a type is spread over its time
+on that type, and over its idle time if it has any, at the one or two widths next to the mean.
 """
 
 from __future__ import annotations
@@ -12,43 +12,46 @@ import numpy as np
 
 from policies.problem import Floats, Ints, Problem
 
-# A rate of this part of another counts as no slower.
+# A rate of at least this fraction of another counts as no slower.
 AS_FAST = 1.0 - 1e-9
 
 
-def evened(problem: Problem, usable: Ints, shares: Floats) -> Floats:
-    """Return shares with the same GPU time of each job on each type, and no lower rate, at widths as even as can be."""
+def even_widths(problem: Problem, usable: Ints, shares: Floats) -> Floats:
+    """Return shares with the same GPU time and no lower rate for each job and type, at widths as even as possible."""
     column, start = _elastic(problem, usable)
     if not len(start):
         return shares
     share, gpus = shares[column], problem.columns.gpus[column]
     rate, job = problem.columns.first_rate[column], problem.columns.first[column[start]]
-    time, gpu_time, reached = (
+    old_time, gpu_time, old_rate = (
         np.add.reduceat(share * factor, start) for factor in (np.ones(len(gpus)), gpus, rate)
     )
     idle = np.maximum(problem.jobs.count - problem.membership @ shares, 0.0)[job]
-    together = np.bincount(job, time, len(problem.jobs))[job]
-    had = time > 0
-    longer = np.divide(idle * time, together, out=np.zeros_like(time), where=had)
+    time_of_job = np.bincount(job, old_time, len(problem.jobs))[job]
+    is_used = old_time > 0
+    longer = np.divide(idle * old_time, time_of_job, out=np.zeros_like(old_time), where=is_used)
     # No job can be narrower than its narrowest column.
-    longest = np.minimum(time + longer, gpu_time / gpus[start])
-    mean = np.divide(gpu_time, longest, out=np.zeros_like(time), where=had)
+    longest = np.minimum(old_time + longer, gpu_time / gpus[start])
+    mean = np.divide(gpu_time, longest, out=np.zeros_like(old_time), where=is_used)
     size = np.diff(start, append=len(column))
-    even = np.repeat(longest, size) * _next_to(np.repeat(mean, size), gpus, start)
-    better = had & (np.add.reduceat(even * rate, start) >= reached * AS_FAST)
+    even = np.repeat(longest, size) * _mix_of_widths(np.repeat(mean, size), gpus, start)
+    better = is_used & (np.add.reduceat(even * rate, start) >= old_rate * AS_FAST)
     out = shares.copy()
     out[column] = np.where(np.repeat(better, size), even, share)
     return out
 
 
 def _elastic(problem: Problem, usable: Ints) -> tuple[Ints, Ints]:
-    """Return columns of one job each that differ in width only, by width, and where those of the next job begin."""
+    """Return the columns of elastic jobs, sorted by job, type and width, and where each job and type begins.
+
+    Only columns of one job count, and only if the job has several on that type, differing in nothing but their width.
+    """
     columns = problem.columns
     if problem.in_order:
-        of_one = (columns.first[1:] == columns.first[:-1]) & (
+        same_job_and_type = (columns.first[1:] == columns.first[:-1]) & (
             columns.worker_type[1:] == columns.worker_type[:-1]
         )
-        if not of_one.any():
+        if not same_job_and_type.any():
             # Most problems have no elastic jobs.
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
     solo = usable[~columns.is_pair[usable]]
@@ -63,8 +66,8 @@ def _elastic(problem: Problem, usable: Ints) -> tuple[Ints, Ints]:
     return solo[order[np.repeat(several, size)]], np.cumsum(size[several]) - size[several]
 
 
-def _next_to(mean: Floats, gpus: Ints, start: Ints) -> Floats:
-    """Return the part of its time in which a job of this mean width has each width: only the two next to the mean."""
+def _mix_of_widths(mean: Floats, gpus: Ints, start: Ints) -> Floats:
+    """Return the fraction of a job's time at each width: only the two widths next to the mean are used."""
     ends = np.append(start[1:], len(gpus)) - 1
     step = np.diff(gpus, append=gpus[-1:]).astype(float)
     step[ends] = 1.0

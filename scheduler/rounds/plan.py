@@ -1,4 +1,4 @@
-"""A whole round on one screen: rank → select → place, repeated where a column found no place."""
+"""Planning a round: rank, select, place; repeated if a column that was selected cannot be placed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plan_round(inputs: RoundInputs) -> RoundPlan:
     """Plan a round: which columns run, and on which GPUs. Pure: the same inputs give the same plan."""
     board = Board.of(inputs)
     order: list[int] = rank(board).tolist()
-    pinned = {job: now for job, now in inputs.held.items() if now.pinned}
+    pinned = {job: held for job, held in inputs.held.items() if held.pinned}
     choice, layout = _arrange(board, order, pinned)
     keep = spared(board, order, layout.placements)
     if keep:
@@ -33,28 +33,29 @@ def plan_round(inputs: RoundInputs) -> RoundPlan:
 
 
 def _arrange(board: Board, order: Sequence[int], pinned: Mapping[str, Held]) -> tuple[Choice, Layout]:
-    """Choose columns and place them. Repeat with GPUs held back if a gang that has waited long finds no place."""
+    """Choose and place columns; if a gang that has waited long cannot be placed, hold GPUs back for it and repeat."""
     pins = Pins(board, pinned)
     choice = select(board, order, pins)
     layout = place(board, choice.rows, pins)
     stuck = {row for row in layout.refused if board.entitled[row] and board.widths[row] > 1}
-    shut: frozenset[str] = frozenset()
+    closed_nodes: frozenset[str] = frozenset()
     if stuck and any(has_waited(board, row) for row in stuck):
         pins = Pins(board, pinned)
         choice = select(board, order, pins, closed=stuck)
-        shut = _held_back(board, choice, stuck)
-        layout = place(board, choice.rows, pins, shut)
+        closed_nodes = _held_back(board, choice, stuck)
+        layout = place(board, choice.rows, pins, closed_nodes)
     if layout.refused or choice.reserved:
-        fill(board, order, choice, layout, shut | _held_back(board, choice, choice.reserved.values()))
+        reserved = _held_back(board, choice, choice.reserved.values())
+        fill(board, order, choice, layout, closed_nodes | reserved)
     return choice, layout
 
 
 def _held_back(board: Board, choice: Choice, rows: Collection[int]) -> frozenset[str]:
-    """Return the nodes that take no newcomers, because their GPUs are held back for one of these columns."""
-    shut: set[str] = set()
+    """Return the nodes that no further job may use, because their GPUs are held back for one of these columns."""
+    nodes: set[str] = set()
     for kind, row in choice.reserved.items():
         if row in rows:
             demand = board.demand(row)
             names = {node.name for node in board.sites[kind].nodes}
-            shut |= names if demand is None or demand.nodes is None else names & demand.nodes
-    return frozenset(shut)
+            nodes |= names if demand is None or demand.nodes is None else names & demand.nodes
+    return frozenset(nodes)

@@ -54,7 +54,7 @@ def test_a_job_from_submission_to_its_end(live: LiveThread, client: Client) -> N
     assert client.explain(job).reason in ("running", "exploring", "running_backfill")
     changes: list[Any] = []
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.wait, job, hear=changes.append)
+        waiting = pool.submit(client.wait, job, on_change=changes.append)
         live.do(live.daemon.report("n1", exits=(Exit(lease, "finished", 100.0, 100.0, 9.0, 10.0, 0),)))
         (done,) = waiting.result(DEADLINE_S)
     assert (done.state, done.progress, done.time_s) == (JobState.COMPLETED, 1.0, {"v100": 10.0})

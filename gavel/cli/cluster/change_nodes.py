@@ -41,8 +41,8 @@ def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command
     return change
 
 
-drain = _command("drain", "Let nodes finish what they have, and give them nothing new.")
-resume = _command("resume", "Give drained nodes jobs again.")
+drain = _command("drain", "Let nodes finish their jobs, and give them no new ones.")
+resume = _command("resume", "Let drained nodes take jobs again.")
 remove = _command(
-    "remove", "Take nodes out of the cluster for good, once they are drained and empty, or lost.", YES
+    "remove", "Remove nodes from the cluster for good, once they are drained and empty, or lost.", YES
 )

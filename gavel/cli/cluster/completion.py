@@ -1,4 +1,4 @@
-"""`gavel completion`: the script that a shell reads."""
+"""`gavel completion`: the completion script for a shell."""
 
 from __future__ import annotations
 

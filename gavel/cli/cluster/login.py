@@ -1,4 +1,4 @@
-"""`gavel login` and `gavel context`: several clusters, and the one that is used where nothing names another."""
+"""`gavel login` and `gavel context`: several clusters, and the one to use by default."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _read_token(from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.readline(TOKEN_CHARS_MAX).strip()
     if not sys.stdin.isatty():
-        raise Fault("there is no terminal to ask for the token on: say --token-stdin, and pipe it in")
+        raise Fault("there is no terminal to ask for the token; use --token-stdin and pipe it in")
     token: str = click.prompt(
         "token (empty: none)", default="", hide_input=True, show_default=False, err=True
     )
@@ -64,7 +64,7 @@ def _read_token(from_stdin: bool) -> str:
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--remove", is_flag=True, help="Forget it, and its token.")
+@click.option("--remove", is_flag=True, help="Forget the context and its token.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_quiet_grpc
 def context(name: str | None, remove: bool, as_json: bool) -> None:

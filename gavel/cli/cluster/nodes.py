@@ -1,4 +1,4 @@
-"""`gavel nodes`: the machines of the cluster, and the GPUs of those that are named."""
+"""`gavel nodes`: the nodes of the cluster; for nodes given by name, their GPUs, too."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ GPU_COLUMNS = (
 @click.argument("names", nargs=-1, metavar="[NODE…]")
 @LIVE
 def nodes(names: tuple[str, ...], session: Session) -> None:
-    """List nodes; of those that are named, each GPU too."""
+    """List nodes; for nodes given by name, each GPU, too."""
     with session.client() as client:
         listed = client.nodes(names)
-    nothing = "no node has joined yet; `gavel agent --help` says how"
+    nothing = "no node has joined yet; see `gavel agent --help`"
     session.show(listed, COLUMNS, rows(listed, datetime.now(UTC)), nothing)
     if names and not session.as_json:
         for node in listed:
@@ -68,7 +68,7 @@ def rows(nodes: Sequence[Node], now: datetime) -> list[tuple[Any, ...]]:
 
 
 def busy(node: Node) -> int:
-    """Return how many GPUs jobs hold."""
+    """Return the number of GPUs that jobs hold."""
     return sum(bool(gpu.jobs) for gpu in node.gpus)
 
 

@@ -1,4 +1,4 @@
-"""`gavel policy`: which one divides the cluster."""
+"""`gavel policy`: show or set the policy that divides the cluster."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def policy(ctx: click.Context, /, session: Session) -> None:
     if ctx.invoked_subcommand is None:
         _show(session)
     elif any(session):
-        raise Fault(f"options stand behind {ctx.invoked_subcommand}, not before it")
+        raise Fault(f"options go after {ctx.invoked_subcommand}, not before it")
 
 
 @policy.command()
 @LIVE
 def get(session: Session) -> None:
-    """Show the policy, and how the last allocation came out."""
+    """Show the policy and the result of the last allocation."""
     _show(session)
 
 

@@ -1,4 +1,4 @@
-"""`gavel status`: the state of the scheduler, and who the user is to it."""
+"""`gavel status`: the state of the scheduler, and the user's own role."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--check", is_flag=True, help="Exit with 1 if there is any warning: for monitoring.")
 @LIVE
 def status(check: bool, session: Session) -> None:
-    """Show how the scheduler is, and who you are to it."""
+    """Show the state of the scheduler, and your user and role."""
     with session.client() as client:
         status, identity, connection = client.status(), client.who_am_i(), client.connection
     if session.as_json:
@@ -36,8 +36,8 @@ def status(check: bool, session: Session) -> None:
 
 
 def lines(status: Status, identity: Identity, address: str, now: datetime) -> Iterator[Text]:
-    """Return what is shown of a scheduler."""
-    stopping = ", stopping: it takes no more jobs" if status.stopping else ""
+    """Return the lines that describe a scheduler."""
+    stopping = ", stopping: it accepts no more jobs" if status.stopping else ""
     started = f"started {ago(status.started, now)}"
     yield words(f"gavel {status.version} at {address}, {started}{stopping}", "bold")
     yield words(f"  policy  {status.policy}; round {status.round}{_round_ends(status, now)}")

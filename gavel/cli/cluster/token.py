@@ -1,4 +1,4 @@
-"""`gavel token`: who may call the scheduler."""
+"""`gavel token`: create, list and revoke tokens and join tokens."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ REVOKED_COLUMNS = (Column("node", most=40), Column("revoked"), Column("since the
 
 @click.group()
 def token() -> None:
-    """Make, list and revoke tokens, and those with which nodes join."""
+    """Create, list and revoke tokens and the join tokens of nodes."""
 
 
 @token.command()
-@click.option("-u", "--user", default="", metavar="USER", help="For whom.  [default: you]")
+@click.option("-u", "--user", default="", metavar="USER", help="The token's user.  [default: you]")
 @click.option(
     "--role",
     type=click.Choice(["viewer", "user", "operator", "admin", "agent"]),
@@ -42,11 +42,11 @@ def token() -> None:
     show_default=True,
     help="What it allows.",
 )
-@click.option("--valid", metavar="DURATION", help="For how long: 30d.  [default: what the scheduler says]")
-@click.option("--note", default="", metavar="TEXT", help="What it is for.")
+@click.option("--valid", metavar="DURATION", help="How long it is valid: 30d.  [default: the scheduler's]")
+@click.option("--note", default="", metavar="TEXT", help="A note on its purpose.")
 @LIVE
 def create(user: str, role: str, valid: str | None, note: str, session: Session) -> None:
-    """Make a token. Its secret is shown once."""
+    """Create a token. Its secret is shown once."""
     valid_s = length_s("--valid", valid) if valid else 0.0
     with session.client(changes=True) as client:
         from gavel.client import Role
@@ -59,7 +59,7 @@ def create(user: str, role: str, valid: str | None, note: str, session: Session)
     expires = ago(new.token.expires, datetime.now(UTC))
     say(f"token {new.token.id} for {new.token.user} ({new.token.role.value}), expires {expires}:")
     echo(new.secret)
-    say("it is not shown again; `gavel login` or GAVEL_TOKEN takes it")
+    say("it is not shown again; use it with `gavel login` or GAVEL_TOKEN")
 
 
 @token.command("list")
@@ -91,14 +91,14 @@ def list_(user: str, session: Session) -> None:
     "nodes",
     multiple=True,
     metavar="NODE",
-    help="What this node has joined with; may be given again.",
+    help="All certificates of this node; may be repeated.",
 )
 @LIVE
 def revoke(ids: tuple[str, ...], nodes: tuple[str, ...], session: Session) -> None:
-    """Make tokens good for nothing, or what nodes have joined with.
+    """Revoke tokens, or the certificates of nodes.
 
-    A node that is revoked is cut off at once, and its jobs start elsewhere when their leases have ended; `gavel drain`
-    before it has them save and leave. It may join again, with another token.
+    A revoked node is disconnected at once, and its jobs start elsewhere when their leases have ended; run `gavel drain`
+    first to let them save and leave. The node may join again, with another token.
     """
 
     def token_in_words(name: str, token: Token) -> str:
@@ -135,14 +135,14 @@ def revoked(session: Session) -> None:
 @click.argument("nodes", nargs=-1, required=True, metavar="NODE…")
 @LIVE
 def unrevoke(nodes: tuple[str, ...], session: Session) -> None:
-    """Take the revocation of nodes back, if it was a mistake.
+    """Undo a mistaken revocation of nodes.
 
-    Every certificate that the node has ever got counts again, also one that was lost. Where a key was lost, let the
-    node join again with another token instead: only its new certificate counts then.
+    All certificates of the node become valid again, even one that was lost. If a key was lost, let the node join again
+    with another token instead: then only its new certificate is valid.
     """
 
     def in_words(node: str, result: str) -> str:
-        return f"node {node}: all its certificates count again"
+        return f"node {node}: all its certificates are valid again"
 
     with session.client(changes=True) as client:
         restored, failed, code = session.do_each("node", nodes, client.unrevoke_node, in_words)
@@ -152,11 +152,11 @@ def unrevoke(nodes: tuple[str, ...], session: Session) -> None:
 
 
 @token.command()
-@click.option("--node", default="", metavar="NODE", help="Only this one may use it.")
-@click.option("--valid", metavar="DURATION", help="For how long.  [default: what the scheduler says]")
+@click.option("--node", default="", metavar="NODE", help="The only node that may use it.")
+@click.option("--valid", metavar="DURATION", help="How long it is valid.  [default: the scheduler's]")
 @LIVE
 def join(node: str, valid: str | None, session: Session) -> None:
-    """Make a one-time token with which a node joins."""
+    """Create a one-time token for a node to join with."""
     valid_s = length_s("--valid", valid) if valid else 0.0
     with session.client(changes=True) as client:
         new = client.create_join_token(node, valid_s=valid_s)
@@ -165,7 +165,7 @@ def join(node: str, valid: str | None, session: Session) -> None:
         return
     # The secret alone goes to standard output.
     left = f", for {span((new.expires - datetime.now(UTC)).total_seconds())}" if new.expires else ""
-    say(f"good once, for {node or 'any new node'}{left}:")
+    say(f"valid once, for {node or 'any new node'}{left}:")
     echo(new.secret)
     if new.ca_fingerprint:
         say(f"the scheduler's CA is {new.ca_fingerprint}")

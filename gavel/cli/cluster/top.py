@@ -1,4 +1,4 @@
-"""`gavel top`: the picture of `gavel.cli.cluster.top_screen`, drawn again and again until q."""
+"""`gavel top`: redraw the screen of `gavel.cli.cluster.top_screen` until q is pressed."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ QUIT = ("q", "Q", "\x1b", "\x04")
     default=2.0,
     show_default=True,
     metavar="SECONDS",
-    help="How often to look.",
+    help="How often to refresh.",
 )
-@click.option("--once", is_flag=True, help="Print one picture and end; so does --json.")
+@click.option("--once", is_flag=True, help="Print one screen and exit, as --json does.")
 @LIVE
 def top(every_s: float, once: bool, session: Session) -> None:
     """Watch nodes, running jobs and the queue; q ends it."""
@@ -59,12 +59,12 @@ def top(every_s: float, once: bool, session: Session) -> None:
 
 
 def look(client: Client) -> Picture:
-    """Return the picture of this moment."""
+    """Return the present state of the cluster."""
     from gavel.cli.cluster.top_screen import Picture
     from gavel.client import JobFilter
 
     waiting = ("queued", "preempted", "held")
-    # Waiting jobs first: one that starts between the two calls is in both lists, and not in neither.
+    # Waiting jobs first: a job that starts between the two calls is then in both lists rather than in neither.
     queue = client.page(JobFilter(states=waiting), size=JOBS_SHOWN, brief=True)
     running = list(islice(client.list(JobFilter(states=["running"]), brief=True), JOBS_SHOWN))
     started = {job.id for job in running}
@@ -81,7 +81,7 @@ def _watch(client: Client, picture: Picture, every_s: float) -> None:
 
     console = out()
     console.soft_wrap = False
-    # It looks again anyway, and the picture says what is wrong.
+    # The next refresh tries again anyway, and the screen shows the problem.
     client.on_trouble, client.retry_s = None, 0.0
     with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -92,7 +92,7 @@ def _watch(client: Client, picture: Picture, every_s: float) -> None:
             try:
                 picture = look(client)
             except NotReachable as error:
-                # The scheduler may come back: the last picture stays, with the reason.
+                # The scheduler may come back: keep the last screen, and show the reason.
                 picture = replace(picture, at=datetime.now(UTC), trouble=f"still trying: {error}")
 
 

@@ -1,4 +1,4 @@
-"""One picture of a cluster for `gavel top`: nodes with their GPUs, running jobs, the queue, the round. Pure."""
+"""One screen of `gavel top`: nodes with their GPUs, running jobs, the queue, the round. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ BUSY, FREE, SHARED, BROKEN = "█", "░", "▓", "x"
 
 @dataclass(frozen=True)
 class Picture:
-    """A moment of a cluster. `waiting`: how many jobs wait, more than are shown. `trouble`: why the picture is old."""
+    """The state of a cluster at one moment. `waiting` counts all waiting jobs, shown or not; `trouble` says why the
+    state is old."""
 
     status: Status
     nodes: Sequence[Node]
@@ -39,7 +40,7 @@ class Picture:
 
 
 def screen(picture: Picture, width: int, height: int) -> list[Text]:
-    """Return at most `height` lines, none wider than `width`."""
+    """Return at most `height` lines, each at most `width` wide."""
     running = [job for job in picture.jobs if job.placement is not None]
     waiting = [job for job in picture.jobs if job.placement is None and not job.state.is_final]
     head = _head(picture)
@@ -76,7 +77,7 @@ def _head(picture: Picture) -> list[Text]:
 
 
 def _nodes(nodes: Sequence[Node], width: int, most: int) -> list[Text]:
-    """Return a bar for each node, in as many columns as fit; busy nodes are not hidden by idle ones."""
+    """Return a bar for each node, in as many columns as fit; busy nodes come first."""
     names = max([min(len(node.name), 16) for node in nodes], default=0)
     kinds = max([min(len(node.worker_type), 10) for node in nodes], default=0)
     bars = max([len(node.gpus) for node in nodes], default=0)

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     type=click.Choice(["user", "tenant", "job_type"]),
     default="user",
     show_default=True,
-    help="One row for each of these.",
+    help="What each row stands for.",
 )
 @click.option("-u", "--user", default="", metavar="USER", help="Only this one's.")
 @click.option(
-    "--since", default="30d", show_default=True, metavar="WHEN", help="From then on: 7d, or a time."
+    "--since", default="30d", show_default=True, metavar="WHEN", help="The start: 7d ago, or a time."
 )
-@click.option("--until", metavar="WHEN", help="Until then.  [default: now]")
+@click.option("--until", metavar="WHEN", help="The end.  [default: now]")
 @LIVE
 def usage(
     by: Literal["user", "tenant", "job_type"],
@@ -44,7 +44,7 @@ def usage(
     kinds = sorted({kind for row in rows for kind in row.gpu_s})
     numbers = (*kinds, "GPU time", "cost", "jobs", "completed", "failed")
     columns = [Column(by.replace("_", " "), most=24), *(Column(head, right=True) for head in numbers)]
-    session.show(rows, columns, [_row(row, kinds) for row in rows], "nothing was used in that time")
+    session.show(rows, columns, [_row(row, kinds) for row in rows], "no GPU time in that period")
 
 
 def _row(row: UsageRow, kinds: Sequence[str]) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""A JSON or YAML file as plain data; BadInput says where it is broken.
+"""Read a JSON or YAML file as plain data; BadInput names the place of a mistake.
 
-Both formats mean the same here. YAML is read by the rules of 1.2, with aliases and the key `<<`. What neither should
-let pass is refused: keys that appear twice, numbers that JSON does not have, halves of characters.
+Both formats are treated alike. YAML is read by the rules of 1.2, with aliases and the key `<<`. In both, repeated keys,
+numbers that JSON does not have, and halves of surrogate pairs are refused.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class Document:
-    """The data in a file, and where YAML has it."""
+    """The data in a file, and the lines of its values in YAML."""
 
     data: Any
     root: Node | None = None
 
     def line_of(self, place: Place) -> int | None:
-        """Return the line of a value; None where it is not known, as in JSON."""
+        """Return the line of a value; None if it is unknown, as in JSON."""
         return line_of(self.root, place) if self.root is not None else None
 
 
 def read_document(name: str) -> Document:
-    """Return what is in a file; `-` is standard input. The format follows from the name, else the first character."""
+    """Return the contents of a file; `-` is standard input. The name decides the format, or else the first
+    character."""
     content = _read(name)
     suffix = Path(name).suffix.lower()
     if suffix == ".json" or (suffix not in (".yaml", ".yml") and content.lstrip()[:1] in (b"{", b"[")):
@@ -58,7 +59,7 @@ def _read(name: str) -> bytes:
     except OSError as error:
         raise BadInput(reason(error)) from None
     except ValueError as error:
-        # No file can have this name.
+        # The name cannot be that of a file.
         raise BadInput(str(error)) from None
     return content.removeprefix(BYTE_ORDER_MARK)
 
@@ -89,7 +90,7 @@ def parse_json(text: str) -> Any:
     try:
         data = json.loads(text, object_pairs_hook=_mapping, parse_constant=_refuse_constant)
         if _HALF_CHARACTER.search(text):
-            # Half a pair would break output later; whole pairs have become characters.
+            # Half a surrogate pair would break output later; whole pairs have become characters.
             json.dumps(data, ensure_ascii=False).encode()
         return data
     except json.JSONDecodeError as error:

@@ -1,4 +1,4 @@
-"""Jobs and nodes in words: progress, where a job runs or why it does not. Pure functions that take `now`."""
+"""Texts about jobs and nodes: progress, where a job runs or why it does not. Pure functions that take `now`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def state_text(state: JobState | NodeState) -> Text:
 
 
 def job_on(job: Job) -> str:
-    """Return where a job runs, or ran longest, as `a100×4`; where it waits, what it asks for, as `×4` or `×2-8`."""
+    """Return where a job runs, or ran longest, as `a100×4`; for a waiting job, what it asks for, as `×4` or `×2-8`."""
     if job.placement is not None:
         return f"{job.placement.worker_type}×{len(job.placement.gpus)}"
     if job.ended and job.run_s and job.time_s:
@@ -48,7 +48,7 @@ def gpus_wanted(job: Job) -> str:
 
 
 def job_progress(job: Job) -> str:
-    """Return the part that is done, `37%`; the steps done where their number in all is not known."""
+    """Return the part that is done, `37%`, or the number of steps done if their total is unknown."""
     part = job.progress
     if part is not None:
         return f"{100 * part:.0f}%" if part in (0.0, 1.0) else f"{min(max(100 * part, 1), 99):.0f}%"
@@ -56,7 +56,7 @@ def job_progress(job: Job) -> str:
 
 
 def job_ran_s(job: Job, now: datetime) -> float:
-    """Return for how many seconds a job has had processes, over all attempts, up to now."""
+    """Return the seconds for which a job has had processes, over all attempts, up to now."""
     place = job.placement
     if place is None or place.since is None or place.phase not in ("running", "stopping"):
         return job.run_s
@@ -64,14 +64,15 @@ def job_ran_s(job: Job, now: datetime) -> float:
 
 
 def job_waited_s(job: Job, now: datetime) -> float:
-    """Return for how many seconds a job has had none, from its submission to its end or to now."""
+    """Return the seconds for which a job has had no processes, from its submission to its end or to now."""
     if job.submitted is None:
         return 0.0
     return max(((job.ended or now) - job.submitted).total_seconds() - job_ran_s(job, now), 0.0)
 
 
 def job_where(job: Job) -> str:
-    """Return the nodes of a job that runs, why another does not; both for one that is being stopped or has ended."""
+    """Return the nodes of a running job, or why a job does not run; both for a job that is being stopped or has
+    ended."""
     place = job.placement
     if place is None:
         return "; ".join(filter(None, (few(job.nodes), job_why(job))))
@@ -94,7 +95,7 @@ def job_why(job: Job) -> str:
 
 
 def why_with_exit_code(job: Job) -> str:
-    """Return the reason of the job's state, after its exit code where the reason does not tell how it exited."""
+    """Return the reason of the job's state, after its exit code if the reason does not include it."""
     exits = (f"code {job.exit_code}", "killed by", "not be started")
     if job.exit_code is None or any(words in job.why for words in exits):
         return job.why
@@ -102,7 +103,7 @@ def why_with_exit_code(job: Job) -> str:
 
 
 def why_words(job: Job) -> str:
-    """Return the reason of the job's state; only who changed it, `by ann`, where the state says the rest."""
+    """Return the reason of the job's state; only the user who changed it, `by ann`, if the state implies the rest."""
     action, by, user = job.why.partition(" by ")
     is_clear = {"hold": "held", "cancel": "cancelled"}.get(action) == job.state
     return f"by {user}" if by and is_clear else job.why

@@ -76,10 +76,10 @@ class Number(click.ParamType):
 
 
 class State(click.Choice[str]):
-    """A state of jobs, in capitals too, and by the names that other schedulers have for it."""
+    """A state of jobs, in any case, or by its name in other schedulers."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return our name of the state."""
+        """Return Gavel's name of the state."""
         from gavel.cli.io.other_schedulers import STATES
 
         word = value.lower()
@@ -90,7 +90,7 @@ class State(click.Choice[str]):
 
 
 def with_quiet_grpc(command: Command) -> Command:
-    """Load gRPC without its own log before the command runs: it reports each failed call once, in our words.
+    """Load gRPC without its own log before the command runs, because the command itself reports each failed call.
 
     gRPC reads the variable once, when it is loaded. It does not stay in the environment, so that a scheduler or an
     agent started by a command (`gavel up`) still logs what gRPC reports.
@@ -110,9 +110,11 @@ def with_quiet_grpc(command: Command) -> Command:
 
 ADDRESS = options(
     click.option(
-        "--address", metavar="HOST:PORT", help="Of the scheduler.  [default: GAVEL_ADDRESS, or the context's]"
+        "--address",
+        metavar="HOST:PORT",
+        help="The scheduler's address.  [default: GAVEL_ADDRESS, or the context's]",
     ),
-    click.option("--context", metavar="NAME", help="A cluster that `gavel login` has stored."),
+    click.option("--context", metavar="NAME", help="A cluster stored by `gavel login`."),
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/cli.md has its keys.")
 
@@ -126,17 +128,17 @@ FILTERS = options(
         multiple=True,
         type=State(JOB_STATES),
         metavar="STATE",
-        help="In this state; several: any of them.",
+        help="In this state; may be repeated.",
     ),
     click.option("-u", "--user", metavar="USER", help="Of this user."),
-    click.option("--tenant", default="", metavar="TENANT", help="Of this tenant, or below it."),
-    click.option("--name", default="", metavar="NAME", help="With this name; * and ? stand for anything."),
+    click.option("--tenant", default="", metavar="TENANT", help="Of this tenant or one below it."),
+    click.option("--name", default="", metavar="NAME", help="With this name; * and ? are wildcards."),
     click.option("--job-type", default="", metavar="TYPE", help="Of this job type."),
     click.option("--worker-type", default="", metavar="TYPE", help="On GPUs of this type now."),
     click.option("--node", default="", metavar="NODE", help="On this node now."),
 )
 CONFIG = click.option(
-    "--config", "path", type=click.Path(), metavar="FILE", help="The scheduler's file of settings."
+    "--config", "path", type=click.Path(), metavar="FILE", help="The scheduler's settings file."
 )
 FINDINGS_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 DATA_DIR = click.option("--data-dir", metavar="DIR", help="Where the scheduler keeps its data.")

@@ -43,7 +43,7 @@ _NO_SUCH = re.compile(r"no such (command|option):? '?([^\s'.]+)", re.IGNORECASE)
 
 
 def our_word(error: click.UsageError) -> str | None:
-    """Return a message that names our command or option for another scheduler's; None where none is known."""
+    """Return a message that names our equivalent of another scheduler's command or option; None if none is known."""
     unknown = _NO_SUCH.match(error.message)
     if unknown is None:
         return None

@@ -1,4 +1,4 @@
-"""Files that a command writes; those that cannot be written are refused before the work, not after it."""
+"""Files that a command writes. Those that cannot be written are refused before the work, not after it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gavel.cli.io.wording import printable
 
 
 def check_file(option: str, path: str | None, *, new: bool = False) -> None:
-    """Refuse a file that cannot be written; with `new`, one that is there already, too."""
+    """Refuse a file that cannot be written; with `new`, also one that exists."""
     if path is None or path == STDOUT:
         return
     if not path:
@@ -27,7 +27,7 @@ def check_file(option: str, path: str | None, *, new: bool = False) -> None:
     with refusing(OSError, ValueError, subject=f"{option}: {path}"):
         existed = Path(path).exists()
         if existed and new:
-            raise Fault(f"{option}: {path}: is there already; give another name, or delete it")
+            raise Fault(f"{option}: {path}: exists already; give another name, or delete it")
         with open(path, "ab"):
             pass
         if not existed:
@@ -35,17 +35,17 @@ def check_file(option: str, path: str | None, *, new: bool = False) -> None:
 
 
 def check_apart(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
-    """Refuse files that would overwrite each other, or what is read."""
+    """Refuse files that would overwrite each other or an input."""
     others = {os.path.realpath(path): "is read, too" for path in inputs if path}
     for option, path in outputs.items():
         place = os.path.realpath(path or "")
         if place in others:
             raise Fault(f"{option}: {path}: {others[place]}; give another name")
-        others[place] = f"is what {option} writes"
+        others[place] = f"{option} writes it, too"
 
 
 def check_directory(option: str, path: str | None) -> None:
-    """Make a directory if it is not there, and refuse one that nothing can be written into."""
+    """Make a directory if it does not exist, and refuse one that cannot be written to."""
     if path is None:
         return
     if not path:
@@ -58,7 +58,7 @@ def check_directory(option: str, path: str | None) -> None:
 
 
 def check_one_stdout(outputs: Mapping[str, str | None], never: Iterable[str] = ()) -> None:
-    """Refuse `-` for more than one output, and for those of `never`, which are not text."""
+    """Refuse `-` for more than one output, and for those in `never`, which are not text."""
     to_stdout = [option for option, path in outputs.items() if path == STDOUT]
     for option in never:
         if option in to_stdout:

@@ -1,4 +1,4 @@
-"""The progress of a long command on a terminal, and Ctrl-C as a request to stop once things are in order."""
+"""The progress of a long command on a terminal, and Ctrl-C as a request to stop in an orderly way."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""From a command to a scheduler: one client, and every way a call can fail as one line and an exit code.
+"""A command's session with a scheduler: one client, and one line and an exit code for every failure of a call.
 
-WARNING: exit codes are promised in docs/cli.md. They keep their meaning.
+WARNING: docs/cli.md promises the exit codes. They keep their meaning.
 
-The client is loaded by the functions that need it, so that commands may import this file at their heads.
+Functions that need the client load it, so that commands may import this file at their top.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 OK, FAILED, WRONG, MISSING, UNREACHABLE, FORBIDDEN, REFUSED = range(7)
-# By the error, or the nearest class above it.
+# Exit codes by class of error, or its nearest base class.
 _CODES = {
     "GavelError": UNREACHABLE,
     "NotReachable": UNREACHABLE,
@@ -46,22 +46,22 @@ _CODES = {
     "Refused": REFUSED,
     "TooMany": REFUSED,
 }
-# How long a call is tried again; longer where the command changes something.
+# How long a call is retried; longer if the command changes something.
 RETRY_S, CHANGE_RETRY_S = 3.0, 15.0
 # A wait shorter than this is not worth a message.
 MENTIONED_S = 1.0
-# Several jobs in notations of other schedulers: 3-5, 3,4 or 6_[0-2].
+# Several jobs in the notation of other schedulers: 3-5, 3,4 or 6_[0-2].
 _SEVERAL = re.compile(r"[\d_]+[-,.:\[][\d_,\]\[:.-]*")
 
 
 def exit_code(error: GavelError) -> int:
-    """Return the exit code of a command whose call fails so."""
+    """Return the exit code for a call that failed with this error."""
     return next(_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES)
 
 
 @contextmanager
 def one_line(client: Client | None = None) -> Iterator[None]:
-    """Turn whatever goes wrong with a call into a `Fault`."""
+    """Turn every error of a call in this block into a `Fault`."""
     from gavel.client import GavelError, InvalidJob
 
     try:
@@ -89,7 +89,7 @@ def _remedy(error: GavelError, client: Client | None) -> str:
 
 
 class Session(NamedTuple):
-    """The options of a command that calls a scheduler: which one, and whether it prints JSON."""
+    """The options of a command that calls a scheduler: its address, and whether to print JSON."""
 
     address: str | None
     context: str | None
@@ -97,13 +97,13 @@ class Session(NamedTuple):
 
     @contextmanager
     def client(self, *, changes: bool = False) -> Iterator[Client]:
-        """Open the command's client. `changes`: the command changes something, so calls are tried for longer."""
+        """Open the command's client. `changes`: the command changes something, so calls are retried for longer."""
         from gavel.client import Client
 
         with one_line():
             retry_s = CHANGE_RETRY_S if changes else RETRY_S
             client = Client(self.address, context=self.context, retry_s=retry_s, on_trouble=_Waiting().report)
-            # Where nothing names a scheduler there most likely is none: report that at once.
+            # If no address was given, there is probably no scheduler: report that at once.
             if client.connection.origin == "the default":
                 client.retry_s = 0.0
         with client, one_line(client):
@@ -116,10 +116,10 @@ class Session(NamedTuple):
         act: Callable[[str], R],
         in_words: Callable[[str, R], str],
     ) -> tuple[list[R], list[dict[str, str]], int]:
-        """Do something to each of several things; those that fail are reported, and the others done.
+        """Apply `act` to each name; report failures and continue with the others.
 
-        Returns the results, the failures as `--json` prints them (under `kind` the name), and the exit code: that
-        of the first failure.
+        Returns the results, the failures as `--json` prints them (with the name under `kind`), and the exit code of the
+        first failure.
         """
         from gavel.client import GavelError, NotReachable
 
@@ -128,7 +128,7 @@ class Session(NamedTuple):
             try:
                 result = act(name)
             except NotReachable:
-                # The others would fail as well, each after its time.
+                # The others would fail as well, each after its timeout.
                 raise
             except GavelError as error:
                 code = code or exit_code(error)
@@ -168,14 +168,14 @@ LIVE = options(JSON, ADDRESS, with_quiet_grpc, _with_session)
 
 
 class _Waiting:
-    """Reports on standard error, once each, what a command waits for and that calls work again. Thread-safe."""
+    """Reports on standard error, once each, what a command waits for, and that calls work again. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._reported = False
 
     def report(self, error: GavelError | None, left_s: float) -> None:
-        """Take what `Client` reports: an error and how long it will be tried, or None when a call works again."""
+        """Handle a report of `Client`: an error and the time left to retry, or None when a call works again."""
         with self._lock:
             if error is None:
                 if self._reported:
@@ -183,12 +183,12 @@ class _Waiting:
                 self._reported = False
             elif not self._reported and left_s >= MENTIONED_S:
                 for_long = "until it answers" if left_s == math.inf else f"for up to {span(left_s)}"
-                say(f"{error.message}; trying {for_long} (Ctrl-C ends this)")
+                say(f"{error.message}; retrying {for_long} (Ctrl-C stops)")
                 self._reported = True
 
 
 def confirm(action: str, counted: str, named: str) -> None:
-    """Ask the user whether to go on, as `cancel jobs 1 and 2?`; without a terminal to ask on, refuse."""
+    """Ask the user for confirmation, as in `cancel jobs 1 and 2?`; refuse if there is no terminal to ask on."""
     if not sys.stdin.isatty():
         raise Fault(f"this would {action} {counted}; give --yes to confirm")
     if not click.confirm(f"{action} {named}?", err=True):
@@ -203,19 +203,20 @@ def print_json(value: Any) -> None:
 
 
 def print_line(value: Any) -> None:
-    """Print a result of a stream on a line of its own; it is seen at once."""
+    """Print a result of a stream on a line of its own, at once."""
     from gavel.client.reading import plain
 
     click.echo(json.dumps(plain(value), allow_nan=False))
 
 
 def is_id(text: str) -> bool:
-    """Return whether this is what the scheduler calls a job or array, `17` or `17_3`, and no name."""
+    """Return whether this is the id of a job or array, such as `17` or `17_3`, rather than a name."""
     return text.isascii() and text.replace("_", "", 1).isdigit()
 
 
 def job_id(client: Client, text: str) -> str:
-    """Return the id of a job or array, given by its id, or by a name that only one unfinished, or else one, job has."""
+    """Return the id of a job or array, given by its id, or by a name that only one unfinished job has or, if there is
+    none, only one job."""
     from gavel.client import Invalid, JobFilter, NotFound
     from gavel.client.results import ACTIVE
 
@@ -224,7 +225,7 @@ def job_id(client: Client, text: str) -> str:
     # An unset variable of a script must not match jobs without a name.
     if not text.strip():
         raise Invalid("the id of a job is empty")
-    # A name, not a pattern: what else the pattern fits is sorted out below.
+    # The filter takes a pattern; jobs with other names are removed below.
     pattern = text.replace("*", "?")
     # The last filter also finds jobs that the scheduler has forgotten.
     for which in (JobFilter(states=ACTIVE), JobFilter(), JobFilter(ended=True)):
@@ -232,7 +233,7 @@ def job_id(client: Client, text: str) -> str:
         ids = sorted({array_of(job.id) for job in page.jobs if job.spec.name == text}, key=int)
         if len(ids) > 1:
             some = ", ".join(ids[:5])
-            raise NotFound(f"{len(ids)} jobs are called '{text}'; name one by its id: {some}")
+            raise NotFound(f"{len(ids)} jobs are called '{text}'; give the id of one: {some}")
         if ids:
             return ids[0]
     several = "; list several one by one: 3 4 5, or {3..5}" if _SEVERAL.fullmatch(text) else ""
@@ -253,5 +254,5 @@ def members(client: Client, job: str) -> Sequence[Job]:
 
 
 def array_of(job: str) -> str:
-    """Return the id of a member's array; that of the job itself where it is in none."""
+    """Return the id of a member's array; or the job's own id if it is in no array."""
     return job.partition("_")[0]

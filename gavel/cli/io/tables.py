@@ -1,7 +1,7 @@
 """Tables on a terminal, in a file or in a pipe: colours only on a terminal.
 
-Two kinds. `show_table` is for live things: cut to the width of a terminal, never cut elsewhere. `new_table` with
-`print_all` is for figures, of which none is ever cut.
+There are two kinds. `show_table` is for live lists: cut to the width of a terminal, never cut elsewhere. `new_table`
+with `print_all` is for figures, which are never cut.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PAGE_CHARACTERS = 100
 
 
 class Column(NamedTuple):
-    """`most`: how many characters a cell may have on a terminal; the last column gets what is left."""
+    """`most`: the characters of a cell on a terminal, at most; the last column gets the rest."""
 
     head: str
     right: bool = False
@@ -36,14 +36,14 @@ class Column(NamedTuple):
 
 
 def out() -> Console:
-    """Return standard output; in colour on a terminal only, and not where NO_COLOR is set."""
+    """Return standard output; in colour only on a terminal, and not if NO_COLOR is set."""
     from rich.console import Console
 
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def terminal_width() -> int | None:
-    """Return the width to cut to; None where there is no terminal."""
+    """Return the width to cut to; None without a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
@@ -67,7 +67,7 @@ def words(text: str, style: str = "") -> Text:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> list[Text]:
-    """Return a line for each row, below one for the heads."""
+    """Return the line of column heads, then a line for each row."""
     from rich.text import Text
 
     cells = [[Text(column.head, style="bold") for column in columns]]
@@ -82,7 +82,7 @@ def _fitted_sizes(columns: Sequence[Column], sizes: list[int], width: int) -> li
     *others, last = sizes
     others = [min(size, column.most) for column, size in zip(columns[:-1], others, strict=True)]
     room = width - sum(others) - len(GAP) * len(others)
-    # In a narrow window the widest columns give way to the last.
+    # In a narrow window the widest columns shrink in favour of the last.
     while room < min(last, 8) and max(others, default=0) > 6:
         others[others.index(max(others))] -= 1
         room += 1
@@ -101,7 +101,7 @@ def _line(columns: Sequence[Column], row: Sequence[Text], sizes: Sequence[int]) 
 
 
 def fitted(cell: Text, size: int, *, right: bool = False) -> Text:
-    """Return the cell exactly so wide; one that is longer ends in …"""
+    """Return the cell with exactly this width; a longer one ends in …"""
     from rich.text import Text
 
     fit = cell.copy() if size else Text()
@@ -111,7 +111,7 @@ def fitted(cell: Text, size: int, *, right: bool = False) -> Text:
 
 
 def new_table(**options: Any) -> Table:
-    """Return an empty table of figures in the one look that all of them have."""
+    """Return an empty table of figures in the common style."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -119,14 +119,14 @@ def new_table(**options: Any) -> Table:
 
 
 def name_cell(name: str, style: str = "") -> Text:
-    """Return a name out of a file, escaped and shortened."""
+    """Return a name from a file, escaped and shortened."""
     from rich.text import Text
 
     return Text(shortened(name, NAME_CHARACTERS), style=style, no_wrap=True)
 
 
 def print_all(*parts: Table | Text | Padding) -> None:
-    """Print to standard output: words as wide as the window, a table as wide as it has to be."""
+    """Print to standard output: text as wide as the window, a table as wide as necessary."""
     from rich.console import Console
     from rich.measure import Measurement
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""Output of jobs on a terminal: control sequences in it could rewrite what was shown before, or type commands.
+"""Output of jobs on a terminal, where its control sequences could rewrite earlier lines or type commands.
 
 Colours and styles (`ESC [ … m`), tabs, new lines and carriage returns reach the terminal. Every other control character
 is shown escaped (`\\x1b`), as are bytes that are not UTF-8 and characters that reverse the direction of text.
@@ -18,7 +18,7 @@ _PLAIN = "\x1b[0m"
 
 
 class TerminalText:
-    """Takes bytes as they come, also parts of a sequence; `end` writes what is left and ends all colours."""
+    """Takes bytes as they arrive, even parts of a sequence; `end` writes the rest and ends all colours."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
@@ -27,14 +27,14 @@ class TerminalText:
         self._styled = False
 
     def write(self, data: bytes) -> None:
-        """Write these bytes, escaped where they must be."""
+        """Write these bytes, escaped where necessary."""
         text = self._unfinished + self._decoder.decode(data)
         unfinished = _UNFINISHED.search(text)
         self._unfinished = unfinished.group() if unfinished else ""
         self._show(text[: unfinished.start()] if unfinished else text)
 
     def end(self) -> None:
-        """Write what is left, and end all colours."""
+        """Write the rest, and end all colours."""
         text = self._unfinished + self._decoder.decode(b"", final=True)
         self._unfinished = ""
         self._show(text)

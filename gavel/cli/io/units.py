@@ -1,4 +1,4 @@
-"""Lengths of time, moments, sizes and large numbers: as people write them in options, and as they are shown."""
+"""Durations, times, sizes and large numbers, as users write them in options and as they are displayed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def length_s(option: str, text: str) -> float:
 
 
 def moment_before(option: str, text: str) -> datetime:
-    """Read a moment: a time, or a duration such as `7d` for so long ago. A `Fault` names the option."""
+    """Read a time, or a duration such as `7d` for that long ago. A `Fault` names the option."""
     if length := _duration_s(option, text):
         return datetime.now(UTC) - timedelta(seconds=length)
     try:
@@ -40,7 +40,7 @@ def _duration_s(option: str, text: str) -> float | None:
 
 
 def span(length_s: float) -> str:
-    """Return a length of time in whole units: `40s`, `12m`, `3h05m`, `2d4h`."""
+    """Return a duration in whole units: `40s`, `12m`, `3h05m`, `2d4h`."""
     length = max(round(length_s), 0)
     if length < 60:
         return f"{length}s"
@@ -52,7 +52,7 @@ def span(length_s: float) -> str:
 
 
 def age(at: datetime | None, now: datetime) -> str:
-    """Return how long ago this was; nothing where it has not been."""
+    """Return how long ago this was; empty for None."""
     return "" if at is None else span((now - at).total_seconds())
 
 
@@ -65,12 +65,12 @@ def ago(at: datetime | None, now: datetime) -> str:
 
 
 def hours(length_s: float) -> str:
-    """Return GPU time as it is paid for, `12.3 h`; below an hour in smaller units."""
+    """Return GPU time in hours, `12.3 h`; in smaller units below an hour."""
     return f"{length_s / 3600:,.1f} h" if length_s >= 3600 else span(length_s)
 
 
 def duration(length_s: float) -> str:
-    """Return a measured length of time to three digits: `4.2 ms`, `1.5 min`, `27.8 h`."""
+    """Return a measured duration to three digits: `4.2 ms`, `1.5 min`, `27.8 h`."""
     days = {" days": 86_400.0} if length_s >= 2 * 86_400 else {}
     return (
         _scaled(length_s, {**days, " h": 3_600.0, " min": 60.0, " s": 1.0, " ms": 1e-3})

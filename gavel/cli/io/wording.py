@@ -1,7 +1,7 @@
 """How names, values and places appear in messages and tables.
 
-Names come from other people's files. What does not print in them is escaped, so that no name
-can move a cursor, colour a terminal or break a line.
+Names may come from other users' files. Characters that do not print are escaped, so that no name can move the cursor,
+colour the terminal or break a line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SHOWN_CHARACTERS = 60
 
 
 def printable_lines(text: str) -> str:
-    """Return a text of several lines with each of them printable."""
+    """Return a text of several lines, each made printable."""
     return "\n".join(map(printable, text.split("\n")))
 
 

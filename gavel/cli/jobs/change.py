@@ -1,4 +1,4 @@
-"""`gavel cancel`, `hold`, `release`, `requeue`: several jobs, one after the other, each with its own outcome."""
+"""`gavel cancel`, `hold`, `release`, `requeue`: change several jobs, one after the other, each with its own outcome."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Action = Literal["cancel", "hold", "release", "requeue"]
 DONE = {"cancel": "cancelled", "hold": "held", "release": "released", "requeue": "requeued"}
-# The states in which each is possible; `--all` leaves jobs in others alone.
+# The states in which each action is possible; `--all` ignores jobs in others.
 FITTING: dict[Action, Sequence[str]] = {
     "cancel": ("queued", "running", "preempted", "held"),
     "hold": ("queued", "running", "preempted"),
@@ -34,16 +34,16 @@ def _command(action: Action, help: str) -> click.Command:
     @click.command(action, help=help)
     @click.argument("jobs", nargs=-1, metavar="[JOB…]")
     @click.option(
-        "--all", "all_", is_flag=True, help="Every job that the filters fit; yours, unless --user says."
+        "--all", "all_", is_flag=True, help="Every job that matches the filters; only yours, without --user."
     )
     @FILTERS
     @YES
     @LIVE
     def change(jobs: tuple[str, ...], all_: bool, yes: bool, session: Session, **filters: Any) -> None:
         if not all_ and any(filters.values()):
-            raise Fault("filters such as --state go with --all; jobs by their ids need none")
+            raise Fault("filters such as --state need --all; jobs given by id need none")
         if bool(jobs) == all_:
-            raise Fault(f"say which: ids of jobs, or --all with filters (see `gavel {action} --help`)")
+            raise Fault(f"give ids of jobs, or --all with filters (see `gavel {action} --help`)")
         with session.client(changes=True) as client:
             chosen = _chosen(client, action, yes, filters) if all_ else jobs
             sys.exit(_change(session, client, action, chosen, any_state=all_))
@@ -52,19 +52,19 @@ def _command(action: Action, help: str) -> click.Command:
 
 
 cancel = _command("cancel", "Stop jobs for good. JOB may be an array.")
-hold = _command("hold", "Let jobs wait until they are released; those that run save and stop.")
+hold = _command("hold", "Keep jobs waiting until they are released; running jobs save and stop.")
 release = _command("release", "Let held jobs run again.")
-requeue = _command("requeue", "Stop running jobs, and let them wait for their next turn.")
+requeue = _command("requeue", "Stop running jobs and put them back into the queue.")
 
 
 def _chosen(client: Client, action: Action, yes: bool, filters: dict[str, Any]) -> list[str]:
-    """Return the ids of the jobs that the filters fit, once the user has agreed."""
+    """Return the ids of the jobs that match the filters, after the user's confirmation."""
     wanted = filters.pop("states") or FITTING[action]
     states = [state for state in FITTING[action] if state in wanted]
     if not states:
         raise Fault(f"--state: cannot {action} jobs that are {few(list(wanted))}")
     chosen = [job.id for job in client.list(job_filter(client, states=states, **filters), brief=True)]
-    # The newest come first, and a job that others wait for is cancelled after them.
+    # The newest come first, so a job that others wait for is cancelled after them.
     if action != "cancel":
         chosen.reverse()
     if chosen and not yes:
@@ -73,7 +73,7 @@ def _chosen(client: Client, action: Action, yes: bool, filters: dict[str, Any]) 
 
 
 def _change(session: Session, client: Client, action: Action, chosen: Sequence[str], any_state: bool) -> int:
-    """Return the exit code. `any_state`: a job that has moved on to another state meanwhile is no failure."""
+    """Change the jobs, and return the exit code. `any_state`: a job whose state has changed meanwhile is no failure."""
     from gavel.client import Refused
 
     def act(job: str) -> Sequence[str] | None:

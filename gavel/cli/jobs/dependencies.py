@@ -1,4 +1,4 @@
-"""The names of jobs in `--after` and in the `after` of job files, as the ids that the scheduler knows."""
+"""Resolve the names of jobs in `--after` and in the `after` of job files to ids."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SHOWN = 5
 
 
 class Unclear(ValueError):
-    """No job, or more than one, may be meant."""
+    """The name fits no job, or more than one."""
 
 
 def with_ids(
     client: Client, specs: Sequence[JobSpec], *, by_flag: bool, keyed: bool = False
 ) -> tuple[JobSpec, ...]:
-    """Return the jobs, with each name that they wait for replaced by the id of the only unfinished job that has it.
+    """Return the jobs with each name in `after` replaced by the id of the only unfinished job of that name.
 
-    `by_flag`: the names come from the command line. `keyed`: the submission may be repeated, when a name means another
-    job or none, so only ids are accepted.
+    `by_flag`: the names come from the command line. `keyed`: the submission may be repeated, and a name could then mean
+    another job or none, so only ids are accepted.
     """
     names, together = _Names(client, keyed), Counter(spec.name for spec in specs)
 
@@ -48,7 +48,7 @@ def with_ids(
 
 
 class _Names:
-    """Looks each name up once, and reports once which job it means."""
+    """Looks up each name once, and reports which job it means."""
 
     def __init__(self, client: Client, keyed: bool) -> None:
         self._client, self._keyed = client, keyed
@@ -56,14 +56,14 @@ class _Names:
         self._ids: dict[tuple[str, str], str] = {}
 
     def id_of(self, job: str, user: str, beside: int) -> str:
-        """Return the id of the job. `beside`: how many others of this name are in the same submission."""
+        """Return the id of the job. `beside`: how many other jobs of this name are in the same submission."""
         if is_id(job):
             return job
         if beside:
             raise Unclear(f"'{job}' is submitted together with this job and has no id yet: submit it before")
         if self._keyed:
             raise Unclear(
-                f"must be the id of a job beside --key: the name '{job}' may mean another job next time"
+                f"must be the id of a job with --key: the name '{job}' may mean another job next time"
             )
         if not user:
             user = self._caller = self._caller or self._client.who_am_i().user
@@ -85,13 +85,13 @@ class _Names:
         if fitting:
             listed = few([f"{job} ({named[job][1]})" for job in fitting], SHOWN)
             raise Unclear(
-                f"{len(fitting)} unfinished jobs of {user} are called '{name}'; name one by its id: {listed}"
+                f"{len(fitting)} unfinished jobs of {user} are called '{name}'; give the id of one: {listed}"
             )
         near = difflib.get_close_matches(name, [other for other, _ in named.values()], n=SHOWN, cutoff=0.5)
         offered = [job for job, (other, _) in named.items() if other in near] or list(named)
         listed = few([f"{job} ({named[job][0]})" for job in offered], SHOWN)
         which = f"; there are {listed}" if listed else ""
         raise Unclear(
-            f"must be the id of a job, or the name of an unfinished one of {user}; "
+            f"must be the id of a job, or the name of an unfinished job of {user}; "
             f"none is called '{name}'{which}"
         )

@@ -1,4 +1,4 @@
-"""`gavel explain`: why a job waits, or runs where it runs; asked of a live scheduler, or of a journal."""
+"""`gavel explain`: why a job waits, or runs where it runs, from a live scheduler or a journal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gavel.cli.io.wording import count_of, printable_lines
 from scheduler.model.bounds import Bound
 
 MEMBERS_MAX = 10
-# Moments on the scheduler's clock; other fields in seconds are lengths of time.
+# Times on the scheduler's clock; other fields in seconds are durations.
 TIMES = ("at_s", "expected_start_s", "until_s", "kept_until_s")
 
 
@@ -26,14 +26,14 @@ TIMES = ("at_s", "expected_start_s", "until_s", "kept_until_s")
     "journal_in",
     type=click.Path(),
     metavar="FILE",
-    help="What happened, as `gavel simulate --journal` writes it.  [default: ask the live scheduler]",
+    help="A journal, such as `gavel simulate --journal` writes.  [default: ask the live scheduler]",
 )
 @click.option(
     "--at",
     "at_s",
     type=Number(Bound(0, math.inf)),
     metavar="SECONDS",
-    help="The moment, on the journal's clock.  [default: its end]",
+    help="A time on the journal's clock.  [default: its end]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the explanation as JSON.")
 @ADDRESS
@@ -47,16 +47,16 @@ def explain(
 ) -> None:
     """Why is my job waiting? Or why does it run where it runs?
 
-    JOB is an id, or a name that only one job has. The answer has one dominant reason, the evidence for it, what
-    would change it, and when the job is expected to start. Of an array, such an answer for each of its first ten
-    members that have not ended; with --json a list of them.
+    JOB is an id, or a name that only one job has. The answer has one dominant reason, the evidence for it, what would
+    change it, and when the job is expected to start. For an array, each of the first ten members that have not ended
+    gets such an answer; with --json they are a list.
     """
     if journal_in is not None:
         from gavel.cli.simulation import explain_journal
 
         explain_journal.explain(job, journal_in, at_s, as_json)
     elif at_s is not None:
-        raise Fault("--at goes with --journal: a live scheduler is asked as it is now")
+        raise Fault("--at needs --journal: a live scheduler explains the present")
     else:
         _explain_live(job, as_json, address, context)
 
@@ -83,7 +83,7 @@ def _explain_live(job: str, as_json: bool, address: str | None, context: str | N
 
 
 def dated(value: Any) -> Any:
-    """Write moments as in all other JSON: `at_s`, a number, becomes `at`, a time."""
+    """Write times as in all other JSON: `at_s`, a number, becomes `at`, a time."""
     if isinstance(value, list):
         return [dated(part) for part in value]
     if not isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Options of `gavel submit` as fields of a job file: the same kinds read both, with the same words for faults."""
+"""Options of `gavel submit` as fields of a job file: the same code reads both and reports the same errors."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _node(name: str, value: Any) -> Node:
     if isinstance(value, bool):
         return _scalar(str(value).lower())
     if BY_NAME[name].kind.startswith("mapping of "):
-        # As on most command lines, the last one counts where a key appears twice.
+        # As on most command lines, the last value of a repeated key counts.
         return Table({key.value: (key, node) for key, node in (_pair(name, text) for text in value)})
     if isinstance(value, Sequence) and not isinstance(value, str):
         return List([_scalar(entry) for entry in value])
@@ -51,7 +51,7 @@ def _pair(name: str, text: str) -> tuple[Scalar, Node]:
     key, equals, value = text.partition("=")
     if not equals and name == "env" and key:
         if key not in os.environ:
-            raise Fault(f"--env {key}: there is no such variable here; say {key}=VALUE")
+            raise Fault(f"--env {key}: there is no such variable here; write {key}=VALUE")
         value, equals = os.environ[key], "="
     if not (key and equals):
         form = (

@@ -1,7 +1,7 @@
-"""`gavel logs`: what a job printed goes to standard output, notices about it to standard error.
+"""`gavel logs`: the output of a job goes to standard output, notices about it to standard error.
 
-A file or a pipe gets the output as it is, a terminal gets it through `terminal_text`.
-Members of an array come one after the other; with `--follow` all at once, each stream read by a thread.
+A file or a pipe gets the output unchanged, a terminal gets it through `terminal_text`. Members of an array are shown
+one after the other; with `--follow` all at once, each stream read by a thread.
 """
 
 from __future__ import annotations
@@ -27,22 +27,24 @@ if TYPE_CHECKING:
 
     Chunks = Iterator[LogChunk]
 
-# How many streams are followed at once.
+# The most streams that are followed at once.
 FOLLOWED_MAX = 32
-# How many members that printed nothing are looked at for the reason.
+# For how many silent members the reason is looked up.
 SILENT_MAX = 10
-# How many pieces of output are read ahead.
+# The most pieces of output that are read ahead.
 WAITING_MAX = 64
 
 
 @click.command()
 @click.argument("job")
-@click.option("-f", "--follow", is_flag=True, help="Stay until it has ended for good, across preemptions.")
 @click.option(
-    "--attempt", type=click.IntRange(1), metavar="N", help="Of this attempt.  [default: all]", default=None
+    "-f", "--follow", is_flag=True, help="Follow the output, across preemptions, until the job has ended."
 )
 @click.option(
-    "--rank", type=click.IntRange(0), metavar="N", help="Of this rank.  [default: all]", default=None
+    "--attempt", type=click.IntRange(1), metavar="N", help="Only this attempt.  [default: all]", default=None
+)
+@click.option(
+    "--rank", type=click.IntRange(0), metavar="N", help="Only this rank.  [default: all]", default=None
 )
 @click.option(
     "-n",
@@ -61,9 +63,9 @@ def logs(
     tail: int | None,
     session: Session,
 ) -> None:
-    """Show what a job printed. Of several ranks, each line begins with its rank; of an array, with its member.
+    """Show the output of a job. With several ranks, each line begins with its rank; in an array, with its member.
 
-    On a terminal, control characters other than colours are shown escaped; in a file or a pipe output is as it was.
+    On a terminal, control characters other than colours are shown escaped; a file or a pipe gets the output unchanged.
     """
     with session.client() as client:
         jobs = members(client, job_id(client, job))
@@ -80,7 +82,7 @@ def show_logs(
     tail: int | None = None,
     as_json: bool = False,
 ) -> None:
-    """Show the output of a job, or of members of an array; with `follow` until all have ended for good."""
+    """Show the output of a job, or of members of an array; with `follow`, until all have ended."""
     if rank is not None:
         _check_rank(jobs, rank)
     # Only those that have output to show, if there are any.
@@ -126,7 +128,7 @@ def _write(data: bytes) -> None:
 
 
 def _ranks_most(job: Job) -> int:
-    """Return how many ranks a job can have: one for each GPU; it has fewer with one rank per node."""
+    """Return the most ranks that a job can have: one per GPU; with one rank per node it has fewer."""
     return job.spec.gpus_max or job.spec.gpus or 1
 
 
@@ -141,22 +143,22 @@ def _check_count(jobs: Sequence[Job]) -> None:
     active = [job.id for job in jobs if not job.state.is_final]
     if len(active) > FOLLOWED_MAX:
         raise Fault(
-            f"{len(active)} members have not ended, and at most {FOLLOWED_MAX} are followed at once: name one, "
+            f"{len(active)} members have not ended; at most {FOLLOWED_MAX} can be followed at once: name one, "
             f"such as {active[0]}",
             REFUSED,
         )
 
 
 def _say_who_printed(client: Client, job: Job, attempt: int | None, rank: int) -> None:
-    """Name the ranks that printed something: this one may be silent, or not be there at this width."""
+    """List the ranks with output, as this rank printed nothing or does not exist at the job's present width."""
     chunks = client.logs(job.id, attempt=attempt or 0, tail=1)
     others = sorted({chunk.rank for chunk in chunks if chunk.data})
-    output = f"; there is output of rank {few([str(other) for other in others], 16)}" if others else ""
+    output = f"; there is output from rank {few([str(other) for other in others], 16)}" if others else ""
     say(f"-- rank {rank} of job {job.id} has printed nothing{output} --")
 
 
 def _say_why_nothing(client: Client, jobs: Sequence[Job], printed: Set[str]) -> None:
-    """Report how jobs ended that printed nothing, as `gavel show` has it; of an array only those that failed."""
+    """Report how silent jobs ended, as `gavel show` does; for an array, only the failed ones."""
     for job in [client.get(job.id) for job in jobs[:SILENT_MAX] if job.id not in printed]:
         if len(jobs) > 1 and job.state != "failed":
             continue
@@ -184,7 +186,7 @@ def in_turn(streams: Sequence[Chunks]) -> Chunks:
 
 def at_once(streams: Sequence[Chunks]) -> Chunks:
     """Yield what comes from any of the streams; once all have ended, raise the first error."""
-    # None, or what went wrong, is the end of a stream.
+    # None or an error marks the end of a stream.
     queue: Queue[LogChunk | Exception | None] = Queue(WAITING_MAX)
 
     def read(chunks: Chunks) -> None:
@@ -212,11 +214,11 @@ def at_once(streams: Sequence[Chunks]) -> Chunks:
 
 
 class _Lines:
-    """Prints output of one rank as it comes; of several ranks or members whole lines, after their origin."""
+    """Prints the output of one rank as it arrives; of several ranks or members, whole lines with their origin."""
 
     def __init__(self, write: Callable[[bytes], None], several_ranks: bool, several_jobs: bool) -> None:
         self._write, self._ranks, self._members = write, several_ranks, several_jobs
-        # By job, attempt and rank: the beginning of a line whose end has not come.
+        # Unfinished lines by job, attempt and rank.
         self._begun: dict[tuple[str, int, int], bytes] = {}
         self._at_start = True
 
@@ -238,7 +240,7 @@ class _Lines:
                 self._write(b"".join(self._line(chunk.job, chunk.rank, line) for line in whole))
 
     def end(self, job: str | None = None) -> None:
-        """Print the lines (of this job) that never ended, and begin a new line."""
+        """Print the unfinished lines (of this job), and begin a new line."""
         for key in [key for key in self._begun if job in (None, key[0])]:
             self._write(self._line(key[0], key[2], self._begun.pop(key)))
         if not self._at_start:

@@ -26,7 +26,7 @@ COLUMNS = (
 
 
 def show_preview(client: Client, specs: Sequence[JobSpec], as_json: bool) -> int:
-    """Show what would happen, and return the exit code."""
+    """Show what would happen to each job, and return the exit code."""
     previews = client.preview(specs)
     if as_json:
         print_json(previews)

@@ -1,4 +1,4 @@
-"""`gavel queue`: jobs as a table, as JSON, or each change as it comes."""
+"""`gavel queue`: jobs as a table, as JSON, or as a stream of changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ENDED_COLUMNS = (
     Column("cost", right=True),
     Column("where, why"),
 )
-# How many ended jobs stand below the others.
+# How many ended jobs are listed below the others.
 LAST_ENDED = 5
 
 
@@ -53,9 +53,11 @@ LAST_ENDED = 5
 @click.option(
     "--ended",
     is_flag=True,
-    help="Those that have ended, however long ago: when, where, for how long, at what cost and why.",
+    help="Ended jobs, however long ago: when, where, how long, at what cost, and why.",
 )
-@click.option("--since", metavar="WHEN", help="Submitted, or with --ended ended, since then: 2d, or a time.")
+@click.option(
+    "--since", metavar="WHEN", help="Submitted since then (with --ended: ended since then): 2d, or a time."
+)
 @click.option(
     "-l",
     "--limit",
@@ -63,9 +65,9 @@ LAST_ENDED = 5
     default=1000,
     show_default=True,
     metavar="N",
-    help="At most so many.",
+    help="The most jobs to list.",
 )
-@click.option("-w", "--watch", is_flag=True, help="Go on with each change.")
+@click.option("-w", "--watch", is_flag=True, help="Then print each change.")
 @LIVE
 def queue(
     all_users: bool,
@@ -77,9 +79,9 @@ def queue(
     session: Session,
     **filters: Any,
 ) -> None:
-    """List jobs: yours that have not ended and, below, the last that have, unless options say otherwise.
+    """List jobs: by default your unfinished ones and, below, those that ended last.
 
-    Whatever names a --user, --state, --node or the like is asked for as it stands. Newest first.
+    With --user, --state, --node or the like, only these filters count. Newest first.
     """
     with session.client() as client:
         if since:
@@ -98,7 +100,7 @@ def queue(
 
 
 def job_filter(client: Client, *, all_users: bool = False, **wanted: Any) -> JobFilter:
-    """Return the filter of the options: jobs of this user that have not ended, as far as nothing else is asked for."""
+    """Return the filter of the options; by default, the unfinished jobs of this user."""
     from gavel.client import JobFilter
     from gavel.client.results import ACTIVE
 
@@ -111,7 +113,7 @@ def job_filter(client: Client, *, all_users: bool = False, **wanted: Any) -> Job
 
 
 def as_listed(job: Job) -> dict[str, Any]:
-    """Return a job as `--json` prints it, without the fields that a list does not have."""
+    """Return a job as `--json` prints it, without the fields that lists omit."""
     from gavel.client.reading import NOT_IN_LISTS, plain
 
     listed: dict[str, Any] = plain(job)
@@ -168,16 +170,16 @@ def _why_none(client: Client, wanted: JobFilter) -> str:
     ):
         if name and name not in known:
             near = sorted(get_close_matches(name, known) or known)
-            return f"no jobs fit: there is no {kind} '{name}'; there is {few(near, 8) or 'none'}"
-    return f"no jobs of {wanted.user} fit; `-a` shows those of all users" if wanted.user else "no jobs fit"
+            return f"no jobs match: there is no {kind} '{name}'; there is {few(near, 8) or 'none'}"
+    return f"no jobs of {wanted.user} match; `-a` shows those of all users" if wanted.user else "no jobs fit"
 
 
 def _watch(client: Client, wanted: JobFilter, as_json: bool) -> None:
-    """Show the jobs that are there as a table, then a line for each change; as JSON one line each.
+    """Show the present jobs as a table, then a line for each change; in JSON, one line each.
 
-    Users leave it open for days: it begins anew when the scheduler has been away.
+    Users leave it open for days, so it starts again after an outage of the scheduler.
     """
-    # Where no scheduler answers that is reported at once.
+    # If no scheduler answers at the start, that is reported at once.
     client.status()
     present: list[Job] = []
     for event in client.watch(wanted, patience_s=math.inf):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gavel.client import Job
 
 KEY_CHARS = 14
-# Fields that are shown only where they differ from this.
+# Fields that are shown only if they differ from these values.
 DEFAULTS = {"weight": 1.0, "preemptible": True, "packable": True, "reports_steps": True}
 
 
@@ -30,7 +30,7 @@ DEFAULTS = {"weight": 1.0, "preemptible": True, "packable": True, "reports_steps
 @JOBS
 @LIVE
 def show(jobs: tuple[str, ...], session: Session) -> None:
-    """Show all about jobs: what was asked for, and what became of them. --json: one object per line."""
+    """Show everything about jobs: their description and their history. --json: one object per line."""
     with session.client() as client:
         separator = False
         for name in jobs:
@@ -45,7 +45,7 @@ def show(jobs: tuple[str, ...], session: Session) -> None:
 
 
 def lines(job: Job, now: datetime) -> Iterator[Text]:
-    """Return what is shown of a job."""
+    """Return the lines that describe a job."""
     name = f" '{job.spec.name}'" if job.spec.name else ""
     title = words(f"job {job.id}{name} ", "bold").append_text(state_text(job.state))
     if job.why:
@@ -105,7 +105,7 @@ def _history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
 
 
 def _done(job: Job) -> str:
-    """Return `37% (37 of 100 steps, 30 saved)`, or `37 steps, 30 saved` where the number of steps is not known."""
+    """Return `37% (37 of 100 steps, 30 saved)`, or `37 steps, 30 saved` if the number of steps is unknown."""
     part = job_progress(job)
     saved = f"{job.steps_saved:,.0f} saved"
     if job.progress is None:
@@ -118,7 +118,7 @@ def _done(job: Job) -> str:
 
 
 def _ran(job: Job, now: datetime) -> tuple[float, dict[str, float]]:
-    """Return how long it ran over all attempts, and on which worker types; the present attempt counts up to now."""
+    """Return how long it ran over all attempts, and on which worker types; including the present attempt."""
     run_s, time_s = job_ran_s(job, now), dict(job.time_s)
     if job.placement is not None and run_s > job.run_s:
         kind = job.placement.worker_type
@@ -127,7 +127,7 @@ def _ran(job: Job, now: datetime) -> tuple[float, dict[str, float]]:
 
 
 def _due(job: Job, due: datetime, now: datetime) -> str:
-    """Return when its deadline is, and whether it is missed, or will be if the job runs on as it does."""
+    """Return the deadline, and whether it is missed or will be at the job's present rate."""
     verdict = ""
     if job.state == "completed" and job.ended:
         late = job.ended > due
@@ -137,12 +137,12 @@ def _due(job: Job, due: datetime, now: datetime) -> str:
     elif job.placement and job.placement.rate and job.spec.steps:
         left_s = (job.spec.steps - job.steps_done) / job.placement.rate
         late = now + timedelta(seconds=left_s) > due
-        verdict = f", and at its rate it takes {span(left_s)} more" if late else ""
+        verdict = f"; at its present rate the job needs {span(left_s)} more" if late else ""
     return f"{_time(due)} ({ago(due, now)}{verdict})"
 
 
 def _request(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield what was asked for at submission, in the words of the job file."""
+    """Yield the description that was submitted, with the field names of job files."""
     from gavel.client.jobs.spec import FIELDS
 
     spec = job.spec
@@ -183,5 +183,5 @@ def _in_words(value: Any) -> str:
 
 
 def _time(at: datetime | None) -> str:
-    """Return a moment in local time, as `--start` reads it."""
+    """Return a time in the local zone, in the format of `--start`."""
     return "" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M:%S}"

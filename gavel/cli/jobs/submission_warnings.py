@@ -1,4 +1,4 @@
-"""Warnings of `gavel submit` about jobs that are accepted, and may not do what their user expects."""
+"""Warnings of `gavel submit` about accepted jobs that may not do what their user expects."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from pathlib import Path
 from gavel.cli.io.job_text import few
 from gavel.client import Client, JobSpec
 
-# Names of variables whose values nobody should see.
+# Environment variables with such names probably hold secrets.
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|SECRET_KEY|ACCESS_KEY)$")
 SCRIPT_BYTES_MAX = 1 << 20
-# How scripts write files, roughly: one that only prints has nothing to lose.
+# Roughly, how scripts write files. A script that only prints has no state to lose.
 WRITES = re.compile(r"open\(.*[\"'][wax]|write_(text|bytes)\(|save(z|txt|_pretrained|_checkpoint)?\(|dump\(")
-# Words of scripts that keep their state where the next attempt finds it.
+# A script that contains one of these keeps its state where its next attempt can read it.
 KEEPS_STATE = ("gavel.training", "gavel import training", "GAVEL_CHECKPOINT_DIR")
 
 
 def submission_warnings(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
-    """Yield each warning about these jobs."""
+    """Yield every warning about these jobs."""
     yield from _secrets(specs)
     yield from _unknown_memory(client, specs)
     yield from _deadlines(client, specs)
@@ -37,7 +37,7 @@ def _secrets(specs: Sequence[JobSpec]) -> Iterator[str]:
 
 
 def _unknown_memory(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
-    """GPUs of unknown memory count as having what is asked for."""
+    """Warn that `gpu_memory` is not checked on GPUs whose memory is unknown: they count as large enough."""
     asking = [spec for spec in specs if spec.gpu_memory_gb]
     if not asking:
         return
@@ -45,8 +45,8 @@ def _unknown_memory(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
     kinds = sorted(kind for kind in unknown if any(_may_use(spec, kind) for spec in asking))
     if kinds:
         yield (
-            f"gpu_memory cannot be checked on {few(kinds)}: agents there do not report it; those with "
-            f"declared GPUs do with `--gpus {kinds[0]}=COUNT:memory=GB`"
+            f"gpu_memory cannot be checked on {few(kinds)}, whose agents do not report it; "
+            f"start them with `--gpus {kinds[0]}=COUNT:memory=GB`"
         )
 
 
@@ -56,9 +56,9 @@ def _may_use(spec: JobSpec, worker_type: str) -> bool:
 
 
 def _deadlines(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
-    """Most policies ignore deadlines, and none can keep one without knowing the job's steps."""
-    due = [spec for spec in specs if spec.deadline_s is not None]
-    if not due:
+    """Warn about deadlines that the policy ignores, or cannot keep because the job's steps are unknown."""
+    with_deadline = [spec for spec in specs if spec.deadline_s is not None]
+    if not with_deadline:
         return
     from policies.registry import names, reads
 
@@ -66,15 +66,15 @@ def _deadlines(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
     if not reads(policy, "deadline_s"):
         keep = ", ".join(name for name in names() if reads(name, "deadline_s"))
         yield (
-            f"deadline: the policy of this cluster ({policy}) does not look at deadlines, so it may be missed; "
-            f"{keep} keep them"
+            f"deadline: the policy of this cluster ({policy}) ignores deadlines, so this one may be missed; "
+            f"policies that keep them: {keep}"
         )
-    elif not all(spec.steps for spec in due):
+    elif not all(spec.steps for spec in with_deadline):
         yield "deadline: no policy can keep it without `steps`, so it may be missed"
 
 
 def _lost_state(specs: Sequence[JobSpec]) -> Iterator[str]:
-    """Each attempt of an uploaded job starts in a fresh copy: a script has to keep its state elsewhere."""
+    """Warn that an uploaded script seems to lose its state, since each attempt starts in a fresh copy."""
     for spec in specs:
         script = _local_script(spec)
         if script and WRITES.search(script[1]) and not any(word in script[1] for word in KEEPS_STATE):

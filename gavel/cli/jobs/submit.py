@@ -24,7 +24,7 @@ AFTER_DASHES = "gavel.after_dashes"
 
 
 class _WithCommand(click.Command):
-    """A command line of the user's stands after `--`, and none of its options are ours."""
+    """Takes the user's command line after `--`, none of whose options are ours."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -82,10 +82,12 @@ def _option(name: str, kind: str, meaning: str) -> Callable[[Command], Command]:
 @click.command(cls=_WithCommand, options_metavar="[OPTIONS]")
 @click.argument("files", nargs=-1, metavar="[FILE…] [-- COMMAND…]", type=click.Path(allow_dash=True))
 @options(*(_option(*field) for field in FIELDS))
-@click.option("--dry-run", is_flag=True, help="Say what would happen, and submit nothing.")
-@click.option("--wait", is_flag=True, help="Until the jobs have ended; exit code 1 if one did not succeed.")
-@click.option("-f", "--follow", is_flag=True, help="Show what the job prints, until it has ended.")
-@click.option("--key", metavar="TEXT", help="Submitting the same again with this key gives the same jobs.")
+@click.option("--dry-run", is_flag=True, help="Show what would happen, and submit nothing.")
+@click.option(
+    "--wait", is_flag=True, help="Wait until the jobs have ended; exit code 1 if one did not succeed."
+)
+@click.option("-f", "--follow", is_flag=True, help="Show the job's output until it has ended.")
+@click.option("--key", metavar="TEXT", help="Repeating the submission with this key creates no new jobs.")
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of job files.")
 @LIVE
 @click.pass_context
@@ -103,20 +105,20 @@ def submit(
 ) -> None:
     """Submit the jobs in job files, or one that runs COMMAND.
 
-    FILE is YAML (docs/job-file.md), - is standard input. All jobs are taken, or none. Options go before what
-    the files say. Examples: `gavel submit train.yaml`, `gavel submit --gpus 4 -- python train.py --lr 0.1`.
+    FILE is YAML (docs/job-file.md); - is standard input. Either all jobs are accepted or none. Options override the
+    files. Examples: `gavel submit train.yaml`, `gavel submit --gpus 4 -- python train.py --lr 0.1`.
     """
     if schema:
         from gavel.client.jobs.fields import json_schema
 
         print_data(json_schema())
         return
-    # A variable that is not set would make every submission a new one.
+    # An unset shell variable would make every submission a new one.
     if key is not None and not key.strip():
         raise Fault("--key: is empty")
     specs = _specs(files, ctx.meta.get(AFTER_DASHES), fields)
     if follow and len(specs) * max(len(specs[0].array), 1) > 1:
-        raise Fault("--follow shows one job; submit, then `gavel logs -f JOB` for each")
+        raise Fault("--follow shows only one job; submit, then run `gavel logs -f JOB` for each")
     with session.client(changes=True) as client:
         from gavel.cli.jobs.dependencies import with_ids
         from gavel.cli.jobs.submission_warnings import submission_warnings
@@ -149,7 +151,7 @@ def _send(client: Client, specs: Sequence[JobSpec], key: str | None) -> Sequence
 
 
 def _stay(client: Client, jobs: Sequence[str], follow: bool, as_json: bool) -> int:
-    """Wait until the jobs have ended, and return the exit code. Ctrl-C ends this command, and no job."""
+    """Wait until the jobs have ended, and return the exit code. Ctrl-C ends this command, not the jobs."""
     from gavel.cli.jobs.logs import show_logs
     from gavel.cli.jobs.wait import wait_for
 
@@ -166,7 +168,7 @@ def _stay(client: Client, jobs: Sequence[str], follow: bool, as_json: bool) -> i
 def _specs(
     files: Sequence[str], command: tuple[str, ...] | None, fields: dict[str, Any]
 ) -> tuple[JobSpec, ...]:
-    """Return the jobs of the files, or the one of the command line, with what options say in its place."""
+    """Return the jobs of the files or the command line, with the values of options."""
     from gavel.cli.jobs.flags import flag_values
     from gavel.client import JobSpec, read_job_file
 
@@ -185,7 +187,7 @@ def _check_source(files: Sequence[str], command: tuple[str, ...] | None) -> None
     if command is None and not files:
         raise Fault("give a job file, or a command after --: `gavel submit --gpus 1 -- python train.py`")
     if command is not None and files:
-        raise Fault(f"give either job files or a command, not both ('{files[0]}' stands before --)")
+        raise Fault(f"give either job files or a command, not both ('{files[0]}' is before --)")
     if command is not None and not (command and command[0]):
         raise Fault("no command after --")
     if (
@@ -199,8 +201,8 @@ def _check_source(files: Sequence[str], command: tuple[str, ...] | None) -> None
 
 
 def _with_values(spec: JobSpec, values: dict[str, Any]) -> JobSpec:
-    """Return the job of a file with the values of options; without a work directory it uploads that of its file."""
-    # A number of GPUs takes the place of the file's range, too.
+    """Return the job of a file with the values of options; by default it uploads the file's directory."""
+    # A number of GPUs overrides the file's range, too.
     if "gpus" in values:
         values = {"gpus_min": None, "gpus_max": None, **values}
     if values.get("upload") and not spec.workdir and spec.source is not None:

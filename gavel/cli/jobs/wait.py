@@ -1,4 +1,4 @@
-"""`gavel wait`, and the end of `gavel submit --wait`: until jobs have ended; the exit code says how."""
+"""`gavel wait`, and the end of `gavel submit --wait`: wait until jobs have ended; the exit code tells how."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @JOBS
-@click.option("--timeout", metavar="DURATION", help="Give up after so long, with exit code 6.")
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing of changes.")
+@click.option("--timeout", metavar="DURATION", help="Give up after this time, with exit code 6.")
+@click.option("-q", "--quiet", is_flag=True, help="Do not report changes.")
 @LIVE
 def wait(jobs: tuple[str, ...], timeout: str | None, quiet: bool, session: Session) -> None:
     """Wait until jobs have ended. Exit code 0: all succeeded; 1: one did not."""
     timeout_s = None if timeout is None else length_s("--timeout", timeout)
     with session.client() as client:
-        # Where no scheduler answers that is reported at once; later it may be away for a while.
+        # If no scheduler answers at the start, that is reported at once; later it may be away for a while.
         client.status()
         wanted = [job_id(client, job) for job in jobs]
         sys.exit(wait_for(client, wanted, timeout_s, as_json=session.as_json, quiet=quiet))
@@ -45,7 +45,7 @@ def wait_for(
 ) -> int:
     """Wait until jobs have ended and return the exit code; changes are reported on standard error.
 
-    `followed`: the user has seen what the jobs printed, so that only failures are reported.
+    `followed`: the user has seen the output, so only failures are reported.
     """
     silent = quiet or as_json or followed
     reported: dict[str, str] = {}
@@ -57,9 +57,9 @@ def wait_for(
             say(words)
 
     try:
-        ended = client.wait(jobs, timeout_s=timeout_s, hear=report)
+        ended = client.wait(jobs, timeout_s=timeout_s, on_change=report)
     except TimeoutError:
-        raise Fault("not all jobs have ended in that time; they go on", REFUSED) from None
+        raise Fault("not all jobs have ended in that time; they continue", REFUSED) from None
     for job in ended:
         if as_json:
             print_line(job)

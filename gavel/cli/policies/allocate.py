@@ -36,19 +36,19 @@ TIME_LIMIT_S = Bound(1e-9, 1e9, "s")
     "--seed",
     type=Number(SEED, whole=True),
     metavar="N",
-    help="For policies that draw lots; replaces the file's.",
+    help="The seed of policies that use random numbers; overrides the file's.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
 @click.option("--all-jobs", is_flag=True, help="Show every job, however many there are.")
 @click.option(
-    "--plot", type=click.Path(), metavar="FILE", help="Draw the answer too: a .png, .svg or .pdf file."
+    "--plot", type=click.Path(), metavar="FILE", help="Draw the answer, too: a .png, .svg or .pdf file."
 )
 @click.option(
     "--time-limit",
     "time_limit_s",
     type=Number(TIME_LIMIT_S),
     metavar="SECONDS",
-    help="Stop solving after so long, with the best answer until then.",
+    help="Stop solving after this time, with the best answer so far.",
 )
 def allocate(
     problem: str,
@@ -64,7 +64,7 @@ def allocate(
     PROBLEM is a JSON or YAML file, or - for standard input: the worker types, the jobs, and how fast each job
     runs on each type. docs/problem-format.md has every field.
     """
-    # Whatever can be refused is refused before the solver starts.
+    # Refuse everything that is wrong before the solver starts.
     answer = _answer(problem, spec, seed, plot, time_limit_s)
     if plot is not None:
         _draw(answer, plot)
@@ -113,7 +113,7 @@ def _draw(answer: Answer, path: str) -> None:
     from gavel.cli.policies.plot import draw_answer
 
     with refusing(OSError, subject=f"--plot: {path}"), warnings.catch_warnings():
-        # A name in a script that the font lacks is drawn as boxes.
+        # Names in a script that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph")
         draw_answer(answer).savefig(path)
     say(f"plot: {path}")

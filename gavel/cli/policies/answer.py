@@ -1,4 +1,4 @@
-"""An allocation in the terms of its reader: who runs where, how fast, and what is scarce."""
+"""An allocation for its reader: which jobs run where, how fast, and what is scarce."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from policies.problem import Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
 from policies.transforms import runnable
 
-# Smaller shares are the noise of a solver.
+# Smaller shares are rounding errors of the solver.
 SHARE_LEAST = 1e-9
-# GPUs of a type are not scarce where all of them are worth less than this part of the value.
+# GPUs of a type are not scarce if all of them are worth less than this fraction of the value.
 PRICE_LEAST = 1e-6
 
 
@@ -38,7 +38,7 @@ class Answer:
 
     @cached_property
     def times_isolated(self) -> Floats:
-        """[n] E_m / I_m: against a slice of the cluster of one's own; NaN for a job that can run nowhere.
+        """[n] E_m / I_m: the rate relative to an own slice of the cluster; NaN for a job that cannot run anywhere.
 
         I_m is taken from the true rates, not from those that a blind policy assumes.
         """
@@ -50,20 +50,20 @@ class Answer:
 
     @cached_property
     def utilisation(self) -> Floats:
-        """[t] the part of each type in use; NaN where there are none."""
+        """[t] The fraction of each type in use; NaN for types without GPUs."""
         capacity = self.problem.capacity
         gpus_in_use = np.asarray(self.problem.occupancy @ self.allocation.time_share)
         return np.divide(gpus_in_use, capacity, out=np.full(len(capacity), np.nan), where=capacity > 0)
 
     @cached_property
     def binding(self) -> Bools:
-        """[t] types of which one more GPU would better the objective."""
+        """[t] Whether one more GPU of the type would improve the objective."""
         worth = np.nan_to_num(np.abs(self.allocation.price)) * np.maximum(self.problem.capacity, 1.0)
         return np.asarray(worth > PRICE_LEAST * max(abs(self.allocation.value), PRICE_LEAST))
 
     @cached_property
     def share_by_type(self) -> Floats:
-        """[n × t] the part of its time that each job runs on each type, in whatever way."""
+        """[n × t] The fraction of its time that each job runs on each type, in any way."""
         columns, share = self.problem.columns, self.allocation.time_share
         shares = self.packed_by_type.copy()
         solo = ~columns.is_pair
@@ -72,7 +72,7 @@ class Answer:
 
     @cached_property
     def packed_by_type(self) -> Floats:
-        """[n × t] the part of that in which the job shares its GPUs with another."""
+        """[n × t] The fraction of its time in which the job shares its GPUs with another."""
         columns, share = self.problem.columns, self.allocation.time_share
         packed = np.zeros((len(self.problem.jobs), len(self.problem.worker_types)))
         pair = columns.is_pair

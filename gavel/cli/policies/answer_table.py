@@ -18,19 +18,19 @@ from policies.registry import entry
 
 JOBS_SHOWN = 40
 WAYS_SHOWN = 20
-# A rate of less than this part of the isolated one is the noise of a solver.
+# A rate below this fraction of the isolated one is a rounding error of the solver.
 NOTHING = 1e-6
-# A share of less than this beside a far greater one is rounding.
+# A share below this beside a far greater one is a rounding error.
 SHARE_SHOWN = 5e-4
 
-WORST_OFF = "the rate of the worst-off job in parts of its average-GPU rate, per weight and GPU asked for"
-WORK = "the cluster's work, in GPUs that are each of the fastest type for their job"
+WORST_OFF = "the rate of the worst-off job relative to its average-GPU rate, per weight and GPU asked for"
+WORK = "the cluster's work, in GPUs of each job's fastest type"
 # What the value of an allocation means. A policy that is not listed shows its objective instead.
 VALUE_WORDS = {
     "max_min_fairness": WORST_OFF,
     "water_filling": WORST_OFF,
-    "isolated": "the rate of the worst-off job in parts of its average-GPU rate, per GPU asked for",
-    "finish_time_fairness": "times as long from arrival to end as in an equal slice, for the job that fares worst",
+    "isolated": "the rate of the worst-off job relative to its average-GPU rate, per GPU asked for",
+    "finish_time_fairness": "times as long from arrival to end as in an equal slice, for the worst-off job",
     "makespan": "seconds until all jobs are done ({duration})",
     "max_throughput": WORK,
     "min_cost": WORK,
@@ -81,7 +81,7 @@ def _value_in_words(allocation: Allocation) -> str:
 
 
 def job_table(answer: Answer, count: int) -> Table:
-    """One row per job: its share of time on each type, its rate, and how that compares with a slice of its own."""
+    """Return a row per job: its share of time on each type, its rate, and its ratio to the rate in an own slice."""
     problem = answer.problem
     table = new_table()
     table.add_column("job", no_wrap=True)
@@ -127,7 +127,7 @@ def _special_shares(answer: Answer) -> Bools:
 
 
 def _special_ways(answer: Answer) -> Ints:
-    """Columns in use that say more than job and type: a pair, another width than asked for, a label."""
+    """Return the columns in use with more to show than job and type: a pair, another width than asked for, a label."""
     columns = answer.problem.columns
     used = answer.used[answer.allocation.time_share[answer.used] >= SHARE_SHOWN]
     labelled = np.array([bool(columns.label[k]) for k in used], dtype=bool)
@@ -136,7 +136,7 @@ def _special_ways(answer: Answer) -> Ints:
 
 
 def way_table(answer: Answer, ways: Ints) -> Table:
-    """One row per way of running that the shares by type, marked with a plus there, do not tell in full."""
+    """Return a row for each of these columns; the shares by type mark them with a plus."""
     columns, ids = answer.problem.columns, answer.problem.jobs.ids
     table = new_table()
     for title in ("+ of which", "type", "GPUs", "label", "share"):
@@ -156,7 +156,7 @@ def way_table(answer: Answer, ways: Ints) -> Table:
 
 
 def type_table(answer: Answer) -> Table:
-    """One row per worker type: how much of it is in use, and what one more GPU would change."""
+    """Return a row per worker type: how much of it is in use, and what one more GPU would change."""
     problem, price = answer.problem, answer.allocation.price
     table = new_table()
     table.add_column("type", no_wrap=True)

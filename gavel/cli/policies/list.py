@@ -1,6 +1,6 @@
-"""`gavel policies`: every registered policy, what it maximises and what it needs to know.
+"""`gavel policies`: every registered policy, what it optimises and which facts it needs.
 
-Also what a shell proposes where an option takes a policy.
+Also shell completion for options that take a policy.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from policies.registry import Entry
 
-# What a policy needs to know, in the words of a user who has to provide it.
+# The facts that a policy needs, in the words of the user who provides them.
 FACTS = {
     "steps_left": "steps left",
     "waited_s": "time waited",
@@ -27,7 +27,7 @@ FACTS = {
     "price_per_gpu_hour": "prices",
 }
 MODIFIERS = {
-    "packing": "two jobs may share GPUs, where the problem's `pairs` say that this gains anything",
+    "packing": "two jobs may share GPUs if that gains anything by the problem's `pairs`",
     "blind": "all types count as equally fast, as if rates were unknown; for comparison",
 }
 EXAMPLES = "las   las+packing   min_cost(premium=0.2)   makespan+blind(reference=v100)"
@@ -36,7 +36,7 @@ EXAMPLES = "las   las+packing   min_cost(premium=0.2)   makespan+blind(reference
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
 def policies(as_json: bool) -> None:
-    """List the policies: what each maximises and what it needs to know."""
+    """List the policies: what each optimises and which facts it needs."""
     from policies.registry import entry, names
 
     entries = [entry(name) for name in names()]
@@ -86,11 +86,11 @@ def _indented(line: str, style: str = "") -> Padding:
 
 
 def complete_policy(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Propose specs that begin with `incomplete`: names and aliases, and modifiers after a plus sign."""
+    """Complete a spec: names and aliases, and modifiers after a plus sign."""
     try:
         from policies.registry import entry, names
     except ModuleNotFoundError:
-        # The extra `server` is missing; an error in the middle of a line that is being typed would be no help.
+        # The extra `server` is missing; an error message in the middle of the user's line would not help.
         return []
     base, plus, begun = incomplete.rpartition("+")
     known = MODIFIERS if plus else [name for full in names() for name in (full, *entry(full).aliases)]

@@ -1,7 +1,7 @@
-"""An answer as a picture: where each job runs, how that compares with a slice of its own, how full each type is.
+"""An answer as a picture: where each job runs, its ratio to an own slice of the cluster, how full each type is.
 
-Up to `BARS_MAX` jobs every job is a bar with its name; beyond that a row of a heat map, sorted by where it runs.
-Drawn without pyplot: no display is needed and nothing is left behind.
+Up to `BARS_MAX` jobs every job is a bar with its name; beyond that, a row of a heat map, sorted by type.
+It is drawn without pyplot, so it needs no display and leaves no state.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from policies.problem import Floats, Ints
 FORMATS = (".png", ".svg", ".pdf")
 BARS_MAX = 60
 INK, FAINT = "#2b2f36", "#c9ced6"
-# Distinct also to colour-blind readers and in grey; further types repeat these, lighter.
+# Distinct even to colour-blind readers and in grey; further types repeat these colours, lighter.
 PALETTE = ("#0f6fb5", "#e08a1e", "#2a9d77", "#c2578f", "#7a5fbd", "#8a8f98", "#b5452c", "#4fb4d8")
 Style = dict[str, Any]
-# Without math a dollar in a name is a dollar.
+# Without math text, a dollar sign in a name stays one.
 LABEL: Style = {"fontsize": 9, "color": INK, "parse_math": False}
 
 
 def draw_answer(answer: Answer) -> Figure:
-    """The whole picture, ready to be saved."""
+    """Return the whole picture, ready to be saved."""
     n, t = len(answer.problem.jobs), len(answer.problem.worker_types)
     many = n > BARS_MAX
     height = 6.0 if many else max(2.4 + 0.24 * max(n, 1), 2.4 + 0.34 * t)
@@ -46,7 +46,7 @@ def draw_answer(answer: Answer) -> Figure:
 
 
 def draw_shares(axes: Axes, answer: Answer, names: bool = True) -> None:
-    """One stacked bar per job, the first one on top; time in which it shares its GPUs is hatched."""
+    """Draw a stacked bar per job, the first on top; time on shared GPUs is hatched."""
     problem = answer.problem
     rows = np.arange(len(problem.jobs))
     left = np.zeros(len(rows))
@@ -75,7 +75,7 @@ def draw_shares(axes: Axes, answer: Answer, names: bool = True) -> None:
 
 
 def draw_times_isolated(axes: Axes, answer: Answer) -> None:
-    """A dot per job beside its bar: to the right of 1 it is better off than in a slice of its own."""
+    """Draw a dot per job beside its bar; right of 1, the job is better off than in an own slice of the cluster."""
     times = answer.times_isolated
     rows = np.arange(len(times))
     axes.axvline(1.0, color=FAINT, linewidth=1.2, zorder=0)
@@ -88,7 +88,7 @@ def draw_times_isolated(axes: Axes, answer: Answer) -> None:
 
 
 def draw_utilisation(axes: Axes, answer: Answer, slots: int = 8) -> None:
-    """A bar per type, in its colour, which makes it the legend too; no thicker than if there were `slots` of them."""
+    """Draw a bar per type in its colour, so that the bars are the legend, too; each as thin as one of `slots` bars."""
     problem = answer.problem
     kinds = range(len(problem.worker_types))
     use = np.nan_to_num(answer.utilisation)
@@ -140,7 +140,7 @@ def _draw_times_curve(axes: Axes, answer: Answer) -> None:
 
 
 def finish(axes: Axes, title: str, share_axis: bool = False) -> None:
-    """Give a panel the look that all of them have."""
+    """Give a panel the common style."""
     axes.set_title(title, loc="left", fontsize=9.5, color=INK)
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
@@ -151,7 +151,7 @@ def finish(axes: Axes, title: str, share_axis: bool = False) -> None:
 
 
 def color_of(kind: int) -> Any:
-    """The colour of a worker type, by its place in the problem."""
+    """Return the colour of a worker type by its index in the problem."""
     if kind < len(PALETTE):
         return PALETTE[kind]
     return tuple(colormaps["hsv"](0.61803 * kind % 1.0)[:3])
@@ -163,7 +163,7 @@ def _job_label(answer: Answer, row: int) -> str:
 
 
 def _by_place(shares: Floats) -> Ints:
-    """Rows in the order of the type they mostly run on, the purest first."""
+    """Return the rows in the order of the type that they mostly run on, those with the highest share first."""
     main = shares.argmax(axis=1)
     idle = shares.sum(axis=1) <= 0
     return np.lexsort((-shares.max(axis=1), main, idle))

@@ -1,7 +1,7 @@
 """A problem file: a cluster, its jobs and their rates, as users write them. docs/problem-format.md describes it.
 
-The types below say what each field may be. What a `Problem` asks of its arrays is asked of the file first, so that an
-error names the place in it.
+The types below define what each field may be. Everything that a `Problem` requires of its arrays is checked in the file
+first, so that an error names the place in it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Factor = Annotated[float, Meta(gt=0, le=NUMBER_MAX)]
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A mapping in the file, in which only these fields may stand."""
+    """A mapping in the file that may have only these fields."""
 
 
 class WorkerType(_Entry):
@@ -40,7 +40,7 @@ class WorkerType(_Entry):
 
 
 class Variant(_Entry):
-    """One more way of running a job."""
+    """A further way to run a job."""
 
     worker_type: str
     rate: Amount
@@ -163,7 +163,7 @@ class _Jobs:
         )
 
     def columns(self) -> Columns:
-        """Return the ways of running the jobs."""
+        """Return the ways to run the jobs."""
         parts = zip(*self._columns, strict=True) if self._columns else [()] * 7
         first, second, worker_type, gpus, first_rate, second_rate, label = parts
         return Columns(
@@ -179,7 +179,7 @@ class _Jobs:
     def _add(self, place: Place, row: int, job: Job) -> None:
         if job.id in self._rows:
             problem = f"is {literal(job.id)}, the id of jobs[{self._rows[job.id]}]"
-            raise BadInput(problem, "each job needs an id of its own", place=(*place, "id"))
+            raise BadInput(problem, "each job needs its own id", place=(*place, "id"))
         self._rows[job.id] = row
         if (job.tenant or self._tenants) and (job.tenant or "") not in self._tenants:
             problem = (
@@ -187,7 +187,9 @@ class _Jobs:
             )
             raise BadInput(problem, suggest(job.tenant or "", self._tenants), place=(*place, "tenant"))
         if job.rates is None and job.variants is None:
-            raise BadInput("has neither rates nor variants", "say how fast the job runs where", place=place)
+            raise BadInput(
+                "has neither rates nor variants", "give the rates at which the job runs", place=place
+            )
         ways = set()
         for name, rate in (job.rates or {}).items():
             kind = self._kind(name, place, "rates", name)
@@ -197,8 +199,8 @@ class _Jobs:
             kind = self._kind(variant.worker_type, place, "variants", at, "worker_type")
             gpus = job.gpus if variant.gpus is None else variant.gpus
             if (kind, gpus, variant.label) in ways:
-                problem = "is a way of running the job that is there already"
-                advice = "worker type, GPUs and label are the same"
+                problem = "repeats a way to run the job"
+                advice = "it has the same worker type, GPUs and label"
                 raise BadInput(problem, advice, place=(*place, "variants", at))
             ways.add((kind, gpus, variant.label))
             self._columns.append((row, ALONE, kind, gpus, variant.rate, 0.0, variant.label))
@@ -217,7 +219,7 @@ class _Jobs:
             raise BadInput(f"pairs {literal(pair.jobs[0])} with itself", place=where)
         if gpus != other_gpus:
             problem = f"pairs a job of {gpus} GPUs with one of {other_gpus}"
-            raise BadInput(problem, "only jobs of as many GPUs can share them", place=where)
+            raise BadInput(problem, "only jobs with the same number of GPUs can share them", place=where)
         for name, (rate, other_rate) in pair.rates.items():
             kind = self._kind(name, place, "rates", name)
             earlier = known.setdefault((min(a, b), max(a, b), kind), number)
@@ -235,7 +237,7 @@ class _Jobs:
 
 
 def _or_inf(value: float | str | None, place: Place) -> float:
-    """Return a number; infinity for "inf" and for what is not known."""
+    """Return a number; infinity for "inf" and for unknown values."""
     if value is None or value == "inf":
         return math.inf
     number = float(value)

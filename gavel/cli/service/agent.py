@@ -63,10 +63,10 @@ def _option(name: str, meaning: str, default: Any) -> click.Option:
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="A TOML or YAML file of settings.")
 @click.pass_context
 def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], **flags: Any) -> None:
-    """Run the agent of a node until it is told to stop.
+    """Run the agent of a node until it is stopped.
 
-    Settings come from the file, over them GAVEL_AGENT_KEY in the environment, over that the options here. On SIGTERM
-    it stops at once and leaves its jobs running; the next agent takes them up.
+    Settings come from the file; GAVEL_AGENT_KEY in the environment overrides it, and the options here override both. On
+    SIGTERM the agent stops at once and leaves its jobs running; the next agent takes them over.
     """
     import os
 
@@ -85,14 +85,19 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
 
 
 @agent.command()
-@click.option("--scheduler", metavar="HOST:PORT", help="Where people reach it.")
-@click.option("--name", metavar="NAME", help="Of this node.  [default: the host's]")
-@click.option("--token", metavar="TOKEN", help="Made once for this node by `gavel token join`.")
-@click.option("--token-file", type=click.Path(), metavar="FILE", help="A file with it; - for standard input.")
+@click.option("--scheduler", metavar="HOST:PORT", help="The scheduler's address for users.")
+@click.option("--name", metavar="NAME", help="The name of this node.  [default: the host's]")
+@click.option("--token", metavar="TOKEN", help="The join token from `gavel token join`.")
 @click.option(
-    "--ca-fingerprint", required=True, metavar="SHA256", help="Of the scheduler's CA; printed there too."
+    "--token-file", type=click.Path(), metavar="FILE", help="A file with the token; - for standard input."
 )
-@click.option("--state-dir", metavar="DIR", help="That of the agent.")
+@click.option(
+    "--ca-fingerprint",
+    required=True,
+    metavar="SHA256",
+    help="Fingerprint of the scheduler's CA, from `gavel token join`.",
+)
+@click.option("--state-dir", metavar="DIR", help="The agent's state directory.")
 @click.option(
     "--cert-dir", metavar="DIR", help="Where to put the certificate.  [default: in the state directory]"
 )
@@ -118,7 +123,7 @@ def join(
     with refusing(ConfigError):
         config = agent_config(path, settings, os.environ)
     if (token is None) == (token_file is None):
-        raise Fault("say --token or --token-file")
+        raise Fault("give --token or --token-file")
     if token_file is not None:
         with refusing(OSError, subject=token_file), click.open_file(token_file) as file:
             token = file.read().strip()
@@ -134,7 +139,7 @@ def join(
         return
     click.echo(f"{config.node_name} has joined; its certificate is in {joined.certificates}")
     start = {"config": path, "scheduler": joined.agents_address, "name": config.node_name}
-    # By these the agent finds its certificate.
+    # The agent needs these options to find its certificate.
     start |= {key: settings.get(key) for key in ("state_dir", "cert_dir")}
     words = (f"--{key.replace('_', '-')} {shlex.quote(value)}" for key, value in start.items() if value)
     click.echo(f"start it with: gavel agent {' '.join(words)}")

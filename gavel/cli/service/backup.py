@@ -19,7 +19,7 @@ from gavel.cli.service.fsck import settings
 @click.argument("archive", type=click.Path(dir_okay=False))
 @CONFIG
 @DATA_DIR
-@click.option("--packages", is_flag=True, help="Uploaded work directories too.")
+@click.option("--packages", is_flag=True, help="Include uploaded work directories.")
 @JSON
 @ADDRESS
 @with_quiet_grpc
@@ -34,7 +34,7 @@ def backup(
 ) -> None:
     """Write journal, tokens and keys to ARCHIVE, a .tar.gz file that only you can read.
 
-    While the scheduler runs it makes the archive itself, for admins; it need not be stopped, and may be elsewhere.
+    A running scheduler, here or elsewhere, makes the archive itself, for admins, and keeps running.
     """
     from gavel.cli.service.locate import client_of, elsewhere, running
 
@@ -68,7 +68,7 @@ def backup(
 @click.option("--data-dir", metavar="DIR", help="The new data directory; it must be empty.")
 @JSON
 def restore(archive: str, path: str | None, data_dir: str | None, as_json: bool) -> None:
-    """Make a data directory from ARCHIVE: all of it, or nothing if anything is wrong with it."""
+    """Restore a data directory from ARCHIVE: completely, or not at all if the archive is damaged."""
     from scheduler.live.data import backup
 
     folder = settings(path, data_dir).folder
@@ -77,7 +77,7 @@ def restore(archive: str, path: str | None, data_dir: str | None, as_json: bool)
     if as_json:
         print_data({"data_dir": str(folder), "records": restored.records})
         return
-    echo(f"restored to {folder}: {restored.records} records; what came after the backup is lost")
+    echo(f"restored to {folder}: {restored.records} records; everything after the backup is lost")
     if restored.data_dir_was:
-        echo(f"its gavel.toml named {restored.data_dir_was} as data_dir; it names {folder.absolute()} now")
-    echo("start the scheduler: it uses no number that may have been given away since")
+        echo(f"its gavel.toml had data_dir {restored.data_dir_was}; it now has {folder.absolute()}")
+    echo("start the scheduler: it reuses no number that may have been assigned since")

@@ -1,4 +1,4 @@
-"""Checks of `gavel doctor`: of this machine, and of a scheduler that answers. Each yields findings."""
+"""The checks of `gavel doctor`, of this machine and of a scheduler that answers. Each yields findings."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from scheduler.live.data.findings import SQLITE_SOUND, Finding
 from worker_agent.runs.containment import SUBREAPER
 
 FREE_BYTES_LEAST = 2 * 1024**3
-# How far apart the clocks of this machine and of the scheduler may be.
+# The greatest difference between the clocks of this machine and of the scheduler.
 CLOCK_S = 2.0
 
 
 def checks(config: DaemonConfig, client: Client | None, foreign: Mapping[str, str]) -> Iterator[Finding]:
     """Yield the findings of all checks, each as it is made.
 
-    `client`: a scheduler elsewhere, which is checked in place of this machine's. `foreign`: what is wrong with those of
-    our modules that other commands do not find.
+    `client`: a scheduler elsewhere, which is checked instead of this machine's. `foreign`: the problem of each of our
+    modules that other commands cannot import.
     """
     yield Finding("ok", f"Python {sys.version.split()[0]}, gavel {gavel.__version__}")
     yield from _modules(foreign)
@@ -62,7 +62,9 @@ def checks(config: DaemonConfig, client: Client | None, foreign: Mapping[str, st
 def _modules(foreign: Mapping[str, str]) -> Iterator[Finding]:
     for line in foreign.values():
         yield Finding(
-            "bad", line, "take it off PYTHONPATH, or leave the directory where `python -m` finds it first"
+            "bad",
+            line,
+            "remove it from PYTHONPATH, or leave the directory in which `python -m` finds it first",
         )
     overwritten = overwritten_modules()
     for name, other in overwritten.items():
@@ -76,7 +78,7 @@ def _modules(foreign: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _sqlite() -> Finding:
-    # A thread copies a backup while another appends.
+    # One thread copies a backup while another appends.
     if sqlite3.threadsafety < 3:
         return Finding(
             "bad",
@@ -113,7 +115,7 @@ def _disk(folder: Path) -> Iterator[Finding]:
     free_bytes = shutil.disk_usage(existing).free
     words = f"{size(free_bytes)} are free for {folder}"
     if free_bytes < FREE_BYTES_LEAST:
-        yield Finding("bad", words, "make room: a scheduler that cannot write its journal ends")
+        yield Finding("bad", words, "make room: a scheduler that cannot write its journal exits")
     else:
         yield Finding("ok", words)
 
@@ -183,7 +185,7 @@ def _scheduler(client: Client) -> Iterator[Finding]:
 
 
 def _agreement(status: Status, asked_s: float, answered_s: float) -> Iterator[Finding]:
-    """Compare versions and clocks. Between `asked_s` and `answered_s`, on this clock, the scheduler read its own."""
+    """Compare versions and clocks. The scheduler read its clock between `asked_s` and `answered_s` on this one."""
     if status.version != gavel.__version__:
         yield Finding(
             "note",
@@ -194,7 +196,7 @@ def _agreement(status: Status, asked_s: float, answered_s: float) -> Iterator[Fi
     off_s = min(max(theirs_s, asked_s), answered_s) - theirs_s
     if abs(off_s) > CLOCK_S:
         yield Finding(
-            "note", f"this clock is {off_s:+.0f} s from the scheduler's", "check time synchronisation"
+            "note", f"this clock is {off_s:+.0f} s off the scheduler's", "check time synchronisation"
         )
 
 
@@ -203,7 +205,7 @@ def _node(node: Node, status: Status) -> Iterator[Finding]:
         yield Finding(
             "note",
             f"node {node.name} runs agent {node.agent_version}, the scheduler is {status.version}",
-            "upgrade the agent: jobs go on while it restarts",
+            "upgrade the agent: jobs keep running while it restarts",
         )
     if node.containment:
         yield _containment(node)
@@ -219,13 +221,13 @@ def _node(node: Node, status: Status) -> Iterator[Finding]:
             yield Finding(
                 "bad",
                 f"GPU {node.name}:{gpu.index} is withheld: {gpu.broken}",
-                f"end the processes that are of the job; if none is, `gavel resume {node.name}`",
+                f"end the processes that belong to the job; if none does, `gavel resume {node.name}`",
             )
         elif gpu.broken:
             yield Finding(
                 "bad",
                 f"GPU {node.name}:{gpu.index} is out of service: {gpu.broken}",
-                f"reset or replace it, start the agent there anew, then `gavel resume {node.name}`; others are used",
+                f"reset or replace it, restart the agent there, then `gavel resume {node.name}`; others are in use",
             )
 
 

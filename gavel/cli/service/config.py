@@ -11,8 +11,8 @@ from gavel.cli.io.outputs import echo, print_data
 
 @click.command()
 @click.option("--example", is_flag=True, help="Print a file with every setting, its meaning and its default.")
-@click.option("--check", "path", type=click.Path(), metavar="FILE", help="Say whether a file is right.")
-@click.option("--agent", is_flag=True, help="Of an agent instead of the scheduler.")
+@click.option("--check", "path", type=click.Path(), metavar="FILE", help="Check a file.")
+@click.option("--agent", is_flag=True, help="The settings of an agent instead of the scheduler's.")
 @JSON
 def config(example: bool, path: str | None, agent: bool, as_json: bool) -> None:
     """Show or check the settings of a scheduler."""
@@ -24,11 +24,11 @@ def config(example: bool, path: str | None, agent: bool, as_json: bool) -> None:
         else:
             echo(f"{path} is right")
     elif as_json:
-        raise Fault("--json goes with --check: an example is a TOML file")
+        raise Fault("--json needs --check: an example is a TOML file")
     elif example:
         click.echo(_example(agent))
     else:
-        raise Fault("say --example or --check FILE")
+        raise Fault("give --example or --check FILE")
 
 
 def _example(agent: bool) -> str:
@@ -57,7 +57,8 @@ def _check(path: str, agent: bool) -> None:
 
 
 def _check_policy(spec: str) -> None:
-    """Refuse a policy that does not exist. The default does, and solvers take most of a second to import."""
+    """Refuse a policy that does not exist. The default is not checked, since importing the solvers takes most of a
+    second."""
     from scheduler.model.settings import Settings
 
     if spec != Settings().policy:

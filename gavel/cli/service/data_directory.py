@@ -1,6 +1,6 @@
-"""Files that `gavel init` puts into a data directory: keys, a certificate, tokens of admins, and a config file.
+"""The files that `gavel init` writes into a data directory: keys, a certificate, admin tokens, and a settings file.
 
-Each function returns what it made, as data for programs and as lines for people. Nothing is ever overwritten.
+Each function returns what it made, as data for programs and as lines for users. Nothing is ever overwritten.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ def begin(place: Path, hosts: Sequence[str], user: str, port: int, token_file: s
     for path in (keys.folder / "ca.pem", keys.folder / "ca.key", place / CONFIG):
         if path.exists():
             raise Fault(
-                f"{path} is there already, and nothing is overwritten: to renew the server's certificate say "
-                "--renew, for another admin's token --token"
+                f"{path} exists already, and nothing is overwritten: use --renew "
+                "to renew the server's certificate, --token for another admin's token"
             )
     if token_file and Path(token_file).exists():
-        raise Fault(f"{token_file} is there already, and nothing is overwritten")
+        raise Fault(f"{token_file} exists already, and nothing is overwritten")
     check_hosts(hosts)
     check_user(user)
     place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,18 +67,18 @@ def begin(place: Path, hosts: Sequence[str], user: str, port: int, token_file: s
 
 
 def renew(place: Path, hosts: Sequence[str]) -> Result:
-    """Make a new certificate for the server."""
+    """Create a new certificate for the server."""
     keys = _existing_keys(place)
     keys.renew(hosts)
     end, file = keys.ends()["server.pem"], keys.folder / "server.pem"
     return {"certificate": str(file), "expires": plain(end)}, [
         f"A new certificate of the server, good until {end:%Y-%m-%d}: {file}",
-        "Start the scheduler anew to use it; jobs and nodes are not disturbed.",
+        "Restart the scheduler to use it; jobs and nodes are not disturbed.",
     ]
 
 
 def another_token(place: Path, user: str, token_file: str | None) -> Result:
-    """Make a token for another admin."""
+    """Create a token for another admin."""
     _existing_keys(place)
     return _token(place, user, token_file)
 
@@ -105,14 +105,14 @@ def _token(place: Path, user: str, token_file: str | None) -> Result:
     data = {"user": user, "role": "admin", "expires": plain(expires)}
     if token_file:
         if Path(token_file).exists():
-            raise Fault(f"{token_file} is there already, and nothing is overwritten")
+            raise Fault(f"{token_file} exists already, and nothing is overwritten")
         write_secret(Path(token_file), f"{secret}\n".encode())
         return data | {"token_file": token_file}, [f"{title}: in {token_file}"]
-    return data | {"token": secret}, [f"{title}, shown this once:\n\n  {secret}"]
+    return data | {"token": secret}, [f"{title}, shown only once:\n\n  {secret}"]
 
 
 def _config(settings: Mapping[str, Any]) -> str:
-    """Return a file that sets these, with every other setting and its meaning in comments."""
+    """Return the text of a file with these settings, and every other setting with its meaning in comments."""
     text = example_settings(DaemonConfig, "Settings of the scheduler", ENVIRONMENT)
     for key, value in settings.items():
         line = f"{key} = {json.dumps(value)}"

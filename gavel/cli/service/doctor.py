@@ -1,4 +1,4 @@
-"""`gavel doctor`: what may go wrong on this machine, and what to do about it."""
+"""`gavel doctor`: check this machine and the scheduler for problems."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, FINDINGS_AS_JSON, wi
 def doctor(
     path: str | None, data_dir: str | None, as_json: bool, address: str | None, context: str | None
 ) -> None:
-    """Look for what may go wrong on this machine, and say what to do about it.
+    """Check this machine and the scheduler for problems, and suggest remedies.
 
-    Modules, ports, clocks, disk, SQLite, keys, GPU driver; and of a scheduler that answers, its nodes and warnings.
-    Where the scheduler is elsewhere, it and the GPUs of this machine. Exit code 1 when something is wrong.
+    Checks modules, ports, clocks, disk, SQLite, keys and the GPU driver, and the nodes and warnings of a scheduler that
+    answers. If the scheduler is elsewhere, checks it and the GPUs of this machine. Exit code 1 if something is wrong.
     """
-    # Foreign modules end other commands; this one reports them, and goes on with ours.
+    # Foreign modules make other commands fail; this one reports them and continues with ours.
     foreign = foreign_modules()
     if foreign:
         import_ours_first()

@@ -24,9 +24,9 @@ SIGNS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "bad": ("BAD ", "r
 @DATA_DIR
 @FINDINGS_AS_JSON
 def fsck(path: str | None, data_dir: str | None, as_json: bool) -> None:
-    """Check a data directory: files, records, and whether its history keeps every promise.
+    """Check a data directory: its files, its records, and that its history keeps every promise.
 
-    Nothing is changed. Exit code 1 when something is wrong. Stop the scheduler first.
+    Nothing is changed. Exit code 1 if something is wrong. Stop the scheduler first.
     """
     from scheduler.live.data.fsck import look_at
 
@@ -34,7 +34,7 @@ def fsck(path: str | None, data_dir: str | None, as_json: bool) -> None:
 
 
 def settings(path: str | None, data_dir: str | None) -> DaemonConfig:
-    """Return the settings of the scheduler that options name."""
+    """Return the settings of the scheduler that the options name."""
     from protos.files.settings import ConfigError
     from scheduler.live.config import daemon_config
 
@@ -43,7 +43,7 @@ def settings(path: str | None, data_dir: str | None) -> DaemonConfig:
 
 
 def report(findings: Iterable[Finding], as_json: bool) -> None:
-    """Print each finding as it is made; exit with 1 when one is bad."""
+    """Print each finding at once; exit with 1 if one of them is bad."""
     reported = []
     for finding in findings:
         reported.append(finding)

@@ -1,4 +1,4 @@
-"""`gavel init`: keys, a certificate, the first admin's token, and a config file that uses them."""
+"""`gavel init`: set up keys, a certificate, the first admin's token, and a settings file."""
 
 from __future__ import annotations
 
@@ -20,16 +20,19 @@ from gavel.cli.io.outputs import print_data
     "hosts",
     multiple=True,
     metavar="NAME",
-    help="A name or address by which people and nodes reach this machine; may be given several times.",
+    help="A name or address at which users and nodes reach this machine; may be repeated.",
 )
-@click.option("--user", metavar="NAME", help="Whom the first token is for.  [default: you]")
+@click.option("--user", metavar="NAME", help="The user of the first token.  [default: you]")
 @click.option(
     "--port", type=click.IntRange(1, 65534), default=7070, show_default=True, help="Where to listen."
 )
-@click.option("--token-file", type=click.Path(), metavar="FILE", help="Write the token there, not here.")
-@click.option("--renew", is_flag=True, help="Only a new certificate for the server.")
+@click.option("--token-file", type=click.Path(), metavar="FILE", help="Write the token to this file.")
+@click.option("--renew", is_flag=True, help="Only create a new certificate for the server.")
 @click.option(
-    "--token", "only_token", is_flag=True, help="Only another admin's token; the scheduler must be stopped."
+    "--token",
+    "only_token",
+    is_flag=True,
+    help="Only create another admin's token; the scheduler must be stopped.",
 )
 @JSON
 def init(
@@ -42,9 +45,9 @@ def init(
     only_token: bool,
     as_json: bool,
 ) -> None:
-    """Set a scheduler up in DIR: keys, certificates, a first admin's token, and a config file that uses them.
+    """Set up a scheduler in DIR: keys, certificates, the first admin's token, and a settings file.
 
-    Without --host it can be reached from this machine only. What is there already is never overwritten.
+    Without --host, only this machine can reach the scheduler. Existing files are never overwritten.
     """
     from gavel.cli.service import data_directory
     from scheduler.model.errors import InvalidSpec

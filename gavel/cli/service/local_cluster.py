@@ -1,6 +1,6 @@
-"""A scheduler and its agents on this machine, for trying things: what `gavel up`, demos and benchmarks start.
+"""A scheduler and its agents on this machine, as started by `gavel up`, demos and benchmarks.
 
-They are the real programs, each a process of its own with a log of its own; only the GPUs are declared.
+These are the real programs, each in its own process with its own log; only the GPUs are declared.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LocalCluster:
         settings: Sequence[str] = (),
         stop_s: float = STOP_S,
     ) -> None:
-        """`stop_s`: how long jobs may take to save and end; what is left then is killed."""
+        """`stop_s`: how long jobs may take to save and end before they are killed."""
         self.folder = folder.absolute()
         self.agents = list(agents)
         self._listen = listen
@@ -74,7 +74,7 @@ class LocalCluster:
         self.stop()
 
     def start_scheduler(self) -> None:
-        """Start the scheduler, or start it again: it listens where it did, on the same data."""
+        """Start or restart the scheduler, at the same address and with the same data."""
         where = self.folder / "scheduler" / "daemon.json"
         where.unlink(missing_ok=True)
         options = [f"--set={setting}" for setting in self._settings]
@@ -94,9 +94,9 @@ class LocalCluster:
         raise Fault(f"the scheduler did not start within {START_S:g} s; its log is {self.log('scheduler')}")
 
     def start_agent(self, name: str, gpus: str, *options: str) -> None:
-        """Start an agent with these GPUs; agents share a checkpoint directory, as they would on a cluster.
+        """Start an agent with these GPUs; agents share a checkpoint directory, as on a cluster.
 
-        The GPUs are emulated: several agents on one machine would give out the same ones.
+        The GPUs are emulated, because several agents on one machine would lease the same real ones.
         """
         if ":speed=" not in gpus:
             gpus = f"{gpus}:speed=1.0"
@@ -119,12 +119,12 @@ class LocalCluster:
         return self.folder / "logs" / f"{name}.log"
 
     def last_line(self, name: str) -> str:
-        """Return the last line of its log."""
+        """Return the last line of this log."""
         lines = self.log(name).read_text(errors="replace").splitlines()
         return lines[-1] if lines else "its log is empty"
 
     def stop(self) -> None:
-        """Stop agents, which let their jobs save and end, then kill what is left of jobs, then stop the scheduler."""
+        """Stop the agents, whose jobs save and end; kill the remains of jobs; then stop the scheduler."""
         for node in self.nodes.values():
             node.terminate()
         self._wait(list(self.nodes.values()), self.hurried)
@@ -135,13 +135,13 @@ class LocalCluster:
         self.nodes, self.scheduler = {}, None
 
     def stop_scheduler(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Stop only the scheduler; jobs go on."""
+        """Stop only the scheduler; jobs keep running."""
         assert self.scheduler is not None
         self.scheduler.send_signal(how)
         self._wait([self.scheduler])
 
     def died(self) -> str:
-        """Return the name of a process that ended by itself; empty where all run."""
+        """Return the name of a process that ended by itself; empty if all run."""
         running = {"scheduler": self.scheduler, **self.nodes}
         return next((name for name, process in running.items() if process and process.poll() is not None), "")
 
@@ -169,7 +169,7 @@ class LocalCluster:
             hurried.wait(0.05)
 
     def _jobs_left(self) -> list[process_tree.Process]:
-        """Return shims, which outlive an agent, and whatever was started in their runs."""
+        """Return the shims, which outlive an agent, and the processes of their runs."""
         left = []
         for run in self.folder.glob("*/runs/*"):
             left += process_tree.started_with("GAVEL_RUN_DIR", str(run))
@@ -184,10 +184,10 @@ class LocalCluster:
 
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Hold signals back until a process that is being started is known: one that came earlier would orphan it."""
+    """Block signals while a process is being started, because a signal before its pid is known would orphan it."""
     waiting: list[int] = []
     handlers = {}
-    # Other threads get no signals, and may set no handlers.
+    # Only the main thread receives signals and may set handlers.
     if threading.current_thread() is threading.main_thread():
         for number in STOPS:
             handlers[number] = signal.signal(number, lambda number, frame: waiting.append(number))
@@ -201,7 +201,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 def _check(folder: Path, agents: Sequence[str]) -> None:
-    """Refuse what would end the cluster a moment after it has started, or harm one that runs."""
+    """Refuse options with which the cluster would fail right after its start, or harm a running one."""
     with refusing(InventoryError):
         for gpus in agents:
             parse_gpus(gpus)
@@ -210,7 +210,7 @@ def _check(folder: Path, agents: Sequence[str]) -> None:
             pass
     except JournalBusy:
         raise Fault(
-            f"--data-dir {folder}: a scheduler runs there; stop that one first (Ctrl-C where it was started), or "
+            f"--data-dir {folder}: a scheduler runs there; stop it first (Ctrl-C where it was started), or "
             "name another directory"
         ) from None
 
@@ -233,7 +233,7 @@ def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str
             signal.signal(other, stop)
         raise KeyboardInterrupt
 
-    # While the cluster starts, each of these is a Ctrl-C: what was started is stopped.
+    # While the cluster starts, these signals count as Ctrl-C: whatever was started is stopped.
     for number in STOPS:
         signal.signal(number, stop_starting)
     with cluster:
@@ -247,11 +247,9 @@ def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str
         click.echo(f"  export GAVEL_ADDRESS={cluster.address}    # in another terminal, then for example")
         click.echo("  gavel submit -f -- python -c 'print(\"hello\")'")
         click.echo("  gavel queue --since 1h; gavel logs 1; gavel top\n")
-        click.echo("Ctrl-C stops them; jobs save and end first, and go on with the next `gavel up`.")
+        click.echo("Ctrl-C stops them; jobs first save and end, and continue with the next `gavel up`.")
         while not ended.wait(0.5):
             if name := cluster.died():
                 click.echo(f"{name} ended by itself; stopping the others", err=True)
                 raise Fault(f"{name} ended: {cluster.last_line(name)}; its log is {cluster.log(name)}")
-        click.echo(
-            "stopping: jobs save and end with their turn; Ctrl-C again does not wait for them", err=True
-        )
+        click.echo("stopping: jobs save and end first; Ctrl-C again does not wait for them", err=True)

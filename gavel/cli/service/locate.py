@@ -1,6 +1,6 @@
-"""Finds the scheduler that a command of upkeep is about: one elsewhere, or that of a data directory here.
+"""Find the scheduler of an upkeep command: one elsewhere, or that of a data directory on this machine.
 
-A scheduler runs if its journal is locked, whatever a killed one has left behind; daemon.json says how to reach it.
+A scheduler runs if its journal is locked, whatever files a killed one left behind; daemon.json has its address.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ RETRY_S = 3.0
 
 
 class Running(NamedTuple):
-    """How to reach a scheduler of this machine. `ca`: a file; empty where another authority made its certificate."""
+    """How to reach a scheduler of this machine. `ca`: a file; empty if another authority issued its certificate."""
 
     address: str
     tls: bool
@@ -52,8 +52,8 @@ def client_of(scheduler: Running) -> Client:
     """Return a client of a scheduler of this machine, with the token for it."""
     if scheduler.tls and not scheduler.ca:
         raise Fault(
-            f"the scheduler at {scheduler.address} has a certificate of another authority: name it as the certificate "
-            "does, with --address, and its authority with GAVEL_CA"
+            f"the scheduler at {scheduler.address} has a certificate of another authority: give its name in the "
+            "certificate with --address, and its authority with GAVEL_CA"
         )
     return Client(scheduler.address, token=_token(scheduler), ca=scheduler.ca, retry_s=RETRY_S)
 
@@ -61,9 +61,11 @@ def client_of(scheduler: Running) -> Client:
 def elsewhere(
     path: str | None, data_dir: str | None, address: str | None, context: str | None
 ) -> Client | None:
-    """Return a client of the scheduler that options name, or that other commands call; None for this machine's own."""
+    """Return a client of the scheduler that the options name or other commands call; None for this machine's own."""
     if (address or context) and (path or data_dir):
-        raise Fault("--address and --context name a scheduler, --data-dir and --config a directory: say one")
+        raise Fault(
+            "--address and --context name a scheduler, --data-dir and --config a directory: give one of them"
+        )
     if path or data_dir:
         return None
     if find_connection(address, context=context).origin == "the default":
@@ -72,7 +74,7 @@ def elsewhere(
 
 
 def _token(scheduler: Running) -> str:
-    """Return the token of the environment, or of a context for this very scheduler: no other may see it."""
+    """Return the token of the environment, or of a context for exactly this scheduler: no other may receive it."""
     if token := os.environ.get("GAVEL_TOKEN"):
         return token
     known = read_contexts(config_path(os.environ))
@@ -90,7 +92,7 @@ def _token(scheduler: Running) -> str:
 
 
 def _content(path: str) -> bytes:
-    """Return what is in a file; nothing where no file is named, or it cannot be read."""
+    """Return the contents of a file; empty if none is named or it cannot be read."""
     try:
         return Path(path).expanduser().read_bytes() if path else b""
     except OSError:

@@ -13,15 +13,15 @@ from gavel.cli.policies.list import complete_policy
 
 @click.command()
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="A TOML or YAML file of settings.")
-@click.option("--data-dir", metavar="DIR", help="Where journal, tokens and keys are kept.")
-@click.option("--listen", metavar="HOST:PORT", help="Where people and their programs reach the scheduler.")
+@click.option("--data-dir", metavar="DIR", help="The directory of the journal, tokens and keys.")
+@click.option("--listen", metavar="HOST:PORT", help="The address for users and their programs.")
 @click.option(
     "--policy",
     metavar="SPEC",
     shell_complete=complete_policy,
-    help="Who gets how much, such as 'las'.",
+    help="The policy that divides the GPUs, such as 'las'.",
 )
-@click.option("--round-s", metavar="SECONDS", help="How long a round is.")
+@click.option("--round-s", metavar="SECONDS", help="The length of a round.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--log-json", is_flag=True, default=None, help="Log one JSON object per line.")
 @click.option(
@@ -30,11 +30,11 @@ from gavel.cli.policies.list import complete_policy
 def serve(
     path: str | None, more: tuple[str, ...], policy: str | None, round_s: str | None, **flags: Any
 ) -> None:
-    """Run a scheduler until it is told to stop.
+    """Run a scheduler until it is stopped.
 
-    Settings come from the file, over them GAVEL_SERVE_KEY in the environment, with two underscores for a dot
-    (GAVEL_SERVE_SCHEDULER__ROUND_S), over that the options here.
-    `gavel config --example` prints all there are. On SIGTERM it stops taking calls and leaves jobs running.
+    Settings come from the file; GAVEL_SERVE_KEY in the environment overrides it, with two underscores for a dot
+    (GAVEL_SERVE_SCHEDULER__ROUND_S), and the options here override both. `gavel config --example` prints all settings.
+    On SIGTERM the scheduler stops accepting calls and leaves jobs running.
     """
     from policies.errors import PolicyError
     from policies.registry import resolve

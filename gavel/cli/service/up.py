@@ -1,4 +1,4 @@
-"""`gavel up`: a scheduler and a few agents on this machine, for trying things."""
+"""`gavel up`: a scheduler and a few agents on this machine, to try Gavel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gavel.cli.policies.list import complete_policy
     "agents",
     multiple=True,
     metavar="TYPE=COUNT[:speed=X]",
-    help="An agent with these GPUs; again for another one.  [default: two with a V100, two with a K80]",
+    help="An agent with these GPUs; may be repeated.  [default: two with a V100, two with a K80]",
 )
 @click.option("--listen", default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Where.")
 @click.option(
@@ -23,7 +23,7 @@ from gavel.cli.policies.list import complete_policy
     type=click.Path(file_okay=False),
     default="~/.local/share/gavel-up",
     show_default=True,
-    help="Where everything is kept, so that the next `gavel up` goes on.",
+    help="The directory for all data, with which the next `gavel up` continues.",
 )
 @click.option(
     "--policy",
@@ -31,13 +31,13 @@ from gavel.cli.policies.list import complete_policy
     show_default=True,
     metavar="SPEC",
     shell_complete=complete_policy,
-    help="Who gets how much.",
+    help="The policy that divides the GPUs.",
 )
 @click.option(
-    "--round-s", type=click.FloatRange(2), default=30.0, show_default=True, help="How long a round is."
+    "--round-s", type=click.FloatRange(2), default=30.0, show_default=True, help="The length of a round."
 )
 def up(agents: tuple[str, ...], listen: str, data_dir: str, policy: str, round_s: float) -> None:
-    """Start a scheduler and a few agents on this machine, for trying things.
+    """Start a scheduler and a few agents on this machine, to try Gavel.
 
     They are the real programs; only the GPUs are declared, and jobs that pace their steps run at their speed.
     """

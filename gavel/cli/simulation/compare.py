@@ -1,4 +1,4 @@
-"""`gavel compare`: two results of `gavel simulate --json`, side by side."""
+"""`gavel compare`: compare two results of `gavel simulate --json`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS: dict[str, Any] = {
 @click.argument("b", type=click.Path(allow_dash=True))
 @JSON
 def compare(a: str, b: str, as_json: bool) -> None:
-    """Two results of `gavel simulate --json`, side by side, with what B is to A."""
+    """Compare two results of `gavel simulate --json`, with the ratio of B to A."""
     from rich.text import Text
 
     from gavel.cli.io.tables import print_all
@@ -51,14 +51,16 @@ def compare(a: str, b: str, as_json: bool) -> None:
     partial = [name for name, figures in (("A", first), ("B", second)) if figures.get(INTERRUPTED)]
     if partial:
         were = f"{' and '.join(partial)} {'was' if len(partial) == 1 else 'were'} interrupted"
-        print_all(Text(f"note: {were}: figures until then, not of a whole run", "yellow"))
+        print_all(Text(f"note: {were}: the figures end there", "yellow"))
     differ = [key for key in ("cluster", "jobs", "seed") if first.get(key) != second.get(key)]
     if differ:
-        print_all(Text(f"note: not the same {', '.join(differ)}: what differs may be due to that", "yellow"))
+        print_all(
+            Text(f"note: not the same {', '.join(differ)}, which may explain the differences", "yellow")
+        )
 
 
 def read_figures(name: str) -> dict[str, Any]:
-    """Read the figures in a file, checked as far as the table needs it."""
+    """Read the figures in a file, checked as far as the table needs."""
     from gavel.cli.io.document import read_document
     from protos.files.errors import BadInput, literal, suggest
     from scheduler.sim.figures.summary import INTERRUPTED, KEYS
@@ -70,12 +72,12 @@ def read_figures(name: str) -> dict[str, Any]:
         # A finished run of a sweep.
         data = data["figures"]
     if type(data) is not dict or not set(KEYS) & set(data):
-        raise Fault(f"{file}: is no result of `gavel simulate --json`")
+        raise Fault(f"{file}: is not a result of `gavel simulate --json`")
     for key, value in data.items():
         if key not in (*KEYS, INTERRUPTED):
-            raise Fault(f"{file}: {literal(key)} is no figure; {suggest(key, KEYS)}")
+            raise Fault(f"{file}: {literal(key)} is not a figure; {suggest(key, KEYS)}")
         try:
             msgspec.convert(value, KINDS.get(key, Number))
         except msgspec.ValidationError:
-            raise Fault(f"{file}: {key}: is not what `gavel simulate --json` writes there") from None
+            raise Fault(f"{file}: {key}: is not a value that `gavel simulate --json` writes there") from None
     return data

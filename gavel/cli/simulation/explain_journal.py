@@ -23,9 +23,9 @@ from scheduler.journal.recovery import recover_scheduler
 from scheduler.model.errors import NotFound
 
 NAME_CHARACTERS = 24
-# A moment so long after the last record still counts: nothing has happened since.
+# A time up to this long after the last record is accepted: nothing has happened since.
 AFTER_ITS_END_S = 3600.0
-# `job 17`, `jobs 17, 18 and 34 others`: the latter has two ids, and a number that is none.
+# `job 17`, `jobs 17, 18 and 34 others`: the latter has two ids and a number that is not an id.
 ID = re.compile(r"[\w/]+")
 JOBS = re.compile(r"(?P<jobs>\bjobs? )(?P<ids>[\w/]+(?:, [\w/]+)*(?: and [\w/]+(?! others?\b))?)(?![\w/])")
 
@@ -43,22 +43,22 @@ def explain(job: str, journal_in: str, at_s: float | None, as_json: bool) -> Non
 
 
 def state_at(path: str, at_s: float | None) -> tuple[SchedulerState, float | None]:
-    """Return a journal's state at a moment, and the moment; None stands for the journal's end."""
+    """Return a journal's state at a time, and that time; None means the journal's end."""
     with opened(path) as journal:
         then = Until(journal, math.inf if at_s is None else at_s)
         state = recover_scheduler(cast(Journal, then)).state
         if not then.has_beginning:
-            raise Fault(f"--at: {at_s:g}: what was then is compacted away; ask for a later moment")
+            raise Fault(f"--at: {at_s:g}: its records are compacted away; ask for a later time")
         if then.read_to_its_end and not state.jobs:
             raise nothing_in(journal, path, "jobs")
         if then.read_to_its_end and at_s is not None and at_s > state.now_s + AFTER_ITS_END_S:
-            say(f"note: {path} ends at {state.now_s:,.0f} s, which is taken instead of {at_s:g} s")
+            say(f"note: {path} ends at {state.now_s:,.0f} s, which is used instead of {at_s:g} s")
             at_s = None
     return state, at_s
 
 
 def job_named(state: SchedulerState, job: str) -> str:
-    """Return the id of a job given by id or by name. An id goes before a name, with a note where both fit."""
+    """Return the id of a job given by id or by name. An id takes precedence over a name, with a note if both fit."""
     named = [known.id for known in state.jobs.values() if known.spec.name == job and known.id != job]
     some = ", ".join(named[:5]) + (", …" if len(named) > 5 else "")
     if job in state.jobs:
@@ -67,7 +67,7 @@ def job_named(state: SchedulerState, job: str) -> str:
             say(f"note: '{job}' is taken as the scheduler's number; {are} the number {some}")
         return job
     if len(named) > 1:
-        raise NotFound(f"{count_of(len(named), 'job')} are called '{job}'; name one by its number: {some}")
+        raise NotFound(f"{count_of(len(named), 'job')} are called '{job}'; give the number of one: {some}")
     return named[0] if named else job
 
 

@@ -32,7 +32,7 @@ from traces.trace import TraceJob
 
 USUAL = "mixed-day"
 SUFFIXES = (".csv", ".trace")
-# The bar moves once in so many jobs.
+# The bar moves once per this many jobs.
 SHOW_EVERY = 5000
 
 
@@ -68,15 +68,15 @@ def generate(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    """Write a trace into OUTPUT: a .csv in our format, or a .trace as the original's."""
+    """Write a trace to OUTPUT: a .csv in our format, or a .trace in the original's."""
     from gavel.cli.simulation.refusals import faults
 
     if not output.endswith(SUFFIXES):
         raise Fault(f"OUTPUT: {output}: must end in {' or '.join(SUFFIXES)}")
     if jobs is None and hours is None:
-        raise Fault("--jobs: is missing: a workload never ends by itself; give --jobs or --hours")
+        raise Fault("--jobs: is missing: a workload has no end of its own; give --jobs or --hours")
     if workload and spec is not None:
-        raise Fault("--spec: is a workload of its own; leave it or --workload out")
+        raise Fault("--spec: cannot be combined with --workload; leave one of them out")
     with faults():
         table = table_of(throughputs, measured, pairs)
         if spec:
@@ -92,7 +92,7 @@ def generate(
             endless = takewhile(lambda job: job.arrival_s < end_s, endless)
         count, last_s = _write(output, islice(endless, jobs), expected, spec or "")
     if not count:
-        raise Fault(f"--hours: is {hours:g}: no job arrives in so short a time; give more hours")
+        raise Fault(f"--hours: is {hours:g}: no job arrives in that time; give more hours")
     if as_json:
         print_data({"file": output, "jobs": count, "last_arrival_s": last_s})
         return
@@ -100,7 +100,7 @@ def generate(
 
 
 def _write(output: str, jobs: Iterator[TraceJob], expected: float, spec: str) -> tuple[int, float]:
-    """Write the whole trace, or nothing where it has no jobs; return their number and the last arrival."""
+    """Write the whole trace, or nothing if it has no jobs; return their number and the last arrival."""
     from gavel.cli.io.progress import bar
 
     place = Path(output)
@@ -120,23 +120,23 @@ def _write(output: str, jobs: Iterator[TraceJob], expected: float, spec: str) ->
 
 
 def _expected(jobs: int | None, hours: float | None, rate_per_h: float) -> float:
-    """Return about how many jobs there will be; refuse too many, and years between them."""
+    """Estimate the number of jobs; refuse too many of them, and too many years."""
     if jobs is None and rate_per_h == math.inf:
         raise Fault("--hours: cannot bound an infinite rate: give --jobs")
     coming = math.inf if hours is None else hours * rate_per_h
     if jobs is None and coming > JOBS.most:
-        problem = f"is {hours:g}: some {coming:.3g} jobs, of at most {JOBS.most:,}"
+        problem = f"is {hours:g}: some {coming:.3g} jobs; the limit is {JOBS.most:,}"
         raise Fault(f"--hours: {problem}; give fewer, or --jobs")
     expected = min(coming, jobs or math.inf)
     years = expected / rate_per_h * HOUR_S / YEAR_S
     if years > YEARS_MAX:
-        problem = f"the last job would arrive after {years:.3g} years, of at most {YEARS_MAX}"
+        problem = f"the last job would arrive after {years:.3g} years; the limit is {YEARS_MAX}"
         raise Fault(f"--rate: is {rate_per_h:g}: {problem}")
     return max(expected, 1.0)
 
 
 class _Counted:
-    """Jobs on their way into the file, counted as they pass; `show` is called with the count now and then."""
+    """Passes jobs on to the file and counts them; `show` is called with the count now and then."""
 
     def __init__(self, jobs: Iterator[TraceJob], show: Callable[[int], None]) -> None:
         self.jobs, self.count, self.last_s, self._show = jobs, 0, 0.0, show
@@ -167,11 +167,11 @@ def _read_spec(path: str, rate_per_h: float | None) -> WorkloadSpec:
 
     data: Any = read_document(path).data
     if type(data) is not dict:
-        raise BadInput("must be a mapping of the fields of a workload")
+        raise BadInput("must be a mapping with the fields of a workload")
     fields = [field.name for field in dataclasses.fields(WorkloadSpec)]
     for field in data:
         if field not in fields:
-            raise BadInput("is no field of a workload", suggest(field, fields), place=(field,))
+            raise BadInput("is not a field of a workload", suggest(field, fields), place=(field,))
     if rate_per_h is not None:
         data = {**data, "rate_per_h": rate_per_h}
     if "rate_per_h" not in data:

@@ -1,4 +1,4 @@
-"""Journals that users name: opened for reading, or refused with what the file is and what to do."""
+"""Journals that users name: open them for reading, or refuse them with what the file is and what to do."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from scheduler.journal.errors import Damage, JournalError, NotAJournal
 from scheduler.journal.record import Record, Snapshot
 from scheduler.journal.store import SqliteJournal
 
-# A journal's file begins so.
+# The first bytes of a journal.
 SQLITE = b"SQLite format 3\0"
 PLACES_SHOWN = 5
 
 
 @contextmanager
 def opened(path: str) -> Iterator[SqliteJournal]:
-    """Open a journal to read from; once it has been read, print what of it is lost."""
+    """Open a journal for reading; afterwards, print which records are lost."""
     unreadable = f"{path}: cannot be read"
     with refusing(OSError, ValueError, subject=unreadable):
         _check_file(path)
@@ -38,17 +38,17 @@ def opened(path: str) -> Iterator[SqliteJournal]:
 
 
 def nothing_in(journal: SqliteJournal, path: str, things: str) -> Fault:
-    """Return the refusal of a journal without jobs or nodes; where parts of it are lost, it names that as the cause."""
+    """Return the fault of a journal without jobs or nodes; if parts of it are lost, that is named as the cause."""
     if journal.mended or any(isinstance(entry, Damage) for entry in journal.scan()):
-        problem = f"is cut off or damaged, and what is left holds no {things}"
-        return Fault(f"{path}: {problem}; take a backup")
+        problem = f"is cut off or damaged, and its remains hold no {things}"
+        return Fault(f"{path}: {problem}; use a backup")
     return Fault(f"{path}: holds no {things}")
 
 
 def say_damage(journal: SqliteJournal, name: str) -> None:
-    """Print which records of a journal are lost, if any: figures of the rest are not the whole truth."""
+    """Print which records of a journal are lost, if any, since the figures then cover only the rest."""
     if journal.mended:
-        say(f"note: {name}: is cut off or damaged ({journal.mended}); this is what is left of it")
+        say(f"note: {name}: is cut off or damaged ({journal.mended}); these are its remains")
     away = compacted(journal)
     lost = [entry for entry in journal.scan() if isinstance(entry, Damage) and entry.last > away]
     for damage in lost[:PLACES_SHOWN]:
@@ -58,7 +58,7 @@ def say_damage(journal: SqliteJournal, name: str) -> None:
 
 
 def compacted(journal: SqliteJournal) -> int:
-    """Return how many records were put into a snapshot and deleted; only how they came about is lost."""
+    """Return the number of records that a snapshot replaced; only their history is lost."""
     return int(journal.meta.get("compacted", "0"))
 
 
@@ -67,13 +67,13 @@ class Until:
 
     def __init__(self, journal: SqliteJournal, at_s: float) -> None:
         self.journal, self.at_s = journal, at_s
-        # Whether the last record has been read: the moment is not before it.
+        # Whether the last record has been read, so the time is not before it.
         self.read_to_its_end = False
-        # Whether the records begin at the first, or a snapshot stands for those before.
+        # Whether the records begin at the first, or a snapshot replaces those before.
         self.has_beginning = not compacted(journal)
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
-        """Yield the records up to the moment."""
+        """Yield the records up to the given time."""
         for entry in self.journal.scan(after):
             if isinstance(entry, Record) and entry.now_s > self.at_s:
                 return
@@ -81,10 +81,10 @@ class Until:
         self.read_to_its_end = True
 
     def snapshots(self) -> Iterator[Snapshot | Damage]:
-        """Yield the snapshots of states before the moment."""
+        """Yield the snapshots of states before the given time."""
         for entry in self.journal.snapshots():
             if isinstance(entry, Snapshot):
-                # Recovery reports what is wrong with a snapshot that cannot be restored.
+                # Recovery reports a snapshot that cannot be restored.
                 with suppress(Exception):
                     if SchedulerState.restore(entry.payload).now_s > self.at_s:
                         continue
@@ -96,7 +96,7 @@ class Until:
 
 
 def _check_file(path: str) -> None:
-    """Refuse a file that need not be opened for that."""
+    """Refuse a file that is recognisably wrong without opening it."""
     if not path:
         raise Fault("the name of the journal is empty; give a file")
     place = Path(path)
@@ -109,11 +109,11 @@ def _check_file(path: str) -> None:
 
 
 def _description(path: str) -> str:
-    """Return what a file that is not a journal is, and what to do about it."""
+    """Describe a file that is not a journal, and what to do about it."""
     with open(path, "rb") as file:
         is_sqlite = file.read(len(SQLITE)) == SQLITE
         size_bytes = file.seek(0, 2)
     if is_sqlite:
-        cut = f"was cut off after {size_bytes:,} bytes"
-        return f"{cut}, and nothing of a journal is left in it; take a backup"
+        cut = f"is cut off after {size_bytes:,} bytes"
+        return f"{cut}, and contains no records; use a backup"
     return "is not a journal; give a file that `gavel simulate --journal` or a scheduler has written"

@@ -1,4 +1,4 @@
-"""Options made from the fields of `Run`, which says what each of them is for and what it admits."""
+"""Options made from the fields of `Run`, which define their meanings and bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def option_of(field: str) -> str:
 
 
 def all_of_run(*axes: str) -> Decorator:
-    """Options for every field of `Run` but the trace; those of `axes` take several values."""
+    """Make options for every field of `Run` except the trace; those of `axes` take several values."""
     fields = [field for field in KNOBS if option_of(field).startswith("--")]
     return options(*(of_run(field, several=field in axes) for field in fields))
 
@@ -43,11 +43,11 @@ def of_run(field: str, help: str = "", *, several: bool = False) -> Decorator:
     help = help or knob.help + _default(knob, default)
     more: dict[str, Any] = {"default": default, "callback": not_empty} if kind is str else {}
     if several:
-        # A table by worker type has commas of its own.
+        # A table by worker type contains commas itself.
         listed = get_origin(kind) is not dict
-        advice = "Several are separated by commas." if listed else "May be given several times."
+        advice = "Separate several by commas." if listed else "May be repeated."
         value, metavar = (Listed(value), f"{metavar},…") if listed else (value, metavar)
-        # An empty text is no policy to compare with others.
+        # An empty text is not a policy to compare with others.
         required = required or default == ""
         help = f"{knob.help} {advice}{'' if kind is str else _default(knob, default)}"
         more = {"multiple": True}
@@ -65,14 +65,14 @@ def values_of(field: str, chosen: Sequence[Any]) -> list[Any]:
 
 
 def run_of_options(chosen: Mapping[str, Any]) -> Run:
-    """Make a run of the values of its options; what was not given keeps its default."""
+    """Make a run from the values of its options, with defaults for the others."""
     if chosen.get("trace") == STDOUT:
-        raise Fault("TRACE: cannot be standard input; write it into a file first")
+        raise Fault("TRACE: cannot be standard input; write it to a file first")
     return Run(**{name: value for name, value in chosen.items() if value is not None})
 
 
 def _kind(field: str) -> Any:
-    """Return the type of a field's value where there is one."""
+    """Return the type of a field's value, apart from None."""
     hint = get_args(HINTS[field])[0]
     kinds = [kind for kind in get_args(hint) if kind is not NoneType]
     return kinds[0] if isinstance(hint, UnionType) else hint
@@ -91,7 +91,7 @@ def _type(knob: Knob, kind: Any) -> click.ParamType:
 
 
 def _default(knob: Knob, default: Any) -> str:
-    """Return what the help says of the default; nothing where it is to give nothing."""
+    """Return the default as the help shows it; empty if the default is to give no value."""
     text = knob.default
     if knob.usual is not None:
         text = f"{knob.usual:g}, or {knob.published:g} with --comparison"

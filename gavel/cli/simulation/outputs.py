@@ -44,7 +44,7 @@ OUTPUTS = options(
 
 
 class Outputs(NamedTuple):
-    """The values of the options above."""
+    """The output files that the options name."""
 
     json_file: str | None
     jobs_csv: str | None
@@ -68,7 +68,7 @@ class Outputs(NamedTuple):
 
     @property
     def take_stdout(self) -> bool:
-        """Whether standard output is one of the files, so that nothing else may be printed there."""
+        """Return whether standard output is one of the files, so that nothing else may be printed there."""
         return STDOUT in (self.json_file, self.jobs_csv)
 
     def write(self, metrics: Metrics, figures: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ class Outputs(NamedTuple):
 
 
 def _write_jobs(path: str, metrics: Metrics) -> None:
-    """Write one line per job, with the time on each worker type in columns of its own."""
+    """Write one line per job, with columns for the time on each worker type."""
     from gavel.cli.io.outputs import write_csv
     from scheduler.sim.figures.job_table import FIELDS
 

@@ -1,4 +1,4 @@
-"""Refusals of simulations as one line, with the option or the file and line at fault."""
+"""Report what a simulation refuses in one line, with the option or the file and line at fault."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from traces.importers import SUBTRACE
 from traces.intake import REPAIR
 from traces.throughput_csv import MEASURED
 
-# The advice of `traces` names arguments of Python functions; here they are options.
-IN_PYTHON = {REPAIR: "--repair", SUBTRACE: "--subtrace NAME", MEASURED: "--measured NAME"}
+# Advice from `traces` names arguments of Python functions; users of the command line need the option instead.
+OPTION_FOR_ARGUMENT = {REPAIR: "--repair", SUBTRACE: "--subtrace NAME", MEASURED: "--measured NAME"}
 
 
 @contextmanager
 def faults() -> Iterator[None]:
-    """Turn what the scheduler, the policies and the traces refuse within this block into a `Fault`."""
+    """Turn errors of the scheduler, the policies and the traces in this block into a `Fault`."""
     try:
         yield
     except InvalidSpec as error:
         raise Fault(f"{option_of(error.field)}: {error.problem}") from None
     except TraceError as error:
         text = str(error)
-        for argument, option in IN_PYTHON.items():
+        for argument, option in OPTION_FOR_ARGUMENT.items():
             text = text.replace(argument, option)
         raise Fault(text) from None
     except (PolicyError, JournalError, ConfigError) as error:

@@ -1,4 +1,5 @@
-"""`gavel replay`: the jobs and nodes of a journal under another policy, beside what really happened."""
+"""`gavel replay`: simulate the jobs and nodes of a journal under another policy, and compare with what really
+happened."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ OF_JOURNAL = "  [default: the journal's]"
 @click.argument("journal_in", metavar="JOURNAL", type=click.Path())
 @options(
     of_run("policy", f"The policy.{OF_JOURNAL}"),
-    of_run("throughputs", "The true rates; else those that the journal's scheduler was given."),
+    of_run("throughputs", "The true rates.  [default: those given to the journal's scheduler]"),
     of_run("measured"),
     of_run("pairs"),
     of_run("restart_s", f"Time from the start of a job's processes to its first step.{OF_JOURNAL}"),
@@ -41,8 +42,8 @@ def replay(
 ) -> None:
     """Simulate the history in JOURNAL again, under another policy.
 
-    Requests, nodes, prices and what users did come as they came then; the figures stand beside those of what
-    really happened. Notes say what could not be carried over.
+    Requests, nodes, prices and users' commands arrive as they did then; the figures are compared with what really
+    happened. Notes list what could not be reproduced.
     """
     from gavel.cli.io.tables import print_all
     from gavel.cli.simulation.refusals import faults

@@ -1,6 +1,7 @@
-"""A run as pictures: how long jobs took, who was where when, shares against promises, how full the cluster was.
+"""Pictures of a run: how long jobs took, which job was where and when, time received against time promised, and
+utilisation.
 
-Drawn without pyplot: no display is needed and nothing is left behind.
+They are drawn without pyplot, so they need no display and leave no state.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from scheduler.sim.figures.summary import jct_hours
 DPI = 130
 TIME_BINS = 1600
 GPUS_SHOWN = 240
-# How many steps a line over time has at most.
+# The most steps of a line over time.
 STEPS_MAX = 400
 LABELS_MAX = 48
 Floats = NDArray[np.float64]
@@ -46,7 +47,7 @@ def draw_run(metrics: Metrics, directory: str, title: str) -> list[str]:
 
 
 def jct_figure(jct_h: Mapping[str, Floats]) -> Figure:
-    """The part of jobs that took at most so long, a curve per run, its mean marked."""
+    """Draw the fraction of jobs that completed within a given time, a curve per run, with its mean marked."""
     figure = _figure(7.5, 4.2)
     axes = figure.subplots()
     for number, (name, hours) in enumerate(jct_h.items()):
@@ -69,7 +70,7 @@ def jct_figure(jct_h: Mapping[str, Floats]) -> Figure:
 
 
 def timeline_figure(metrics: Metrics, title: str) -> Figure:
-    """A row per GPU, a colour per job; where two jobs share a GPU, both in half a row."""
+    """Draw a row per GPU and a colour per job; two jobs that share a GPU have half a row each."""
     rows, count = _gpu_rows(metrics)
     names = [gpu for gpus in rows.values() for gpu in gpus]
     stretches = metrics.who_was_where()
@@ -80,7 +81,7 @@ def timeline_figure(metrics: Metrics, title: str) -> Figure:
         caption += f"; {len(names)} of the GPUs are shown"
     if len(stretches) >= STRETCHES_MAX:
         caption += f"; the first {STRETCHES_MAX:,} leases"
-    finish(axes, f"who was where under {shortened(title, 40)}: {caption}")
+    finish(axes, f"jobs on each GPU under {shortened(title, 40)}: {caption}")
     if not stretches:
         return _with_nothing(figure, axes, "no leases")
     hours = (min(s.start_s for s in stretches) / HOUR_S, max(s.end_s for s in stretches) / HOUR_S)
@@ -118,7 +119,7 @@ def _painted(stretches: Sequence[Stretch], names: Sequence[str], hours: tuple[fl
 
 
 def shares_figure(metrics: Metrics, title: str) -> Figure:
-    """A dot per job and type: the time that its allocations promised, and the time that it had."""
+    """Draw a dot per job and type: the time that its allocations promised, and the time that it received."""
     figure = _figure(5.6, 5.2)
     axes = figure.subplots()
     promised_h, received_h = metrics.jobs.allocated_s() / HOUR_S, metrics.jobs.received_s() / HOUR_S
@@ -150,17 +151,17 @@ def shares_figure(metrics: Metrics, title: str) -> Figure:
 
 
 def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
-    """GPUs in use over time by type, and below how many jobs wait; a column per run.
+    """Draw the GPUs in use over time by type, and below them the number of waiting jobs; a column per run.
 
-    A step is the exact mean over its time. Where a step holds several rounds, a faint band goes from the least
-    to the most of them, so that nothing short is averaged away.
+    Each step is the exact mean over its time. If it covers several rounds, a faint band shows their minimum and
+    maximum, so that short peaks are not averaged away.
     """
     figure = _figure(max(7.5, 4.6 * len(runs)), 5.0)
     panels = figure.subplots(2, max(len(runs), 1), sharex="col", squeeze=False, height_ratios=(3, 1))
     for number, (name, metrics) in enumerate(runs.items()):
         use, queue = panels[:, number]
         finish(use, f"GPUs in use, {shortened(name, 30)}")
-        finish(queue, "jobs that wait, the most in each step")
+        finish(queue, "waiting jobs, the most in each step")
         steps = use_over_time(metrics)
         if not len(steps.waiting):
             _with_nothing(figure, use, "no rounds")
@@ -188,7 +189,7 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
 
 
 def bars_figure(means_h: Mapping[str, Sequence[float]], title: str) -> Figure:
-    """Mean JCT as a bar per policy; where there are several seeds, a dot for each of them."""
+    """Draw mean JCT as a bar per policy, with a dot per seed if there are several."""
     figure = _figure(7.5, 1.2 + 0.42 * max(len(means_h), 2))
     axes = figure.subplots()
     for row, hours in enumerate(means_h.values()):
@@ -207,7 +208,7 @@ def bars_figure(means_h: Mapping[str, Sequence[float]], title: str) -> Figure:
 
 
 def rates_figure(curves: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Figure:
-    """Mean JCT over the rate of arrivals, a curve per policy."""
+    """Draw mean JCT over the rate of arrivals, a curve per policy."""
     figure = _figure(7.5, 4.4)
     axes = figure.subplots()
     for number, (name, points) in enumerate(curves.items()):
@@ -225,12 +226,12 @@ def rates_figure(curves: Mapping[str, Sequence[tuple[float, float]]], title: str
 
 
 class Use(NamedTuple):
-    """How full a cluster was: a row per step of time, a column per worker type, parts of the GPUs there were."""
+    """The utilisation of a cluster: a row per step of time, a column per worker type, as fractions of its GPUs."""
 
-    # One more than there are steps.
+    # The edges of the steps, one more than there are steps.
     edges_h: Floats
     mean: Floats
-    # Among the rounds in a step.
+    # The least and the most among the rounds of a step.
     least: Floats
     most: Floats
     # The most jobs that waited in any round of a step.
@@ -238,7 +239,8 @@ class Use(NamedTuple):
 
 
 def use_over_time(metrics: Metrics) -> Use:
-    """From the first node to the last fact, in at most STEPS_MAX steps; a part is NaN while there are no GPUs."""
+    """Return the utilisation from the first node to the last fact, in at most STEPS_MAX steps; NaN while there are no
+    GPUs."""
     gpus, kinds = metrics.gpus, len(metrics.gpus.worker_types)
     if not gpus.samples:
         none = np.zeros((0, kinds))
@@ -249,7 +251,7 @@ def use_over_time(metrics: Metrics) -> Use:
     for sample in (*gpus.samples, over):
         if sample.at_s > points[-1].at_s:
             points.append(sample)
-        # A round in the first instant takes the place of the beginning.
+        # A round at the first instant replaces the beginning.
         elif len(points) == 1:
             points = [sample]
     busy_s, there_s = np.zeros((len(points), kinds)), np.zeros((len(points), kinds))
@@ -278,7 +280,7 @@ def _parts(busy_s: Floats, there_s: Floats) -> Floats:
 def _gpu_rows(metrics: Metrics) -> tuple[dict[str, list[str]], int]:
     """Return all GPUs by type in order of their names, or the first of each type; and how many there are."""
     by_kind = {kind: set(gpus) for kind, gpus in metrics.gpu_names().items()}
-    # Leases name GPUs of nodes whose joining no fact tells.
+    # Leases may name GPUs of nodes without a fact about their joining.
     for stretch in metrics.who_was_where():
         by_kind.setdefault(stretch.worker_type, set()).update(stretch.gpus)
     by_type = {kind: sorted(gpus, key=_natural) for kind, gpus in by_kind.items() if gpus}
@@ -308,7 +310,7 @@ def _mark_kinds(axes: Axes, rows: Mapping[str, Sequence[str]]) -> None:
 
 
 def _name_gpus(axes: Axes, names: Sequence[str]) -> None:
-    """Write the name of every GPU; where there are too many, of every node, or of as many as there is room for."""
+    """Write the name of every GPU; if there are too many, of every node, or of as many as fit."""
     if len(names) <= LABELS_MAX:
         places = {shortened(name, 24): row + 0.5 for row, name in enumerate(names)}
     else:
@@ -324,7 +326,7 @@ def _name_gpus(axes: Axes, names: Sequence[str]) -> None:
 
 
 def _with_nothing(figure: Figure, axes: Axes, words: str) -> Figure:
-    """Write into an empty picture why it is empty."""
+    """Write the reason into an empty picture."""
     axes.set_xticks([])
     axes.set_yticks([])
     axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", **LABEL)

@@ -30,7 +30,7 @@ WORDS = {
     "mean_rho": "mean ρ",
     "unfair_fraction": "jobs with ρ > 1.05",
     "preemptions_per_job": "preemptions per job",
-    "restart_h": "restarts, all together (h)",
+    "restart_h": "restarts, in all (h)",
     "wall_s": "wall time (s)",
 }
 PERCENT = ("unfair_fraction",)
@@ -57,7 +57,7 @@ def value_cell(key: str, value: Any) -> str:
 
 
 def headline(figures: Figures, simulated_h: float) -> Text:
-    """Return the run in a line."""
+    """Return a line about the run."""
     gpus = count_of(sum(figures["cluster"].values()), "GPU")
     kinds = count_of(len(figures["cluster"]), "type")
     wall = f" in {duration(figures['wall_s'])}" if figures["wall_s"] else ""
@@ -79,7 +79,7 @@ def figures_table(figures: Figures) -> Table:
 
 
 def comparison_table(a: Figures, b: Figures, names: tuple[str, str]) -> Table:
-    """Return a table with a row per figure: A's, B's, and B's as a multiple of A's."""
+    """Return a table with a row per figure: A's, B's, and the ratio of B to A."""
     table = new_table()
     table.add_column("", no_wrap=True)
     for name in names:
@@ -144,17 +144,17 @@ def mean_of(values: Iterable[float | None]) -> float | None:
 
 
 def mean_use(figures: Figures) -> float | None:
-    """Utilisation over all types, by their GPUs."""
+    """Return the utilisation over all types, weighted by their GPUs."""
     known = [(figures["cluster"].get(k, 0), u) for k, u in figures["utilization"].items() if u is not None]
     gpus = sum(n for n, _ in known)
     return sum(n * u for n, u in known) / gpus if gpus else None
 
 
 def flat(figures: Figures) -> Iterable[tuple[str, Any]]:
-    """Each figure, utilisation by type."""
+    """Return each figure by name, utilisation by type."""
     for key, value in figures.items():
         if key == INTERRUPTED:
-            # A note beside the table says it.
+            # A note beside the table states it.
             continue
         if key == "utilization" and isinstance(value, Mapping):
             yield from ((f"utilization {kind}", part) for kind, part in value.items())
@@ -169,7 +169,7 @@ def words(key: str) -> str:
 
 
 def ratio_of(key: str, x: Any, y: Any) -> float | None:
-    """Return y as a multiple of x; None where that means nothing."""
+    """Return the ratio of y to x; None if it has no meaning."""
     numbers = all(isinstance(v, int | float) and not isinstance(v, bool) for v in (x, y))
     if key == "seed" or not numbers or x == 0:
         return None

@@ -1,4 +1,4 @@
-"""Carry out a simulation in the foreground: a bar, a journal if wanted, and notes about what its figures leave out."""
+"""Run a simulation in the foreground, with a bar, a journal on request, and notes on what its figures leave out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ DAY_S = 86_400.0
 
 
 def carry_out(options: SimOptions, journal: str | None, jobs: int | None) -> SimResult:
-    """Run to the end, or until Ctrl-C, which keeps the figures until then. `jobs`: how many will end, if known."""
+    """Run to the end, or until Ctrl-C, which keeps the figures until then. `jobs`: the number that will end, if
+    known."""
     with faults(), interruptible() as wish, bar("simulating") as show:
 
         def progress(now: Progress) -> bool:
@@ -65,7 +66,7 @@ def _report_left(metrics: Metrics) -> None:
     left = [name for name, end_s in zip(metrics.jobs.names, ends_s, strict=True) if math.isnan(end_s)]
     if not left:
         return
-    when = "nothing could happen any more"
+    when = "no further event was possible"
     if metrics.now_s > 0.99 * STARVED_S:
         when = f"the run was stopped after {STARVED_S / YEAR_S:.0f} simulated years"
     say(f"note: {count_of(len(left), 'job')} had not ended when {when}; the first is {left[0]}")

@@ -1,4 +1,4 @@
-"""`gavel simulate`: one run, its figures, and the files that were asked for."""
+"""`gavel simulate`: one run, its figures, and the requested files."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from scheduler.sim.run import FILES
 @all_of_run()
 @OUTPUTS
 def simulate(**chosen: Any) -> None:
-    """Run jobs through the scheduler in virtual time, and say how they fared.
+    """Run jobs through the scheduler in virtual time, and print the figures.
 
     The jobs come from TRACE (our CSV, a .trace file, or an imported table; docs/trace-format.md), or from a
     --workload by name with a --rate and --jobs, --hours or --measure. Only machines and time are simulated:
-    the scheduler is the one of a live cluster. docs/simulation.md says what the figures mean.
+    the scheduler is the one of a live cluster. docs/simulation.md explains the figures.
     """
     from gavel.cli.io.outputs import say
     from gavel.cli.io.tables import print_all

@@ -1,4 +1,4 @@
-"""`gavel sweep`: every combination, over processes or a Ray cluster, resumed where it was interrupted."""
+"""`gavel sweep`: simulate every combination, over processes or a Ray cluster, and resume interrupted sweeps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TABLE, PLOT = "results.csv", "mean_jct.png"
 RUNS_MAX = 10_000
-# What the runs of a sweep differ in; the last changes fastest.
+# The options in which the runs of a sweep differ; the last changes fastest.
 AXES = ("cluster", "rate_per_h", "seed", "policy")
 Figures = Mapping[str, Any]
 
@@ -39,27 +39,27 @@ Figures = Mapping[str, Any]
         default="sweep",
         show_default=True,
         metavar="DIR",
-        help="Where finished runs are kept, with the table and the plot.",
+        help="The directory for finished runs, the table and the plot.",
     ),
     click.option(
         "--engine",
         type=click.Choice(["processes", "ray"]),
         default="processes",
         show_default=True,
-        help="Run in processes of this machine, or on a Ray cluster.",
+        help="Run in processes on this machine, or on a Ray cluster.",
     ),
     click.option(
         "--processes",
         type=click.IntRange(1, 4096),
         metavar="N",
-        help="How many at once.  [default: one per CPU]",
+        help="How many runs at once.  [default: one per CPU]",
     ),
     JSON,
 )
 def sweep(results: str, engine: str, processes: int | None, as_json: bool, **chosen: Any) -> None:
     """Simulate every combination of policies, rates, seeds and clusters.
 
-    Runs that are in --results already are not run again, so that an interrupted sweep goes on where it was.
+    Runs already in --results are not repeated, so an interrupted sweep continues where it stopped.
     """
     from gavel.cli.io.progress import bar
     from scheduler.sim.sweep import Results
@@ -83,7 +83,7 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
         outcomes = [kept.load(run) or "was not carried out" for run in runs]
         _show(runs, outcomes, Path(results), as_json)
         finished = sum(not isinstance(figures, str) for figures in outcomes)
-        say(f"interrupted with {finished} of {len(runs)} runs in {results}; the same command goes on")
+        say(f"interrupted with {finished} of {len(runs)} runs in {results}; repeat the command to continue")
         click.get_current_context().exit(INTERRUPTED)
     except OSError as error:
         raise Fault(f"--results: {results}: {reason(error)}") from None
@@ -105,7 +105,7 @@ def _runs(chosen: dict[str, Any]) -> list[Run]:
     count = math.prod(map(len, axes.values()))
     if count > RUNS_MAX:
         every = f"{count:,} runs: every combination of policies, rates, seeds and clusters"
-        raise Fault(f"{every}; at most {RUNS_MAX:,}")
+        raise Fault(f"{every}; the limit is {RUNS_MAX:,}")
     with faults():
         runs = grid(run_of_options({**chosen, **{field: axes[field][0] for field in AXES}}), axes)
         for run in runs:
@@ -123,7 +123,7 @@ def _engine(name: str, processes: int | None) -> Engine:
 
 
 def _show(runs: Sequence[Run], outcomes: Sequence[Figures | str], directory: Path, as_json: bool) -> None:
-    """Print the table, or the same as JSON, and write its files beside the runs."""
+    """Print the table, or its JSON, and write both files beside the runs."""
     from gavel.cli.io.tables import print_all
     from gavel.cli.simulation.run_table import cluster_words, sweep_table
 
@@ -146,7 +146,7 @@ def _show(runs: Sequence[Run], outcomes: Sequence[Figures | str], directory: Pat
 
 
 def _data(run: Run, outcome: Figures | str) -> dict[str, Any]:
-    """Return a run as JSON: its place in the grid, and its figures or why there are none."""
+    """Return a run as JSON: its options, and its figures or the reason why there are none."""
     rate = "inf" if run.rate_per_h == math.inf else run.rate_per_h
     place = {"policy": run.policy, "rate_per_h": rate, "seed": run.seed, "cluster": dict(run.cluster)}
     return place | ({"failed": outcome} if isinstance(outcome, str) else {"figures": dict(outcome)})
@@ -166,7 +166,7 @@ def _write_table(done: Sequence[tuple[Run, Figures]], path: Path) -> str:
 
 
 def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
-    """Draw mean completion times over the rate where there are several rates, else as bars; return the file's name."""
+    """Draw mean completion times over the rate, or as bars if there is only one rate; return the file's name."""
     if not has("plots"):
         say(f"no plot is drawn: the extra 'plots' is not installed: {install_command('plots')}")
         return []
@@ -191,7 +191,7 @@ def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
         seeds = max(len(row["figures"]) for row in rows)
         figure = bars_figure(bars, f"mean job completion time{' (dots: seeds)' if seeds > 1 else ''}")
     else:
-        # One bar shows no more than the table.
+        # A single bar would show no more than the table.
         return []
     path = directory / PLOT
     with refusing(OSError, subject=f"--results: {path}"):

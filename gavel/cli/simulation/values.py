@@ -32,7 +32,7 @@ class ByType(click.ParamType):
             if not (kind and equals and text):
                 self.fail(f"'{value}' is not of the form v100=36,k80=36", param, ctx)
             if kind in table:
-                self.fail(f"'{kind}' stands twice", param, ctx)
+                self.fail(f"'{kind}' is listed twice", param, ctx)
             try:
                 table[kind] = self.number.read(text)
             except ValueError as error:
@@ -48,7 +48,7 @@ class JobRange(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[int, int]:
-        """Return the first job and the one behind the last."""
+        """Return the first job and the one after the last."""
         if isinstance(value, tuple):
             return value
         numbers = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", value)

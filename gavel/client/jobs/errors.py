@@ -1,4 +1,4 @@
-"""Objections to a job, shown with the job and the line of its file that they are about."""
+"""Errors about a job, with the job and the line of its file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def file_field(path: str) -> str:
 
 
 def placed(specs: Sequence[JobSpec], error: GavelError) -> GavelError:
-    """Return the scheduler's error with the place where the job was written."""
+    """Return the scheduler's error with the place in the job file."""
     place = _PLACE.fullmatch(error.field)
     if not isinstance(error, Invalid) or place is None or int(place[1]) >= len(specs):
         return error
@@ -41,7 +41,7 @@ def placed(specs: Sequence[JobSpec], error: GavelError) -> GavelError:
 
 
 def objection(spec: JobSpec, field: str, problem: str, reason: str = "invalid", many: str = "") -> InvalidJob:
-    """Return an error about a field of this job. `many`: which of several jobs it is."""
+    """Return an error about a field of this job. `many`: the index among several jobs."""
     source = spec.source
     if source is None:
         return InvalidJob(

@@ -1,4 +1,4 @@
-"""Words that stand for fields of a job file elsewhere, and the JSON Schema of job files."""
+"""Names that other schedulers have for fields of a job file, and the JSON Schema of job files."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 from gavel.client.jobs.kinds import KINDS
 from gavel.client.jobs.spec import FIELDS
 
-# Keys of SkyPilot tasks that are no single field here, and what to write instead.
+# Keys of SkyPilot tasks without one corresponding field, and what to write instead.
 SKYPILOT = {
-    "resources": "gpus, worker_types, cpus and memory stand beside each other at the top",
-    "num_nodes": "gpus is the number over all nodes, and each rank is told where the others are",
-    "file_mounts": "the directory of the job file is sent along with upload: true",
+    "resources": "gpus, worker_types, cpus and memory are separate fields at the top level",
+    "num_nodes": "gpus is the number over all nodes, and each rank receives the addresses of the others",
+    "file_mounts": "upload: true sends the directory of the job file",
 }
 
-# Words of other schedulers for our fields.
+# Names of other schedulers for our fields.
 SYNONYMS = {
     "cmd": "command",
     "args": "command",
@@ -67,7 +67,7 @@ SYNONYMS = {
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema of a job file, for editors and checks elsewhere."""
+    """Return the schema of a job file, for editors and other checkers."""
     job = {
         "type": "object",
         "properties": {

@@ -1,6 +1,6 @@
 """A job file: YAML, one job, several documents, or a list `jobs:` with `defaults:` for all of them. docs/job-file.md.
 
-Every objection names file, line and field, what is wrong and what would be right.
+Every error names the file, line and field, the problem and the remedy.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SIZE_MAX = 16 * 2**20
 JOBS_MAX = 100_000
 STDIN = "-"
 _SCRIPT = (
-    "is a script, not a job file: say what runs it behind --, such as `gavel submit -- bash job.sh`, "
-    "or put its lines under `script:` of a job file"
+    "is a script, not a job file: give its interpreter after --, such as `gavel submit -- bash job.sh`, "
+    "or put its lines into a job file under `script:`"
 )
 _A_JOB = "a job: fields such as command and gpus"
 
@@ -45,7 +45,7 @@ class Faults(Exception):
 
 
 def read_job_file(name: str, now_s: float | None = None) -> tuple[JobSpec, ...]:
-    """Return the jobs in a file; `-` is standard input. InvalidJob says what is wrong."""
+    """Return the jobs in a file; `-` is standard input. Raises InvalidJob if something is wrong."""
     shown_name = "standard input" if name == STDIN else name
     folder = Path.cwd() if name == STDIN else Path(name).absolute().parent
     return parse_jobs(_text(name, shown_name), shown_name, folder, now_s)
@@ -61,7 +61,7 @@ def _text(name: str, shown_name: str) -> str:
     except OSError as error:
         raise InvalidJob((error.strerror or str(error)).lower(), file=shown_name) from None
     except ValueError as error:
-        # No file can have this name.
+        # The name cannot be that of a file.
         raise InvalidJob(str(error), file=shown_name.encode("unicode_escape").decode()) from None
     if len(content) > SIZE_MAX:
         raise InvalidJob(f"is larger than {SIZE_MAX // 2**20} MiB", file=shown_name)
@@ -110,7 +110,7 @@ def _jobs_in(document: Node) -> Iterable[tuple[Pairs, Node]]:
     if "jobs" not in top:
         if "defaults" in top:
             raise BadInput(
-                "stands without jobs: it is for all in a list `jobs:`",
+                "is used without jobs: it applies to all in a list `jobs:`",
                 place=("defaults",),
                 line=top["defaults"][0].line,
             )
@@ -118,7 +118,9 @@ def _jobs_in(document: Node) -> Iterable[tuple[Pairs, Node]]:
         return
     for name, (key, _) in top.items():
         if name not in ("jobs", "defaults"):
-            raise BadInput("beside jobs only defaults may stand: put it there", place=(name,), line=key.line)
+            raise BadInput(
+                "only defaults may be used beside jobs: put it there", place=(name,), line=key.line
+            )
     defaults: Pairs = {}
     if "defaults" in top:
         defaults = _known(pairs(top["defaults"][1], _A_JOB), "defaults")
@@ -144,7 +146,7 @@ def _known(fields: Pairs, *place: str | int) -> Pairs:
 
 
 def suggestion(name: str) -> str:
-    """Return a hint such as `; did you mean gpus?`, to be put behind a sentence."""
+    """Return a hint such as `; did you mean gpus?`, to append to a sentence."""
     lowered = name.lower().replace("-", "_")
     if lowered in SKYPILOT:
         return f"; as in a SkyPilot task? Here {SKYPILOT[lowered]}"
@@ -171,7 +173,7 @@ def _job(fields: Pairs, node: Node, file: str, folder: Path, now_s: float) -> Jo
 
 
 def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
-    """Return the job with an absolute work directory; that of an upload is `folder` where it names none."""
+    """Return the job with an absolute work directory; an upload without one gets `folder`."""
     if not spec.workdir and not spec.upload:
         return spec
     return replace(spec, workdir=os.path.normpath(folder / Path(spec.workdir).expanduser()))

@@ -1,10 +1,10 @@
-"""Patterns of files that are not uploaded: those of .gavelignore in the work directory, or without one of .gitignore.
+"""Patterns of files that are not uploaded, from .gavelignore in the work directory or, without one, from .gitignore.
 
-Only the file at the top is read.
+Only the file at the top level is read.
 
-A line is a pattern; the last one that fits decides, and `!` brings back what an earlier one ignored. A pattern with a
-slash at its beginning or inside is meant from the top, any other one at every depth; with one at its end it means
-directories. `*` and `?` stop at slashes, `**` does not. What is in an ignored directory cannot be brought back.
+Each line is a pattern. The last match decides, and `!` includes what an earlier pattern ignored. A pattern with a slash
+at its beginning or inside is relative to the top, any other matches at every depth; a slash at its end restricts it to
+directories. `*` and `?` stop at slashes, `**` does not. Files in an ignored directory cannot be included again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FILE = ".gavelignore"
-# Files that are not worth keeping are seldom worth sending: data, caches, secrets.
+# Files that git ignores are seldom worth sending: data, caches, secrets.
 FALLBACK = ".gitignore"
 ALWAYS = (".git", ".hg", ".svn", "__pycache__/", ".venv/", ".mypy_cache/", ".ruff_cache/", ".pytest_cache/")
 
@@ -28,13 +28,13 @@ class _Rule:
 
 
 class Ignore:
-    """The patterns in the lines of a file, and those of files that are never uploaded."""
+    """The patterns of a file, and those of files that are never uploaded."""
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
         self._rules = [rule for line in (*ALWAYS, *lines) if (rule := _rule(line))]
 
     def ignores(self, path: str, is_directory: bool) -> bool:
-        """Return whether a path is not uploaded, by its own patterns, not those of its directories.
+        """Return whether a path is ignored by its own name, without regard to its directories.
 
         `path` starts at the work directory and has / between its parts.
         """

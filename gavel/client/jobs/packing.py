@@ -1,7 +1,7 @@
-"""A work directory packed into one file, which is the same whenever its content is, and named by its hash.
+"""Pack a work directory into one file that depends only on its content, and is named by its hash.
 
-Names are sorted; owners and times are left out, and of permissions only whether a file can be run is kept. Links that
-lead out of the directory are refused here, where it can be put right, instead of on a node.
+Names are sorted; owners and times are left out, and of the permissions only the executable bit is kept. Links that lead
+out of the directory are refused here, where the user can correct them, rather than on a node.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ PIECE_BYTES = 1 << 20
 
 _INTERPRETER = re.compile(r"python[0-9.]*|bash|sh")
 
-# Called with what is being done, the bytes done and the bytes in all.
+# Called with the present activity, the bytes done and the bytes in all.
 Progress = Callable[[str, int, int], None]
 
 
 class TooLarge(ValueError):
-    """A directory cannot be packed, or no agent would take it: why."""
+    """The directory cannot be packed, or no agent would accept it; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Package:
 
 
 def entries(folder: Path) -> list[Entry]:
-    """Return what is to be packed, sorted by name. TooLarge where it cannot be."""
+    """Return the entries to pack, sorted by name. Raises TooLarge if they cannot be packed."""
     patterns = ignore_file(folder)
     named = FILE if patterns is None else patterns.name
     try:
@@ -70,13 +70,13 @@ def entries(folder: Path) -> list[Entry]:
     except re.error as error:
         raise TooLarge(f"{named}: a pattern cannot be read: {error}") from None
     if len(listed) > limits.PACKAGE_FILES_MAX:
-        raise TooLarge(f"has {len(listed):,} files, the limit is {limits.PACKAGE_FILES_MAX:,}; {_ADVICE}")
+        raise TooLarge(f"has {len(listed):,} files; the limit is {limits.PACKAGE_FILES_MAX:,}; {_ADVICE}")
     files = [entry for entry in listed if stat.S_ISREG(entry.status.st_mode)]
     size = sum(entry.status.st_size for entry in files)
     if size > limits.UNPACKED_BYTES_MAX:
         largest = max(files, key=lambda entry: entry.status.st_size)
         raise TooLarge(
-            f"has {_gb(size)} of files, the limit is {_gb(limits.UNPACKED_BYTES_MAX)} (the largest is {largest.name}, "
+            f"has {_gb(size)} of files; the limit is {_gb(limits.UNPACKED_BYTES_MAX)} (the largest is {largest.name}, "
             f"{_gb(largest.status.st_size)}); {_ADVICE}"
         )
     return sorted(listed, key=lambda entry: entry.name.split("/"))
@@ -92,7 +92,7 @@ def _walk(folder: Path, prefix: str, ignore: Ignore) -> Iterator[Entry]:
             if ignore.ignores(name, is_directory):
                 continue
             status = file.stat(follow_symlinks=False)
-            # Sockets and pipes are passed over.
+            # Sockets and pipes are skipped.
             if not (is_directory or file.is_file(follow_symlinks=False) or file.is_symlink()):
                 continue
             if len(name) > limits.PACKAGE_PATH_CHARS_MAX:
@@ -105,7 +105,7 @@ def _walk(folder: Path, prefix: str, ignore: Ignore) -> Iterator[Entry]:
 
 
 def pack(folder: Path, into: IO[bytes], progress: Progress | None = None) -> Package:
-    """Pack the directory as a .tar.gz. TooLarge where it cannot be."""
+    """Pack the directory as a .tar.gz. Raises TooLarge if it cannot be packed."""
     listed = entries(folder)
     total = sum(entry.status.st_size for entry in listed if stat.S_ISREG(entry.status.st_mode))
     done, files = 0, 0
@@ -156,7 +156,7 @@ def _target(entry: Entry) -> str:
     target = os.readlink(entry.path)
     if limits.leads_out(entry.name, target):
         raise TooLarge(
-            f"{entry.name} is a link to {target}, which leads out of it: name it in {FILE}, or put the file there"
+            f"{entry.name} is a link to {target}, which is outside: list the link in {FILE}, or copy the file"
         )
     return target
 
@@ -165,11 +165,11 @@ def _gb(size: int) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 / 100 else f"{size / 2**20:.2f} MiB"
 
 
-_ADVICE = f"name what the job does not need in {FILE}, or put data where every node sees it"
+_ADVICE = f"list what the job does not need in {FILE}, or put data where every node sees it"
 
 
 class Uploads:
-    """The packed work directories of jobs that want theirs uploaded, and the jobs as they are then submitted."""
+    """The packed work directories of jobs with uploads, and these jobs as they are submitted."""
 
     def __init__(self, specs: Sequence[JobSpec], progress: Progress | None = None) -> None:
         self._files = ExitStack()
@@ -220,21 +220,24 @@ class Uploads:
 
 
 def work_directory(spec: JobSpec) -> Path:
-    """Return the local directory that a job wants uploaded. InvalidJob where there is none."""
+    """Return the local directory that a job uploads. Raises InvalidJob if there is none."""
     folder = Path(spec.workdir or ".").expanduser().resolve()
     if not folder.is_dir():
         raise objection(spec, "workdir", f"there is no directory {folder} here to upload")
     if folder == Path(folder.anchor) or folder == Path.home().resolve():
         raise objection(
-            spec, "workdir", f"{folder} is all you have: put what the job needs into a directory of its own"
+            spec,
+            "workdir",
+            f"{folder} is your whole home: put what the job needs into a directory of its own",
         )
     return folder
 
 
 def check_script(spec: JobSpec, folder: Path) -> None:
-    """Raise InvalidJob where the program or script of a command should be in the uploaded directory and is not.
+    """Raise InvalidJob if the program or script of a command should be in the uploaded directory but is not.
 
-    Only what is certain is refused: `setup` may make any file, and other programs read their arguments in other ways.
+    Only certain mistakes are refused: `setup` may create any file, and other programs interpret their arguments
+    differently.
     """
     if spec.setup or not spec.command:
         return
@@ -255,7 +258,7 @@ def check_script(spec: JobSpec, folder: Path) -> None:
 
 
 def without_uploads(specs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:
-    """Return the jobs for a preview: nothing is packed or sent, but what would be must be there."""
+    """Return the jobs for a preview: nothing is packed or sent, but the directories must exist."""
     for spec in specs:
         if spec.upload:
             check_script(spec, work_directory(spec))

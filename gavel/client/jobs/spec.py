@@ -35,7 +35,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The place in a file where a job was written, for the scheduler's objections: its line, and that of each field."""
+    """The place of a job in a file, for the scheduler's errors: its line, and that of each field."""
 
     file: str
     line: int
@@ -43,7 +43,7 @@ class Source:
 
 
 def described(kind: str, meaning: str, example: str, *, default: Any = None, name: str = "") -> Any:
-    """Return a field of JobSpec that job files have too. `name`: its name there, if that is another."""
+    """Return a field of JobSpec that job files have, too. `name`: its name there, if it differs."""
     metadata = {"described": (kind, meaning, example, name)}
     if default == {}:
         return field(default_factory=dict, metadata=metadata)
@@ -52,15 +52,16 @@ def described(kind: str, meaning: str, example: str, *, default: Any = None, nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A job to submit. None and empty: not given. Durations are seconds; docs/job-file.md has every field.
+    """A job to submit. None and empty values count as not given. Durations are in seconds; docs/job-file.md has every
+    field.
 
-    A list is as good as a tuple; where a job file takes a single name for a list, so does this. Checked at submission.
+    Lists may replace tuples, and a single name may replace a list as in a job file. The spec is checked at submission.
     """
 
-    name: str = described("name", "A name for people, not unique", "chat", default="")
+    name: str = described("name", "A name for display; need not be unique", "chat", default="")
     command: tuple[str, ...] = described(
         "list of arguments",
-        "What to run: a program and its arguments. No shell sees it",
+        "What to run: a program and its arguments. It is not passed to a shell",
         "[python, train.py]",
         default=(),
     )
@@ -86,10 +87,10 @@ class JobSpec:
         default="",
     )
     workdir: str = described("path", "Where it runs: a path that every node sees", ".", default="")
-    upload: bool = described("true or false", "Pack `workdir` and send it along", "true", default=False)
+    upload: bool = described("true or false", "Pack and send `workdir`", "true", default=False)
     env: Mapping[str, str] = described(
         "mapping of variables to text",
-        "Environment variables; not those that Gavel sets (`RANK` and the like, `GAVEL_…`)",
+        "Environment variables, except those of Gavel (`RANK` …, `GAVEL_…`)",
         "{SEED: 7}",
         default={},
     )
@@ -106,7 +107,7 @@ class JobSpec:
     gpus_max: int | None = None
     ranks: Literal["", "per_gpu", "per_node"] = described(
         "per_gpu or per_node",
-        "One process for each GPU (as without it), or one for each node",
+        "One process for each GPU (the default), or one for each node",
         "per_node",
         default="",
     )
@@ -114,12 +115,12 @@ class JobSpec:
     memory_gb: float | None = described("size", "Memory of the whole job", "64GB", name="memory")
     gpu_memory_gb: float | None = described(
         "size",
-        "Each GPU has at least this much; one of unknown memory counts as having it",
+        "Memory of each GPU, at least; a GPU of unknown memory counts as large enough",
         "40GB",
         name="gpu_memory",
     )
     worker_types: tuple[str, ...] = described(
-        "name or list of names", "On any of these types; without it, on any", "[a100, h100]", default=()
+        "name or list of names", "Only on these types", "[a100, h100]", default=()
     )
     excluded_worker_types: tuple[str, ...] = described(
         "name or list of names", "Not on these types", "[k80]", default=(), name="exclude_worker_types"
@@ -135,11 +136,11 @@ class JobSpec:
     )
     rates: Mapping[str, float] = described(
         "mapping of worker types to numbers",
-        "Steps per second by worker type, where you know them",
+        "Steps per second by worker type, if known",
         "{a100: 12.5, v100: 4}",
         default={},
     )
-    steps: float | None = described("number above 0", "Steps in all; without it, unknown", "1e6")
+    steps: float | None = described("number above 0", "Steps in all; by default unknown", "1e6")
     reports_steps: bool | None = described(
         "true or false", "Whether it reports the steps it has done, as `gavel.training` does", "false"
     )
@@ -155,42 +156,49 @@ class JobSpec:
         "per_attempt",
         default="",
     )
-    weight: float | None = described("number above 0", "5: five times the share. 1 without it", "2")
-    tenant: str = described("name", "Whose share it uses: `org/team`", "vision/detection", default="")
-    user: str = described("name", "On whose behalf (for operators)", "ada", default="")
+    weight: float | None = described("number above 0", "5 gives five times the share; by default 1", "2")
+    tenant: str = described(
+        "name", "The tenant whose share it uses: `org/team`", "vision/detection", default=""
+    )
+    user: str = described("name", "The user to submit for; only for operators", "ada", default="")
     deadline_s: float | None = described(
         "duration or time",
-        "Done by then: after the submission, or a time. Some policies keep it, if `steps` are known",
+        "When it should be done: a time, or a duration from now. Some policies keep it if `steps` is given",
         "8h",
         name="deadline",
     )
     earliest_start_s: float | None = described(
-        "duration or time", "Not before: after the submission, or a time", "2030-12-31T18:00", name="start"
+        "duration or time",
+        "Start no earlier: a time, or a duration from now",
+        "2030-12-31T18:00",
+        name="start",
     )
     time_limit_s: float | None = described(
-        "duration", "Of running, over all attempts", "2d", name="time_limit"
+        "duration", "Limit of its running time, over all attempts", "2d", name="time_limit"
     )
     min_run_s: float | None = described(
-        "duration", "Once started, not preempted before", "30m", name="min_run"
+        "duration", "How long it cannot be preempted after each start", "30m", name="min_run"
     )
     max_cost: float | None = described(
-        "number above 0", "In the currency of the prices; it fails when it is used up", "250"
+        "number above 0", "Limit of its cost, in the currency of the prices; beyond it the job fails", "250"
     )
     preemptible: bool | None = described(
         "true or false",
-        "Whether it may have to give way; if not, it keeps its GPUs once it has started",
+        "Whether it may be preempted; if not, it keeps its GPUs once it has started",
         "false",
     )
     packable: bool | None = described(
         "true or false", "Whether it may share its GPUs with another job", "false"
     )
     restart_cost_s: float | None = described(
-        "duration", "How long a restart takes, where you know it", "90s", name="restart_cost"
+        "duration", "How long a restart takes, if known", "90s", name="restart_cost"
     )
-    retries: int | None = described("whole number", "After failures of its own (0 without it)", "2")
-    retries_node: int | None = described("whole number", "After failures of nodes (no limit without it)", "5")
+    retries: int | None = described("whole number", "Restarts after failures of its own; by default 0", "2")
+    retries_node: int | None = described(
+        "whole number", "Restarts after failures of nodes; by default without limit", "5"
+    )
     retries_preemption: int | None = described(
-        "whole number", "After preemptions (no limit without it)", "50"
+        "whole number", "Restarts after preemptions; by default without limit", "50"
     )
     after: tuple[After, ...] = described(
         "jobs",
@@ -204,12 +212,12 @@ class JobSpec:
         "0-9",
         default=(),
     )
-    # The digest of a package that was sent already, "sha256:…". Then `workdir` is a path within it.
+    # The digest of a package that was already sent, "sha256:…"; `workdir` is then a path within it.
     package: str = ""
     source: Source | None = field(default=None, compare=False, repr=False)
 
 
-# In the order of the reference.
+# The order of the reference.
 FIELDS = tuple(
     Field(name or attribute.name, attribute.name, kind, meaning, example)
     for attribute in fields(JobSpec)

@@ -50,7 +50,7 @@ def pairs(node: Node, wanted: str) -> Pairs:
 
 
 def text_of(node: Node, wanted: str) -> str:
-    """Return text; numbers and words of YAML are taken as they are written: `name: 7`, `[train.py, --lr, 0.1]`."""
+    """Return text; numbers and words of YAML are kept as written: `name: 7`, `[train.py, --lr, 0.1]`."""
     value = scalar(node)
     if not isinstance(node, Scalar) or (value is None and not node.value):
         raise BadInput(f"must be {wanted}, got {quote(node)}", line=node.line)
@@ -68,11 +68,12 @@ _argument = partial(text_of, wanted="text")
 
 
 def name_of(node: Node, wanted: str = "a name") -> str:
-    """Return text for one line, as long as a name may be."""
+    """Return text of one line, no longer than a name may be."""
     text = text_of(node, wanted)
     if not text or not text.isprintable():
         raise BadInput(
-            f"must be {wanted}, without line breaks or other control signs, got {quote(node)}", line=node.line
+            f"must be {wanted}, without line breaks or other control characters, got {quote(node)}",
+            line=node.line,
         )
     if len(text) > limits.NAME_CHARS_MAX:
         raise BadInput(f"must be at most {limits.NAME_CHARS_MAX} characters", line=node.line)
@@ -83,7 +84,7 @@ def lines(node: Node) -> str:
     """Read lines of a script."""
     text = text_of(node, "text")
     if not text.strip():
-        raise BadInput("is empty: leave it out, or say something", line=node.line)
+        raise BadInput("is empty: leave it out, or give a value", line=node.line)
     if len(text.encode()) > limits.TEXT_BYTES_MAX:
         raise BadInput(
             f"is longer than {limits.TEXT_BYTES_MAX:,} bytes: put it into a file of its own", line=node.line
@@ -160,7 +161,7 @@ _PART = re.compile(rf"\s*{_AMOUNT}\s*(sec|s|min|m|h|d|w)\b|\s*{_AMOUNT}(s|m|h|d|
 
 
 def duration_s(text: str) -> float | None:
-    """Return the length of `90m`, `1h30m` or `2 d`; None where a text is no duration."""
+    """Return the length of `90m`, `1h30m` or `2 d`; None if the text is not a duration."""
     at, total = 0, 0.0
     while at < len(text.rstrip()):
         match = _PART.match(text, at)
@@ -189,7 +190,7 @@ def _finite(node: Node, value: float) -> float:
 
 
 def _meant(node: Node) -> str:
-    """Quote a number without its unit, or a length of time as Slurm has it, with what it most likely means."""
+    """Quote a number without a unit, or a duration in Slurm's notation, with its most likely meaning."""
     value, quoted = scalar(node), quote(node)
     if type(value) in (int, float) and 0 < value < math.inf:
         return f"{quoted}; with its unit, {node.value}s"
@@ -215,7 +216,7 @@ _RANGE = re.compile(r"([0-9]{1,300})\s*-\s*([0-9]{1,300})", re.ASCII)
 
 
 def gpus(node: Node) -> dict[str, int]:
-    """Read `4`, `2-8` or `{min: 2, max: 8}`. Of a range the least is asked for."""
+    """Read `4`, `2-8` or `{min: 2, max: 8}`. For a range, the least is asked for."""
     value = scalar(node)
     if isinstance(node, Table):
         bounds = _entries(node, ("min", "max"), ("min", "max"), "{min: 2, max: 8}")
@@ -245,8 +246,8 @@ def array(node: Node) -> tuple[int, ...]:
         text = text_of(node, "indices such as 0-9")
         if "%" in text:
             raise BadInput(
-                f"{quote(node)}: %N limits how many run at once, which the policy does here; leave it out, or give "
-                "the jobs less weight",
+                f"{quote(node)}: %N limits how many run at once, but here the policy decides that; leave it out, or "
+                "give the jobs less weight",
                 line=node.line,
             )
         indices = []
@@ -268,7 +269,7 @@ def array(node: Node) -> tuple[int, ...]:
         raise BadInput(f"must be from 1 to {limits.ARRAY_MAX:,} indices", line=node.line)
     if len(set(indices)) < len(indices):
         twice = next(index for index in indices if indices.count(index) > 1)
-        raise BadInput(f"index {twice} stands twice", line=node.line)
+        raise BadInput(f"index {twice} is listed twice", line=node.line)
     return tuple(indices)
 
 
@@ -314,7 +315,7 @@ def mapping(value: Read, *, variables: bool = False) -> Read:
             name_of(key)
             if variables and not limits.is_variable(name):
                 raise BadInput(
-                    f"{quote(key)} cannot be the name of a variable: letters, digits and _ only",
+                    f"{quote(key)} cannot be the name of a variable: use letters, digits and _ only",
                     line=key.line,
                 )
         return {name: nested(name, value, part) for name, (_, part) in entries.items()}

@@ -17,7 +17,7 @@ from tests.support.live import Nodes
 from tests.support.live_thread import LiveThread, own_port
 from tests.support.wording import Wording
 
-WAITING = "the connection was refused; trying"
+WAITING = "the connection was refused; retrying"
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_a_command_left_open_reconnects(
         journal = live.daemon.journal
         terminal = Terminal(*command)
         terminal.read_until("before")
-    terminal.read_until("trying until it answers (Ctrl-C ends this)")
+    terminal.read_until("trying until it answers (Ctrl-C stops)")
     # The new output is there before the command can reconnect.
     nodes = Nodes([printed(b" behind", offset=6)])
     with LiveThread(tmp_path, port=port, journal=journal, nodes=nodes):

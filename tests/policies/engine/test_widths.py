@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.engine.widths import evened
+from policies.engine.widths import even_widths
 from policies.problem import Floats, Problem
 from policies.registry import resolve
 from tests.support.problems import Way, alone, by_hand, problems, together
@@ -18,7 +18,7 @@ def widths(job: str, worker_type: str, *rates: float) -> list[Way]:
 
 def even(problem: Problem, *shares: float) -> list[float]:
     """Even out these shares, with all columns usable."""
-    return evened(problem, np.arange(len(problem.columns)), np.array(shares)).round(9).tolist()
+    return even_widths(problem, np.arange(len(problem.columns)), np.array(shares)).round(9).tolist()
 
 
 LINEAR = by_hand({"v100": 4}, *widths("e", "v100", 1.0, 2.0, 3.0, 4.0))
@@ -79,7 +79,7 @@ def test_only_widths_are_evened_out() -> None:
     # All but e on two GPUs.
     usable = np.array([0, 2, 3, 4, 5, 6])
     # 0.8 GPUs in up to 0.8 of the time are one GPU.
-    assert evened(problem, usable, shares) == pytest.approx([0.8, 0.0, 0.0, 0.2, 0.3, 0.5, 0.1])
+    assert even_widths(problem, usable, shares) == pytest.approx([0.8, 0.0, 0.0, 0.2, 0.3, 0.5, 0.1])
 
 
 def test_an_elastic_job_beside_another_is_as_wide_as_what_is_left() -> None:
@@ -100,11 +100,11 @@ def test_no_job_loses_and_no_type_is_used_more(problem: Problem, seed: int, part
     shares[usable] = rng.random(len(usable))
     most = float((problem.membership @ shares / problem.jobs.count).max(initial=1e-9))
     shares *= part / most
-    out = evened(problem, usable, shares)
+    out = even_widths(problem, usable, shares)
     assert problem.occupancy @ out == pytest.approx(problem.occupancy @ shares, abs=1e-9)
     assert (problem.rates @ out >= (problem.rates @ shares) * (1 - 1e-8) - 1e-12).all()
     assert (problem.membership @ out <= problem.jobs.count * (1 + 1e-9)).all()
     assert (out >= 0).all()
     assert out[columns.is_pair].tolist() == shares[columns.is_pair].tolist()
-    again: Floats = evened(problem, usable, out)
+    again: Floats = even_widths(problem, usable, out)
     assert problem.rates @ again == pytest.approx(problem.rates @ out, rel=1e-8)
