@@ -1,1 +1,1 @@
-"""One file per question; each prints a table."""
+"""One file for each question about cost; each prints a table."""

@@ -35,14 +35,14 @@ _PARTS = ("files, shim's exec", "shim up, ranks started", "first line", "start n
 
 
 class Stopwatch:
-    """When the agent was told what."""
+    """Records when the agent noticed the start and the end of a job."""
 
     def __init__(self) -> None:
         self.started_s = self.ended_s = 0.0
         self.ended = asyncio.Event()
 
     def note(self, event: Event) -> None:
-        """What the agent's processes emit."""
+        """Take an event of the agent's processes."""
         if isinstance(event, ProcessStarted):
             self.started_s = time.monotonic()
         elif isinstance(event, ProcessExited):
@@ -52,7 +52,7 @@ class Stopwatch:
 
 
 async def one_run(state: Path, workshop: Workshop, lease: str) -> tuple[float, ...]:
-    """Seconds of every part of one run."""
+    """Return the seconds of every part of one run."""
     watch = Stopwatch()
     processes = Processes(state, Limits(), watch.note)
     looking = asyncio.create_task(processes.watch())
@@ -85,7 +85,7 @@ async def one_run(state: Path, workshop: Workshop, lease: str) -> tuple[float, .
 
 
 async def measure(runs: int) -> list[tuple[float, ...]]:
-    """Every part of so many runs."""
+    """Return every part of this number of runs."""
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
         workshop = Workshop(

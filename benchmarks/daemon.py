@@ -34,7 +34,7 @@ DEADLINE_S = 60.0
 
 
 def job(number: int) -> pb.JobSpec:
-    """A usual job."""
+    """Return a usual job."""
     launch = pb.Launch(
         command=["python", "train.py", "--lr", "0.1"], env={"SEED": str(number)}, workdir="/data"
     )
@@ -42,7 +42,7 @@ def job(number: int) -> pb.JobSpec:
 
 
 async def client(address: str, seconds: float, batch: int, took_s: list[float]) -> int:
-    """Submit one after the other for so long; how many jobs were acknowledged."""
+    """Submit batch after batch for this many seconds; return how many jobs were acknowledged."""
     jobs, number = 0, 0
     options = [("grpc.use_local_subchannel_pool", 1)]
     async with aio.insecure_channel(address, options=options) as channel:
@@ -61,7 +61,7 @@ async def client(address: str, seconds: float, batch: int, took_s: list[float]) 
 
 
 def client_process(address: str, clients: int, seconds: float, batch: int, wire: Connection) -> None:
-    """Some clients, in a process of their own."""
+    """Run some clients in a process of their own."""
     took_s: list[float] = []
 
     async def run() -> int:
@@ -71,24 +71,24 @@ def client_process(address: str, clients: int, seconds: float, batch: int, wire:
 
 
 def cpu_s(pid: int | None) -> float:
-    """Seconds of CPU time that a process has had."""
+    """Return the CPU time that a process has used, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def submitted(server: Daemon, options: argparse.Namespace, batch: int) -> str:
-    """Jobs per second, how long a call took, and what of the server's CPU time a job took."""
+    """Return jobs per second, how long a call took, and the CPU time of the server for a job."""
     before_s = cpu_s(server.process.pid)
     context, ends = multiprocessing.get_context("spawn"), []
     for part in range(options.processes):
         clients = (options.clients + part) // options.processes
-        here, there = context.Pipe()
+        near_end, far_end = context.Pipe()
         process = context.Process(
-            target=client_process, args=(server.address, clients, options.seconds, batch, there)
+            target=client_process, args=(server.address, clients, options.seconds, batch, far_end)
         )
         process.start()
-        ends.append((process, here))
-    answers = [here.recv() for _, here in ends]
+        ends.append((process, near_end))
+    answers = [near_end.recv() for _, near_end in ends]
     for process, _ in ends:
         process.join()
     took_s = sorted(s for _, some in answers for s in some)
@@ -101,12 +101,12 @@ def submitted(server: Daemon, options: argparse.Namespace, batch: int) -> str:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """Of sorted values."""
+    """Return a quantile of sorted values."""
     return values[min(int(part * len(values)), len(values) - 1)]
 
 
 async def looked(address: str, brief: bool) -> str:
-    """How long it takes to list so many jobs; and meanwhile, to get one."""
+    """Return how long it takes to list the jobs, and meanwhile to get one."""
     size = [("grpc.max_receive_message_length", 64 * 2**20)]
     async with aio.insecure_channel(address, options=size) as channel:
         stub: Any = jobs_pb2_grpc.JobsStub(channel)
@@ -136,7 +136,7 @@ async def looked(address: str, brief: bool) -> str:
 
 
 async def timed(work: Callable[[], Awaitable[object]]) -> float:
-    """Seconds."""
+    """Return how long this work takes, in seconds."""
     began_s = time.perf_counter()
     await work()
     return time.perf_counter() - began_s

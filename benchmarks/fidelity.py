@@ -3,14 +3,14 @@
     python -m benchmarks.fidelity [--jobs 20] [--arrivals-s 60] [--round-s 10] [--scale 0.8]
                                 [--others 20] [--folder DIR]
 
-Paced jobs of three types on a real scheduler and four real agents, two GPUs of speed 1 and two of speed 0.4. Then the
-same arrivals and settings in virtual time, with the rates, and the time lost per turn, that the live run's journal
-tells. Steps wait instead of computing, so that this machine's cores decide nothing. `--again DIR` simulates an earlier
+Paced jobs of three types run on a real scheduler and four real agents, two GPUs of speed 1 and two of speed 0.4. Then
+the same arrivals and settings are simulated, with the rates and the time lost per turn from the live run's journal.
+Steps wait instead of computing, so that this machine's cores have no influence. `--again DIR` simulates an earlier
 live run once more.
 
-Whose turn it is hangs on hundredths of seconds: no two live runs are alike, and neither are two simulations of which
-one has its arrivals a little later. So there are `--others` more of them, with arrivals moved by up to `SHIFT_S`: how
-far their means lie apart is what one pair of runs cannot tell.
+Hundredths of seconds decide whose turn it is: no two live runs are alike, nor are two simulations of which one has
+its arrivals a little later. So `--others` more are simulated, with arrivals moved by up to `SHIFT_S`: the distance of
+their means is the uncertainty of one pair of runs.
 """
 
 from __future__ import annotations
@@ -33,44 +33,49 @@ from traces.costs import Cost
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 
-STEP_S = {"small": 0.05, "middle": 0.1, "large": 0.2}  # on a GPU of speed 1
+# How long a step takes on a GPU of speed 1.
+STEP_S = {"small": 0.05, "middle": 0.1, "large": 0.2}
 GPUS = ("v100", "v100", "k80", "k80")
-RESTART_COST_S = 0.5  # as the scheduler is told; what it comes to is measured
+# The setting of the scheduler; the real cost is measured.
+RESTART_COST_S = 0.5
 REPORT_S = 2.0
 GOAL = 0.05
 WARM_UP = "warm-up"
-WARM_UP_ROUNDS = 3.0  # until the others come: then no round is going on any more
-SHIFT_S = 0.5  # an assumption: more than a start takes, much less than a round
-FIRST_S = 1.0  # virtual time of the first arrival: the nodes are there by then
+# Rounds until the other jobs arrive: no round is going on any more by then.
+WARM_UP_ROUNDS = 3.0
+# An assumption: more than a start takes, much less than a round.
+SHIFT_S = 0.5
+# Virtual time of the first arrival: the nodes have joined by then.
+FIRST_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a live run was like."""
+    """Figures of a live run: rates, the time lost per turn by job type, the time of the solver."""
 
     rates: live.Rates
-    costs: Mapping[str, Cost]  # time lost per turn, by job type
+    costs: Mapping[str, Cost]
     solver_s: float
 
 
 def jobs(
     count: int, arrivals_s: float, scale: float = 1.0, first_s: float = 0.0, seed: int = 1
 ) -> list[live.Paced]:
-    """Three types in turn, of 12 to 40 s each on a GPU of speed 1, that come one after the other from `first_s` on.
+    """Return jobs of three types in turn, of 12 to 40 s on a GPU of speed 1, which arrive from `first_s` on.
 
-    Before them one that is over at once: the solver's process has to start some time, and is no part of the question.
+    A short job goes before them, so that the start of the solver's process is no part of the measurement.
     """
-    chance, made = Random(seed), [live.Paced(WARM_UP, WARM_UP, 0.05, 2)]
+    chance, planned = Random(seed), [live.Paced(WARM_UP, WARM_UP, 0.05, 2)]
     for number in range(count):
         job_type = tuple(STEP_S)[number % len(STEP_S)]
         steps = round(scale * chance.uniform(12.0, 40.0) / STEP_S[job_type])
         arrival_s = first_s + arrivals_s * number / max(count - 1, 1)
-        made.append(live.Paced(f"{job_type}-{number}", job_type, STEP_S[job_type], steps, arrival_s))
-    return made
+        planned.append(live.Paced(f"{job_type}-{number}", job_type, STEP_S[job_type], steps, arrival_s))
+    return planned
 
 
 def settings(round_s: float, **more: Any) -> dict[str, Any]:
-    """Of the scheduler, in both worlds."""
+    """Return the settings of the scheduler, live and simulated."""
     return {
         "policy": "las",
         "round_s": round_s,
@@ -84,42 +89,44 @@ def settings(round_s: float, **more: Any) -> dict[str, Any]:
 def run_live(
     folder: Path, wanted: Sequence[live.Paced], scheduling: Mapping[str, Any], gpus: Sequence[str] = GPUS
 ) -> list[str]:
-    """Run them for real; what is wrong with their steps. The journal stays in the folder."""
+    """Run the jobs on a real cluster; return the faults in their steps. The journal stays in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
     table = folder / "rates.csv"
     live.write_rates(table, live.rates(wanted))
-    told: tuple[str, ...] = (f"throughputs={table}", f"agents.report_interval_s={REPORT_S}")
-    told += tuple(f"scheduler.{name}={value}" for name, value in scheduling.items())
+    options: tuple[str, ...] = (f"throughputs={table}", f"agents.report_interval_s={REPORT_S}")
+    options += tuple(f"scheduler.{name}={value}" for name, value in scheduling.items())
     work_s = sum(job.steps * job.step_s for job in wanted) / sum(live.SPEED[kind] for kind in gpus)
-    with live.cluster(folder, gpus, told) as (_, client):
+    with live.cluster(folder, gpus, options) as (_, client):
         ids = live.submitted(client, wanted, RESTART_COST_S)
         done = live.ended(client, ids, 60 + 4 * work_s)
         return [
-            text for job, one in zip(wanted, done, strict=True) if (text := live.inexact(client, job, one))
+            text
+            for job, result in zip(wanted, done, strict=True)
+            if (text := live.inexact(client, job, result))
         ]
 
 
-def measured(told: live.Story) -> Measured:
-    """Rates, and the time that turns lost: in all as much as in the live run."""
+def measured(happened: live.Story) -> Measured:
+    """Return rates, and costs of turns that add up to the time lost in the live run."""
     steps: dict[tuple[str, int, str], float] = {}
     stepping_s: dict[tuple[str, int, str], float] = {}
     so_far: dict[str, float] = {}
-    for turn in told.turns.values():
+    for turn in happened.turns.values():
         if turn.exit is None:
             continue
-        key = (told.job_type[turn.lease.job], 1, turn.lease.bundle.worker_type)
+        key = (happened.job_type[turn.lease.job], 1, turn.lease.bundle.worker_type)
         steps[key] = steps.get(key, 0.0) + turn.exit.steps - so_far.get(turn.lease.job, 0.0)
         stepping_s[key] = stepping_s.get(key, 0.0) + turn.exit.stepping_s
         so_far[turn.lease.job] = turn.exit.steps
     return Measured(
         {key: count / stepping_s[key] for key, count in steps.items() if count > 0},
-        {kind: _cost(told.of(kind)) for kind in dict.fromkeys(told.job_type.values())},
-        statistics.median(told.solver_s),
+        {kind: _cost(happened.of(kind)) for kind in dict.fromkeys(happened.job_type.values())},
+        statistics.median(happened.solver_s),
     )
 
 
 def _cost(turns: Sequence[live.Turn]) -> Cost:
-    """Of being asked to stop until the GPU is free, and of all else that is no stepping, by the turn."""
+    """Return the mean time from the request to stop until the GPU is free, and all other time without steps."""
     lost_s = [t.closed_s - t.sent_s - t.exit.stepping_s for t in turns if t.exit is not None]
     asked_s = [t.closed_s - t.asked_s for t in turns if 0 < t.asked_s < t.closed_s]
     checkpoint_s = statistics.mean(asked_s) if asked_s else 0.0
@@ -127,21 +134,21 @@ def _cost(turns: Sequence[live.Turn]) -> Cost:
 
 
 def simulated(
-    told: live.Story,
-    seen: Measured,
+    happened: live.Story,
+    figures: Measured,
     wanted: Sequence[live.Paced],
     scheduling: Mapping[str, Any],
     gpus: Sequence[str] = GPUS,
     shift: Callable[[], float] = lambda: 0.0,
 ) -> live.Story:
-    """The same in virtual time: arrivals as they were (and `shift` later), rates and costs as measured."""
+    """Simulate the same arrivals (each `shift` later) with the rates and costs that were measured."""
     believed = live.rates(wanted)
-    first_s = min(told.submitted_s.values())
-    order = sorted(told.submitted_s, key=int)
+    first_s = min(happened.submitted_s.values())
+    order = sorted(happened.submitted_s, key=int)
     trace = [
         TraceJob(
             id=job,
-            arrival_s=FIRST_S + told.submitted_s[job] - first_s + shift(),
+            arrival_s=FIRST_S + happened.submitted_s[job] - first_s + shift(),
             job_type=paced.job_type,
             steps=float(paced.steps),
         )
@@ -152,11 +159,11 @@ def simulated(
         SimOptions(
             cluster={kind: gpus.count(kind) for kind in dict.fromkeys(gpus)},
             jobs=trace,
-            throughputs=Throughputs(solo=believed | seen.rates),
+            throughputs=Throughputs(solo=believed | figures.rates),
             believed=Throughputs(solo=believed),
             settings=Settings(**scheduling).checked(),
-            costs=seen.costs,
-            solver_latency_s=seen.solver_s,
+            costs=figures.costs,
+            solver_latency_s=figures.solver_s,
             report_interval_s=REPORT_S,
             save_every_s=math.inf,
             journal=journal,
@@ -165,16 +172,18 @@ def simulated(
     return live.story_of(journal.read())
 
 
-def table(wanted: Sequence[live.Paced], told: live.Story, again: live.Story, seen: Measured) -> str:
-    """Job by job, and the means."""
+def table(wanted: Sequence[live.Paced], happened: live.Story, again: live.Story, figures: Measured) -> str:
+    """Return a line for each job, and the means."""
     lines = [f"{'job':12}{'steps':>7}{'turns':>12}{'live s':>9}{'simulated s':>13}{'difference':>12}"]
     means: list[tuple[float, float]] = []
-    for job, paced in zip(sorted(told.submitted_s, key=int), wanted, strict=True):
+    for job, paced in zip(sorted(happened.submitted_s, key=int), wanted, strict=True):
         if paced.job_type == WARM_UP:
             continue
-        was_s, is_s = told.jct_s(job), again.jct_s(job)
+        was_s, is_s = happened.jct_s(job), again.jct_s(job)
         means.append((was_s, is_s))
-        turns = " / ".join(str(sum(t.lease.job == job for t in one.turns.values())) for one in (told, again))
+        turns = " / ".join(
+            str(sum(t.lease.job == job for t in run.turns.values())) for run in (happened, again)
+        )
         lines.append(
             f"{paced.name:12}{paced.steps:7}{turns:>12}{was_s:9.1f}{is_s:13.1f}{is_s / was_s - 1:+12.1%}"
         )
@@ -183,27 +192,33 @@ def table(wanted: Sequence[live.Paced], told: live.Story, again: live.Story, see
         f"mean time to completion: live {was_s:.1f} s, simulated {is_s:.1f} s: "
         f"{is_s / was_s - 1:+.1%} (goal within {GOAL:.0%})"
     )
-    costs = ", ".join(f"{kind} {c.restart_s:.2f} + {c.checkpoint_s:.2f} s" for kind, c in seen.costs.items())
+    costs = ", ".join(
+        f"{kind} {c.restart_s:.2f} + {c.checkpoint_s:.2f} s" for kind, c in figures.costs.items()
+    )
     lines.append(
-        f"lost per turn, to start and to stop: {costs}; an answer of the solver: {seen.solver_s:.3f} s"
+        f"lost per turn, to start and to stop: {costs}; an answer of the solver: {figures.solver_s:.3f} s"
     )
     return "\n".join(lines)
 
 
 def spread(
-    told: live.Story, seen: Measured, wanted: Sequence[live.Paced], scheduling: Mapping[str, Any], others: int
+    happened: live.Story,
+    figures: Measured,
+    wanted: Sequence[live.Paced],
+    scheduling: Mapping[str, Any],
+    others: int,
 ) -> str:
-    """Simulated again and again with arrivals a little later: the mean of the means, and how far they reach."""
+    """Simulate again with arrivals a little later; return the mean of the means, and how far they reach."""
     chance = Random(0)
     counted = [
         job
-        for job, paced in zip(sorted(told.submitted_s, key=int), wanted, strict=True)
+        for job, paced in zip(sorted(happened.submitted_s, key=int), wanted, strict=True)
         if paced.job_type != WARM_UP
     ]
-    live_s = statistics.mean(told.jct_s(job) for job in counted)
+    live_s = statistics.mean(happened.jct_s(job) for job in counted)
     off = []
     for _ in range(others):
-        again = simulated(told, seen, wanted, scheduling, shift=lambda: chance.uniform(0.0, SHIFT_S))
+        again = simulated(happened, figures, wanted, scheduling, shift=lambda: chance.uniform(0.0, SHIFT_S))
         off.append(statistics.mean(again.jct_s(job) for job in counted) / live_s - 1)
     return (
         f"{others} more simulations, arrivals up to {SHIFT_S} s later: {statistics.mean(off):+.1%} on average, "
@@ -211,10 +226,10 @@ def spread(
     )
 
 
-def held(told: live.Story, again: live.Story) -> str:
-    """For how long GPUs were held in either, and for how much of it jobs made steps: that does not hang on turns."""
+def held(happened: live.Story, again: live.Story) -> str:
+    """Return how long GPUs were held live and simulated, and for how much of it jobs made steps."""
     words = []
-    for name, story in (("live", told), ("simulated", again)):
+    for name, story in (("live", happened), ("simulated", again)):
         turns = [turn for turn in story.turns.values() if turn.exit is not None]
         held_s = sum(turn.closed_s - turn.sent_s for turn in turns)
         stepping_s = sum(turn.exit.stepping_s for turn in turns if turn.exit is not None)
@@ -239,13 +254,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.again or options.folder or Path(temporary)
         wrong = [] if options.again else run_live(folder, wanted, scheduling)
-        told = live.story(folder)
-    seen = measured(told)
-    again = simulated(told, seen, wanted, scheduling)
-    print(table(wanted, told, again, seen))
-    print(held(told, again))
+        happened = live.story(folder)
+    figures = measured(happened)
+    again = simulated(happened, figures, wanted, scheduling)
+    print(table(wanted, happened, again, figures))
+    print(held(happened, again))
     if options.others:
-        print(spread(told, seen, wanted, scheduling, options.others))
+        print(spread(happened, figures, wanted, scheduling, options.others))
     print("; ".join(wrong) or f"all {options.jobs} jobs did their exact steps")
 
 

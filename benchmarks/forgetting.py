@@ -3,8 +3,8 @@
     python -m benchmarks.forgetting [--jobs 1000000] [--keep-s 7200] [--folder DIR]
 
 Core, journal (durable), snapshots, history, usage and the services for people are the daemon's own; nodes are simulated
-and time is virtual. 1,000 GPUs run 1,000 jobs a round, and another 1,000 wait. Jobs are kept for two hours of that time
-after their end, some 20 rounds; `--keep-s 0` keeps them for ever, as Gavel did before it could forget.
+and time is virtual. 1,000 GPUs run 1,000 jobs a round, and another 1,000 wait. Jobs are kept for two virtual hours
+after their end, some 20 rounds; `--keep-s 0` never forgets a job.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ TYPES = ("resnet50", "bert-large", "gpt2", "whisper")
 
 
 def spec(number: int) -> JobSpec:
-    """A job as people submit them, for a GPU of any type."""
+    """Return a typical job for a GPU of any type."""
     launch = Launch(
         command=(
             "python",
@@ -85,16 +85,17 @@ def spec(number: int) -> JobSpec:
 
 
 class VirtualCluster:
-    """A world in virtual time: jobs are submitted as others end, run for a while and are done."""
+    """A cluster in virtual time: jobs are submitted as others end, run for a while and complete."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self.submitted = 0
         self.is_over = False
         self.at_s = START_S
-        self.asides: Callable[[], Any] = lambda: None  # what is done between rounds, while time stands still
+        # Called between rounds, while time stands still.
+        self.asides: Callable[[], Any] = lambda: None
         self._inbox: list[tuple[Message, Callable[[], None] | None]] = []
-        self._said: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[], None]] = []
         self._timers: dict[str, float] = {}
         self._known: dict[str, set[str]] = {}
         self._exits: list[tuple[float, str, int, tuple[Exit, ...]]] = []  # in order of time
@@ -103,11 +104,11 @@ class VirtualCluster:
 
     @property
     def state(self) -> SchedulerState:
-        """For reading."""
+        """The state of the core, for reading."""
         return self.core.state
 
     def now_s(self) -> float:
-        """The virtual time."""
+        """Return the virtual time."""
         return self.at_s
 
     def tell(
@@ -120,13 +121,13 @@ class VirtualCluster:
         self._inbox.append((message, done))
 
     async def ask(self, message: Any) -> Any:
-        """Nobody asks here."""
+        """Refuse: no benchmark asks."""
         raise NotImplementedError
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
-        """What is waiting, or what happens next. While something is done aside, time stands still."""
-        said, self._said = self._said, []
-        for done in said:
+        """Return the messages that wait, or move time to the next event. Time stands still while an aside runs."""
+        callbacks, self._callbacks = self._callbacks, []
+        for done in callbacks:
             done()
         if self.at_s - self._looked_s >= ROUND_S and self._aside is None:
             self._looked_s = self.at_s
@@ -142,7 +143,7 @@ class VirtualCluster:
         if not self._inbox:
             self._advance()
         batch, self._inbox = self._inbox, []
-        self._said = [done for _, done in batch if done is not None]
+        self._callbacks = [done for _, done in batch if done is not None]
         return self.at_s, [message for message, _ in batch]
 
     def _submit(self) -> None:
@@ -158,9 +159,9 @@ class VirtualCluster:
         while self._exits and self._exits[0][0] <= self.at_s:
             _, node, generation, exits = self._exits.pop(0)
             self.tell(NodeReport(node=node, generation=generation, exits=exits))
-        for what in [what for what, at_s in self._timers.items() if at_s <= self.at_s]:
-            del self._timers[what]
-            self.tell(Woke(what=what))
+        for timer in [timer for timer, at_s in self._timers.items() if at_s <= self.at_s]:
+            del self._timers[timer]
+            self.tell(Woke(what=timer))
 
     def perform(self, effect: Effect) -> None:
         """Answer for solver, timers and nodes."""
@@ -184,20 +185,20 @@ class VirtualCluster:
 
 
 class NoNodes:
-    """The links that services for people ask for: there are none."""
+    """Stands in for the links to nodes, which the services need: there are no nodes."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
 
 
 def rss_mb() -> float:
-    """Memory of this process in the RAM."""
+    """Return the resident memory of this process."""
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS")) / 1024
 
 
 def restart(path: Path, answers: Any) -> None:
-    """Seconds until a new process has recovered this journal and spoken for the first time."""
+    """Send how long a new process takes to recover this journal and take over."""
     began_s = time.perf_counter()
     with SqliteJournal(path) as journal:
         core = Core(recover_scheduler(journal).state)
@@ -236,14 +237,14 @@ class Bench:
         self.began_s = time.perf_counter()
 
     def snapshot(self) -> bytes:
-        """As the keeper takes it, on the event loop."""
+        """Take a snapshot as the keeper does, on the event loop, and record how long it took."""
         began_s = time.perf_counter()
         payload = self.core.state.snapshot()
         self.encode_ms = max(self.encode_ms, 1000 * (time.perf_counter() - began_s))
         return payload
 
     async def between_rounds(self) -> None:
-        """Forget now and then; a line of the table when it is time."""
+        """Forget jobs every few rounds, and print a line of the table when it is time."""
         self.rounds += 1
         if self.rounds % FORGET_ROUNDS == 0:
             await self.people.historian.forget()
@@ -256,7 +257,7 @@ class Bench:
             self.world.is_over = not self.marks
 
     async def show(self, ended: int) -> None:
-        """A line of the table."""
+        """Print a line of the table."""
         gc.collect()
         memory_mb, payload = rss_mb(), self.snapshot()
         copy = self.folder / "copy.db"
@@ -280,7 +281,7 @@ class Bench:
         self.encode_ms = 0.0
 
     async def listed(self, wanted: pb.JobFilter) -> float:
-        """Milliseconds of a page of 50 jobs, the median of 5."""
+        """Return the median time of 5 pages of 50 jobs, in milliseconds."""
         call_as(Caller("user7", Role.USER))
         took = []
         for _ in range(5):
@@ -290,7 +291,7 @@ class Bench:
         return sorted(took)[2]
 
     async def run(self) -> None:
-        """All of it."""
+        """Run the whole benchmark."""
         async with AsyncExitStack() as closing:
             closing.callback(self.journal.close)
             closing.callback(self.attempts.close)
@@ -312,7 +313,7 @@ def main() -> None:
     """Run, and print the table as it grows."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--jobs", type=int, default=1_000_000)
-    parser.add_argument("--keep-s", type=float, default=7200.0, help="0: for ever")
+    parser.add_argument("--keep-s", type=float, default=7200.0, help="0: never forget")
     parser.add_argument("--folder", type=Path, help="keep the files there")
     options = parser.parse_args()
     print(

@@ -3,7 +3,8 @@
     python -m benchmarks.handover [--rounds 24] [--round-s 4] [--folder DIR]
 
 Two jobs take turns on one GPU, so that every round hands it over. Moments come from the journal, from the times of the
-files by which agent, shim and job speak (docs/job-directory.md), and from the job itself. A start-up is the job's own.
+files that agent, shim and job exchange (docs/job-directory.md), and from the job itself. The start-up of a job is its
+own time.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ PARTS = {
     "ready_s": "→ imported, and its checkpoint loaded",
     "first_step_s": "→ its first step is done",
 }
-OWN = ("first_line_s", "ready_s", "first_step_s")  # what the job itself takes
+# The parts that are the job's own time.
+OWN = ("first_line_s", "ready_s", "first_step_s")
 
 
 def moments(run: Path, stamps: Path, turn: live.Turn, before: live.Turn, offset_s: float) -> dict[str, float]:
-    """The moments of one handover, in the order of PARTS; LookupError or OSError where one is missing."""
-    old, new = (run / directory_name(one.lease.id) for one in (before, turn))
-    end, start = (json.loads((stamps / f"{one.lease.id}.json").read_text()) for one in (before, turn))
+    """Return the moments of one handover, in the order of PARTS; LookupError or OSError where one is missing."""
+    old, new = (run / directory_name(each.lease.id) for each in (before, turn))
+    end, start = (json.loads((stamps / f"{each.lease.id}.json").read_text()) for each in (before, turn))
     ranks_s = json.loads((new / EXIT).read_text())["started_s"] + offset_s
     return {
         "asked_s": (old / LEASE).stat().st_mtime,
@@ -54,37 +56,38 @@ def moments(run: Path, stamps: Path, turn: live.Turn, before: live.Turn, offset_
 
 
 def handovers(folder: Path, stamps: Path) -> list[dict[str, float]]:
-    """Seconds of each part, for every turn that began when another's was over."""
-    told, found = live.story(folder), []
+    """Return the seconds of each part, for every turn that began when another one ended."""
+    turns, measured = live.story(folder).turns, []
     offset_s = time.time() - time.monotonic()
-    for turn in told.turns.values():
-        before = [told.turns[name] for name in turn.after if told.turns[name].lease.gpus == turn.lease.gpus]
+    for turn in turns.values():
+        before = [turns[name] for name in turn.after if turns[name].lease.gpus == turn.lease.gpus]
         if len(before) != 1 or not before[0].asked_s or turn.exit is None:
             continue
         run = folder / turn.lease.gpus[0].rpartition(":")[0] / "runs"
         try:
             at = moments(run, stamps, turn, before[0], offset_s)
         except (OSError, LookupError):
-            continue  # a turn that was over before its first step
+            # The turn was over before its first step.
+            continue
         last_s, parts = before[0].asked_s, {}
         for name, at_s in at.items():
             parts[name], last_s = at_s - last_s, at_s
-        found.append(parts)
-    return found
+        measured.append(parts)
+    return measured
 
 
-def table(found: Sequence[Mapping[str, float]]) -> str:
-    """Median and worst of each part, and the sums."""
-    lines = [f"{len(found)} handovers; milliseconds{'':36}median    worst"]
+def table(measured: Sequence[Mapping[str, float]]) -> str:
+    """Return the median and the worst of each part, and the sums."""
+    lines = [f"{len(measured)} handovers; milliseconds{'':36}median    worst"]
     for name, words in PARTS.items():
-        part_ms = [1000 * one[name] for one in found]
+        part_ms = [1000 * handover[name] for handover in measured]
         own = " (its own)" if name in OWN else ""
         lines.append(f"  {words + own:62}{statistics.median(part_ms):6.0f}   {max(part_ms):6.0f}")
-    ours_s = [sum(one[name] for name in PARTS if name not in OWN) for one in found]
-    whole_s = [sum(one.values()) for one in found]
+    gavel_s = [sum(handover[name] for name in PARTS if name not in OWN) for handover in measured]
+    whole_s = [sum(handover.values()) for handover in measured]
     lines.append(
         f"boundary → first step: median {statistics.median(whole_s):.2f} s, worst {max(whole_s):.2f} s; without the "
-        f"job's own start-up: median {statistics.median(ours_s):.2f} s, worst {max(ours_s):.2f} s (goal {GOAL_S:g} s)"
+        f"job's own start-up: median {statistics.median(gavel_s):.2f} s, worst {max(gavel_s):.2f} s (goal {GOAL_S:g} s)"
     )
     return "\n".join(lines)
 
@@ -110,10 +113,12 @@ def main() -> None:
             ids = live.submitted(client, jobs, 0.0, stamps)
             done = live.ended(client, ids, 60 + 4 * options.rounds * options.round_s)
             wrong = [
-                text for job, one in zip(jobs, done, strict=True) if (text := live.inexact(client, job, one))
+                text
+                for job, result in zip(jobs, done, strict=True)
+                if (text := live.inexact(client, job, result))
             ]
-        found = handovers(folder, stamps)
-    print(table(found) if found else "no job took over from another: raise --rounds")
+        measured = handovers(folder, stamps)
+    print(table(measured) if measured else "no job took over from another: raise --rounds")
     print("; ".join(wrong) or f"{len(jobs)} jobs did their exact steps")
 
 

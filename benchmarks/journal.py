@@ -2,7 +2,7 @@
 
     python -m benchmarks.journal [--facts 1000000]
 
-The facts are those of a simulated cluster of 96 GPUs that is given jobs for as long as it takes.
+The facts are those of a simulated cluster of 96 GPUs that runs jobs until there are enough facts.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from scheduler.sim.runs import prepare
 from scheduler.sim.simulate import simulate
 from tests.support.journals import MemoryJournal
 
-DURABLE = 2000  # records
-SNAPSHOT_AT = 0.99  # of the records: recovery has to apply the rest
+# How many records are appended durably.
+DURABLE = 2000
+# The part of the records that the snapshot holds; recovery has to apply the rest.
+SNAPSHOT_AT = 0.99
 FACTS_PER_JOB = 170  # about
-REPORT_S = 120.0  # as often as agents say how far their jobs are
+# How often agents report the progress of their jobs.
+REPORT_S = 120.0
 
 
 def lived(facts: int) -> list[Record]:
-    """The records of a simulated run with about so many facts."""
+    """Return the records of a simulated run with about this number of facts."""
     journal = MemoryJournal()
     run = Run(
         policy="las",
@@ -48,27 +51,27 @@ def lived(facts: int) -> list[Record]:
 
 
 def took(work: Callable[[], object]) -> float:
-    """Seconds."""
+    """Return how long this work takes, in seconds."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def fill(path: Path, records: list[Record], *, durable: bool) -> None:
-    """A journal of these records."""
+    """Write a journal of these records."""
     with SqliteJournal(path, durable=durable) as journal:
         for record in records:
             journal.append(record.now_s, record.facts)
 
 
 def recovered(path: Path) -> None:
-    """Open and recover, as a scheduler that starts."""
+    """Open a journal and recover its state, as a scheduler that starts."""
     with SqliteJournal(path) as journal:
         assert not recover_scheduler(journal).report()
 
 
 def add_snapshot(path: Path, seq: int) -> float:
-    """Keep the state after record `seq`; how long that takes, without finding the state."""
+    """Store the state after record `seq`; return how long writing it takes, without computing the state."""
     part = path.with_name("part.db")
     with SqliteJournal(path) as whole, SqliteJournal(part, durable=False) as upto:
         for record in whole.records():
@@ -79,9 +82,9 @@ def add_snapshot(path: Path, seq: int) -> float:
         return took(lambda: whole.write_snapshot(seq, state.snapshot()))
 
 
-def row(what: str, seconds: float, count: int, unit: str) -> None:
-    """A line of the table."""
-    print(f"{what:<48}{seconds:>8.2f} s{seconds / count * 1e6:>10.1f} µs/{unit}", flush=True)
+def row(title: str, seconds: float, count: int, unit: str) -> None:
+    """Print a line of the table."""
+    print(f"{title:<48}{seconds:>8.2f} s{seconds / count * 1e6:>10.1f} µs/{unit}", flush=True)
 
 
 def main() -> int:
@@ -110,7 +113,7 @@ def main() -> int:
 
 
 def last_seq(path: Path) -> int:
-    """The last record's number."""
+    """Return the number of the last record."""
     with SqliteJournal(path, read_only=True) as journal:
         return journal.last_seq
 

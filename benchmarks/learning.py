@@ -1,10 +1,10 @@
-"""How fast measured rates replace wrong ones: believed rates that are wrong by a factor of three, and what they become.
+"""How fast measured rates replace believed rates that are wrong by a factor of three.
 
     python -m benchmarks.learning [--wrong-by 3] [--round-s 10] [--folder DIR]
 
-Paced jobs of three types take turns on a GPU of speed 1 and on one of speed 0.4, a real scheduler with real agents.
-Each line is a job's first lease on a type: what the scheduler believes after it, beside what it was told and what is
-true. Jobs name their GPU, because nobody tries a type that he was told is slow.
+Paced jobs of three types take turns on a GPU of speed 1 and on one of speed 0.4, under a real scheduler with real
+agents. Each line is a job's first lease on a type: the rate that the scheduler believes after it, beside the rate of
+the table and the true one. Jobs name their GPU type, because the policy avoids a type that the table calls slow.
 """
 
 from __future__ import annotations
@@ -22,45 +22,47 @@ from scheduler.core.state import SchedulerState
 from scheduler.journal.store import SqliteJournal
 from scheduler.model.throughput import RateKey
 
-STEP_S = {"small": 0.05, "middle": 0.1, "large": 0.2}  # on a GPU of speed 1
+# How long a step takes on a GPU of speed 1.
+STEP_S = {"small": 0.05, "middle": 0.1, "large": 0.2}
 GPUS = ("v100", "k80")
 GOAL = 0.10
 
 
 @dataclass(frozen=True, slots=True)
 class Learnt:
-    """What is believed of a job type on a worker type after a job's first lease there."""
+    """The believed rate of a job type on a worker type after a job's first lease there."""
 
     job: str
     job_type: str
     worker_type: str
-    stepping_s: float  # that all measurements of it rest on
+    # The time of steps behind all its measurements.
+    stepping_s: float
     told: float
     believed: float
 
 
 def learnt(records: Iterable[tuple[float, Fact]]) -> list[Learnt]:
-    """One for every job and type that it had a lease on, in the order in which these ended."""
-    state, found = SchedulerState(), dict[tuple[str, str], Learnt]()
+    """Return an entry for every job and type that it had a lease on, in the order in which the leases ended."""
+    state, entries = SchedulerState(), dict[tuple[str, str], Learnt]()
     for at_s, fact in records:
         lease = state.leases[fact.exit.lease].lease if isinstance(fact, LeaseClosed) else None
         apply(state, at_s, fact)
         if lease is None or not isinstance(fact, LeaseClosed) or fact.exit.stepping_s <= 0:
             continue
         kind, job_type = lease.bundle.worker_type, state.jobs[lease.job].spec.job_type
-        if (lease.job, kind) not in found:
-            key, told = (
-                RateKey(job_type, len(lease.gpus), kind),
-                state.rates.from_table(job_type, len(lease.gpus), kind),
-            )
-            believed = state.rates.rate(key, told, state.settings.trust_after_s)
+        if (lease.job, kind) not in entries:
+            key = RateKey(job_type, len(lease.gpus), kind)
+            in_table = state.rates.from_table(job_type, len(lease.gpus), kind)
+            believed = state.rates.rate(key, in_table, state.settings.trust_after_s)
             measured_s = state.rates.measured[key].observed_s if key in state.rates.measured else 0.0
-            found[lease.job, kind] = Learnt(lease.job, job_type, kind, measured_s, told or 0.0, believed)
-    return list(found.values())
+            entries[lease.job, kind] = Learnt(
+                lease.job, job_type, kind, measured_s, in_table or 0.0, believed
+            )
+    return list(entries.values())
 
 
 def wrong(rates: live.Rates, by: float) -> live.Rates:
-    """Wrong by this factor: every other job type is believed too fast on one type and too slow on the other."""
+    """Return rates wrong by this factor: every other job type is too fast on one type and too slow on the other."""
     types = sorted({key[0] for key in rates})
     kinds = sorted({key[2] for key in rates})
     return {
@@ -69,16 +71,16 @@ def wrong(rates: live.Rates, by: float) -> live.Rates:
     }
 
 
-def table(found: Iterable[Learnt], truth: live.Rates) -> str:
-    """Lease by lease."""
-    lines = [f"{'job':8}{'on':8}{'measured for':>13}{'told':>10}{'believed':>10}{'true':>8}{'off by':>9}"]
+def table(entries: Iterable[Learnt], truth: live.Rates) -> str:
+    """Return a line for each lease."""
+    lines = [f"{'job':8}{'on':8}{'measured for':>13}{'table':>10}{'believed':>10}{'true':>8}{'off by':>9}"]
     worst = 0.0
-    for one in found:
-        true = truth[one.job_type, 1, one.worker_type]
-        off = one.believed / true - 1
+    for rate in entries:
+        true = truth[rate.job_type, 1, rate.worker_type]
+        off = rate.believed / true - 1
         worst = max(worst, abs(off))
-        figures = f"{one.told:10.2f}{one.believed:10.2f}{true:8.2f}{off:+9.1%}"
-        lines.append(f"{one.job_type:8}{one.worker_type:8}{one.stepping_s:11.1f} s{figures}")
+        figures = f"{rate.told:10.2f}{rate.believed:10.2f}{true:8.2f}{off:+9.1%}"
+        lines.append(f"{rate.job_type:8}{rate.worker_type:8}{rate.stepping_s:11.1f} s{figures}")
     return "\n".join(
         (
             *lines,
@@ -98,7 +100,8 @@ def main() -> None:
     settings = (
         *("scheduler.policy=las", f"scheduler.round_s={round_s}", "scheduler.restart_cost_s=0.5"),
         *(f"scheduler.solve_lead_s={0.2 * round_s}", f"scheduler.plan_lead_s={0.1 * round_s}"),
-        f"scheduler.trust_after_s={round_s / 6}",  # of rounds of 360 s, the default of 60 s is as much
+        # The same part of a round as the default of 60 s in rounds of 360 s.
+        f"scheduler.trust_after_s={round_s / 6}",
     )
     jobs = [
         live.Paced(f"{name}-{kind}", name, step_s, int(3 * round_s / step_s * live.SPEED[kind]), 0.0, (kind,))
@@ -113,7 +116,9 @@ def main() -> None:
         with live.cluster(folder, GPUS, (*settings, f"throughputs={folder / 'rates.csv'}")) as (_, client):
             done = live.ended(client, live.submitted(client, jobs, 0.5), 60 + 40 * round_s)
             faults = [
-                text for job, one in zip(jobs, done, strict=True) if (text := live.inexact(client, job, one))
+                text
+                for job, result in zip(jobs, done, strict=True)
+                if (text := live.inexact(client, job, result))
             ]
         with SqliteJournal(folder / "scheduler" / "journal.db", read_only=True) as journal:
             print(table(learnt(journal.read()), truth))

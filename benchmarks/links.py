@@ -1,4 +1,4 @@
-"""What a thousand agents cost the scheduler: CPU per second while each reports every ten seconds, and at the edges.
+"""The cost of a thousand agents for the scheduler: CPU while each reports every ten seconds, and at starts.
 
 python -m benchmarks.links [--agents 1000] [--interval-s 10] [--seconds 30]
 
@@ -43,7 +43,7 @@ from scheduler.solving import answer
 
 
 async def one_agent(number: int, address: str, interval_s: float) -> None:
-    """Say hello, take every lease as started, and report progress for ever."""
+    """Say hello, take every lease as started, and report progress until the link ends."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     channel = aio.insecure_channel(address, options=options)
     call = agents_pb2_grpc.AgentsStub(channel).Link()
@@ -59,7 +59,7 @@ async def one_agent(number: int, address: str, interval_s: float) -> None:
     generation, numbers = 0, 0
     one_at_a_time = asyncio.Lock()
 
-    async def tell(**body: object) -> None:
+    async def send(**body: object) -> None:
         async with one_at_a_time:
             await call.write(pb.AgentMessage(**body, sent_s=time.monotonic()))  # type: ignore[arg-type]
 
@@ -71,8 +71,8 @@ async def one_agent(number: int, address: str, interval_s: float) -> None:
             for lease, since_s in leases.items()
             if (now_s := time.monotonic())
         ]
-        said = pb.Report(number=numbers, generation=generation, started=started, progress=progress)
-        await tell(report=said)
+        message = pb.Report(number=numbers, generation=generation, started=started, progress=progress)
+        await send(report=message)
 
     async def every_interval() -> None:
         await asyncio.sleep(interval_s * (number % 997) / 997)
@@ -86,7 +86,7 @@ async def one_agent(number: int, address: str, interval_s: float) -> None:
         if kind == "welcome":
             reporting = asyncio.create_task(every_interval())
         elif kind == "alive":
-            await tell(alive=pb.Alive())
+            await send(alive=pb.Alive())
         elif kind == "desired":
             generation = message.desired.generation
             wanted = {order.lease for order in message.desired.orders}
@@ -101,7 +101,7 @@ async def one_agent(number: int, address: str, interval_s: float) -> None:
 
 
 async def all_agents(address: str, count: int, interval_s: float) -> None:
-    """All of them, in this process."""
+    """Run all agents in this process."""
     await asyncio.gather(*(one_agent(number, address, interval_s) for number in range(count)))
 
 
@@ -109,18 +109,18 @@ async def all_agents(address: str, count: int, interval_s: float) -> None:
 
 
 class InPlace:
-    """A solver that answers at once, here."""
+    """A solver that answers at once, in this process."""
 
     def __init__(self, world: LiveWorld) -> None:
         self._world = world
 
     def ask(self, question: Solve) -> None:
-        """Tell the world."""
+        """Solve the problem and queue the answer."""
         self._world.tell(answer(question))
 
 
 async def until(condition: Callable[[], object]) -> float:
-    """How long it takes until this holds."""
+    """Wait until this holds; return how long it took."""
     begun_s = time.perf_counter()
     while not condition():
         await asyncio.sleep(0.01)
@@ -128,7 +128,7 @@ async def until(condition: Callable[[], object]) -> float:
 
 
 async def measure(folder: Path, agents: int, interval_s: float, seconds: float) -> None:
-    """Run it, and print a table."""
+    """Run scheduler and agents, and print a table."""
     journal = SqliteJournal(folder / "journal.db")
     core, feed = Core(), Feed(journal)
     world = LiveWorld(core, Clock())
@@ -156,13 +156,15 @@ async def measure(folder: Path, agents: int, interval_s: float, seconds: float) 
         cpu_s = time.process_time()
         await until(lambda: len(links.by_name) > 0)
         wall_s = await until(lambda: sum(link.welcome for link in links.by_name.values()) == agents)
-        say("all linked after", f"{wall_s:.1f} s", f"{time.process_time() - cpu_s:.1f} s of CPU")
+        print_row("all linked after", f"{wall_s:.1f} s", f"{time.process_time() - cpu_s:.1f} s of CPU")
         cpu_s = time.process_time()
         spec = JobSpec(launch=Launch(command=("true",)), job_type="cnn")
         await world.ask(SubmitJobs(specs=(spec,) * agents))
         state = world.state
         wall_s = await until(lambda: sum(h.started_s is not None for h in state.leases.values()) == agents)
-        say("a job started on each after", f"{wall_s:.1f} s", f"{time.process_time() - cpu_s:.1f} s of CPU")
+        print_row(
+            "a job started on each after", f"{wall_s:.1f} s", f"{time.process_time() - cpu_s:.1f} s of CPU"
+        )
         await steady(world, seconds, agents / interval_s)
         await renewal(links, agents)
     finally:
@@ -178,7 +180,7 @@ async def measure(folder: Path, agents: int, interval_s: float, seconds: float) 
 
 
 async def steady(world: LiveWorld, seconds: float, reports_per_s: float) -> None:
-    """CPU while everybody reports, and how late the loop is at worst."""
+    """Print the CPU time while all agents report, and the longest delay of the event loop."""
     late_s = 0.0
     cpu_s, end_s = time.process_time(), time.perf_counter() + seconds
     while time.perf_counter() < end_s:
@@ -186,14 +188,14 @@ async def steady(world: LiveWorld, seconds: float, reports_per_s: float) -> None
         await asyncio.sleep(0.01)
         late_s = max(late_s, time.perf_counter() - slept_s - 0.01)
     share = (time.process_time() - cpu_s) / seconds
-    say("CPU while they report", f"{share:.1%} of one core", f"{reports_per_s:.0f} reports/s")
-    say("per report, Taken included", f"{share / reports_per_s * 1e3:.2f} ms")
-    say("the loop is late by at most", f"{late_s * 1e3:.0f} ms")
-    say("memory at most", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+    print_row("CPU while they report", f"{share:.1%} of one core", f"{reports_per_s:.0f} reports/s")
+    print_row("per report, Taken included", f"{share / reports_per_s * 1e3:.2f} ms")
+    print_row("the loop is late by at most", f"{late_s * 1e3:.0f} ms")
+    print_row("memory at most", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 
 async def renewal(links: Links, agents: int) -> None:
-    """One effect for all nodes."""
+    """Print how long renewing the leases of all nodes takes."""
     state = links.world.state
     generations = {name: node.generation for name, node in state.nodes.items()}
     effect = RenewLeases(state.epoch, state.round.number + 1, links.world.now_s() + 60.0, generations)
@@ -201,17 +203,17 @@ async def renewal(links: Links, agents: int) -> None:
     links.renew_leases(effect)
     called_s, thread_s = time.perf_counter() - begun_s, time.thread_time() - thread_s
     wall_s = await until(lambda: not any(link.outbox._filled.is_set() for link in links.by_name.values()))
-    say("renewing all: the call", f"{called_s * 1e3:.1f} ms", f"{thread_s * 1e3:.1f} ms of CPU")
-    say(
+    print_row("renewing all: the call", f"{called_s * 1e3:.1f} ms", f"{thread_s * 1e3:.1f} ms of CPU")
+    print_row(
         "all written after",
         f"{(called_s + wall_s) * 1e3:.0f} ms",
         f"{(time.process_time() - cpu_s) / agents * 1e6:.0f} µs of CPU each",
     )
 
 
-def say(what: str, *figures: str) -> None:
-    """A line of the table."""
-    print(f"{what:32}" + "".join(f"{figure:>24}" for figure in figures), flush=True)
+def print_row(title: str, *figures: str) -> None:
+    """Print a line of the table."""
+    print(f"{title:32}" + "".join(f"{figure:>24}" for figure in figures), flush=True)
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What the live benchmarks share: paced jobs on a scheduler and agents of this machine, and what its journal tells.
+"""Shared by the live benchmarks: paced jobs on a scheduler and agents of this machine, and the story in its journal.
 
 The scheduler and the agents are the real programs; only GPUs are declared, and jobs wait instead of computing.
 """
@@ -32,36 +32,39 @@ from scheduler.model.lease import Lease
 
 SCRIPT = Path(__file__).with_name("paced.py")
 SPEED = {"v100": 1.0, "k80": 0.4}
-NODES_S = 120.0  # that agents may take to come up on a busy machine
+# How long agents may take to come up on a busy machine.
+NODES_S = 120.0
 
 
 class Paced(NamedTuple):
-    """One job."""
+    """A job whose steps take a given time."""
 
     name: str
     job_type: str
-    step_s: float  # on a GPU of speed 1
+    # On a GPU of speed 1.
+    step_s: float
     steps: int
     arrival_s: float = 0.0
     worker_types: tuple[str, ...] = ()
 
     @property
     def sum(self) -> int:
-        """What the numbers of its steps come to."""
+        """The sum of the numbers of its steps."""
         return self.steps * (self.steps - 1) // 2
 
 
-Rates = dict[tuple[str, int, str], float]  # steps per second by job type, GPUs and worker type
+# Steps per second by job type, GPUs and worker type.
+Rates = dict[tuple[str, int, str], float]
 
 
 def rates(jobs: Iterable[Paced]) -> Rates:
-    """As they should come out."""
+    """Return the true rates of these jobs."""
     return {(job.job_type, 1, kind): speed / job.step_s for job in jobs for kind, speed in SPEED.items()}
 
 
-def write_rates(path: Path, told: Rates) -> None:
-    """A throughput table for a scheduler to begin with."""
-    rows = [",".join(map(str, (*key, rate))) for key, rate in told.items()]
+def write_rates(path: Path, believed: Rates) -> None:
+    """Write a throughput table for a scheduler to begin with."""
+    rows = [",".join(map(str, (*key, rate))) for key, rate in believed.items()]
     path.write_text("\n".join(("job_type,gpus,worker_type,steps_per_s", *rows, "")))
 
 
@@ -69,7 +72,7 @@ def write_rates(path: Path, told: Rates) -> None:
 def cluster(
     folder: Path, gpus: Sequence[str], settings: Sequence[str]
 ) -> Iterator[tuple[LocalCluster, Client]]:
-    """A scheduler with one agent for each of these GPUs, such as "v100", all linked."""
+    """Start a scheduler with one agent for each of these GPUs, such as "v100", and wait until all are linked."""
     agents = [f"{kind}=1:speed={SPEED[kind]}" for kind in gpus]
     with (
         LocalCluster(folder, agents, settings=settings) as local,
@@ -84,7 +87,7 @@ def cluster(
 
 
 def specs(job: Paced, restart_cost_s: float, stamps: Path | None = None) -> JobSpec:
-    """The job as it is submitted."""
+    """Return the job as it is submitted."""
     command = (sys.executable, str(SCRIPT), str(job.step_s), *([str(stamps)] if stamps else ()))
     return JobSpec(
         name=job.name,
@@ -99,7 +102,7 @@ def specs(job: Paced, restart_cost_s: float, stamps: Path | None = None) -> JobS
 def submitted(
     client: Client, jobs: Sequence[Paced], restart_cost_s: float, stamps: Path | None = None
 ) -> list[str]:
-    """Submit each at its time; their ids."""
+    """Submit each job at its time; return their ids."""
     began_s, ids = time.monotonic(), []
     for job in jobs:
         time.sleep(max(began_s + job.arrival_s - time.monotonic(), 0.0))
@@ -108,27 +111,27 @@ def submitted(
 
 
 def ended(client: Client, ids: Sequence[str], limit_s: float) -> list[Job]:
-    """Wait until all have ended; in the order of the ids."""
+    """Wait until all jobs have ended; return them in the order of the ids."""
     give_up_s = time.monotonic() + limit_s
-    while not all((found := {job.id: job for job in client.list()})[name].state.is_final for name in ids):
+    while not all((jobs := {job.id: job for job in client.list()})[name].state.is_final for name in ids):
         if time.monotonic() > give_up_s:
-            raise SystemExit(f"not all jobs ended within {limit_s:g} s: {sorted(found.items())}")
+            raise SystemExit(f"not all jobs ended within {limit_s:g} s: {sorted(jobs.items())}")
         time.sleep(0.2)
-    return [found[name] for name in ids]
+    return [jobs[name] for name in ids]
 
 
 def inexact(client: Client, job: Paced, done: Job) -> str:
-    """What is wrong with the steps of a job that has ended; empty: it did each of them, once."""
+    """Return the fault in the steps of an ended job; empty if it did each step once."""
     lines = b"".join(chunk.data for chunk in client.logs(done.id)).decode(errors="replace").splitlines()
-    told = [json.loads(line) for line in lines if line.startswith("{")]
+    records = [json.loads(line) for line in lines if line.startswith("{")]
     if done.state != "completed":
         return f"{job.name} is {done.state}: {done.why}"
     if (
-        not told
-        or (told[-1]["step"], told[-1]["sum"]) != (job.steps, job.sum)
+        not records
+        or (records[-1]["step"], records[-1]["sum"]) != (job.steps, job.sum)
         or done.steps_done != job.steps
     ):
-        return f"{job.name} did {done.steps_done:g} of {job.steps} steps, and printed {told[-1:]}"
+        return f"{job.name} did {done.steps_done:g} of {job.steps} steps, and printed {records[-1:]}"
     return ""
 
 
@@ -137,76 +140,81 @@ def inexact(client: Client, job: Paced, done: Job) -> str:
 
 @dataclass(slots=True)
 class Turn:
-    """One lease, in moments of the scheduler's clock; 0: that did not happen."""
+    """One lease, in moments of the scheduler's clock; 0 for events that did not happen."""
 
     lease: Lease
-    boundary_s: float  # from when its GPUs were to be its own
-    sent_s: float  # when nothing held them any more
+    # From when its GPUs were granted to it.
+    boundary_s: float
+    # When no other lease held them any more.
+    sent_s: float
     started_s: float = 0.0
-    asked_s: float = 0.0  # when its turn was over, if it did not end before
+    # When its turn was over, unless it ended before.
+    asked_s: float = 0.0
     closed_s: float = 0.0
     exit: Exit | None = None
-    after: list[str] = field(default_factory=list)  # leases whose exits it waited for
-    open_: set[str] = field(default_factory=set)  # of these, the ones still open
+    # Leases whose exits it waited for, and the ones of them that are still open.
+    after: list[str] = field(default_factory=list)
+    open_: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Story:
-    """What the journal of a run says."""
+    """The events of a run, from its journal."""
 
     turns: dict[str, Turn] = field(default_factory=dict)
     submitted_s: dict[str, float] = field(default_factory=dict)
     job_type: dict[str, str] = field(default_factory=dict)
     completed_s: dict[str, float] = field(default_factory=dict)
-    solver_s: list[float] = field(default_factory=list)  # from each question to its answer
+    # How long each answer of the solver took.
+    solver_s: list[float] = field(default_factory=list)
 
     def jct_s(self, job: str) -> float:
-        """From its submission to its end."""
+        """Return the time from the submission of a job to its end."""
         return self.completed_s[job] - self.submitted_s[job]
 
     def of(self, job_type: str) -> list[Turn]:
-        """Turns of such jobs that are over."""
+        """Return the turns of jobs of this type that are over."""
         return [
             t for t in self.turns.values() if t.exit is not None and self.job_type[t.lease.job] == job_type
         ]
 
 
 def story(folder: Path) -> Story:
-    """What the journal of a scheduler says that was started in this folder."""
+    """Return the events in the journal of a scheduler that ran in this folder."""
     with SqliteJournal(folder / "scheduler" / "journal.db", read_only=True) as journal:
         return story_of(journal.read())
 
 
 def story_of(records: Iterable[tuple[float, Fact]]) -> Story:
-    """What facts come to, of a live run or of a simulated one."""
-    told, asked_s = Story(), 0.0
+    """Return the events in these facts, of a live run or of a simulated one."""
+    events, asked_s = Story(), 0.0
     for at_s, fact in records:
         match fact:
             case JobSubmitted():
-                told.submitted_s[fact.job], told.job_type[fact.job] = at_s, fact.spec.job_type
+                events.submitted_s[fact.job], events.job_type[fact.job] = at_s, fact.spec.job_type
             case AllocationAsked():
                 asked_s = at_s
             case AllocationAdopted():
-                told.solver_s.append(at_s - asked_s)
+                events.solver_s.append(at_s - asked_s)
             case RoundPlanned():
                 for name in fact.ended:
-                    told.turns[name].asked_s = max(at_s, fact.starts_s)
+                    events.turns[name].asked_s = max(at_s, fact.starts_s)
                 for lease in fact.granted:
-                    _grant(told, lease, at_s, max(at_s, fact.starts_s))
+                    _grant(events, lease, at_s, max(at_s, fact.starts_s))
             case GpusFilled():
                 for lease in fact.granted:
-                    _grant(told, lease, at_s, at_s)
+                    _grant(events, lease, at_s, at_s)
             case LeasesStarted():
                 for name in fact.leases:
-                    told.turns[name].started_s = at_s
+                    events.turns[name].started_s = at_s
             case LeaseClosed():
-                _close(told, fact.exit, at_s)
-    return told
+                _close(events, fact.exit, at_s)
+    return events
 
 
-def _grant(told: Story, lease: Lease, at_s: float, boundary_s: float) -> None:
-    turn = told.turns[lease.id] = Turn(lease, boundary_s, at_s)
-    for name, other in told.turns.items():
+def _grant(events: Story, lease: Lease, at_s: float, boundary_s: float) -> None:
+    turn = events.turns[lease.id] = Turn(lease, boundary_s, at_s)
+    for name, other in events.turns.items():
         if other is turn or other.closed_s:
             continue
         if other.lease.job == lease.job or not set(other.lease.gpus).isdisjoint(lease.gpus):
@@ -214,12 +222,12 @@ def _grant(told: Story, lease: Lease, at_s: float, boundary_s: float) -> None:
             turn.open_.add(name)
 
 
-def _close(told: Story, end: Exit, at_s: float) -> None:
-    turn = told.turns[end.lease]
+def _close(events: Story, end: Exit, at_s: float) -> None:
+    turn = events.turns[end.lease]
     turn.closed_s, turn.exit = at_s, end
     if end.outcome == "finished":
-        told.completed_s[turn.lease.job] = at_s
-    for other in told.turns.values():
+        events.completed_s[turn.lease.job] = at_s
+    for other in events.turns.values():
         if end.lease in other.open_:
             other.open_.discard(end.lease)
             other.sent_s = at_s

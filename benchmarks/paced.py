@@ -1,9 +1,9 @@
-"""The job of the live benchmarks: steps that wait, so that the speed of this machine decides nothing.
+"""The job of the live benchmarks: steps that wait, so that the speed of this machine has no influence.
 
     paced.py STEP_S [STAMPS]
 
-Run under a lease by the agents that a benchmark starts; `GAVEL_STEPS` steps of STEP_S seconds each on a GPU of speed 1.
-With STAMPS, a directory, it leaves the moments of its life there. Plain Python, so that it starts fast.
+The agents of a benchmark run it under a lease: `GAVEL_STEPS` steps of STEP_S seconds each on a GPU of speed 1. With
+STAMPS, a directory, it writes the moments of its life there. It is plain Python, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 FIRST_LINE_S = time.time()
 
-from gavel.training import LeasedIterator, pace  # noqa: E402 - what comes before it is measured
+from gavel.training import LeasedIterator, pace  # noqa: E402 - its import is measured
 
 
 class Sum:
-    """The numbers of all steps added up: a step lost or done twice shows."""
+    """The sum of the numbers of all steps, which shows a step that was lost or done twice."""
 
     def __init__(self) -> None:
         self.path = Path(os.environ["GAVEL_CHECKPOINT_DIR"]) / "sum.json"
@@ -28,7 +28,7 @@ class Sum:
         self.over_s = self.saved_s = 0.0
 
     def load(self) -> int:
-        """The step that it is of."""
+        """Read the sum and return its step."""
         if not self.path.exists():
             return 0
         words = json.loads(self.path.read_text())
@@ -36,7 +36,7 @@ class Sum:
         return int(words["step"])
 
     def save(self, step: int) -> None:
-        """Whole or not at all."""
+        """Write the sum whole or not at all."""
         self.over_s = time.time()
         aside = self.path.with_suffix(f".{os.getpid()}")
         aside.write_text(json.dumps({"step": step, "sum": self.sum}))
@@ -45,7 +45,7 @@ class Sum:
 
 
 def main(step_s: float, stamps: str) -> None:
-    """Train, in a way."""
+    """Run the steps, print the sum, and write the moments."""
     checkpoint = Sum()
     steps = LeasedIterator(range(int(os.environ["GAVEL_STEPS"])), checkpoint=checkpoint)
     moments = {"first_line_s": FIRST_LINE_S, "ready_s": time.time(), "first_step_s": 0.0}

@@ -1,4 +1,4 @@
-"""How long does each policy take, and where does the time go?
+"""How long each policy takes, and on what.
 
     python -m benchmarks.policies [--quick] [--only las,ftf] [--published] [--slope] [--json FILE]
 
@@ -38,16 +38,18 @@ class Question:
 
     policy: str
     jobs: int
-    kinds: int | None  # None: all different
+    # None: all jobs are different.
+    kinds: int | None
     goal_s: float
     load: float = 4.0
     tenants: int = 0
     single_gpu: bool = False
-    partners: int | None = None  # +packing of all-different jobs: the best few of each
+    # How many partners each job has with +packing of all-different jobs.
+    partners: int | None = None
 
     @property
     def name(self) -> str:
-        """As the table says it."""
+        """The name of the row in the table."""
         kinds = "all different" if self.kinds is None else f"of {self.kinds} kinds"
         under = ", under-subscribed" if self.load < 1 else ""
         pairs = f", {self.partners} partners" if self.partners else ""
@@ -55,7 +57,7 @@ class Question:
 
 
 def questions() -> Iterator[Question]:
-    """The figures that are to be reached."""
+    """Iterate over the problems with a goal."""
     for policy in ("las", "max_throughput", "throughput_per_cost", "min_cost"):
         for jobs, kinds, goal_s in (
             (2048, 80, 0.03),
@@ -90,7 +92,7 @@ def questions() -> Iterator[Question]:
 
 
 def answer(question: Question, published: bool) -> dict[str, Any]:
-    """Build, solve in the three steps that are timed, and audit."""
+    """Build the problem, solve it in three timed steps, and audit the answer."""
     problem = cluster(
         question.jobs,
         question.kinds,
@@ -116,7 +118,7 @@ def answer(question: Question, published: bool) -> dict[str, Any]:
 
 
 class Stopwatch:
-    """Counts the time inside solvers: each link of the chain, and what policies call beside it."""
+    """Adds up the time inside solvers: each link of the chain, and solvers that policies call directly."""
 
     def __init__(self) -> None:
         self.took_s = 0.0
@@ -140,7 +142,7 @@ class Stopwatch:
 
 
 def warm_up() -> None:
-    """First use of a library costs what no later call does."""
+    """Solve a small problem, so that the first use of a library is not timed."""
     resolve("las")(cluster(4, None))
 
 
@@ -160,12 +162,12 @@ def _plain(question: Question, problem: Problem) -> tuple[dict[str, float], Prob
 
 
 def cluster_again(problem: Problem) -> Problem:
-    """The same problem without what is cached in it."""
+    """Return the same problem without the values that it caches."""
     return replace(problem)
 
 
 def _on(grouped: Problem, allocation: Allocation) -> Allocation:
-    """An answer of the right shape, to time a split with."""
+    """Return an answer of the right shape, to time a split with."""
     k = len(grouped.columns)
     return replace(
         allocation,
@@ -176,8 +178,9 @@ def _on(grouped: Problem, allocation: Allocation) -> Allocation:
 
 
 def _packed_kinds(question: Question, problem: Problem) -> tuple[dict[str, float], Problem, Allocation]:
-    """Pairs are known by kind: group the jobs, add all pairs of kinds, solve, split into pairs of jobs."""
-    add_pairs(group(problem, ())[0], None)  # the pair rates come from outside; drawing them is not timed
+    """Time a problem whose pairs are known by kind: group jobs, add pairs of kinds, solve, split into pairs of jobs."""
+    # A scheduler gets the rates of pairs from outside, so drawing them is not timed.
+    add_pairs(group(problem, ())[0], None)
     problem = cluster_again(problem)
     started = time.perf_counter()
     grouped, ungroup = group(problem, ())
@@ -194,7 +197,7 @@ def _packed_kinds(question: Question, problem: Problem) -> tuple[dict[str, float
 
 
 def slope(published: bool) -> Iterator[str]:
-    """How total time grows with jobs: the exponent between one size and the next (1 = linear)."""
+    """Iterate over lines with the growth of the total time: the exponent from one size to the next (1 = linear)."""
     for policy in ("las", "water_filling", "ftf"):
         for kinds in (80, None):
             before: tuple[int, float] | None = None
@@ -212,16 +215,18 @@ HEADER = (
 )
 
 
-def line(question: Question, found: dict[str, Any]) -> str:
-    """One row as text."""
+def line(question: Question, figures: dict[str, Any]) -> str:
+    """Return a row as text."""
     verdict = (
-        "ok" if not found["faults"] and found["optimal"] else "; ".join(found["faults"]) or "not optimal"
+        "ok"
+        if not figures["faults"] and figures["optimal"]
+        else "; ".join(figures["faults"]) or "not optimal"
     )
-    mark = " " if found["total_s"] <= question.goal_s else "*"
+    mark = " " if figures["total_s"] <= question.goal_s else "*"
     return (
-        f"{question.policy:<20}{question.name:<34}{found['group_s']:>8.3f}{found['build_s']:>8.3f}{found['solve_s']:>8.3f}"
-        f"{found['split_s']:>8.3f}{found['total_s']:>8.3f}{mark}{question.goal_s:>8g}"
-        f"{found['memory_mb']:>7.0f}  {verdict}"
+        f"{question.policy:<20}{question.name:<34}{figures['group_s']:>8.3f}{figures['build_s']:>8.3f}{figures['solve_s']:>8.3f}"
+        f"{figures['split_s']:>8.3f}{figures['total_s']:>8.3f}{mark}{question.goal_s:>8g}"
+        f"{figures['memory_mb']:>7.0f}  {verdict}"
     )
 
 
@@ -250,10 +255,11 @@ def main() -> int:
     for question in questions():
         if (only and question.policy not in only) or (options.quick and question.jobs > 2048):
             continue
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as one:  # its memory is its own
-            found = one.submit(answer, question, options.published).result()
-        rows.append({**asdict(question), **found})
-        print(line(question, found), flush=True)
+        # In a process of its own, so that the memory is that of this problem.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            figures = pool.submit(answer, question, options.published).result()
+        rows.append({**asdict(question), **figures})
+        print(line(question, figures), flush=True)
     print("* above the goal; times in seconds, on this machine, at this moment")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")

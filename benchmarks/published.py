@@ -1,4 +1,4 @@
-"""Mean completion times that were published for the simulated cluster, and the runs that answer to them.
+"""Mean completion times that were published for a simulated cluster, and our runs of the same cases.
 
 The figures are those of the Gavel paper's simulations (Narayanan et al., OSDI 2020), as its public code gave them:
 36 V100, 36 P100 and 36 K80, jobs 4000 to 5000 of the published workloads with seed 0, hours.
@@ -35,30 +35,34 @@ MULTI = {
     2.0: {"LAS blind": 28.91, "LAS": 21.90, "LAS + packing": 20.85, "FTF blind": 28.87, "FTF": 21.80}
     | {"FIFO blind": 37.56, "FIFO": 27.68},
 }
-WEIGHTED = {"LAS": (18.55, 20.18), "LAS blind": (28.46, 54.36)}  # weight 5, weight 1; multi GPU, 2.4 jobs/h
-MAKESPAN_H = {100: 161.2, 300: 161.2}  # multi GPU, all jobs at time 0
-INFORMATION = frozenset({"FIFO blind"})  # the published code over-commits one worker type there
+# Jobs of weight 5 and of weight 1; multi GPU, 2.4 jobs per hour.
+WEIGHTED = {"LAS": (18.55, 20.18), "LAS blind": (28.46, 54.36)}
+# By the number of jobs; multi GPU, all jobs at time 0.
+MAKESPAN_H = {100: 161.2, 300: 161.2}
+# Not comparable: the published code over-commits one worker type here.
+INFORMATION = frozenset({"FIFO blind"})
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One published figure, and the run that answers to it."""
+    """One published figure, and our run of the same case."""
 
     table: str
     load: str
     policy: str
     published: float
     run: Run
-    weight: float | None = None  # only jobs of this weight
+    # Only jobs of this weight count, if it is given.
+    weight: float | None = None
 
     @property
     def name(self) -> str:
-        """What the cell is called in a file name."""
+        """The name of the cell's file."""
         return f"{self.table} {self.load} {self.policy}".replace("/", " per ").replace(" ", "_")
 
 
 def cells(throughputs: str, first: int = 4000, end: int = 5000) -> list[Cell]:
-    """Every published figure."""
+    """Return every published figure with its run."""
     base = Run(
         cluster=CLUSTER, throughputs=throughputs, comparison=True, measure=(first, end), seed=0, policy="las"
     )

@@ -85,7 +85,7 @@ class Change:
 
     @property
     def part(self) -> float:
-        """By which part of the record the figure has grown; 0 where there is nothing to compare with."""
+        """The growth of the figure, as a part of the record; 0 where the record lacks it."""
         return self.now / self.before - 1 if self.before else 0.0
 
     @property

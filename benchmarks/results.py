@@ -2,9 +2,9 @@
 
     python -m benchmarks.results [--only TEXT] [--processes N] [--fresh]
 
-Finished cells are kept in out/results and not run again, so that an interrupted run goes on where it was; `--fresh`
-begins anew. The whole takes about an hour on two cores. It needs the published throughput table, which lies
-beside the project in ../shared/data and is not part of it.
+Finished cells are kept in out/results and not run again, so that an interrupted run continues where it was; `--fresh`
+begins anew. All cells take about an hour on two cores. They need the published throughput table, which lies beside the
+project in ../shared/data and is not part of it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def measure(cell: Cell) -> dict[str, float]:
 
 
 def _weights(cell: Cell) -> np.ndarray:
-    """The weights of the measured jobs, in the order of their submission."""
+    """Return the weights of the measured jobs, in the order of their submission."""
     assert cell.run.measure is not None
     jobs = workload(
         cell.run.workload,
@@ -63,29 +63,29 @@ def _weights(cell: Cell) -> np.ndarray:
     return np.array([job.weight for job in islice(jobs, *cell.run.measure)])
 
 
-def found(cell: Cell) -> dict[str, float] | None:
-    """What an earlier run of this cell gave."""
+def kept_figures(cell: Cell) -> dict[str, float] | None:
+    """Return the figures of an earlier run of this cell; None if there was none."""
     path = KEPT / f"{cell.name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is missing, then write the page."""
+    """Run the cells that are missing, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--only", default="", help="only cells with this in their name, such as 'multi 2.0'")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--fresh", action="store_true", help="run finished cells again")
     parser.add_argument("--page", action="store_true", help="only write the page from what is there")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     if not TABLE.exists():
         print("The published throughput table is not here: ../shared/data/gavel/.", file=sys.stderr)
         return 2
     KEPT.mkdir(parents=True, exist_ok=True)
     every = cells(str(TABLE))
-    wanted = [cell for cell in every if told.only in f"{cell.table} {cell.load} {cell.policy}"]
-    missing = [] if told.page else [cell for cell in wanted if told.fresh or found(cell) is None]
+    wanted = [cell for cell in every if options.only in f"{cell.table} {cell.load} {cell.policy}"]
+    missing = [] if options.page else [cell for cell in wanted if options.fresh or kept_figures(cell) is None]
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(told.processes, context, max_tasks_per_child=1) as pool:
+    with ProcessPoolExecutor(options.processes, context, max_tasks_per_child=1) as pool:
         running = {pool.submit(measure, cell): cell for cell in missing}
         for number, done in enumerate(as_completed(running), 1):
             cell, figures = running[done], done.result()
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def words(cell: Cell, figures: dict[str, float]) -> str:
-    """One finished cell on one line."""
+    """Return one finished cell as a line."""
     change = figures["hours"] / cell.published - 1
     return (
         f"{cell.table:<9}{cell.load:<9}{cell.policy:<20} published {cell.published:6.2f}  "
@@ -105,7 +105,7 @@ def words(cell: Cell, figures: dict[str, float]) -> str:
 
 
 def write_page(every: Sequence[Cell]) -> None:
-    """The tables of docs/results.md, between its two marks."""
+    """Write the tables of docs/results.md between its two marks."""
     page = PAGE.read_text()
     before, _, rest = page.partition(START)
     _, _, after = rest.partition(END)
@@ -113,13 +113,13 @@ def write_page(every: Sequence[Cell]) -> None:
 
 
 def tables(every: Sequence[Cell]) -> Iterator[str]:
-    """Published, ours, difference, wall time."""
+    """Iterate over the lines of the tables: published, ours, difference, wall time."""
     for table, title in TITLES.items():
         yield f"### {title}\n"
         yield "| load | policy | published | ours | difference | wall time, s | rounds/s |"
         yield "|---|---|---|---|---|---|---|"
         for cell in every:
-            figures = found(cell)
+            figures = kept_figures(cell)
             if cell.table != table:
                 continue
             name = f"{cell.policy} ¹" if cell.policy in INFORMATION else cell.policy

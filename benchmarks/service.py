@@ -1,4 +1,4 @@
-"""The daemon as people find it: how long a submission takes beside a thousand agents, and how soon it is back.
+"""The daemon for its users: how long a submission takes beside a thousand agents, and a restart.
 
 python -m benchmarks.service [--agents 1000] [--queued 5000] [--seconds 20] [--journal-jobs 100000]
 
@@ -28,17 +28,18 @@ from protos.gavel.v1 import cluster_pb2, cluster_pb2_grpc, jobs_pb2, jobs_pb2_gr
 USER = (("x-gavel-user", "bench"),)
 CLIENTS, SUBMISSIONS_PER_S = 16, 100.0
 BATCH = 1000
-PATIENCE_S = 300.0  # until all agents are there, and until a job runs on each
+# How long all agents may take to link, and then to start a job each.
+PATIENCE_S = 300.0
 
 
 class Daemon:
-    """The process, and how long it took to answer. `profile`: a file for where its time went."""
+    """A scheduler in a process of its own, and how long it took to answer. It writes its profile to `profile`."""
 
     def __init__(self, folder: Path, profile: Path | None = None) -> None:
         (folder / "daemon.json").unlink(missing_ok=True)
         began_s = time.monotonic()
         settings = ("people.submissions_per_s=100000", "people.submissions_burst=1000000")
-        options = [f"--set={one}" for one in (*settings, "people.jobs_unfinished_max=1000000")]
+        options = [f"--set={setting}" for setting in (*settings, "people.jobs_unfinished_max=1000000")]
         profiled = () if profile is None else ("-m", "cProfile", "-o", str(profile))
         command = [
             sys.executable,
@@ -57,7 +58,7 @@ class Daemon:
         self.start_s = time.monotonic() - began_s
 
     def stop(self) -> float:
-        """How long it took to end."""
+        """End the process; return how long that took."""
         began_s = time.monotonic()
         self.process.terminate()
         self.process.wait()
@@ -65,7 +66,7 @@ class Daemon:
 
 
 def job(number: int) -> jobs_pb2.JobSpec:
-    """One of twenty types, for one GPU."""
+    """Return a job of one of twenty types, for one GPU."""
     launch = jobs_pb2.Launch(command=["python", "train.py", "--seed", str(number)])
     return jobs_pb2.JobSpec(
         name=f"job-{number}", job_type=f"type-{number % 20}", gpus=1, steps=1e6, launch=launch
@@ -73,7 +74,7 @@ def job(number: int) -> jobs_pb2.JobSpec:
 
 
 async def submit_many(address: str, count: int) -> float:
-    """In batches; jobs per second."""
+    """Submit this number of jobs in batches; return jobs per second."""
     async with aio.insecure_channel(address) as channel:
         jobs = jobs_pb2_grpc.JobsStub(channel)
         began_s = time.monotonic()
@@ -84,7 +85,7 @@ async def submit_many(address: str, count: int) -> float:
 
 
 async def linked(address: str, agents: int) -> None:
-    """Until all agents are."""
+    """Wait until all agents are linked."""
     async with aio.insecure_channel(address) as channel, asyncio.timeout(PATIENCE_S):
         cluster = cluster_pb2_grpc.ClusterStub(channel)
         while (await cluster.GetStatus(cluster_pb2.GetStatusRequest(), metadata=USER)).nodes < agents:
@@ -92,20 +93,20 @@ async def linked(address: str, agents: int) -> None:
 
 
 async def started(address: str, agents: int) -> None:
-    """Until every agent has said that its job runs."""
+    """Wait until every agent has reported that its job runs."""
     running = jobs_pb2.JobFilter(states=[jobs_pb2.JOB_STATE_RUNNING])
-    asked = jobs_pb2.ListJobsRequest(filter=running, brief=True, page_size=10_000)
+    request = jobs_pb2.ListJobsRequest(filter=running, brief=True, page_size=10_000)
     async with aio.insecure_channel(address) as channel, asyncio.timeout(PATIENCE_S):
         jobs = jobs_pb2_grpc.JobsStub(channel)
         while True:
-            listed = (await jobs.ListJobs(asked, metadata=USER)).jobs
+            listed = (await jobs.ListJobs(request, metadata=USER)).jobs
             if sum(job.placement.phase == "running" for job in listed) >= agents:
                 return
             await asyncio.sleep(0.2)
 
 
 async def submissions(address: str, seconds: float) -> list[float]:
-    """How long each single submission took, coming at random moments."""
+    """Submit single jobs at random moments; return how long each submission took."""
     took_s: list[float] = []
     end_s = time.monotonic() + seconds
 
@@ -124,17 +125,17 @@ async def submissions(address: str, seconds: float) -> list[float]:
 
 
 def quantile(values: Sequence[float], part: float) -> float:
-    """In milliseconds."""
+    """Return a quantile in milliseconds."""
     return sorted(values)[int(part * (len(values) - 1))] * 1000
 
 
 def agents_process(address: str, count: int) -> None:
-    """Agents, until killed."""
+    """Run agents until the process is killed."""
     asyncio.run(all_agents(address, count, 10.0))
 
 
 def beside_agents(folder: Path, options: argparse.Namespace) -> None:
-    """A thousand agents, some thousand jobs in the queue, and people who submit one job at a time."""
+    """Measure single submissions beside a thousand agents and some thousand queued jobs."""
     daemon = Daemon(folder)
     agents = get_context("spawn").Process(
         target=agents_process, args=(daemon.address, options.agents), daemon=True
@@ -155,7 +156,7 @@ def beside_agents(folder: Path, options: argparse.Namespace) -> None:
 
 
 def restarted(folder: Path, count: int) -> None:
-    """So many jobs in the journal: how long until it answers again."""
+    """Measure how long a scheduler with this number of jobs in its journal takes to answer again."""
     daemon = Daemon(folder)
     rate = asyncio.run(submit_many(daemon.address, count))
     daemon.process.kill()
@@ -173,7 +174,7 @@ def restarted(folder: Path, count: int) -> None:
 
 
 def main() -> None:
-    """Both questions."""
+    """Run both measurements."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--agents", type=int, default=1000)
     parser.add_argument("--queued", type=int, default=5000)

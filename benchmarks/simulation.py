@@ -1,10 +1,10 @@
-"""How long a simulation takes, where the time goes, what it keeps in memory; and one full round of a large cluster.
+"""How long a simulation takes and on what, its memory, and one full round of a large cluster.
 
     python -m benchmarks.simulation [--jobs 5000] [--policies las,ftf] [--no-round] [--profile]
 
 The published single-GPU workload at 4.8 jobs per hour on 36 GPUs of each of three types, each run in a process of its
 own, without a journal and with one on disk. Shares of time: the solver with all that surrounds it, the core, the
-simulated machines, the journal; what is left is metrics and the loop. `--jobs 100000 --policies las --no-round` is the
+simulated machines, the journal; the rest is metrics and the loop. `--jobs 100000 --policies las --no-round` is the
 long replay whose peak memory is of interest.
 """
 
@@ -60,13 +60,13 @@ REPEATS = 5
 
 @dataclass(slots=True)
 class Watch:
-    """Seconds by name, of each call."""
+    """The seconds of each call, by name."""
 
     calls: dict[str, list[float]] = field(default_factory=dict)
 
     @contextmanager
     def on(self, owner: Any, function: str, name: str) -> Iterator[None]:
-        """Within this block calls of the owner's function are timed."""
+        """Time calls of the owner's function within this block."""
         real: Callable[..., Any] = getattr(owner, function)
         took = self.calls.setdefault(name, [])
 
@@ -84,13 +84,13 @@ class Watch:
             setattr(owner, function, real)
 
     def total_s(self, name: str) -> float:
-        """Of all its calls."""
+        """Return the seconds of all calls under this name."""
         return sum(self.calls.get(name, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A run, as the table says it."""
+    """The figures of a run."""
 
     wall_s: float
     rounds: int
@@ -102,7 +102,7 @@ class Row:
 
 
 def options(policy: str, jobs: int) -> SimOptions:
-    """Round by round as the published figures were made, but for all of the jobs."""
+    """Return the options of the published figures, for all of the jobs."""
     table = load_throughputs(TABLE)
     stream = published_jobs("single", rate_per_h=RATE_PER_H, seed=0, throughputs=table)
     return SimOptions(
@@ -115,14 +115,14 @@ def options(policy: str, jobs: int) -> SimOptions:
 
 
 def run(policy: str, jobs: int, on_disk: bool) -> Row:
-    """One run, and where its time went."""
+    """Run a simulation; return its figures and how its time was spent."""
     watch = Watch()
     with ExitStack() as opened:
-        asked = options(policy, jobs)
+        sim_options = options(policy, jobs)
         if on_disk:
             folder = opened.enter_context(tempfile.TemporaryDirectory())
             journal = opened.enter_context(SqliteJournal(Path(folder, "journal.db"), durable=False))
-            asked = msgspec.structs.replace(asked, journal=journal)
+            sim_options = msgspec.structs.replace(sim_options, journal=journal)
         for owner, function, name in (
             (simulation, "answer", "solve"),
             (Core, "handle_all", "core"),
@@ -131,7 +131,7 @@ def run(policy: str, jobs: int, on_disk: bool) -> Row:
             (SqliteJournal, "append", "journal"),
         ):
             opened.enter_context(watch.on(owner, function, name))
-        result = simulate(asked)
+        result = simulate(sim_options)
     parts = ("solve", "core", "machines", "journal")
     return Row(
         wall_s=result.wall_s,
@@ -145,7 +145,7 @@ def run(policy: str, jobs: int, on_disk: bool) -> Row:
 
 
 def runs(policies: list[str], jobs: int) -> None:
-    """The table, a process for each row, so that a row's peak is its own."""
+    """Print the table; a process for each row makes the peak memory its own."""
     print(
         f"{jobs:,} jobs at {RATE_PER_H} per hour; a solve is the median, other figures are of the one run\n"
     )
@@ -167,16 +167,16 @@ def runs(policies: list[str], jobs: int) -> None:
 
 
 def profiled(policies: list[str], jobs: int) -> None:
-    """Where the time goes, function by function."""
+    """Print how the time was spent, function by function."""
     for policy in policies:
-        asked, profile = options(policy, jobs), cProfile.Profile()
-        profile.runcall(simulate, asked)
+        sim_options, profile = options(policy, jobs), cProfile.Profile()
+        profile.runcall(simulate, sim_options)
         print(f"--- {policy}")
         pstats.Stats(profile).sort_stats("tottime").print_stats(40)
 
 
 def large(table: Throughputs) -> Core:
-    """A scheduler with all its nodes, and all its jobs waiting."""
+    """Return a scheduler with all its nodes, and all its jobs waiting."""
     core = Core()
     solo = [(*key, rate) for key, rate in sorted(table.restrict(CLUSTER).solo.items())]
     core.handle(0.0, Configure(settings=Settings(policy="las")))
@@ -196,7 +196,7 @@ def large(table: Throughputs) -> Core:
 
 
 def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
-    """Median seconds, and what the last one gave."""
+    """Return the median seconds of some calls, and the result of the last one."""
     took, result = [], None
     for _ in range(repeats):
         started = time.perf_counter()
@@ -206,12 +206,12 @@ def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
 
 
 def question_in(effects: Sequence[Effect]) -> Solve:
-    """The question among these effects."""
+    """Return the question to the solver among these effects."""
     return next(effect for effect in effects if isinstance(effect, Solve))
 
 
 def one_round() -> None:
-    """The second round of a large cluster, part by part: all GPUs are held, and everything is decided anew."""
+    """Print the parts of the second round of a large cluster: all GPUs are held, and every share is decided anew."""
     core = large(load_throughputs(TABLE))
     state, kinds = core.state, Kinds()
     first = question_in(core.handle(0.0, Woke(what="tick")).effects)
@@ -226,7 +226,8 @@ def one_round() -> None:
     at_s = state.round.ends_s - state.settings.plan_lead_s
 
     def inputs_anew() -> RoundInputs:
-        kinds.frame = None  # the shares are new, as they are in nearly every round
+        # The shares are new, as they are in nearly every round.
+        kinds.frame = None
         return round_inputs.at_boundary(state, kinds, at_s, state.round.ends_s)
 
     inputs_s, inputs = timed(inputs_anew)
@@ -237,7 +238,7 @@ def one_round() -> None:
     print(
         f"\none round of {NODES:,} nodes × {GPUS_PER_NODE} GPUs, {ACTIVE:,} active jobs, las; medians of {REPEATS}"
     )
-    for what, seconds in (
+    for title, seconds in (
         ("problem: jobs and columns", built_s),
         ("solve", solved_s),
         ("adopt the shares (once)", adopted_s),
@@ -246,7 +247,7 @@ def one_round() -> None:
         ("leases: what changes", leases_s),
         ("facts, applied; effects (once)", facts_s),
     ):
-        print(f"  {what:<34}{seconds * 1e3:>9.1f} ms")
+        print(f"  {title:<34}{seconds * 1e3:>9.1f} ms")
     print(
         f"  {'in all':<34}{(built_s + solved_s + adopted_s + max(whole_s, planned_s)) * 1e3:>9.1f} ms",
         flush=True,

@@ -1,4 +1,4 @@
-"""Is the interior-point method of our own worth its lines? It against Clarabel, on the same programs, in one run.
+"""How our own interior-point method compares with Clarabel on the same programs: whether it is worth its lines.
 
     python -m benchmarks.solvers [--largest 16384]
 
@@ -25,28 +25,28 @@ REPEATS = 3
 
 
 def programs(jobs: int) -> Iterator[tuple[str, LinearProgram]]:
-    """Both stages, as the policy sets them up where it needs both."""
+    """Iterate over both stages as the policy sets them up, where it needs both."""
     problem = cluster(jobs, None)
     program, P = Program(problem), proportional_rates(problem)
     need = problem.jobs.count * problem.jobs.weight * P / problem.jobs.gpus
-    seen: list[LinearProgram] = []
+    tasks: list[LinearProgram] = []
 
-    def listening(task: LinearProgram) -> Answer | None:
-        seen.append(task)
+    def recording(task: LinearProgram) -> Answer | None:
+        tasks.append(task)
         return LINKS["interior point"](task)
 
-    solvers._CHAIN[0] = ("interior point", listening)
+    solvers._CHAIN[0] = ("interior point", recording)
     try:
         level = program.raise_all(need)
         held = level.value * need * (1.0 - SLACK)
         program.maximise(program.per_rate(problem.jobs.gpus / P), floor=held)
     finally:
         solvers._CHAIN[0] = ("interior point", LINKS["interior point"])
-    yield from zip(("greatest level", "most on top"), seen, strict=True)
+    yield from zip(("greatest level", "most on top"), tasks, strict=True)
 
 
 def timed(solver: Callable[[LinearProgram], Answer | None], task: LinearProgram) -> tuple[float, float]:
-    """The median time, and the optimum that was reached."""
+    """Return the median time, and the optimum that was reached."""
     took = []
     for _ in range(REPEATS):
         started = time.perf_counter()
@@ -64,11 +64,11 @@ def main() -> int:
     jobs = 1024
     while jobs <= largest:
         for name, task in programs(jobs):
-            ours, ours_value = timed(LINKS["interior point"], task)
-            theirs, value = timed(LINKS["Clarabel"], task)
-            off = abs(ours_value - value) / abs(value)
+            own_s, own_value = timed(LINKS["interior point"], task)
+            clarabel_s, value = timed(LINKS["Clarabel"], task)
+            off = abs(own_value - value) / abs(value)
             print(
-                f"{jobs:>8,}  {name:<16}{ours:>9.3f}{theirs:>10.3f}{theirs / ours:>7.1f}  {off:.0e}",
+                f"{jobs:>8,}  {name:<16}{own_s:>9.3f}{clarabel_s:>10.3f}{clarabel_s / own_s:>7.1f}  {off:.0e}",
                 flush=True,
             )
         jobs *= 4

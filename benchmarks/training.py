@@ -1,8 +1,8 @@
-"""What a lease costs a training loop: time per step, pauses at renewals, checkpoints.
+"""The cost of a lease for a training loop: time per step, pauses at renewals, checkpoints.
 
     python -m benchmarks.training [--steps 2000000]
 
-Steps do nothing, so that what is left is the iterator. A table on standard output; the last lines need PyTorch.
+Steps do nothing, so that all time is the iterator's. The last lines of the table need PyTorch.
 """
 
 from __future__ import annotations
@@ -21,24 +21,26 @@ from pathlib import Path
 from gavel.training import LeasedIterator, TorchCheckpoint, session
 
 REPEATS = 5
-RENEWALS_PER_S = 100.0  # an agent renews some ten times a minute
+# Many more than those of an agent, which renews a lease some ten times a minute.
+RENEWALS_PER_S = 100.0
 LONG_S = 3600.0
-PASS = 100_000  # batches of a pass
+# Batches of a pass over the data.
+PASS = 100_000
 
 
 class NoCheckpoint:
-    """Nothing to keep."""
+    """A checkpoint with nothing to keep."""
 
     def load(self) -> int:
-        """A fresh start."""
+        """Begin at step 0."""
         return 0
 
     def save(self, step: int) -> None:
-        """Done."""
+        """Keep nothing."""
 
 
 def write_lease(run_dir: Path) -> None:
-    """A lease that ends in an hour, as the agent writes it."""
+    """Write a lease that ends in an hour, as the agent does."""
     ask_s = time.monotonic() + LONG_S
     words = {
         "lease": "1",
@@ -55,7 +57,7 @@ def write_lease(run_dir: Path) -> None:
 
 @contextmanager
 def leased(run_dir: Path) -> Iterator[None]:
-    """This process under a lease."""
+    """Put this process under a lease."""
     write_lease(run_dir)
     names = {"GAVEL_RUN_DIR": str(run_dir), "GAVEL_EPOCH": "1", "GAVEL_ATTEMPT": "1"}
     os.environ.update(names)
@@ -72,7 +74,7 @@ def leased(run_dir: Path) -> Iterator[None]:
 
 @contextmanager
 def renewed(run_dir: Path) -> Iterator[None]:
-    """The lease is renewed all the time."""
+    """Renew the lease again and again during this block."""
     over = threading.Event()
 
     def renew() -> None:
@@ -89,7 +91,7 @@ def renewed(run_dir: Path) -> Iterator[None]:
 
 
 def ns_per_step(batches: Iterable[object], steps: int) -> float:
-    """A loop that does nothing."""
+    """Return the time of a step of a loop that does nothing."""
     started_s = time.perf_counter()
     for _ in batches:
         pass
@@ -97,18 +99,18 @@ def ns_per_step(batches: Iterable[object], steps: int) -> float:
 
 
 def bare(steps: int) -> Iterator[object]:
-    """As many batches from the loader itself, pass by pass."""
+    """Return the same number of batches from the loader itself, pass by pass."""
     for _ in range(steps // PASS):
         yield from range(PASS)
 
 
 def loop(steps: int) -> LeasedIterator[int]:
-    """The same under a LeasedIterator."""
+    """Return the same number of batches under a LeasedIterator."""
     return LeasedIterator(range(PASS), checkpoint=NoCheckpoint(), steps=steps)
 
 
 def longest_step_ms(batches: Iterable[object]) -> float:
-    """The longest step of a loop: on a busy machine, how long others had the CPU."""
+    """Return the longest step of a loop; on a busy machine, that is how long other processes had the CPU."""
     longest_s, last_s = 0.0, time.perf_counter()
     for _ in batches:
         now_s = time.perf_counter()
@@ -116,13 +118,13 @@ def longest_step_ms(batches: Iterable[object]) -> float:
     return longest_s * 1e3
 
 
-def row(what: str, values: list[float], unit: str) -> None:
-    """One line: the median, and from the least to the greatest."""
-    print(f"{what:<44} {statistics.median(values):>10.3g} {min(values):>10.3g} {max(values):>10.3g}  {unit}")
+def row(title: str, values: list[float], unit: str) -> None:
+    """Print a line: the median, the least and the greatest."""
+    print(f"{title:<44} {statistics.median(values):>10.3g} {min(values):>10.3g} {max(values):>10.3g}  {unit}")
 
 
 def measure_steps(steps: int) -> None:
-    """The cost of a step."""
+    """Print the cost of a step."""
     with tempfile.TemporaryDirectory() as place:
         row("bare loader", [ns_per_step(bare(steps), steps) for _ in range(REPEATS)], "ns/step")
         row(
@@ -148,7 +150,7 @@ def measure_steps(steps: int) -> None:
 
 
 def measure_checkpoints() -> None:
-    """Saving and loading a small model with its optimizer."""
+    """Print how long saving and loading a small model with its optimizer take."""
     try:
         import torch
     except ImportError:
@@ -159,7 +161,8 @@ def measure_checkpoints() -> None:
         optimizer = torch.optim.Adam(model.parameters())
         model(torch.ones(1, width)).sum().backward()
         optimizer.step()
-        name = f"{3 * 4 * (width + 1) * width / 1e6:.2g} MB"  # parameters and two moments each
+        # Parameters, and two moments of the optimizer for each.
+        name = f"{3 * 4 * (width + 1) * width / 1e6:.2g} MB"
         with tempfile.TemporaryDirectory() as place:
             saves, loads = [], []
             for step in range(1, REPEATS + 1):

@@ -19,14 +19,14 @@ RateDraw = Callable[[np.random.Generator, int], Floats]
 
 
 def random_rates(draw: np.random.Generator, n: int) -> Floats:
-    """Rates of n kinds of jobs, as spread out as real ones are."""
+    """Return the rates of n kinds of jobs, as spread out as real ones are."""
     return 10.0 ** draw.uniform(-1, 2, (n, 1)) * SPEED * draw.uniform(0.4, 1.6, (n, len(TYPES)))
 
 
 def published_rates(draw: np.random.Generator, n: int) -> Floats:
-    """Rows of the published table, each a little off when there are more kinds than rows."""
+    """Return rows of the published table, each a little off if there are more kinds than rows."""
     with PUBLISHED.open() as lines:
-        found: dict[tuple[str, str], dict[str, float]] = {}
+        rates_by_kind: dict[tuple[str, str], dict[str, float]] = {}
         for row in csv.DictReader(lines):
             if (
                 row["source"] == "simulation"
@@ -34,8 +34,8 @@ def published_rates(draw: np.random.Generator, n: int) -> Floats:
                 and row["gpu_type"] in TYPES
             ):
                 rate = float(row["throughput_steps_per_s"])
-                found.setdefault((row["job_type"], row["scale_factor"]), {})[row["gpu_type"]] = rate
-    table = np.array([[rates.get(kind, 0.0) for kind in TYPES] for rates in found.values()])
+                rates_by_kind.setdefault((row["job_type"], row["scale_factor"]), {})[row["gpu_type"]] = rate
+    table = np.array([[rates.get(kind, 0.0) for kind in TYPES] for rates in rates_by_kind.values()])
     table = table[table.max(axis=1) > 0]
     return table[draw.integers(len(table), size=n)] * draw.uniform(0.98, 1.02, (n, 1))
 
@@ -50,7 +50,7 @@ def cluster(
     rates: RateDraw = random_rates,
     seed: int = 0,
 ) -> Problem:
-    """n jobs of so many kinds (None: all different) that ask for `load` times the GPUs there are."""
+    """Return a problem of n jobs of so many kinds (None: all different) that ask for `load` times its GPUs."""
     draw = np.random.default_rng(seed)
     k = n if kinds is None else kinds
     kind: Ints = np.arange(n) % k
@@ -80,7 +80,7 @@ def cluster(
 
 
 def add_pairs(problem: Problem, partners: int | None, seed: int = 0) -> Problem:
-    """Pairs of rows of one width (all of them, or a few of each) on every type, at 0.3 to 0.9 of the solo rates."""
+    """Add pairs of rows of one width (all, or a few of each) on every type, at 0.3 to 0.9 of the solo rates."""
     draw = np.random.default_rng(seed + 1)
     jobs, t = problem.jobs, len(problem.worker_types)
     first, second = _all_pairs(jobs) if partners is None else _some_pairs(draw, jobs, partners)

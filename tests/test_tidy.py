@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .tidy import voice
+from .tidy import voice  # noqa: F401 - registers its rules
 from .tidy.source import (
     CODE,
     RULES,
@@ -223,19 +223,6 @@ def test_no_exception_is_stale(findings: dict[str, list[Finding]]) -> None:
     needed = {(name, finding.where) for name, listed in findings.items() for finding in listed}
     assert set(EXCEPTIONS) - needed == set(), "no longer needed: delete these lines from EXCEPTIONS"
     assert [key for key, reason in EXCEPTIONS.items() if not reason.strip()] == []
-
-
-def test_folders_to_be_rewritten_still_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that keeps the rules of voice is held to them: its line in TO_BE_REWRITTEN goes."""
-    exempt = set(voice.TO_BE_REWRITTEN)
-    monkeypatch.setattr(voice, "TO_BE_REWRITTEN", ())
-    broken = {
-        voice.folder_of(source)
-        for source in sources()
-        if voice.folder_of(source) in exempt
-        and any(list(RULES[name](source)) for name in voice.RULES_OF_VOICE)
-    }
-    assert exempt - broken == set(), "keeps the rules already: delete these lines from TO_BE_REWRITTEN"
 
 
 def test_the_rules_read_the_project() -> None:

@@ -3,13 +3,8 @@
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from .source import CODE, SHIPPED, Finding, Function, Source, comments, names_bound, rule
-
-# Folders, without those in them, that are still to be rewritten in one voice: the rules under "voice" pass
-# over their files. The list only shrinks. Rewrite a folder and take its line out: it is held to the rules.
-TO_BE_REWRITTEN = ("benchmarks",)
 
 NAMES_THAT_SAY_NOTHING = {
     *("said", "told", "found", "made", "seen", "heard", "asked", "given", "taken", "got", "shown"),
@@ -20,7 +15,7 @@ NAMES_THAT_SAY_NOTHING = {
 @rule
 def names_say_what_it_is(source: Source) -> Iterator[Finding]:
     """`said`, `found`, `mine` say how a thing came to us. Name the thing: `config`, `rows`, `own_lease`."""
-    if source.is_in(*CODE) and has_its_voice(source):
+    if source.is_in(*CODE):
         for name in sorted(set(names_bound(source.tree))):
             if name.strip("_") in NAMES_THAT_SAY_NOTHING:
                 yield Finding(f"{source.path}::{name}", f"'{name}' does not say what it holds")
@@ -37,7 +32,7 @@ LABEL_WORDS = 4
 @rule
 def comments_stand_above(source: Source) -> Iterator[Finding]:
     """A comment is a sentence above the line it explains. Behind code stand units, shapes and short labels."""
-    if source.is_in(*CODE) and has_its_voice(source):
+    if source.is_in(*CODE):
         for line, text, alone in comments(source):
             label = re.sub(r"^\[[^]]*\]\s*", "", text)
             prose = len(label.split()) > LABEL_WORDS or RELATIVE.match(label)
@@ -48,7 +43,7 @@ def comments_stand_above(source: Source) -> Iterator[Finding]:
 @rule
 def comments_have_a_subject(source: Source) -> Iterator[Finding]:
     """`# that calls may take` hangs on a name like a clause. Write `# How long calls may take once …`."""
-    if source.is_in(*CODE) and has_its_voice(source):
+    if source.is_in(*CODE):
         previous = -1
         for line, text, alone in comments(source):
             if alone and previous != line - 1 and RELATIVE.match(text):
@@ -66,7 +61,7 @@ RIDDLE = re.compile(
 @rule
 def docstrings_say_what_it_does(source: Source) -> Iterator[Finding]:
     """Riddles: "The same.", "By its id.", "It has happened." Say what it does for its caller: "Return …"."""
-    if source.is_in(*SHIPPED, "benchmarks", "examples") and has_its_voice(source):
+    if source.is_in(*SHIPPED, "benchmarks", "examples"):
         for node in ast.walk(source.tree):
             if isinstance(node, ast.Module | ast.ClassDef | Function):
                 text = ast.get_docstring(node) or ""
@@ -74,21 +69,3 @@ def docstrings_say_what_it_does(source: Source) -> Iterator[Finding]:
                     name = getattr(node, "name", "")
                     where = f"{source.path}::{name}" if name else source.path
                     yield Finding(where, f"'{text.splitlines()[0]}' leaves its reader guessing")
-
-
-RULES_OF_VOICE = (
-    "names_say_what_it_is",
-    "comments_stand_above",
-    "comments_have_a_subject",
-    "docstrings_say_what_it_does",
-)
-
-
-def folder_of(source: Source) -> str:
-    """The folder that the file lies in, from the project root."""
-    return Path(source.path).parent.as_posix()
-
-
-def has_its_voice(source: Source) -> bool:
-    """Whether the file's folder is written, or rewritten, in one voice."""
-    return folder_of(source) not in TO_BE_REWRITTEN
