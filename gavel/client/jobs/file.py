@@ -204,11 +204,11 @@ def _values_and_faults(nodes: Mapping[str, Node], now_s: float) -> tuple[dict[st
 def _read(field: Field, now_s: float, node: Node) -> Any:
     if scalar(node) is None:
         example = f"{field.name}: {field.example}"
-        raise BadInput(f"has no value: leave it out, or say for example {example}", line=node.line)
+        raise BadInput(f"has no value: leave it out, or say for example {example}")
     value = KINDS[field.kind].read(node)
     if not isinstance(value, datetime):
         return value
     left_s = value.timestamp() - now_s
     if left_s <= 0:
-        raise BadInput(f"is in the past: {value:%Y-%m-%d %H:%M %Z}", line=node.line)
+        raise BadInput(f"is in the past: {value:%Y-%m-%d %H:%M %Z}")
     return left_s

@@ -1,7 +1,7 @@
 """How each kind of value in a job file is read, and what is right where it is wrong.
 
-A reader that is given a node returns a plain value, or raises BadInput with words that say what would be right.
-`gavel.client.jobs.kinds` has the table of kinds.
+A reader that is given a node returns a plain value, or raises BadInput with words that say what would be right, to
+which `nested` adds the place. `gavel.client.jobs.kinds` has the table of kinds.
 """
 
 from __future__ import annotations
@@ -28,10 +28,19 @@ R = TypeVar("R")
 V = TypeVar("V")
 
 
-def nested(at: str | int, read: Callable[[V], R], value: V) -> R:
-    """Read a part of a value. BadInput names the place of the part."""
+def located(read: Callable[[V], R], value: V) -> R:
+    """Read a value. BadInput has the line of its node, unless the reader names another."""
     try:
         return read(value)
+    except BadInput as error:
+        error.line = error.line or getattr(value, "line", None)
+        raise
+
+
+def nested(at: str | int, read: Callable[[V], R], value: V) -> R:
+    """Read a part of a value. BadInput has the place and the line of the part."""
+    try:
+        return located(read, value)
     except BadInput as error:
         error.place = (at, *error.place)
         raise
@@ -53,14 +62,14 @@ def text_of(node: Node, wanted: str) -> str:
     """Return text; numbers and words of YAML are kept as written: `name: 7`, `[train.py, --lr, 0.1]`."""
     value = scalar(node)
     if not isinstance(node, Scalar) or (value is None and not node.value):
-        raise BadInput(f"must be {wanted}, got {quote(node)}", line=node.line)
+        raise BadInput(f"must be {wanted}, got {quote(node)}")
     text = str(node.value)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise BadInput("is not Unicode text (half of a surrogate pair)", line=node.line) from None
+        raise BadInput("is not Unicode text (half of a surrogate pair)") from None
     if "\0" in text:
-        raise BadInput("has a NUL character in it", line=node.line)
+        raise BadInput("has a NUL character in it")
     return text
 
 
@@ -72,11 +81,10 @@ def name_of(node: Node, wanted: str = "a name") -> str:
     text = text_of(node, wanted)
     if not text or not text.isprintable():
         raise BadInput(
-            f"must be {wanted}, without line breaks or other control characters, got {quote(node)}",
-            line=node.line,
+            f"must be {wanted}, without line breaks or other control characters, got {quote(node)}"
         )
     if len(text) > limits.NAME_CHARS_MAX:
-        raise BadInput(f"must be at most {limits.NAME_CHARS_MAX} characters", line=node.line)
+        raise BadInput(f"must be at most {limits.NAME_CHARS_MAX} characters")
     return text
 
 
@@ -84,11 +92,9 @@ def lines(node: Node) -> str:
     """Read lines of a script."""
     text = text_of(node, "text")
     if not text.strip():
-        raise BadInput("is empty: leave it out, or give a value", line=node.line)
+        raise BadInput("is empty: leave it out, or give a value")
     if len(text.encode()) > limits.TEXT_BYTES_MAX:
-        raise BadInput(
-            f"is longer than {limits.TEXT_BYTES_MAX:,} bytes: put it into a file of its own", line=node.line
-        )
+        raise BadInput(f"is longer than {limits.TEXT_BYTES_MAX:,} bytes: put it into a file of its own")
     return text
 
 
@@ -99,9 +105,7 @@ def boolean(node: Node) -> bool:
         return value
     hints = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
     hint = hints.get(str(getattr(node, "value", "")).lower(), "")
-    raise BadInput(
-        f"must be true or false, got {quote(node)}" + (f"; say {hint}" if hint else ""), line=node.line
-    )
+    raise BadInput(f"must be true or false, got {quote(node)}" + (f"; say {hint}" if hint else ""))
 
 
 def whole(least: int, most: int) -> Read:
@@ -112,9 +116,7 @@ def whole(least: int, most: int) -> Read:
         if type(value) is float and value.is_integer():
             value = int(value)
         if type(value) is not int or not least <= value <= most:
-            raise BadInput(
-                f"must be a whole number from {least} to {most:,}, got {quote(node)}", line=node.line
-            )
+            raise BadInput(f"must be a whole number from {least} to {most:,}, got {quote(node)}")
         return value
 
     return read
@@ -126,7 +128,7 @@ def number(words: str, *, zero: bool = False) -> Read:
     def read(node: Node) -> float:
         value = scalar(node)
         if type(value) not in (int, float) or not (0 < value < math.inf or (zero and value == 0)):
-            raise BadInput(f"must be a {words}, got {quote(node)}", line=node.line)
+            raise BadInput(f"must be a {words}, got {quote(node)}")
         return float(value)
 
     return read
@@ -147,13 +149,13 @@ def size_gb(node: Node) -> float:
         hint = (
             f"; with its unit, {node.value}GB" if type(value) in (int, float) and 0 < value < math.inf else ""
         )
-        raise BadInput(f"must be a size such as 16GB or 512MiB, got {quote(node)}{hint}", line=node.line)
+        raise BadInput(f"must be a size such as 16GB or 512MiB, got {quote(node)}{hint}")
     # Decimals, because a product of floats could overflow before it is divided.
     amount = Decimal(match[1])
     size = float(amount * _SIZES[match[3] or ""] / 10**9)
     if amount and not size:
-        raise BadInput(f"must be 0GB or more than a byte, got {quote(node)}", line=node.line)
-    return _finite(node, size)
+        raise BadInput(f"must be 0GB or more than a byte, got {quote(node)}")
+    return _finite(size)
 
 
 _UNITS = {"s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
@@ -177,15 +179,13 @@ def duration(node: Node) -> float:
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is None or length_s <= 0:
-        raise BadInput(f"must be a duration above 0 such as 90m or 1h30m, got {_meant(node)}", line=node.line)
-    return _finite(node, length_s)
+        raise BadInput(f"must be a duration above 0 such as 90m or 1h30m, got {_meant(node)}")
+    return _finite(length_s)
 
 
-def _finite(node: Node, value: float) -> float:
+def _finite(value: float) -> float:
     if math.isinf(value):
-        raise BadInput(
-            f"is larger than any number that can be sent ({sys.float_info.max:.1e})", line=node.line
-        )
+        raise BadInput(f"is larger than any number that can be sent ({sys.float_info.max:.1e})")
     return value
 
 
@@ -209,7 +209,7 @@ def instant(node: Node) -> float | datetime:
         with contextlib.suppress(ValueError, OverflowError):
             return datetime.fromisoformat(value).astimezone()
     wanted = "must be a duration such as 2h, or a time such as 2030-12-31T18:00"
-    raise BadInput(f"{wanted}, got {_meant(node)}", line=node.line)
+    raise BadInput(f"{wanted}, got {_meant(node)}")
 
 
 _RANGE = re.compile(r"([0-9]{1,300})\s*-\s*([0-9]{1,300})", re.ASCII)
@@ -227,11 +227,9 @@ def gpus(node: Node) -> dict[str, int]:
         return {"gpus": value}
     else:
         wanted = f"must be a whole number from 1 to {limits.GPUS_MAX:,}, or a range such as 2-8"
-        raise BadInput(f"{wanted}, got {quote(node)}", line=node.line)
+        raise BadInput(f"{wanted}, got {quote(node)}")
     if not 1 <= least <= most <= limits.GPUS_MAX:
-        raise BadInput(
-            f"must be a range such as 2-8, within 1 to {limits.GPUS_MAX:,}, got {quote(node)}", line=node.line
-        )
+        raise BadInput(f"must be a range such as 2-8, within 1 to {limits.GPUS_MAX:,}, got {quote(node)}")
     return {"gpus": least, "gpus_min": least, "gpus_max": most}
 
 
@@ -247,29 +245,24 @@ def array(node: Node) -> tuple[int, ...]:
         if "%" in text:
             raise BadInput(
                 f"{quote(node)}: %N limits how many run at once, but here the policy decides that; leave it out, or "
-                "give the jobs less weight",
-                line=node.line,
+                "give the jobs less weight"
             )
         indices = []
         for part in text.split(","):
             match = _INDICES.fullmatch(part.strip())
             if match is None:
-                raise BadInput(
-                    f"must be indices such as 0-9, 1,3,5 or 0-100:10, got {quote(node)}", line=node.line
-                )
+                raise BadInput(f"must be indices such as 0-9, 1,3,5 or 0-100:10, got {quote(node)}")
             first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
             if last < first or step < 1 or last > limits.INDEX_MAX:
-                raise BadInput(
-                    f"must count upward, to at most {limits.INDEX_MAX:,}, got {part[:60]}", line=node.line
-                )
+                raise BadInput(f"must count upward, to at most {limits.INDEX_MAX:,}, got {part[:60]}")
             if (last - first) // step >= limits.ARRAY_MAX:
-                raise BadInput(f"must be at most {limits.ARRAY_MAX:,} indices", line=node.line)
+                raise BadInput(f"must be at most {limits.ARRAY_MAX:,} indices")
             indices += range(first, last + 1, step)
     if not indices or len(indices) > limits.ARRAY_MAX:
-        raise BadInput(f"must be from 1 to {limits.ARRAY_MAX:,} indices", line=node.line)
+        raise BadInput(f"must be from 1 to {limits.ARRAY_MAX:,} indices")
     if len(set(indices)) < len(indices):
         twice = next(index for index in indices if indices.count(index) > 1)
-        raise BadInput(f"index {twice} is listed twice", line=node.line)
+        raise BadInput(f"index {twice} is listed twice")
     return tuple(indices)
 
 
@@ -277,18 +270,17 @@ def command(node: Node) -> tuple[str, ...]:
     """Read a program and its arguments."""
     if not isinstance(node, List):
         raise BadInput(
-            f"must be a list such as [python, train.py], got {quote(node)}; for a line of shell use script",
-            line=node.line,
+            f"must be a list such as [python, train.py], got {quote(node)}; for a line of shell use script"
         )
     if not node.value or not node.value[0].value:
-        raise BadInput("must begin with a program, such as [python, train.py]", line=node.line)
+        raise BadInput("must begin with a program, such as [python, train.py]")
     return each(_argument, node.value)
 
 
 def text_given(node: Node) -> str:
     """Read any text, also an empty one."""
     if scalar(node) is None:
-        raise BadInput("must be text, got nothing", line=node.line)
+        raise BadInput("must be text, got nothing")
     return _argument(node)
 
 
@@ -296,11 +288,9 @@ def names(node: Node) -> tuple[str, ...]:
     """Read a name, or a list of them."""
     names = each(name_of, node.value if isinstance(node, List) else [node])
     if not names or len(names) > limits.ENTRIES_MAX:
-        raise BadInput(f"must be from 1 to {limits.ENTRIES_MAX:,} names, or left out", line=node.line)
+        raise BadInput(f"must be from 1 to {limits.ENTRIES_MAX:,} names, or left out")
     if len(set(names)) < len(names):
-        raise BadInput(
-            f"'{next(name for name in names if names.count(name) > 1)}' stands twice", line=node.line
-        )
+        raise BadInput(f"'{next(name for name in names if names.count(name) > 1)}' stands twice")
     return names
 
 
@@ -310,9 +300,9 @@ def mapping(value: Read, *, variables: bool = False) -> Read:
     def read(node: Node) -> dict[str, Any]:
         entries = pairs(node, "a mapping")
         if len(entries) > limits.ENTRIES_MAX:
-            raise BadInput(f"must be at most {limits.ENTRIES_MAX:,} entries", line=node.line)
+            raise BadInput(f"must be at most {limits.ENTRIES_MAX:,} entries")
         for name, (key, _) in entries.items():
-            name_of(key)
+            located(name_of, key)
             if variables and not limits.is_variable(name):
                 raise BadInput(
                     f"{quote(key)} cannot be the name of a variable: use letters, digits and _ only",
@@ -330,7 +320,7 @@ def _entries(table: Table, keys: tuple[str, ...], needed: tuple[str, ...], examp
             raise BadInput(f"must have {' and '.join(keys)} only", place=(name,), line=key.line)
     for name in needed:
         if name not in table.value:
-            raise BadInput(f"{name} is missing: {example}", line=table.line)
+            raise BadInput(f"{name} is missing: {example}")
     return {name: value for name, (_, value) in table.value.items()}
 
 
@@ -339,7 +329,7 @@ def choice(*words: str) -> Read:
 
     def read(node: Node) -> str:
         if (text := text_of(node, " or ".join(words))) not in words:
-            raise BadInput(f"must be {' or '.join(words)}, got {quote(node)}", line=node.line)
+            raise BadInput(f"must be {' or '.join(words)}, got {quote(node)}")
         return text
 
     return read
@@ -367,7 +357,7 @@ def one_after(node: Node) -> After:
         if not colon:
             job, when = when, "succeeded"
     if job in _SLURM_AFTER:
-        raise BadInput(f"here {job}:{when[:60]} is {when[:60]}{_SLURM_AFTER[job]}", line=node.line)
+        raise BadInput(f"here {job}:{when[:60]} is {when[:60]}{_SLURM_AFTER[job]}")
     if when not in ("succeeded", "ended"):
-        raise BadInput(f'when must be "succeeded" or "ended", got "{when[:60]}"', line=node.line)
+        raise BadInput(f'when must be "succeeded" or "ended", got "{when[:60]}"')
     return After(job, when)  # type: ignore[arg-type]

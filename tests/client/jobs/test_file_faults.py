@@ -58,6 +58,24 @@ def test_all_faults_of_a_job_are_reported_at_once(text: str, places: list[tuple[
     assert [(fault.field, fault.line) for fault in (first, *first.more)] == places
 
 
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("command:\n- a\n- [b]\n", ("command[1]", 3)),
+        ("command: [a]\nenv:\n  A: 1\n  B: [2]\n", ("env.B", 4)),
+        ("command: [a]\nenv:\n  A: 1\n  B-C: 2\n", ("env", 4)),
+        ("command: [a]\ngpus:\n  min: 1\n  most: 2\n", ("gpus.most", 4)),
+        ("command: [a]\ngpus:\n  min: 1\n  max: x\n", ("gpus.max", 4)),
+        ("command: [a]\nafter:\n- 1\n- job: 2\n  when: never\n", ("after[1]", 4)),
+        ("command: [a]\nworker_types:\n- a\n- a\n", ("worker_types", 3)),
+    ],
+)
+def test_a_fault_within_a_value_has_its_own_line(text: str, place: tuple[str, int]) -> None:
+    """The line of the entry at fault, or of its key; of the value where several entries are at fault."""
+    error = wrong(text)
+    assert place == (error.field, error.line)
+
+
 def test_a_script_that_is_missing_is_noticed_before_it_is_sent(tmp_path: Path) -> None:
     """A missing script is refused where it is certain, but not one that `setup` or another program may provide."""
     (tmp_path / "there.py").write_text("")
