@@ -1,4 +1,4 @@
-"""What jobs of tests do on the daemon of the fixture `live`."""
+"""The end of a job, on the daemon of the fixture `live`."""
 
 from scheduler.core.messages import Exit
 from tests.support.live_thread import LiveThread

@@ -88,7 +88,7 @@ def test_a_refusal_of_a_job_file_names_the_line(client: Client, tmp_path: Path, 
 
 
 def test_a_work_directory_is_sent_once(live: LiveThread, client: Client, tmp_path: Path) -> None:
-    """It is packed, sent and named by its hash; a second submission finds it on the scheduler."""
+    """The directory is packed, sent and named by its hash; a second submission finds it on the scheduler."""
     folder = tmp_path / "code"
     folder.mkdir()
     (folder / "train.py").write_text("x" * 3_000_000)

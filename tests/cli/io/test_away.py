@@ -66,7 +66,7 @@ def printed(data: bytes, offset: int = 0) -> jobs_pb2.LogChunk:
 def test_a_command_left_open_reconnects(
     port: int, tmp_path: Path, gavel: Gavel, command: tuple[str, ...]
 ) -> None:
-    """It reports that the scheduler does not answer, then that it does again; Ctrl-C ends it as any other command."""
+    """The command reports that the scheduler does not answer, then that it does again; Ctrl-C ends it as any other."""
     with LiveThread(tmp_path, port=port) as live:
         gavel("submit", "-n", "before", "--start", "1h", "--", "true")
         live.daemon.nodes.chunks = [printed(b"before")]

@@ -151,7 +151,7 @@ def is_worker(pid: int) -> bool:
 def test_figures_of_an_interrupted_run_are_marked(
     gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """They have one more key, and a comparison with them prints a note."""
+    """Partial figures have one more key, and a comparison with them prints a note."""
     whole, part = str(tmp_path / "whole.json"), str(tmp_path / "part.json")
     assert gavel("simulate", *RUN, "--json", whole).exit_code == 0
     monkeypatch.setattr("gavel.cli.io.progress.Wish.stop", True)

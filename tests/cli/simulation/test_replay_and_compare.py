@@ -112,7 +112,7 @@ def test_wrong_input_is_one_line(
 def test_a_journal_that_was_cut_off_is_damaged(
     command: tuple[str, ...], size: int, gavel: Gavel, tmp_path: Path, wording: Wording
 ) -> None:
-    """It is reported as cut off, not as a journal without jobs, nor is the job reported as unknown."""
+    """The journal is reported as cut off, not as one without jobs, nor is the job reported as unknown."""
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     gavel("simulate", *RUN, "--journal", str(whole))
     cut.write_bytes(whole.read_bytes()[:size])
