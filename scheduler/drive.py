@@ -1,7 +1,7 @@
 """The one loop: messages in, decisions, facts made durable, effects out.
 
 Effects leave the loop only after the facts they follow from are on disk. If the facts cannot be written, the process
-ends: nothing was promised yet. Any other error ends it, too, unless there is a `Rescue`.
+ends: no reply has been sent yet. Any other error ends it, too, unless there is a `Rescue`.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ class Journal(Protocol):
 
 
 class Keeper(Protocol):
-    """An object that keeps the journal short, such as that of `scheduler.journal.compaction`."""
+    """Keeps the journal short, as in `scheduler.journal.compaction`."""
 
     async def batch_done(self, facts: int) -> None:
-        """Count facts that became durable. The state is the sum of all records until this returns."""
+        """Count facts that became durable. The caller does not change the state before this returns."""
         ...
 
 
 class Rescue(Protocol):
-    """Recovery from a message that raises, as in `scheduler.live.rescue.rescue`. Simulations have none."""
+    """Recovers from a message that raises, as in `scheduler.live.rescue.rescue`. Simulations have none."""
 
     def one_by_one(
         self, now_s: float, messages: Sequence[Message], error: Exception
     ) -> AsyncIterator[Outcome]:
-        """Handle the messages of a batch that raised, one at a time. Each outcome is durable when it comes.
+        """Handle the messages of a batch that raised, one at a time. Each outcome is durable when it is yielded.
 
-        An error that must end the process, a failed write, is raised again.
+        Raise an error that must end the process, such as a failed write.
         """
         ...
 

@@ -25,7 +25,7 @@ FALLBACK = "fifo"
 
 
 def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
-    """Return the policy's allocation or, if it fails, first come, first served, with the reason."""
+    """Return the policy's allocation; if the policy fails, that of first come, first served, and the reason."""
     try:
         problem, allocation = solve(question, time_limit_s)
         allocation = _kept_in_place(question, problem, allocation)
@@ -73,20 +73,20 @@ def _kept_in_place(question: Solve, problem: Problem, allocation: Allocation) ->
 
 
 def _with_pairs(grouped: Problem, pairs: Pairs, kind: Ints) -> Columns:
-    """Return the columns of the merged problem, and one for each pair of rows whose kinds have rates together."""
+    """Return the columns of the merged problem, and a column for each pair of rows whose kinds have pair rates."""
     kinds = int(max(pairs.first.max(), pairs.second.max(), kind.max(initial=0))) + 1
     order = np.argsort(kind, kind="stable")
     members = np.bincount(kind[kind >= 0], minlength=kinds)
     start = np.cumsum(members) - members + int((kind < 0).sum())
-    # every member of the first kind beside every member of the second: laid out as one long list
-    many = members[pairs.first] * members[pairs.second]
-    pair = np.repeat(np.arange(len(many)), many)
-    at = np.arange(len(pair)) - np.repeat(np.cumsum(many) - many, many)
-    a, b = at // members[pairs.second[pair]], at % members[pairs.second[pair]]
+    # Pair every member of the first kind with every member of the second, as one long list.
+    pair_count = members[pairs.first] * members[pairs.second]
+    pair = np.repeat(np.arange(len(pair_count)), pair_count)
+    position = np.arange(len(pair)) - np.repeat(np.cumsum(pair_count) - pair_count, pair_count)
+    a, b = position // members[pairs.second[pair]], position % members[pairs.second[pair]]
     first, second = order[start[pairs.first[pair]] + a], order[start[pairs.second[pair]] + b]
     same = pairs.first[pair] == pairs.second[pair]
-    wanted = ~same | (a < b) | ((a == b) & (grouped.jobs.count[first] > 1))
-    pair, first, second = pair[wanted], first[wanted], second[wanted]
+    distinct = ~same | (a < b) | ((a == b) & (grouped.jobs.count[first] > 1))
+    pair, first, second = pair[distinct], first[distinct], second[distinct]
     own = grouped.columns
     return derived(
         own,
@@ -101,7 +101,7 @@ def _with_pairs(grouped: Problem, pairs: Pairs, kind: Ints) -> Columns:
 
 
 def shares(problem: Problem, allocation: Allocation) -> Shares:
-    """Return the answer in plain lists."""
+    """Return an allocation as plain lists."""
     columns = problem.columns
     return Shares(
         jobs=problem.jobs.ids,

@@ -152,7 +152,7 @@ def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationA
     ]
     kinds = map(types.__getitem__, shares.worker_type)
     columns = list(zip(members, kinds, shares.gpus, shares.label or repeat(""), strict=False))
-    table = ShareTable.following(state.shares, columns, types)
+    table = ShareTable.from_allocation(state.shares, columns, types)
     table.share[:] = shares.share
     table.backfill[shares.no_backfill] = False
     state.shares = table

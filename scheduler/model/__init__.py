@@ -1,1 +1,1 @@
-"""The things a scheduler speaks of: jobs, nodes, leases, rates, shares. Values and tables; no decisions."""
+"""The values that the scheduler works with: jobs, nodes, leases, rates, shares. No decisions."""

@@ -1,8 +1,8 @@
 """Limits of everything that reaches the scheduler from outside, each stated once, with the checks that apply them.
 
-They are wide: no real job, node or table comes near them. Between them no sum, product or quotient in the core
-overflows, and no count grows without end. Values are checked where they enter (`checked()` of a spec, the handlers of
-the core) and never in `apply`: a journal that an older release wrote may hold anything.
+They are wide: no real job, node or table comes near them. They keep sums, products and quotients in the core from
+overflowing, and counts from growing without end. Values are checked where they enter (`checked()` of a spec, the
+handlers of the core) and never in `apply`, because a journal of an older release may hold anything.
 
 docs/operations.md shows these limits; a test keeps them equal.
 """
@@ -17,7 +17,7 @@ from scheduler.model.errors import InvalidSpec
 
 
 class Bound(NamedTuple):
-    """The least and the greatest value of a number. `zero`: 0 is allowed as well."""
+    """The smallest and the largest allowed value of a number. `zero`: 0 is allowed as well."""
 
     least: float
     most: float
@@ -29,7 +29,7 @@ class Bound(NamedTuple):
         return self.least <= value <= self.most or (self.zero and value == 0)
 
     def nearest(self, value: float) -> float:
-        """Return the nearest allowed value; the least one for NaN. For values that were never checked."""
+        """Return the nearest allowed value, for a value that was never checked. NaN becomes the smallest one."""
         if self.least <= value <= self.most:
             return value
         return self.most if value > self.most else 0.0 if self.zero and not value > 0 else self.least
@@ -51,7 +51,7 @@ MEMORY_GB = Bound(1e-3, 1e7, "GB", zero=True)
 SPEED = Bound(1e-3, 1e6, zero=True)
 STEPS = Bound(1e-3, 1e15, "steps")
 RATE = Bound(1e-9, 1e9, "steps/s")
-# A rate of 0 says that the job does not fit there.
+# A rate of 0 means that the job does not fit there.
 TABLE_RATE = Bound(1e-9, 1e9, "steps/s", zero=True)
 TIME_S = Bound(0, 1e10, "s")  # 300 years
 LENGTH_S = Bound(1e-3, 1e10, "s")
@@ -120,7 +120,7 @@ NAME_CHARS_MAX = 256
 KEY_CHARS_MAX = 1024
 POLICY_CHARS_MAX = 1000
 LAST_LINES_CHARS_MAX = 8192  # kept with the job
-# The entries of one list or map.
+# The most entries that one list or map may have.
 ENTRIES_MAX = 10_000
 NODE_LABELS_MAX = 64
 ARRAY_MAX = 100_000  # jobs in one submission
@@ -128,7 +128,7 @@ RATE_ROWS_MAX = 1_000_000
 
 
 def readable(value: object) -> str:
-    """Format a number for people, or anything else as its repr; long values are shortened."""
+    """Format a number with separators, and anything else as its repr; shorten long values."""
     if isinstance(value, int) and abs(value) < 2**64:
         return f"{value:,}"
     if isinstance(value, float):
@@ -148,7 +148,7 @@ def check(field: str, value: Any, bound: Bound) -> None:
 
 
 def check_all(thing: object, table: Table) -> None:
-    """Check every field of `thing` that the table names. A field that is None was left out."""
+    """Check every field of `thing` that the table names, except fields that are None."""
     for field, (least, most, _, zero) in table.items():
         value = getattr(thing, field)
         if value is None or least <= value <= most or (zero and value == 0):
@@ -173,7 +173,7 @@ def check_text(field: str, text: str, most: int = NAME_CHARS_MAX) -> None:
 
 
 def check_name(field: str, text: str, most: int = NAME_CHARS_MAX) -> None:
-    """Check text as `check_text` does; here it must not be empty either."""
+    """Check text like `check_text`, and refuse empty text as well."""
     if not text:
         raise InvalidSpec(field, "is empty")
     check_text(field, text, most)

@@ -12,7 +12,7 @@ from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.lease import GpuId
 
-# Where a node's own disk is the only store for checkpoints, the name of that store begins with this.
+# A node that keeps checkpoints on its own disk has a store of its own, named node:NAME.
 OWN_DISK = "node:"
 
 
@@ -20,16 +20,16 @@ class NodeState(StrEnum):
     """Whether a node can be given work."""
 
     UP = "up"
-    # It finishes its round and gets nothing new.
+    # Its jobs finish their round, and no new ones start there.
     DRAINING = "draining"
     # It cannot be reached, but may well be alive: its leases run to their end.
     SILENT = "silent"
     LOST = "lost"  # its leases have lapsed
-    # Starts keep failing there, or its agent reported trouble. It gets nothing new for now.
+    # Starts keep failing there, or its agent reported trouble. No jobs start there for now.
     FAULTY = "faulty"
 
 
-# Looking a member up in its Enum takes five times as long, and every round asks for these.
+# Every round uses these: a plain name is five times faster than looking the member up in its Enum.
 UP, SILENT, FAULTY = (
     NodeState.UP,
     NodeState.SILENT,
@@ -87,26 +87,26 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     state: NodeState = NodeState.UP
     why: str = ""
     since_s: float = 0.0
-    # The number of its current set of leases. Its agent refuses sets with a lower one.
+    # The number of its current set of leases. Its agent refuses sets with lower numbers.
     generation: int = 0
     # GPUs that reported a fatal error.
     broken: set[int] = msgspec.field(default_factory=set)
     # GPUs on which a job that ended may have left processes.
     withheld: set[int] = msgspec.field(default_factory=set)
-    # An operator, or its agent as it stopped, wants it empty, whatever else becomes of its state.
+    # An operator drained it, or its agent as it stopped. It stays drained when it goes silent and rejoins.
     drained: bool = False
-    # The agent drained it as it stopped. The next agent to join from there undoes that.
+    # Its agent drained it as it stopped. The next agent on this node resumes it.
     left: bool = False
-    # The jobs of the latest starts here, all of which failed.
+    # The jobs whose starts here failed, since the last one that succeeded.
     failed_starts: list[str] = msgspec.field(default_factory=list)
     # How many times in a row it was taken out of use for failed starts.
     pauses: int = 0
-    # When it is tried again. None: only once its agent reports that all is well.
+    # When a faulty node is tried again. None: once its agent reports that all is well.
     back_s: float | None = None
 
     @property
     def gpu_ids(self) -> tuple[GpuId, ...]:
-        """The GPUs that can be used whenever the node can."""
+        """The GPUs that are neither broken nor withheld."""
         name = self.spec.name
         return tuple(
             f"{name}:{i}" for i in range(self.spec.gpus) if i not in self.broken and i not in self.withheld
@@ -118,7 +118,7 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
         return tuple(f"{self.spec.name}:{i}" for i in range(self.spec.gpus))
 
     def fits(self, spec: JobSpec) -> bool:
-        """Whether this node, if it were empty, could take one GPU's worth of the job."""
+        """Whether this node, when empty, could run one GPU's part of the job."""
         own = self.spec
         if not spec.may_use(own.worker_type) or (spec.nodes and own.name not in spec.nodes):
             return False
@@ -133,7 +133,7 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def gpus_for(node: Node, spec: JobSpec) -> int:
-    """Return for how many of its GPUs this node, if it were empty, has the CPUs and memory that the job needs."""
+    """Return how many GPUs of this node, when empty, the job could use, given the CPUs and memory it needs."""
     if not node.fits(spec):
         return 0
     most = len(node.gpu_ids)
@@ -145,5 +145,6 @@ def gpus_for(node: Node, spec: JobSpec) -> int:
 
 
 def _times(amount: float, each: float, most: int) -> int:
-    """Return how many times `each` fits into `amount`, up to `most`. Compared first, as the quotient may overflow."""
+    """Return how many times `each` fits into `amount`, up to `most`."""
+    # Compare before dividing: the quotient may overflow.
     return most if amount >= each * most else math.floor(amount / each + 1e-9)

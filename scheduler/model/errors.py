@@ -1,4 +1,4 @@
-"""Errors that the scheduler raises about the input it gets, and about its own state.
+"""Errors that the scheduler raises about its input and about its own state.
 
 SchedulerError
 ├── InvalidSpec          a job or node description is wrong; the error names the field
@@ -16,7 +16,7 @@ class SchedulerError(Exception):
 
 
 class InvalidSpec(SchedulerError, ValueError):
-    """A description is wrong. `field` is the one to correct, `advice` says what may help."""
+    """A job or node description is wrong. `field` names the field to correct; `advice` is a possible correction."""
 
     def __init__(self, field: str, problem: str, advice: str = "") -> None:
         super().__init__(f"{field}: {problem}{'; ' if advice else ''}{advice}")
@@ -26,7 +26,7 @@ class InvalidSpec(SchedulerError, ValueError):
 
 
 class Refused(SchedulerError):
-    """A request cannot be granted as things stand. `code` is stable, for programs."""
+    """A request cannot be granted now. Programs can rely on `code`."""
 
     code = "refused"
 

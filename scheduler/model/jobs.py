@@ -51,7 +51,7 @@ class Move(StrEnum):
     CANCEL = "cancel"
 
 
-# Looking a member up in its Enum takes five times as long, and every lease asks for these.
+# Every lease uses these: a plain name is five times faster than looking the member up in its Enum.
 RUNS, PREEMPTED = JobState.RUNNING, JobState.PREEMPTED
 START, PREEMPT = Move.START, Move.PREEMPT
 
@@ -101,14 +101,14 @@ def after(state: JobState, move: Move) -> JobState:
 
 
 class Dependency(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A job to wait for: until it has succeeded, or until it has ended in any way."""
+    """A job that has to succeed, or to end in any way, before the dependent job may start."""
 
     job: str = ""
     when: Literal["succeeded", "ended"] = "succeeded"
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A job as its user submits it. Times are in seconds since the submission unless the name says otherwise."""
+    """A job as its user submits it. Its deadline and earliest start are counted from the submission."""
 
     name: str = ""
     # Jobs of the same type share their measured rates.
@@ -129,10 +129,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     min_run_s: float = 0.0
     worker_types: tuple[str, ...] = ()  # empty: any
     excluded_worker_types: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()  # only on these
+    nodes: tuple[str, ...] = ()  # empty: any
     # Only nodes that carry all of these labels.
     labels: dict[str, str] = {}
-    # For the whole job. A gang on several nodes splits them in proportion to its GPUs.
+    # For the whole job. A gang on several nodes splits them between its nodes in proportion to their GPUs.
     cpus: float = 0.0
     memory_gb: float = 0.0
     # The least memory that each GPU must have.
@@ -166,7 +166,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
     @property
     def is_picky(self) -> bool:
-        """Whether the job cares which nodes it gets, beyond their number of GPUs."""
+        """Whether the job restricts its nodes by more than their number of GPUs."""
         return bool(
             self.worker_types
             or self.excluded_worker_types
@@ -179,7 +179,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
     @property
     def is_limited(self) -> bool:
-        """Whether a point in time, a limit or other jobs affect this job, besides the policy."""
+        """Whether the job has dependencies, an earliest start, a time limit or a cost limit."""
         return bool(self.after or self.earliest_start_s) or not (self.time_limit_s is self.max_cost is None)
 
     def may_use(self, worker_type: str) -> bool:
@@ -192,9 +192,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         """Return this spec, or raise InvalidSpec naming the first field that is wrong."""
         bounds.check_all(self, bounds.JOB)
         if not self.narrowest <= self.gpus <= self.widest:
-            raise InvalidSpec(
-                "gpus", f"is {self.gpus}, outside its own range {self.narrowest} to {self.widest}"
-            )
+            raise InvalidSpec("gpus", f"is {self.gpus}, outside the range {self.narrowest} to {self.widest}")
         for field in ("name", "job_type", "tenant", "user"):
             bounds.check_text(field, getattr(self, field))
         for field in ("worker_types", "excluded_worker_types", "nodes"):
@@ -248,7 +246,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: str
     spec: JobSpec
     submitted_s: float
-    # The number of its submission. `submitted_s`, then `order`, is the order of arrival.
+    # Its number in the order of submission.
     order: int
     state: JobState = JobState.QUEUED
     # The reason for its last change of state.
@@ -257,12 +255,12 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     lease: str | None = None
     # The lease that is ending. A terminal job may still have one.
     leaving: str | None = None
-    # How many leases it has been given.
+    # How many leases it has been granted.
     attempt: int = 0
     steps_done: float = 0.0  # as last reported
     # Steps saved in a checkpoint, which survive a crash.
     steps_saved: float = 0.0
-    # How long the finished part would have taken at the isolated share.
+    # How long its finished steps would have taken at its isolated rate.
     isolated_s: float = 0.0
     # Time with running processes, over all closed leases.
     run_s: float = 0.0
@@ -271,16 +269,16 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     failures: int = 0  # of the job itself
     node_failures: int = 0
     preemptions: int = 0
-    # How many of its latest starts in a row came to nothing.
+    # How many starts in a row failed before any process ran.
     unstarted: int = 0
     # Turns that ended before its first step, though it reports steps.
     fruitless: int = 0
     cost_usd: float = 0.0
     # The store of its last checkpoint (`NodeSpec.place`). Empty: none yet, or a store that all nodes reach.
     checkpoint_at: str = ""
-    # For a gang that spans several stores: those of its other ranks, in order.
+    # For a gang on several stores: the stores of its other ranks, in order.
     checkpoint_beside: tuple[str, ...] = ()
-    # Dependencies that are not fulfilled yet.
+    # Jobs that it still waits for.
     blocked_by: set[str] = msgspec.field(default_factory=set)
     time_s: dict[str, float] = msgspec.field(default_factory=dict)  # `run_s` by worker type
     # `run_s` times the GPUs it held, by worker type.
@@ -291,9 +289,9 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_lines: str = ""
     # The nodes on which its latest starts failed, without duplicates.
     failed_on: tuple[str, ...] = ()
-    # Failed attempts in a row, each of which ran only briefly.
+    # How many attempts in a row failed after a short run.
     pauses: int = 0
-    # After a failed attempt: it is not started again before this time.
+    # The earliest time of the next attempt, after one that failed.
     again_s: float = 0.0
 
     @property
@@ -303,7 +301,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     @property
     def is_watched(self) -> bool:
-        """Whether a point in time or other jobs affect this job, or it waits after a failed attempt."""
+        """Whether the job has limits or dependencies (`JobSpec.is_limited`), or pauses after a failed attempt."""
         return self.spec.is_limited or self.again_s > 0
 
     @property

@@ -1,4 +1,4 @@
-"""How a job is started: typed, and passed on to its agents. The scheduler itself only asks which package it needs."""
+"""How a job is started. The scheduler passes this on to agents, and itself reads only which package the job needs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A command or a script, and what it runs in. Empty: not given."""
+    """A command or a script, and its environment. An empty field was not given."""
 
     command: tuple[str, ...] = ()
     script: str = ""
@@ -27,21 +27,22 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     ranks: Literal["", "per_gpu", "per_node"] = ""
     checkpoints: Literal["", "per_job", "per_attempt"] = ""
     setup_limit_s: float | None = None
-    # What a record of another release holds beside these. It is kept, and sent to nobody.
+    # Fields that a record of another release has and this release does not. They are stored, but never sent.
     unknown: dict[str, Any] = {}
 
 
 class JobDecoder(Generic[T]):
-    """A decoder for what holds jobs: what this release does not know of a launch goes into `Launch.unknown`.
+    """A decoder for types that contain jobs. It puts unknown fields of a launch into `Launch.unknown`.
 
-    `protocol` is msgspec.json or msgspec.msgpack. Errors are those of msgspec.
+    `protocol` is msgspec.json or msgspec.msgpack, whose errors `decode` raises.
     """
 
     def __init__(self, protocol: ModuleType, kind: type[T]) -> None:
         self._protocol, self._decoder = protocol, protocol.Decoder(kind)
 
     def decode(self, payload: bytes | str) -> T:
-        """Return the value. Only a payload that is not of the usual form is looked at a second time."""
+        """Return the value."""
+        # Most payloads have no unknown fields and are decoded only once.
         try:
             value: T = self._decoder.decode(payload)
         except msgspec.ValidationError:
@@ -52,7 +53,7 @@ class JobDecoder(Generic[T]):
 
 
 def restored(plain: Any) -> Any:
-    """Return plain data in which each launch has its unknown fields beside the others, as they were written."""
+    """Return plain data in which the unknown fields of each launch are back among its other fields."""
     return _each_launch(plain, _put_back)
 
 

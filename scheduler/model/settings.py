@@ -10,9 +10,9 @@ import msgspec
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
-# How many rounds a job may fall further behind before turns are taken again. Measured.
+# Turns change only at boundaries: until the next one, a job falls behind by this many more rounds. Measured.
 NEXT_LOOK_ROUNDS = 0.6
-# The least part of entitled and received time that fades in a round. Old journals may hold any half-life.
+# The smallest part of these times that may fade in a round: old journals hold half-lives without limits.
 LEAST_DECAY = 1e-9
 
 
@@ -21,9 +21,9 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     name: Annotated[str, "Its path, such as org/team."]
     weight: Annotated[
-        float, "Its weight beside the other tenants of the same parent: 2 is twice the share."
+        float, "Its weight among the tenants of the same parent: 2 gets twice the share of 1."
     ] = 1.0
-    policy: Annotated[str, "How those below it share: fairness or fifo."] = "fairness"
+    policy: Annotated[str, "How the tenants and jobs below it share: fairness or fifo."] = "fairness"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,11 +41,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 0.0
     solve_lead_s: Annotated[
         float,
-        "How long before the end of a round the solver is asked; unset, at most a quarter of a short round.",
+        "How long before the end of a round the solver is asked; by default at most a quarter of a round.",
     ] = 10.0
     plan_lead_s: Annotated[
         float,
-        "How long before the end of a round the next one is planned; unset, at most half of solve_lead_s.",
+        "How long before the end of a round the next one is planned; by default at most half of solve_lead_s.",
     ] = 2.0
     lease_margin_s: Annotated[float, "How long a silent lease counts as running after its end."] = 30.0
     fill_mid_round: Annotated[bool, "Give idle GPUs out at once instead of at the end of the round."] = True
@@ -58,11 +58,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 2.0
     start_patience_s: Annotated[
         float,
-        "How long a job may take to its first step before its turn can end, once it lost one without a step.",
+        "How long a job keeps its GPUs to reach its first step, after a turn that ended before that.",
     ] = 600.0
     reserve_after: Annotated[int, "How many rounds a gang is skipped before GPUs are held back for it."] = 2
     preemptions_max: Annotated[int | None, "How many running jobs may lose their GPUs in one round."] = None
-    restart_cost_s: Annotated[float, "Time to start and to checkpoint, for jobs that do not say."] = 30.0
+    restart_cost_s: Annotated[float, "Time to start and to checkpoint, for jobs that do not set it."] = 30.0
     consolidated_rates: Annotated[
         bool, "Use the consolidated rates for every gang, however it is placed."
     ] = False
@@ -83,7 +83,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def stay_s(self) -> float:
-        """How far a job may fall behind its due before it gets the next turn; few ever are `stay_rounds` behind."""
+        """How far a job may fall behind its due before it gets the next turn."""
         return max(self.stay_rounds - NEXT_LOOK_ROUNDS, 0.0) * self.round_s
 
     @property

@@ -69,7 +69,7 @@ class ShareTable:
         return len(self.bundles)
 
     def extend(self, bundles: Iterable[Bundle], share: Sequence[float] = (), backfill: bool = True) -> None:
-        """Add those columns that the table lacks, with nothing received."""
+        """Add the columns that the table lacks, with no time received."""
         row_of = self.row_of
         new = [bundle for bundle in bundles if bundle not in row_of]
         if new:
@@ -104,16 +104,14 @@ class ShareTable:
         self.tie = np.concatenate((self.tie, tie))
 
     @classmethod
-    def following(
+    def from_allocation(
         cls,
         old: ShareTable,
         columns: Sequence[tuple[tuple[str, ...], str, int, str]],
         types: Sequence[str] = (),
     ) -> ShareTable:
-        """Make the table of a new allocation. Columns that the old table has, nearly all, continue with its sums.
-
-        Their bundles are the same objects as in the old table: dicts find those much faster than equal ones.
-        """
+        """Make the table of a new allocation. Columns that are in the old table as well keep their sums."""
+        # Nearly all are. They keep their bundle objects, too: a dict finds the same object faster than an equal one.
         table = cls((), types)
         # A bundle equals the tuple of its fields.
         row_of: dict[Any, int] = old.row_of
@@ -150,7 +148,7 @@ class ShareTable:
             self.received_s[row] += time_s
 
     def receive(self, bundles: Sequence[Bundle], time_s: float) -> None:
-        """Credit columns with time received. Those that no allocation has named yet are added."""
+        """Credit columns with time received. Columns that the table lacks are added."""
         row_of = self.row_of
         try:
             rows = np.fromiter(map(row_of.__getitem__, bundles), np.int64, len(bundles))
@@ -161,7 +159,7 @@ class ShareTable:
         self.received_s[rows] += time_s
 
     def give_back(self, bundle: Bundle, time_s: float) -> None:
-        """Take back time that a column did not run after all. A column that the table has dropped is ignored."""
+        """Take back credited time that a column did not use. A column that the table lacks is ignored."""
         row = self.row_of.get(bundle)
         if row is not None:
             self.received_s[row] = max(self.received_s[row] - time_s, 0.0)
@@ -188,7 +186,7 @@ class ShareTable:
 
     @classmethod
     def from_rows(cls, rows: ShareRows) -> ShareTable:
-        """Make the table from which `rows` was made."""
+        """Restore a table from its rows."""
         table = cls(rows.bundles)
         table.share = np.array(rows.share, float)
         table.entitled_s = np.array(rows.entitled_s, float)
@@ -207,11 +205,11 @@ def _numbered(names: Sequence[str], known: list[str], rows: dict[str, int]) -> I
 
 
 def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:
-    """Return a hash of each bundle: unrelated to the order of ids, and the same in every process."""
+    """Return a hash of each bundle to break ties: unrelated to the order of ids, the same in every process."""
     return np.array(list(map(_tie, bundles)), np.uint64)
 
 
-# A newcomer's is asked for while it waits, when it starts, and at the next allocation.
+# A new column's tie is computed while its job waits, when it starts, and at the next allocation.
 @lru_cache(maxsize=4096)
 def _tie(bundle: Bundle) -> int:
     jobs, worker_type, gpus, label = bundle

@@ -20,9 +20,9 @@ PairKey = tuple[str, str, str, int]
 # A measured rate that moves this far from the one behind the last allocation calls for a new allocation.
 DRIFT = 0.1
 # Shorter observations measure nothing: any number of steps over almost no time is a rate of any size.
-LOOK_S = 1e-6
-# Measurements this close to the current estimate change nothing, so that noise decides nothing.
-SAME = 0.01
+OBSERVATION_MIN_S = 1e-6
+# Measurements that differ from the estimate by no more than this part count as equal to it.
+NOISE = 0.01
 
 
 class Measured(msgspec.Struct):
@@ -32,7 +32,7 @@ class Measured(msgspec.Struct):
     observed_s: float
     # The rate that lookups return: it follows `rate` in steps large enough to matter.
     believed: float
-    # The value of `believed` at the last allocation. 0: measured after it.
+    # The value of `believed` at the last allocation. 0: first measured after it.
     asked: float = 0.0
 
 
@@ -101,13 +101,13 @@ class RateBook(msgspec.Struct):
         if not prior:
             return measured.believed
         confidence = min(measured.observed_s / trust_after_s, 1.0)
-        if abs(measured.believed - prior) <= SAME * prior:
+        if abs(measured.believed - prior) <= NOISE * prior:
             return prior
         return confidence * measured.believed + (1.0 - confidence) * prior
 
     def observe(self, key: RateKey, steps: float, stepping_s: float, trust_after_s: float) -> bool:
         """Pool one measurement. Return whether the estimate moved enough to call for a new allocation."""
-        if not (stepping_s >= LOOK_S and 0 <= steps <= STEPS.most):
+        if not (stepping_s >= OBSERVATION_MIN_S and 0 <= steps <= STEPS.most):
             return False
         rate = steps / stepping_s
         if not TABLE_RATE.admits(rate):
@@ -117,21 +117,21 @@ class RateBook(msgspec.Struct):
             self.measured[key] = Measured(rate, stepping_s, rate)
             self.version += 1
             return True
-        sure = measured.observed_s >= trust_after_s
+        trusted = measured.observed_s >= trust_after_s
         # A longer observation weighs more. Old ones fade, so that a job type that has changed is noticed.
         weight = stepping_s / (stepping_s + min(measured.observed_s, 10.0 * trust_after_s))
         measured.rate += weight * (rate - measured.rate)
         measured.observed_s += stepping_s
         before = measured.believed
-        if sure and abs(measured.rate - before) <= SAME * before:
+        if trusted and abs(measured.rate - before) <= NOISE * before:
             return False
         measured.believed = measured.rate
         self.version += 1
         drifted = measured.asked > 0 and abs(measured.rate - measured.asked) > DRIFT * measured.asked
-        return not sure or drifted or abs(measured.rate - before) > 5 * SAME * before
+        return not trusted or drifted or abs(measured.rate - before) > 5 * NOISE * before
 
     def note_asked(self) -> None:
-        """Remember the current estimates as those behind the next allocation."""
+        """Record the current estimates as the ones that the next allocation uses."""
         for measured in self.measured.values():
             measured.asked = measured.believed
 
@@ -156,7 +156,7 @@ class RateBook(msgspec.Struct):
 
     @classmethod
     def from_rows(cls, rows: RateRows) -> RateBook:
-        """Make the book from which `rows` was made."""
+        """Restore a book from its rows."""
         return cls(
             dict(rows.solo), dict(rows.unconsolidated), dict(rows.pairs), dict(rows.measured), rows.known
         )

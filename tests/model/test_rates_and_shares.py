@@ -131,7 +131,7 @@ def test_sums_live_on_in_the_next_table() -> None:
     old.pass_round(100.0, 1.0)
     old.receive(bundles("a"), 100.0)
     old.note_skipped(bundles("b"))
-    new = ShareTable.following(old, bundles("b", "c"))
+    new = ShareTable.from_allocation(old, bundles("b", "c"))
     assert (new.entitled_s.tolist(), new.received_s.tolist()) == ([50.0, 0.0], [0.0, 0.0])
     assert new.skipped.tolist() == [1, 0]
 
