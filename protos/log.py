@@ -19,11 +19,10 @@ from typing import TextIO
 # How often a line that repeats itself is written, and how many kinds of lines are remembered.
 EVERY_S = 60.0
 KINDS_MAX = 1000
-_PLAIN = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
 class JsonLines(logging.Formatter):
-    """One object per record: time, level, logger, message, its named arguments, `extra`, and a traceback if any."""
+    """One object per record: time, level, logger, message, its named arguments, and a traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as a line of JSON."""
@@ -35,7 +34,6 @@ class JsonLines(logging.Formatter):
         }
         named = record.args if isinstance(record.args, Mapping) else {}
         line |= {key: value for key, value in named.items() if key not in line}
-        line |= {key: value for key, value in vars(record).items() if key not in _PLAIN}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line, default=str)

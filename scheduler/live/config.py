@@ -46,7 +46,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.keep_history_s and not 0 < self.keep_jobs_s <= self.keep_history_s:
             raise InvalidSpec(
                 "keep_history_s",
-                f"is {self.keep_history_s:g}, must be 0 (for ever) or at least keep_jobs_s ({self.keep_jobs_s:g}), "
+                f"is {self.keep_history_s:g}, must be 0 (for ever) or at least keep_jobs_s ({self.keep_jobs_s:.9g}), "
                 "which must then be above 0",
             )
         return self
