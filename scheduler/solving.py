@@ -1,4 +1,4 @@
-"""Solve → Solved: the scheduler's way to the policies. A pure function, run by live daemons and simulations.
+"""Answer a Solve with a Solved by asking the policy. A pure function for live daemons and simulations.
 
 Pairs come by kind of job, not by job: jobs that the policy cannot tell apart are merged first, pair columns are
 added between the merged rows, and the answer is split back into pairs of jobs. So n jobs need no n² columns.

@@ -1,6 +1,7 @@
-"""Reading text, tables and JSON from files that may hold anything; each fault has its file and line.
+"""Read text, tables and JSON from arbitrary files; each fault has its file and line.
 
-Rules: content is never guessed, and no bytes raise anything but `TraceError`. Lines are numbered from 1, as in editors.
+Rules: content is never guessed, and no input raises anything but `TraceError`. Lines are numbered from 1, as in
+editors.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ from typing import Any, NoReturn
 from traces.errors import BadRow, BadTable, TraceError, UnreadableFile, nearest, show
 from traces.limits import TIME_S, Limits
 
-# How much is read of a file: a compressed one may unpack to anything.
+# The most bytes read from a file, because a compressed one may unpack to any size.
 BYTES_MAX = 1 << 29
-# How many characters of a header are read to recognise a format.
+# The number of characters of a header that are read to recognise a format.
 LINE_MAX = 1 << 16
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, packed by gzip or not, without a byte order mark."""
+    """Return the text of a file, compressed by gzip or not, without a byte order mark."""
     try:
         with path.open("rb") as plain:
             packed = plain.read(2) == b"\x1f\x8b"
@@ -91,7 +92,7 @@ def line_of_bad_json(text: str) -> int | None:
     """Return the line of a key that appears twice in its object, or of a constant that JSON does not have."""
     keys: list[set[str]] = []
     for token in JSON_TOKEN.finditer(text):
-        # Two spellings may be one key.
+        # Two spellings may mean the same key.
         key = json.loads(token["text"]) if token["key"] else None
         if key is not None and key not in keys[-1]:
             keys[-1].add(key)
@@ -156,7 +157,7 @@ class Row:
         return value
 
     def count(self, column: str) -> int | float | None:
-        """Return a number of things: an int if it is written as one, else a float for the caller to judge."""
+        """Return a number of things: an int if it is written as one, else a float, which the caller checks."""
         text = self.text(column)
         is_int = text.removeprefix("-").isdecimal()
         if is_int and len(text) > 18:
@@ -164,7 +165,7 @@ class Row:
         return int(text) if is_int else self.number(column)
 
     def whole(self, column: str) -> int:
-        """Return a whole number, written as one; refuse an empty cell."""
+        """Return a number written as a whole one; refuse an empty cell."""
         value = self.count(column)
         if not isinstance(value, int):
             self.refuse(
@@ -186,13 +187,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The columns that a kind of table must have, and those it may have."""
+    """The required and the optional columns of a kind of table."""
 
     needed: tuple[str, ...]
     optional: tuple[str, ...] = ()
 
     def matches(self, header: Iterable[str]) -> bool:
-        """Return whether a table with this header is of this kind: it has every needed column."""
+        """Return whether a table with this header is of this kind: it has every required column."""
         return set(self.needed) <= set(header)
 
 

@@ -1,12 +1,12 @@
-"""Errors in workloads, in words by which their owner can put them right.
+"""Errors in workloads, with messages that tell their owner how to correct them.
 
     TraceError              base; `str()` is "FILE:LINE: field: what is wrong; what to do"
     ├── UnreadableFile      cannot be opened, is not text, or is in no known format
-    ├── BadRow              a line, or the trace as a whole, cannot be right
-    ├── BadTable            rates, capacities or prices cannot be right
-    └── BadWorkload         the workload that was asked for cannot be made
+    ├── BadRow              a line, or the trace as a whole, is wrong
+    ├── BadTable            rates, capacities or prices are wrong
+    └── BadWorkload         the requested workload cannot be made
 
-A caller that must go on with any input catches `TraceError`.
+A caller that must accept any input catches `TraceError`.
 """
 
 from __future__ import annotations
@@ -46,15 +46,15 @@ class UnreadableFile(TraceError):
 
 
 class BadRow(TraceError):
-    """A line, or the trace as a whole, cannot be right."""
+    """A line, or the trace as a whole, is wrong."""
 
 
 class BadTable(TraceError):
-    """Rates, capacities or prices cannot be right."""
+    """Rates, capacities or prices are wrong."""
 
 
 class BadWorkload(TraceError):
-    """The workload that was asked for cannot be made."""
+    """The requested workload cannot be made."""
 
 
 def show(value: object, most: int = 60) -> str:

@@ -1,4 +1,4 @@
-"""Reading and writing traces of any known format, recognised by its content."""
+"""Read and write traces of any known format, recognised by its content."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def read_trace(
     throughputs: Throughputs | None = None,
     subtrace: str | None = None,
 ) -> Trace:
-    """Read a trace: our own CSV table, the original's `.trace`, or the table of importers.py; also packed by gzip.
+    """Read a trace: our own CSV table, the original's `.trace`, or the table of importers.py; also compressed by gzip.
 
     With `throughputs` the trace has to fit that table. Small faults are refused, or with `repair` mended and
     counted in the trace's notes (see intake.py). `subtrace` chooses one of several in a file.

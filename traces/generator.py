@@ -1,7 +1,7 @@
-"""Workloads of your own: the jobs of a `WorkloadSpec`, drawn from a seed. Those with names are in named.py.
+"""Workloads of your own: the jobs of a `WorkloadSpec`, drawn with a seed. Named workloads are in named.py.
 
-Rules: the same spec, table and seed give the same jobs. Arrivals, sizes and the rest have a random stream each, so that
-changing the rate keeps the jobs, and changing the tenants keeps their sizes.
+Rules: the same spec, table and seed give the same jobs. Arrivals, sizes and the rest have separate random streams, so
+that changing the rate keeps the jobs, and changing the tenants keeps their sizes.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Duration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
-    """A workload, described. Chances need not sum to one; only their ratios count.
+    """The description of a workload. Chances need not sum to one; only their ratios count.
 
     Without `job_types`, all types of the table have equal chances; without `tenants`, jobs have none. An infinite rate
     lets all jobs arrive at 0. `daily_swing` is how far the rate rises above its mean at `busiest_h` o'clock and falls
-    below it half a day later. `deadline_factors` are multiples of the duration, given to the part `deadline_share` of
-    the jobs; the part `elastic_share` may run at any width of its type.
+    below it half a day later. `deadline_factors` are multiples of the duration, given to the fraction `deadline_share`
+    of the jobs; the fraction `elastic_share` may run at any width of its type.
     """
 
     rate_per_h: float

@@ -1,9 +1,9 @@
 """Traces of other clusters and papers, in one common table: its columns are in LAYOUT.
 
-Rules: `subtrace` chooses one of several traces in a file; "*" takes all of them as one, each job's id with
-its subtrace in front. A virtual cluster (`vc`) is the tenant. Of `extra`, a list of `key=value;…`, three keys are
-read: `priority` above 0 is the weight, `slo` above 0 the deadline as a multiple of the duration, and
-`expect_s` with `deadline=strict` the deadline in seconds.
+Rules: `subtrace` chooses one of several traces in a file; "*" takes all of them as one, with the subtrace in front of
+each id. A virtual cluster (`vc`) is the tenant. Of `extra`, a list of `key=value;…`, three keys are read: `priority`
+above 0 is the weight, `slo` above 0 the deadline as a multiple of the duration, and `expect_s` with `deadline=strict`
+the deadline in seconds.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from traces.errors import BadRow, nearest, show
 from traces.intake import Intake
 
 ALL = "*"
-# How a subtrace is chosen in Python; commands put their option in its place.
+# How to choose a subtrace in Python; commands show their option instead.
 SUBTRACE = "subtrace=NAME"
 LAYOUT = Layout(
     needed=("subtrace", "job_id", "arrival_s", "num_gpus", "job_type"),
@@ -43,7 +43,7 @@ def read(path: Path, text: str, intake: Intake, subtrace: str | None) -> None:
                 intake.add(row.line, facts, _take_extra(_extra(row), facts))
             except BadRow:
                 if subtrace is None:
-                    # Report first that a subtrace must be chosen: another one may be without fault.
+                    # Report first that a subtrace must be chosen: another subtrace may have no fault.
                     _refuse_several(path, text)
                 raise
     if subtrace not in (None, ALL) and subtrace not in names:

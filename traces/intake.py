@@ -1,9 +1,8 @@
-"""From the lines of a file to a trace: the one place that checks jobs, and repairs them if asked to.
+"""Make a trace from the lines of a file: the only place that checks jobs, and repairs them on request.
 
-Rules: a line that cannot be right is always refused, with file and line. One that is merely sloppy is refused as well,
-unless `repair` is on: then it is mended in the one way stated here, and the trace's notes count it. If there is a
-throughput table, the trace has to fit it: known job types, widths that run somewhere, and steps for every job with a
-duration.
+Rules: a wrong line is always refused, with file and line. A line with a small fault is refused as well, unless `repair`
+is on: then it is repaired in the one way stated here, and the trace's notes count it. If there is a throughput table,
+the trace has to fit it: known job types, widths that run somewhere, and steps for every job with a duration.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from traces.errors import BadRow, nearest, show
 from traces.throughputs import Throughputs
 from traces.trace import Trace, TraceJob
 
-# How repairs are asked for in Python; commands put their option in its place.
+# How to request repairs in Python; commands show their option instead.
 REPAIR = "repair=True"
 
 
@@ -68,7 +67,7 @@ class Intake:
         self._lines.append(line)
 
     def next_part(self) -> None:
-        """Begin another part, with times of its own. Sorting parts by arrival at the end does not count as a repair."""
+        """Begin another part, with its own times. Sorting parts by arrival at the end does not count as a repair."""
         self._last_s, self._in_order = 0.0, False
 
     def cut_off(self, line: int) -> None:
@@ -123,7 +122,7 @@ class Intake:
         facts["deadline_s"] = factor * facts["duration_s"]
 
     def _fit(self, line: int, facts: dict[str, Any], table: Throughputs) -> None:
-        """Check type and width by the table, and derive missing steps; refuse or mend what does not fit."""
+        """Check type and width by the table, and derive missing steps; refuse or repair what does not fit."""
         wanted, gpus = facts["job_type"], facts["gpus"]
         stands_in = not self._widths_of(wanted)
         if stands_in:
@@ -148,7 +147,7 @@ class Intake:
             self.mended["steps taken as duration times the rate on the reference type"] += 1
 
     def _stand_in(self, name: str, gpus: int, table: Throughputs) -> str:
-        """Return a known type for an unknown one: always the same, if possible one that runs at that width."""
+        """Return a known type for an unknown one: always the same one, if possible one that runs at that width."""
         known = [job_type for job_type in table.job_types if self._widths_of(job_type)]
         fitting = [job_type for job_type in known if gpus in self._widths_of(job_type)] or known
         if not fitting:

@@ -1,4 +1,4 @@
-"""Limits of the figures in tables and traces: wide enough for anything real, narrow enough that nothing overflows.
+"""Limits of the figures in tables and traces: wide enough for any real value, narrow enough to prevent overflow.
 
 The scheduler has the same limits; a test keeps the two equal.
 """

@@ -1,7 +1,7 @@
 """Workloads by name, for simulations, benchmarks and the command line.
 
     published-single, published-multi, published-multi-weighted     the published figures' (published.py)
-    mixed-day                                                       four teams on a mixed cluster of today
+    mixed-day                                                       four teams on a mixed cluster of current GPUs
 
 They are endless; `generator.trace_of` cuts a trace from one.
 """
@@ -25,7 +25,7 @@ from traces.trace import TraceJob
 
 MINUTE_S, HOUR_S = 60.0, 3600.0
 
-# The teams that share a cluster today. `rate_per_h` is a team's part of all jobs until a rate is asked for.
+# Typical teams that share a cluster. `rate_per_h` is a team's share of all jobs until a rate is given.
 TEAMS = (
     # Many short trials by day, and a few long runs.
     WorkloadSpec(
@@ -48,7 +48,7 @@ TEAMS = (
         elastic_share=0.3,
         daily_swing=0.5,
     ),
-    # Models that a product needs again every night, by a deadline.
+    # Models that a product needs anew every night, by a deadline.
     WorkloadSpec(
         id_prefix="product-",
         rate_per_h=0.25,
@@ -62,7 +62,7 @@ TEAMS = (
         daily_swing=0.7,
         busiest_h=1,
     ),
-    # Small jobs round the clock, for which any GPU will do.
+    # Small jobs round the clock, for which any GPU is good enough.
     WorkloadSpec(
         id_prefix="classes-",
         rate_per_h=0.15,
@@ -76,12 +76,12 @@ TEAMS = (
 
 
 def mixed_day(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
-    """Return the jobs of four teams on one cluster, each with its own models, hours, widths and wishes.
+    """Return the jobs of four teams on one cluster, each with its own models, hours, widths and requirements.
 
-    A job is some 11 GPU-hours of V100, 7 of A100, 3 of H100: at 10 jobs/h about 66 A100 have to do.
+    A job is some 11 GPU-hours of V100, 7 of A100, 3 of H100: at 10 jobs/h they keep about 66 A100 busy.
     """
     if rate_per_h == math.inf:
-        # The teams' jobs are mixed as at a finite rate, and then all arrive at once.
+        # Mix the teams' jobs as at a finite rate, then let all arrive at once.
         return (structs.replace(job, arrival_s=0.0) for job in mixed_day(throughputs, 60.0, seed))
     if not rate_per_h > 0:
         raise BadWorkload(f"is {rate_per_h}", field="rate_per_h", hint="give jobs per hour, above 0")

@@ -32,7 +32,7 @@ LAYOUTS = {
         "scale_factor",
     ],
 }
-# A first line with so many tabs is taken for one of such a file, complete or not.
+# A first line with this many tabs counts as one of such a file, complete or not.
 TABS_MIN = 4
 
 
@@ -80,7 +80,7 @@ def _deadline_factor(row: Row) -> float | None:
 
 
 def write(path: Path, jobs: Iterable[TraceJob]) -> None:
-    """Write 10 fields per job. Ids, tenants, names and elastic widths have no field there and are dropped."""
+    """Write 10 fields per job. Ids, tenants, names and elastic widths have no field and are dropped."""
     with path.open("w", encoding="utf-8", newline="") as file:
         for job in jobs:
             file.write(_line(job) + "\n")
@@ -98,7 +98,7 @@ def _line(job: TraceJob) -> str:
                 hint="a .trace file states deadlines as multiples of it",
             )
         slo = job.deadline_s / job.duration_s
-    # The original takes whole steps only.
+    # The original accepts only whole steps.
     steps = max(1, round(job.steps))
     cells = (job.job_type, "", "", "", 0, steps, job.gpus, job.weight, slo, job.arrival_s)
     return "\t".join(map(str, cells))

@@ -1,8 +1,8 @@
 """The synthetic workload of the published figures, job for job.
 
-Rules: the draws below are made in exactly this order, even those that are then ignored, so that a seed gives
-the very jobs of the published runs. Jobs, arrivals and deadlines have a stream each: the same jobs come at
-any rate, with deadlines or without.
+Rules: the draws below are made in exactly this order, even those that are then ignored, so that a seed gives exactly
+the jobs of the published runs. Jobs, arrivals and deadlines have separate streams: the same jobs arrive at any rate,
+with or without deadlines.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def _deadline_factor(u: float) -> float:
 
 
 def _check_table(kind: Kind, throughputs: Throughputs) -> None:
-    """Refuse a table without a rate, on the reference type, of every job that can be drawn."""
+    """Refuse a table that lacks a rate, on the reference type, for a job that can be drawn."""
     for job_type in JOB_TYPES:
         widths = (1,) if kind == "single" or job_type in SINGLE_GPU_ONLY else (1, 2, 4, 8)
         for gpus in widths:

@@ -1,8 +1,8 @@
-"""The throughput table that Gavel brings along, computed from a stated model of machines and networks.
+"""The throughput table that Gavel ships, computed from a stated model of machines and networks.
 
 A step takes as long as the slowest of four: arithmetic, memory traffic, starting kernels, the host's part.
 Several GPUs train with a batch each and sum their gradients around a ring; half of a step hides that exchange, and all
-wait for the slowest. Two jobs on one GPU slow each other where together they need more than the GPU has.
+wait for the slowest. Two jobs on one GPU slow each other down if together they need more than the GPU has.
 
 These are estimates, good for comparing types and for trying policies, not measurements: docs/throughputs.md
 describes how far they can be trusted.
@@ -18,14 +18,14 @@ from traces.roofline_figures import MODELS, WORKER_TYPES, Model, WorkerType
 from traces.throughputs import Key, PairKey, PairRates, Throughputs
 
 WIDTHS = (1, 2, 4, 8)
-# The rest of the memory goes to the framework and to fragments.
+# The fraction of the memory that a job can use; the rest goes to the framework and to fragmentation.
 USABLE_MEMORY = 0.92
 REACHED_BANDWIDTH = 0.80
-# The part of a step during which gradients can be exchanged at no cost.
+# The fraction of a step during which gradients can be exchanged at no cost.
 HIDDEN_EXCHANGE = 0.50
-# The part of a step that is lost, per doubling of the GPUs, by waiting for the slowest.
+# The fraction of a step that is lost, per doubling of the GPUs, to waiting for the slowest.
 WAITING = 0.02
-# The part of a GPU that is left when two processes take turns on it.
+# The fraction of a GPU that remains when two processes take turns on it.
 SHARING = 0.90
 
 
@@ -55,7 +55,7 @@ def step_s(model: Model, kind: WorkerType) -> float:
 
 
 def rate(model: Model, gpus: int, kind: WorkerType, consolidated: bool = True) -> float:
-    """Return steps per second, summed over the GPUs; 0 if the model does not fit into one."""
+    """Return steps per second, summed over the GPUs; 0 if the model does not fit on one."""
     if not fits(kind, model):
         return 0.0
     alone_s = step_s(model, kind)

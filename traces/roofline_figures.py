@@ -1,7 +1,7 @@
 """The figures behind the default throughput table. docs/throughputs.md states where they come from.
 
 Worker types: data sheets and public price lists. Models: parameter counts and arithmetic from their papers, memory
-traffic and activations estimated. The tables of that page follow these figures; a test shows how to renew them.
+traffic and activations estimated. The tables of that page follow these figures; a test states how to update them.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass
 class WorkerType:
     """A type of accelerator: its speed, its links to others, and its price in USD.
 
-    `peak_tflops` is dense, 16 bit with 32-bit sums (for a CPU 32 bit), and `sustained` the part of it that clocks and
-    power hold under load. `bandwidth_gb_per_s` is that of its memory, `kernel_s` the least time from one kernel to the
-    next. `link_gb_per_s` leads to others of its node, each way, as an all-reduce sees it; `network_gb_per_s` is its
-    part of the node's network.
+    `peak_tflops` is dense, 16 bit with 32-bit sums (for a CPU 32 bit), and `sustained` the fraction of it that clocks
+    and power allow under load. `bandwidth_gb_per_s` is that of its memory, `kernel_s` the least time from one kernel to
+    the next. `link_gb_per_s` is the speed to others of its node, each way, as an all-reduce sees it; `network_gb_per_s`
+    is its share of the node's network.
     """
 
     name: str
@@ -35,8 +35,8 @@ class Model:
     """Training one model with one batch size per GPU; a step is one batch on one GPU, forward and backward.
 
     `traffic_gb_per_sample` goes to and from the accelerator's memory; `state_gb` are weights, gradients and optimizer.
-    `exchanged_gb` are summed over all GPUs in each step. `efficiency` is the part of the sustained arithmetic that is
-    reached at the shapes of this model. Each step starts so many `kernels`, and needs `host_s` of work by the host:
+    `exchanged_gb` are summed over all GPUs in each step. `efficiency` is the fraction of the sustained arithmetic that
+    the shapes of this model reach. Each step starts `kernels` kernels, and needs `host_s` of work by the host:
     decoding, environments.
     """
 

@@ -21,7 +21,7 @@ from traces.throughputs import Key, PairKey, PairRates, Throughputs
 # The prices in USD per GPU-hour behind the published cost figures (GCP, early 2020).
 PUBLISHED_PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 
-# How a set of measurements is chosen in Python; commands put their option in its place.
+# How to choose a set of measurements in Python; commands show their option instead.
 MEASURED = "measured=NAME"
 
 SPREAD = {"": False, "consolidated": False, "unconsolidated": True}
@@ -32,7 +32,7 @@ TYPES = Layout(("worker_type",), ("price_per_gpu_hour", "memory_gb"))
 class Columns:
     """The names of the columns in one format; empty if it has no such column.
 
-    The `batch_size` becomes a part of the job type. `unmeasured` is how a format that lists every width writes a
+    The `batch_size` becomes part of the job type. `unmeasured` is how a format that lists every width writes a
     rate that was not measured.
     """
 
@@ -131,7 +131,7 @@ def _rates(path: Path, text: str, measured: str | None) -> tuple[dict[Key, float
     if columns is None:
         if not set(header) & set(OURS.layout.needed):
             raise UnreadableFile("is not a throughput table", hint="see docs/trace-format.md")
-        # The check of its header reports which columns are missing.
+        # The check of the header reports the missing columns.
         columns = OURS
     tables: tuple[dict[Key, float], dict[Key, float]] = ({}, {})
     for row in _chosen(path, text, columns.layout, measured):
@@ -186,7 +186,7 @@ def _types(path: Path, known: Collection[str]) -> tuple[dict[str, float], dict[s
 
 
 def _chosen(path: Path, text: str, layout: Layout, measured: str | None) -> Iterable[Row]:
-    """Yield the lines of one set of measurements; a `source` column may name several sets, as in `a+b`."""
+    """Yield the lines of one set of measurements; a `source` cell may name several sets, as in `a+b`."""
     if "source" not in layout.needed:
         if measured is not None:
             raise BadTable(
@@ -197,7 +197,7 @@ def _chosen(path: Path, text: str, layout: Layout, measured: str | None) -> Iter
             )
         yield from rows(path, text, layout)
         return
-    # The sets to which all lines belong.
+    # The sets that contain all lines.
     common: set[str] | None = None
     known: set[str] = set()
     lines = []

@@ -23,7 +23,7 @@ from traces.trace import GPUS_MAX
 
 
 class CapacityChange(msgspec.Struct, frozen=True):
-    """From `t_s` on the cluster has so many GPUs of the type."""
+    """The number of GPUs of a type in the cluster from `t_s` on."""
 
     t_s: float
     worker_type: str
@@ -31,7 +31,7 @@ class CapacityChange(msgspec.Struct, frozen=True):
 
 
 class PriceChange(msgspec.Struct, frozen=True):
-    """From `t_s` on a GPU of the type costs so much."""
+    """The price of a GPU of a type from `t_s` on."""
 
     t_s: float
     worker_type: str
@@ -59,8 +59,8 @@ INSTANCE_EVENTS = Layout(
 def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[CapacityChange, ...]:
     """Read capacity over time: our own table, sizes of a spot cluster, or events of single instances.
 
-    With `known` types, a line of our own table that names another one is refused. Of a published table such lines are
-    left out, and the table is refused if none is left.
+    With `known` types, a line of our own table that names another one is refused. In a published table such lines are
+    left out, and the table is refused if none remains.
     """
     return _read(
         Path(path),
@@ -75,7 +75,8 @@ def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[Capaci
 def read_prices(
     path: str | Path, known: Collection[str] = (), *, cloud: str | None = None
 ) -> tuple[PriceChange, ...]:
-    """Read prices over time: our own table, or spot prices, of which the lowest of all zones (of one cloud) counts.
+    """Read prices over time: our own table, or spot prices, of which the lowest of all zones (or of one cloud's)
+    counts.
 
     `known` types are used as for capacity.
     """
@@ -168,7 +169,7 @@ def _cluster_sizes(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
 
 
 def _instances_running(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
-    """Return the GPUs of running instances after each event; those being created, or failed, do not count."""
+    """Return the GPUs of running instances after each event; instances being created, or failed, do not count."""
     running: dict[str, tuple[str, int]] = {}
     sizes: dict[tuple[float, str], int] = {}
     for t_s, row in _by_time(lines):
@@ -184,7 +185,7 @@ def _instances_running(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
 
 
 def _lowest_price(lines: Iterator[Row], cloud: str | None) -> tuple[PriceChange, ...]:
-    """Return the lowest of all current prices; a line is the new price of one instance type in one zone."""
+    """Return the lowest of all current prices; each line is the new price of one instance type in one zone."""
     current: dict[str, dict[tuple[str, str, str], float]] = {}
     lowest: dict[tuple[float, str], float] = {}
     for t_s, row in _by_time(lines, cloud):
@@ -220,7 +221,7 @@ def _by_time(lines: Iterator[Row], cloud: str | None = None) -> Iterator[tuple[f
 
 
 def _changes_only(changes: Iterator[Change]) -> Iterator[Change]:
-    """Yield the changes that change something."""
+    """Yield the changes without repetitions of the same value."""
     last: dict[str, object] = {}
     for change in changes:
         value = change.gpus if isinstance(change, CapacityChange) else change.price_per_gpu_hour

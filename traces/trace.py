@@ -1,6 +1,6 @@
 """A job of a trace, and a trace.
 
-Rules: a job or trace that cannot be right is refused when it is made, so that no other module checks it again. Times
+Rules: a wrong job or trace is refused when it is made, so that no other module has to check it. Times
 are seconds from the start of the trace.
 """
 
@@ -13,7 +13,7 @@ import msgspec
 from traces.errors import BadRow, show
 from traces.limits import LENGTH_S, STEPS, TIME_S, WEIGHT
 
-# No cluster has more GPUs: a greater number belongs in another column.
+# No cluster has more GPUs; a greater number probably belongs in another column.
 GPUS_MAX = 1 << 20
 
 
@@ -41,7 +41,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot be right."""
+        """Refuse invalid values."""
         for field, text in (("id", self.id), ("job_type", self.job_type)):
             if not text:
                 raise BadRow("is empty", field=field, hint="every job needs one")

@@ -1,6 +1,6 @@
-"""Plain data as typed values. What does not fit its type is refused with its place and what belongs there.
+"""Plain data as typed values. A value that does not fit its type is refused with its place and what is expected there.
 
-msgspec converts. Where it refuses, we look for the place ourselves: its own path has `[...]` for a key of a mapping.
+msgspec converts. If it refuses, we find the place ourselves, because its own path has `[...]` for a key of a mapping.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ T = TypeVar("T")
 
 
 def convert(data: Any, kind: type[T]) -> T:
-    """Return plain data as a value of this type. BadInput says what does not fit; 2.0 is a whole number."""
+    """Return plain data as a value of this type. Raises BadInput if a value does not fit; 2.0 counts as a whole
+    number."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError:
@@ -25,12 +26,12 @@ def convert(data: Any, kind: type[T]) -> T:
 
 
 def expected(kind: Any) -> str:
-    """Return what a value of this type has to be, for a message."""
+    """Return a description of this type's values, for a message."""
     return _expected(inspect.type_info(kind))
 
 
 def bare(hint: Any) -> Any:
-    """Return a type without what is annotated, and without the None or UNSET that it may be instead."""
+    """Return a type without its annotations, and without None or UNSET as alternatives."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, types.UnionType):
@@ -45,7 +46,8 @@ def is_struct(kind: Any) -> bool:
 
 
 def _fitted(hint: Any, value: Any, place: Place) -> Any:
-    """Return the value with floats as whole numbers where those belong. BadInput for the first that does not fit."""
+    """Return the value with floats as whole numbers where those belong. Raises BadInput for the first that does not
+    fit."""
     kind = bare(hint)
     origin, args = get_origin(kind), get_args(kind)
     if is_struct(kind) and isinstance(value, dict):
@@ -78,7 +80,7 @@ def _fitted_table(kind: type[msgspec.Struct], value: dict[str, Any], place: Plac
 
 
 def _advice(key: str, hints: dict[str, Any]) -> str:
-    """Return what an unknown key may have meant: one that is spelt much alike, or one that stands a table deeper."""
+    """Return a suggestion for an unknown key: one with a similar spelling, or one a table deeper."""
     advice = suggest(key, hints)
     deeper = [
         table

@@ -1,4 +1,4 @@
-"""The error for anything that a user wrote: its place, the problem, what to do; and values and names in messages."""
+"""The error for input that a user wrote: its place, the problem, the remedy; and values and names in messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 # Keys and positions that lead to a value.
 Place = tuple[str | int, ...]
 LITERAL_MAX = 60
-# How many names a message lists where none is similar.
+# How many names a message lists if none is similar.
 LISTED_MAX = 12
 
 
 class BadInput(ValueError):
-    """Something in a file, or in what goes before it, that cannot be used. Lines count from 1."""
+    """A value in a file, or one that overrides it, that cannot be used. Lines count from 1."""
 
     def __init__(self, problem: str, advice: str = "", *, place: Place = (), line: int | None = None) -> None:
         super().__init__(problem)
@@ -41,7 +41,7 @@ def words(place: Place) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return a value for a message: short and printable; of a list only its length."""
+    """Return a value for a message: short and printable; for a list, only its length."""
     match value:
         case None:
             return "nothing"
@@ -67,7 +67,7 @@ def printable(text: str) -> str:
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean "gpus"?`, or the names there are."""
+    """Return `did you mean "gpus"?`, or the existing names."""
     import difflib
 
     names = {known.lower(): known for known in reversed(list(known))}

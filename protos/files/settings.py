@@ -1,8 +1,7 @@
-"""Settings from a file (TOML or YAML), over it the environment, over that options. ConfigError says what is wrong.
+"""Settings from a file (TOML or YAML), overridden by the environment, and that by options. Errors are ConfigError.
 
-A model (a msgspec struct) says which settings there are. Two methods that it may have are called here:
-`completed(given)` fills in what follows from other settings where it was not given; `checked()` raises BadInput, or
-another ValueError with `field`, `problem` and `advice`.
+A model (a msgspec struct) defines the settings. It may have two methods: `completed(given)` derives settings that were
+not given from others; `checked()` raises BadInput, or another ValueError with `field`, `problem` and `advice`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ SIZE_MAX = 2**20
 
 
 class ConfigError(ValueError):
-    """Settings that cannot be used. `field` and `line` say where, as far as they have a place."""
+    """Settings that cannot be used. `field` and `line` give the place, if there is one."""
 
     def __init__(self, message: str, field: str = "", line: int | None = None) -> None:
         super().__init__(message)
@@ -34,7 +33,7 @@ class ConfigError(ValueError):
 
 
 class Override(NamedTuple):
-    """A setting from elsewhere than the file: its key, with dots, its value, and where it comes from: "--listen"."""
+    """A setting that overrides the file: its key, with dots, its value, and its source, such as "--listen"."""
 
     key: str
     value: Any
@@ -42,7 +41,7 @@ class Override(NamedTuple):
 
 
 def read_settings(kind: type[M], path: str | Path | None, overrides: Iterable[Override] = ()) -> M:
-    """Return the settings in a file, with these overrides; later ones win. ConfigError otherwise."""
+    """Return the settings in a file, with these overrides; later ones win. Raises ConfigError if something is wrong."""
     data: dict[str, Any] = {}
     lines: _Lines = _no_line
     sources: dict[Place, str] = {}
@@ -68,35 +67,35 @@ def read_settings(kind: type[M], path: str | Path | None, overrides: Iterable[Ov
 
 
 def _source(place: Place, sources: Mapping[Place, str], line: int | None) -> str:
-    """Return the option or variable that a value comes from; empty: the file, or a default."""
+    """Return the option or variable that a value comes from; empty for the file or a default."""
     source = next((sources[place[:n]] for n in range(len(place), 0, -1) if place[:n] in sources), "")
     if source or line is not None:
         return source
-    # A table without a line of its own: one of its keys may come from elsewhere.
+    # For a table without its own line, one of its keys may come from an override.
     return next((source for key, source in sources.items() if key[: len(place)] == place), "")
 
 
 def environment(prefix: str, variables: Mapping[str, str]) -> Iterator[Override]:
-    """Yield what variables say: `GAVEL_SERVE_SCHEDULER__ROUND_S=60` is scheduler.round_s."""
+    """Yield the overrides in environment variables: `GAVEL_SERVE_SCHEDULER__ROUND_S=60` is scheduler.round_s."""
     for name, text in sorted(variables.items()):
         if name.startswith(prefix):
             yield Override(name.removeprefix(prefix).lower().replace("__", "."), text, name)
 
 
 def options(values: Mapping[str, Any]) -> Iterator[Override]:
-    """Yield what options of a command line say, by key; those that are None were not given."""
+    """Yield the overrides in command-line options, by key; None counts as not given."""
     for key, value in values.items():
         if value is not None:
             yield Override(key, value, f"--{key.rpartition('.')[2].replace('_', '-')}")
 
 
 def variable(prefix: str, place: Place) -> str:
-    """Return what a key is called in the environment: GAVEL_SERVE_SCHEDULER__ROUND_S."""
+    """Return the environment variable of a key: GAVEL_SERVE_SCHEDULER__ROUND_S."""
     return prefix + "__".join(map(str, place)).upper()
 
 
 def _nested_variable(kind: type[msgspec.Struct], name: str, place: Place) -> str:
-    """Return advice for a variable that has one underscore too few, or lacks its table; empty: none."""
+    """Return advice for a variable that has one underscore too few, or lacks its table; else an empty text."""
     key = str(place[0]) if len(place) == 1 else ""
     if not key or not name.endswith(key.upper()):
         return ""
@@ -123,7 +122,7 @@ def _put(data: dict[str, Any], place: Place, value: Any, kind: Any) -> None:
 
 
 def _parsed(text: str, kind: Any) -> Any:
-    """Return what a text means: TOML where that is of this type, else the text. HOST:7070 needs no quotes."""
+    """Return the value of a text: parsed as TOML if that gives this type, else the text. HOST:7070 needs no quotes."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -138,7 +137,7 @@ def _parsed(text: str, kind: Any) -> Any:
 
 
 def _completed(settings: M, data: Mapping[str, Any]) -> M:
-    """Return the settings with what follows from others, in every table, where it was not given."""
+    """Return the settings with those that were not given derived from others, in every table."""
     for field in settings.__struct_fields__:
         if isinstance(inner := getattr(settings, field), msgspec.Struct):
             settings = msgspec.structs.replace(settings, **{field: _completed(inner, data.get(field, {}))})
@@ -146,7 +145,7 @@ def _completed(settings: M, data: Mapping[str, Any]) -> M:
 
 
 def _check(settings: msgspec.Struct, place: Place) -> None:
-    """Raise what the models object to, inner tables first, as BadInput with the whole place."""
+    """Raise the models' objections, inner tables first, as BadInput with the whole place."""
     for field in settings.__struct_fields__:
         if isinstance(inner := getattr(settings, field), msgspec.Struct):
             _check(inner, (*place, field))
@@ -164,7 +163,7 @@ def _check(settings: msgspec.Struct, place: Place) -> None:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], _Lines]:
-    """Return the tables in a file, and a function for their lines: YAML where its name says so, else TOML."""
+    """Return the tables in a file, and a function for their lines: YAML by its name, else TOML."""
     try:
         with path.open("rb") as file:
             content = file.read(SIZE_MAX + 1)
@@ -213,7 +212,7 @@ _TOML_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[
 
 
 def _toml_lines(text: str) -> dict[Place, int]:
-    """Return the lines of keys that begin a line; tomllib does not say. Keys inside a line have none of their own."""
+    """Return the lines of keys that begin a line, which tomllib does not report. Keys inside a line have no entry."""
     lines, table, counts = dict[Place, int](), Place(), dict[Place, int]()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _TOML_HEADER.match(line):

@@ -357,7 +357,7 @@ def fill(out: Outcome, kinds: Kinds) -> None:
         return
     inputs = round_inputs.in_mid_round(state, kinds, now_s)
     if not inputs.nodes or not any(state.eligible(state.jobs[name], now_s) for name in inputs.jobs):
-        # No job that may run has a way to.
+        # No eligible job has a way to run.
         return
     changes = diff(inputs.held, plan_round(inputs))
     if changes.granted:

@@ -3,7 +3,7 @@
     start    recover the journal, begin a new epoch, repeat the leases that may be lost, open the ports
     stop     end the streams, close the ports, make all messages durable; jobs go on under their leases
 
-A failed write to the journal ends the process: the memory is then ahead of the disk, but nothing was acknowledged.
+A failed write to the journal ends the process: memory is then ahead of the disk, but nothing was acknowledged.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Pending:
 
 
 class JobChanges:
-    """The changes of jobs, read from the feed: `feed.listen(changes.hear)`."""
+    """The changes of jobs, read from the feed: `feed.listen(changes.listen)`."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state

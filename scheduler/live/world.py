@@ -36,7 +36,7 @@ C = TypeVar("C", bound=Call)
 log = logging.getLogger(__name__)
 # How long a batch waits for more messages.
 GATHER_S = 0.001
-# The most messages in one record. Later ones go into the next record.
+# The most messages in one record; later ones go into the next.
 BATCH_MAX = 512
 
 

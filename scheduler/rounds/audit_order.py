@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from scheduler.model.lease import Bundle
 from scheduler.rounds.inputs import RoundInputs
 
-# A column's place in the order: the smallest goes first.
+# A column's place in the order; the smallest comes first.
 Turn = tuple[float, ...]
 
 
@@ -48,7 +48,7 @@ def turn_of(inputs: RoundInputs, row: int, parts: Sequence[float]) -> Turn:
 
 
 def _stays(inputs: RoundInputs, bundle: Bundle) -> bool:
-    """Whether the jobs of a column share their GPUs already, run as the column says, and may keep them."""
+    """Whether the jobs of a column already run as the column says, on the same GPUs, and may keep them."""
     holdings = [inputs.held[job] for job in bundle.jobs if job in inputs.held]
     if len(holdings) < len(bundle.jobs):
         return False

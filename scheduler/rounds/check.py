@@ -25,7 +25,7 @@ def check_plan(inputs: RoundInputs, plan: RoundPlan) -> list[str]:
 
 
 class Audit:
-    """A plan and its inputs, indexed as the rules need them."""
+    """A plan and its inputs, indexed for the rules."""
 
     def __init__(self, inputs: RoundInputs, plan: RoundPlan) -> None:
         self.inputs = inputs

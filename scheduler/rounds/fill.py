@@ -19,13 +19,13 @@ from scheduler.rounds.select import Choice
 
 
 def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, shut: Set[str]) -> None:
-    """Place columns that can run on idle GPUs, without moving any other. `shut`: nodes whose GPUs are held back."""
+    """Place columns that can run on idle GPUs, without moving any other. `closed`: nodes whose GPUs are held back."""
     layout.shut = frozenset()
     idle = [layout.free_gpus(kind) for kind in range(len(board.sites))]
     left = [sum(map(len, free_gpus.free)) for free_gpus in idle]
     names = board.inputs.jobs
     busy = {job for bundle in layout.placements for job in bundle.jobs}
-    # Worker types whose reserved column stands above the current row.
+    # Worker types whose reserved column ranks above the current row.
     below: set[int] = set()
     for row in order:
         kind, width = board.kinds[row], board.widths[row]

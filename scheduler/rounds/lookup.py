@@ -46,9 +46,9 @@ class Board:
     sites: tuple[Site, ...]  # by worker type
     # Columns whose jobs already run as the column says, with their GPUs.
     stays: dict[int, tuple[GpuId, ...]]
-    # Whether each column is one of these and its bundle, partner included, is just what runs now.
+    # Whether each column is one of these and its whole bundle, partner included, runs now.
     runs: bytearray
-    # Some job needs more than GPUs.
+    # Whether some job needs more than GPUs.
     picky: bool
 
     @classmethod
@@ -73,7 +73,7 @@ class Board:
 
     @property
     def crowded(self) -> bool:
-        """Whether two columns may claim the same GPUs. Otherwise every column that stays runs on GPUs of its own."""
+        """Whether two columns may claim the same GPUs. Otherwise every column that stays has its own GPUs."""
         return self.inputs.candidates.columns.any_pair or len(self.stays) > self.runs.count(True)
 
     def demand(self, row: int) -> Demand | None:
@@ -90,7 +90,7 @@ def _sites(nodes: tuple[NodeView, ...], worker_types: int) -> tuple[Site, ...]:
 def _incumbents(
     inputs: RoundInputs, kinds: list[int], sites: tuple[Site, ...]
 ) -> tuple[dict[int, tuple[GpuId, ...]], bytearray]:
-    """Return the columns in which no job has to start or move, with their GPUs; and which of them run right now.
+    """Return the columns in which no job has to start or move, with their GPUs, and whether each of them runs now.
 
     A job whose partner leaves stays where it is. One whose GPUs may no longer be used stays only if it is pinned.
     """

@@ -61,7 +61,7 @@ class Pins:
                 self.stock.charge(demand_of(board.inputs.needs, jobs), gpus)
 
     def meet(self, row: int, busy: bytearray) -> None:
-        """Settle how a pinned job continues, if this column, whose turn has come, allows it.
+        """Settle how a pinned job continues when the turn of this column comes, if the column allows it.
 
         `busy` marks the jobs that run already; a partner that joins is marked too.
         """
@@ -93,7 +93,7 @@ class Pins:
         self.open.clear()
 
     def _lets_in(self, job: str, gpus: tuple[GpuId, ...], kind: int) -> bool:
-        """Whether the nodes take new work and have what the partner needs; if so, charge them for it."""
+        """Whether the nodes accept new work and have the resources for the partner; if so, charge them."""
         if not self.board.sites[kind].gpus.issuperset(gpus):
             return False
         demand = demand_of(self.board.inputs.needs, (job,))

@@ -88,7 +88,7 @@ class Layout:
         return gpus
 
     def free_gpus(self, kind: int) -> FreeGpus:
-        """Return the free GPUs of a worker type as things stand."""
+        """Return the present free GPUs of a worker type."""
         return FreeGpus(self.board.sites[kind].without(self.shut), self.busy)
 
     def charge(self, row: int, gpus: tuple[GpuId, ...]) -> bool:
@@ -133,7 +133,7 @@ def _seat_gangs(layout: Layout, free_gpus: FreeGpus, kind: int, gangs: list[int]
     while waiting:
         top = max(waiting)
         group = waiting.pop(top)
-        # Each node takes at most one of these: judge them together.
+        # A node has room for at most one of these, so place them together.
         while waiting and top <= widest < 2 * max(waiting):
             group += waiting.pop(max(waiting))
         for row in _seat_group(layout, free_gpus, kind, group):
@@ -145,7 +145,7 @@ def _seat_gangs(layout: Layout, free_gpus: FreeGpus, kind: int, gangs: list[int]
 
 
 def _seat_group(layout: Layout, free_gpus: FreeGpus, kind: int, group: list[int]) -> list[int]:
-    """Place gangs where they fit best, else where the fewest jobs have to move; return the columns that had to.
+    """Place gangs where they fit best, or else where the fewest jobs have to move; return the columns that had to move.
 
     Gangs that no node can take are spread over several.
     """

@@ -76,15 +76,15 @@ def turns(inputs: RoundInputs, starts: Bools, runs: Bools) -> tuple[NDArray[np.i
 
 
 def late_s(inputs: RoundInputs) -> float:
-    """Return how far behind its due a column may be before it is late."""
+    """Return how far behind its due a column is when it becomes late."""
     return max(inputs.stay_s, inputs.round_s)
 
 
 def may_lead_s(inputs: RoundInputs) -> Floats:
     """Return how far ahead of its due a turn may take each column.
 
-    A share of nearly 1 never gets ahead by `stay_s`, so it gives way to the small ones beside it sooner. Beside a share
-    of 1 there are none.
+    A share of nearly 1 never gets ahead by `stay_s`, so it gives way to the small ones beside it sooner. A share of 1
+    has none beside it.
     """
     rest = 1.0 - inputs.candidates.share
     lead_s: Floats = np.minimum(inputs.stay_s, inputs.full_s / 2 * rest)

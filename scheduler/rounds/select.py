@@ -27,12 +27,12 @@ class Choice:
 
 
 def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = frozenset()) -> Choice:
-    """Walk the columns from the best down and select what fits. Columns in `closed` turned out to have no place."""
+    """Walk the columns from the best down and select what fits. Columns in `closed` could not be placed."""
     first, second, kinds, widths = board.first, board.second, board.kinds, board.widths
     meeting, behind = pins.meeting, pins.behind
     free = [len(site.gpus - pins.gpus if pins.gpus else site.gpus) for site in board.sites]
     left = sum(free)
-    # Gangs may be skipped and pinned jobs have to be met, so the walk cannot end early.
+    # Skipped gangs must be noted and pinned jobs settled, so the walk cannot end early.
     watch = bool(pins.gpus or closed)
     busy = bytearray(len(board.inputs.jobs))
     for job in pins.rows:

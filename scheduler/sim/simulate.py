@@ -38,29 +38,29 @@ from worker_agent.core.messages import Limits
 
 # All simulated nodes see each other's checkpoints.
 STORAGE = "shared"
-# How many new objects make the garbage collector look for cycles: a run makes many objects and few cycles.
+# The number of new objects after which the garbage collector looks for cycles: a run makes many objects and few cycles.
 COLLECT_EVERY = 100_000
-# How many records are measured in a row, so that the code for it stays in the processor's caches.
+# The number of records that are measured in a row, so that this code stays in the processor's caches.
 MEASURED_AT_ONCE = 200
-# A run that lasts thirty years of virtual time waits for something that cannot come.
+# A run that lasts thirty years of virtual time waits for an event that cannot happen.
 STARVED_S = 1e9
-# After so many rounds in which no job had a GPU, and with nothing else to come, no job ever will.
+# If no job has had a GPU for this many rounds and no event is left, no job ever will.
 STILL_ROUNDS = 50
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """The truth about jobs, nodes and solver in a simulated world, whatever is run in it."""
+    """The truth about jobs, nodes and solver in a simulated world, independent of the workload."""
 
     seed: int = 0
     restart_s: float = 0.0
     checkpoint_s: float = 0.0
-    # Both of these for job types that have their own.
+    # Both of these for job types with their own values.
     costs: Mapping[str, Cost] = {}
     rate_noise: float = 0.0
     solver_latency_s: float = 0.0
     report_interval_s: float = 3600.0
     save_every_s: float = 3600.0
-    # A job whose lease is renewed saves and starts again.
+    # Whether a job whose lease is renewed saves and restarts.
     renewal_restarts: bool = False
 
     @property
@@ -70,7 +70,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """The fields above by name, to be handed on to something else that has them."""
+        """Return the fields above by name, to pass them on."""
         return {name: getattr(self, name) for name in Conditions.__struct_fields__}
 
 
@@ -79,9 +79,9 @@ class SimOptions(Conditions, frozen=True, kw_only=True):
 
     cluster: Mapping[str, int]
     gpus_per_node: int = 1
-    # Endless jobs need `measure`.
+    # The jobs; endless ones need `measure`.
     jobs: Iterable[TraceJob] = ()
-    # Requests that come before the jobs, and what users asked of them later: the past of a replay.
+    # For a replay: requests before the jobs, and users' later commands.
     arrivals: Sequence[Arrival] = ()
     commands: Sequence[tuple[float, JobCommand]] = ()
     # The true rates, and those that the scheduler is given; None: the true ones.
@@ -99,7 +99,7 @@ class SimOptions(Conditions, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Progress:
-    """How far a run has come."""
+    """The progress of a run."""
 
     now_s: float = 0.0
     submitted: int = 0
@@ -137,21 +137,22 @@ class _Recorder:
             self.measured()
 
     def measured(self) -> Metrics:
-        """Return the metrics of all facts until now."""
+        """Return the metrics of all facts so far."""
         try:
             while self._unmeasured:
                 self._metrics.observe_all(*self._unmeasured.popleft())
         except BaseException:
-            # The metrics hold half a record now, and the later ones build on the whole of it.
+            # The metrics hold half of this record, on whose whole the later ones build.
             self._unmeasured.clear()
             raise
         return self._metrics
 
 
 def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None] | None = None) -> SimResult:
-    """Run to the end. Ctrl-C, or a `progress` that returns False, stops the run and keeps its figures until then."""
+    """Run a simulation to its end. Ctrl-C, or a `progress` that returns False, stops the run and keeps its figures
+    until then."""
     began_s = time.perf_counter()
-    # A wrong name is an error before the run, not in the middle of it.
+    # A wrong name must be an error before the run, not in the middle of it.
     resolve(options.settings.policy)
     recorder = _Recorder(Metrics(options.measure), options.journal)
     watch = _Watch(options, recorder, progress)
@@ -212,14 +213,14 @@ class _Watch:
 
 
 class _Stillness:
-    """Notices that rounds go by and nothing else can happen: a job that waits now would never run."""
+    """Detects that only empty rounds can follow, so that a waiting job would never run."""
 
     def __init__(self, settings: Settings) -> None:
         self._patience_s = settings.min_reallocation_s + STILL_ROUNDS * settings.round_s
         self._since_s = 0.0
 
     def lasts(self, now_s: float, state: SchedulerState, world: SimWorld) -> bool:
-        """Whether no job has had a GPU for long, and nothing is to come that could change that."""
+        """Whether no job has had a GPU for long, and no event is left that could change that."""
         if state.leases or world.expects_anything:
             self._since_s = now_s
         return now_s - self._since_s > self._patience_s
@@ -230,7 +231,7 @@ Ran = tuple[int, int, tuple[tuple[str, str], ...]]
 
 
 def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
-    """Run the scheduler as it is, on simulated machines."""
+    """Run the real scheduler on simulated machines."""
     physics = Physics(
         options.throughputs,
         seed=options.seed,
@@ -292,7 +293,7 @@ def _prices(options: SimOptions) -> Mapping[str, float]:
 
 
 def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
-    """Send what comes first: settings, rates, prices and nodes; and plan the events."""
+    """Send the first messages (settings, rates, prices, nodes) and schedule the events."""
     table = (options.believed or options.throughputs).restrict(options.cluster)
     world.at(0.0, Configure(settings=in_force(options.settings, options)))
     world.at(0.0, GiveRates(**table.rows()))
@@ -310,7 +311,7 @@ def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
 
 
 def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:
-    """Yield the nodes of each type, with so many GPUs each; the last one has what is left."""
+    """Yield the nodes of each type, with this many GPUs each; the last one has the rest."""
     for worker_type, gpus in cluster.items():
         count = -(-gpus // gpus_per_node)
         digits = len(str(count - 1))

@@ -1,9 +1,7 @@
 """Many runs over processes: policies × rates × seeds × clusters, resumed where an earlier sweep was interrupted.
 
-Rules:
-- a results directory holds one JSON file per finished run, named by the run's key; a file that is not whole does not
-  count;
-- a run that cannot start is refused before any run starts; one that fails does not stop the others.
+Rules: - a results directory holds one JSON file per finished run, named by the run's key; an incomplete file does not
+count; - a run that cannot start is refused before any run starts; one that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ class Engine(Protocol):
     """Carries out runs."""
 
     def carry_out(self, runs: Sequence[Run], progress: Callable[[float], None]) -> Finished:
-        """Yield each run's number and figures as it finishes; report the part of all work that is done."""
+        """Yield each run's number and figures as it finishes; report the fraction of all work that is done."""
         ...
 
 
@@ -67,7 +65,7 @@ class Results:
         return self.directory / f"{key(run)}.json"
 
     def load(self, run: Run) -> Figures | None:
-        """Return the figures of a finished run; None where there is no file, or not the whole of one."""
+        """Return the figures of a finished run; None if there is no complete file."""
         try:
             figures = json.loads(self.path(run).read_bytes())["figures"]
             return figures if tuple(figures) == KEYS else None
@@ -75,7 +73,7 @@ class Results:
             return None
 
     def save(self, run: Run, figures: Figures) -> None:
-        """Write the figures of a run, whole or not at all."""
+        """Write the figures of a run, completely or not at all."""
         path = self.path(run)
         aside = path.with_suffix(f".{os.getpid()}.tmp")
         text = json.dumps({"run": run.data, "figures": figures}, indent=2, allow_nan=False)
@@ -90,7 +88,8 @@ def sweep(
     *,
     progress: Callable[[int, float], None] = lambda finished, part: None,
 ) -> list[Figures | str]:
-    """Return the figures of every run in order, or why it failed. `progress`: runs finished, part of the work done."""
+    """Return the figures of every run in order, or why it failed. `progress`: runs finished, fraction of the work
+    done."""
     outcomes: list[Figures | str | None] = [results.load(run) for run in runs]
     left = [number for number, figures in enumerate(outcomes) if figures is None]
     before = len(runs) - len(left)
@@ -135,7 +134,7 @@ class Processes:
         self.count = count or os.cpu_count() or 1
 
     def carry_out(self, runs: Sequence[Run], progress: Callable[[float], None]) -> Finished:
-        """Yield runs as they finish. Leaving early ends the processes."""
+        """Yield runs as they finish. Closing the generator early ends the processes."""
         if not runs:
             return
         spawn = multiprocessing.get_context("spawn")
@@ -160,10 +159,10 @@ class Processes:
 
 @contextmanager
 def no_interrupts() -> Iterator[None]:
-    """Put Ctrl-C off to the end of this block; processes that are started in it never receive it.
+    """Postpone Ctrl-C to the end of this block; processes started in it never receive it.
 
-    Processes inherit what this thread blocks. Other threads, those of numpy among them, still receive the signal, and
-    Python would pass it to this one: so it is put off as well.
+    Processes inherit the signals that this thread blocks. Other threads, such as numpy's, still receive the signal, and
+    Python would pass it to this thread, so its handler is postponed as well.
     """
     pressed: list[tuple[int, FrameType | None]] = []
     handler = None
@@ -184,7 +183,7 @@ _parts: SynchronizedArray[float] | None = None
 
 
 def _begin(parts: SynchronizedArray[float]) -> None:
-    # The pool hands this to each of its processes, once.
+    # The pool passes this to each of its processes, once.
     global _parts  # noqa: PLW0603
     _parts = parts
     # Ctrl-C is for the process that shows the progress.
@@ -203,7 +202,7 @@ def _carry_out_in_process(number: int, run: Run) -> Figures:
 
 
 def _attempt(run: Callable[[], Figures]) -> Figures:
-    """Return figures, or the error as text: not every exception travels between processes."""
+    """Return figures, or the error as text, because not every exception can be passed between processes."""
     try:
         return run()
     except Exception as error:
@@ -219,10 +218,10 @@ def _end(pool: ProcessPoolExecutor) -> None:
 
 
 class Ray:
-    """Spreads runs over a Ray cluster: the one that RAY_ADDRESS names, else one on this machine."""
+    """Spreads runs over a Ray cluster: the one at RAY_ADDRESS, or else one on this machine."""
 
     def __init__(self) -> None:
-        """Raise ImportError where the extra `ray` is not installed."""
+        """Raise ImportError if the extra `ray` is not installed."""
         self._ray: Any = importlib.import_module("ray")
 
     def carry_out(self, runs: Sequence[Run], progress: Callable[[float], None]) -> Finished:

@@ -13,7 +13,7 @@ from traces.throughputs import Throughputs
 
 
 def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughputs:
-    """Read the throughput table of these files; without a file it is our own."""
+    """Read the throughput table of these files; without a file, return our own."""
     for field, value in (("measured", measured), ("pairs", pairs)):
         if value and not throughputs:
             raise InvalidSpec(field, "belongs to --throughputs, which is missing")
@@ -23,7 +23,7 @@ def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughpu
 
 
 def believed(run: Run, table: Throughputs) -> Throughputs | None:
-    """Return the rates that the scheduler is given where they are not the true ones, else None."""
+    """Return the rates that the scheduler is given if they are not the true ones; else None."""
     rates = _believed_file(run) if run.believed else None
     if rates is not None:
         for worker_type in run.cluster:
@@ -34,7 +34,7 @@ def believed(run: Run, table: Throughputs) -> Throughputs | None:
 
 
 def _believed_file(run: Run) -> Throughputs:
-    """Read the believed table; `measured` chooses only where it holds several sets of measurements."""
+    """Read the believed table; `measured` applies only if it holds several sets of measurements."""
     try:
         return load_throughputs(run.believed)
     except BadTable as error:
@@ -44,7 +44,7 @@ def _believed_file(run: Run) -> Throughputs:
 
 
 def mistaken(table: Throughputs, sigma: float, seed: int) -> Throughputs:
-    """Multiply the rates of each job type on each worker type by a lognormal factor of its own, with median 1."""
+    """Multiply the rates of each job type on each worker type by its own lognormal factor with median 1."""
 
     def factor(job_type: str, worker_type: str) -> float:
         return Random(f"{seed}/{job_type}/{worker_type}").lognormvariate(0.0, sigma)
@@ -60,7 +60,7 @@ def mistaken(table: Throughputs, sigma: float, seed: int) -> Throughputs:
 
 
 def prices(run: Run, table: Throughputs) -> dict[str, float] | None:
-    """Return the prices of the cluster's types: the run's own before the table's; None where the run has none."""
+    """Return the prices of the cluster's types: the run's own override the table's; None if the run has none."""
     if not run.prices:
         return None
     known = {kind: price for kind, price in table.prices_per_gpu_hour.items() if kind in run.cluster}

@@ -8,7 +8,7 @@ Rules:
 - the agent itself stops a lease that is not renewed; the end of a lease only moves forward;
 - a renewal may be a little late, unless the set said that none would come;
 - a job is asked to stop through its lease; then its leader is signalled; then its group is killed;
-- an exit is kept, and reported again, until the scheduler shows that it knows.
+- an exit is kept, and reported again, until the scheduler is known to have it.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class AgentCore:
         self.tick_s = INF
         # The end of every order in the set, unless the order's own end is later.
         self._renewed_s = -INF
-        # Something has happened since the next three times were computed.
+        # Whether something has happened since the next three times were computed.
         self._stale = False
-        # The first end of a lease that may be renewed, with the time that its renewal may be late.
+        # The first end of a lease that may be renewed, plus the time for which its renewal may be late.
         self._end_s = INF
         self._report_s = INF
-        # The first of everything else that is due.
+        # The first time at which anything else is due.
         self._other_s = INF
         self._reports = 0
         self._started: list[str] = []
@@ -96,14 +96,14 @@ class AgentCore:
 
     @property
     def report_s(self) -> float:
-        """When the next report is due: an interval after the oldest report of a job or an exit."""
+        """When the next report is due: an interval after the oldest last report of a job or an exit."""
         if self._stale:
             self._look_ahead()
         return self._report_s
 
     @property
     def due_s(self) -> float:
-        """When something has to be done if nothing happens before."""
+        """When something has to be done, if nothing happens earlier."""
         if self._stale:
             self._look_ahead()
         return min(self._end_s, self._other_s)
@@ -126,11 +126,11 @@ class AgentCore:
     # -------------------------------------------------------------------------------------------------- events
 
     def handle(self, now_s: float, event: Event) -> Sequence[Action]:
-        """Take an event in, and return what is to be done about it, in this order."""
+        """Take in an event, and return the actions that follow, in order."""
         return self._HANDLERS[type(event)](self, now_s, event)
 
     def take_report(self) -> Report:
-        """Return the report of all news; there is none afterwards."""
+        """Return the report of all news, and clear the news."""
         self._reports = number = self._reports + 1
         exits = self.exits.take_pending(number) if self.exits.pending else ()
         report = Report(number, self.generation, tuple(self._started), tuple(self._progress), exits)
@@ -142,7 +142,7 @@ class AgentCore:
     def _on_renewed(self, now_s: float, event: Renewed) -> Sequence[Action]:
         """Move the end of the whole set. Kept short: it comes for every node in every round."""
         if event.generation == self.generation and event.epoch == self.epoch:
-            # A set that came with the ends of this round has the last word about it.
+            # A set with ends for this round takes precedence over renewals.
             if event.round_number > self.round_number:
                 self.round_number = event.round_number
                 ends_s = event.ends_s
@@ -152,12 +152,12 @@ class AgentCore:
                     late_s = ends_s + self.limits.late_s
                     self._end_s = late_s if late_s > self._end_s else self._end_s
         elif (event.epoch, event.generation) > (self.epoch, self.generation):
-            # A report, with or without anything else in it, makes the scheduler send its newer set.
+            # Any report, even an empty one, makes the scheduler send its newer set.
             self.news = self.linked
         return ()
 
     def _on_desired(self, now_s: float, event: Desired) -> Sequence[Action]:
-        """Continue or stop what is here as the new set says, and start what is new as soon as it can start."""
+        """Continue or stop existing runs as the new set says, and start new ones as soon as they can start."""
         epoch, round_number, orders = event.epoch, event.round_number, event.orders
         if (epoch, event.generation) < (self.epoch, self.generation):
             return ()
@@ -254,7 +254,7 @@ class AgentCore:
         return ()
 
     def _report_progress(self, run: Run) -> None:
-        """Put the progress of a run into the next report, for which there is a link."""
+        """Put the progress of a run into the next report. There must be a link."""
         run.changed = False
         self._progress.append(Progressed(run.order.lease, run.steps, run.saved, run.stepping_s))
         self.news = True
@@ -367,7 +367,7 @@ class AgentCore:
     # ----------------------------------------------------------------------------------------------------- time
 
     def _tick_by(self, at_s: float) -> None:
-        """Want a Tick at this time at the latest."""
+        """Arrange a Tick no later than this time."""
         self._stale = True
         self.tick_s = at_s if at_s < self.tick_s else self.tick_s
 

@@ -1,4 +1,4 @@
-"""Exits of which the scheduler may not know yet: reported again and again until it shows that it does."""
+"""Exits that the scheduler may not have yet: reported again until it is known to have them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from worker_agent.core.messages import ProcessExited
 
 
 class KeptExit(msgspec.Struct, gc=False):
-    """An exit, and how far its report has come."""
+    """An exit, and the progress of its report."""
 
     exit: ProcessExited
     gpus: tuple[int, ...]
     # The number of the last report that carried it; 0 before the first.
     report: int = 0
-    # A set without this lease has come since.
+    # Whether a set without this lease has arrived since.
     omitted: bool = False
 
 
@@ -28,9 +28,9 @@ class Exits:
 
     def __init__(self) -> None:
         self.kept: dict[str, KeptExit] = {}
-        # Those that the next report carries.
+        # The exits in the next report.
         self.pending: dict[str, KeptExit] = {}
-        # When all that are kept were last reported; the time of the first one before that; inf while none is kept.
+        # When all kept exits were last reported or, before that, when the first was kept; inf while none is kept.
         self.reported_s = math.inf
 
     def keep(self, now_s: float, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
@@ -48,7 +48,7 @@ class Exits:
         self.pending.update(self.kept)
 
     def take_pending(self, report: int) -> tuple[ProcessExited, ...]:
-        """Return the exits for the report of this number; none is pending afterwards."""
+        """Return the exits for the report of this number; and clear the pending ones."""
         exits = []
         for kept in self.pending.values():
             kept.report = report
@@ -62,10 +62,10 @@ class Exits:
             self._forget(lease)
 
     def compare_with_set(self, listed: Collection[str], new_gpus: Set[int]) -> None:
-        """Forget the exits that the sender of this set knows. `new_gpus`: those of leases new to this node.
+        """Forget the exits that the sender of this set must have. `new_gpus`: those of leases new to this node.
 
-        The scheduler gives a GPU to a new lease only after it has closed the old one: that is proof. A set that only
-        lacks the lease may have crossed the report of its exit on the way, so it takes two of those.
+        The scheduler leases a GPU again only after it has closed the old lease, which is proof. A set that merely lacks
+        the lease may have crossed the report of its exit on the way, so two such sets are needed.
         """
         for lease, kept in list(self.kept.items()):
             if lease in listed or not kept.report:

@@ -18,7 +18,7 @@ Token = tuple[int, int]
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How patient an agent is.
+    """The time limits of an agent.
 
     late_s + ask_s + grace_s has to stay below the scheduler's lease_margin_s: after that margin the scheduler considers
     the GPUs of an expired lease free.
@@ -27,13 +27,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     report_interval_s: float = 30.0
     # A job that starts more slowly than this has its first step reported at once.
     first_step_s: float = 5.0
-    # How long after the end of a lease a renewal is still waited for.
+    # How long after the end of a lease the agent still waits for a renewal.
     late_s: float = 1.0
     # From the request to checkpoint and stop until the signal.
     ask_s: float = 20.0
     # From the signal to the leader until the group is killed, and between further attempts to kill it.
     grace_s: float = 5.0
-    # Of how many jobs the newest attempt is remembered.
+    # For how many jobs the newest attempt is remembered.
     jobs_kept_max: int = 4096
 
 
@@ -130,7 +130,7 @@ ASKED, SIGNALLED, KILLED = Phase.ASKED, Phase.SIGNALLED, Phase.KILLED
 
 
 class Run(msgspec.Struct, kw_only=True, gc=False):
-    """An order and its state, kept until the processes are gone."""
+    """An order and its state, kept until its processes are gone."""
 
     order: Order
     ends_s: float
@@ -155,7 +155,7 @@ class Run(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Desired(msgspec.Struct, frozen=True, gc=False):
-    """The full set of orders from now on. Its ends hold for its round, whatever a Renewed for that round says."""
+    """The full set of orders from now on. Its ends hold for its round, even against a Renewed for that round."""
 
     epoch: int
     generation: int
@@ -166,7 +166,7 @@ class Desired(msgspec.Struct, frozen=True, gc=False):
 
 
 class Renewed(msgspec.Struct, frozen=True, gc=False):
-    """In this round, the set of this generation goes on until `ends_s`, except for orders that are stopping."""
+    """In this round, the set of this generation continues until `ends_s`, except for orders that are stopping."""
 
     epoch: int
     generation: int
@@ -204,7 +204,7 @@ class ProcessExited(msgspec.Struct, frozen=True, gc=False):
 
 
 class Progressed(msgspec.Struct, frozen=True, gc=False):
-    """How far a job is: steps in all, and seconds of stepping under this lease."""
+    """The progress of a job: steps in all, and seconds of stepping under this lease."""
 
     lease: str
     steps: float
@@ -253,7 +253,7 @@ class StartProcess(msgspec.Struct, frozen=True, gc=False):
 
 
 class AskToStop(msgspec.Struct, frozen=True, gc=False):
-    """Ask the job, through its lease, to checkpoint and stop."""
+    """Ask the job, through its lease file, to checkpoint and stop."""
 
     lease: str
 
@@ -271,7 +271,7 @@ class KillGroup(msgspec.Struct, frozen=True, gc=False):
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """An order that this agent answers for: it has processes, or their exit is about to be reported."""
+    """An order that this agent is responsible for: it has processes, or their exit is about to be reported."""
 
     lease: str
     steps: float

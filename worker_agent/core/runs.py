@@ -24,7 +24,7 @@ def adopted_run(now_s: float, event: ProcessFound) -> Run:
 
 
 def may_start(order: Order, runs: Iterable[Run]) -> bool:
-    """Tell whether the GPUs of an order are free, or taken only by the other job of its packed pair."""
+    """Return whether the GPUs of an order are free, or taken only by the other job of its packed pair."""
     partners = 0
     for run in runs:
         if run.phase is WAITING:
@@ -43,7 +43,7 @@ def first_times(runs: Iterable[Run], reported_s: float) -> tuple[float, float, f
     """Return the first end of a lease that may be renewed, the first other due time, and the oldest report.
 
     Other due times are the ends of leases that will not be renewed and the next steps of runs that are stopping. Both
-    times are inf where there is none. `reported_s`: when the exits were last reported.
+    times are inf if there is none. `reported_s`: when the exits were last reported.
     """
     end_s = other_s = math.inf
     for run in runs:

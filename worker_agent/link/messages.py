@@ -1,4 +1,4 @@
-"""Messages of the protocol to values of the agent's core, and back. Pure."""
+"""Convert messages of the protocol to values of the agent's core, and back. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from worker_agent.core.messages import Desired, Launch, Order, Renewed, Report
 PROTOCOL = 1
 # The largest report that we send; the scheduler accepts four times as much.
 MESSAGE_BYTES = 4 << 20
-# Begins the name of a secret on the node.
+# The prefix of a reference to a secret on the node.
 _BY_NAME = "secret:"
 
 
@@ -75,9 +75,9 @@ def pack(
     last_lines: Callable[[str], str],
     size_bytes_max: int = MESSAGE_BYTES,
 ) -> list[Packed]:
-    """Pack the core's reports into as few messages as possible: of progress and exits only the newest per lease.
+    """Pack the core's reports into as few messages as possible: only the newest progress and exit per lease.
 
-    The link has numbers of its own. Parts arrive in order, so that the last one stands for all.
+    The link has its own numbers. Parts arrive in order, so the number of the last one confirms all.
     """
     generation = reports[-1].generation
     parts = [pb.Report(generation=generation)]

@@ -1,7 +1,7 @@
-"""Messages that wait to be sent on one link. Nothing in here grows while the scheduler does not read.
+"""Messages that wait to be sent on one link. Their number is bounded, even while the scheduler does not read.
 
-Waiting reports are sent as one; of readiness and health only the newest is kept. Until the scheduler has welcomed the
-agent, only the hello and answers are sent.
+Waiting reports are merged; only the newest message about readiness and health is kept. Until the scheduler has welcomed
+the agent, only the hello and answers are sent.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from protos.gavel.v1 import agents_pb2 as pb
 from worker_agent.core.messages import Report
 from worker_agent.link.messages import pack
 
-# How many reports may wait. The oldest is dropped then: its exits are reported again, its progress is outdated.
+# The most reports that may wait. Beyond that the oldest is dropped: its exits are reported again, its progress is
+# outdated.
 REPORTS_WAITING_MAX = 10_000
 
 
@@ -57,12 +58,12 @@ class Outgoing:
         self._filled.set()
 
     def leaving(self) -> None:
-        """Queue that the agent is to stop."""
+        """Queue the message that the agent is stopping."""
         self._leaving = True
         self._filled.set()
 
     def gang(self, lease: str, message: pb.AgentMessage) -> None:
-        """Queue how far a part of a gang is, in place of an older message about it."""
+        """Queue the state of a part of a gang, in place of an older message about it."""
         self._gangs[lease] = message
         self._filled.set()
 
@@ -74,7 +75,7 @@ class Outgoing:
         return done
 
     async def get(self) -> pb.AgentMessage:
-        """Return the next message, with the time of sending in it."""
+        """Return the next message, stamped with the time of sending."""
         while (message := self._next()) is None:
             self._filled.clear()
             await self._filled.wait()

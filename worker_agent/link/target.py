@@ -26,7 +26,7 @@ OPTIONS = (
 
 
 class TargetError(OSError):
-    """The scheduler cannot be reached like this: why, and what to do."""
+    """The scheduler cannot be reached like this; the message has the reason and the remedy."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +36,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     # The directory with ca.pem, node.pem and node.key.
     certificates: Path | None = None
-    # A token of the role agent, for want of certificates.
+    # A token of the role agent, used without certificates.
     token: str = ""
 
     @property
@@ -50,7 +50,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
     def channel(self) -> aio.Channel:
-        """Return a new connection. TargetError where keys cannot be read, or TLS would be missing between machines."""
+        """Return a new connection. Raises TargetError if keys cannot be read, or if TLS is missing between machines."""
         if self.certificates is None:
             if not is_loopback(self.address):
                 raise TargetError(

@@ -1,4 +1,4 @@
-"""CPUs and memory that this agent may use: of the machine, within the limits of its container."""
+"""CPUs and memory that this agent may use: those of the machine, within the limits of its container."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNLIMITED_BYTES = 1 << 60
 
 
 def cpus(root: Path = Path("/")) -> float:
-    """Return the number of CPUs: those of the affinity mask, or fewer where a quota allows fewer."""
+    """Return the number of CPUs: those of the affinity mask, or fewer if a quota allows fewer."""
     count = float(len(os.sched_getaffinity(0)))
     for folder in _groups(root, "cpu"):
         with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
@@ -24,14 +24,14 @@ def cpus(root: Path = Path("/")) -> float:
 
 
 def memory_gb(root: Path = Path("/")) -> float:
-    """Return the memory of the machine, or less where a limit allows less."""
+    """Return the memory of the machine, or less if a limit allows less."""
     size_bytes = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = (root / "proc/meminfo").read_text().splitlines()
         size_bytes = 1024.0 * int(next(line for line in lines if line.startswith("MemTotal:")).split()[1])
     for folder in _groups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
-            # Where the file says "max", which is no number, there is no limit.
+            # The word "max" in the file means that there is no limit.
             with contextlib.suppress(OSError, ValueError):
                 limit = int((folder / name).read_text())
                 if 0 < limit < _UNLIMITED_BYTES:
@@ -40,7 +40,8 @@ def memory_gb(root: Path = Path("/")) -> float:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """The directories of this process's control groups, from the innermost out: of version 2, then of version 1."""
+    """Return the directories of this process's control groups, from the innermost out: of version 2, then of version
+    1."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,8 +1,8 @@
-"""Two packed jobs on the same GPUs: side by side through CUDA MPS where the driver has it, in turns where not.
+"""Two packed jobs on the same GPUs: side by side through CUDA MPS if the driver has it, otherwise in turns.
 
-The daemon of MPS serves one set of GPUs and one user; it is started with the first job on the set, and told to quit
-when the last is gone, be it under the next agent. A job that began alone is no client of it, and cannot become one: it
-and whoever joins it take turns. Whether MPS is used is a pure decision, and is said in the job's log.
+An MPS daemon serves one set of GPUs and one user; it starts with the first job on the set and quits when the last is
+gone, even under the next agent. A job that began alone is not its client and cannot become one: it and a job that joins
+it take turns. Whether MPS is used is a pure decision, and the job's log reports it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Sharing(msgspec.Struct, frozen=True):
     """How the GPUs of one job are shared."""
 
     mps: bool
-    # A line for the job's log; empty when nothing is shared.
+    # A line for the job's log; empty if nothing is shared.
     why: str
 
 
 def decide(*, packed: bool, devices: Sequence[str], daemon: str | None, apart: bool = False) -> Sharing:
-    """Decide how to share. `daemon`: the path of MPS's, if any; `apart`: one of the jobs runs without it."""
+    """Decide how to share. `daemon`: the path of the MPS daemon, if any; `apart`: one of the jobs runs without it."""
     if not packed:
         return Sharing(False, "")
     if not devices:
@@ -71,7 +71,7 @@ class MpsDaemons:
         self._mutex = threading.Lock()
 
     def join(self, lease: str, devices: Sequence[str], account: Account) -> dict[str, str]:
-        """Return the variables of a job that shares these devices; OSError when there is no daemon for it."""
+        """Return the variables of a job that shares these devices; raise OSError if no daemon can serve it."""
         name = "-".join(device[:12] for device in sorted(devices)).replace("/", "_")
         path = self.root / f"{name}.{account.uid if account.uid is not None else 'own'}"
         if len(str(path)) > _SOCKET_LENGTH_MAX:
@@ -89,11 +89,11 @@ class MpsDaemons:
         return env
 
     def serves(self, lease: str) -> bool:
-        """Tell whether a job was started under a daemon."""
+        """Return whether a job was started under a daemon."""
         return lease in self._of
 
     def take_up(self, clients: Mapping[str, str]) -> None:
-        """Adopt the clients of an earlier agent: their pipe directories, by lease."""
+        """Adopt the clients of an earlier agent, given their pipe directories by lease."""
         with self._mutex:
             for lease, pipes in clients.items():
                 path = Path(pipes)
@@ -107,7 +107,7 @@ class MpsDaemons:
             try:
                 paths = list(self.root.iterdir()) if self.root.is_dir() else []
             except OSError as trouble:
-                # They only cost a little memory, so the agent goes on.
+                # They cost only a little memory, so the agent continues.
                 LOG.warning("cannot look for unused MPS daemons: %s", trouble)
                 return
             for path in paths:

@@ -1,7 +1,7 @@
-"""A check that the state directory can be written, made now and then and after each start that failed.
+"""A check that the state directory can be written, made periodically and after each failed start.
 
-A node whose state directory is full can start nothing, and would draw one job after the other. So its agent reports the
-trouble, and the scheduler gives it no jobs until it reports that the directory can be written again.
+A node whose state directory is full can start nothing, and would attract one job after the other. So its agent reports
+the trouble, and the scheduler gives it no jobs until it reports that the directory can be written again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PROBE_BYTES = 256 << 10
 
 
 def trouble_with(folder: Path) -> str:
-    """Return why nothing can be stored in this directory, or an empty text."""
+    """Return why this directory cannot be written, or an empty text."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(bytes(PROBE_BYTES))
@@ -35,7 +35,7 @@ def trouble_with(folder: Path) -> str:
 
 
 class StateCheck:
-    """Keeps `trouble` true, and calls `report` whenever it has changed."""
+    """Keeps `trouble` up to date, and calls `report` whenever it changes."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class StateCheck:
         self._wanted = asyncio.Event()
 
     def soon(self) -> None:
-        """Check now: a start has failed."""
+        """Check now, because a start has failed."""
         self._wanted.set()
 
     async def run(self) -> None:

@@ -1,7 +1,7 @@
 """The accounts of jobs: their submitting users' where the agent is root, otherwise the agent's own.
 
-An agent that is root starts nothing as root unless an operator has set that there is only one user.
-The shim drops the rights, and checks that they are gone.
+An agent that is root starts no job as root, unless an operator has set single-user mode. The shim drops the rights and
+checks that they are gone.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-# Lower ones are those of system users, in every distribution.
+# Lower uids belong to system users in every distribution.
 UID_MIN = 1000
 _SHELLS_OF_NOBODY = ("nologin", "false")
 
 
 class UserError(Exception):
-    """A job cannot run as this user, or the agent not as it is: with what to do."""
+    """A job cannot run as this user, or the agent cannot run as it is; the message has the remedy."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,20 +43,20 @@ class Users:
         look_up: Callable[[str], pwd.struct_passwd] = pwd.getpwnam,
         euid: int | None = None,
     ) -> None:
-        """`single_user`: every job runs as the agent does, root included."""
+        """`single_user`: every job runs as the agent's user, even root."""
         self.euid = os.geteuid() if euid is None else euid
         self.switching = self.euid == 0 and not single_user
         self._look_up = look_up
 
     @property
     def mode(self) -> str:
-        """The line for the log about the accounts of jobs."""
+        """Return the line for the log about the accounts of jobs."""
         if self.switching:
             return "jobs run as their submitting users"
         return f"single-user mode: every job runs as {_own_account().name}, whoever submitted it"
 
     def account(self, user: str) -> Account:
-        """Return the account for the jobs of a user; UserError where they must not run here."""
+        """Return the account for the jobs of a user; raise UserError if they must not run here."""
         if not self.switching:
             return _own_account()
         if not user:
@@ -87,7 +87,7 @@ class Users:
 
 
 def refuse_to_be_root(*, single_user: bool, switch_users: bool, euid: int | None = None) -> None:
-    """Raise UserError if the agent is root by accident, and neither to switch users nor for a single user."""
+    """Raise UserError if the agent is root without having been set to switch users or to serve a single user."""
     if (os.geteuid() if euid is None else euid) != 0:
         if switch_users:
             raise UserError("only root can start jobs as their submitting users: start the agent as root")

@@ -1,11 +1,10 @@
-"""Records of the processes that a run may have, kept apart from its directory, which the job can change.
+"""Records of the processes of runs, kept outside their directories, which jobs can change.
 
-A record per run in STATE/custody, from before its shim is started until its end is certain. Rules:
-- a run with a control group is gone when the group is empty;
-- without one, orphans of a killed shim become children of the agent that started it, which kills them;
-- where that agent is gone too, another process adopts its orphans (its adopter): while that has a child of unknown
-  origin, the run is not gone, and nothing is killed on suspicion;
-- nothing of a run is left when the machine was started since.
+Each run has a record in STATE/custody from before its shim starts until its end is certain. Rules: - a run with a
+control group is gone when the group is empty; - without one, orphans of a killed shim become children of the agent that
+started it, which kills them; - if that agent is gone, too, another process (its adopter) adopts its orphans: while that
+has a child of unknown origin, the run is not gone, and nothing is killed on suspicion; - nothing of a run is left if
+the machine was restarted since.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from worker_agent.shim.run_directory import RunDirectory, directory_name
 LOG = logging.getLogger(__name__)
 # The agent starts the daemons of MPS, and they outlive their jobs.
 _MPS = "nvidia-cuda-mps"
-# Stands for a process that is not known.
+# Stands for an unknown process.
 _UNKNOWN = Process(0, 0)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The places where processes of a run can be."""
+    """Where the processes of a run can be."""
 
     order: Order
     boot_id: str
@@ -50,12 +49,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     since_ticks: int = 0
     # /proc/PID/cgroup of the shim; its orphans have the same.
     groups: str = ""
-    # The run's own control group; empty where there is none.
+    # The run's own control group; empty if there is none.
     group: str = ""
 
 
 class Left(msgspec.Struct, frozen=True):
-    """Processes left of a run. `dying`: they were killed, and are not gone yet."""
+    """The remaining processes of a run. `dying`: killed, but not gone yet."""
 
     dying: bool = False
     # Processes that may belong to the run.
@@ -76,7 +75,7 @@ class Custody:
         self._me = process_tree.look_up(os.getpid()) or _UNKNOWN
         self._adopter = _UNKNOWN if containment.is_certain else who_adopts() or _UNKNOWN
         self._records: dict[str, Record] = {}
-        # Pids of the shims that we started, as long as their sessions last.
+        # Pids of the shims that we started, while their sessions exist.
         self._shims: set[int] = set()
         # Held from the start of a shim until its pid is in that set.
         self._starting = threading.Lock()
@@ -91,10 +90,10 @@ class Custody:
     # ------------------------------------------------------------------------------------------------- records
 
     def take(self, order: Order) -> Record:
-        """Answer for a run whose shim is about to be started; OSError where that cannot be written down."""
+        """Take charge of a run whose shim is about to start; raise OSError if that cannot be recorded."""
         known = self._records.get(order.lease)
         if known is not None:
-            # An earlier start of this run was broken off.
+            # An earlier start of this run was interrupted.
             self.release(order.lease)
         record = Record(
             order=order,
@@ -109,7 +108,7 @@ class Custody:
         return record
 
     def take_up(self, order: Order, shim: Process | None) -> None:
-        """Answer for a run of an earlier agent, which may have kept no record; OSError as above."""
+        """Take charge of a run of an earlier agent, which may have kept no record; raise OSError as above."""
         if shim is not None and order.lease not in self._records:
             record = Record(
                 order=order,
@@ -122,27 +121,27 @@ class Custody:
             self._keep(record)
 
     def start_shim(self, directory: RunDirectory) -> subprocess.Popen[bytes]:
-        """Start the shim of a run that was taken."""
+        """Start the shim of a run that is in custody."""
         with self._starting:
             shim = start_shim(directory)
             self._shims.add(shim.pid)
         return shim
 
     def spare(self, shims: Iterable[Process]) -> None:
-        """Never take these living shims, or their children, for orphans."""
+        """Never treat these living shims or their children as orphans."""
         self._shims.update(shim.pid for shim in shims)
 
     def orders(self) -> dict[str, Order]:
-        """Orders of runs that may have processes, by the names of their directories."""
+        """Return the orders of runs that may have processes, by the names of their directories."""
         return {directory_name(lease): record.order for lease, record in self._records.items()}
 
     def group(self, lease: str) -> ControlGroup | None:
-        """The control group of a run, if it has one."""
+        """Return the control group of a run, if it has one."""
         record = self._records.get(lease)
         return ControlGroup(record.group) if record is not None and record.group else None
 
     def release(self, lease: str) -> None:
-        """The run is gone, or was never started."""
+        """Drop the record of a run that is gone or was never started."""
         group = self.group(lease)
         if group is not None:
             group.remove()
@@ -153,7 +152,7 @@ class Custody:
     def _keep(self, record: Record) -> None:
         path = self._path(record.order.lease)
         aside = path.with_suffix(".new")
-        # It need not be flushed to disk: after a power cut nothing is left of any run.
+        # No flush is needed: after a power cut nothing is left of any run.
         aside.write_bytes(msgspec.json.encode(structs.asdict(record) | {"order": record.order.record()}))
         aside.replace(path)
         self._records[record.order.lease] = record
@@ -164,7 +163,7 @@ class Custody:
     # ---------------------------------------------------------------------------------------------- what is left
 
     def clear(self, lease: str) -> Left:
-        """Kill what is known to belong to a run whose shim is gone, and return what is left then."""
+        """Kill the known processes of a run whose shim is gone, and return the remaining ones."""
         record = self._records.get(lease)
         if record is None or record.boot_id != self._boot_id:
             return Left()
@@ -179,7 +178,7 @@ class Custody:
         return Left(suspects=tuple(self._suspects(record)))
 
     def _adopted(self) -> list[Process]:
-        """Orphans of our shims. Shims and what they left to write logs have sessions that no job can be in."""
+        """Return the orphans of our shims. Shims and their log writers have sessions that no job can be in."""
         orphans, sessions = [], set()
         with self._starting:
             for pid in process_tree.children_of(os.getpid()):
@@ -199,9 +198,10 @@ class Custody:
         return orphans
 
     def _suspects(self, record: Record) -> Iterator[Process]:
-        """Processes that may be orphans of this run. Those of another user, or in other control groups, are too."""
+        """Return processes that may be orphans of this run, including those of other users or in other control
+        groups."""
         if record.adopter.pid == 1 and not process_tree.alive(record.adopter):
-            # The run was in a container of its own: all its processes ended with the first one.
+            # The run was in its own container, so all its processes ended with the first one.
             return
         parents = (
             {record.adopter.pid} if process_tree.alive(record.adopter) else {1, *_ancestors(os.getpid())}
@@ -221,7 +221,7 @@ def _may_be_of(record: Record, process: Process) -> bool:
 
 
 def words_for(suspects: tuple[Process, ...]) -> str:
-    """Return pids and names of these processes, for an operator who may know them."""
+    """Return pids and names of these processes, for an operator who may recognise them."""
     named = [f"{pid} ({_read(pid, 'comm').strip() or 'gone'})" for pid, _ in suspects[:5]]
     return ", ".join(named) + (f" and {len(suspects) - 5} more" if len(suspects) > 5 else "")
 
@@ -239,7 +239,7 @@ def _read(pid: int, name: str) -> str:
 
 
 def _ticks_now() -> int:
-    """Return the time now, or a little earlier, in the unit in which /proc has the start of processes."""
+    """Return the time now, or a little earlier, in the unit in which /proc gives the start of processes."""
     return int((time.clock_gettime(time.CLOCK_BOOTTIME) - 1.0) * os.sysconf("SC_CLK_TCK"))
 
 

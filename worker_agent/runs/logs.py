@@ -1,8 +1,8 @@
-"""Reading the logs of runs: their ends, from an offset, and as they grow; across rotation and attempts.
+"""Read the logs of runs: their last lines, from an offset, or as they grow; across rotation and attempts.
 
-A log is one stream per rank, in pieces whose names tell their offsets (log_pump.py). A reader keeps an offset and
-nothing else, so it may come back after any pause; what was rotated away by then is skipped. Files belong to a
-directory that a job can write to: only regular ones of the agent's own are read, never through a link.
+A log is one stream per rank, in pieces whose names give their offsets (log_pump.py). A reader keeps only an offset, so
+it may come back after any pause; output that was rotated away meanwhile is skipped. A job can write to this directory,
+so only regular files of the agent's user are read, never through a link.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Some output of a rank. `offset` is that of its first byte, since the attempt began."""
+    """Some output of a rank. `offset`: its first byte, counted from the start of the attempt."""
 
     attempt: int
     rank: int
@@ -37,7 +37,7 @@ class RunLogs:
     """The logs of one run."""
 
     def __init__(self, path: Path) -> None:
-        """OSError when there is no such run, or it cannot be read."""
+        """Raises OSError if there is no such run, or if it cannot be read."""
         with contextlib.ExitStack() as unless_read:
             self.directory = unless_read.enter_context(RunDirectory(path))
             start = self.directory.read(START, owner=os.geteuid()) or {}
@@ -60,11 +60,11 @@ class RunLogs:
 
     @property
     def ended(self) -> bool:
-        """Whether no more output comes."""
+        """Return whether no more output can come."""
         return self.directory.has(EXIT) or os.fstat(self.directory.fd).st_nlink == 0
 
     def bounds(self, rank: int) -> tuple[int, int]:
-        """Return the offsets of the first byte that is still kept and of the end."""
+        """Return the offsets of the first kept byte and of the end."""
         while True:
             pieces = self._full_pieces(rank)
             try:
@@ -79,7 +79,7 @@ class RunLogs:
                 ) * self.piece_bytes, last * self.piece_bytes + size_bytes
 
     def read(self, rank: int, offset: int, size_bytes_max: int = CHUNK_BYTES) -> Chunk:
-        """Return the output from an offset on, or from the first byte that is still kept; empty at the end."""
+        """Return the output from an offset on, or from the first kept byte; empty at the end."""
         while True:
             first, end = self.bounds(rank)
             offset = min(max(offset, first), end)
@@ -102,7 +102,7 @@ class RunLogs:
             begin = max(first, offset - CHUNK_BYTES, (offset - 1) // self.piece_bytes * self.piece_bytes)
             data = self.read(rank, begin, offset - begin).data
             if len(data) < offset - begin:
-                # It was rotated away while we read.
+                # The piece was rotated away while we read.
                 return begin
             at = len(data) - 1 if offset == end and data.endswith(b"\n") else len(data)
             while wanted > 0 and (at := data.rfind(b"\n", 0, at)) >= 0:
@@ -141,7 +141,7 @@ async def follow(
 ) -> AsyncIterator[Chunk]:
     """Yield the output of a run: of these ranks (None: all), from its beginning or its last lines, up to now.
 
-    `wait`: go on until the run has ended; `alive` tells whether the agent still works on it.
+    `wait`: continue until the run has ended; `alive` returns whether the agent still works on it.
     """
     with RunLogs(path) as logs:
         wanted = [rank for rank in logs.ranks if ranks is None or rank in ranks]
@@ -162,7 +162,7 @@ async def follow(
 
 
 def last_lines(path: Path, lines: int = 20, size_bytes_max: int = 4096) -> str:
-    """Return the end of the output of the rank that failed first, or of the first rank."""
+    """Return the last lines of the rank that failed first, or of the first rank."""
     try:
         with RunLogs(path) as logs:
             ending = logs.directory.read(EXIT, owner=os.geteuid()) or {}

@@ -44,7 +44,7 @@ NOTHING = Progress(0, 0)
 
 
 def read_progress(content: Mapping[str, Any] | None, order: Order) -> Progress | None:
-    """Return the progress of a rank; None where it reported none under this lease."""
+    """Return the progress of a rank; None if it reported none under this lease."""
     try:
         progress = msgspec.convert(content, Progress)
     except msgspec.ValidationError:
@@ -58,7 +58,7 @@ def read_progress(content: Mapping[str, Any] | None, order: Order) -> Progress |
 
 
 def read_ending(content: Mapping[str, Any] | None) -> Ending | None:
-    """Return how a run ended; None where that is not known."""
+    """Return how a run ended; None if unknown."""
     try:
         return msgspec.convert(content, Ending)
     except msgspec.ValidationError:
@@ -89,7 +89,7 @@ def exited(
     states: Collection[str] = (),
     ran_s: float = 0.0,
 ) -> ProcessExited:
-    """Return the event of an exit. `ran_s`: how long it ran, for want of an ending."""
+    """Return the event of an exit. `ran_s`: how long it ran, used if there is no ending."""
     outcome, code = judge(ending, states)
     last = progress or NOTHING
     steps = last.steps
@@ -97,12 +97,12 @@ def exited(
         # It did not stop by itself, so the steps after its last checkpoint are lost.
         steps = min(last.steps, last.saved)
     if ending is not None:
-        # Without exit codes nothing has run.
+        # Without exit codes, nothing ran.
         ran_s = max(0.0, ending.ended_s - ending.started_s) if ending.codes else 0.0
     return ProcessExited(order.lease, outcome, steps, last.saved, last.stepping_s, ran_s, code)
 
 
 def _first_code(ending: Ending) -> int:
-    """Return the code of the rank that was the first to end with anything but 0."""
+    """Return the code of the first rank that did not end with 0."""
     code = ending.codes.get(str(ending.first), 0) if ending.first is not None else 0
     return code or next((code for code in ending.codes.values() if code), 0)

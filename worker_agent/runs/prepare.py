@@ -1,6 +1,6 @@
-"""From an order to a run directory that a shim can start from: account, secrets, work directory, devices.
+"""Prepare the run directory of an order for its shim: account, secrets, work directory, devices.
 
-What is the job's fault is a ValueError with one line that says what; it becomes the last line of the job's log.
+A fault of the job is a ValueError with one line, which becomes the last line of the job's log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Path | None = None
 
     def account(self, order: Order) -> Account:
-        """Return the account that the job runs under; LaunchError where it must not run here."""
+        """Return the account that the job runs under; raise LaunchError if it must not run here."""
         try:
             return self.users.account(order.user)
         except UserError as error:
@@ -74,13 +74,13 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         ) | {"notes": notes}
 
     def _secrets_of(self, account: Account) -> Path | None:
-        """Return the directory of secrets for a job: where jobs run as their users, each user has one."""
+        """Return the directory of secrets for a job; if jobs run as their users, each user has one."""
         if self.secrets is None or account.uid is None:
             return self.secrets
         return self.secrets / directory_name(account.name)
 
     def _make_checkpoint_directory(self, launch: Launch, order: Order, account: Account) -> None:
-        """Make the agent's own directory; one that the user named is made by the job, with the user's rights."""
+        """Make the agent's own directory. A directory named by the user is made by the job, with the user's rights."""
         if launch.checkpoint_dir:
             return
         path = self.node.checkpoints / directory_name(order.job)
@@ -89,7 +89,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             os.chown(path, account.uid, -1 if account.gid is None else account.gid, follow_symlinks=False)
 
     def shared(self, order: Order) -> str:
-        """Return the line for the log of a running job that another job joins."""
+        """Return the log line of a running job that another job joins."""
         apart = not self.mps.serves(order.lease)
         return sharing.decide(
             packed=True, devices=self._devices(order), daemon=self.mps.daemon, apart=apart

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Rendezvous(msgspec.Struct, frozen=True):
-    """An address of the first node, and two ports there: PyTorch's, and the one to agree on the last step."""
+    """An address of the first node, and two ports there: PyTorch's, and one to agree on the last step."""
 
     master_address: str
     master_port: int
@@ -16,11 +16,11 @@ class Rendezvous(msgspec.Struct, frozen=True):
 
 
 class HeldPorts:
-    """Ports for ranks to meet at, kept from other programs from their choice to the end of the run.
+    """Ports at which ranks meet, reserved until the end of the run.
 
-    Each is bound with SO_REUSEADDR and never listens. So the kernel gives it to no program that asks for any free port,
-    be it to listen or to connect, while a rank that binds this very port with SO_REUSEADDR gets it, as PyTorch's
-    TCPStore, gRPC and `gavel.training` do.
+    Each is bound with SO_REUSEADDR and never listens. So the kernel never assigns it to a program that asks for any
+    free port, while a rank can bind exactly this port with SO_REUSEADDR, as PyTorch's TCPStore, gRPC and
+    `gavel.training` do.
     """
 
     def __init__(self) -> None:

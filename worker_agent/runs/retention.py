@@ -13,12 +13,12 @@ import msgspec
 
 from worker_agent.shim.run_directory import EXIT, TOLD
 
-# How many times as long an exit is kept that the scheduler may not have.
+# By which factor longer an exit is kept that the scheduler may not have.
 _UNTOLD_FACTOR = 4
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
-    """How long logs are kept, and how much of them."""
+    """How long logs are kept, and how much space they may take."""
 
     keep_s: float = 7 * 86400.0
     total_bytes_max: int = 20 << 30
@@ -31,9 +31,9 @@ class _Old(NamedTuple):
 
 
 def remove_old_runs(runs: Path, busy: Collection[str], retention: Retention, now_s: float) -> list[Path]:
-    """Remove what is too old, then, oldest first, what is too much. `busy`: names of directories in use.
+    """Remove runs that are too old, then the oldest until the rest fits. `busy`: names of directories in use.
 
-    `now_s` is the time of day, as the times of files are.
+    `now_s` is wall-clock time, like the times of files.
     """
     known = (_old(path) for path in runs.iterdir() if path.name not in busy)
     old = sorted(run for run in known if run is not None)

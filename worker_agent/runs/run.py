@@ -1,4 +1,4 @@
-"""One run that the agent answers for: its state, and the files through which agent and shim communicate."""
+"""One run that the agent is responsible for: its state, and the files through which agent and shim communicate."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class _ShimFile(msgspec.Struct, frozen=True):
 class LiveRun:
     """A run from its order to its reported exit: its directory, shim and processes.
 
-    What is decided about it is the core's own `Run`, which simulations use, too.
+    The core's decisions about it are in the core's own `Run`, which simulations use, too.
     """
 
     def __init__(self, order: Order, deadlines: Deadlines, directory: RunDirectory | None = None) -> None:
@@ -56,37 +56,37 @@ class LiveRun:
         self.pidfd: int | None = None
         # The shim as a restarted agent has found it, whatever the files say.
         self.found_shim: Process | None = None
-        # The core was told that it runs.
+        # Whether the core knows that it runs.
         self.running = False
-        # It is not known yet whether this part of a gang can start.
+        # Whether it is still unknown if this part of a gang can start.
         self.gathers = order.nodes > 1
         self.stopping = False
         # The scheduler's reason for the end of the lease.
         self.why_ended = ""
-        # Another job is on the same GPUs, as its log says.
+        # Whether its log mentions another job on the same GPUs.
         self.packed = False
-        # Another part of its gang cannot start.
+        # Why another part of its gang cannot start.
         self.called_off = False
         self.kills = 0
-        # Why its GPUs are not given to others although its shim is gone.
+        # Why its GPUs are withheld although its shim is gone.
         self.withheld = ""
-        # An operator has confirmed that nothing of it is left.
+        # Whether an operator has confirmed that nothing of it is left.
         self.let_go = False
         self.progress: Progress | None = None
         self._versions: dict[int, object] = {}
 
     @property
     def files(self) -> RunDirectory:
-        """The directory, for callers that know that there is one."""
+        """The directory; only for callers that know that it exists."""
         assert self.directory is not None
         return self.directory
 
     def read_own(self, name: str) -> dict[str, Any]:
-        """Return the content of a file that agent or shim wrote; empty where there is none."""
+        """Return the content of a file that agent or shim wrote; empty if there is none."""
         return self.files.read(name, owner=os.geteuid()) or {}
 
     def reopen_directory(self) -> None:
-        """Open the directory that the shim made in place of one that the job removed."""
+        """Open the directory that the shim made after the job had removed its own."""
         if self.directory is not None and not self.directory.is_in_place():
             with contextlib.suppress(OSError):
                 again = RunDirectory(self.directory.path)
@@ -94,9 +94,9 @@ class LiveRun:
                 self.directory = again
 
     def write_lease(self) -> bool:
-        """Write the deadlines for the shim; False where that fails."""
+        """Write the deadlines for the shim; return False if that fails."""
         if self.directory is None:
-            # They are written as soon as there is a directory.
+            # They are written once there is a directory.
             return True
         try:
             write_lease(self.directory, self.order, self.deadlines)
@@ -109,7 +109,7 @@ class LiveRun:
         return True
 
     def update_progress(self) -> bool:
-        """Read the progress of the lowest rank that reports any; True if it is new."""
+        """Read the progress of the lowest rank that reports any; return whether it is new."""
         for rank in self.ranks:
             version = self.files.version(progress_name(rank))
             if version is None:
@@ -134,7 +134,7 @@ class LiveRun:
         )
 
     def _shim_file(self) -> _ShimFile:
-        """Return shim.json; an empty one where it is of another boot or makes no sense."""
+        """Return shim.json; an empty one if it is of another boot or invalid."""
         with contextlib.suppress(msgspec.ValidationError):
             content = msgspec.convert(self.read_own(SHIM), _ShimFile)
             if content.boot_id == process_tree.boot_id():
@@ -190,7 +190,7 @@ def write_lease(directory: RunDirectory, order: Order, deadlines: Deadlines) -> 
 
 
 def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
-    """Start the shim of a complete directory: by exec, in a session of its own, with no open file of the agent."""
+    """Start the shim of a complete directory: by exec, in its own session, without open files of the agent."""
     logs = directory.open_logs()
     try:
         err = os.open("shim.log", _APPEND, 0o600, dir_fd=logs)
@@ -211,7 +211,7 @@ def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
 
 
 def write_refusal(directory: RunDirectory, order: Order, now_s: float, error: str) -> None:
-    """Write the files that a shim would leave of a run of which nothing can be started."""
+    """Write the files that a shim would leave for a run that cannot start."""
     start = {"lease": order.lease, "job": order.job, "ranks": [], "order": order.record()}
     directory.write(START, start, mode=0o600)
     logs = directory.open_logs()

@@ -1,4 +1,4 @@
-"""The child of a shim: become the user, go to the work directory, execute the command; or report what is wrong.
+"""The child of a shim: become the user, go to the work directory, execute the command; or report the fault.
 
 Standard library only.
 """
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from worker_agent.shim import control_groups, process_tree
 
-# The exit status of a shell for a command that it cannot run.
+# The exit status with which shells report a command that they cannot run.
 COULD_NOT_START = 127
 
 
@@ -35,7 +35,7 @@ def turn_into(
     rehearse: bool = False,
     instead: Callable[[], object] | None = None,
 ) -> NoReturn:
-    """Turn into the leader of a session of its own. What is wrong is written to `trouble_in`, which is closed anyway.
+    """Turn into the leader of a session of its own. A fault is written to `trouble_in`, which is closed in any case.
 
     `default`: signals that the shim handles itself. `entrance`: the run's control group; it is entered before the check
     that the shim lives, so that nothing of the job can be started outside. `rehearse`: do everything but execute the
@@ -103,7 +103,7 @@ def _do(act: Callable[[], object]) -> NoReturn:
 
 
 def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
-    """Become the user for good, and check that the rights are gone."""
+    """Become the user irrevocably, and check that the rights are gone."""
     if uid is None:
         return
     if uid <= 0 or gid is None or gid <= 0:
@@ -118,7 +118,7 @@ def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
 
 
 def _look_for(command: str, env: dict[str, str]) -> None:
-    """Raise CannotStart where execvpe would not find the command."""
+    """Raise CannotStart if execvpe would not find the command."""
     places = [""] if "/" in command else os.get_exec_path(env)
     if not any(os.access(os.path.join(place, command), os.X_OK) for place in places):
         missing = "/" not in command or not os.path.exists(command)

@@ -1,10 +1,10 @@
-"""Control groups, which hold all processes of one run, whatever these do to their parents, sessions and environments.
+"""Control groups, which contain all processes of a run, however these change their parents, sessions and environments.
 
 Standard library only: the shim uses it too. A run's group is made by the agent, below its own, in the unified hierarchy
-(v2) or in that of the freezer (v1). Rules:
-- what a rank starts is in the group from its first instruction, and leaves it only if it may write to another group;
-- a run is over when its group is empty: a process is in it until the kernel has closed its files, GPUs among them;
-- a group that is not empty is frozen or killed as a whole, so that no process in it can escape by forking.
+(v2) or in that of the freezer (v1). Rules: - a process that a rank starts is in the group from its first instruction,
+and leaves it only if it may write to another group; - a run is over when its group is empty: a process is in it until
+the kernel has closed its files, GPUs among them; - a group that is not empty is frozen or killed as a whole, so that no
+process in it can escape by forking.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 V2, V1 = "cgroup v2", "cgroup v1 freezer"
 _PROCESSES = "cgroup.procs"
-# How often we look whether killed processes are gone, and how long we wait between two looks.
+# How often we check that killed processes are gone, and the pause between two checks.
 _LOOKS, _LOOK_S = 20, 0.001
 
 
@@ -31,11 +31,11 @@ class ControlGroup:
         self.path = path
 
     def open_entrance(self) -> int:
-        """A descriptor for `enter`."""
+        """Return a descriptor for `enter`."""
         return os.open(f"{self.path}/{_PROCESSES}", os.O_WRONLY | os.O_CLOEXEC)
 
     def is_empty(self) -> bool:
-        """Whether no process is left in it, or below it."""
+        """Return whether no process is left in the group or below it."""
         try:
             with open(f"{self.path}/cgroup.events") as file:
                 return "populated 0" in file.read().splitlines()
@@ -46,7 +46,7 @@ class ControlGroup:
             return not os.path.isdir(self.path)
 
     def kill(self) -> bool:
-        """Kill all that is in it; whether nothing is left."""
+        """Kill everything in the group; return whether nothing is left."""
         for _ in range(_LOOKS):
             if self.is_empty():
                 return True
@@ -55,7 +55,7 @@ class ControlGroup:
         return self.is_empty()
 
     def remove(self) -> None:
-        """Remove it, and what is below it, as far as that is empty."""
+        """Remove the group and those below it, as far as they are empty."""
         for folder in reversed(list(self._folders())):
             with contextlib.suppress(OSError):
                 os.rmdir(folder)
@@ -73,7 +73,8 @@ class ControlGroup:
             self._set_frozen(False)
 
     def _set_frozen(self, frozen: bool) -> None:
-        """Let nothing in it run, so that nothing forks while it is killed. Signals of v1 arrive when it is thawed."""
+        """Freeze or thaw the group: frozen processes cannot fork while they are killed. In v1, signals arrive at the
+        thaw."""
         for name, value in (
             ("freezer.state", "FROZEN" if frozen else "THAWED"),
             ("cgroup.freeze", str(int(frozen))),
@@ -88,7 +89,7 @@ class ControlGroup:
 
 
 def enter(entrance: int) -> None:
-    """Put this process, and so all that it will ever start, into the group of `ControlGroup.open_entrance`."""
+    """Put this process, and everything it will start, into the group of `ControlGroup.open_entrance`."""
     os.write(entrance, b"0")
 
 

@@ -21,7 +21,7 @@ class Deadlines(NamedTuple):
     note: str = ""
 
     def or_earlier(self, ask_s: float, signal_s: float, kill_s: float, why: str) -> Deadlines:
-        """Return the earlier one of each deadline. The first reason given stays."""
+        """Return the earlier one of each deadline. The first reason is kept."""
         return self._replace(
             ask_s=min(self.ask_s, ask_s),
             signal_s=min(self.signal_s, signal_s),
@@ -31,7 +31,7 @@ class Deadlines(NamedTuple):
 
 
 def read_deadlines(run: RunDirectory, lease: str) -> Deadlines | None:
-    """Return what lease.json holds for this lease, or None where it makes no sense."""
+    """Return the deadlines in lease.json for this lease; None if they are invalid."""
     content = run.read(LEASE, owner=os.geteuid(), size_bytes_max=1 << 16)
     if content is None or content.get("lease") != lease:
         return None

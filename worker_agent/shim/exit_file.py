@@ -1,4 +1,4 @@
-"""exit.json of a run: its room on the disk is taken before anything starts; it is written when nothing is left.
+"""exit.json of a run: its space on the disk is reserved before anything starts; it is written when nothing is left.
 
 Standard library only: the shim's.
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from worker_agent.shim.run_directory import RunDirectory
 
-# How long we try again to write to a disk that is full.
+# How long we retry writing to a full disk.
 RETRY_S = 60.0
 _RETRY_INTERVAL_S = 0.2
 _ASIDE = ".exit.json.room"
@@ -28,7 +28,7 @@ class ExitFile:
     """exit.json of a run that has not ended yet."""
 
     def __init__(self, run: RunDirectory, ranks: int) -> None:
-        """Take room on the disk."""
+        """Reserve space on the disk."""
         self._run = run
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_ASIDE, dir_fd=run.fd)
@@ -37,7 +37,7 @@ class ExitFile:
         os.posix_fallocate(self.fd, 0, 4096 + 32 * ranks)
 
     def write(self, ending: Mapping[str, Any]) -> None:
-        """Write it, durably; the last OSError if that is impossible for `RETRY_S`."""
+        """Write the file durably; raise the last OSError if that fails for `RETRY_S`."""
         end_s = time.monotonic() + RETRY_S
         while True:
             try:
@@ -68,7 +68,7 @@ class ExitFile:
         os.fsync(self._run.fd)
 
     def _make_directory_again(self) -> bool:
-        """Make the run directory again if the job removed it; True if it was made."""
+        """Make the run directory again if the job removed it; return whether it was made."""
         if self._run.is_in_place():
             return False
         try:

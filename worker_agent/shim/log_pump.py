@@ -1,10 +1,10 @@
-"""From pipes into log files that never fill a disk. Standard library only: the shim runs it in a process of its own.
+"""Write output from pipes into log files of bounded size. Standard library only: the shim runs it in a process of its
+own.
 
-A rank's log is one stream, cut into pieces of `piece_bytes_max` exactly: the one being written is `rank-N.log`,
-piece K (from 1) is `rank-N.log.K` when it is full, and only the last few are kept. So every byte has an offset that
-follows from the names, and a reader can go on where it was across rotation (logs.py).
-Secrets are hidden on the way (masking.py). Bytes that cannot be written are counted, and their number is written as
-soon as that works again; the job never notices.
+A rank's log is one stream, cut into pieces of `piece_bytes_max` exactly: the one being written is `rank-N.log`, piece K
+(from 1) is `rank-N.log.K` when it is full, and only the last few are kept. So the offset of every byte follows from the
+names, and a reader can continue across rotation (logs.py). Secrets are hidden on the way (masking.py). Bytes that
+cannot be written are counted, and their number is written as soon as writing works again; the job does not notice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PiecewiseLog:
         self._fd: int | None = None
 
     def write(self, data: bytes) -> None:
-        """Add to the stream. What the disk does not take is lost, and its size is written later."""
+        """Add to the stream. Data that does not fit on the disk is lost, and its size is written later."""
         if self._lost_bytes:
             note = f"\n[gavel: {self._lost_bytes} bytes of output are missing here: {self._trouble}]\n"
             if not self._append(note.encode()):
@@ -52,7 +52,7 @@ class PiecewiseLog:
             self._fd = None
 
     def _append(self, data: bytes | memoryview) -> int:
-        """Write some of the data and return its length; 0 when nothing can be written."""
+        """Write some of the data and return its length; 0 if nothing can be written."""
         try:
             if self._size_bytes >= self._piece_bytes_max:
                 self._turn()
@@ -77,7 +77,7 @@ class PiecewiseLog:
 
 
 def pump(sources: dict[int, PiecewiseLog], secrets: Collection[str] = ()) -> None:
-    """Read all the pipes until the last one ends. `secrets`: values that do not reach the logs."""
+    """Read all the pipes until the last one ends. `secrets`: values to hide."""
     masks = {fd: Mask(secrets) for fd in sources}
     poll = select.poll()
     for fd in sources:
@@ -110,7 +110,7 @@ class Output:
                 logs, f"rank-{rank}.log", int(start["log_bytes_max"]), int(start["log_files_max"])
             )
         notes, self._notes = os.pipe()
-        # A stuck disk must not hold up the shim.
+        # A stuck disk must not delay the shim.
         os.set_blocking(self._notes, False)
         first = sources[notes] = next(iter(sources.values()))
         # The pid of the process; 0 once it has ended.
@@ -130,7 +130,7 @@ class Output:
             os.close(fd)
 
     def note(self, text: str) -> None:
-        """Write a line of Gavel's into the log of the first rank, or lose it where the disk is stuck."""
+        """Write a line of Gavel's into the log of the first rank, or lose it if the disk is stuck."""
         with contextlib.suppress(OSError):
             os.write(self._notes, _line(text))
 

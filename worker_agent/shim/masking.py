@@ -1,7 +1,8 @@
 """Hide the secrets that a job prints before its output reaches a file. Standard library only: the shim uses it.
 
-A value is hidden however it is cut into writes: the end of the output is held back while it may be the beginning of
-one. A job can still reveal a secret on purpose: encoded, backward, or with something between its characters.
+A value is hidden even if it is split over several writes: the end of the output is held back while it may be the
+beginning of a value. A job can still reveal a secret on purpose: encoded, backward, or with something between its
+characters.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ class Mask:
         for value in values:
             lines = [line for line in value.splitlines() if len(line) >= LINE_LENGTH_MIN]
             self._values += [text.encode() for text in (value, *lines) if len(text) >= LENGTH_MIN]
-        # Of two values with the same beginning, the longer one is hidden.
+        # If two values have the same beginning, the longer one is hidden.
         self._values.sort(key=len, reverse=True)
         self._pattern = re.compile(b"|".join(map(re.escape, self._values)))
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Return as much of the output as can be shown now; without data, all that was held back."""
+        """Return the output that can be shown now; without data, everything that was held back."""
         if not self._values:
             return data
         text, out, at = self._held + data, [], 0

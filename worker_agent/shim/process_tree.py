@@ -1,7 +1,7 @@
-"""Processes as the kernel tells of them: who descends from whom, since when, and for which run they were started.
+"""Processes as the kernel reports them: their descent, their start times, and the run for which they were started.
 
-Standard library only: the shim uses it too. A pid alone means nothing, as it is given again; a `Process` is a pid
-with the moment of its start, and is only ever signalled through a pidfd after that moment was compared.
+Standard library only: the shim uses it too. A pid alone means nothing, since pids are reused; a `Process` is a pid with
+its start time, and is signalled only through a pidfd after that time was compared.
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ class _Stat(NamedTuple):
 
 
 def boot_id() -> str:
-    """Changes with every start of the machine: pids and monotonic times of another one mean nothing."""
+    """Return the id of this boot of the machine: pids and monotonic times of another boot mean nothing."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def look_up(pid: int) -> Process | None:
-    """The living process of this pid."""
+    """Return the living process with this pid."""
     stat = _stat(pid)
     return None if stat is None or stat.dead else Process(pid, stat.start_ticks)
 
 
 def alive(process: Process) -> bool:
-    """Whether this very process lives."""
+    """Return whether exactly this process lives."""
     return look_up(process.pid) == process
 
 
 def descendants(root: int, *, without: Collection[int] = ()) -> list[Process]:
-    """All living descendants of a process; not those in `without`, nor what descends from these."""
+    """Return all living descendants of a process, except those in `without` and their descendants."""
     stats = {pid: stat for pid in _pids() if (stat := _stat(pid)) is not None}
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
@@ -70,18 +70,18 @@ def descendants(root: int, *, without: Collection[int] = ()) -> list[Process]:
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of a process; 0 where none can be seen."""
+    """Return the parent of a process; 0 if none can be seen."""
     stat = _stat(pid)
     return 0 if stat is None else stat.parent
 
 
 def children_of(pid: int) -> list[int]:
-    """The children of a process, dead ones too if it has not waited for them."""
+    """Return the children of a process, including dead ones that it has not waited for."""
     return [child for child in _pids() if (stat := _stat(child)) is not None and stat.parent == pid]
 
 
 def started_with(variable: str, value: str) -> list[Process]:
-    """All living processes that had this variable of the environment when they were started."""
+    """Return all living processes that had this environment variable when they were started."""
     wanted = f"{variable}={value}".encode()
     processes = []
     for pid in _pids():
@@ -92,7 +92,7 @@ def started_with(variable: str, value: str) -> list[Process]:
 
 
 def session_leaders(*words: str) -> dict[str, Process]:
-    """Living session leaders of our own user whose command line has these words and one more, by that one."""
+    """Return living session leaders of our own user whose command line has these words and one more, by that word."""
     wanted = b"\0".join(os.fsencode(word) for word in words) + b"\0"
     leaders = {}
     for pid in _pids():
@@ -110,7 +110,7 @@ def session_leaders(*words: str) -> dict[str, Process]:
 
 
 def send(process: Process, signum: int) -> bool:
-    """Signal this very process; False when it is gone, or not ours to signal."""
+    """Signal exactly this process; return False if it is gone, or if we may not signal it."""
     try:
         fd = os.pidfd_open(process.pid)
     except OSError:
@@ -127,7 +127,7 @@ def send(process: Process, signum: int) -> bool:
 
 
 def kill_all(find: Callable[[], list[Process]], reap: Callable[[], object] = lambda: None) -> list[Process]:
-    """Kill the processes that `find` returns, again while there are new ones, and return those that are still there.
+    """Kill the processes that `find` returns, repeating while there are new ones; return those that remain.
 
     One pass is not enough: a process that forks between being listed and being killed leaves a child behind.
     """
@@ -141,14 +141,14 @@ def kill_all(find: Callable[[], list[Process]], reap: Callable[[], object] = lam
         killed.update(left)
         reap()
         left = find()
-    # A dying process has no environment to be found by any more, but may still hold its GPU.
+    # A dying process can no longer be found by its environment, but may still hold its GPU.
     return [*left, *(process for process in killed.difference(left) if alive(process))]
 
 
 def children() -> list[int]:
-    """The children of this process, if it has one thread, at a small part of the price of `descendants`.
+    """Return the children of this process, if it has one thread, at a fraction of the cost of `descendants`.
 
-    Empty where the kernel does not tell.
+    Empty if the kernel does not report them.
     """
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
@@ -158,24 +158,24 @@ def children() -> list[int]:
 
 
 def adopt_orphans() -> None:
-    """From now on, orphaned descendants of this process become its children."""
+    """Make orphaned descendants of this process its children from now on."""
     _prctl(_SET_SUBREAPER, 1)
 
 
 def adopts_orphans() -> bool:
-    """Whether orphaned descendants of this process become its children."""
+    """Return whether orphaned descendants of this process become its children."""
     answer = ctypes.c_int(0)
     _libc.prctl(_GET_SUBREAPER, ctypes.byref(answer), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
     return bool(answer.value)
 
 
 def forbid_new_privileges() -> None:
-    """From now on, no program that is executed here or below gains rights by its file."""
+    """Prevent this process and its descendants from gaining rights by the file of a program from now on."""
     _prctl(_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Be killed when the parent dies; at once if it is dead already."""
+    """Have the kernel kill this process when the parent dies; at once if it is dead already."""
     _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
@@ -200,9 +200,9 @@ def _stat(pid: int) -> _Stat | None:
             text = file.read()
     except OSError:
         return None
-    # The name that comes first may hold spaces and parentheses.
+    # The name, which comes first, may contain spaces and parentheses.
     fields = text[text.rindex(b")") + 2 :].split()
-    # A leader that has exited while its threads go on is shown as a zombie, too.
+    # A leader that has exited while its threads continue is also shown as a zombie.
     dead = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
     return _Stat(int(fields[1]), int(fields[19]), dead)
 

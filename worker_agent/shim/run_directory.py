@@ -1,8 +1,8 @@
-"""The directory of a run: its files, opened below it and nowhere else (docs/job-directory.md).
+"""The directory of a run: its files, opened only below it (docs/job-directory.md).
 
 Standard library only, and little of it: the shim uses it too, and a job waits for every import. The directory may
-belong to a user who is no friend: every file is opened relative to the directory's descriptor, never through a link,
-and believed only when it is a regular file of the right owner. What cannot be read counts as not there.
+belong to a hostile user: every file is opened relative to the directory's descriptor, never through a link, and trusted
+only if it is a regular file of the right owner. A file that cannot be read counts as missing.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START, LEASE, SHIM, EXIT = "start.json", "lease.json", "shim.json", "exit.json"
-# Written to a part of a gang once all its nodes are ready.
+# Written for a part of a gang once all its nodes are ready.
 GO = "go.json"
 LOGS = "logs"
-# An empty file, made once the scheduler has the exit.
+# An empty file, created once the scheduler has the exit.
 TOLD = "told"
 # The prefixes of files by which ranks show that they read lease.json.
 _HEEDING = ("heeds-", "progress-")
@@ -59,7 +59,7 @@ class RunDirectory:
     """One open run directory."""
 
     def __init__(self, path: Path | str) -> None:
-        """Open a directory that is there; its last component may not be a link."""
+        """Open an existing directory; the last component of its path must not be a link."""
         self._path = path
         self.fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
@@ -88,7 +88,7 @@ class RunDirectory:
         return os.path.samestat(current, os.fstat(self.fd))
 
     def made_again(self) -> RunDirectory:
-        """Open the directory that the path names now, and make it if there is none; OSError where that fails."""
+        """Open the directory that the path names now, and make it if there is none; raise OSError if that fails."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path, 0o700)
         again = RunDirectory(self._path)
@@ -97,14 +97,14 @@ class RunDirectory:
         return again
 
     def is_heeded(self) -> bool:
-        """Whether a rank has shown that it reads lease.json: others learn by a signal alone that they have to end."""
+        """Whether a rank has shown that it reads lease.json. Jobs without such a rank only notice a signal."""
         try:
             return any(name.startswith(_HEEDING) for name in os.listdir(self.fd))
         except OSError:
             return True
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the directory."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
@@ -118,7 +118,7 @@ class RunDirectory:
     def read(
         self, name: str, *, owner: int | None = None, size_bytes_max: int = _FILE_BYTES_MAX
     ) -> dict[str, Any] | None:
-        """Return the object in a JSON file; None when there is none that can be trusted."""
+        """Return the object in a JSON file; None if there is none that can be trusted."""
         try:
             fd = os.open(name, _READ, dir_fd=self.fd)
         except OSError:
@@ -157,16 +157,16 @@ class RunDirectory:
             os.fsync(self.fd)
 
     def mark(self, name: str) -> None:
-        """Make an empty file, or leave one that is there."""
+        """Make an empty file, unless it exists."""
         with contextlib.suppress(FileExistsError):
             os.close(os.open(name, _CREATE, 0o644, dir_fd=self.fd))
 
     def has(self, name: str) -> bool:
-        """Tell whether there is anything of this name."""
+        """Return whether a file of this name exists."""
         return self.version(name) is not None
 
     def version(self, name: str) -> tuple[int, int, int] | None:
-        """Return a value that changes whenever the file is replaced; None when there is none."""
+        """Return a value that changes whenever the file is replaced; None if there is none."""
         try:
             about = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except OSError:
@@ -174,13 +174,14 @@ class RunDirectory:
         return about.st_ino, about.st_mtime_ns, about.st_size
 
     def open_logs(self) -> int:
-        """A descriptor of the directory of the logs."""
+        """Return a descriptor of the directory of the logs."""
         return os.open(LOGS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
 
     def lock(self) -> int | None:
-        """Become the only one who may start this run: the shim, for its life, or whoever says that there is none.
+        """Take the lock of this run, which its shim holds while it lives; a process that gets it knows that there is no
+        shim.
 
-        The lock is held while the returned descriptor is open; None when another one holds it.
+        The lock is held while the returned descriptor is open; None if another process holds it.
         """
         fd = os.open(START, _READ, dir_fd=self.fd)
         try:

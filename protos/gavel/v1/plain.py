@@ -1,4 +1,4 @@
-"""Messages as plain values and back, by their descriptors: no field is named here, so that none can be forgotten.
+"""Convert messages to plain values and back by their descriptors, so that no field can be forgotten.
 
 Lists are tuples, maps are dicts, an enum is its word (RANKS_PER_NODE of the field `ranks` is "per_node"), and a message
 within another is a dict of its own. Standard library and protobuf only.
@@ -18,7 +18,7 @@ Convert = Callable[[Any], Any]
 
 
 class UnknownWord(ValueError):
-    """A newer program sent a number for which this one has no word."""
+    """A newer program sent an enum number that this one does not know."""
 
     def __init__(self, field: str, number: int) -> None:
         super().__init__(f"{field}: is {number}, which is not known here")
@@ -26,9 +26,9 @@ class UnknownWord(ValueError):
 
 
 def plain(message: Message, unknown: str | None = None, at: str = "") -> dict[str, Any]:
-    """Return the fields that were given. `unknown` stands for numbers without a word; without it UnknownWord is raised.
+    """Return the given fields. `unknown` replaces unknown enum numbers; without it, UnknownWord is raised.
 
-    `at`: where the message stands in another one, for the error.
+    `at`: the place of the message within another one, for the error.
     """
     return {
         field.name: _value(field, value, unknown, f"{at}{field.name}")
@@ -64,7 +64,7 @@ def _as_given(message: Descriptor, values: Any) -> Any:
 
 @cache
 def _converters(message: Descriptor) -> dict[str, Convert]:
-    """Return what the constructor of a message cannot be given as it is: enums and messages."""
+    """Return the conversions for fields that a constructor does not take as plain values: enums and messages."""
     converters: dict[str, Convert] = {}
     for field in message.fields:
         if field.enum_type is not None:

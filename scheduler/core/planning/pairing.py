@@ -43,7 +43,7 @@ def pair_rates(
 
 def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], confined: list[ConfinedKind]) -> Pairs:
     """Return the pair rates between the kinds of these jobs, as far as their checkpoints let them share nodes."""
-    # Gangs over several stores cannot share: both would decide on which node rank 0 starts.
+    # Gangs over several stores cannot be paired: each would decide on which node rank 0 starts.
     packable = [
         kind if job.spec.packable and len(kind[1]) < 2 else NOT_PACKABLE
         for job, kind in zip(jobs, confined, strict=True)

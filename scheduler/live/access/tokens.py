@@ -1,4 +1,4 @@
-"""Tokens of people and agents, one-time tokens with which nodes join, and the nodes whose certificates were revoked.
+"""Tokens of users and agents, one-time tokens with which nodes join, and the nodes whose certificates were revoked.
 
 A token is "gavel_ID_SECRET". The secret has 256 random bits, so a salted SHA-256 of it suffices: slow hashes are for
 passwords, which can be guessed. A reader of the file can neither use nor guess a token.

@@ -1,6 +1,6 @@
 """The links to all agents: admission, messages in both directions, and silence.
 
-    Hello → is the name free? → whose checkpoints does it see? → the core takes the node → Welcome → its leases
+    Hello → is the name free? → which nodes share its checkpoints? → the core admits the node → Welcome → its leases
 
 Rules:
 - a node has one link; a newer one of the same agent replaces it; another agent is refused while the first answers;

@@ -1,4 +1,4 @@
-"""Keeps `history.db`, and lets the scheduler forget the jobs in it: memory, snapshots and starts stay small.
+"""Keeps `history.db`, and lets the scheduler forget the jobs in it, so that memory, snapshots and start-up stay small.
 
 A thread writes ended jobs soon after their facts are durable. From time to time, the core is asked to forget the jobs
 that ended more than `keep_jobs_s` ago, a thousand at a time, once their rows are durable and their GPU time is booked;
@@ -28,7 +28,7 @@ from scheduler.model.jobs import Job, JobState
 
 log = logging.getLogger(__name__)
 
-# How many jobs are encoded before others have their turn, are written at once, and are forgotten at once.
+# How many jobs are encoded before other tasks have their turn, written at once, and forgotten at once.
 SLICE, BATCH, FORGET_MAX = 100, 1000, 1000
 
 

@@ -1,8 +1,8 @@
-"""`history.db`: one row for each job that has ended. It is only displayed; the scheduler decides nothing by it.
+"""`history.db`: one row for each job that has ended. For display only: no decision depends on it.
 
 A row is written when a job has ended and again when its last lease is closed; writing it twice changes nothing. A row
-holds the job in JSON as the scheduler had it, so that the same code shows jobs of the state and of the history; users
-filter and sort by the other columns. A lost file is written anew from the jobs that the state still has.
+holds the job in JSON as the scheduler had it, so that the same code shows jobs of the state and of the history; the
+other columns serve to filter and sort. A lost file is rebuilt from the jobs that the state still has.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduler.model.launch import JobDecoder
 log = logging.getLogger(__name__)
 
 LOST = "jobs that the scheduler has forgotten are no longer shown"
-# How many names one query to SQLite may have.
+# The most names in one query to SQLite.
 NAMES_MAX = 500
 
 _SCHEMA = """
@@ -90,7 +90,7 @@ class HistoryBook:
             return self._db.execute(_PRUNE, (until_s, most)).rowcount
 
     def lacking(self, ends: dict[str, float]) -> list[str]:
-        """Return the jobs among these that have no row, or one with another end."""
+        """Return the jobs among these whose row is missing or has another time of ending."""
         stored: dict[str, float] = {}
         for some in _portions(ends):
             stored.update(self._rows(_WITH_IDS.replace("MARKS", _marks(some)), some))
@@ -102,7 +102,7 @@ class HistoryBook:
         return next(iter(_read(rows)), None)
 
     def named(self, names: Iterable[str]) -> list[Past]:
-        """Return the jobs of these ids, and all jobs of arrays of these ids."""
+        """Return the jobs with these ids, and all jobs of arrays with these ids."""
         jobs: dict[str, Past] = {}
         for some in _portions(names):
             rows = self._rows(_NAMED.replace("MARKS", _marks(some)), (*some, *some))
@@ -110,7 +110,8 @@ class HistoryBook:
         return list(jobs.values())
 
     def ends(self, names: Iterable[str]) -> dict[str, JobState]:
-        """Return how these jobs and arrays ended, if there are rows. An array completed if all its jobs did."""
+        """Return how these jobs and arrays ended, as far as they have rows. An array has completed if all its jobs
+        have."""
         ends: dict[str, JobState] = {}
         for some in _portions(names):
             for name, state in self._rows(_STATES.replace("MARKS", _marks(some)), (*some, *some)):
@@ -119,7 +120,7 @@ class HistoryBook:
         return ends
 
     def page(self, wanted: jobs_pb2.JobFilter, before: Place | None, size: int) -> list[Past]:
-        """Return up to `size` jobs that match, the latest end first, from `before` on."""
+        """Return up to `size` jobs that match and ended before `before`, the latest end first."""
         tests, values = _tests(wanted)
         if before is not None:
             tests.append("(ended_s, number) < (?, ?)")
@@ -147,7 +148,7 @@ def row_of(job: Job, nodes: Sequence[str]) -> tuple[Any, ...]:
 
 
 def place_of(job: Job) -> Place:
-    """Return the end of a page that has this job last."""
+    """Return the end of a page whose last job is this one."""
     return Place(job.ended_s or 0.0, job.order)
 
 

@@ -20,7 +20,7 @@ FACTS_MAX = 5000
 
 
 class DurableState:
-    """The durable state of a journal. The Feed has to call `hear`."""
+    """The durable state of a journal. The Feed has to call `listen`."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal

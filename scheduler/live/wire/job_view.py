@@ -18,7 +18,7 @@ LAST_S = 253_370_764_800.0
 
 
 def stamp(at_s: float) -> Timestamp:
-    """Return seconds since 1970 as the protocol has them, at most LAST_S."""
+    """Return seconds since 1970 as a timestamp of the protocol, at most LAST_S."""
     at_s = min(at_s, LAST_S)
     seconds = int(at_s // 1)
     return Timestamp(seconds=seconds, nanos=int((at_s - seconds) * 1e9))
@@ -37,7 +37,8 @@ def job_view(
     brief: bool = False,
     nodes: Sequence[str] = (),
 ) -> jobs_pb2.Job:
-    """Return a job as this caller may see it. `rates`: last reported steps/s by lease; `nodes`: where it ran."""
+    """Return a job as this caller may see it. `rates`: last reported steps/s by lease; `nodes`: those of its
+    attempts."""
     private = not caller.owns(job.spec.user)
     wire = jobs_pb2.Job(
         id=job.id,

@@ -1,7 +1,7 @@
-"""A job's description between the protocol and the model, whose fields have the same names. Absent is not zero.
+"""Convert a job's description between the protocol and the model, whose fields have the same names. Absent is not zero.
 
-Whether figures, names and lists make sense is checked by the model (`JobSpec.checked`), whether a job can be started by
-`check_launch`; here it is whether they can be read at all.
+The model checks figures, names and lists (`JobSpec.checked`), and `check_launch` checks whether a job can be started.
+Here, only values that cannot be read are refused.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ STATE_NUMBERS: dict[JobState, Any] = {
 }
 STATES: dict[int, JobState] = {number: state for state, number in STATE_NUMBERS.items()}
 
-# What takes space, and is left out of listings.
+# Large fields, which lists omit.
 LONG = ("rates", "labels", "launch")
 _FIELDS = [field for field in jobs_pb2.JobSpec.DESCRIPTOR.fields if field.name not in (*LONG, "after")]
-# Of these, zero is not absent.
+# Fields whose zero differs from being absent.
 _OPTIONAL = tuple(field.name for field in _FIELDS if field.has_presence)
 _OTHERS = tuple(field.name for field in _FIELDS if not field.has_presence)
 
@@ -42,7 +42,7 @@ def spec_from_wire(wire: jobs_pb2.JobSpec) -> JobSpec:
 
 
 def spec_to_wire(spec: JobSpec, *, brief: bool = False, private: bool = False) -> jobs_pb2.JobSpec:
-    """Return a job for its viewers. `brief`: without what takes space; `private`: without how it is started."""
+    """Return a job for its viewers. `brief`: without large fields; `private`: without the launch."""
     values = {name: value for name in _OPTIONAL if (value := getattr(spec, name)) is not None}
     values |= {name: value for name in _OTHERS if (value := getattr(spec, name))}
     if spec.after:
@@ -55,7 +55,7 @@ def spec_to_wire(spec: JobSpec, *, brief: bool = False, private: bool = False) -
 
 
 def launch_to_wire(launch: Launch | None) -> jobs_pb2.Launch:
-    """Return how a job is started, for its agents; what this release does not know of it is left out."""
+    """Return a launch for agents, without fields that this release does not know."""
     return message_of(jobs_pb2.Launch, {} if launch is None else _plain_launch(launch))
 
 

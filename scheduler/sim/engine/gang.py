@@ -11,7 +11,7 @@ from worker_agent.core.messages import Token
 
 
 class Phase(Enum):
-    """The stage of its life that a gang is in."""
+    """The stage of a gang's life."""
 
     # Some nodes have not started their ranks yet.
     GATHERING = "gathering"
@@ -36,7 +36,7 @@ class Gang:
         self.lease = lease
         self.truth = truth
         self.token: Token = (lease.epoch, lease.attempt)
-        # Both jobs of a packed pair have the same place.
+        # The GPUs of the gang; both jobs of a packed pair have the same place.
         self.place: GpuId = min(lease.gpus)
         self.worker_type = worker_type
         self.consolidated = True
@@ -57,7 +57,7 @@ class Gang:
         return nodes_of(self.lease.gpus)
 
     def settle(self, now_s: float) -> None:
-        """Bring steps, saved steps and stepping time up to now."""
+        """Update steps, saved steps and stepping time to now."""
         if self.phase is not STEPPING or now_s <= self.since_s:
             return
         span_s, every_s, to = now_s - self.since_s, self.truth.save_every_s, self.runs_to

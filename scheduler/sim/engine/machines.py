@@ -1,11 +1,10 @@
 """All machines of a simulated cluster: leases go in, reports come out, at the rates of the physics.
 
-Rules:
-- every node runs a real agent core; what is simulated is the machine under it;
-- processes start at once, then the job takes its restart time, then it steps; figures are exact, not sampled;
-- checkpoints lie on a disk that all nodes share, and only the newest attempt of a job may write its checkpoint;
-- nothing here reads the scheduler's state, and nothing happens before it is due: same calls, same answers;
-- a node sends one report for everything that happens on it at one instant.
+Rules: - every node runs a real agent core; what is simulated is the machine under it; - processes start at once, then
+the job takes its restart time, then it steps; figures are computed exactly, not sampled; - checkpoints lie on a disk
+that all nodes share, and only the newest attempt of a job may write its checkpoint; - nothing here reads the
+scheduler's state, and nothing happens before it is due: same calls, same answers; - a node sends one report for
+everything that happens on it at one instant.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ class Machines:
         return first_s
 
     def advance(self, now_s: float) -> list[Message]:
-        """Let everything that is due by now happen, each event at its own time."""
+        """Process everything that is due by now, each event at its own time."""
         while (at_s := self.next_s()) <= now_s:
             due = self._due
             if due and due[0][0] == at_s:
@@ -249,7 +248,7 @@ class Machines:
             self._pass(now_s, node, exited)
 
     def _flush(self, now_s: float) -> list[Message]:
-        """Finish this instant, and return the messages that nodes sent in it."""
+        """Finish this instant, and return the messages that nodes send in it."""
         if self._exits:
             self._pass_exits(now_s)
         if not (self._news or self._messages):
@@ -377,7 +376,7 @@ class Machines:
         gang.version += 1
         if at_s < INF:
             due = self._due
-            # By now most entries are void: their gangs stopped long before.
+            # Most entries are void by now, because their gangs stopped long ago.
             if len(due) > 2 * len(self.gangs) + VOID_MAX:
                 due[:] = [entry for entry in due if entry[2] == entry[3].version]
                 heapify(due)

@@ -1,4 +1,4 @@
-"""The world in virtual time: arrivals, timers, answers of the solver, and machines that run what is leased.
+"""The world in virtual time: arrivals, timers, answers of the solver, and machines that run the leased jobs.
 
 Time jumps from one instant at which something is due to the next. At each instant the messages of the machines come
 first, then the events set for that instant (in the order in which they were set), then arrivals, then timers.
@@ -81,7 +81,7 @@ class SimWorld:
         return bool(waits) or self.machines.next_s() < INF or not self._timers.keys() <= PULSE
 
     def at(self, at_s: float, event: Event) -> None:
-        """Set an event for this time: a message to the scheduler, or a call that does something to the machines."""
+        """Set an event for this time: a message to the scheduler, or a call that acts on the machines."""
         self._numbers += 1
         heappush(self._sent, (at_s, self._numbers, event))
 

@@ -1,4 +1,5 @@
-"""The fair share of each job: time promised by its allocation, and time its work takes in an equal slice.
+"""The fair share of each job: the time that its allocation promised, and the time that its work takes in an equal
+slice.
 
 In an equal slice, each of n jobs has 1/n of every type to itself. A job m of g GPUs then makes
 Σ_j T_mj c_j / max(n g, C) steps per second on a cluster of C GPUs, c_j of type j. The rates are those of the
@@ -19,12 +20,12 @@ from scheduler.model.jobs import JobSpec
 from traces.throughputs import Row
 
 ROWS_FIRST = 256
-# This row takes the promises to jobs that were removed.
+# Promises to removed jobs go to this row.
 NOBODY = 0
 
 
 class IsolatedPace:
-    """The time that a step would take in an equal slice, on average over any stretch of time."""
+    """The mean time of a step in an equal slice, over any period."""
 
     def __init__(self) -> None:
         self._rates: dict[tuple[str, int, str], float] = {}
@@ -37,13 +38,13 @@ class IsolatedPace:
         self._weighted: dict[tuple[str, int], float] = {}
 
     def add_rates(self, rows: Iterable[Row]) -> None:
-        """Take in rows of the throughput table."""
+        """Add rows of the throughput table."""
         for job_type, gpus, worker_type, rate in rows:
             self._rates[job_type, gpus, worker_type] = rate
         self._weighted.clear()
 
     def set_jobs(self, now_s: float, jobs: int) -> None:
-        """Let so many jobs share the cluster from now on."""
+        """Set the number of jobs that share the cluster from now on."""
         self._settle(now_s)
         self._jobs = jobs
 
@@ -55,13 +56,13 @@ class IsolatedPace:
         self._weighted.clear()
 
     def marks(self, now_s: float) -> Mapping[int, float]:
-        """Return a point in time, by width of job, for `seconds_per_step`. Read it before time goes on."""
+        """Return a point in time, by width of job, for `seconds_per_step`. Read it before time advances."""
         if now_s > self._since_s:
             self._settle(now_s)
         return self._crowding
 
     def seconds_per_step(self, spec: JobSpec, mark: float, since_s: float, now_s: float) -> float | None:
-        """Return the mean time of a step since `mark` was taken at `since_s`; None where the table has no rates."""
+        """Return the mean time of a step since `mark` was taken at `since_s`; None if the table has no rates."""
         crowding = self.marks(now_s)[spec.gpus] - mark
         weighted = self._weighted_rate(spec)
         if weighted <= 0:
@@ -95,7 +96,7 @@ class IsolatedPace:
 class Promised:
     """The time that allocations promised to each job on each type: share × time, summed up for all jobs at once.
 
-    Time counts in full for both of a packed pair; GPU time counts by GPUs, and half for each of a pair.
+    Time counts in full for both jobs of a pair; GPU time counts by GPUs, half for each job of a pair.
     """
 
     def __init__(self, kind: Callable[[str], int]) -> None:
@@ -117,7 +118,7 @@ class Promised:
         self._row_of[job] = self._free.pop()
 
     def so_far(self, now_s: float, job: str) -> dict[int, float]:
-        """Return the seconds by type promised to a job until now; nothing for a job that was removed."""
+        """Return the seconds by type promised to a job until now; empty for a removed job."""
         return self._sum(0, now_s, job)
 
     def gpu_time_so_far(self, now_s: float, job: str) -> dict[int, float]:

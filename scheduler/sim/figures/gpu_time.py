@@ -1,7 +1,7 @@
-"""GPU time by worker type: how much there was, how much of it was in use, and what the use cost.
+"""GPU time by worker type: how much was available, how much of it was in use, and its cost.
 
 Rules: GPUs that two packed jobs share are in use once, and each of the two pays half while both have processes.
-A node counts until it is lost or removed; one that is drained or silent still counts, and lies idle.
+A node counts until it is lost or removed; a drained or silent one still counts, as idle.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import msgspec
 
 from scheduler.model.cluster import NodeSpec, NodeState
 
-# Whenever the time series has so many samples, every other one is dropped.
+# Whenever the time series reaches this many samples, every other one is dropped.
 SAMPLES_MAX = 4096
 HOUR_S = 3600.0
 
 
 class Sample(NamedTuple):
-    """Integrals up to a moment, so that the mean between any two samples is exact, thinned or not."""
+    """Integrals up to a time, so that the mean between any two samples is exact, thinned or not."""
 
     at_s: float
     # Jobs with processes, and without.
@@ -33,7 +33,7 @@ class Sample(NamedTuple):
 class Tenure(msgspec.Struct, eq=False):
     """One lease's time on its GPUs."""
 
-    # In order, the same for both of a packed pair.
+    # In order; both jobs of a packed pair have the same ones.
     gpus: tuple[str, ...]
     # The number of the worker type.
     kind: int
@@ -71,13 +71,13 @@ class GpuTime:
         self._capacity_s: list[float] = []
         self._prices: list[float] = []
         self._nodes: dict[str, _NodeCount] = {}
-        # One tenure, or the two of a pair, by the GPUs in use.
+        # The tenures on each set of GPUs in use: one, or the two of a pair.
         self._tenures: dict[tuple[str, ...], list[Tenure]] = {}
         self._stride = 1
         self._skipped = 0
 
     def kind(self, worker_type: str) -> int:
-        """Return the place of a worker type in all lists here."""
+        """Return the index of a worker type in all lists here."""
         kind = self._kinds.get(worker_type)
         if kind is None:
             kind = self._kinds[worker_type] = len(self.worker_types)
@@ -140,7 +140,7 @@ class GpuTime:
             self._add_busy(now_s, tenure.kind, -len(tenure.gpus))
 
     def count_unseen(self, kind: int, gpu_s: float) -> float:
-        """Count GPU-seconds whose begin and end no fact tells, and return their cost at present prices."""
+        """Count GPU-seconds without facts about their start and end, and return their cost at present prices."""
         self._busy_s[kind] += gpu_s
         return gpu_s * self._prices[kind] / HOUR_S
 
@@ -151,20 +151,20 @@ class GpuTime:
         self._prices = [self.price_per_gpu_hour.get(name, 0.0) for name in self.worker_types]
 
     def charge_all(self, now_s: float) -> None:
-        """Bring the cost of everything that runs up to date."""
+        """Charge everything that runs up to now."""
         for tenures in self._tenures.values():
             self._charge(now_s, tenures)
 
     # Sums.
 
     def totals(self, now_s: float) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return by type the GPU-seconds in use until now, and those of all GPUs."""
+        """Return, by type, the GPU-seconds in use until now and those of all GPUs."""
         for kind in range(len(self.worker_types)):
             self._settle(now_s, kind)
         return tuple(self._busy_s), tuple(self._capacity_s)
 
     def sample(self, now_s: float, running: int, waiting: int) -> None:
-        """Take one point of the time series, or pass over it when there are too many."""
+        """Take a sample of the time series, or skip it if there are too many."""
         self._skipped += 1
         if self._skipped < self._stride:
             return

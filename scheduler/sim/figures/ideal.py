@@ -1,9 +1,9 @@
-"""Shares exactly as allocated, without rounds, leases or machines: the measure of the round mechanism.
+"""Shares exactly as allocated, without rounds, leases or machines: the benchmark for the round mechanism.
 
-Every job that has an allocation moves at its effective throughput, all the time. Allocations come as they do to
-the scheduler: on the grid of rounds, when something changed, `min_reallocation_s` apart. There is no restart and no
-rounding of time to rounds. The state here is scratch paper: the problem is built from it by the scheduler's own
-code, and steps are written straight into it, because there are no leases that could report them.
+Every job with an allocation advances at its effective throughput all the time. Allocations are made as in the
+scheduler: at boundaries of rounds, when something has changed, at least `min_reallocation_s` apart. There are no
+restarts, and time is not rounded to rounds. The scheduler's own code builds the problem from the state here, into which
+steps are written directly, because there are no leases that could report them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAST_STEP_S = 1e-6
 
 
 class Fluid:
-    """Jobs that flow at their effective throughput."""
+    """Jobs that advance at their effective throughput."""
 
     def __init__(self, settings: Settings, record: Callable[[float, f.Fact], None]) -> None:
         self.state = SchedulerState()
@@ -47,7 +47,7 @@ class Fluid:
         self._record(self.now_s, fact)
 
     def open(self, nodes: Iterable[NodeSpec], rates: f.RatesGiven, prices: Mapping[str, float]) -> None:
-        """Set up the cluster as it is from the start."""
+        """Set up the cluster at the start."""
         self.fact(f.Configured(settings=self._settings))
         self.fact(rates)
         if prices:
@@ -56,7 +56,7 @@ class Fluid:
             self.fact(f.NodeJoined(spec=node))
 
     def run(self, arrivals: Iterable[Arrival], over: Callable[[float], bool]) -> None:
-        """Go from one arrival, end or boundary to the next, until the run is over or nothing moves any more."""
+        """Advance from one arrival, end or boundary to the next, until the run is over or no job advances any more."""
         coming = iter(arrivals)
         arrival = next(coming, None)
         while not over(self.now_s):

@@ -1,6 +1,6 @@
-"""The fate of each job in compact columns: 100,000 jobs take some tens of megabytes.
+"""The outcome of each job in compact columns: 100,000 jobs take some tens of megabytes.
 
-Times are absolute seconds, NaN where nothing is known. `rows` gives them in the units that users read.
+Times are absolute seconds, NaN if unknown. `rows` gives them in the units that users read.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class JobTable:
         return row
 
     def put(self, row: int, **numbers: float) -> None:
-        """Set some numbers of a row."""
+        """Set some columns of a row."""
         for name, value in numbers.items():
             self._numbers[name][row] = value
 
@@ -78,11 +78,11 @@ class JobTable:
         return np.array(self._numbers[name], dtype=float)
 
     def received_s(self) -> NDArray[np.float64]:
-        """Return [n × t] the time on each type, in full for each of two packed jobs."""
+        """Return [n × t] the time on each type; for packed jobs, in full for each."""
         return self._matrix(self._received)
 
     def allocated_s(self) -> NDArray[np.float64]:
-        """Return [n × t] share × time over all allocations that the job had a part in."""
+        """Return [n × t] share × time over all allocations that include the job."""
         return self._matrix(self._allocated)
 
     def in_state(self, state: JobState) -> NDArray[np.bool_]:
@@ -111,7 +111,7 @@ class JobTable:
         return np.maximum(until_s - self.numbers("arrival_s") - self.numbers("held_s"), 0.0)
 
     def rows(self, now_s: float) -> Iterator[dict[str, Any]]:
-        """Yield every job in the units that users read; None where there is nothing to say."""
+        """Yield every job in the units that users read; None for figures without a value."""
         n = {name: self.numbers(name) for name in NUMBERS}
         rho, missed, queue_s = self.rho(), self.missed(now_s), self.queue_s(now_s)
         received_s, allocated_s = self.received_s(), self.allocated_s()
@@ -150,7 +150,7 @@ class JobTable:
 
 
 def _filled(columns: list[array[float]], kind: int, rows: int) -> array[float]:
-    """Return the column of a type, long enough for every row."""
+    """Return the column of a type, padded to all rows."""
     while len(columns) <= kind:
         columns.append(array("d"))
     column = columns[kind]

@@ -4,7 +4,7 @@ Rules:
 - nothing here knows whether the facts were simulated, and nothing here is read by the scheduler;
 - `measure` restricts per-job figures to jobs by their number of submission; GPUs are counted whoever uses them,
   from the submission of the first measured job to the end of the last one;
-- a job's time in an equal slice is taken lease by lease: steps gained × the mean of what a step would have taken.
+- a job's time in an equal slice is summed lease by lease: steps gained × the mean time of a step there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from scheduler.sim.figures.fair_shares import IsolatedPace, Promised
 from scheduler.sim.figures.gpu_time import GpuTime, Tenure
 from scheduler.sim.figures.job_table import JobTable
 
-# How many leases are kept for the picture of the jobs on each GPU.
+# The most leases that are kept for the picture of the jobs on each GPU.
 STRETCHES_MAX = 20_000
 UNMEASURED = -1
 
@@ -60,7 +60,7 @@ class _Open:
     state: JobState = JobState.QUEUED
     ended: bool = False
     start_s: float = math.nan
-    # The most steps ever reported: work that is done again counts once.
+    # The most steps ever reported, so that repeated work counts once.
     steps: float = 0.0
     held_s: float = 0.0
     restart_s: float = 0.0
@@ -68,7 +68,7 @@ class _Open:
     cost_usd: float = 0.0
     preemptions: int = 0
     received_s: dict[int, float] = field(default_factory=dict)
-    # Leases that are granted and not closed; how many of them have processes; whether there ever was one.
+    # Leases granted and not closed; how many of them have processes; whether there was ever one.
     leases: dict[str, _Held] = field(default_factory=dict)
     running: int = 0
     granted: bool = False
@@ -78,16 +78,16 @@ class _Held(Tenure, kw_only=True, eq=False):
     """A lease that was granted."""
 
     job: _Open
-    # The GPUs in their order.
+    # The GPUs in order.
     ranks: tuple[GpuId, ...]
-    # Whether there are processes.
+    # Whether it has processes.
     running: bool = False
     started_s: float = math.nan
     mark: float = 0.0
 
 
 class Window(NamedTuple):
-    """A moment, and GPU-seconds until then by worker type: in use, and there."""
+    """A time, and the GPU-seconds until then by worker type: in use, and available."""
 
     at_s: float
     busy_s: tuple[float, ...]
@@ -95,7 +95,7 @@ class Window(NamedTuple):
 
 
 class Metrics:
-    """Observes facts; `summary.summarise` makes figures of them."""
+    """Observes facts, from which `summary.summarise` computes the figures."""
 
     def __init__(self, measure: tuple[int, int] | None = None) -> None:
         self.measure = measure
@@ -108,7 +108,7 @@ class Metrics:
         self.gpus = GpuTime()
         self.jobs = JobTable(self.gpus.worker_types, measure[0] if measure else 0)
         self.stretches: list[Stretch] = []
-        # When the first measured job came, and when the latest ended; how many have ended.
+        # When the first measured job arrived and the latest ended, and how many have ended.
         self.opened: Window | None = None
         self.closed: Window | None = None
         self.ended = 0
@@ -143,11 +143,11 @@ class Metrics:
         }
 
     def observe(self, now_s: float, fact: f.Fact) -> None:
-        """Take one fact in. Times must not decrease."""
+        """Observe one fact. Times must not decrease."""
         self.observe_all(now_s, (fact,))
 
     def observe_all(self, now_s: float, facts: Iterable[f.Fact]) -> None:
-        """Take in the facts of one moment."""
+        """Observe the facts of one instant."""
         self.now_s = now_s
         handlers = self._on
         for fact in facts:
@@ -157,11 +157,11 @@ class Metrics:
 
     @property
     def all_ended(self) -> bool:
-        """Whether every measured job has come and ended; never, where the number of jobs is open."""
+        """Whether every measured job has arrived and ended; never true if the number of jobs is open."""
         return self.measure is not None and self.ended >= self.measure[1] - self.measure[0]
 
     def who_was_where(self) -> list[Stretch]:
-        """Return the stretches until now, also of leases that have not ended; of a long run the first ones."""
+        """Return the stretches until now, even of leases that have not ended; for a long run, only the first ones."""
         open_yet = [
             Stretch(held.job.id, self.gpus.worker_types[held.kind], held.ranks, held.started_s, self.now_s)
             for held in self._leases.values()
@@ -178,7 +178,7 @@ class Metrics:
         return names
 
     def settle(self) -> None:
-        """Bring the rows of jobs that have not ended up to the last fact."""
+        """Update the rows of unfinished jobs to the time of the last fact."""
         self.gpus.charge_all(self.now_s)
         for job in self._open.values():
             self._store(self.now_s, job)
@@ -303,7 +303,7 @@ class Metrics:
             held.started_s = now_s - end.ran_s
             held.mark, since_s = self._pace.marks(now_s)[job.spec.gpus], now_s
         self._credit(now_s, job, held, end.steps, since_s)
-        # Of a lapsed lease it is not known what its processes did, nor for how long.
+        # It is unknown what the processes of a lapsed lease did, and for how long.
         if not fact.lapsed:
             job.restart_s += max(end.ran_s - end.stepping_s, 0.0)
         job.preemptions += end.outcome == "yielded"
@@ -311,7 +311,7 @@ class Metrics:
             if not job.running:
                 self._store(now_s, job)
                 self._forget(job)
-        # A job that finished is done, even if it was to be stopped.
+        # A job that finished is done, even if it had been asked to stop.
         elif end.outcome == "finished":
             self._end(now_s, job, JobState.COMPLETED)
         elif not job.leases and job.state is RUNS:
@@ -341,7 +341,7 @@ class Metrics:
         return 1.0 / rate if rate > 0 else 0.0
 
     def _credit_shares(self, now_s: float, job: _Open) -> None:
-        """Credit a job that was done without any lease with exactly its shares: the run is ideal."""
+        """Credit a job that ended without any lease with exactly its shares, because the run is ideal."""
         job.received_s = self._promised.so_far(now_s, job.id)
         job.held_s = sum(job.received_s.values())
         for kind, gpu_s in self._promised.gpu_time_so_far(now_s, job.id).items():
@@ -366,13 +366,13 @@ class Metrics:
 
     def _forget(self, job: _Open) -> None:
         """Forget a job that has ended and has no processes any more."""
-        # Leases that were granted and never began.
+        # Leases that were granted but never began.
         for name in job.leases:
             del self._leases[name]
         del self._open[job.id]
 
     def _store(self, now_s: float, job: _Open) -> None:
-        """Bring the row of a job up to now, if it has one."""
+        """Update the row of a job to now, if it has one."""
         if job.row == UNMEASURED:
             return
         held_s, cost_usd, received_s = job.held_s, job.cost_usd, dict(job.received_s)

@@ -1,8 +1,8 @@
-"""A run in twenty figures, as `--json` gives them. None where there is nothing to say; never NaN.
-A run that was stopped before its end has one more, INTERRUPTED.
+"""A run in twenty figures, as `--json` prints them. A figure without a value is None, never NaN.
+An interrupted run has one more, INTERRUPTED.
 
 `restart_h` and `cost_usd` are totals of the measured jobs, `utilization` is of the time from the submission of
-the first of them to the end of the last, and `unfair_fraction` is the part of completed jobs with ρ > 1.05.
+the first of them to the end of the last, and `unfair_fraction` is the fraction of completed jobs with ρ > 1.05.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def jct_hours(metrics: Metrics) -> NDArray[np.float64]:
 
 
 def utilisation(metrics: Metrics) -> dict[str, float | None]:
-    """Return the part of each type's GPU time that was in use while there were measured jobs."""
+    """Return the fraction of each type's GPU time that was in use while there were measured jobs."""
     names = metrics.gpus.worker_types
     if metrics.opened is None:
         return dict.fromkeys(names)
@@ -92,7 +92,7 @@ def utilisation(metrics: Metrics) -> dict[str, float | None]:
 
 
 def _end(metrics: Metrics) -> Window:
-    """Return the sums when the last measured job ended, or now, as long as some have not."""
+    """Return the sums at the end of the last measured job, or now if some have not ended."""
     over = metrics.ended == len(metrics.jobs) and metrics.closed is not None
     if over and metrics.closed is not None:
         return metrics.closed
@@ -107,7 +107,7 @@ def _makespan_h(metrics: Metrics) -> float | None:
 
 
 def _at(sums: tuple[float, ...], kind: int) -> float:
-    # A type that came later has no sum yet.
+    # A type that appeared later has no sum yet.
     return sums[kind] if kind < len(sums) else 0.0
 
 

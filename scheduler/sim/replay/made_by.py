@@ -1,6 +1,6 @@
 """The truth about a simulation that its scheduler never learnt, kept beside the journal so that it can be run again.
 
-It stands in the journal's metadata under `made_by` (docs/journal-format.md). A live journal has none.
+It is stored in the journal's metadata under `made_by` (docs/journal-format.md). A live journal has none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEY = "made_by"
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """A throughput table in the rows that a scheduler is given."""
+    """A throughput table as rows, in the form that a scheduler takes."""
 
     solo: list[Row] = []
     unconsolidated: list[Row] = []
@@ -29,13 +29,13 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class MadeBy(Conditions, frozen=True, kw_only=True, omit_defaults=True):
-    """The conditions of a simulation, and its true rates where the scheduler was given others."""
+    """The conditions of a simulation, and its true rates if the scheduler was given others."""
 
     rates: Rates | None = None
 
 
 def made_by(options: SimOptions) -> str:
-    """Return what no fact of the simulation tells, as JSON."""
+    """Return everything about the simulation that is not in its facts, as JSON."""
     rates = None
     if options.believed is not None:
         kinds = [kind for kind in options.cluster if kind in options.throughputs.worker_types]
@@ -44,8 +44,8 @@ def made_by(options: SimOptions) -> str:
 
 
 def read_made_by(meta: Mapping[str, str]) -> MadeBy | None:
-    """Return what a journal's metadata says of the simulation that made it; None for any other journal."""
-    # Without the key it is no simulation; with an unreadable value, one of another version.
+    """Return the conditions of the simulation that made a journal, from its metadata; None for any other journal."""
+    # Without the key the journal is not of a simulation; an unreadable value is from another version.
     try:
         return msgspec.json.decode(meta[KEY], type=MadeBy)
     except (KeyError, ValueError):

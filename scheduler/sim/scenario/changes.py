@@ -1,7 +1,7 @@
 """Changes of a simulated cluster while jobs run, all known before the run: failures, capacity, prices.
 
-Rules: a capacity file moves the types that it names away from what the cluster starts with; nodes it asks for
-beyond those are called TYPE-more-N. A node that is away neither fails nor is repaired.
+Rules: a capacity file changes the types that it names from their initial size; additional nodes are called TYPE-more-N.
+A node that is away neither fails nor is repaired.
 """
 
 from __future__ import annotations
@@ -32,8 +32,7 @@ def changes_of(
 ) -> tuple[Change, ...]:
     """Return all changes of a run in order of time; random failures happen until `until_s`.
 
-    `checkpoints_s`: how long jobs need to save before a node leaves with notice. `note` is called with what a file
-    leaves open.
+    `checkpoints_s`: how long jobs need to save before a node leaves with notice. `note` is called with gaps in a file.
     """
     start = list(nodes(run.cluster, run.effective("gpus_per_node")))
     pool, events = list(start), list[NodeEvent]()
@@ -59,12 +58,12 @@ def changes_of(
 
 
 def horizon_s(last_arrival_s: float) -> float:
-    """Return until when things happen: long after the last job is expected to have ended."""
+    """Return the time until which events happen: long after the last job is expected to end."""
     return 3 * (last_arrival_s if math.isfinite(last_arrival_s) else 0.0) + 2000 * HOUR_S
 
 
 def _capacity_events(run: Run, start: list[NodeSpec]) -> tuple[list[NodeSpec], list[NodeEvent]]:
-    """Return all nodes that are ever present, and how they come and go after the start."""
+    """Return all nodes that are ever present, and the events by which they come and go after the start."""
     cluster, gpus_per_node = run.cluster, run.effective("gpus_per_node")
     changes = read_capacity(run.capacity_file, cluster)
     pool = list(start)
@@ -76,7 +75,7 @@ def _capacity_events(run: Run, start: list[NodeSpec]) -> tuple[list[NodeSpec], l
     named = {change.worker_type for change in changes if change.t_s == 0}
     at_start = [CapacityChange(0.0, kind, gpus) for kind, gpus in cluster.items() if kind not in named]
     events = capacity([*at_start, *changes], pool, run.notice_s)
-    # The cluster is present from the start; only where the file differs from it is there an event.
+    # The cluster is present from the start; only differences of the file from it are events.
     opening = {event.node for event in events if event.t_s == 0}
     present = {spec.name for spec in start}
     gone = [NodeEvent(0.0, spec.name, "leave") for spec in start if spec.name not in opening]

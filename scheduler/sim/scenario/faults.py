@@ -1,7 +1,7 @@
 """Schedules of faults: events of nodes in order of time, drawn from a seed or read from a file.
 
-Rules: a schedule is a list in order of time that is known before the run; each node has luck of its own, so
-that adding a node leaves the others' schedules as they were.
+Rules: a schedule is a list in order of time, known before the run; each node has its own random stream, so that adding
+a node does not change the others' schedules.
 
     crash   the machine dies            repair  it is back, empty
     cut     its link is gone            mend    the link is back
@@ -23,13 +23,13 @@ from traces.errors import nearest, show
 from traces.time_series import CapacityChange
 
 What = Literal["crash", "repair", "cut", "mend", "notice", "leave", "join"]
-# The user in whose name a node is drained that will be taken away.
+# The user recorded for draining a node that will be taken away.
 SPOT = "spot"
 LAYOUT = Layout(needed=("t_s", "node", "event"))
 
 
 class NodeEvent(NamedTuple):
-    """Something happens to a node."""
+    """An event of a node."""
 
     t_s: float
     node: str
@@ -63,8 +63,8 @@ def capacity(
 ) -> list[NodeEvent]:
     """Let nodes of the pool come and go so that each type has as many GPUs as the changes say.
 
-    A type starts with nothing. Nodes come in the order of the pool and go in the reverse; where whole nodes
-    do not add up to a number of GPUs, it is rounded down. Those that go get a notice `notice_s` before.
+    A type starts with nothing. Nodes come in the order of the pool and go in the reverse; if whole nodes do not add up
+    to a number of GPUs, it is rounded down. Those that go get a notice `notice_s` before.
     """
     events: list[NodeEvent] = []
     here: dict[str, list[NodeSpec]] = {}
@@ -96,7 +96,7 @@ def read_events(
 ) -> list[NodeEvent]:
     """Read node events from a CSV file with the columns t_s, node, event; `nodes`: refuse any other.
 
-    Lines may stand in any order; `note` is called where that is not the order of time.
+    Lines may be in any order; `note` is called if that is not the order of time.
     """
     path, known = Path(path), sorted(set(nodes))
     events: list[NodeEvent] = []

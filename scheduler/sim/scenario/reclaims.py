@@ -1,6 +1,6 @@
 """Nodes that are taken away after a notice: their jobs are asked to save and leave in time.
 
-Rules: a job is asked as late as its checkpoint allows, and EARLY_S sooner; at once where the notice is too short for
+Rules: a job is asked as late as its checkpoint allows, with EARLY_S to spare; at once if the notice is too short for
 that. Jobs that are still starting up are asked last.
 """
 
@@ -19,7 +19,8 @@ EARLY_S = 5.0
 def vacations(
     events: Iterable[NodeEvent], checkpoints_s: Collection[float], gone: Collection[str] = ("leave",)
 ) -> Iterator[Change]:
-    """Yield when which jobs are asked, for events in order of time; `gone`: the events by which a node leaves."""
+    """Yield the times at which jobs are asked, for events in order of time; `gone`: the events by which a node
+    leaves."""
     notices: dict[str, float] = {}
     for event in events:
         if event.event == "notice":
