@@ -1,7 +1,8 @@
 """Many runs over processes: policies × rates × seeds × clusters, resumed where an earlier sweep was interrupted.
 
-Rules: - a results directory holds one JSON file per finished run, named by the run's key; an incomplete file does not
-count; - a run that cannot start is refused before any run starts; one that fails does not stop the others.
+Rules:
+- a results directory holds one JSON file per finished run, named by the run's key; an incomplete file does not count;
+- a run that cannot start is refused before any run starts; one that fails does not stop the others.
 """
 
 from __future__ import annotations

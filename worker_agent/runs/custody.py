@@ -1,10 +1,12 @@
 """Records of the processes of runs, kept outside their directories, which jobs can change.
 
-Each run has a record in STATE/custody from before its shim starts until its end is certain. Rules: - a run with a
-control group is gone when the group is empty; - without one, orphans of a killed shim become children of the agent that
-started it, which kills them; - if that agent is gone, too, another process (its adopter) adopts its orphans: while that
-has a child of unknown origin, the run is not gone, and nothing is killed on suspicion; - nothing of a run is left if
-the machine was restarted since.
+Each run has a record in STATE/custody from before its shim starts until its end is certain.
+Rules:
+- a run with a control group is gone when the group is empty;
+- without one, orphans of a killed shim become children of the agent that started it, which kills them;
+- if that agent is gone, too, another process (its adopter) adopts its orphans: while that has a child of unknown
+  origin, the run is not gone, and nothing is killed on suspicion;
+- nothing of a run is left if the machine was restarted since.
 """
 
 from __future__ import annotations

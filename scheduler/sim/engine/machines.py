@@ -1,10 +1,12 @@
 """All machines of a simulated cluster: leases go in, reports come out, at the rates of the physics.
 
-Rules: - every node runs a real agent core; what is simulated is the machine under it; - processes start at once, then
-the job takes its restart time, then it steps; figures are computed exactly, not sampled; - checkpoints lie on a disk
-that all nodes share, and only the newest attempt of a job may write its checkpoint; - nothing here reads the
-scheduler's state, and nothing happens before it is due: same calls, same answers; - a node sends one report for
-everything that happens on it at one instant.
+Rules:
+- every node runs a real agent core; what is simulated is the machine under it;
+- processes start at once, then the job takes its restart time, then it steps; figures are computed exactly, not
+  sampled;
+- checkpoints lie on a disk that all nodes share, and only the newest attempt of a job may write its checkpoint;
+- nothing here reads the scheduler's state, and nothing happens before it is due: same calls, same answers;
+- a node sends one report for everything that happens on it at one instant.
 """
 
 from __future__ import annotations
