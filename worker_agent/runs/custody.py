@@ -1,7 +1,6 @@
 """Records of the processes of runs, kept outside their directories, which jobs can change.
 
-Each run has a record in STATE/custody from before its shim starts until its end is certain.
-Rules:
+Each run has a record in STATE/custody from before its shim starts until its end is certain. Rules:
 - a run with a control group is gone when the group is empty;
 - without one, orphans of a killed shim become children of the agent that started it, which kills them;
 - if that agent is gone, too, another process (its adopter) adopts its orphans: while that has a child of unknown
@@ -39,7 +38,7 @@ _UNKNOWN = Process(0, 0)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the processes of a run can be."""
+    """The places in which a run can have processes."""
 
     order: Order
     boot_id: str

@@ -1,8 +1,7 @@
 """Control groups, which contain all processes of a run, however these change their parents, sessions and environments.
 
 Standard library only: the shim uses it too. A run's group is made by the agent, below its own, in the unified hierarchy
-(v2) or in that of the freezer (v1).
-Rules:
+(v2) or in that of the freezer (v1). Rules:
 - a process that a rank starts is in the group from its first instruction, and leaves it only if it may write to
   another group;
 - a run is over when its group is empty: a process is in it until the kernel has closed its files, GPUs among them;
