@@ -1,9 +1,10 @@
 """Write output from pipes into log files of bounded size.
 
-Standard library only: the shim runs it as a separate process. A rank's log is one stream, cut into pieces of `piece_bytes_max` exactly: the one being written is `rank-N.log`, piece K
-(from 1) is `rank-N.log.K` when it is full, and only the last few are kept. So the offset of every byte follows from the
-names, and a reader can continue across rotation (logs.py). Secrets are hidden on the way (masking.py). Bytes that
-cannot be written are counted, and their number is written as soon as writing works again; the job does not notice.
+Standard library only: the shim runs it as a separate process. A rank's log is one stream, cut into pieces of
+`piece_bytes_max` exactly: the one being written is `rank-N.log`, piece K (from 1) is `rank-N.log.K` when it is full,
+and only the last few are kept. So the offset of every byte follows from the names, and a reader can continue across
+rotation (logs.py). Secrets are hidden on the way (masking.py). Bytes that cannot be written are counted, and their
+number is written as soon as writing works again; the job does not notice.
 """
 
 from __future__ import annotations
