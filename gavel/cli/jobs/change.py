@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from gavel.client import Client
 
 Action = Literal["cancel", "hold", "release", "requeue"]
-DONE = {"cancel": "cancelled", "hold": "held", "release": "released", "requeue": "requeued"}
+PAST_TENSE = {"cancel": "cancelled", "hold": "held", "release": "released", "requeue": "requeued"}
 # The states in which each action is possible; `--all` ignores jobs in others.
-FITTING: dict[Action, Sequence[str]] = {
+POSSIBLE_STATES: dict[Action, Sequence[str]] = {
     "cancel": ("queued", "running", "preempted", "held"),
     "hold": ("queued", "running", "preempted"),
     "release": ("held",),
@@ -45,8 +45,8 @@ def _command(action: Action, help: str) -> click.Command:
         if bool(jobs) == all_:
             raise Fault(f"give ids of jobs, or --all with filters (see `gavel {action} --help`)")
         with session.client(changes=True) as client:
-            chosen = _chosen(client, action, yes, filters) if all_ else jobs
-            sys.exit(_change(session, client, action, chosen, any_state=all_))
+            job_ids = _matching_ids(client, action, yes, filters) if all_ else jobs
+            sys.exit(_change(session, client, action, job_ids, any_state=all_))
 
     return change
 
@@ -57,22 +57,22 @@ release = _command("release", "Let held jobs run again.")
 requeue = _command("requeue", "Stop running jobs and put them back into the queue.")
 
 
-def _chosen(client: Client, action: Action, yes: bool, filters: dict[str, Any]) -> list[str]:
+def _matching_ids(client: Client, action: Action, yes: bool, filters: dict[str, Any]) -> list[str]:
     """Return the ids of the jobs that match the filters, after the user's confirmation."""
-    wanted = filters.pop("states") or FITTING[action]
-    states = [state for state in FITTING[action] if state in wanted]
+    chosen_states = filters.pop("states") or POSSIBLE_STATES[action]
+    states = [state for state in POSSIBLE_STATES[action] if state in chosen_states]
     if not states:
-        raise Fault(f"--state: cannot {action} jobs that are {few(list(wanted))}")
-    chosen = [job.id for job in client.list(job_filter(client, states=states, **filters), brief=True)]
+        raise Fault(f"--state: cannot {action} jobs that are {few(list(chosen_states))}")
+    job_ids = [job.id for job in client.list(job_filter(client, states=states, **filters), brief=True)]
     # The newest come first, so a job that others wait for is cancelled after them.
     if action != "cancel":
-        chosen.reverse()
-    if chosen and not yes:
-        confirm(action, count_of(len(chosen), "job"), ids(chosen))
-    return chosen
+        job_ids.reverse()
+    if job_ids and not yes:
+        confirm(action, count_of(len(job_ids), "job"), ids(job_ids))
+    return job_ids
 
 
-def _change(session: Session, client: Client, action: Action, chosen: Sequence[str], any_state: bool) -> int:
+def _change(session: Session, client: Client, action: Action, job_ids: Sequence[str], any_state: bool) -> int:
     """Change the jobs, and return the exit code. `any_state`: a job whose state has changed meanwhile is no failure."""
     from gavel.client import Refused
 
@@ -80,18 +80,18 @@ def _change(session: Session, client: Client, action: Action, chosen: Sequence[s
         try:
             return getattr(client, action)(job if any_state else job_id(client, job))
         except Refused:
-            if any_state and client.get(job).state not in FITTING[action]:
+            if any_state and client.get(job).state not in POSSIBLE_STATES[action]:
                 return None
             raise
 
-    def in_words(job: str, concerned: Sequence[str] | None) -> str:
-        if concerned is None:
+    def in_words(job: str, changed: Sequence[str] | None) -> str:
+        if changed is None:
             return ""
-        return f"{DONE[action]} {ids(concerned)}" if concerned else f"nothing to {action} in {job}"
+        return f"{PAST_TENSE[action]} {ids(changed)}" if changed else f"nothing to {action} in {job}"
 
-    done, failed, code = session.do_each("job", chosen, act, in_words)
+    done, failed, code = session.do_each("job", job_ids, act, in_words)
     if session.as_json:
-        print_json({"jobs": [job for concerned in done for job in concerned or ()], "failed": failed})
-    elif not chosen:
+        print_json({"jobs": [job for changed in done for job in changed or ()], "failed": failed})
+    elif not job_ids:
         say("no jobs fit")
     return code

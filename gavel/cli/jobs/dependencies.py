@@ -30,11 +30,11 @@ def with_ids(
     `by_flag`: the names come from the command line. `keyed`: the submission may be repeated, and a name could then mean
     another job or none, so only ids are accepted.
     """
-    names, together = _Names(client, keyed), Counter(spec.name for spec in specs)
+    names, name_counts = _Names(client, keyed), Counter(spec.name for spec in specs)
 
     def with_id(spec: JobSpec, after: After) -> After:
-        beside = together[after.job] - (after.job == spec.name)
-        return replace(after, job=names.id_of(after.job, spec.user, beside))
+        others = name_counts[after.job] - (after.job == spec.name)
+        return replace(after, job=names.id_of(after.job, spec.user, others))
 
     resolved = []
     for spec in specs:
@@ -55,11 +55,11 @@ class _Names:
         self._caller = ""
         self._ids: dict[tuple[str, str], str] = {}
 
-    def id_of(self, job: str, user: str, beside: int) -> str:
-        """Return the id of the job. `beside`: how many other jobs of this name are in the same submission."""
+    def id_of(self, job: str, user: str, others: int) -> str:
+        """Return the id of the job. `others`: how many other jobs of this name are in the same submission."""
         if is_id(job):
             return job
-        if beside:
+        if others:
             raise Unclear(f"'{job}' is submitted together with this job and has no id yet: submit it before")
         if self._keyed:
             raise Unclear(
@@ -74,24 +74,28 @@ class _Names:
 
     def _only(self, name: str, user: str) -> str:
         jobs = self._client.list(JobFilter(states=ACTIVE, user=user), brief=True)
-        # Name and state, by the id of the job or of its array.
-        named: dict[str, tuple[str, str]] = {}
+        # Name and state by id; the members of an array have one entry, by the id of the array.
+        jobs_with_name: dict[str, tuple[str, str]] = {}
         for job in jobs:
             if job.spec.name:
-                named[array_of(job.id)] = (job.spec.name, job.state.value)
-        fitting = [job for job, (other, _) in named.items() if other == name]
-        if len(fitting) == 1:
-            return fitting[0]
-        if fitting:
-            listed = few([f"{job} ({named[job][1]})" for job in fitting], SHOWN)
+                jobs_with_name[array_of(job.id)] = (job.spec.name, job.state.value)
+        same_name = [job for job, (other, _) in jobs_with_name.items() if other == name]
+        if len(same_name) == 1:
+            return same_name[0]
+        if same_name:
+            listed = few([f"{job} ({jobs_with_name[job][1]})" for job in same_name], SHOWN)
             raise Unclear(
-                f"{len(fitting)} unfinished jobs of {user} are called '{name}'; give the id of one: {listed}"
+                f"{len(same_name)} unfinished jobs of {user} are called '{name}'; give the id of one: {listed}"
             )
-        near = difflib.get_close_matches(name, [other for other, _ in named.values()], n=SHOWN, cutoff=0.5)
-        offered = [job for job, (other, _) in named.items() if other in near] or list(named)
-        listed = few([f"{job} ({named[job][0]})" for job in offered], SHOWN)
-        which = f"; there are {listed}" if listed else ""
+        similar_names = difflib.get_close_matches(
+            name, [other for other, _ in jobs_with_name.values()], n=SHOWN, cutoff=0.5
+        )
+        candidates = [job for job, (other, _) in jobs_with_name.items() if other in similar_names] or list(
+            jobs_with_name
+        )
+        listed = few([f"{job} ({jobs_with_name[job][0]})" for job in candidates], SHOWN)
+        hint = f"; there are {listed}" if listed else ""
         raise Unclear(
             f"must be the id of a job, or the name of an unfinished job of {user}; "
-            f"none is called '{name}'{which}"
+            f"none is called '{name}'{hint}"
         )

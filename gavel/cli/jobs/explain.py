@@ -68,16 +68,16 @@ def _explain_live(job: str, as_json: bool, address: str | None, context: str | N
     with Session(address, context, as_json).client() as client:
         name = job_id(client, job)
         jobs = members(client, name)
-        # Those that have not ended, or all if all have.
-        chosen = ([job for job in jobs if not job.state.is_final] or jobs)[:MEMBERS_MAX]
-        explanations = [client.explain(member.id) for member in chosen]
+        # If all members have ended, explain their ends.
+        explained = ([job for job in jobs if not job.state.is_final] or jobs)[:MEMBERS_MAX]
+        explanations = [client.explain(member.id) for member in explained]
     if as_json:
         details = [dated(explanation.details) for explanation in explanations]
         print_json(details[0] if jobs[0].id == name else details)
         return
     texts = [printable_lines(explanation.rendered.rstrip("\n")) for explanation in explanations]
     click.echo("\n\n".join(texts))
-    if rest := len(jobs) - len(chosen):
+    if rest := len(jobs) - len(explained):
         click.echo(err=True)
         say(f"{count_of(rest, 'other member')}: `gavel show {job}` lists all")
 

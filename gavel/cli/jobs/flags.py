@@ -16,7 +16,7 @@ from protos.files.yaml import List, Node, Scalar, Table
 
 
 def flag(field: str) -> str:
-    """Return the option of a field of a job file, such as `--worker-type`."""
+    """Return the option for a field of a job file, such as `--worker-type` for `worker_types`."""
     options = click.get_current_context().command.params
     return next(option.opts[-1] for option in options if option.name == field)
 

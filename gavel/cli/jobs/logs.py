@@ -32,7 +32,7 @@ FOLLOWED_MAX = 32
 # For how many silent members the reason is looked up.
 SILENT_MAX = 10
 # The most pieces of output that are read ahead.
-WAITING_MAX = 64
+CHUNKS_WAITING_MAX = 64
 
 
 @click.command()
@@ -85,7 +85,7 @@ def show_logs(
     """Show the output of a job, or of members of an array; with `follow`, until all have ended."""
     if rank is not None:
         _check_rank(jobs, rank)
-    # Only those that have output to show, if there are any.
+    # A job without such an attempt has no output. If none has, one job stays, to report why.
     if not follow or attempt:
         jobs = [job for job in jobs if job.attempt >= (attempt or 1)] or jobs[:1]
     streams = [
@@ -94,24 +94,24 @@ def show_logs(
     ]
     if follow and len(jobs) > 1:
         _check_count(jobs)
-        chunks = at_once(streams)
+        chunks = merged(streams)
     else:
-        chunks = in_turn(streams)
-    several_ranks = rank is None and any(_ranks_most(job) > 1 for job in jobs)
+        chunks = concatenated(streams)
+    several_ranks = rank is None and any(_max_ranks(job) > 1 for job in jobs)
     printed = set()
     with nullcontext(print_line) if as_json else _printing(several_ranks, len(jobs) > 1) as show:
         for chunk in chunks:
             printed |= {chunk.job} if chunk.data else set()
             show(chunk)
     if rank and not printed and not as_json:
-        _say_who_printed(client, jobs[0], attempt, rank)
+        _say_which_ranks_printed(client, jobs[0], attempt, rank)
     else:
         _say_why_nothing(client, jobs, printed)
 
 
 @contextmanager
 def _printing(several_ranks: bool, several_jobs: bool) -> Iterator[Callable[[LogChunk], None]]:
-    """Yield the function that prints output as it comes; the last line is ended behind it."""
+    """Yield the function that prints a chunk; at the end, complete the last line."""
     terminal = TerminalText(_write) if sys.stdout.isatty() else None
     lines = _Lines(terminal.write if terminal else _write, several_ranks, several_jobs)
     try:
@@ -127,15 +127,15 @@ def _write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _ranks_most(job: Job) -> int:
+def _max_ranks(job: Job) -> int:
     """Return the most ranks that a job can have: one per GPU; with one rank per node it has fewer."""
     return job.spec.gpus_max or job.spec.gpus or 1
 
 
 def _check_rank(jobs: Sequence[Job], rank: int) -> None:
-    most = max(_ranks_most(job) for job in jobs)
-    if rank >= most:
-        ranks = "rank 0 only" if most == 1 else f"ranks 0 to {most - 1}"
+    max_ranks = max(_max_ranks(job) for job in jobs)
+    if rank >= max_ranks:
+        ranks = "rank 0 only" if max_ranks == 1 else f"ranks 0 to {max_ranks - 1}"
         raise Fault(f"--rank {rank}: job {jobs[0].id} has {ranks}")
 
 
@@ -149,7 +149,7 @@ def _check_count(jobs: Sequence[Job]) -> None:
         )
 
 
-def _say_who_printed(client: Client, job: Job, attempt: int | None, rank: int) -> None:
+def _say_which_ranks_printed(client: Client, job: Job, attempt: int | None, rank: int) -> None:
     """List the ranks with output, as this rank printed nothing or does not exist at the job's present width."""
     chunks = client.logs(job.id, attempt=attempt or 0, tail=1)
     others = sorted({chunk.rank for chunk in chunks if chunk.data})
@@ -170,8 +170,8 @@ def _say_why_nothing(client: Client, jobs: Sequence[Job], printed: Set[str]) -> 
             say(f"  {line}")
 
 
-def in_turn(streams: Sequence[Chunks]) -> Chunks:
-    """Yield each stream to its end, one after the other; then raise the first error."""
+def concatenated(streams: Sequence[Chunks]) -> Chunks:
+    """Yield the chunks of one stream after the other; then raise the first error."""
     from gavel.client import GavelError
 
     failed: GavelError | None = None
@@ -184,10 +184,10 @@ def in_turn(streams: Sequence[Chunks]) -> Chunks:
         raise failed
 
 
-def at_once(streams: Sequence[Chunks]) -> Chunks:
+def merged(streams: Sequence[Chunks]) -> Chunks:
     """Yield what comes from any of the streams; once all have ended, raise the first error."""
     # None or an error marks the end of a stream.
-    queue: Queue[LogChunk | Exception | None] = Queue(WAITING_MAX)
+    queue: Queue[LogChunk | Exception | None] = Queue(CHUNKS_WAITING_MAX)
 
     def read(chunks: Chunks) -> None:
         try:
@@ -201,11 +201,11 @@ def at_once(streams: Sequence[Chunks]) -> Chunks:
     for chunks in streams:
         threading.Thread(target=read, args=(chunks,), daemon=True).start()
     failed: Exception | None = None
-    left = len(streams)
-    while left:
+    open_streams = len(streams)
+    while open_streams:
         entry = queue.get()
         if entry is None or isinstance(entry, Exception):
-            left -= 1
+            open_streams -= 1
             failed = failed or entry
         else:
             yield entry
@@ -219,11 +219,11 @@ class _Lines:
     def __init__(self, write: Callable[[bytes], None], several_ranks: bool, several_jobs: bool) -> None:
         self._write, self._ranks, self._members = write, several_ranks, several_jobs
         # Unfinished lines by job, attempt and rank.
-        self._begun: dict[tuple[str, int, int], bytes] = {}
+        self._unfinished: dict[tuple[str, int, int], bytes] = {}
         self._at_start = True
 
     def add(self, chunk: LogChunk) -> None:
-        """Print the next piece."""
+        """Print the next chunk, or its notice."""
         if chunk.notice:
             self.end(chunk.job)
             say(f"-- {f'{chunk.job}: ' if self._members else ''}{chunk.notice} --")
@@ -233,16 +233,16 @@ class _Lines:
                 self._write(chunk.data)
         else:
             key = (chunk.job, chunk.attempt, chunk.rank)
-            *whole, rest = (self._begun.pop(key, b"") + chunk.data).split(b"\n")
+            *lines, rest = (self._unfinished.pop(key, b"") + chunk.data).split(b"\n")
             if rest:
-                self._begun[key] = rest
-            if whole:
-                self._write(b"".join(self._line(chunk.job, chunk.rank, line) for line in whole))
+                self._unfinished[key] = rest
+            if lines:
+                self._write(b"".join(self._line(chunk.job, chunk.rank, line) for line in lines))
 
     def end(self, job: str | None = None) -> None:
         """Print the unfinished lines (of this job), and begin a new line."""
-        for key in [key for key in self._begun if job in (None, key[0])]:
-            self._write(self._line(key[0], key[2], self._begun.pop(key)))
+        for key in [key for key in self._unfinished if job in (None, key[0])]:
+            self._write(self._line(key[0], key[2], self._unfinished.pop(key)))
         if not self._at_start:
             self._write(b"\n")
             self._at_start = True

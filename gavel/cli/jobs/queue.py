@@ -46,7 +46,7 @@ LAST_ENDED = 5
 
 
 @click.command()
-@click.option("-a", "--all-users", is_flag=True, help="Of all users.")
+@click.option("-a", "--all-users", is_flag=True, help="List the jobs of all users.")
 # The former name of --all-users.
 @click.option("--all", "all_", is_flag=True, hidden=True)
 @FILTERS
@@ -86,30 +86,30 @@ def queue(
     with session.client() as client:
         if since:
             filters["ended_since" if ended else "submitted_since"] = moment_before("--since", since)
-        wanted = job_filter(client, all_users=all_users or all_, ended=ended, **filters)
+        query = job_filter(client, all_users=all_users or all_, ended=ended, **filters)
         if watch:
-            _watch(client, wanted, session.as_json)
+            _watch(client, query, session.as_json)
             return
-        page = list(islice(client.list(wanted, page_size=min(limit + 1, 1000), brief=True), limit + 1))
+        page = list(islice(client.list(query, page_size=min(limit + 1, 1000), brief=True), limit + 1))
         if session.as_json:
             print_json([as_listed(job) for job in page[:limit]])
             return
-        _show(client, wanted, page, limit)
-        if wanted.states and not filters["states"]:
-            _show_last_ended(client, wanted)
+        _show(client, query, page, limit)
+        if query.states and not filters["states"]:
+            _show_last_ended(client, query)
 
 
-def job_filter(client: Client, *, all_users: bool = False, **wanted: Any) -> JobFilter:
+def job_filter(client: Client, *, all_users: bool = False, **conditions: Any) -> JobFilter:
     """Return the filter of the options; by default, the unfinished jobs of this user."""
     from gavel.client import JobFilter
     from gavel.client.results import ACTIVE
 
-    user, states = wanted.pop("user"), wanted.pop("states")
+    user, states = conditions.pop("user"), conditions.pop("states")
     if user is None and not all_users:
         user = client.who_am_i().user
-    if not states and "submitted_since" not in wanted and not wanted.get("ended"):
+    if not states and "submitted_since" not in conditions and not conditions.get("ended"):
         states = ACTIVE
-    return JobFilter(states=states, user=user or "", **wanted)
+    return JobFilter(states=states, user=user or "", **conditions)
 
 
 def as_listed(job: Job) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def as_listed(job: Job) -> dict[str, Any]:
 
 
 def rows(jobs: Sequence[Job], now: datetime, ended: bool = False) -> list[tuple[Any, ...]]:
-    """Return a row of COLUMNS for each job; with `ended` of ENDED_COLUMNS, also for a job that has not ended."""
+    """Return a row for each job, for COLUMNS; with `ended` for ENDED_COLUMNS, even of a job that has not ended."""
     return [_cells(job, now, ended) for job in jobs]
 
 
@@ -139,13 +139,13 @@ def _cells(job: Job, now: datetime, ended: bool) -> tuple[Any, ...]:
     )
 
 
-def _show(client: Client, wanted: JobFilter, jobs: Sequence[Job], limit: int) -> None:
+def _show(client: Client, query: JobFilter, jobs: Sequence[Job], limit: int) -> None:
     if not jobs:
-        say(_why_none(client, wanted))
+        say(_why_none(client, query))
         return
     _show_jobs(jobs[:limit])
     if len(jobs) > limit:
-        total = client.page(wanted, size=1, brief=True).total
+        total = client.page(query, size=1, brief=True).total
         say(f"and {count_of(total - limit, 'more job') if total else 'more'}: --limit")
 
 
@@ -154,27 +154,27 @@ def _show_jobs(jobs: Sequence[Job]) -> None:
     show_table(ENDED_COLUMNS if ended else COLUMNS, rows(jobs, datetime.now(UTC), ended))
 
 
-def _show_last_ended(client: Client, wanted: JobFilter) -> None:
-    jobs = client.page(replace(wanted, states=(), ended=True), size=LAST_ENDED, brief=True).jobs
+def _show_last_ended(client: Client, query: JobFilter) -> None:
+    jobs = client.page(replace(query, states=(), ended=True), size=LAST_ENDED, brief=True).jobs
     if jobs:
         click.echo("\nended last (`gavel queue --ended` shows all):", err=True)
         _show_jobs(jobs)
 
 
-def _why_none(client: Client, wanted: JobFilter) -> str:
-    """Return why there is nothing to show: there is no such node or worker type, or only this user's jobs count."""
-    nodes = client.nodes() if wanted.node or wanted.worker_type else ()
-    for kind, name, known in (
-        ("node", wanted.node, {node.name for node in nodes}),
-        ("worker type", wanted.worker_type, {node.worker_type for node in nodes}),
+def _why_none(client: Client, query: JobFilter) -> str:
+    """Return why the list is empty: no such node or worker type, or no jobs of this user."""
+    nodes = client.nodes() if query.node or query.worker_type else ()
+    for kind, name, existing in (
+        ("node", query.node, {node.name for node in nodes}),
+        ("worker type", query.worker_type, {node.worker_type for node in nodes}),
     ):
-        if name and name not in known:
-            near = sorted(get_close_matches(name, known) or known)
-            return f"no jobs match: there is no {kind} '{name}'; there is {few(near, 8) or 'none'}"
-    return f"no jobs of {wanted.user} match; `-a` shows those of all users" if wanted.user else "no jobs fit"
+        if name and name not in existing:
+            suggestions = sorted(get_close_matches(name, existing) or existing)
+            return f"no jobs match: there is no {kind} '{name}'; there is {few(suggestions, 8) or 'none'}"
+    return f"no jobs of {query.user} match; `-a` shows those of all users" if query.user else "no jobs fit"
 
 
-def _watch(client: Client, wanted: JobFilter, as_json: bool) -> None:
+def _watch(client: Client, query: JobFilter, as_json: bool) -> None:
     """Show the present jobs as a table, then a line for each change; in JSON, one line each.
 
     Users leave it open for days, so it starts again after an outage of the scheduler.
@@ -182,7 +182,7 @@ def _watch(client: Client, wanted: JobFilter, as_json: bool) -> None:
     # If no scheduler answers at the start, that is reported at once.
     client.status()
     present: list[Job] = []
-    for event in client.watch(wanted, patience_s=math.inf):
+    for event in client.watch(query, patience_s=math.inf):
         if as_json:
             print_line(event)
         elif event.all_present:

@@ -64,7 +64,7 @@ def lines(job: Job, now: datetime) -> Iterator[Text]:
 
 
 def _until(end: datetime | None, now: datetime) -> str:
-    # At the end of a round its leases are being renewed.
+    # At the end of a round the scheduler is renewing its leases.
     return "now" if end and abs((end - now).total_seconds()) < 1 else ago(end, now)
 
 

@@ -38,11 +38,11 @@ def _secrets(specs: Sequence[JobSpec]) -> Iterator[str]:
 
 def _unknown_memory(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
     """Warn that `gpu_memory` is not checked on GPUs whose memory is unknown: they count as large enough."""
-    asking = [spec for spec in specs if spec.gpu_memory_gb]
-    if not asking:
+    with_minimum = [spec for spec in specs if spec.gpu_memory_gb]
+    if not with_minimum:
         return
     unknown = {node.worker_type for node in client.nodes() if not all(gpu.memory_gb for gpu in node.gpus)}
-    kinds = sorted(kind for kind in unknown if any(_may_use(spec, kind) for spec in asking))
+    kinds = sorted(kind for kind in unknown if any(_may_use(spec, kind) for spec in with_minimum))
     if kinds:
         yield (
             f"gpu_memory cannot be checked on {few(kinds)}, whose agents do not report it; "
@@ -64,13 +64,13 @@ def _deadlines(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
 
     policy = client.policy().policy
     if not reads(policy, "deadline_s"):
-        keep = ", ".join(name for name in names() if reads(name, "deadline_s"))
+        observing = ", ".join(name for name in names() if reads(name, "deadline_s"))
         yield (
             f"deadline: the policy of this cluster ({policy}) ignores deadlines, so this one may be missed; "
-            f"policies that keep them: {keep}"
+            f"policies that keep them: {observing}"
         )
     elif not all(spec.steps for spec in with_deadline):
-        yield "deadline: no policy can keep it without `steps`, so it may be missed"
+        yield "deadline: no policy can keep it without `steps`, so the job may miss it"
 
 
 def _lost_state(specs: Sequence[JobSpec]) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _lost_state(specs: Sequence[JobSpec]) -> Iterator[str]:
 
 
 def _local_script(spec: JobSpec) -> tuple[str, str] | None:
-    """Return the name and text of the script that an upload runs, if it is a file of the uploaded directory."""
+    """Return the name and text of the script that the job runs from its uploaded directory, if there is one."""
     if not spec.upload or spec.preemptible is False or "GAVEL_CHECKPOINT_DIR" in spec.script:
         return None
     for word in spec.command:

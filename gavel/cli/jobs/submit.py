@@ -1,4 +1,4 @@
-"""`gavel submit`: jobs from files or from a command line, submitted, tried dry, waited for, or followed."""
+"""`gavel submit`: submits jobs from files or from a command line, or previews them; then waits or follows."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class _WithCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
-            at = args.index("--")
-            ctx.meta[AFTER_DASHES] = tuple(args[at + 1 :])
-            args = args[:at]
+            dashes = args.index("--")
+            ctx.meta[AFTER_DASHES] = tuple(args[dashes + 1 :])
+            args = args[:dashes]
         return super().parse_args(ctx, args)
 
 
-# What stands for a value of each kind in the help. Names and words stand for themselves.
+# The placeholder in the help for a value of each kind; other kinds take it from the option.
 _METAVARS = {
     "path": "DIR",
     "lines of shell": "LINES",
@@ -55,15 +55,13 @@ _OPPOSITES = {
     "packable": "--not-packable",
     "reports_steps": "--reports-no-steps",
 }
-# What holds for the option and not for the field of a job file.
+# Notes in the help of an option that do not hold for the field in a job file.
 _NOTES = {"env": "KEY alone takes yours.", "workdir": "[with a command: the current directory]"}
 
 
 def _option(name: str, kind: str, meaning: str) -> Callable[[Command], Command]:
-    """Return the option of a field of job files: its value is checked as the field's, and replaces what a file says.
-
-    Where it may be given several times it is named in the singular.
-    """
+    """Return the option that sets this field of a job file."""
+    # An option that may be given several times is named in the singular.
     several = kind == "jobs" or kind.startswith(("mapping of ", "name or list "))
     singular = name.removesuffix("s") if several else name
     option = f"--{singular.replace('_', '-')}"

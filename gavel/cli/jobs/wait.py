@@ -30,8 +30,8 @@ def wait(jobs: tuple[str, ...], timeout: str | None, quiet: bool, session: Sessi
     with session.client() as client:
         # If no scheduler answers at the start, that is reported at once; later it may be away for a while.
         client.status()
-        wanted = [job_id(client, job) for job in jobs]
-        sys.exit(wait_for(client, wanted, timeout_s, as_json=session.as_json, quiet=quiet))
+        job_ids = [job_id(client, job) for job in jobs]
+        sys.exit(wait_for(client, job_ids, timeout_s, as_json=session.as_json, quiet=quiet))
 
 
 def wait_for(
@@ -43,7 +43,7 @@ def wait_for(
     quiet: bool = False,
     followed: bool = False,
 ) -> int:
-    """Wait until jobs have ended and return the exit code; changes are reported on standard error.
+    """Wait until jobs have ended and return the exit code; report changes on standard error.
 
     `followed`: the user has seen the output, so only failures are reported.
     """
@@ -78,6 +78,6 @@ def _in_words(job: Job) -> str:
         if job.placement.phase != "running":
             return f"job {job.id}: starting on {job_on(job)}"
         return f"job {job.id}: running on {job_on(job)} ({', '.join(job.placement.nodes)})"
-    # A job that is still being stopped has a reason, too.
+    # A running job that is being stopped has a reason, too.
     why = job_why(job)
     return f"job {job.id}: {job.state.value}{f' ({why})' if why else ''}"
