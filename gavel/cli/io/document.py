@@ -20,7 +20,7 @@ from protos.files.yaml import Node, line_of, plain, read_yaml
 from traces.documents import line_of_bad_json
 
 MIB = 2**20
-# YAML takes some ten times as long to read.
+# Reading YAML takes about ten times as long as JSON.
 LIMITS = {"JSON": 256 * MIB, "YAML": 64 * MIB}
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
@@ -49,13 +49,13 @@ def read_document(name: str) -> Document:
 
 
 def _read(name: str) -> bytes:
-    most = max(LIMITS.values())
+    limit = max(LIMITS.values())
     try:
         if name == "-":
-            content = sys.stdin.buffer.read(most + 1)
+            content = sys.stdin.buffer.read(limit + 1)
         else:
             with open(name, "rb") as file:
-                content = file.read(most + 1)
+                content = file.read(limit + 1)
     except OSError as error:
         raise BadInput(reason(error)) from None
     except ValueError as error:
@@ -104,7 +104,7 @@ def parse_json(text: str) -> Any:
         error.line = line_of_bad_json(text)
         raise
     except ValueError:
-        # Python refuses to read integers of more than some thousand digits.
+        # Python refuses integers of more than 4300 digits.
         raise BadInput("a number has thousands of digits") from None
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gavel.client.results import Job, JobState, NodeState
 
-# Of the states of jobs and nodes.
+# Styles of the states of jobs and nodes.
 STYLES = {
     **dict.fromkeys(("running", "up"), "green"),
     **dict.fromkeys(("completed", "cancelled"), "dim"),
@@ -116,7 +116,7 @@ def few(names: Sequence[str], most: int = NODES_SHOWN) -> str:
 
 
 def ids(jobs: Sequence[str]) -> str:
-    """Name jobs: `job 17`, `jobs 17, 18 and 19`, `jobs 12_0 to 12_9 (10)`."""
+    """Return the jobs in words: `job 17`, `jobs 17, 18 and 19`, `jobs 12_0 to 12_9 (10)`."""
     if len(jobs) == 1:
         return f"job {jobs[0]}"
     arrays = {job.partition("_")[0] for job in jobs}

@@ -1,4 +1,4 @@
-"""Options that several commands have, and the types of their values: numbers, states."""
+"""Options that several commands share, and types of option values: numbers, states."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from scheduler.model.bounds import Bound
 
 Command = Callable[..., Any]
-# What stands for standard output, and for standard input, where a file is expected.
+# In place of a file: standard output, or standard input.
 STDOUT = "-"
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,400}\s*")
 
 
 def options(*parts: Callable[[Command], Command]) -> Callable[[Command], Command]:
-    """Put several options together, in the order of the help."""
+    """Combine several options into one decorator; the help lists them in this order."""
 
     def decorate(command: Command) -> Command:
         for part in reversed(parts):
@@ -33,7 +33,7 @@ def options(*parts: Callable[[Command], Command]) -> Callable[[Command], Command
 
 
 def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse `--config ""`, which a shell makes of a variable that is not set."""
+    """Refuse an empty value, such as `--config "$FILE"` when the variable is not set."""
     named = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
     if named and value == "":
         raise click.BadParameter("is empty; leave it out, or give a value")
@@ -44,7 +44,7 @@ def not_empty(context: click.Context, parameter: click.Parameter, value: str | N
 
 
 class Number(click.ParamType):
-    """A number within its bounds; NaN never is."""
+    """A number within bounds; never NaN."""
 
     name = "number"
 
@@ -52,14 +52,14 @@ class Number(click.ParamType):
         self.bound, self.whole = bound, whole
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return the number that the text stands for."""
+        """Read the number, or end the command with a message."""
         try:
             return self.read(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
     def read(self, value: Any) -> float:
-        """Return the number, or raise ValueError with what is wrong."""
+        """Read the number; the ValueError says what is wrong."""
         kind = "whole number" if self.whole else "number"
         try:
             if self.whole and isinstance(value, str) and not _WHOLE.fullmatch(value):
@@ -70,8 +70,8 @@ class Number(click.ParamType):
         if math.isnan(number) or not self.bound.admits(number):
             from scheduler.model.bounds import readable
 
-            wanted = f"a {kind} {self.bound}".replace(f"a {kind} 0 or", "0 or")
-            raise ValueError(f"is {readable(number)}, must be {wanted}")
+            allowed = f"a {kind} {self.bound}".replace(f"a {kind} 0 or", "0 or")
+            raise ValueError(f"is {readable(number)}, must be {allowed}")
         return number
 
 
@@ -90,15 +90,13 @@ class State(click.Choice[str]):
 
 
 def with_quiet_grpc(command: Command) -> Command:
-    """Load gRPC without its own log before the command runs, because the command itself reports each failed call.
-
-    gRPC reads the variable once, when it is loaded. It does not stay in the environment, so that a scheduler or an
-    agent started by a command (`gavel up`) still logs what gRPC reports.
-    """
+    """Load gRPC without its own log before the command runs, because the command itself reports each failed call."""
 
     @functools.wraps(command)
     def run(*arguments: Any, **values: Any) -> Any:
         if "GRPC_VERBOSITY" not in os.environ:
+            # gRPC reads the variable once, when it is loaded. We remove it again, so that a scheduler or an agent
+            # that the command starts (`gavel up`) still logs what gRPC reports.
             os.environ["GRPC_VERBOSITY"] = "NONE"
             import grpc  # noqa: F401
 
@@ -130,12 +128,14 @@ FILTERS = options(
         metavar="STATE",
         help="In this state; may be repeated.",
     ),
-    click.option("-u", "--user", metavar="USER", help="Of this user."),
+    click.option("-u", "--user", metavar="USER", help="Only jobs of this user."),
     click.option("--tenant", default="", metavar="TENANT", help="Of this tenant or one below it."),
     click.option("--name", default="", metavar="NAME", help="With this name; * and ? are wildcards."),
-    click.option("--job-type", default="", metavar="TYPE", help="Of this job type."),
-    click.option("--worker-type", default="", metavar="TYPE", help="On GPUs of this type now."),
-    click.option("--node", default="", metavar="NODE", help="On this node now."),
+    click.option("--job-type", default="", metavar="TYPE", help="Only jobs of this type."),
+    click.option(
+        "--worker-type", default="", metavar="TYPE", help="Only jobs that now have GPUs of this type."
+    ),
+    click.option("--node", default="", metavar="NODE", help="Only jobs that are now on this node."),
 )
 CONFIG = click.option(
     "--config", "path", type=click.Path(), metavar="FILE", help="The scheduler's settings file."

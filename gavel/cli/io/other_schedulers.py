@@ -1,4 +1,4 @@
-"""Commands, options and states that users of Slurm type out of habit, the commonest of them, and ours for them."""
+"""Common commands, options and states of Slurm, and our names for them: users type them out of habit."""
 
 from __future__ import annotations
 

@@ -36,12 +36,12 @@ def check_file(option: str, path: str | None, *, new: bool = False) -> None:
 
 def check_apart(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
     """Refuse files that would overwrite each other or an input."""
-    others = {os.path.realpath(path): "is read, too" for path in inputs if path}
+    uses = {os.path.realpath(path): "is read, too" for path in inputs if path}
     for option, path in outputs.items():
         place = os.path.realpath(path or "")
-        if place in others:
-            raise Fault(f"{option}: {path}: {others[place]}; give another name")
-        others[place] = f"{option} writes it, too"
+        if place in uses:
+            raise Fault(f"{option}: {path}: {uses[place]}; give another name")
+        uses[place] = f"{option} writes it, too"
 
 
 def check_directory(option: str, path: str | None) -> None:
@@ -68,19 +68,19 @@ def check_one_stdout(outputs: Mapping[str, str | None], never: Iterable[str] = (
 
 
 def print_data(data: Any) -> None:
-    """Print plain data without NaN as JSON."""
+    """Print plain data as JSON; it must not contain NaN."""
     write_json("--json", STDOUT, data)
 
 
 def write_json(option: str, path: str, data: Any) -> None:
-    """Write plain data without NaN; `-` is standard output."""
+    """Write plain data as JSON; it must not contain NaN. The path `-` is standard output."""
     text = json.dumps(data, indent=2, allow_nan=False)
     with _opened(option, path) as file:
         file.write(f"{text}\n")
 
 
 def write_csv(option: str, path: str, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
-    """Write a table; None is an empty cell, and the path `-` is standard output."""
+    """Write a table as CSV, None as an empty cell. The path `-` is standard output."""
     with _opened(option, path) as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(header)
@@ -89,7 +89,7 @@ def write_csv(option: str, path: str, header: Iterable[str], rows: Iterable[Iter
 
 @contextmanager
 def _opened(option: str, path: str) -> Iterator[IO[str]]:
-    """Open a file to write into. What goes to standard output is UTF-8 too, whatever the terminal's encoding."""
+    """Open a file, or standard output, for text in UTF-8, whatever the terminal's encoding."""
     if path == STDOUT:
         with click.open_file(path, "w", encoding="utf-8") as file:
             yield file
@@ -103,11 +103,11 @@ def _opened(option: str, path: str) -> Iterator[IO[str]]:
 
 
 def echo(line: str) -> None:
-    """Print a line of a result; what does not print in it, such as in a name, is shown escaped."""
+    """Print a line of a result, with characters that do not print escaped."""
     click.echo(printable(line))
 
 
 def say(line: str) -> None:
-    """Print a message on standard error at once, escaped in the same way."""
+    """Print a message on standard error at once, with characters that do not print escaped."""
     click.echo(printable(line), err=True)
     sys.stderr.flush()

@@ -20,37 +20,37 @@ from rich.progress import (
 )
 
 
-class Wish:
-    """Whether the user wants the command to stop."""
+class StopRequest:
+    """Records whether the user has asked the command to stop."""
 
     stop = False
 
 
 @contextmanager
-def interruptible() -> Iterator[Wish]:
+def interruptible() -> Iterator[StopRequest]:
     """Take the first Ctrl-C as a request to stop; the second ends the command at once."""
-    wish = Wish()
+    request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
-        yield wish
+        yield request
         return
 
     def stop(number: int, frame: Any) -> None:
-        if wish.stop:
+        if request.stop:
             raise KeyboardInterrupt
-        wish.stop = True
+        request.stop = True
 
     before = signal.signal(signal.SIGINT, stop)
     try:
-        yield wish
+        yield request
     finally:
         signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def bar(words: str) -> Iterator[Callable[[str, float | None], None]]:
-    """Show a bar with the time left; nothing where standard error is no terminal.
+    """Show a bar with the time left, but only if standard error is a terminal.
 
-    Yields the function that says what is being done, and which part of it is done; None where that is not known.
+    Yields a function that sets the bar's text and the part that is done; None if that is unknown.
     """
     progress = Progress(
         TextColumn("{task.description}"),

@@ -144,7 +144,7 @@ class Session(NamedTuple):
     def show(
         self, listed: Sequence[Any], columns: Sequence[Column], rows: Sequence[Row], nothing: str
     ) -> None:
-        """Print what a scheduler has listed, as JSON or as a table; `nothing` stands for an empty table."""
+        """Print a list as JSON or as a table; if it is empty, the message `nothing` in place of a table."""
         if self.as_json:
             print_json(listed)
         elif listed:
@@ -154,7 +154,7 @@ class Session(NamedTuple):
 
 
 def _with_session(command: Command) -> Command:
-    """Pass a command its `Session` in place of the options that make it."""
+    """Pass the command a `Session` in place of its three options."""
 
     @functools.wraps(command)
     def run(*arguments: Any, address: str | None, context: str | None, as_json: bool, **values: Any) -> Any:
@@ -163,7 +163,7 @@ def _with_session(command: Command) -> Command:
     return run
 
 
-# The options of a command that calls a scheduler.
+# Decorates a command that calls a scheduler: adds the options of `Session`, and passes it one.
 LIVE = options(JSON, ADDRESS, with_quiet_grpc, _with_session)
 
 
@@ -232,8 +232,8 @@ def job_id(client: Client, text: str) -> str:
         page = client.page(replace(which, name=pattern), size=100, brief=True)
         ids = sorted({array_of(job.id) for job in page.jobs if job.spec.name == text}, key=int)
         if len(ids) > 1:
-            some = ", ".join(ids[:5])
-            raise NotFound(f"{len(ids)} jobs are called '{text}'; give the id of one: {some}")
+            first_ids = ", ".join(ids[:5])
+            raise NotFound(f"{len(ids)} jobs are called '{text}'; give the id of one: {first_ids}")
         if ids:
             return ids[0]
     several = "; list several one by one: 3 4 5, or {3..5}" if _SEVERAL.fullmatch(text) else ""
@@ -241,7 +241,7 @@ def job_id(client: Client, text: str) -> str:
 
 
 def members(client: Client, job: str) -> Sequence[Job]:
-    """Return the job of this id, or each member of the array of this id, by index."""
+    """Return the job with this id, or the members of the array with this id, by index."""
     from gavel.client import JobFilter, NotFound
 
     try:

@@ -60,7 +60,7 @@ def print_lines(lines: Iterable[Text]) -> None:
 
 
 def words(text: str, style: str = "") -> Text:
-    """Return a line that may hold names; what does not print in them is escaped."""
+    """Return the text with characters that do not print escaped."""
     from rich.text import Text
 
     return Text(printable(text), style)
@@ -72,7 +72,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> 
 
     cells = [[Text(column.head, style="bold") for column in columns]]
     cells += [[words(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    sizes = [max(row[at].cell_len for row in cells) for at in range(len(columns))]
+    sizes = [max(row[number].cell_len for row in cells) for number in range(len(columns))]
     if width is not None:
         sizes = _fitted_sizes(columns, sizes, width)
     return [_line(columns, row, sizes) for row in cells]
@@ -135,6 +135,6 @@ def print_all(*parts: Table | Text | Padding) -> None:
     window = console.width if console.is_terminal else PAGE_CHARACTERS
     unbounded = console.options.update(max_width=10_000)
     for part in parts:
-        wanted = Measurement.get(console, unbounded, part).maximum if isinstance(part, Table) else 0
-        console.width = max(window, wanted)
+        needed = Measurement.get(console, unbounded, part).maximum if isinstance(part, Table) else 0
+        console.width = max(window, needed)
         console.print(part)

@@ -25,15 +25,15 @@ def moment_before(option: str, text: str) -> datetime:
     try:
         return datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError):
-        wanted = "a duration such as 7d nor a time such as 2030-12-31T18:00"
-        raise Fault(f"{option}: '{text}' is neither {wanted}") from None
+        forms = "a duration such as 7d nor a time such as 2030-12-31T18:00"
+        raise Fault(f"{option}: '{text}' is neither {forms}") from None
 
 
 def _duration_s(option: str, text: str) -> float | None:
     from gavel.client.jobs.values import duration_s
 
     length = duration_s(text)
-    # The clocks of this machine cannot count further.
+    # Longer durations may overflow dates.
     if length and length > YEARS_MAX * 366 * 86_400:
         raise Fault(f"{option}: '{text[:60]}' is longer than the limit, {YEARS_MAX} years")
     return length
@@ -51,16 +51,16 @@ def span(length_s: float) -> str:
     return f"{length // 86_400}d{length % 86_400 // 3600}h"
 
 
-def age(at: datetime | None, now: datetime) -> str:
+def age(moment: datetime | None, now: datetime) -> str:
     """Return how long ago this was; empty for None."""
-    return "" if at is None else span((now - at).total_seconds())
+    return "" if moment is None else span((now - moment).total_seconds())
 
 
-def ago(at: datetime | None, now: datetime) -> str:
+def ago(moment: datetime | None, now: datetime) -> str:
     """Return `12m ago`, `in 12m` or `never`."""
-    if at is None:
+    if moment is None:
         return "never"
-    length_s = (now - at).total_seconds()
+    length_s = (now - moment).total_seconds()
     return f"in {span(-length_s)}" if length_s <= -1 else f"{span(length_s)} ago"
 
 
@@ -89,5 +89,5 @@ def short_number(value: float) -> str:
 
 
 def _scaled(value: float, units: Mapping[str, float]) -> str:
-    """Return a value in the first unit of which it has at least one, to three digits; empty where it has less."""
+    """Return the value in the first unit that is not larger than it, to three digits; empty if all are larger."""
     return next((f"{value / size:.3g}{unit}" for unit, size in units.items() if value >= size), "")

@@ -19,13 +19,13 @@ def printable_lines(text: str) -> str:
 
 
 def shortened(text: str, limit: int = SHOWN_CHARACTERS) -> str:
-    """Return the text printable, and no longer than `limit` characters."""
+    """Return the text escaped and cut to `limit` characters."""
     text = printable(text[: limit + 1])
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
 def file_name(path: str) -> str:
-    """Return what a file is called in messages; `-` is standard input."""
+    """Return the name of a file for messages; `-` is standard input."""
     return "standard input" if path == "-" else path
 
 

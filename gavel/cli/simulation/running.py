@@ -26,12 +26,12 @@ DAY_S = 86_400.0
 def carry_out(options: SimOptions, journal: str | None, jobs: int | None) -> SimResult:
     """Run to the end, or until Ctrl-C, which keeps the figures until then. `jobs`: the number that will end, if
     known."""
-    with faults(), interruptible() as wish, bar("simulating") as show:
+    with faults(), interruptible() as request, bar("simulating") as show:
 
         def progress(now: Progress) -> bool:
             part = min(now.ended / jobs, 1.0) if jobs else None
             show(f"day {now.now_s / DAY_S:,.1f}, {now.ended:,} jobs", part)
-            return not wish.stop
+            return not request.stop
 
         if journal is None:
             return simulate(options, progress=progress)
@@ -41,7 +41,7 @@ def carry_out(options: SimOptions, journal: str | None, jobs: int | None) -> Sim
 
 
 def report_oddities(result: SimResult, jobs: int | None) -> None:
-    """Print what the figures leave out: refused jobs, fallbacks, jobs that never ended; exit 130 after Ctrl-C."""
+    """Report refused jobs, fallbacks and jobs that never ended; exit with 130 if Ctrl-C stopped the run."""
     metrics = result.metrics
     if result.refused:
         (name, why), count = result.refused[0], count_of(len(result.refused), "job")
@@ -58,15 +58,15 @@ def report_oddities(result: SimResult, jobs: int | None) -> None:
         )
         sys.stdout.flush()
         click.get_current_context().exit(INTERRUPTED)
-    _report_left(metrics)
+    _report_unended(metrics)
 
 
-def _report_left(metrics: Metrics) -> None:
+def _report_unended(metrics: Metrics) -> None:
     ends_s = metrics.jobs.numbers("end_s")
-    left = [name for name, end_s in zip(metrics.jobs.names, ends_s, strict=True) if math.isnan(end_s)]
-    if not left:
+    unended = [name for name, end_s in zip(metrics.jobs.names, ends_s, strict=True) if math.isnan(end_s)]
+    if not unended:
         return
     when = "no further event was possible"
     if metrics.now_s > 0.99 * STARVED_S:
         when = f"the run was stopped after {STARVED_S / YEAR_S:.0f} simulated years"
-    say(f"note: {count_of(len(left), 'job')} had not ended when {when}; the first is {left[0]}")
+    say(f"note: {count_of(len(unended), 'job')} had not ended when {when}; the first is {unended[0]}")
