@@ -17,7 +17,7 @@ from gavel.cli.io.wording import count_of
 if TYPE_CHECKING:
     from gavel.client import Node
 
-DONE = {"drain": "is draining", "resume": "gets jobs again", "remove": "is removed"}
+OUTCOMES = {"drain": "is draining", "resume": "gets jobs again", "remove": "is removed"}
 
 
 def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command:
@@ -26,9 +26,9 @@ def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command
     @options(*more, LIVE)
     def change(names: tuple[str, ...], session: Session, yes: bool = True) -> None:
         def in_words(name: str, node: Node) -> str:
-            left = busy(node) if action == "drain" else 0
-            more = f"; {count_of(left, 'GPU')} still busy" if left else ""
-            return f"{node.name} {DONE[action]}{more}"
+            busy_gpus = busy(node) if action == "drain" else 0
+            more = f"; {count_of(busy_gpus, 'GPU')} still busy" if busy_gpus else ""
+            return f"{node.name} {OUTCOMES[action]}{more}"
 
         if not yes:
             confirm(action, count_of(len(names), "node"), few(names, 8))

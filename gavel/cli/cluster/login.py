@@ -34,7 +34,7 @@ def login(name: str, address: str, ca: str | None, token_stdin: bool, as_json: b
     from gavel.client import Client
     from gavel.client.settings import Context, Contexts, checked_address
 
-    known = _contexts()
+    stored = _contexts()
     with one_line():
         address = checked_address(address)
     token = _read_token(token_stdin)
@@ -44,7 +44,7 @@ def login(name: str, address: str, ca: str | None, token_stdin: bool, as_json: b
     with client, one_line(client):
         identity = client.who_am_i()
     new = Context(address, token, str(Path(ca).absolute()) if ca else "")
-    _write(Contexts(name, {**known.contexts, name: new}))
+    _write(Contexts(name, {**stored.contexts, name: new}))
     if as_json:
         print_json({"name": name, "address": address, "ca": new.ca, "identity": identity})
         return
@@ -69,38 +69,43 @@ def _read_token(from_stdin: bool) -> str:
 @with_quiet_grpc
 def context(name: str | None, remove: bool, as_json: bool) -> None:
     """List the stored clusters, or use NAME from now on."""
-    known = _contexts()
+    stored = _contexts()
     if name is None:
         if remove:
             raise Fault("--remove: say which")
-        _show(known, as_json)
+        _show(stored, as_json)
         return
-    if name not in known.contexts:
-        raise Fault(f"there is no context '{name}'; {suggest(name, known.contexts)}", MISSING)
+    if name not in stored.contexts:
+        raise Fault(f"there is no context '{name}'; {suggest(name, stored.contexts)}", MISSING)
     if remove:
-        rest = {other: context for other, context in known.contexts.items() if other != name}
-        _write(replace(known, current="" if known.current == name else known.current, contexts=rest))
+        rest = {other: context for other, context in stored.contexts.items() if other != name}
+        _write(replace(stored, current="" if stored.current == name else stored.current, contexts=rest))
     else:
-        _write(replace(known, current=name))
+        _write(replace(stored, current=name))
     if as_json:
         _show(_contexts(), as_json)
     else:
         echo(f"{name} is {'forgotten' if remove else 'used from now on'}")
 
 
-def _show(known: Contexts, as_json: bool) -> None:
+def _show(stored: Contexts, as_json: bool) -> None:
     if as_json:
         print_json(
             [
-                {"name": name, "current": name == known.current, "address": context.address, "ca": context.ca}
-                for name, context in known.contexts.items()
+                {
+                    "name": name,
+                    "current": name == stored.current,
+                    "address": context.address,
+                    "ca": context.ca,
+                }
+                for name, context in stored.contexts.items()
             ]
         )
         return
-    if not known.contexts:
+    if not stored.contexts:
         say("none; `gavel login NAME HOST:PORT` stores one")
-    for name, context in known.contexts.items():
-        echo(f"{'*' if name == known.current else ' '} {name}  {context.address}")
+    for name, context in stored.contexts.items():
+        echo(f"{'*' if name == stored.current else ' '} {name}  {context.address}")
 
 
 def _contexts() -> Contexts:

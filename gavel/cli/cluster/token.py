@@ -40,7 +40,7 @@ def token() -> None:
     type=click.Choice(["viewer", "user", "operator", "admin", "agent"]),
     default="user",
     show_default=True,
-    help="What it allows.",
+    help="What the token allows.",
 )
 @click.option("--valid", metavar="DURATION", help="How long it is valid: 30d.  [default: the scheduler's]")
 @click.option("--note", default="", metavar="TEXT", help="A note on its purpose.")
@@ -55,7 +55,7 @@ def create(user: str, role: str, valid: str | None, note: str, session: Session)
     if session.as_json:
         print_json(new)
         return
-    # The secret alone goes to standard output.
+    # Only the secret goes to standard output.
     expires = ago(new.token.expires, datetime.now(UTC))
     say(f"token {new.token.id} for {new.token.user} ({new.token.role.value}), expires {expires}:")
     echo(new.secret)
@@ -63,7 +63,7 @@ def create(user: str, role: str, valid: str | None, note: str, session: Session)
 
 
 @token.command("list")
-@click.option("-u", "--user", default="", metavar="USER", help="Only this one's.")
+@click.option("-u", "--user", default="", metavar="USER", help="Only the tokens of this user.")
 @LIVE
 def list_(user: str, session: Session) -> None:
     """List tokens, without their secrets."""
@@ -163,7 +163,7 @@ def join(node: str, valid: str | None, session: Session) -> None:
     if session.as_json:
         print_json(new)
         return
-    # The secret alone goes to standard output.
+    # Only the secret goes to standard output.
     left = f", for {span((new.expires - datetime.now(UTC)).total_seconds())}" if new.expires else ""
     say(f"valid once, for {node or 'any new node'}{left}:")
     echo(new.secret)

@@ -98,14 +98,14 @@ def _watch(client: Client, picture: Picture, every_s: float) -> None:
 
 @contextlib.contextmanager
 def _keys() -> Iterator[int]:
-    """Open the keyboard so that each key is read at once and not shown."""
-    number = sys.stdin.fileno()
-    before = termios.tcgetattr(number)
+    """Yield a file descriptor that gives each key at once; keys are not echoed."""
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
     try:
-        tty.setcbreak(number)
-        yield number
+        tty.setcbreak(descriptor)
+        yield descriptor
     finally:
-        termios.tcsetattr(number, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 def _asked_to_quit(keys: int, wait_s: float) -> bool:

@@ -47,7 +47,7 @@ def screen(picture: Picture, width: int, height: int) -> list[Text]:
     room = max(height - len(head) - 4, 3)
     nodes = _nodes(picture.nodes, width, max(room // 3, 1))
     room = max(room - len(nodes), 2)
-    running_lines = _some(
+    running_lines = _jobs_table(
         "running",
         RUNNING_COLUMNS,
         running,
@@ -56,7 +56,7 @@ def screen(picture: Picture, width: int, height: int) -> list[Text]:
         width,
         picture,
     )
-    waiting_lines = _some(
+    waiting_lines = _jobs_table(
         "waiting", QUEUE_COLUMNS, waiting, picture.waiting, max(room - len(running_lines), 2), width, picture
     )
     lines = [*head, *nodes, Text(), *running_lines, Text(), *waiting_lines]
@@ -78,44 +78,47 @@ def _head(picture: Picture) -> list[Text]:
 
 def _nodes(nodes: Sequence[Node], width: int, most: int) -> list[Text]:
     """Return a bar for each node, in as many columns as fit; busy nodes come first."""
-    names = max([min(len(node.name), 16) for node in nodes], default=0)
-    kinds = max([min(len(node.worker_type), 10) for node in nodes], default=0)
-    bars = max([len(node.gpus) for node in nodes], default=0)
-    cell = min(names + 1 + kinds + 1 + bars + 10, width)
-    across = max((width + 2) // (cell + 2), 1)
+    name_width = max([min(len(node.name), 16) for node in nodes], default=0)
+    kind_width = max([min(len(node.worker_type), 10) for node in nodes], default=0)
+    bar_width = max([len(node.gpus) for node in nodes], default=0)
+    cell = min(name_width + 1 + kind_width + 1 + bar_width + 10, width)
+    columns = max((width + 2) // (cell + 2), 1)
     ordered = sorted(
         nodes, key=lambda node: (node.state == "up" and not any(g.jobs for g in node.gpus), node.name)
     )
-    visible = ordered[: across * most] if len(nodes) > across * most else list(nodes)
+    visible = ordered[: columns * most] if len(nodes) > columns * most else list(nodes)
     lines = []
-    for at in range(0, len(visible), across):
+    for start in range(0, len(visible), columns):
         line = Text(no_wrap=True)
-        for node in visible[at : at + across]:
-            line.append_text(_node(node, names, kinds, cell)).append("  ")
+        for node in visible[start : start + columns]:
+            line.append_text(_node(node, name_width, kind_width, cell)).append("  ")
         lines.append(line)
     if len(visible) < len(nodes):
         lines.append(Text(f"and {len(nodes) - len(visible)} more nodes", style="dim"))
     return lines
 
 
-def _node(node: Node, names: int, kinds: int, cell: int) -> Text:
+def _node(node: Node, name_width: int, kind_width: int, cell: int) -> Text:
     style = STYLES.get(node.state, "")
-    name, kind = fitted(words(node.name, style), names), fitted(words(node.worker_type, style), kinds)
-    whole = Text(" ").join([name, kind, Text()])
+    name, kind = (
+        fitted(words(node.name, style), name_width),
+        fitted(words(node.worker_type, style), kind_width),
+    )
+    line = Text(" ").join([name, kind, Text()])
     for gpu in node.gpus:
         if gpu.broken:
-            whole.append(BROKEN, style="red")
+            line.append(BROKEN, style="red")
         elif gpu.jobs:
-            whole.append(SHARED if len(gpu.jobs) > 1 else BUSY, style="green")
+            line.append(SHARED if len(gpu.jobs) > 1 else BUSY, style="green")
         else:
-            whole.append(FREE, style="dim")
+            line.append(FREE, style="dim")
     if node.state != "up":
-        whole.append(f" {node.state.value}")
-    whole.append(" " * max(cell - whole.cell_len, 0))
-    return whole
+        line.append(f" {node.state.value}")
+    line.append(" " * max(cell - line.cell_len, 0))
+    return line
 
 
-def _some(
+def _jobs_table(
     title: str,
     columns: Sequence[Column],
     jobs: Sequence[Job],

@@ -1,4 +1,4 @@
-"""`gavel usage`: GPU time and cost."""
+"""`gavel usage`: shows GPU time and cost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="What each row stands for.",
 )
-@click.option("-u", "--user", default="", metavar="USER", help="Only this one's.")
+@click.option("-u", "--user", default="", metavar="USER", help="Only the usage of this user.")
 @click.option(
     "--since", default="30d", show_default=True, metavar="WHEN", help="The start: 7d ago, or a time."
 )
