@@ -16,7 +16,7 @@ from gavel.cli.io.outputs import print_data
 from gavel.cli.io.wording import file_name
 
 Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)] | None
-# The figures that are not numbers.
+# The types of the figures that are not numbers.
 KINDS: dict[str, Any] = {
     "policy": str | None,
     "interrupted": bool | None,
@@ -50,12 +50,12 @@ def compare(a: str, b: str, as_json: bool) -> None:
     print_all(comparison_table(first, second, names))
     partial = [name for name, figures in (("A", first), ("B", second)) if figures.get(INTERRUPTED)]
     if partial:
-        were = f"{' and '.join(partial)} {'was' if len(partial) == 1 else 'were'} interrupted"
-        print_all(Text(f"note: {were}: the figures end there", "yellow"))
-    differ = [key for key in ("cluster", "jobs", "seed") if first.get(key) != second.get(key)]
-    if differ:
+        subject = f"{' and '.join(partial)} {'was' if len(partial) == 1 else 'were'} interrupted"
+        print_all(Text(f"note: {subject}: the figures end there", "yellow"))
+    different = [key for key in ("cluster", "jobs", "seed") if first.get(key) != second.get(key)]
+    if different:
         print_all(
-            Text(f"note: not the same {', '.join(differ)}, which may explain the differences", "yellow")
+            Text(f"note: not the same {', '.join(different)}, which may explain the differences", "yellow")
         )
 
 
@@ -69,7 +69,7 @@ def read_figures(name: str) -> dict[str, Any]:
     with refusing(BadInput, subject=file):
         data = read_document(name).data
     if type(data) is dict and type(data.get("figures")) is dict:
-        # A finished run of a sweep.
+        # The file is a finished run of a sweep.
         data = data["figures"]
     if type(data) is not dict or not set(KEYS) & set(data):
         raise Fault(f"{file}: is not a result of `gavel simulate --json`")

@@ -1,4 +1,4 @@
-"""`gavel explain`: why a job waited, ran where it ran, or how it ended, at any moment of a journal."""
+"""`gavel explain --journal`: why a job waited, ran or ended, at any moment of a journal."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ JOBS = re.compile(r"(?P<jobs>\bjobs? )(?P<ids>[\w/]+(?:, [\w/]+)*(?: and [\w/]+(
 
 
 def explain(job: str, journal_in: str, at_s: float | None, as_json: bool) -> None:
-    """Print why a job of a journal waited, ran or ended, at a moment or at the journal's end."""
+    """Print why a job waited, ran or ended, at this moment; None: at the end of the journal."""
     state, at_s = state_at(journal_in, at_s)
     with refusing(NotFound, subject=journal_in):
         explanation = reason_of(state, job_named(state, job), at_s)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode())
     else:
-        names = {known.id: known.spec.name for known in state.jobs.values()}
+        names = {other.id: other.spec.name for other in state.jobs.values()}
         click.echo(printable_lines(render(with_names(explanation, names))))
 
 
 def state_at(path: str, at_s: float | None) -> tuple[SchedulerState, float | None]:
     """Return a journal's state at a time, and that time; None means the journal's end."""
     with opened(path) as journal:
-        then = Until(journal, math.inf if at_s is None else at_s)
-        state = recover_scheduler(cast(Journal, then)).state
-        if not then.has_beginning:
+        view = Until(journal, math.inf if at_s is None else at_s)
+        state = recover_scheduler(cast(Journal, view)).state
+        if not view.has_beginning:
             raise Fault(f"--at: {at_s:g}: its records are compacted away; ask for a later time")
-        if then.read_to_its_end and not state.jobs:
+        if view.read_to_its_end and not state.jobs:
             raise nothing_in(journal, path, "jobs")
-        if then.read_to_its_end and at_s is not None and at_s > state.now_s + AFTER_ITS_END_S:
+        if view.read_to_its_end and at_s is not None and at_s > state.now_s + AFTER_ITS_END_S:
             say(f"note: {path} ends at {state.now_s:,.0f} s, which is used instead of {at_s:g} s")
             at_s = None
     return state, at_s
@@ -59,40 +59,48 @@ def state_at(path: str, at_s: float | None) -> tuple[SchedulerState, float | Non
 
 def job_named(state: SchedulerState, job: str) -> str:
     """Return the id of a job given by id or by name. An id takes precedence over a name, with a note if both fit."""
-    named = [known.id for known in state.jobs.values() if known.spec.name == job and known.id != job]
-    some = ", ".join(named[:5]) + (", …" if len(named) > 5 else "")
+    same_name = [other.id for other in state.jobs.values() if other.spec.name == job and other.id != job]
+    first_ids = ", ".join(same_name[:5]) + (", …" if len(same_name) > 5 else "")
     if job in state.jobs:
-        if named:
-            are = f"the job that is called '{job}' has" if len(named) == 1 else f"jobs called '{job}' have"
-            say(f"note: '{job}' is taken as the scheduler's number; {are} the number {some}")
+        if same_name:
+            others = (
+                f"the job that is called '{job}' has" if len(same_name) == 1 else f"jobs called '{job}' have"
+            )
+            say(f"note: '{job}' is taken as the scheduler's number; {others} the number {first_ids}")
         return job
-    if len(named) > 1:
-        raise NotFound(f"{count_of(len(named), 'job')} are called '{job}'; give the number of one: {some}")
-    return named[0] if named else job
+    if len(same_name) > 1:
+        raise NotFound(
+            f"{count_of(len(same_name), 'job')} are called '{job}'; give the number of one: {first_ids}"
+        )
+    return same_name[0] if same_name else job
 
 
 def with_names(explanation: Explanation, names: Mapping[str, str]) -> Explanation:
-    """Write `17 (resnet-50)` for `17` wherever a job has a name of its own."""
+    """Return the explanation with the names of jobs after their ids: `17 (resnet-50)`."""
 
-    def called(job: str) -> str:
+    def id_and_name(job: str) -> str:
         name = names.get(job, "")
         return job if name in ("", job) else f"{job} ({shortened(name, NAME_CHARACTERS)})"
 
-    def named(text: str) -> str:
-        return JOBS.sub(lambda jobs: jobs["jobs"] + ID.sub(lambda job: called(job[0]), jobs["ids"]), text)
+    def with_names_in(text: str) -> str:
+        return JOBS.sub(
+            lambda jobs: jobs["jobs"] + ID.sub(lambda job: id_and_name(job[0]), jobs["ids"]), text
+        )
 
     def way(plain: Way) -> Way:
         return replace(
             plain,
-            with_job=called(plain.with_job),
-            reserved_for=called(plain.reserved_for),
-            held_by=tuple(replace(holder, job=called(holder.job)) for holder in plain.held_by),
+            with_job=id_and_name(plain.with_job),
+            reserved_for=id_and_name(plain.reserved_for),
+            held_by=tuple(replace(holder, job=id_and_name(holder.job)) for holder in plain.held_by),
         )
 
     return replace(
         explanation,
-        job=called(explanation.job),
-        text=named(explanation.text),
+        job=id_and_name(explanation.job),
+        text=with_names_in(explanation.text),
         evidence=tuple(map(way, explanation.evidence)),
-        would_change=tuple(replace(change, text=named(change.text)) for change in explanation.would_change),
+        would_change=tuple(
+            replace(change, text=with_names_in(change.text)) for change in explanation.would_change
+        ),
     )

@@ -1,4 +1,4 @@
-"""`gavel generate`: a workload as a trace file."""
+"""`gavel generate`: writes a workload as a trace file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ SHOW_EVERY = 5000
         metavar="FILE",
         help="A workload of your own: a YAML or JSON file; docs/simulation.md.",
     ),
-    of_run("rate_per_h", "How many jobs arrive per hour; inf: all at once. A spec may contain it, too."),
+    of_run("rate_per_h", "How many jobs arrive per hour; inf: all at once. A spec may set it, too."),
     of_run("jobs", "How many jobs."),
     of_run("hours", "The jobs of the first H hours."),
     of_run("throughputs"),
@@ -81,8 +81,8 @@ def generate(
         table = table_of(throughputs, measured, pairs)
         if spec:
             with refusing(BadInput, TraceError, subject=file_name(spec)):
-                read = _read_spec(spec, rate_per_h)
-                rate_per_h, endless = read.rate_per_h, jobs_of_spec(read, table, seed or 0)
+                workload_spec = _read_spec(spec, rate_per_h)
+                rate_per_h, endless = workload_spec.rate_per_h, jobs_of_spec(workload_spec, table, seed or 0)
         else:
             endless = _jobs_by_name(workload or USUAL, table, rate_per_h, seed or 0)
         expected = _expected(jobs, hours, rate_per_h or 0.0)
@@ -103,19 +103,19 @@ def _write(output: str, jobs: Iterator[TraceJob], expected: float, spec: str) ->
     """Write the whole trace, or nothing if it has no jobs; return their number and the last arrival."""
     from gavel.cli.io.progress import bar
 
-    place = Path(output)
-    aside = place.with_name(f".{place.stem}.{os.getpid()}{place.suffix}")
+    target = Path(output)
+    temporary = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
     with bar("generating") as show:
         counted = _Counted(jobs, lambda count: show(f"{count:,} jobs", min(count / expected, 1.0)))
         try:
             with refusing(OSError, subject=f"OUTPUT: {output}"):
-                write_trace(aside, counted)
+                write_trace(temporary, counted)
                 if counted.count:
-                    aside.replace(place)
+                    temporary.replace(target)
         except TraceError as error:
             raise Fault(f"{file_name(spec or output)}: job {counted.count}: {error}") from None
         finally:
-            aside.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
     return counted.count, counted.last_s
 
 
@@ -123,11 +123,11 @@ def _expected(jobs: int | None, hours: float | None, rate_per_h: float) -> float
     """Estimate the number of jobs; refuse too many of them, and too many years."""
     if jobs is None and rate_per_h == math.inf:
         raise Fault("--hours: cannot bound an infinite rate: give --jobs")
-    coming = math.inf if hours is None else hours * rate_per_h
-    if jobs is None and coming > JOBS.most:
-        problem = f"is {hours:g}: some {coming:.3g} jobs; the limit is {JOBS.most:,}"
+    arrivals = math.inf if hours is None else hours * rate_per_h
+    if jobs is None and arrivals > JOBS.most:
+        problem = f"is {hours:g}: some {arrivals:.3g} jobs; the limit is {JOBS.most:,}"
         raise Fault(f"--hours: {problem}; give fewer, or --jobs")
-    expected = min(coming, jobs or math.inf)
+    expected = min(arrivals, jobs or math.inf)
     years = expected / rate_per_h * HOUR_S / YEAR_S
     if years > YEARS_MAX:
         problem = f"the last job would arrive after {years:.3g} years; the limit is {YEARS_MAX}"
@@ -179,6 +179,6 @@ def _read_spec(path: str, rate_per_h: float | None) -> WorkloadSpec:
     try:
         return msgspec.convert(data, WorkloadSpec, strict=False)
     except msgspec.ValidationError as error:
-        # In our form: no capital, and no `$` for the whole file.
+        # Our messages begin without a capital, and fields have no `$.` before them.
         message = str(error).replace("`$.", "`")
         raise BadInput(message[:1].lower() + message[1:]) from None

@@ -49,8 +49,8 @@ def say_damage(journal: SqliteJournal, name: str) -> None:
     """Print which records of a journal are lost, if any, since the figures then cover only the rest."""
     if journal.mended:
         say(f"note: {name}: is cut off or damaged ({journal.mended}); these are its remains")
-    away = compacted(journal)
-    lost = [entry for entry in journal.scan() if isinstance(entry, Damage) and entry.last > away]
+    compacted_to = compacted(journal)
+    lost = [entry for entry in journal.scan() if isinstance(entry, Damage) and entry.last > compacted_to]
     for damage in lost[:PLACES_SHOWN]:
         say(f"note: {name}: records {damage.first} to {damage.last} are lost: {damage.why}")
     if len(lost) > PLACES_SHOWN:
@@ -63,7 +63,7 @@ def compacted(journal: SqliteJournal) -> int:
 
 
 class Until:
-    """A journal as it was at a moment, for recovery. All but its items is as in the journal, which is only read."""
+    """A read-only view of a journal for recovery, without the records and snapshots after a moment."""
 
     def __init__(self, journal: SqliteJournal, at_s: float) -> None:
         self.journal, self.at_s = journal, at_s

@@ -20,9 +20,9 @@ FIELDS = {field.name: field for field in msgspec.structs.fields(Run)}
 
 
 def option_of(field: str) -> str:
-    """Return the option that sets a field, or `TRACE`, which is an argument."""
-    named = KNOBS[field].option if field in KNOBS else ""
-    return named or "--" + field.removesuffix("_s").replace("_", "-")
+    """Return the option for a field; for the trace, the argument `TRACE`."""
+    option = KNOBS[field].option if field in KNOBS else ""
+    return option or "--" + field.removesuffix("_s").replace("_", "-")
 
 
 def all_of_run(*axes: str) -> Decorator:
@@ -32,9 +32,9 @@ def all_of_run(*axes: str) -> Decorator:
 
 
 def of_run(field: str, help: str = "", *, several: bool = False) -> Decorator:
-    """Make the option of a field, with the field's own help or another.
+    """Return the option for a field. `help` replaces the help of the field.
 
-    `several`: an option of a sweep, which stands for several values, separated by commas or given several times.
+    `several`: the option takes several values, separated by commas or given several times, as in a sweep.
     """
     knob, kind, default = KNOBS[field], _kind(field), FIELDS[field].default
     if kind is bool:
@@ -59,7 +59,7 @@ def of_run(field: str, help: str = "", *, several: bool = False) -> Decorator:
 
 
 def values_of(field: str, chosen: Sequence[Any]) -> list[Any]:
-    """Return each value of an axis once; without any, the field's default."""
+    """Return the values given for an axis, each once; if none are given, the default of the field."""
     listed = [value for part in chosen for value in (part if isinstance(part, list) else [part])]
     return [value for i, value in enumerate(listed) if value not in listed[:i]] or [FIELDS[field].default]
 

@@ -1,4 +1,4 @@
-"""The files that `gavel simulate` and `gavel replay` write: figures, a line per job, a journal, pictures."""
+"""Writes the files of `gavel simulate` and `gavel replay`: figures, a line per job, a journal, pictures."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Outputs(NamedTuple):
     plots: str | None
 
     def check(self, *inputs: str) -> None:
-        """Refuse, before the run, outputs that cannot be written or that would overwrite a file in use."""
+        """Refuse, before the run, an output that cannot be written or would overwrite an input or another output."""
         from gavel.cli.installation import require
         from gavel.cli.io.outputs import check_apart, check_directory, check_file, check_one_stdout
 
@@ -72,7 +72,7 @@ class Outputs(NamedTuple):
         return STDOUT in (self.json_file, self.jobs_csv)
 
     def write(self, metrics: Metrics, figures: dict[str, Any]) -> None:
-        """Write everything but the journal, which the run has written, and report the names of all files."""
+        """Write all files except the journal, which the run has written; report their names."""
         from gavel.cli.io.outputs import say, write_json
 
         written = []

@@ -61,16 +61,16 @@ def replay(
     with faults():
         table = table_of(throughputs, measured, pairs) if throughputs or measured or pairs else None
         history = read_history(journal_in)
-        again = history.options(
+        simulation = history.options(
             policy=policy or None, throughputs=table, restart_s=restart_s, checkpoint_s=checkpoint_s
         )
     outputs.check(journal_in, throughputs)
-    jobs = sum(len(arrival.truths) for arrival in again.arrivals)
-    result = carry_out(again, outputs.journal, jobs)
-    happened = summarise(history.metrics)
+    jobs = sum(len(arrival.truths) for arrival in simulation.arrivals)
+    result = carry_out(simulation, outputs.journal, jobs)
+    original = summarise(history.metrics)
     figures = summarise(result.metrics, wall_s=result.wall_s, interrupted=result.interrupted)
     if not outputs.take_stdout:
-        print_all(comparison_table(happened, figures, ("A: what happened", f"B: {figures['policy']}")))
+        print_all(comparison_table(original, figures, ("A: what happened", f"B: {figures['policy']}")))
     outputs.write(result.metrics, figures)
     for change, count in history.notes.items():
         say(f"note: {change}: {count:,}")
@@ -90,7 +90,7 @@ def read_history(path: str) -> History:
             raise nothing_in(journal, path, "jobs")
         if not history.metrics.cluster:
             raise Fault(f"{path}: holds no nodes; was its beginning compacted away?")
-        if away := compacted(journal):
-            gone = f"its first {away:,} records are compacted away: history begins after them"
-            say(f"note: {path}: {gone}")
+        if count := compacted(journal):
+            gap = f"its first {count:,} records are compacted away: history begins after them"
+            say(f"note: {path}: {gap}")
     return history

@@ -83,7 +83,7 @@ def timeline_figure(metrics: Metrics, title: str) -> Figure:
         caption += f"; the first {STRETCHES_MAX:,} leases"
     finish(axes, f"jobs on each GPU under {shortened(title, 40)}: {caption}")
     if not stretches:
-        return _with_nothing(figure, axes, "no leases")
+        return _empty(figure, axes, "no leases")
     hours = (min(s.start_s for s in stretches) / HOUR_S, max(s.end_s for s in stretches) / HOUR_S)
     picture = _painted(stretches, names, hours)
     axes.imshow(
@@ -96,7 +96,7 @@ def timeline_figure(metrics: Metrics, title: str) -> Figure:
 
 
 def _painted(stretches: Sequence[Stretch], names: Sequence[str], hours: tuple[float, float]) -> Floats:
-    """Return [2 × GPUs × time × colour]; GPUs without a job are grey."""
+    """Return an image of two pixel rows per GPU; time without a job is grey."""
     row_of = {name: row for row, name in enumerate(names)}
     picture = np.full((2 * len(names), TIME_BINS, 3), 0.96)
     painted = np.zeros(picture.shape[:2], dtype=bool)
@@ -126,11 +126,11 @@ def shares_figure(metrics: Metrics, title: str) -> Figure:
     top = max(float(promised_h.max(initial=0.0)), float(received_h.max(initial=0.0)), 0.1) * 1.2
     axes.plot([0, top], [0, top], color=FAINT, linewidth=1.2, zorder=0)
     for kind, name in enumerate(metrics.jobs.worker_types):
-        some = (promised_h[:, kind] > 0) | (received_h[:, kind] > 0)
-        if some.any():
+        present = (promised_h[:, kind] > 0) | (received_h[:, kind] > 0)
+        if present.any():
             axes.scatter(
-                promised_h[some, kind],
-                received_h[some, kind],
+                promised_h[present, kind],
+                received_h[present, kind],
                 s=12,
                 alpha=0.7,
                 linewidths=0,
@@ -164,7 +164,7 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
         finish(queue, "waiting jobs, the most in each step")
         steps = use_over_time(metrics)
         if not len(steps.waiting):
-            _with_nothing(figure, use, "no rounds")
+            _empty(figure, use, "no rounds")
             continue
         for kind, worker_type in enumerate(metrics.gpus.worker_types):
             color, mean = color_of(kind), steps.mean[:, kind]
@@ -245,10 +245,10 @@ def use_over_time(metrics: Metrics) -> Use:
     if not gpus.samples:
         none = np.zeros((0, kinds))
         return Use(np.zeros(0), none, none, none, np.zeros(0))
-    began = Sample(gpus.samples[0].at_s if gpus.first_s is None else gpus.first_s, 0, 0, (), ())
-    over = Sample(metrics.now_s, 0, 0, *gpus.totals(metrics.now_s))
-    points = [began]
-    for sample in (*gpus.samples, over):
+    first = Sample(gpus.samples[0].at_s if gpus.first_s is None else gpus.first_s, 0, 0, (), ())
+    last = Sample(metrics.now_s, 0, 0, *gpus.totals(metrics.now_s))
+    points = [first]
+    for sample in (*gpus.samples, last):
         if sample.at_s > points[-1].at_s:
             points.append(sample)
         # A round at the first instant replaces the beginning.
@@ -278,7 +278,7 @@ def _parts(busy_s: Floats, there_s: Floats) -> Floats:
 
 
 def _gpu_rows(metrics: Metrics) -> tuple[dict[str, list[str]], int]:
-    """Return all GPUs by type in order of their names, or the first of each type; and how many there are."""
+    """Return the GPUs by type, ordered by name, at most GPUS_SHOWN in all; and how many GPUs there are."""
     by_kind = {kind: set(gpus) for kind, gpus in metrics.gpu_names().items()}
     # Leases may name GPUs of nodes without a fact about their joining.
     for stretch in metrics.who_was_where():
@@ -317,15 +317,15 @@ def _name_gpus(axes: Axes, names: Sequence[str]) -> None:
         of_node: dict[str, list[int]] = {}
         for row, name in enumerate(names):
             of_node.setdefault(name.rpartition(":")[0], []).append(row)
-        every = -(-len(of_node) // LABELS_MAX)
+        step = -(-len(of_node) // LABELS_MAX)
         places = {
-            shortened(node, 24): (rows[0] + rows[-1] + 1) / 2 for node, rows in list(of_node.items())[::every]
+            shortened(node, 24): (rows[0] + rows[-1] + 1) / 2 for node, rows in list(of_node.items())[::step]
         }
     axes.set_yticks(list(places.values()), list(places), fontsize=6, color=INK, parse_math=False)
     axes.tick_params(axis="y", labelsize=6)
 
 
-def _with_nothing(figure: Figure, axes: Axes, words: str) -> Figure:
+def _empty(figure: Figure, axes: Axes, words: str) -> Figure:
     """Write the reason into an empty picture."""
     axes.set_xticks([])
     axes.set_yticks([])

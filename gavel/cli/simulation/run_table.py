@@ -1,4 +1,4 @@
-"""Figures of runs as tables: one run, two side by side, many."""
+"""Tables of figures: of one run, of two side by side, of a sweep."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gavel.cli.io.wording import count_of, printable
 from scheduler.sim.figures.summary import INTERRUPTED
 
 Figures = Mapping[str, Any]
-# In words, where the key itself is not one.
+# The names of figures in tables; a key that is not listed is its own name.
 WORDS = {
     "mean_jct_h": "mean job completion time (h)",
     "median_jct_h": "median (h)",
@@ -37,7 +37,7 @@ PERCENT = ("unfair_fraction",)
 
 
 def cluster_words(cluster: Mapping[str, int]) -> str:
-    """`v100=36,k80=36`, as the option takes it."""
+    """Return `v100=36,k80=36`, in the form of the option --cluster."""
     return ",".join(f"{kind}={gpus}" for kind, gpus in cluster.items())
 
 
@@ -138,7 +138,7 @@ def sweep_table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def mean_of(values: Iterable[float | None]) -> float | None:
-    """Return the mean of the values that are known; None without any."""
+    """Return the mean, leaving out None; None if no values remain."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
 
@@ -163,7 +163,7 @@ def flat(figures: Figures) -> Iterable[tuple[str, Any]]:
 
 
 def words(key: str) -> str:
-    """Return the name of a figure in words."""
+    """Return the name of a figure for tables."""
     name, space, kind = key.partition(" ")
     return printable(WORDS.get(name, name) + space + kind)
 

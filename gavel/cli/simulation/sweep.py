@@ -68,8 +68,8 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
     runs = _runs(chosen)
     check_directory("--results", results)
     worker = _engine(engine, processes)
-    kept = Results(Path(results))
-    known = sum(kept.load(run) is not None for run in runs)
+    store = Results(Path(results))
+    known = sum(store.load(run) is not None for run in runs)
     if known:
         say(f"{count_of(known, 'run')} of {len(runs)} found in {results}")
     try:
@@ -78,9 +78,9 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
             def progress(finished: int, part: float) -> None:
                 show(f"{finished} of {count_of(len(runs), 'run')}", part)
 
-            outcomes = carry_out_all(runs, kept, worker, progress=progress)
+            outcomes = carry_out_all(runs, store, worker, progress=progress)
     except KeyboardInterrupt:
-        outcomes = [kept.load(run) or "was not carried out" for run in runs]
+        outcomes = [store.load(run) or "was not carried out" for run in runs]
         _show(runs, outcomes, Path(results), as_json)
         finished = sum(not isinstance(figures, str) for figures in outcomes)
         say(f"interrupted with {finished} of {len(runs)} runs in {results}; repeat the command to continue")
@@ -96,7 +96,7 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
 
 
 def _runs(chosen: dict[str, Any]) -> list[Run]:
-    """Return the runs of all combinations, each of which can start."""
+    """Return the runs of all combinations; refuse them all if one of them could not start."""
     from gavel.cli.simulation.refusals import faults
     from scheduler.sim.runs import prepare
     from scheduler.sim.sweep import grid
@@ -104,8 +104,8 @@ def _runs(chosen: dict[str, Any]) -> list[Run]:
     axes = {field: values_of(field, chosen[field]) for field in AXES}
     count = math.prod(map(len, axes.values()))
     if count > RUNS_MAX:
-        every = f"{count:,} runs: every combination of policies, rates, seeds and clusters"
-        raise Fault(f"{every}; the limit is {RUNS_MAX:,}")
+        problem = f"{count:,} runs: every combination of policies, rates, seeds and clusters"
+        raise Fault(f"{problem}; the limit is {RUNS_MAX:,}")
     with faults():
         runs = grid(run_of_options({**chosen, **{field: axes[field][0] for field in AXES}}), axes)
         for run in runs:

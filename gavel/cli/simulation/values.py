@@ -1,4 +1,4 @@
-"""Values of options that are more than a word: tables by worker type, ranges, lists."""
+"""Types of option values with several parts: tables by worker type, ranges, lists."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ByType(click.ParamType):
 
 
 class JobRange(click.ParamType):
-    """Jobs by order of arrival, the second number not included: `4000:5000`."""
+    """A range of jobs by order of arrival, `4000:5000`; the end is not included."""
 
     name = "range of jobs"
 
@@ -67,7 +67,7 @@ class Listed(click.ParamType):
         self.each, self.name = each, f"list of {each.name}s"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> list[Any]:
-        """Return the values, each converted."""
+        """Return the converted values."""
         if isinstance(value, list):
             return value
         parts = [part.strip() for part in _OUTSIDE_PARENTHESES.split(value)]

@@ -154,7 +154,7 @@ def test_figures_of_an_interrupted_run_are_marked(
     """Partial figures have one more key, and a comparison with them prints a note."""
     whole, part = str(tmp_path / "whole.json"), str(tmp_path / "part.json")
     assert gavel("simulate", *RUN, "--json", whole).exit_code == 0
-    monkeypatch.setattr("gavel.cli.io.progress.Wish.stop", True)
+    monkeypatch.setattr("gavel.cli.io.progress.StopRequest.stop", True)
     assert gavel("simulate", *RUN, "--json", part).exit_code == 130
     figures = json.loads(Path(part).read_text())
     assert tuple(figures) == (*KEYS, INTERRUPTED)
