@@ -36,10 +36,10 @@ def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
     single = (problem.solo_column != ALONE) & (problem.columns.gpus[problem.solo_column] == 1)
     with np.errstate(divide="ignore"):
         time_s = np.where(single, steps[:, None] / rate_table(problem), np.inf)
-    hopeless = ~(single & (gpus > 0)).any(axis=1)
-    eldest = np.lexsort((np.arange(len(jobs)), -jobs.waited_s))
-    eldest = eldest[~hopeless[eldest]]
-    chosen = np.sort(eldest[: max(int(gpus.sum()), int(np.ceil(alpha * len(jobs))))])
+    unschedulable = ~(single & (gpus > 0)).any(axis=1)
+    by_age = np.lexsort((np.arange(len(jobs)), -jobs.waited_s))
+    by_age = by_age[~unschedulable[by_age]]
+    chosen = np.sort(by_age[: max(int(gpus.sum()), int(np.ceil(alpha * len(jobs))))])
     schedule = shortest_schedule(time_s[chosen], gpus, lambda: time_left_s() <= 0)
     share = np.zeros(len(problem.columns))
     row, kind = _running_now(schedule, time_s[chosen])
@@ -48,15 +48,16 @@ def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
     share[column] = 1.0
     value = schedule.cost + float(jobs.waited_s[chosen].sum())
     notes: tuple[str, ...] = ()
-    if hopeless.any():
-        ids = name_some(jobs.ids[row] for row in np.flatnonzero(hopeless))
+    if unschedulable.any():
+        ids = name_some(jobs.ids[row] for row in np.flatnonzero(unschedulable))
         notes = (f"not scheduled, because no type on which one GPU is enough has a whole GPU: {ids}",)
     return Allocation(policy="allox", time_share=share, value=value, notes=notes, **unsolved(problem))
 
 
 def _running_now(schedule: Schedule, time_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and type of each job that starts now: of each position the shortest jobs, one for each GPU without
-    a job in a higher position.
+    """Return the rows and the types of the jobs that run now: on each GPU the job in the highest position.
+
+    The schedule gives a position to a type, not to a GPU; the shortest jobs of each position run now.
     """
     rows: list[int] = []
     kinds: list[int] = []

@@ -1,7 +1,7 @@
 """Audits of an answer: does it keep the rules, and could a job get more without another getting less?
 
-To have no blind spots in common, the checks share no code with the policies: they are plain sums over columns and, for
-the second question, another solver.
+The checks share no code with the policies, so that they do not share their faults: they are plain sums over columns
+and, for the second question, another solver.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOLERANCE = 1e-6
 
 
 def audit(problem: Problem, allocation: Allocation) -> list[str]:
-    """Return each fault of an answer as a sentence; empty if there is none."""
+    """Return each fault of an answer as a sentence; empty if there are none."""
     share, columns = np.asarray(allocation.time_share), problem.columns
     faults = _shapes(problem, allocation)
     if faults:
@@ -28,7 +28,7 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
         column = int(np.flatnonzero(~np.isfinite(share))[0])
         return [f"share of {problem.describe(column)} is {share[column]}"]
     count = problem.jobs.count
-    # The row with the fewest members bounds a column; a pair within one row needs two members at a time.
+    # The smaller of the two rows limits a column; a pair within one row needs two of its jobs at a time.
     most = count[columns.first].astype(float)
     most = np.where(columns.is_pair, np.minimum(most, count[columns.second]), most)
     most = np.where(columns.first == columns.second, count[columns.first] / 2.0, most)
@@ -44,10 +44,10 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
     for kind in np.flatnonzero(held > problem.capacity * (1 + TOLERANCE) + TOLERANCE).tolist():
         name = problem.worker_types[kind]
         faults.append(f"{name}: {held[kind]:.9g} GPUs allocated of {problem.capacity[kind]:g}")
-    busy = _time_of(problem, share)
-    over = np.flatnonzero(busy > count * (1 + TOLERANCE))
-    if over.size:
-        row = int(over[0])
+    busy = _time_shares(problem, share)
+    too_long = np.flatnonzero(busy > count * (1 + TOLERANCE))
+    if too_long.size:
+        row = int(too_long[0])
         faults.append(
             f"job '{problem.jobs.ids[row]}' has a time share of {busy[row]:.9g}, above {count[row]}"
         )
@@ -61,21 +61,21 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
 
 
 def _shapes(problem: Problem, allocation: Allocation) -> list[str]:
-    wanted = {
+    expected = {
         "time_share": len(problem.columns),
         "backfill": len(problem.columns),
         "price": len(problem.worker_types),
         "isolated_rate": len(problem.jobs),
     }
-    shapes = {field: np.shape(getattr(allocation, field)) for field in wanted}
+    shapes = {field: np.shape(getattr(allocation, field)) for field in expected}
     return [
         f"{field} has shape {shapes[field]}, expected ({size},)"
-        for field, size in wanted.items()
+        for field, size in expected.items()
         if shapes[field] != (size,)
     ]
 
 
-def _time_of(problem: Problem, share: Floats) -> Floats:
+def _time_shares(problem: Problem, share: Floats) -> Floats:
     columns, busy = problem.columns, np.zeros(len(problem.jobs))
     np.add.at(busy, columns.first, share)
     pair = columns.is_pair
@@ -94,12 +94,12 @@ def _idle_beside_waiting(problem: Problem, held: Floats, busy: Floats) -> list[s
 
 
 def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5) -> list[str]:
-    """Return a sentence for each job that could get more without another getting less; empty if there is none."""
+    """Return a sentence for each job that could get more without another getting less; empty if there are none."""
     rates = problem.rates
-    had = rates @ allocation.time_share
+    rate = rates @ allocation.time_share
     size = np.maximum(rates.largest() * problem.jobs.count, 1e-300)
     # The tolerance is relative to each job's own rate, so that a job with little keeps that little.
-    unit = np.maximum(had, 1e-6 * size)
+    unit = np.maximum(rate, 1e-6 * size)
     # The stubs of SciPy require dense constraints.
     solver: Any = linprog
     # Every job keeps its rate: first up to rounding, then up to the tolerance of the solver.
@@ -107,18 +107,18 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
         result = solver(
             -(rates.T @ (1.0 / size)),
             A_ub=stack(problem.membership, problem.occupancy, rates.scale_rows(-1.0 / unit)).compressed(),
-            b_ub=np.concatenate([problem.jobs.count, problem.capacity, -had / unit * (1 - slack)]),
+            b_ub=np.concatenate([problem.jobs.count, problem.capacity, -rate / unit * (1 - slack)]),
             method="highs",
         )
         if result.x is not None:
             break
     if result.x is None:
         return [f"HiGHS finds no answer that keeps the rate of every job: {result.message}"]
-    gain = (rates @ result.x - had) / size
+    gain = (rates @ result.x - rate) / size
     if gain.sum() <= tolerance:
         return []
     rows = np.flatnonzero(gain > tolerance / len(gain))
     return [
-        f"job '{problem.jobs.ids[row]}' could have {had[row] + gain[row] * size[row]:.6g} instead of {had[row]:.6g}"
+        f"job '{problem.jobs.ids[row]}' could have {rate[row] + gain[row] * size[row]:.6g} instead of {rate[row]:.6g}"
         for row in rows
     ]

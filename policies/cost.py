@@ -1,4 +1,4 @@
-"""Policies that minimise cost, or maximise work per unit of cost."""
+"""Policies that minimise cost or maximise work per unit of cost."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ def min_cost(problem: Problem, *, premium: float = 0.1) -> Allocation:
 
 
 def _affordable(problem: Problem, price: Floats, premium: float) -> Bools:
-    """Return the columns that cost no job more per step than its cheapest solo column plus the premium.
+    """Return a mask of the columns that cost each job at most its cheapest price per step plus the premium.
 
-    The two jobs of a pair pay half each.
+    The cheapest price is that of a solo column. Each job of a pair pays half.
     """
     columns = problem.columns
     members = np.where(columns.is_pair, 2.0, 1.0)

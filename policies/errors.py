@@ -4,7 +4,7 @@
     ├── ProblemError        the table itself is wrong; names job, field and value
     │   └── MissingFacts    the table lacks a fact that this policy needs
     ├── UnknownPolicy       no such name, modifier or parameter (also a ValueError)
-    └── SolverFailure       every solver of the chain gave up; its message has the reason of each
+    └── SolverFailure       no solver found an answer; the message has the reason of each
 
 A caller that must not fail catches `PolicyError`.
 """
@@ -19,7 +19,7 @@ class PolicyError(Exception):
 
 
 class ProblemError(PolicyError, ValueError):
-    """The problem contradicts itself; the message names the place and the value."""
+    """The problem is invalid; the message names the job, the field and the value."""
 
 
 class MissingFacts(ProblemError):
@@ -35,7 +35,7 @@ class SolverFailure(PolicyError):
 
 
 def name_some(names: Iterable[str] | Sequence[str], limit: int = 5) -> str:
-    """Return the first names and the number of the others: `'a', 'b' and 3 more`."""
+    """Return up to `limit` names and the number of the others: `'a', 'b' and 3 more`."""
     listed = list(names)
     text = ", ".join(f"'{name}'" for name in listed[:limit])
     rest = len(listed) - limit

@@ -25,20 +25,20 @@ def fifo(problem: Problem) -> Allocation:
     # Rows are sorted by id, so ties go by id.
     queue = np.lexsort((np.arange(len(problem.jobs)), -problem.jobs.waited_s))
     fits = (solo != ALONE) & (columns.gpus[solo] <= problem.capacity)
-    hopeless = ~fits.any(axis=1)
-    queue = queue[~hopeless[queue]]
+    too_wide = ~fits.any(axis=1)
+    queue = queue[~too_wide[queue]]
     preference = _fastest_first(problem, fits)
     running = 0
     for place, row in enumerate(queue.tolist()):
         left = _start(row, int(problem.jobs.count[row]), solo, columns.gpus, preference, free, share)
         running += int(problem.jobs.count[row]) - left
         if left:
-            running += _join(problem, queue[place:], share)
+            running += _pack(problem, queue[place:], share)
             break
     answer = Allocation(policy="fifo", time_share=share, value=float(running), **unsolved(problem))
     answer = replace(answer, backfill=np.zeros(len(columns), dtype=bool))
-    if hopeless.any():
-        ids = name_some(problem.jobs.ids[row] for row in np.flatnonzero(hopeless))
+    if too_wide.any():
+        ids = name_some(problem.jobs.ids[row] for row in np.flatnonzero(too_wide))
         note = f"not scheduled, being wider than every worker type on which they can run: {ids}"
         answer = replace(answer, notes=(note,))
     return answer
@@ -59,7 +59,7 @@ def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
 def _start(
     row: int, members: int, solo: Ints, gpus: Ints, preference: list[list[int]], free: Floats, share: Floats
 ) -> int:
-    """Start as many members of a row as fit; return how many are left over."""
+    """Start as many jobs of a row as fit; return how many do not."""
     for kind in preference[row]:
         column = solo[row, kind]
         starts = min(members, int(free[kind] // gpus[column]))
@@ -72,8 +72,8 @@ def _start(
     return members
 
 
-def _join(problem: Problem, waiting: Ints, share: Floats) -> int:
-    """Pack waiting jobs in order, each with the running job with which it does most; return how many.
+def _pack(problem: Problem, waiting: Ints, share: Floats) -> int:
+    """Pack waiting jobs in order, each with the running job that makes the fastest pair; return their number.
 
     Stop at the first job without a partner, so that no job overtakes another.
     """
@@ -85,12 +85,14 @@ def _join(problem: Problem, waiting: Ints, share: Floats) -> int:
     together = columns.first_rate[pairs] / table[a, kind] + columns.second_rate[pairs] / table[b, kind]
     joined = 0
     for row in waiting.tolist():
-        own = np.flatnonzero((a == row) | (b == row))
-        host = problem.solo_column[np.where(a == row, b, a)[own], kind[own]]
-        able = (share[host] == 1.0) & (columns.gpus[host] == columns.gpus[pairs[own]]) & (host != ALONE)
-        if not able.any():
+        its_pairs = np.flatnonzero((a == row) | (b == row))
+        host = problem.solo_column[np.where(a == row, b, a)[its_pairs], kind[its_pairs]]
+        can_pack = (
+            (share[host] == 1.0) & (columns.gpus[host] == columns.gpus[pairs[its_pairs]]) & (host != ALONE)
+        )
+        if not can_pack.any():
             break
-        best = own[able][np.argmax(together[own[able]])]
+        best = its_pairs[can_pack][np.argmax(together[its_pairs[can_pack]])]
         partner = b[best] if a[best] == row else a[best]
         share[problem.solo_column[partner, kind[best]]] = 0.0
         share[pairs[best]] = 1.0

@@ -1,4 +1,4 @@
-"""No job finishes much later than it would have in an equal slice of the cluster."""
+"""Finish-time fairness: no job finishes much later than it would in an equal slice of the cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     t, R, A, I = jobs.waited_s, jobs.steps_left, jobs.isolated_s, program.isolated_rate
     best_alone = program.best_alone
     least = 1.0 / best_alone
-    # Jobs of unknown length count by the limit of the formula: I_m / E_m <= ρ.
+    # For jobs of unknown length, the limit of the formula for R_m → ∞ applies: I_m / E_m <= ρ.
     unknown = np.isinf(R)
     # S is (A_m + R_m / I_m) / R_m, age is t_m / R_m.
     S = np.where(unknown, 1.0 / I, A / np.where(unknown, 1.0, R) + 1.0 / I)
@@ -43,16 +43,16 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     best = program.improve(point, 1.0 / I, floor=n * rate(u) * min(1.0, point.value))
     E = np.maximum(program.effective(best.shares) / n, rate(u))
     rho = (age + 1.0 / E) / S
-    beyond = np.flatnonzero(rho > (1.0 + MET) / u)
+    unreachable = np.flatnonzero(rho > (1.0 + MET) / u)
     notes: tuple[str, ...] = ()
-    if beyond.size:
-        ids = name_some(problem.names_of(beyond))
+    if unreachable.size:
+        ids = name_some(problem.names_of(unreachable))
         notes = (f"cannot reach ρ = {1.0 / u:.4g} even alone, and get their best rate: {ids}",)
     step = u * 1e-6
     slope = float(point.worth @ (n * (rate(u) - rate(u - step)))) / step
     worst = int(rho.argmax())
     # A job that has its best rate and is still the worst off gains nothing from more GPUs.
-    helped = slope > 0 and rate(u)[worst] < best_alone[worst] * (1.0 - MET)
-    price = -point.price / (slope * u**2) if helped else np.zeros_like(point.price)
+    gains_from_gpus = slope > 0 and rate(u)[worst] < best_alone[worst] * (1.0 - MET)
+    price = -point.price / (slope * u**2) if gains_from_gpus else np.zeros_like(point.price)
     answer = program.allocation("finish_time_fairness", replace(best, value=float(rho.max()), price=price))
     return replace(answer, notes=notes)

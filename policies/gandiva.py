@@ -27,7 +27,7 @@ def gandiva(problem: Problem) -> Allocation:
     if jobs.gpus.sum() > problem.capacity.sum():
         for a, b in zip(*_random_pairs(problem), strict=True):
             partner[a], partner[b] = b, a
-        partner = _known(problem, partner)
+        partner = _without_missing_pairs(problem, partner)
     while True:
         share, good = _slices(problem, partner)
         if good.all():
@@ -39,21 +39,21 @@ def gandiva(problem: Problem) -> Allocation:
 
 
 def _random_pairs(problem: Problem) -> tuple[list[int], list[int]]:
-    """Return pairs of neighbours in a drawn order of the jobs of each width."""
+    """Return random pairs of jobs of the same width, as two lists of rows."""
     order = np.lexsort((draw(problem.seed, problem.jobs.ids)[:, 0], problem.jobs.gpus))
     width = problem.jobs.gpus[order].tolist()
-    first, second, at = [], [], 0
-    while at + 1 < len(width):
-        if width[at] == width[at + 1]:
-            first.append(int(order[at]))
-            second.append(int(order[at + 1]))
-            at += 1
-        at += 1
+    first, second, index = [], [], 0
+    while index + 1 < len(width):
+        if width[index] == width[index + 1]:
+            first.append(int(order[index]))
+            second.append(int(order[index + 1]))
+            index += 1
+        index += 1
     return first, second
 
 
-def _known(problem: Problem, partner: Ints) -> Ints:
-    """Return the partners, without pairs for which there is no column."""
+def _without_missing_pairs(problem: Problem, partner: Ints) -> Ints:
+    """Return the partner of each job, or -1 if the pair has no column."""
     columns = problem.columns
     drawn = columns.is_pair & (partner[columns.first] == columns.second)
     known = np.zeros(len(partner), dtype=bool)
@@ -62,7 +62,7 @@ def _known(problem: Problem, partner: Ints) -> Ints:
 
 
 def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
-    """Return the slice of every combination, and which jobs do better in their combination than apart."""
+    """Return the share of each column, and a mask of the jobs that do better in their combination than apart."""
     columns, n = problem.columns, len(partner)
     combinations = n - int((partner >= 0).sum()) // 2
     alone = np.zeros(len(columns), dtype=bool)
@@ -77,7 +77,7 @@ def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
 
 
 def _does_better(problem: Problem, columns: Columns, share: Floats, partner: Ints) -> Bools:
-    """Return the jobs that are alone, or that do at least as much with their partner as they would taking turns."""
+    """Return a mask of the jobs that are alone, or do at least as much with their partner as by taking turns."""
     table, n = rate_table(problem), len(partner)
     pair = np.flatnonzero(columns.is_pair & (share > 0))
     a, b, kind = columns.first[pair], columns.second[pair], columns.worker_type[pair]

@@ -1,4 +1,4 @@
-"""Fairness between tenants, and inside each by its own rule; trees of any depth."""
+"""Fairness between tenants, and among the jobs of each tenant by its own policy; trees of any depth."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hierarchical(problem: Problem) -> Allocation:
 
 
 class _Tree:
-    """The tenants that have jobs, by path; a tenant that is not listed has weight 1 and is fair."""
+    """The tenants that have jobs, by path. A tenant that the problem does not list has weight 1 and is fair."""
 
     def __init__(self, problem: Problem) -> None:
         self.jobs = problem.jobs
@@ -36,7 +36,7 @@ class _Tree:
         path_of = np.array(problem.jobs.tenant, dtype=object)
         for path in sorted(set(problem.jobs.tenant)):
             self.rows[path] = np.flatnonzero(path_of == path)
-            self._hang(path)
+            self._add(path)
         for path, below in self.children.items():
             if not path or not below:
                 continue
@@ -51,29 +51,29 @@ class _Tree:
                     f"tenant '{path}': fifo orders jobs, but it has tenants below it ('{below[0]}')"
                 )
 
-    def _hang(self, path: str) -> None:
+    def _add(self, path: str) -> None:
         """Add a path and the paths above it to the tree."""
         if path in self.children:
             return
         self.children[path] = []
         above = path.rpartition("/")[0]
         if path:
-            self._hang(above)
+            self._add(above)
             self.children[above].append(path)
 
     def tenant(self, path: str) -> Tenant:
-        """Return the tenant of a path, whether the problem lists it or not."""
+        """Return the tenant at a path; by default one of weight 1 that is fair."""
         return self.tenants.get(path) or Tenant(path)
 
     def at_caps(self, cap: Floats) -> Fair:
-        """Return the tree through which levels are filled when each job stops at its cap."""
+        """Return the tree for `fill`, in which each job stops at its cap."""
         root = self._node("", cap)
         # The root is not a tenant, so it is not fifo.
         assert isinstance(root, Fair)
         return root
 
     def lowest(self, v: Floats) -> float:
-        """Return Σ v per weight of the lowest tenant below the root; without tenants, of the lowest job."""
+        """Return the least Σ v / weight of the tenants below the root; without tenants, of the jobs."""
         jobs, below = self.jobs, self.children[""]
         if not below:
             return float((v / jobs.weight).min())

@@ -1,4 +1,4 @@
-"""Least attained service, made aware of speed: every job gets at least the same normalised rate."""
+"""Max-min fairness of normalised rates: least attained service (LAS), aware of the speed of each type."""
 
 from __future__ import annotations
 

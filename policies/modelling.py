@@ -8,7 +8,7 @@
 This is the quick way to try an objective, and the only way to solve one that is not linear. An objective for thousands
 of jobs belongs in a `Program`, which is many times faster.
 
-cvxpy takes a second to import, and `gavel` imports every module of `policies/` when it starts: so import cvxpy inside
+`gavel` imports every module of `policies/` when it starts, and cvxpy takes a second to import. So import cvxpy inside
 the policy's function, as `Model` does.
 """
 
@@ -53,13 +53,13 @@ class Model:
         self.E: Expression = problem.rates.compressed() @ self.x
         # [n] The shares of time in which the jobs of a row run, added: at most 1 for each job.
         self.time: Expression = problem.membership.compressed() @ self.x
-        # [t] GPUs in use, on average over time: at most those there are.
+        # [t] GPUs in use, on average over time: at most the capacity.
         self.gpus: Expression = problem.occupancy.compressed() @ self.x
         self.time_rows: Constraint = self.time <= problem.jobs.count
         self.capacity_rows: Constraint = self.gpus <= problem.capacity
 
     def maximise(self, gain: Expression, *constraints: Constraint) -> Point:
-        """Return the shares with the greatest gain, a concave expression, that keep the rules and these constraints.
+        """Return the shares with the greatest gain under the rules and these constraints; `gain` must be concave.
 
         The point's price is what one more GPU of each type would add to the gain.
         """
@@ -78,7 +78,7 @@ class Model:
         return self.program.point(shares, float(task.value), rules, worth, task.status == cp.OPTIMAL)
 
     def improve(self, point: Point, gain: Expression, floor: Floats) -> Point:
-        """Return, of all shares that give every row at least its `floor` of E, those with the greatest gain.
+        """Return the shares with the greatest gain that give every row at least its `floor` of E.
 
         Use it as the second stage of an objective with several optima. Value and price stay those of the first.
         """

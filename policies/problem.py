@@ -117,7 +117,7 @@ class Problem:
                 job, known = self.jobs.ids[self.jobs.tenant.index(path)], name_some(sorted(names))
                 raise ProblemError(f"job '{job}': tenant '{path}' is not among the tenants ({known})")
 
-    # Derived from the fields above, when first asked for.
+    # The properties below are computed from the fields on first use.
 
     @cached_property
     def any_pairs(self) -> bool:
@@ -145,7 +145,7 @@ class Problem:
 
     @cached_property
     def column_key(self) -> Ints:
-        """[k] A number for each column, equal only for equal columns; their order is the canonical one."""
+        """[k] A number for each column, equal only for equal columns. Its order is the canonical order of columns."""
         columns, n = self.columns, len(self.jobs)
         low, high = columns.first, columns.second
         if self.any_pairs:
@@ -163,7 +163,7 @@ class Problem:
 
     @cached_property
     def in_order(self) -> bool:
-        """Whether the columns are in their canonical order, each of them once."""
+        """Whether the columns are in canonical order, without duplicates."""
         key = self.column_key
         return bool((key[1:] > key[:-1]).all())
 
@@ -171,8 +171,8 @@ class Problem:
     def solo_column(self) -> Ints:
         """[n × t] The column whose rate is that of a job on a type (T_mj), or -1 if it cannot run there.
 
-        It is the solo column at the requested width and empty label; failing that, the best solo column of that
-        width; failing that, the best rate per GPU.
+        It is the solo column at the requested width with an empty label. If there is none, it is the best solo column
+        of that width; if there is none either, the solo column with the best rate per GPU.
         """
         columns, shape = self.columns, (len(self.jobs), len(self.worker_types))
         chosen = np.full(shape, ALONE, dtype=np.int64)
@@ -208,7 +208,7 @@ class Problem:
 
     @cached_property
     def membership(self) -> Sparse:
-        """[n × k] How many members of a row a column occupies: 1, or 2 for a pair within one group."""
+        """[n × k] How many jobs of a row a column occupies: 1, or 2 for a pair within one row."""
         rows, places = self._entries
         return from_entries(np.ones(len(rows)), rows, places, (len(self.jobs), len(self.columns)))
 
@@ -223,13 +223,13 @@ class Problem:
 
     @cached_property
     def occupancy(self) -> Sparse:
-        """[t × k] GPUs of each type that a column holds while it runs."""
+        """[t × k] The GPUs of each type that a column holds while it runs."""
         columns, k = self.columns, np.arange(len(self.columns))
         shape = (len(self.worker_types), len(columns))
         return Sparse(columns.gpus.astype(float), columns.worker_type, k, shape)
 
     def names_of(self, rows: Ints) -> list[str]:
-        """Return the ids of the jobs of these rows; after grouping, of all their members."""
+        """Return the ids of the jobs in these rows, before grouping."""
         if self.merged_from is None:
             return [self.jobs.ids[row] for row in rows.tolist()]
         ids, row_of = self.merged_from
@@ -309,7 +309,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocation:
-    """The answer of a policy: how much of the time each column should run, and what that is worth."""
+    """The answer of a policy: the share of time in which each column should run, and the value of these shares."""
 
     policy: str
     time_share: Floats
@@ -326,5 +326,5 @@ Policy = Callable[[Problem], Allocation]
 
 
 def _all_of(rows: Ints, size: int) -> bool:
-    """Return whether these are all the rows, in their order."""
+    """Return whether `rows` contains every row, in order."""
     return len(rows) == size and bool((rows == np.arange(size)).all())

@@ -1,7 +1,7 @@
 """The building blocks of every linear policy: shares, capacity, rates, solve.
 
 A `Program` holds the rules of every answer (no job runs for more than all of the time, and no type gives more GPUs than
-it has) and solves two questions about the effective rates E = rates @ shares:
+it has) and answers two questions about the effective rates E = rates @ shares:
 
     maximise(gain)     the shares with the greatest gain @ x, every E_m at least its floor
     raise_all(need)    the greatest level λ at which every E_m >= λ * need_m can be met
@@ -36,12 +36,12 @@ MET = 1e-7
 # If a row's rate is worth less than this fraction of the average row's, it may be worth nothing.
 PROOF = 1e-2
 # If all jobs, each on its best type, need less than this fraction of the GPUs, their demands can usually be met.
-ROOM = 2 / 3
+ROOMY = 2 / 3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """Shares, what they are worth, and the prices that prove it."""
+    """Shares, their value, and the prices that prove it."""
 
     shares: Floats
     value: float
@@ -52,7 +52,7 @@ class Point:
 
 
 class Program:
-    """The rules that hold for every answer to one problem, and the solvers that keep them."""
+    """The rules for every answer to one problem, and the linear programs that policies solve under them."""
 
     def __init__(self, problem: Problem, allowed: Bools | None = None) -> None:
         self.problem = problem
@@ -78,13 +78,13 @@ class Program:
         self._size = self.best_rate * self.count
 
     @cached_property
-    def _reached(self) -> Sparse:
-        """-E_m of each row, in units of its best rate."""
+    def _negated_rates(self) -> Sparse:
+        """The matrix that gives -E_m of each row, in units of its best rate."""
         return self.rates.scale_rows(-1.0 / self._size)
 
     @cached_property
     def best_alone(self) -> Floats:
-        """[n] The rate of one member that has the whole cluster to itself, where it never runs as a pair."""
+        """[n] The best rate of one job of each row if it had the whole cluster to itself and no partner."""
         columns, solo = self.problem.columns, self.usable[~self.problem.columns.is_pair[self.usable]]
         best = np.zeros(len(self.count))
         np.maximum.at(best, columns.first[solo], columns.first_rate[solo])
@@ -101,7 +101,7 @@ class Program:
 
     @cached_property
     def isolated_rate(self) -> Floats:
-        """[n] I_m of one member."""
+        """[n] I_m of one job of each row."""
         return isolated_rates(self.problem)
 
     def standing(self, count: Floats) -> tuple[Sparse, Floats]:
@@ -127,11 +127,11 @@ class Program:
         """Solve max gain @ x with every E_m >= floor_m; `hold` is a row of gains and the least value of their sum."""
         gain = gain[self.usable]
         rows, limits = [self._standing], [self._standing_limit]
-        held: Ints = np.zeros(0, dtype=np.int64)
+        floor_rows: Ints = np.zeros(0, dtype=np.int64)
         if floor is not None:
-            held = np.flatnonzero(floor > 0)
-            rows.append(self._reached.rows(held))
-            limits.append(-floor[held] / self._size[held])
+            floor_rows = np.flatnonzero(floor > 0)
+            rows.append(self._negated_rates.rows(floor_rows))
+            limits.append(-floor[floor_rows] / self._size[floor_rows])
         if hold is not None:
             held_gain, least = hold[0][self.usable], hold[1]
             unit = max(abs(least), 1e-300)
@@ -142,17 +142,17 @@ class Program:
         answer = solve(program)
         dual = answer.dual * scale
         worth = np.zeros(len(self.count))
-        worth[held] = dual[len(self._standing_limit) :][: len(held)] / self._size[held]
+        worth[floor_rows] = dual[len(self._standing_limit) :][: len(floor_rows)] / self._size[floor_rows]
         shares = self.within_limits(answer.x)
         return self.point(shares, float(gain @ shares), dual, worth, answer.optimal)
 
     def improve(self, point: Point, gain: Floats, floor: Floats) -> Point:
-        """Return, of all shares that keep the floor, those with the greatest gain @ E: the second stage.
+        """Return the shares with the greatest gain @ E that keep the floor: the second stage.
 
         Value and prices stay those of the point, which was raised to the floor. If every job's rate has a positive
         worth, no job can exceed its floor, and nothing is left to improve.
         """
-        if self._all_are_held(point, floor):
+        if self._all_at_floor(point, floor):
             return point
         try:
             better = self.maximise(self.per_rate(gain), floor=floor * (1.0 - SLACK))
@@ -160,16 +160,16 @@ class Program:
             return replace(point, optimal=False)
         return replace(point, shares=better.shares, optimal=point.optimal and better.optimal)
 
-    def _all_are_held(self, point: Point, floor: Floats) -> bool:
+    def _all_at_floor(self, point: Point, floor: Floats) -> bool:
         """Return whether the prices prove that no job can rise above the floor if all jobs keep it."""
         worth = point.worth * floor
         proven = point.optimal and bool((worth > PROOF * worth.mean()).all())
         return proven and bool((self.effective(point.shares) <= floor * (1.0 + MET)).all())
 
     def raise_then_improve(self, need: Floats, gain: Floats) -> Point:
-        """Solve max λ with E_m >= λ * need_m for every row; then, λ held, max gain @ E.
+        """Solve max λ with E_m >= λ * need_m for every row; then, λ floor_rows, max gain @ E.
 
-        The level cannot be above the one that the hardest job reaches with all of its time on its best type. In a
+        No level is above the one that the most demanding job reaches with all of its time on its best type. In a
         cluster that is not full, all jobs can usually reach that level; then it is the greatest, more GPUs would not
         raise it, and one program solves both stages.
         """
@@ -181,7 +181,7 @@ class Program:
                 try:
                     best = self.maximise(self.per_rate(gain), floor=floor, solve=try_lp)
                 except SolverFailure:
-                    # The jobs cannot all reach it: raise them together instead.
+                    # The jobs cannot all reach this level, so raise them together instead.
                     pass
                 else:
                     worth, rent = np.zeros_like(need), np.zeros_like(need)
@@ -191,16 +191,16 @@ class Program:
         return self.improve(worst_off, gain, floor=worst_off.value * need)
 
     def _seems_to_have_room(self, floor: Floats) -> bool:
-        """Return whether a program that gives all jobs these rates at once is worth trying; never, with pairs.
+        """Return whether it is worth trying to give all jobs these rates at once; False with pairs.
 
-        A small program soon shows that it has no answer. For a large one the prices are tried first.
+        A small program soon shows that it has no answer. For a large program the prices are tried first.
         """
         if not self._alone:
             return False
         columns, speed = self.problem.columns, np.zeros(len(floor))
         np.maximum.at(speed, self._first, columns.first_rate[self.usable] / columns.gpus[self.usable])
         gpus = np.divide(floor, speed, out=np.zeros_like(floor), where=floor > 0)
-        if gpus.sum() > ROOM * self.problem.capacity.sum():
+        if gpus.sum() > ROOMY * self.problem.capacity.sum():
             return False
         if self.usable.size < MANY_COLUMNS:
             return True
@@ -209,16 +209,16 @@ class Program:
     def raise_all(self, need: Floats) -> Point:
         """Solve max λ with E_m >= λ * need_m for every row; `value` is λ, prices are per unit of λ."""
         n, k = len(self.count), self.usable.size
-        wanted = need / self._size
-        if not (wanted > 0).any():
+        scaled_need = need / self._size
+        if not (scaled_need > 0).any():
             raise SolverFailure("nothing is needed by any job")
         # No level above this is possible, so the program's own λ is in [0, 1].
-        unit = 1.0 / float(wanted.max())
+        unit = 1.0 / float(scaled_need.max())
         program = LinearProgram(
             cost=np.concatenate([np.zeros(k), [-1.0]]),
             rows=beside(
-                stack(self._standing, self._reached),
-                column(np.concatenate([np.zeros(len(self._standing_limit)), wanted * unit])),
+                stack(self._standing, self._negated_rates),
+                column(np.concatenate([np.zeros(len(self._standing_limit)), scaled_need * unit])),
             ),
             limit=np.concatenate([self._standing_limit, np.zeros(n)]),
             block=self._blocks(np.array([ALONE])),
@@ -230,35 +230,35 @@ class Program:
         return self.point(self.within_limits(answer.x[:k]), level, dual, worth, answer.optimal)
 
     def least_shortfall(self, need: Floats) -> Floats:
-        """Return s_m in [0, 1], with the least sum over all members, such that E_m >= (1 - s_m) * need_m."""
-        late = np.flatnonzero(need > 0)
-        program = self._shortfall(late, need[late])
+        """Return the s_m in [0, 1] with the least sum over all jobs such that E_m >= (1 - s_m) * need_m."""
+        rows_in_need = np.flatnonzero(need > 0)
+        program = self._shortfall(rows_in_need, need[rows_in_need])
         answer = solve_lp(program)
         short = np.zeros(len(self.count))
-        short[late] = answer.x[self.usable.size :]
+        short[rows_in_need] = answer.x[self.usable.size :]
         return short
 
     def most_kept(self, need: Floats) -> tuple[Floats, bool]:
-        """Return s_m restricted to 0 or 1, such that the most needs are met, and whether that is proven."""
-        late = np.flatnonzero(need > 0)
-        program = self._shortfall(late, need[late])
+        """Return s_m, each 0 or 1, such that the most needs are met, and whether that is proven."""
+        rows_in_need = np.flatnonzero(need > 0)
+        program = self._shortfall(rows_in_need, need[rows_in_need])
         k = self.usable.size
-        answer = solve_milp(program, np.arange(k, k + len(late)))
+        answer = solve_milp(program, np.arange(k, k + len(rows_in_need)))
         short = np.zeros(len(self.count))
-        short[late] = np.round(answer.x[k:])
+        short[rows_in_need] = np.round(answer.x[k:])
         return short, answer.optimal
 
-    def _shortfall(self, late: Ints, need: Floats) -> LinearProgram:
-        k, size = self.usable.size, self._size[late]
+    def _shortfall(self, rows_in_need: Ints, need: Floats) -> LinearProgram:
+        k, size = self.usable.size, self._size[rows_in_need]
         return LinearProgram(
-            cost=np.concatenate([np.zeros(k), self.count[late]]),
+            cost=np.concatenate([np.zeros(k), self.count[rows_in_need]]),
             rows=stack(
-                beside(self._standing, zeros(len(self._standing_limit), len(late))),
-                beside(self._reached.rows(late), diagonal(-need / size)),
-                beside(zeros(len(late), k), identity(len(late))),
+                beside(self._standing, zeros(len(self._standing_limit), len(rows_in_need))),
+                beside(self._negated_rates.rows(rows_in_need), diagonal(-need / size)),
+                beside(zeros(len(rows_in_need), k), identity(len(rows_in_need))),
             ),
-            limit=np.concatenate([self._standing_limit, -need / size, np.ones(len(late))]),
-            block=self._blocks(late),
+            limit=np.concatenate([self._standing_limit, -need / size, np.ones(len(rows_in_need))]),
+            block=self._blocks(rows_in_need),
         )
 
     def allocation(self, policy: str, point: Point, **other: Any) -> Allocation:
@@ -277,7 +277,7 @@ class Program:
         )
 
     def _blocks(self, further: Ints) -> Ints | None:
-        """Return the job of each usable column, and of further columns behind them; None with pairs."""
+        """Return the job of each usable column, followed by `further`; None with pairs."""
         return None if self._block is None else np.concatenate([self._block, further])
 
     def within_limits(self, x: Floats) -> Floats:

@@ -79,7 +79,7 @@ def policy(
     pairs: bool = False,
     also: Sequence[str] = (),
 ) -> Callable[[Callable[..., Allocation]], Callable[..., Allocation]]:
-    """Register a pure function `Problem -> Allocation` under a name and its aliases; see Entry for the rest."""
+    """Register a pure function `Problem -> Allocation` under a name and its aliases; see Entry for the options."""
 
     def register(function: Callable[..., Allocation]) -> Callable[..., Allocation]:
         entry = Entry(names[0], names[1:], function, tuple(reads), spread, pairs, tuple(also))
@@ -151,7 +151,7 @@ _MODIFIERS: dict[str, tuple[str, ...]] = {"blind": ("reference",), "packing": ()
 def _run(
     chosen: Entry, arguments: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]], problem: Problem
 ) -> Allocation:
-    """Call the policy on the part of the problem that can run, and return the answer for all of it."""
+    """Call the policy on the jobs and columns that can run, and return the answer for the whole problem."""
     rows, columns = runnable(problem)
     notes: tuple[str, ...] = ()
     if len(rows) < len(problem.jobs):
@@ -169,7 +169,7 @@ def _run(
     share[columns] = np.where(inner.time_share < DUST, 0.0, inner.time_share)
     backfill[columns] = inner.backfill
     isolated[rows] = inner.isolated_rate
-    # No job can run on a type without GPUs, so the value of a first one is unknown.
+    # No job can run on a type without GPUs, so the value of its first GPU is unknown.
     price = np.where(np.abs(inner.price) * problem.capacity < DUST * abs(inner.value), 0.0, inner.price)
     price = np.where(problem.capacity > 0, price, np.nan)
     notes += inner.notes + _too_wide(problem, share)
@@ -177,7 +177,7 @@ def _run(
 
 
 def _too_wide(problem: Problem, share: Floats) -> tuple[str, ...]:
-    """Return a note on jobs with time on a type that has fewer GPUs than their column needs: they cannot use it."""
+    """Return a note on jobs with a share on a type that has too few GPUs for them."""
     columns = problem.columns
     wide = (columns.gpus > problem.capacity[columns.worker_type]) & (share > 1e-6)
     if not wide.any():
@@ -192,7 +192,7 @@ def _solve(
     options: Mapping[str, Mapping[str, Any]],
     problem: Problem,
 ) -> Allocation:
-    """Apply modifiers and grouping, call the policy, and return its answer on the columns of the problem."""
+    """Apply modifiers and grouping, call the policy, and return its answer for the columns of the problem."""
     blind = Blind.of(problem, **options["blind"]) if "blind" in options else None
     visible = blind.problem if blind else problem
     keep = with_pairs(visible) if chosen.pairs or "packing" in options else without_pairs(visible)
@@ -245,7 +245,7 @@ def _parse_part(spec: str, part: ast.expr) -> tuple[str, dict[str, Any]]:
 
 
 def _literal(spec: str, value: ast.expr) -> Any:
-    # Words, as in reference=v100, and true and false need no quotes.
+    # A word needs no quotes: reference=v100, raw=true.
     if isinstance(value, ast.Name):
         return {"true": True, "false": False, "none": None}.get(value.id.lower(), value.id)
     try:

@@ -1,4 +1,4 @@
-"""The shorter a job, the more its time on a GPU counts."""
+"""Shortest job first: time on a GPU counts more for a shorter job."""
 
 from __future__ import annotations
 

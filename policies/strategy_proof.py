@@ -1,4 +1,4 @@
-"""Shares with which no user gains by reporting false rates."""
+"""Strategy-proof shares: no user gains by reporting false rates."""
 
 from __future__ import annotations
 
@@ -60,18 +60,18 @@ class _Fair:
 
 
 def _discount(program: Program, best: _Fair, row: int) -> float:
-    """Return the product, over the other jobs, of their rate with this job over their rate without it."""
+    """Return Π rate with this job / rate without it, over all other jobs."""
     others = program.count.copy()
     others[row] -= 1
     if not others.any():
         return 1.0
     without = _proportionally_fair(program, others)
-    left = others > 0
-    return min(1.0, float(np.exp(others[left] @ np.log(best.rate[left] / without.rate[left]))))
+    remaining = others > 0
+    return min(1.0, float(np.exp(others[remaining] @ np.log(best.rate[remaining] / without.rate[remaining]))))
 
 
 def _proportionally_fair(program: Program, count: Floats) -> _Fair:
-    """Solve max Σ count_m log E_m over the rows with members; τ_m <= log E_m is an exponential cone each."""
+    """Solve max Σ count_m log E_m over the rows with jobs; each τ_m <= log E_m is an exponential cone."""
     problem, usable = program.problem, program.usable
     present = np.flatnonzero(count > 0)
     n, k = len(present), usable.size
@@ -79,13 +79,13 @@ def _proportionally_fair(program: Program, count: Floats) -> _Fair:
     standing, limit = program.standing(count)
     rates = program.rates.rows(present)
     tau = beside(zeros(n, k), identity(n, -1.0))
-    had = beside(rates.scale_rows(-1.0 / size), zeros(n, n))
+    negated_rates = beside(rates.scale_rows(-1.0 / size), zeros(n, n))
     # Each job's cone is the three rows (τ, 1, E).
     job_by_job = np.arange(3 * n).reshape(3, n).T.ravel()
     rows = stack(
         beside(standing, zeros(len(limit), n)),
         beside(identity(k, -1.0), zeros(k, n)),
-        stack(tau, zeros(n, k + n), had).rows(job_by_job),
+        stack(tau, zeros(n, k + n), negated_rates).rows(job_by_job),
     )
     bounds = np.concatenate([limit, np.zeros(k), np.tile([0.0, 1.0, 0.0], n)])
     cones: list[Any] = [clarabel.NonnegativeConeT(len(limit) + k), *[clarabel.ExponentialConeT()] * n]

@@ -1,4 +1,4 @@
-"""The most work that the cluster can do, for whichever jobs."""
+"""The greatest total work of the cluster, without fairness between jobs."""
 
 from __future__ import annotations
 

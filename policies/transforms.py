@@ -1,4 +1,4 @@
-"""Transforms from Problem to Problem, which hide something from a policy, and their ways back to an answer.
+"""Transforms of a problem that hide something from a policy, and convert its answer back.
 
 A variant of a policy is that policy on a transformed problem: n policies and m transforms give n × m.
 """
@@ -18,10 +18,10 @@ from policies.reference import rate_table
 
 
 def runnable(problem: Problem) -> tuple[Ints, Ints]:
-    """Return the rows that can run somewhere, sorted by id, and the columns that can run, in canonical order."""
+    """Return the rows of jobs that can run, sorted by id, and the columns that can run, in canonical order."""
     columns = problem.columns
     works = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
-    # A job with rates in pairs only has no rate of its own to be fair by.
+    # A job with rates only in pairs is left out, because fairness needs its rate alone.
     can = np.zeros(len(problem.jobs), dtype=bool)
     if problem.any_pairs:
         pair = columns.is_pair
@@ -61,7 +61,7 @@ def with_pairs(problem: Problem) -> Bools:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Blind:
-    """The heterogeneity-agnostic baseline: every type counts as fast as the reference type."""
+    """The heterogeneity-agnostic baseline: all types count as equally fast."""
 
     problem: Problem
 
@@ -82,20 +82,20 @@ class Blind:
         return cls(_level(problem, table, kind, rate))
 
     def spread(self, grouped: Problem, time_share: Floats) -> Floats:
-        """Return each job's time spread over its types in proportion to their size, or the nearest that is feasible."""
+        """Return shares with each job's time spread over its types by their size, or the nearest feasible shares."""
         columns = grouped.columns
         bundle = _bundles(grouped)
         size = grouped.capacity[columns.worker_type]
         total, among = np.bincount(bundle, time_share)[bundle], np.bincount(bundle, size)[bundle]
-        wanted = total * size / among
-        over = grouped.occupancy @ wanted - grouped.capacity
+        target = total * size / among
+        over = grouped.occupancy @ target - grouped.capacity
         if np.all(over <= 1e-9 * np.maximum(grouped.capacity, 1.0)):
-            return wanted
-        return _nearest(grouped, wanted, bundle, np.bincount(bundle, time_share).astype(float), time_share)
+            return target
+        return _nearest(grouped, target, bundle, np.bincount(bundle, time_share).astype(float), time_share)
 
 
 def _bundles(problem: Problem) -> Ints:
-    """Return a number for each column, equal for columns that differ in their worker type only."""
+    """Return a number for each column, equal for columns that differ only in their worker type."""
     columns = problem.columns
     low, high = np.minimum(columns.first, columns.second), np.maximum(columns.first, columns.second)
     way = columns.gpus * (int(problem.label_code.max(initial=0)) + 1) + problem.label_code
@@ -104,10 +104,9 @@ def _bundles(problem: Problem) -> Ints:
 
 
 def _level(problem: Problem, table: Floats, kind: int, solo_rate: Floats) -> Problem:
-    """Return the problem with one rate for each bundle of columns: the one on type `kind`, if the bundle has a column
-    there.
+    """Return the problem with the same rate for all columns of a bundle: its rate on type `kind`, if it has one.
 
-    Otherwise, the column's rate is scaled like the job's solo rate, from its own type to `solo_rate`.
+    Otherwise the rate of its first column is scaled by `solo_rate` / the job's solo rate on that column's type.
     """
     columns, bundle = problem.columns, _bundles(problem)
     order = np.lexsort((columns.worker_type, columns.worker_type != kind, bundle))
@@ -132,15 +131,15 @@ def _level(problem: Problem, table: Floats, kind: int, solo_rate: Floats) -> Pro
     )
 
 
-def _nearest(problem: Problem, wanted: Floats, bundle: Ints, total: Floats, time_share: Floats) -> Floats:
-    """Solve min |x - wanted|² with the same total for each bundle of columns, within the capacity of every type."""
-    k = len(wanted)
+def _nearest(problem: Problem, target: Floats, bundle: Ints, total: Floats, time_share: Floats) -> Floats:
+    """Solve min |x - target|² with the same total for each bundle of columns, within the capacity of every type."""
+    k = len(target)
     same = Sparse(np.ones(k), bundle, np.arange(k), (len(total), k))
     rows = stack(same, problem.occupancy, identity(k, -1.0))
     limit = np.concatenate([total, np.maximum(problem.capacity, problem.occupancy @ time_share), np.zeros(k)])
     cones = zero_and_nonnegative(len(total), len(limit) - len(total))
     try:
-        solution = run_clarabel(-wanted, rows, limit, cones, quadratic=identity(k))
+        solution = run_clarabel(-target, rows, limit, cones, quadratic=identity(k))
     except SolverFailure:
         return time_share
     return np.asarray(np.maximum(np.asarray(solution.x), 0.0))

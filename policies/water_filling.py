@@ -1,4 +1,4 @@
-"""Max-min fairness to the end: when some jobs can rise no further, the others still do."""
+"""Max-min fairness at every level: when some jobs can rise no further, the others still rise."""
 
 from __future__ import annotations
 
