@@ -1,8 +1,8 @@
 """`apply`: the only function that changes the state, both while the scheduler runs and during recovery.
 
 It decides nothing and refuses nothing, because a fact has happened already. Direct consequences of a fact are applied
-here as well, so that the journal need not repeat them: a closed lease frees its GPUs, and a lease that waited for
-exactly these gets them.
+here as well, so that the journal need not repeat them: a closed lease frees its GPUs, and the lease that waits for
+them gets them.
 """
 
 from __future__ import annotations
@@ -150,8 +150,8 @@ def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationA
         alone[a] if b < 0 else (ids[a], ids[b]) if ids[a] <= ids[b] else (ids[b], ids[a])
         for a, b in zip(shares.first, shares.second, strict=True)
     ]
-    kinds = map(types.__getitem__, shares.worker_type)
-    columns = list(zip(members, kinds, shares.gpus, shares.label or repeat(""), strict=False))
+    worker_types = map(types.__getitem__, shares.worker_type)
+    columns = list(zip(members, worker_types, shares.gpus, shares.label or repeat(""), strict=False))
     table = ShareTable.from_allocation(state.shares, columns, types)
     table.share[:] = shares.share
     table.backfill[shares.no_backfill] = False

@@ -44,9 +44,9 @@ def jobs_forgotten(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -
         if index:
             arrays.setdefault(parent, set()).add(name)
     for parent, members in arrays.items():
-        left = [name for name in state.arrays[parent] if name not in members]
-        if left:
-            state.arrays[parent] = left
+        remaining = [name for name in state.arrays[parent] if name not in members]
+        if remaining:
+            state.arrays[parent] = remaining
         else:
             del state.arrays[parent]
     for key in fact.keys:
@@ -65,10 +65,10 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
     job.state = after(job.state, how)
     job.why = why
     if how is START or how is PREEMPT:
-        # Taking turns is what an allocation is for; it calls for no new one.
+        # Jobs take turns under one allocation, so a turn calls for no new one.
         return
     state.stale = True
-    if how in _ANEW:
+    if how in _CLEARS_FAILURES:
         job.unstarted, job.failed_on, job.pauses, job.again_s = 0, (), 0, 0.0
     if job.state is JobState.HELD:
         state.on_hold.add(job.id)
@@ -81,19 +81,19 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
         state.picky.discard(job.id)
         state.clinging.discard(job.id)
         state.saved.discard(job.id)
-        _open_gates(state, job)
+        _unblock_dependents(state, job)
 
 
-# Moves by which a user shows that the cause of earlier failures has been dealt with.
-_ANEW = frozenset({Move.RELEASE, Move.REQUEUE})
+# After these moves of a user, earlier failures no longer count.
+_CLEARS_FAILURES = frozenset({Move.RELEASE, Move.REQUEUE})
 
 
 def checkpoint_saved(state: SchedulerState, now_s: float, fact: f.CheckpointSaved) -> None:
-    """Record that a job's newest checkpoint is in another store than the one before."""
+    """Record that a job's newest checkpoint is in another store than its last one."""
     job = state.jobs[fact.job]
     job.checkpoint_at = fact.place
-    at = state.saves_at(job)
-    job.checkpoint_beside = at[1:] if at[:1] == (fact.place,) else ()
+    stores = state.saves_at(job)
+    job.checkpoint_beside = stores[1:] if stores[:1] == (fact.place,) else ()
     if not job.is_terminal:
         state.saved.add(job.id)
         if len(state.places) > 1:
@@ -101,18 +101,18 @@ def checkpoint_saved(state: SchedulerState, now_s: float, fact: f.CheckpointSave
             state.stale = True
 
 
-def _open_gates(state: SchedulerState, job: Job) -> None:
-    """Unblock jobs that waited for this job to end, and those that waited for it to succeed if it did."""
+def _unblock_dependents(state: SchedulerState, job: Job) -> None:
+    """Unblock the jobs whose dependency on this job is met now that it has ended."""
     for name in state.dependents.pop(job.id, ()):
         other = state.jobs[name]
         if other.is_terminal:
             # A job that has ended stays as it is.
             continue
-        if job.state == JobState.COMPLETED or _content_with_end(other, job.id):
+        if job.state == JobState.COMPLETED or _needs_only_end(other, job.id):
             other.blocked_by.discard(job.id)
             state.stale = True
 
 
-def _content_with_end(job: Job, other: str) -> bool:
+def _needs_only_end(job: Job, other: str) -> bool:
     parent = other.partition("_")[0]
     return all(d.when == "ended" for d in job.spec.after if d.job in (other, parent))

@@ -28,7 +28,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
         if holding.phase is WAITING:
             _forget(state, now_s, holding)
         else:
-            # When planned ahead, it runs to the end of its round. At the boundary, that is now.
+            # A round planned ahead lets the lease run to the end of the old round. At the boundary, that is now.
             _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), _why_ended(state, holding))
     state.round = Round(fact.number, fact.starts_s, fact.ends_s, fact.reserved)
     for name, bundle in fact.rebundled:
@@ -126,12 +126,12 @@ def _forget(
     job.lease = None
     state.held.pop(job.id, None)
     if len(holding.bundle.jobs) > 1:
-        _part(state, now_s, holding)
-    _unstarted(state, now_s, job, holding, why)
+        _unpair(state, now_s, holding)
+    _undo_start(state, now_s, job, holding, why)
 
 
-def _unstarted(state: SchedulerState, now_s: float, job: Job, holding: Holding, why: str) -> None:
-    """Undo the start of a job whose lease ran nothing: that was no turn, so its former state and reason return."""
+def _undo_start(state: SchedulerState, now_s: float, job: Job, holding: Holding, why: str) -> None:
+    """Give a job whose lease ran nothing its former state and reason back, as that was no turn."""
     if job.state is not RUNS:
         return
     if holding.before is not None:
@@ -219,7 +219,7 @@ def _advance(
 
 
 def rate_key(state: SchedulerState, holding: Holding) -> RateKey | None:
-    """Return the way of running that progress under this lease measures; None if it is ambiguous.
+    """Return the key of the rate that progress under this lease measures; None if it is ambiguous.
 
     The leases that hold the GPUs count, not the planned ones: a partner may not have started, or may be leaving.
     """
@@ -254,12 +254,12 @@ def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> No
 
 
 def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> None:
-    """Close a lease: free its GPUs, and give them to leases that waited for just that."""
+    """Close a lease: free its GPUs, and give them to the leases that waited for them."""
     end = fact.exit
     holding = state.leases[end.lease]
     job = state.jobs[holding.lease.job]
     _advance(state, now_s, job, holding, end)
-    # Steps that were lost do not count, in fairness either.
+    # Lost steps do not count, and neither does the time that they took.
     if end.outcome not in _ORDERLY:
         job.isolated_s *= end.saved / job.steps_done if job.steps_done > 0 else 1.0
         job.steps_done = end.saved
@@ -283,7 +283,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     state.let_go(holding)
     state.touch(holding)
     if len(bundle.jobs) > 1:
-        _part(state, now_s, holding)
+        _unpair(state, now_s, holding)
     del state.leases[end.lease]
     if job.leaving == end.lease:
         job.leaving = None
@@ -300,7 +300,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
 def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holding: Holding) -> None:
     """Update the job of a lease that was closed. Retries of failed attempts are decided in `on_nodes`."""
     if end.outcome in ("finished", "failed") and job.lease is not None:
-        # It was to continue elsewhere, which is no longer needed.
+        # The job does not need the next lease that it was granted.
         _forget(state, now_s, state.leases[job.lease])
     if end.outcome == "finished":
         move(state, now_s, job, Move.COMPLETE, "")
@@ -308,10 +308,10 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
         job.failures += 1
     elif holding.started_s is None and not end.ran_s:
         if end.outcome == "node_failed":
-            _came_to_nothing(job, holding)
+            _count_failed_start(job, holding)
         following = state.leases.get(job.lease or "")
         if following is None:
-            _unstarted(state, now_s, job, holding, _ORDERLY["yielded"])
+            _undo_start(state, now_s, job, holding, _ORDERLY["yielded"])
         elif following.before is None:
             following.before = holding.before
     else:
@@ -324,8 +324,8 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
             move(state, now_s, job, PREEMPT, why or _ORDERLY.get(end.outcome, "its node is gone"))
 
 
-def _came_to_nothing(job: Job, holding: Holding) -> None:
-    """Count a start of this job that failed because its nodes could not start it."""
+def _count_failed_start(job: Job, holding: Holding) -> None:
+    """Count a start of this job that its nodes could not carry out."""
     nodes = nodes_of(holding.lease.gpus)
     job.node_failures += 1
     job.unstarted += 1
@@ -334,7 +334,7 @@ def _came_to_nothing(job: Job, holding: Holding) -> None:
 
 
 def _resized(state: SchedulerState, job: Job, width: int) -> bool:
-    """Whether a job that gave up its GPUs continues at another width, which is no preemption."""
+    """Whether a job that gave up its GPUs continues at another width: that is no preemption."""
     return job.lease is not None and state.leases[job.lease].bundle.gpus != width
 
 
@@ -344,12 +344,12 @@ def _remember(job: Job, end: Exit) -> None:
         job.last_exit, job.last_lines = end.code, end.detail
 
 
-# Exits after which everything that was done is saved.
+# Exits after which all progress is saved, with the reason to show to users.
 _ORDERLY = {"finished": "", "yielded": "its turn is over"}
 
 
-def _part(state: SchedulerState, now_s: float, holding: Holding) -> None:
-    """Let a packed job have its GPUs to itself when its partner is gone or does not come."""
+def _unpair(state: SchedulerState, now_s: float, holding: Holding) -> None:
+    """Continue a packed job alone on its GPUs, because its partner is gone or will not start."""
     gpu = holding.lease.gpus[0]
     for name in (*state.holders.get(gpu, ()), *state.claims.get(gpu, ())):
         other = state.leases[name]

@@ -1,4 +1,4 @@
-"""The core: one message in; facts and effects out. It is deterministic, and the same in every world."""
+"""The core: one message in; facts and effects out. Deterministic, and the same for live daemons and simulations."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Core:
     def handle_all(self, now_s: float, messages: Sequence[Message], *, review: bool = True) -> Outcome:
         """Handle a batch, message by message, and send at most one set of leases to each node at the end.
 
-        `review` False skips the check of limits. It is meant for the case that this check raises for every message.
+        `review` False skips the check of limits, for callers in whose state this check always raises.
         """
         out = self._begin(now_s)
         for message in messages:
@@ -141,7 +141,7 @@ class Core:
     def _resync(self, out: Outcome) -> None:
         """Repeat what a crash may have lost: sets of leases, timers, and a question without an answer."""
         state, now_s = self.state, out.now_s
-        out.dirty(state.nodes)
+        out.resend(state.nodes)
         out.send_leases()
         if not state.asked.answered:
             on_rounds.ask_again(out, self._kinds)

@@ -2,7 +2,7 @@
 
 A bundle is credited up to the end of the round as soon as its processes may start, so that turns can be compared at
 any moment. The two leases of a packed pair are one bundle, credited once. Cost is charged for time with running
-processes, in pieces: a piece ends whenever the price changes, or the number of jobs that share the GPUs.
+processes, in pieces: a piece ends when the price, or the number of jobs on the GPUs, changes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HOUR_S = 3600.0
 
 
 def credit_round(state: SchedulerState) -> None:
-    """Credit every bundle that has its GPUs with a new round. One still waiting is credited when it gets them."""
+    """Credit every bundle that has its GPUs with a new round. A bundle that waits is credited when it gets its GPUs."""
     ends_s = state.round.ends_s
     bundles: list[Bundle] = []
     for holding in state.leases.values():
@@ -31,34 +31,35 @@ def credit(state: SchedulerState, now_s: float, holding: Holding, until_s: float
     """Credit the bundle of a lease that starts or continues, up to `until_s`."""
     since_s = max(now_s, state.round.starts_s)
     if len(holding.bundle.jobs) > 1:
-        since_s = max(since_s, _partners_until_s(state, holding))
+        since_s = max(since_s, _partner_credit_s(state, holding))
     holding.credit_s = until_s
     if since_s < until_s:
         state.shares.receive_one(holding.bundle, until_s - since_s)
 
 
 def take_back(state: SchedulerState, now_s: float, holding: Holding) -> None:
-    """Take back the time ahead from the bundle of a lease that ends or changes its bundle.
+    """Take back the unused credit of a lease that ends or changes its bundle.
 
-    The bundle keeps the time for which a partner in it has been credited.
+    A bundle with two jobs keeps the time up to which the partner's lease is credited.
     """
     starts_s, since_s, until_s = state.round.starts_s, now_s, holding.credit_s
     holding.credit_s = 0.0
     if until_s <= now_s:
         return
     if holding.lease.round_number == state.round.number:
-        # Planned ahead, it was credited from the start of its round.
+        # A lease that was planned ahead is credited from the start of its round.
         since_s = max(since_s, starts_s)
     if len(holding.bundle.jobs) > 1:
-        since_s = max(since_s, _partners_until_s(state, holding))
+        since_s = max(since_s, _partner_credit_s(state, holding))
     if since_s < until_s:
-        faded_s = max(min(until_s, starts_s) - since_s, 0.0)  # of the last round
+        # The part that lies in the last round has decayed once.
+        faded_s = max(min(until_s, starts_s) - since_s, 0.0)
         unused_s = until_s - since_s - (1.0 - state.settings.decay) * faded_s
         state.shares.give_back(holding.bundle, unused_s)
 
 
 def change_bundle(state: SchedulerState, now_s: float, holding: Holding, bundle: Bundle) -> None:
-    """Continue a lease as another bundle, with a partner or without; the time ahead moves to that bundle."""
+    """Continue a lease as another bundle, with a partner or without, and move its unused credit there."""
     until_s = holding.credit_s
     take_back(state, now_s, holding)
     holding.bundle = bundle
@@ -68,7 +69,7 @@ def change_bundle(state: SchedulerState, now_s: float, holding: Holding, bundle:
         credit(state, now_s, holding, until_s)
 
 
-def _partners_until_s(state: SchedulerState, holding: Holding) -> float:
+def _partner_credit_s(state: SchedulerState, holding: Holding) -> float:
     """Return until when the partner in the same bundle has been credited."""
     return max((h.credit_s for h in beside(state, holding) if h.bundle == holding.bundle), default=0.0)
 
@@ -95,7 +96,7 @@ def charge_all(state: SchedulerState, now_s: float) -> None:
 
 
 def settle(state: SchedulerState, holding: Holding, ran_s: float) -> float:
-    """Charge a lease that is over for all of its time, and return its total cost."""
+    """Charge a closed lease for all of its time, and return its total cost."""
     _charge(state, holding, ran_s)
     return holding.cost_usd
 

@@ -25,16 +25,16 @@ class SendLeases(msgspec.Struct, frozen=True, gc=False):
     epoch: int
     generation: int
     leases: tuple[Lease, ...]
-    # Those of the leases that will not be renewed.
+    # The ids of the leases that will not be renewed.
     last: tuple[str, ...] = ()
-    # The reasons of leases that end and may still have processes on this node.
+    # (lease, reason) of leases that end and may still have processes on this node.
     why_ended: tuple[tuple[str, str], ...] = ()
 
 
 class RenewLeases(msgspec.Struct, frozen=True):
     """A renewal: every node whose set did not change keeps its leases until the new end.
 
-    `generations` names the nodes and the set that each must have; a node that has another set asks for this one.
+    `generations` names the nodes and the set that each must have; a node that has another set asks for the current one.
     """
 
     epoch: int
@@ -79,7 +79,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class RefuseNode(msgspec.Struct, frozen=True):
-    """Do not let a node join, for a reason that has a stable code."""
+    """Refuse to let a node join. Programs can rely on `code`."""
 
     node: str
     error: str

@@ -1,4 +1,4 @@
-"""Facts: everything that can have happened. The journal is a list of facts, and the state is their sum.
+"""Facts: the events that change the state. The journal is a list of facts, and the state is their sum.
 
 WARNING: journals outlive releases. A fact type or field that was once released is never renamed, retyped or given
 another meaning; new fields have defaults. docs/journal-format.md says how to add one.
@@ -66,7 +66,7 @@ class JobSubmitted(Fact, frozen=True, kw_only=True):
     spec: JobSpec
     blocked_by: tuple[str, ...] = ()
     key: str = ""
-    # Of the request, so that reuse of its key for another request is noticed.
+    # The digest of the request, by which the core notices that its key is reused for another one.
     digest: str = ""
 
 
@@ -100,9 +100,9 @@ class NodeMoved(Fact, frozen=True, kw_only=True):
     node: str
     state: NodeState
     why: str = ""
-    # The node's own agent drained it as it stopped. The next agent there undoes that.
+    # The node's own agent drained it as it stopped. The next agent there resumes it.
     left: bool = False
-    # An operator looked after it: its failed starts and its faulty GPUs are forgotten.
+    # An operator resumed it after faults: its failed starts and faulty GPUs are forgotten.
     mended: bool = False
     # When a faulty node is tried again. None: once its agent reports that it can run jobs.
     back_s: float | None = None
@@ -124,7 +124,7 @@ class GpusBroken(Fact, frozen=True, kw_only=True):
 
 
 class GpusWithheld(Fact, frozen=True, kw_only=True):
-    """Jobs that ended may have left processes on exactly these GPUs of the node, which are not used meanwhile."""
+    """Ended jobs may have left processes on these GPUs of the node, and on no others; they are not used."""
 
     node: str
     gpus: tuple[int, ...]
@@ -198,7 +198,7 @@ class ProgressMade(Fact, frozen=True, kw_only=True):
 
 
 class CheckpointSaved(Fact, frozen=True, kw_only=True):
-    """A job saved in another store (`NodeSpec.place`) than the last time, and continues from there."""
+    """A job saved in another store (`NodeSpec.place`) than before, and will continue from there."""
 
     job: str
     place: str
@@ -218,7 +218,7 @@ class LeasesResumed(Fact, frozen=True, kw_only=True):
 
 
 class LeaseClosed(Fact, frozen=True, kw_only=True):
-    """The processes of a lease are gone and its GPUs are free. `lapsed`: not reported, but its time is over."""
+    """The processes of a lease are gone and its GPUs are free. `lapsed`: no exit was reported, but its time is over."""
 
     exit: Exit
     lapsed: bool = False

@@ -6,7 +6,7 @@ that ends with an exit code of its own is no failed start.
 
 Rules:
 - A node is taken out of use after STARTS_FAILED_MAX failed starts in a row, of different jobs. It returns after a
-  pause, and the next start decides: if that fails too, the next pause is twice as long; a job that runs clears it.
+  pause, and the next start decides: if it fails too, the next pause is twice as long; if it runs, the count restarts.
 - A single job or array can be at fault itself. It takes a node out of use only if there is another usable node to try
   it on. Once it has failed on a second node, it counts against neither.
 - After a failed attempt a job pauses before its next start, each time twice as long, until an attempt runs.
@@ -26,10 +26,10 @@ from scheduler.model.lease import Holding, nodes_of
 STARTS_FAILED_MAX = 3
 NODE_PAUSE_S, NODE_PAUSE_MAX_S = 60.0, 3600.0
 JOB_PAUSE_S, JOB_PAUSE_MAX_S = 1.0, 300.0
-# Processes that are gone so soon did not really start.
+# Processes that disappear within this time count as not started.
 MOMENTS_S = 10.0
 TROUBLE_CHARS_MAX = 500
-# How many failed starts a node remembers, the newest ones.
+# How many failed starts are kept for a node.
 STARTS_KEPT = 20
 
 
@@ -78,7 +78,7 @@ def pause_s(node: Node) -> float:
 
 
 def hung_on(state: SchedulerState, holding: Holding) -> str:
-    """Return the first node of a lease that has a link and has reported neither a start nor an exit; or nothing."""
+    """Return the first linked node of a lease that has reported neither a start nor an exit; empty if none."""
     for name in nodes_of(holding.lease.gpus):
         node = state.nodes.get(name)
         if node is not None and name not in holding.exited and node.state not in (SILENT, NodeState.LOST):
@@ -122,7 +122,7 @@ def one_line(trouble: str) -> str:
 
 
 def is_news(node: Node, trouble: str) -> bool:
-    """Whether this report of an agent changes anything. A node that is draining or away gets no work anyway."""
+    """Whether this report of an agent changes its node's state. Nodes that are draining or away keep theirs."""
     if trouble:
         return node.state is UP or (node.state is FAULTY and node.why != one_line(trouble))
     return node.state is FAULTY and node.back_s is None

@@ -23,7 +23,7 @@ from scheduler.model.jobs import Job
 
 
 def on_forget(out: Outcome, message: Forget) -> None:
-    """Forget those of the jobs and keys that nothing refers to."""
+    """Forget the given jobs and keys, except those still in use."""
     state = out.state
     jobs = _forgettable(state, message.jobs)
     forgotten = frozenset(jobs)
@@ -33,7 +33,7 @@ def on_forget(out: Outcome, message: Forget) -> None:
 
 
 def _forgettable(state: SchedulerState, names: Iterable[str]) -> tuple[str, ...]:
-    named = _named(state)
+    in_use = _jobs_in_use(state)
     unfinished = {job.id.partition("_")[0] for job in state.active.values() if job.spec.array}
     jobs = (state.jobs.get(name) for name in dict.fromkeys(names))
     return tuple(
@@ -42,28 +42,28 @@ def _forgettable(state: SchedulerState, names: Iterable[str]) -> tuple[str, ...]
         if job is not None
         and job.is_terminal
         and job.lease is job.leaving is None
-        and job.id not in named
+        and job.id not in in_use
         and not (job.spec.array and job.id.partition("_")[0] in unfinished)
-        and not _is_in_question(state, job)
+        and not _is_being_solved(state, job)
     )
 
 
-def _named(state: SchedulerState) -> set[str]:
+def _jobs_in_use(state: SchedulerState) -> set[str]:
     """Return the jobs that anything used in decisions refers to."""
-    named = set(state.shares.job_row)
+    in_use = set(state.shares.job_row)
     if state.allocation is not None:
-        named.update(state.allocation.shares.jobs)
+        in_use.update(state.allocation.shares.jobs)
     for holding in state.leases.values():
-        named.update(holding.bundle.jobs)
+        in_use.update(holding.bundle.jobs)
     for bundle in state.round.reserved.values():
-        named.update(bundle.jobs)
+        in_use.update(bundle.jobs)
     for job in state.watched.values():
-        named.update(job.blocked_by)
-    return named
+        in_use.update(job.blocked_by)
+    return in_use
 
 
-def _is_in_question(state: SchedulerState, job: Job) -> bool:
-    """Whether the solver may be working on an allocation that names the job: it was alive when that was asked for."""
+def _is_being_solved(state: SchedulerState, job: Job) -> bool:
+    """Whether the solver may be working on a problem that contains the job: it had not ended when that was sent."""
     return not state.asked.answered and job.ended_s is not None and job.ended_s >= state.asked.at_s
 
 
@@ -73,7 +73,7 @@ def _is_spent(state: SchedulerState, key: str, forgotten: frozenset[str]) -> boo
 
 
 def _types_unused_without(state: SchedulerState, jobs: Sequence[str]) -> tuple[str, ...]:
-    """Return the types of these jobs that no other job and no row of the table has: their measured rates can go."""
+    """Return the job types whose measured rates nothing needs without these jobs: no other job, no row of the table."""
     rates = state.rates
     measured = {kind for key in rates.measured for kind in (key.job_type, key.partner)}
     types = {state.jobs[name].spec.job_type for name in jobs} & measured - rates.known - {""}

@@ -37,8 +37,8 @@ def one_holder_per_gpu(state: SchedulerState) -> Iterator[str]:
         jobs = {h.lease.job for h in pair}
         together = len(names) == 2 and len(jobs) == 2 and len({h.lease.gpus for h in pair}) == 1
         # The partner may be promised to another job already.
-        going = any(h.phase == Phase.STOPPING for h in pair)
-        if not together or not (going or all(set(h.bundle.jobs) == jobs for h in pair)):
+        any_stopping = any(h.phase == Phase.STOPPING for h in pair)
+        if not together or not (any_stopping or all(set(h.bundle.jobs) == jobs for h in pair)):
             yield f"GPU {gpu} is held by leases {names} of jobs {sorted(jobs)}"
     expected = {gpu: sorted(names, key=int) for gpu, names in holders.items()}
     if expected != {gpu: sorted(names, key=int) for gpu, names in state.holders.items()}:
@@ -106,20 +106,20 @@ def waiting_leases_wait(state: SchedulerState) -> Iterator[str]:
 def claims_do_not_clash(state: SchedulerState) -> Iterator[str]:
     """A GPU is promised to one lease, or to the two leases of one pair."""
     for gpu, names in state.claims.items():
-        going_on = [n for n in state.holders.get(gpu, ()) if state.leases[n].phase != Phase.STOPPING]
-        all_of = {*names, *going_on}
-        jobs = {state.leases[name].lease.job for name in all_of}
-        bundles = {state.leases[name].bundle for name in all_of}
-        if len(all_of) > 2 or (
-            len(all_of) == 2 and (len(bundles) > 1 or set(next(iter(bundles)).jobs) != jobs)
+        active = [n for n in state.holders.get(gpu, ()) if state.leases[n].phase != Phase.STOPPING]
+        promised = {*names, *active}
+        jobs = {state.leases[name].lease.job for name in promised}
+        bundles = {state.leases[name].bundle for name in promised}
+        if len(promised) > 2 or (
+            len(promised) == 2 and (len(bundles) > 1 or set(next(iter(bundles)).jobs) != jobs)
         ):
-            yield f"GPU {gpu} is promised to leases {sorted(all_of)} of jobs {sorted(jobs)}"
+            yield f"GPU {gpu} is promised to leases {sorted(promised)} of jobs {sorted(jobs)}"
 
 
-def planned_with_what_goes_on(state: SchedulerState) -> Iterator[str]:
+def planning_tables_match_leases(state: SchedulerState) -> Iterator[str]:
     """The tables that rounds are planned from match the leases that are not ending, in their order."""
-    going_on = [h for h in state.leases.values() if h.phase != Phase.STOPPING]
-    if list(state.held.items()) != [(h.lease.job, Held(h.bundle, h.lease.gpus)) for h in going_on]:
+    active = [h for h in state.leases.values() if h.phase != Phase.STOPPING]
+    if list(state.held.items()) != [(h.lease.job, Held(h.bundle, h.lease.gpus)) for h in active]:
         yield f"the table of held leases is {state.held}"
     if state.on_hold != {name for name, job in state.active.items() if job.state == JobState.HELD}:
         yield f"the jobs listed as on hold are {sorted(state.on_hold)}"
@@ -193,7 +193,7 @@ RULES: tuple[Rule, ...] = (
     states_fit_leases,
     waiting_leases_wait,
     claims_do_not_clash,
-    planned_with_what_goes_on,
+    planning_tables_match_leases,
     numbers_are_numbers,
     dependencies_are_open,
     nodes_are_counted,

@@ -30,7 +30,7 @@ class SubmitJobs(Message, frozen=True, kw_only=True):
     specs: tuple[JobSpec, ...]
     key: str = ""
     user: str = ""
-    # How forgotten jobs and arrays ended that `after` names.
+    # The final states of the forgotten jobs and arrays that `after` names.
     past: dict[str, JobState] = {}
 
 
@@ -89,7 +89,7 @@ class SetPrices(Message, frozen=True, kw_only=True):
 
 
 class Forget(Message, frozen=True, kw_only=True):
-    """Forget ended jobs, which the history has, and used keys. At most a few thousand."""
+    """Forget ended jobs, which the history has archived, and used keys: at most a few thousand at a time."""
 
     jobs: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -161,7 +161,7 @@ class NodeSilent(Message, frozen=True, kw_only=True):
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """A solved allocation in plain lists: one entry per column, with rows of `jobs` and `worker_types`."""
+    """A solved allocation in plain lists, one entry per column. Jobs and worker types are given by their index."""
 
     jobs: tuple[str, ...]
     worker_types: tuple[str, ...]

@@ -55,19 +55,20 @@ def _check(message: SubmitJobs) -> None:
         raise InvalidSpec("specs", "there is no job in this submission")
     bounds.check_text("user", message.user)
     bounds.check_text("key", message.key, bounds.KEY_CHARS_MAX)
-    for at, spec in enumerate(message.specs):
+    for index, spec in enumerate(message.specs):
         try:
             spec.checked()
         except InvalidSpec as error:
-            raise InvalidSpec(f"{_where(message, at)}{error.field}", error.problem) from None
+            raise InvalidSpec(f"{_where(message, index)}{error.field}", error.problem) from None
 
 
-def _where(message: SubmitJobs, at: int) -> str:
-    return f"specs[{at}]." if len(message.specs) > 1 else ""
+def _where(message: SubmitJobs, index: int) -> str:
+    return f"specs[{index}]." if len(message.specs) > 1 else ""
 
 
 def _digest(message: SubmitJobs) -> str:
-    """Return the digest of a request. It is the same in every release, although a launch was once a map."""
+    """Return the digest of a request, which is the same in every release."""
+    # A launch is encoded as a map, as the first releases held it.
     specs = [
         msgspec.structs.replace(spec, launch=spec.launch and msgspec.to_builtins(spec.launch))
         for spec in message.specs
@@ -77,21 +78,21 @@ def _digest(message: SubmitJobs) -> str:
 
 def _accepted(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, JobSpec, tuple[str, ...]]]:
     """Yield the id, the spec and the unmet dependencies of each job; raise if any of them is refused."""
-    number, most = state.next_job, 0
-    for at, submitted in enumerate(message.specs):
-        where = _where(message, at)
+    number, count = state.next_job, 0
+    for position, submitted in enumerate(message.specs):
+        where = _where(message, position)
         try:
             spec, blocked_by = submitted, _would_wait_for(state, submitted, message.past)
         except InvalidSpec as error:
             raise InvalidSpec(f"{where}{error.field}", error.problem) from None
-        most += max(len(spec.array), 1)
-        if most > JOBS_PER_CALL_MAX:
+        count += max(len(spec.array), 1)
+        if count > JOBS_PER_CALL_MAX:
             raise InvalidSpec(f"{where}array", f"more than {JOBS_PER_CALL_MAX:,} jobs in one submission")
         if message.user and not spec.user:
             spec = msgspec.structs.replace(spec, user=message.user)
         if not spec.array:
             yield str(number), spec, blocked_by
-        # Each member has only its own index: all indices in each would be n² numbers.
+        # Each job of the array gets only its own index: all indices in each would be n² numbers.
         for index in spec.array:
             yield f"{number}_{index}", msgspec.structs.replace(spec, array=(index,)), blocked_by
         number += 1
@@ -105,19 +106,19 @@ def would_wait_for(
 
 
 def _would_wait_for(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
-    _can_ever_run(state, spec)
+    _must_be_runnable(state, spec)
     return _blocked_by(state, spec, past)
 
 
-def _can_ever_run(state: SchedulerState, spec: JobSpec) -> None:
+def _must_be_runnable(state: SchedulerState, spec: JobSpec) -> None:
     """Refuse a job that can never run, rather than let it wait. A cluster without nodes accepts every job."""
     if not state.nodes:
         return
     must_fit_somewhere(state, spec)
-    _has_a_rate(state, spec)
+    _must_have_rate(state, spec)
 
 
-def _has_a_rate(state: SchedulerState, spec: JobSpec) -> None:
+def _must_have_rate(state: SchedulerState, spec: JobSpec) -> None:
     """Refuse a job whose rates are 0 on every worker type that it may use, at every width."""
     if any(spec.may_use(kind) and _runs(state, spec, kind) for kind in state.size_of_type):
         return
@@ -154,7 +155,7 @@ def _runs(state: SchedulerState, spec: JobSpec, worker_type: str) -> bool:
 def _blocked_by(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
     blocked: dict[str, None] = {}
     for dependency in spec.after:
-        # Set if the job, or some jobs of the array, have been forgotten.
+        # The final state, if the job or some jobs of the array have been forgotten.
         forgotten = past.get(dependency.job)
         members = state.arrays.get(dependency.job) or ([] if forgotten else [dependency.job])
         states = {name: job.state for name in members if (job := state.jobs.get(name)) is not None}
@@ -224,7 +225,7 @@ def recall(out: Outcome, lease: str, why: str) -> None:
     holding = out.state.leases[lease]
     if holding.phase == Phase.STOPPING:
         return
-    out.touched(holding)
+    out.resend_for(holding)
     out.fact(LeaseRecalled(lease=lease, why=why, untold=lease in out.untold))
     out.leases_stop = True
 
@@ -232,14 +233,14 @@ def recall(out: Outcome, lease: str, why: str) -> None:
 def review(out: Outcome) -> None:
     """Fail jobs that reached a limit or whose dependencies cannot be met, and set a timer for the next review."""
     state, now_s = out.state, out.now_s
-    due = True
+    any_failed = True
     # A job that fails can make others fail.
-    while due:
-        due = False
+    while any_failed:
+        any_failed = False
         for job in sorted(state.watched.values(), key=attrgetter("order")):
-            why = _hopeless(state, job) or _over_limit(state, job, now_s)
+            why = _failed_dependency(state, job) or _over_limit(state, job, now_s)
             if why and not job.is_terminal:
-                due = True
+                any_failed = True
                 fail(out, job, why)
     times = [at_s for job in state.watched.values() for at_s in _next_s(state, job, now_s)]
     if times:
@@ -264,7 +265,7 @@ def _next_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[float]:
 
 
 def fail(out: Outcome, job: Job, why: str) -> None:
-    """Fail a job for a reason other than an exit."""
+    """Fail a job, and recall its lease, if any."""
     give_up(out, job, Move.FAIL, why)
 
 
@@ -276,8 +277,8 @@ def give_up(out: Outcome, job: Job, move: Move, why: str) -> None:
         recall(out, lease, why)
 
 
-def _hopeless(state: SchedulerState, job: Job) -> str:
-    """Return how a dependency of the job became impossible to meet; empty if none did."""
+def _failed_dependency(state: SchedulerState, job: Job) -> str:
+    """Describe a dependency of the job that can no longer be met; empty if there is none."""
     for name in sorted(job.blocked_by):
         other = state.jobs[name]
         if not other.is_terminal:

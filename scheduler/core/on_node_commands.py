@@ -34,12 +34,12 @@ def on_command(out: Outcome, message: NodeCommand) -> None:
     if message.action == "remove":
         out.fact(NodeRemoved(node=message.node, by=message.user))
     else:
-        state_to = NodeState.DRAINING if message.action == "drain" else NodeState.UP
+        new_state = NodeState.DRAINING if message.action == "drain" else NodeState.UP
         why = f"{message.action} by {message.user}" if message.user else message.action
         left = message.by_agent and message.action == "drain"
         faults = bool(node.broken or node.withheld or node.failed_starts)
         mended = faults and message.action == "resume" and not message.by_agent
-        out.fact(NodeMoved(node=message.node, state=state_to, why=why, left=left, mended=mended))
+        out.fact(NodeMoved(node=message.node, state=new_state, why=why, left=left, mended=mended))
     out.reply(message.call, node=message.node)
     on_rounds.kick(out)
 

@@ -34,7 +34,7 @@ from scheduler.model.jobs import TERMINAL, Job, JobState, Move
 from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
 
 GONE = "its node cannot be reached"
-# After this many starts in a row that came to nothing, a job is held.
+# A job is held after this many failed starts in a row.
 STARTS_MAX = 10
 # The exit code that agents report if a program could not be started.
 COULD_NOT_START = 127
@@ -57,7 +57,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         )
         out.refuse_node(spec.name, conflict)
         return
-    back_in_time = known is not None and known.state == NodeState.SILENT and known.spec == spec
+    was_silent = known is not None and known.state == NodeState.SILENT and known.spec == spec
     if known is None or known.spec != spec or known.state in (NodeState.SILENT, NodeState.LOST):
         broken = sorted(known.broken) if known is not None and _same_gpus(known.spec, spec) else ()
         out.fact(NodeJoined(spec=spec))
@@ -71,26 +71,26 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         report = held.get(holding.lease.id)
         if report is None:
             if holding.phase is not SENT and spec.name not in holding.exited:
-                # The agent and its processes were gone in between, so that nothing else will report this exit.
+                # The agent restarted without this lease's processes, so nothing else will report their exit.
                 _exited(out, spec.name, holding, _assumed_exit(out, holding))
             continue
-        if back_in_time and _continues(state, holding):
+        if was_silent and _continues(state, holding):
             resumed.append(holding.lease.id)
         if 0 < report.ran_s <= bounds.REPORT_S.most and holding.started_s is None:
             started.append(holding.lease.id)
     if resumed:
         for name in resumed:
-            out.touched(state.leases[name])
+            out.resend_for(state.leases[name])
         out.fact(LeasesResumed(leases=tuple(resumed)))
     for name in started:
-        out.begun(name)
-    out.dirty((spec.name,))
+        out.note_start(name)
+    out.resend((spec.name,))
     out.wants_review = True
     on_rounds.kick(out)
 
 
 def _same_gpus(spec: NodeSpec, other: NodeSpec) -> bool:
-    """Whether an index refers to the same GPU in both."""
+    """Whether an index means the same GPU in both descriptions."""
     return (spec.worker_type, spec.gpus) == (other.worker_type, other.gpus)
 
 
@@ -120,15 +120,15 @@ def _continues(state: SchedulerState, holding: Holding) -> bool:
 
 
 def on_report(out: Outcome, message: NodeReport) -> None:
-    """Take in the starts, progress, exits and troubles that a node reports."""
+    """Record the starts, progress, exits and troubles that a node reports."""
     node = out.state.nodes.get(message.node)
     if node is None:
         return
     out_of_date = message.generation != node.generation
     if message.started or message.progress:
-        _take_progress(out, node, message)
+        _record_progress(out, node, message)
     if message.exits:
-        out_of_date |= not _take_exits(out, node, message.exits)
+        out_of_date |= not _record_exits(out, node, message.exits)
     broken: tuple[int, ...] = ()
     if message.broken_gpus:
         broken = tuple(i for i in message.broken_gpus if 0 <= i < node.spec.gpus and i not in node.broken)
@@ -144,7 +144,7 @@ def on_report(out: Outcome, message: NodeReport) -> None:
         on_failed_starts.on_trouble(out, message.node, message.trouble)
         changed = True
     if out_of_date:
-        out.dirty((message.node,))
+        out.resend((message.node,))
     if message.exits or broken or changed:
         out.wants_review = True
         if not out.kicked:
@@ -160,28 +160,28 @@ def _held(state: SchedulerState, node: str, lease: str) -> Holding | None:
     return holding
 
 
-def _take_progress(out: Outcome, node: Node, message: NodeReport) -> None:
-    """Take in starts and progress. A job that reports progress has started."""
+def _record_progress(out: Outcome, node: Node, message: NodeReport) -> None:
+    """Record starts and progress. A job that reports progress has started."""
     state, name = out.state, message.node
     for lease in message.started:
         holding = _held(state, name, lease)
         if holding is not None and holding.started_s is None:
-            out.begun(lease)
+            out.note_start(lease)
     accepted: list[tuple[Progress, Holding]] = []
     for progress in message.progress:
         holding = _held(state, name, progress.lease)
         if holding is not None and _is_plausible(progress) and _is_newer(progress, holding):
             accepted.append((progress, holding))
             if holding.started_s is None:
-                out.begun(progress.lease)
+                out.note_start(progress.lease)
     if accepted:
         for progress, holding in accepted:
             _note_checkpoint(out, node, state.jobs[holding.lease.job], holding, progress)
         out.fact(ProgressMade(progress=tuple([progress for progress, _ in accepted])))
 
 
-def _take_exits(out: Outcome, node: Node, exits: Sequence[Exit]) -> bool:
-    """Take in exits; return whether all of them were still open."""
+def _record_exits(out: Outcome, node: Node, exits: Sequence[Exit]) -> bool:
+    """Record exits; return whether all of them were new."""
     state, name, all_new = out.state, node.spec.name, True
     out.settle_starts()
     for end in exits:
@@ -221,7 +221,7 @@ def _is_newer(report: Progress, holding: Holding) -> bool:
 
 
 def _plausible_exit(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit:
-    """Return this exit with implausible figures replaced by known ones. That the lease ended is not in doubt."""
+    """Return this exit with implausible figures replaced by known ones. The lease ends in any case."""
     if len(end.detail) > bounds.LAST_LINES_CHARS_MAX:
         end = msgspec.structs.replace(end, detail=end.detail[-bounds.LAST_LINES_CHARS_MAX :])
     if not bounds.EXIT_CODE.admits(end.code):
@@ -246,11 +246,11 @@ def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
         out.fact(RanksExited(node=node, exit=end))
         if len(holding.exited) < len(nodes):
             return
-        end = _of_gang(holding, end)
+        end = _merged_exit(holding, end)
     _close(out, holding, end, nodes)
 
 
-def _of_gang(holding: Holding, last: Exit) -> Exit:
+def _merged_exit(holding: Holding, last: Exit) -> Exit:
     """Merge the exits of a gang's nodes. The steps are those of rank 0, on the first node, which knows what was saved.
 
     If a rank died, that is the outcome: other ranks yielded because of it, which is no preemption.
@@ -276,12 +276,12 @@ def _close(out: Outcome, holding: Holding, end: Exit, nodes: Sequence[str], laps
     state = out.state
     job = state.jobs[holding.lease.job]
     waiting = tuple(state.blocks.get(end.lease, ()))
-    out.dirty(nodes)
+    out.resend(nodes)
     out.fact(LeaseClosed(exit=end, lapsed=lapsed))
     for name in waiting:
         following = state.leases.get(name)
         if following is not None and following.phase is SENT:
-            out.touched(following)
+            out.resend_for(following)
             out.untold.add(name)
     if job.state not in TERMINAL:
         _after_exit(out, job, end, nodes)
@@ -303,7 +303,7 @@ def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None
         if spec.retries_node is not None and job.node_failures > spec.retries_node:
             on_jobs.fail(out, job, _limit_reached("its node failed", job.node_failures, "retries_node"))
         elif job.unstarted >= STARTS_MAX and job.state != JobState.HELD:
-            why = f"{job.unstarted} starts in a row came to nothing, the last on {', '.join(nodes)}"
+            why = f"{job.unstarted} starts in a row failed, the last on {', '.join(nodes)}"
             on_jobs.give_up(out, job, Move.HOLD, why)
     elif (
         end.outcome == "yielded"
@@ -318,7 +318,7 @@ def _limit_reached(event: str, times: int, limit: str) -> str:
 
 
 def _ending(end: Exit) -> str:
-    """Return how an attempt failed, without what its log says: not everyone may read that."""
+    """Describe how an attempt failed without quoting its log, which not all users may read."""
     last = end.detail.rstrip().rpartition("\n")[2]
     # A line written by the agent rather than the job.
     if end.code == COULD_NOT_START and last.startswith("[gavel: "):
@@ -343,7 +343,7 @@ def _assumed_exit(out: Outcome, holding: Holding) -> Exit:
     # No process is known to have run, so the node did not fail.
     if holding.started_s is None:
         return Exit(holding.lease.id, "yielded", job.steps_done, job.steps_saved, 0.0, 0.0)
-    # At most up to the end that the node knew of: it may have stopped before.
+    # The lease ran at most up to the end that was sent to the node.
     until_s = out.now_s
     if holding.stop_by_s is not None:
         until_s = min(until_s, holding.stop_by_s - out.state.settings.lease_margin_s)
@@ -352,7 +352,7 @@ def _assumed_exit(out: Outcome, holding: Holding) -> Exit:
 
 
 def on_silent(out: Outcome, message: NodeSilent) -> None:
-    """Stop sending work to a node that is silent. What runs there may run to the end of its lease."""
+    """Stop sending work to a node that is silent. Its jobs may run to the end of their leases."""
     state = out.state
     node = state.nodes.get(message.node)
     if node is None or node.state in (NodeState.SILENT, NodeState.LOST):
@@ -369,7 +369,7 @@ def on_silent(out: Outcome, message: NodeSilent) -> None:
 
 
 def lapse(out: Outcome) -> None:
-    """Close leases that have lapsed without a report, and give up nodes without leases."""
+    """Close leases that have lapsed without a report, and mark silent nodes without leases as lost."""
     state = out.state
     silent = [name for name, node in state.nodes.items() if node.state is SILENT]
     if not silent and len(state.leases) == len(state.held):

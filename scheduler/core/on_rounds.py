@@ -42,7 +42,7 @@ from scheduler.rounds.plan import plan_round
 SOON_S = 1e-6
 # The least time between two questions in mid-round.
 EARLY_S = 5.0
-# An answer that has not arrived after so many rounds will not arrive.
+# An answer that has not arrived after this many rounds counts as lost.
 LOST_ROUNDS = 5
 
 
@@ -107,10 +107,10 @@ def _is_question_due(state: SchedulerState, now_s: float) -> bool:
     """Whether anything changed since the solver was last asked, and that was long enough ago."""
     if now_s < state.asked.at_s + max(state.settings.min_reallocation_s, 0.0) - SOON_S:
         return False
-    return state.stale or not state.asked.answered or _time_has_come(state, now_s)
+    return state.stale or not state.asked.answered or _wait_is_over(state, now_s)
 
 
-def _time_has_come(state: SchedulerState, now_s: float) -> bool:
+def _wait_is_over(state: SchedulerState, now_s: float) -> bool:
     """Whether an earliest start or a pause that kept a job from running ended since the solver was last asked."""
     asked_s = state.asked.at_s
     return any(
@@ -135,8 +135,8 @@ def ask_again(out: Outcome, kinds: Kinds) -> None:
     except ValueError as error:
         out.fact(AllocationFailed(number=number, why=f"the problem cannot be right: {error}"))
         return
-    at = problem.whereabouts(out.state, built)
-    out.effect(Solve(number, out.state.settings.policy, built, pairs, at))
+    worker_types = problem.current_types(out.state, built)
+    out.effect(Solve(number, out.state.settings.policy, built, pairs, worker_types))
 
 
 def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
@@ -148,7 +148,11 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
     if fault:
         out.fact(AllocationFailed(number=message.number, why=f"{message.policy}: {fault}"))
         return
-    if message.failed and state.allocation is not None and not (state.allocation.failed or _forsaken(state)):
+    if (
+        message.failed
+        and state.allocation is not None
+        and not (state.allocation.failed or _leaves_jobs_out(state))
+    ):
         out.fact(AllocationFailed(number=message.number, why=message.failed))
         return
     out.fact(
@@ -169,7 +173,7 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
 
 
 def _fault_of(state: SchedulerState, message: Solved) -> str:
-    """Return why an answer, which comes from another process, cannot be adopted; empty if it can."""
+    """Return why an answer from the solver's process cannot be adopted; empty if it can."""
     shares = message.shares
     jobs, columns = len(shares.jobs), len(shares.share)
     if len(set(shares.jobs)) < jobs or not state.jobs.keys() >= set(shares.jobs):
@@ -206,8 +210,8 @@ def _fault_of(state: SchedulerState, message: Solved) -> str:
     return ""
 
 
-def _forsaken(state: SchedulerState) -> bool:
-    """Whether the last good allocation is so old that jobs unknown to it have waited for rounds."""
+def _leaves_jobs_out(state: SchedulerState) -> bool:
+    """Whether jobs have waited for LOST_ROUNDS rounds because they came after the allocation in force."""
     long_ago_s = state.now_s - LOST_ROUNDS * state.settings.round_s
     return any(
         job.submitted_s < long_ago_s and name not in state.shares.job_row
@@ -258,9 +262,9 @@ def plan(out: Outcome, kinds: Kinds) -> None:
 def renew_on_start(out: Outcome) -> None:
     """Renew every lease when a new process takes over late in a round, or shortly after its end.
 
-    Leases are otherwise renewed at the boundary alone. A daemon in a restart loop may be away at each of them, and
-    every lease would lapse. So the next round begins without a plan, and every job keeps its GPUs for it.
-    Early in a round the boundary is far enough away, and nothing is done.
+    Leases are otherwise renewed only at a boundary. A daemon in a restart loop may miss every boundary, and then all
+    leases would lapse. So the next round begins without a plan, and every job keeps its GPUs for it. Early in a round
+    nothing is done, because the boundary is far enough away.
     """
     state, old, settings = out.state, out.state.round, out.state.settings
     left_s = old.ends_s - out.now_s
@@ -300,7 +304,7 @@ def _next_start_s(state: SchedulerState, now_s: float) -> float:
 
 
 def give_up_on_answer(out: Outcome, number: int, why: str) -> None:
-    """Record that the answer to a question cannot be used. The allocation stays, and a new one is asked for."""
+    """Record that the answer to a question cannot be used. The allocation stays until a new one is solved."""
     state = out.state
     if number == state.asked.number and not state.asked.answered:
         out.fact(AllocationFailed(number=number, why=why))
@@ -342,7 +346,7 @@ def _send(
         # None if the lease ended before it was sent.
         holding = leases.get(name)
         if holding is not None and holding.phase is not Phase.WAITING:
-            out.touched(holding)
+            out.resend_for(holding)
 
 
 def fill(out: Outcome, kinds: Kinds) -> None:
@@ -353,7 +357,7 @@ def fill(out: Outcome, kinds: Kinds) -> None:
     if not any(job.lease is None and job.state in WAITING for job in state.active.values()):
         return
     if not _any_idle(state, kinds) and not (state.shares.second >= 0).any():
-        # Only beside another job could there be room.
+        # No GPU is idle, and the allocation packs no jobs.
         return
     inputs = round_inputs.in_mid_round(state, kinds, now_s)
     if not inputs.nodes or not any(state.eligible(state.jobs[name], now_s) for name in inputs.jobs):
@@ -373,7 +377,7 @@ def _ask_early(out: Outcome, kinds: Kinds) -> None:
     """Ask for shares in mid-round under a policy such as first come, first served, which lets only shares decide."""
     state, last = out.state, out.state.allocation
     if last is None or last.failed or last.number != state.asked.number or not state.asked.answered:
-        # An answer is missing, or the solver is in trouble: the boundary is soon enough.
+        # An answer is missing, or the last one failed: ask at the boundary instead.
         return
     again_s = state.asked.at_s + max(state.settings.min_reallocation_s, EARLY_S)
     if out.now_s >= again_s - SOON_S:

@@ -26,7 +26,8 @@ def on_configure(out: Outcome, message: Configure) -> None:
 
 
 def on_set_policy(out: Outcome, message: SetPolicy) -> None:
-    """Change the policy. Its name was checked where the call came in: the core knows no policies."""
+    """Change the policy."""
+    # The caller has checked that this policy exists: the core does not import the policies.
     try:
         bounds.check_name("policy", message.policy, bounds.POLICY_CHARS_MAX)
         bounds.check_text("user", message.user)

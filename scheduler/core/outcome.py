@@ -19,7 +19,7 @@ class Outcome:
     """The facts and effects of one batch of messages. The facts become one atomic record of the journal."""
 
     __slots__ = (
-        *("_begun", "_dirty", "_renewed", "effects", "facts", "leases_stop", "now_s", "state", "untold"),
+        *("_started", "_dirty", "_renewed", "effects", "facts", "leases_stop", "now_s", "state", "untold"),
         *("kicked", "wants_review"),
     )
 
@@ -31,40 +31,40 @@ class Outcome:
         # Nodes whose set of leases changed.
         self._dirty: dict[str, None] = {}
         self._renewed = False
-        # Leases reported as running, for which there is no fact yet.
-        self._begun: dict[str, None] = {}
-        # Whether the pulse was kicked since the last message of another kind than a report.
+        # Leases reported as running, for which no fact has been added yet.
+        self._started: dict[str, None] = {}
+        # Whether a report has kicked the pulse since the last message that was not a report.
         self.kicked = False
         # Whether to review limits and dependencies once, after all messages.
         self.wants_review = False
         # Leases that have not been sent to any node yet.
         self.untold: set[str] = set()
-        # The earliest lapse may have changed.
+        # Whether leases began to stop, so that the earliest lapse may have changed.
         self.leases_stop = False
 
     def fact(self, fact: Fact) -> None:
         """Add a fact and apply it to the state."""
-        if self._begun:
+        if self._started:
             self.settle_starts()
         # Appended first: while there are no facts the state is untouched, whatever raises.
         self.facts.append(fact)
         apply(self.state, self.now_s, fact)
 
-    def begun(self, lease: str) -> None:
+    def note_start(self, lease: str) -> None:
         """Note that a lease runs. Starts in a row become one fact, since many leases start at a boundary."""
-        self._begun[lease] = None
+        self._started[lease] = None
 
     def settle_reports(self) -> None:
-        """Add the facts that reports left open, before a message of another kind or at the end."""
+        """End a series of reports: add the fact about their starts, and let the next report kick the pulse again."""
         self.settle_starts()
         self.kicked = False
 
     def settle_starts(self) -> None:
         """Add the fact for all starts noted so far, and review jobs whose limits begin to count."""
-        if not self._begun:
+        if not self._started:
             return
-        leases = tuple(self._begun)
-        self._begun.clear()
+        leases = tuple(self._started)
+        self._started.clear()
         self.fact(LeasesStarted(leases=leases))
         state = self.state
         if state.watched and any(state.leases[name].lease.job in state.watched for name in leases):
@@ -75,7 +75,7 @@ class Outcome:
         self.effects.append(effect)
 
     def wake(self, at_s: float, timer: str) -> None:
-        """Set a timer: the message Woke, with its name, arrives at this time."""
+        """Set a timer: the message Woke, with the timer's name, arrives at this time."""
         self.effects.append(WakeAt(at_s, timer))
 
     def reply(self, call: str, **result: object) -> None:
@@ -90,11 +90,11 @@ class Outcome:
             self.effects.append(Reply(call, field, str(error), _code_of(error)))
 
     def refuse_node(self, node: str, error: Refused | InvalidSpec) -> None:
-        """Do not let a node join."""
+        """Refuse to let a node join."""
         self.effects.append(RefuseNode(node, str(error), _code_of(error)))
 
-    def dirty(self, nodes: Iterable[str]) -> None:
-        """Resend these nodes their sets of leases."""
+    def resend(self, nodes: Iterable[str]) -> None:
+        """Send these nodes their sets of leases again."""
         for name in nodes:
             self._dirty[name] = None
 
@@ -104,20 +104,20 @@ class Outcome:
 
     def send_leases(self) -> None:
         """Add one SendLeases for each node whose set changed, and one RenewLeases for all others."""
-        state, nodes, dirty = self.state, self.state.nodes, self._dirty
-        for name in dirty:
+        state, nodes, changed = self.state, self.state.nodes, self._dirty
+        for name in changed:
             node = nodes.get(name)
             if node is not None and node.state not in _UNREACHABLE:
                 self.effects.append(_set_of(state, node))
         if self._renewed:
             in_use = state.in_use()
-            generations = {name: nodes[name].generation for name in in_use if name not in dirty}
+            generations = {name: nodes[name].generation for name in in_use if name not in changed}
             self.effects.append(RenewLeases(state.epoch, state.round.number, state.round.ends_s, generations))
-        dirty.clear()
+        changed.clear()
         self._renewed = False
 
-    def touched(self, holding: Holding) -> None:
-        """Resend the nodes of this lease their sets of leases."""
+    def resend_for(self, holding: Holding) -> None:
+        """Send the nodes of this lease their sets of leases again."""
         for name in nodes_of(holding.lease.gpus):
             self._dirty[name] = None
 

@@ -1,1 +1,1 @@
-"""From the state to what policies and rounds are asked, as arrays. Reads the state, changes nothing."""
+"""The inputs of policies and rounds, built from the state as arrays. Reads the state, changes nothing."""

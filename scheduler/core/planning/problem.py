@@ -97,7 +97,7 @@ def _price(state: SchedulerState, worker_type: str) -> float:
     return math.nan if price is None else bounds.PRICE.nearest(price)
 
 
-def whereabouts(state: SchedulerState, problem: Problem) -> Ints:
+def current_types(state: SchedulerState, problem: Problem) -> Ints:
     """Return the worker type that each job of a problem runs on, or is about to; -1 if there is none."""
     row = {name: at for at, name in enumerate(problem.worker_types)}
     held = state.held

@@ -156,11 +156,13 @@ def test_limits_that_cannot_be_checked_stop_no_message(monkeypatch: pytest.Monke
     """Checking limits follows every message: where that raises, messages are handled without it."""
     service = Service(hello(), submit("a"))
     real = on_jobs._next_s
-    monkeypatch.setattr(on_jobs, "_hopeless", poisonous(on_jobs._hopeless, lambda state, job: True))
+    monkeypatch.setattr(
+        on_jobs, "_failed_dependency", poisonous(on_jobs._failed_dependency, lambda state, job: True)
+    )
     # Before this submission no limit is watched.
     service.tell(1.0, submit("b", earliest_start_s=50.0))
     service.refusal("b")
-    monkeypatch.setattr(on_jobs, "_hopeless", lambda state, job: "")
+    monkeypatch.setattr(on_jobs, "_failed_dependency", lambda state, job: "")
     service.tell(1.0, submit("c", earliest_start_s=50.0))
     monkeypatch.setattr(on_jobs, "_next_s", poisonous(real, lambda *_: True))
     service.tell(2.0, JobCommand(call="cancel", job="1", action="cancel"), submit("d"))
