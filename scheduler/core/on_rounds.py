@@ -2,8 +2,7 @@
 
     tick   solve_lead_s before the boundary: ask the solver, if anything changed and enough time has passed
     plan   plan_lead_s before the boundary: plan the round with the newest allocation
-    fill   in mid-round: give idle GPUs to jobs that may fill them; under a policy that lets only shares decide, ask
-           the solver first
+    fill   in mid-round: give idle GPUs to jobs that may fill them; where only shares decide, ask the solver first
 
 A cluster with nothing to do has no pulse; the next job starts it again.
 """
@@ -13,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable
-from itertools import repeat
+from itertools import compress, repeat
 
 import msgspec
 import numpy as np
@@ -263,8 +262,7 @@ def renew_on_start(out: Outcome) -> None:
     """Renew every lease when a new process takes over late in a round, or shortly after its end.
 
     Leases are otherwise renewed only at a boundary. A daemon in a restart loop may miss every boundary, and then all
-    leases would lapse. So the next round begins without a plan, and every job keeps its GPUs for it. Early in a round
-    nothing is done, because the boundary is far enough away.
+    leases would lapse. So the next round begins without a plan, and every job keeps its GPUs for it.
     """
     state, old, settings = out.state, out.state.round, out.state.settings
     left_s = old.ends_s - out.now_s
@@ -283,9 +281,7 @@ def carry_on(out: Outcome) -> None:
 
 def _begin_unplanned(out: Outcome, starts_s: float) -> None:
     state, old, table = out.state, out.state.round, out.state.shares
-    skipped = tuple(
-        bundle for bundle, rounds in zip(table.bundles, table.skipped.tolist(), strict=True) if rounds
-    )
+    skipped = tuple(compress(table.bundles, table.skipped.tolist()))
     out.fact(
         RoundPlanned(
             number=old.number + 1,
