@@ -379,7 +379,10 @@ def lapse(out: Outcome) -> None:
     for holding in sorted(lapsed, key=lambda h: int(h.lease.id)):
         if holding.lease.id in state.leases:
             end = _assumed_exit(out, holding)
-            if holding.started_s is None and holding.why != GONE and failed_starts.hung_on(state, holding):
+            unreported = holding.started_s is None and holding.why != GONE
+            # Of a lease that an earlier process granted, this one may have missed the reports.
+            known = holding.lease.epoch == state.epoch
+            if unreported and known and failed_starts.hung_on(state, holding):
                 end = msgspec.structs.replace(end, outcome="node_failed")
             _close(out, holding, end, nodes_of(holding.lease.gpus), lapsed=True)
     for name in sorted(silent):

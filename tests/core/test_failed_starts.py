@@ -149,6 +149,21 @@ def test_a_start_on_a_node_without_a_link_is_no_failed_start(desk_of: DeskOf) ->
     assert (desk.core.state.nodes["n1"].failed_starts, desk.job("1").node_failures) == ([], 0)
 
 
+def test_a_start_ordered_by_an_earlier_process_is_no_failed_start(desk_of: DeskOf) -> None:
+    """A scheduler that restarts before the lease lapses may not have heard the node's reports, so it blames no node."""
+    desk = desk_of(node("n1", 1))
+    (name,) = desk.submit(job())
+    desk.until(desk.now_s + 400.0)
+    lease = desk.job(name).lease
+    assert lease is not None
+    desk.tell(desk.now_s, JobCommand(job=name, action="requeue"))
+    desk.settle()
+    desk.take_over(desk.now_s + 1.0)
+    desk.until((desk.holding(lease).stop_by_s or 0.0) + 0.001)
+    assert lease not in desk.core.state.leases
+    assert (desk.core.state.nodes["n1"].failed_starts, desk.job(name).node_failures) == ([], 0)
+
+
 def test_a_program_that_fails_says_nothing_about_its_node(desk_of: DeskOf) -> None:
     """An exit code of the program, however soon, uses up a retry of the job, and the node stays in use."""
     desk = desk_of(node("n1", 1), node("n2", 1))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.wording import FOLDER, TESTS, Sections, Wording, in_order, plain, read, written
+from tests.support.wording import FOLDER, TESTS, Sections, Wording, in_order, merged, plain, read, written
 
 FILES = sorted(FOLDER.rglob("*.txt"))
 SECTIONS: Sections = {"test_b[x]": ["one line", "two\n\nlines"], "test_a": ["a text"], "test_gone": ["old"]}
@@ -51,6 +51,12 @@ def test_sections_follow_the_order_of_the_module_and_go_with_their_tests() -> No
     """Sections have the order of their tests, however few tests ran when the file was written."""
     module = "def test_a() -> None: ...\n\n\nasync def test_b(x) -> None: ...\n"
     assert list(in_order(SECTIONS, module)) == ["test_a", "test_b[x]"]
+
+
+def test_removed_cases_go_when_their_function_runs() -> None:
+    """Functions that did not run keep their sections."""
+    collected: Sections = {"test_b[y]": ["new"]}
+    assert merged(SECTIONS, collected) == {"test_a": ["a text"], "test_gone": ["old"], "test_b[y]": ["new"]}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(FOLDER)))

@@ -84,6 +84,12 @@ def in_order(sections: Sections, module: str) -> Sections:
     return {test: sections[test] for test in sorted(kept, key=lambda test: defined.index(function_of(test)))}
 
 
+def merged(old: Sections, collected: Sections) -> Sections:
+    """Return the old sections with those of every function that ran replaced, so that removed cases go."""
+    ran = {function_of(test) for test in collected}
+    return {test: texts for test, texts in old.items() if function_of(test) not in ran} | collected
+
+
 def function_of(test: str) -> str:
     """Return the name of the function that a section belongs to."""
     return test.partition("[")[0]
@@ -119,6 +125,6 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write what was collected. Tests that did not run keep their sections."""
     for module, sections in session.config.stash.get(_COLLECTED, {}).items():
         path = file_of(module)
-        kept = in_order(read(path) | sections, module.read_text(encoding="utf-8"))
+        kept = in_order(merged(read(path), sections), module.read_text(encoding="utf-8"))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(written(kept), encoding="utf-8")
