@@ -14,7 +14,7 @@ Rules:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 from msgspec import structs
@@ -139,21 +139,25 @@ class AgentCore:
         self.news = False
         return report
 
+    @staticmethod
+    def renew_all(sets: Iterable[tuple[AgentCore, int]], epoch: int, number: int, ends_s: float) -> None:
+        """Move the ends of these agents' sets of these generations. A batch: simulations renew every node at once."""
+        for core, generation in sets:
+            if generation == core.generation and epoch == core.epoch:
+                # A set with ends for this round takes precedence over renewals.
+                if number > core.round_number:
+                    core.round_number = number
+                    if ends_s > core._renewed_s:
+                        core._renewed_s = ends_s
+                        # The Tick that was arranged for the old end will come early, and is put off then.
+                        late_s = ends_s + core.limits.late_s
+                        core._end_s = late_s if late_s > core._end_s else core._end_s
+            elif (epoch, generation) > (core.epoch, core.generation):
+                # Any report, even an empty one, makes the scheduler send its newer set.
+                core.news = core.linked
+
     def _on_renewed(self, now_s: float, event: Renewed) -> Sequence[Action]:
-        """Move the end of the whole set. Kept short: it comes for every node in every round."""
-        if event.generation == self.generation and event.epoch == self.epoch:
-            # A set with ends for this round takes precedence over renewals.
-            if event.round_number > self.round_number:
-                self.round_number = event.round_number
-                ends_s = event.ends_s
-                if ends_s > self._renewed_s:
-                    self._renewed_s = ends_s
-                    # The Tick that was arranged for the old end will come early, and is put off then.
-                    late_s = ends_s + self.limits.late_s
-                    self._end_s = late_s if late_s > self._end_s else self._end_s
-        elif (event.epoch, event.generation) > (self.epoch, self.generation):
-            # Any report, even an empty one, makes the scheduler send its newer set.
-            self.news = self.linked
+        self.renew_all([(self, event.generation)], event.epoch, event.round_number, event.ends_s)
         return ()
 
     def _on_desired(self, now_s: float, event: Desired) -> Sequence[Action]:

@@ -23,6 +23,7 @@ from scheduler.sim.engine.gang import GATHERING, GONE, RESTARTING, SAVING, STEPP
 from scheduler.sim.engine.node import Node
 from scheduler.sim.engine.physics import CODE_FAULT, CODE_NO_RATE, Physics
 from scheduler.sim.engine.wakes import Wakes
+from worker_agent.core.core import AgentCore
 from worker_agent.core.messages import (
     AskToStop,
     Event,
@@ -34,7 +35,6 @@ from worker_agent.core.messages import (
     ProcessExited,
     ProcessStarted,
     Progressed,
-    Renewed,
     SendHello,
     SignalLeader,
     StartProcess,
@@ -109,15 +109,17 @@ class Machines:
             if node is not None and node.reachable:
                 self._pass(now_s, node, node.desired(effect))
         else:
-            epoch, number, ends_s = effect.epoch, effect.round_number, effect.ends_s
-            for name, generation in effect.generations.items():
-                node = nodes.get(name)
-                if node is not None and node.reachable:
-                    # A renewal causes no action, and no earlier Tick.
-                    core = node.core
-                    core.handle(now_s, Renewed(epoch, generation, number, ends_s))
-                    if core.news:
-                        self._news[node] = None
+            reached = [
+                (node, generation)
+                for name, generation in effect.generations.items()
+                if (node := nodes.get(name)) is not None and node.reachable
+            ]
+            sets = [(node.core, generation) for node, generation in reached]
+            AgentCore.renew_all(sets, effect.epoch, effect.round_number, effect.ends_s)
+            # A renewal causes no action, and no earlier Tick.
+            for node, _ in reached:
+                if node.core.news:
+                    self._news[node] = None
         return self._flush(now_s)
 
     def next_s(self) -> float:
