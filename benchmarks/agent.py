@@ -64,7 +64,9 @@ async def one_run(state: Path, workshop: Workshop, lease: str) -> tuple[float, .
     await processes.start(
         order,
         order.ends_s,
-        lambda directory: workshop.prepare(directory, order, on_this_node(ports.take(lease)), apart=False),
+        lambda directory: workshop.prepare(
+            directory, order, on_this_node(ports.take(lease)), without_mps=False
+        ),
     )
     shim_s = time.monotonic()
     await watch.ended.wait()

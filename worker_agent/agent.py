@@ -36,12 +36,12 @@ from worker_agent.core.messages import (
     Taken,
     Tick,
 )
-from worker_agent.node.mps import ALONE, PIPES
+from worker_agent.node.mps import ALONE_NOTE, PIPES
 from worker_agent.runs.containment import Containment
 from worker_agent.runs.logs import last_lines
-from worker_agent.runs.outcome import Ending, exited
+from worker_agent.runs.outcome import Ending, exit_event
 from worker_agent.runs.prepare import Workshop
-from worker_agent.runs.recovery import find_runs
+from worker_agent.runs.recovery import adopt_runs
 from worker_agent.runs.rendezvous import HeldPorts, Rendezvous, on_this_node
 from worker_agent.runs.retention import Retention, remove_old_runs
 from worker_agent.runs.supervisor import Prepare, Processes
@@ -100,9 +100,9 @@ class Agent:
 
     async def run(self) -> None:
         """Adopt what an earlier agent left, then look after processes until cancelled. Start it before the link."""
-        find_runs(self.processes)
+        adopt_runs(self.processes)
         pipes = {lease: self.processes.variable(lease, PIPES) for lease in self.processes.live}
-        self.workshop.mps.take_up(pipes)
+        self.workshop.mps.adopt(pipes)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.processes.watch())
             tasks.create_task(self._clean())
@@ -138,7 +138,8 @@ class Agent:
             asyncio.get_running_loop().run_in_executor(None, self.workshop.mps.leave, event.lease)
         elif isinstance(event, Desired | Taken):
             kept, runs = self.core.exits.kept, self.core.runs
-            self.processes.mark_told([x for x in self.processes.untold if x not in kept and x not in runs])
+            unacknowledged = self.processes.unacknowledged
+            self.processes.mark_acknowledged([x for x in unacknowledged if x not in kept and x not in runs])
         self._renew()
 
     def _note_set(self, desired: Desired) -> None:
@@ -152,7 +153,9 @@ class Agent:
             if run is not None and order.packed != run.packed:
                 # Another job has joined this one on its GPUs, or left them.
                 run.packed = order.packed
-                self.processes.note(order.lease, self.workshop.shared(run.order) if run.packed else ALONE)
+                self.processes.note(
+                    order.lease, self.workshop.sharing_note(run.order) if run.packed else ALONE_NOTE
+                )
 
     def go(self, lease: str, meeting: Rendezvous) -> None:
         """Start a part of a gang whose nodes are all ready; repeated for one that asks again."""
@@ -165,7 +168,7 @@ class Agent:
 
     def let_go(self) -> None:
         """Give the withheld GPUs back: an operator has confirmed that nothing is left on them."""
-        self.processes.let_go()
+        self.processes.release_withheld()
 
     def last_lines(self, lease: str) -> str:
         """Return the end of the output of a run, which often shows why it failed."""
@@ -218,11 +221,11 @@ class Agent:
             return
         if task.cancelled():
             self._cannot_meet(order, "its lease was recalled")
-            self.tell(exited(order, RECALLED))
+            self.tell(exit_event(order, RECALLED))
         elif (error := task.exception()) is not None:
             self.processes.log_failed_start(order, error)
             self._cannot_meet(order, str(error))
-            self.tell(exited(order, None))
+            self.tell(exit_event(order, None))
 
     def _cancel_start(self, lease: str) -> bool:
         """Cancel the start of a run that has no process yet; False if it has one."""
@@ -242,11 +245,13 @@ class Agent:
             prepare = _refusal(error)
         else:
             meeting = None if gathers else on_this_node(self._ports.take(order.lease))
-            beside = (run.order.lease for run in self.processes.beside(order))
-            apart = any(not (self.workshop.mps.serves(it) or it in self._joining) for it in beside)
-            if order.packed and not apart:
+            others = (run.order.lease for run in self.processes.runs_sharing_gpus(order))
+            without_mps = any(not (self.workshop.mps.serves(it) or it in self._joining) for it in others)
+            if order.packed and not without_mps:
                 self._joining.add(order.lease)
-            prepare = functools.partial(self.workshop.prepare, order=order, meeting=meeting, apart=apart)
+            prepare = functools.partial(
+                self.workshop.prepare, order=order, meeting=meeting, without_mps=without_mps
+            )
         await self.processes.start(order, self.core.ends_s(order.lease), prepare)
         self._joining.discard(order.lease)
 
@@ -280,7 +285,7 @@ class Agent:
 
     async def _clean(self) -> None:
         while True:
-            busy = {directory_name(lease) for lease in (*self.processes.live, *self.processes.untold)}
+            busy = {directory_name(lease) for lease in (*self.processes.live, *self.processes.unacknowledged)}
             runs = self.processes.runs_path
             try:
                 await asyncio.to_thread(remove_old_runs, runs, busy, self.retention, time.time())

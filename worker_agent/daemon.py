@@ -96,7 +96,7 @@ class WholeAgent:
                 Limits(ask_s=config.ask_s, grace_s=config.grace_s),
                 containment=self.containment,
                 retention=Retention(keep_s=config.logs_days * _DAY_S),
-                on_failed_start=self.checking.soon,
+                on_failed_start=self.checking.check_now,
             )
         except NoControlGroups as error:
             raise CannotStart(
@@ -295,7 +295,9 @@ async def _run(config: AgentConfig) -> int:
     )
     for note in inventory.notes:
         LOG.info("%s", note)
-    LOG.log(logging.INFO if whole.containment.is_certain else logging.WARNING, "%s", whole.containment.words)
+    LOG.log(
+        logging.INFO if whole.containment.is_certain else logging.WARNING, "%s", whole.containment.description
+    )
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

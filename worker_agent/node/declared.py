@@ -1,7 +1,7 @@
-"""GPUs that are declared, not measured: `v100=4`, `v100=2:speed=0.5`, `h100=8:memory=80`.
+"""GPUs that an operator declares with `--gpus`: `v100=4`, `v100=2:speed=0.5`, `h100=8:memory=80`.
 
-For machines without NVML, where they stand for the GPUs that are there: each job sees its own by number. With a `speed`
-they are emulated, for trying things: jobs see no GPU, and pace their steps by it.
+Machines without NVML need this. A declaration stands for real GPUs, and each job sees its own by number. With a `speed`
+the GPUs are emulated, for trials: jobs see no GPU, and pace their steps by that speed.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from worker_agent.node.gpus import Gpu, Inventory, InventoryError
 
 _GPUS_MAX = 1024
 _FORM = "expected TYPE=COUNT, such as v100=4, v100=2:speed=0.5 or h100=8:memory=80"
-# Memory is in GB, with the limits that the scheduler has for it; a test keeps them equal.
+# The least and the greatest value of each option. Memory is in GB; a test keeps its limits equal to the scheduler's.
 _LIMITS = {"speed": (1e-3, 1_000_000), "memory": (1e-3, 10_000_000)}
 
 
 def parse_gpus(text: str, visible: str | None = None) -> Inventory:
-    """Return the inventory that `--gpus` declares; InventoryError says what is wrong with it.
+    """Return the inventory that `--gpus` declares; raise InventoryError if the declaration is wrong.
 
-    `visible`: CUDA_VISIBLE_DEVICES of the agent, which says what its GPUs are called.
+    `visible`: CUDA_VISIBLE_DEVICES of the agent, which names its GPUs.
     """
     if "," in text:
         raise InventoryError(f"--gpus {text!r}: a node has one worker type; start an agent for each")
-    head, *options = text.strip().split(":")
-    worker_type, equals, count_text = head.partition("=")
+    type_and_count, *options = text.strip().split(":")
+    worker_type, equals, count_text = type_and_count.partition("=")
     if not equals or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", worker_type):
         raise InventoryError(f"--gpus {text!r}: {_FORM}")
     if not re.fullmatch(r"[0-9]{1,6}", count_text) or not 1 <= int(count_text) <= _GPUS_MAX:
@@ -34,11 +34,11 @@ def parse_gpus(text: str, visible: str | None = None) -> Inventory:
         name, _, value = option.partition("=")
         if name not in _LIMITS:
             raise InventoryError(
-                f"--gpus {text!r}: unknown option {name!r}; there are {' and '.join(_LIMITS)}"
+                f"--gpus {text!r}: unknown option {name!r}; the options are {' and '.join(_LIMITS)}"
             )
         if name in values:
             raise InventoryError(f"--gpus {text!r}: {name} is given twice")
-        values[name] = _positive(text, name, value)
+        values[name] = _number(text, name, value)
     worker_type, count = worker_type.lower(), int(count_text)
     devices = [""] * count if "speed" in values else _devices(text, count, visible)
     gpus = tuple(
@@ -55,20 +55,21 @@ def _devices(text: str, count: int, visible: str | None) -> list[str]:
     names = [name.strip() for name in visible.split(",") if name.strip()]
     if names and len(names) < count:
         raise InventoryError(
-            f"--gpus {text!r}: {count} GPUs are declared, and CUDA_VISIBLE_DEVICES={visible} shows the agent "
-            f"{len(names)}"
+            f"--gpus {text!r}: {count} GPUs are declared, but CUDA_VISIBLE_DEVICES={visible} shows the agent "
+            f"only {len(names)}"
         )
     return names[:count] or [""] * count
 
 
-def _positive(text: str, name: str, value: str) -> float:
+def _number(text: str, name: str, value: str) -> float:
+    """Return the number that an option of `text` has; raise InventoryError if it is not within the limits."""
     try:
         number = float(value)
     except ValueError:
         number = 0.0
-    least, most = _LIMITS[name]
-    if not least <= number <= most:
+    lowest, highest = _LIMITS[name]
+    if not lowest <= number <= highest:
         raise InventoryError(
-            f"--gpus {text!r}: {name} is {value!r}, expected a number from {least:g} to {most:,}"
+            f"--gpus {text!r}: {name} is {value!r}, expected a number from {lowest:g} to {highest:,}"
         )
     return number

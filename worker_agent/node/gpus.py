@@ -1,4 +1,4 @@
-"""The inventory of a node: GPUs of one worker type, measured by NVML (nvml.py) or declared (declared.py)."""
+"""The inventory of a node: GPUs of one worker type, detected by NVML (nvml.py) or declared (declared.py)."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import re
 
 import msgspec
 
-# Products whose worker type is their own name, and those of a family with more to it.
+# The part of a product name that becomes the worker type.
 _PRODUCT = re.compile(
     r"\b(GH200|GB200|B200|H200|H100|A100|V100|P100|K80|L40S|L40|L4|T4|A10G|A10|A40|A30)\b"
     r"|\bGeForce (RTX \d{4}(?: Ti| SUPER)?)\b"
 )
+# Makers, form factors and memory sizes are dropped from the names of other products.
 _MAKER = re.compile(r"\b(nvidia|tesla|geforce|graphics device)\b", re.IGNORECASE)
 _FORM = re.compile(r"[-\s](pcie|sxm\d?|nvl|hbm\d\w?|\d+gb)\b", re.IGNORECASE)
 
 
 class InventoryError(ValueError):
-    """The GPUs of this node cannot be offered as they are: why, and what to do."""
+    """The GPUs of this node cannot be offered; the message has the reason and the remedy."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """One GPU. `device`: what CUDA_VISIBLE_DEVICES calls it; empty for one that is emulated."""
+    """One GPU. `device`: its name in CUDA_VISIBLE_DEVICES; empty if it is emulated."""
 
     index: int
     name: str
@@ -33,18 +34,19 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     worker_type: str
     gpus: tuple[Gpu, ...]
-    speed: float | None = None  # of declared ones
+    # Only for declared GPUs.
+    speed: float | None = None
     driver_version: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """Their names for CUDA; empty where they are emulated."""
+        """The names of the GPUs in CUDA_VISIBLE_DEVICES; none if they are emulated."""
         return tuple(gpu.device for gpu in self.gpus if gpu.device)
 
 
 class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """How a GPU does. `broken`: a fatal error, in words; it stays out of service."""
+    """The health of a GPU. `broken`: the fatal error, in words, that put it out of service."""
 
     index: int
     memory_used_gb: float = 0.0
@@ -53,22 +55,22 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worker_type_of(product: str) -> str:
-    """Return the worker type of a product name: "NVIDIA H100 80GB HBM3" is an h100; an unknown one names itself."""
+    """Return the worker type of a product name: "NVIDIA H100 80GB HBM3" is an h100."""
     if match := _PRODUCT.search(product):
         return (match[1] or match[2]).replace(" ", "").lower()
     rest = _FORM.sub(" ", _MAKER.sub(" ", product))
     return re.sub(r"[^a-z0-9]+", "-", rest.lower()).strip("-") or "gpu"
 
 
-def of_one_type(names: list[str]) -> str:
-    """The worker type of a node's GPUs; InventoryError when there are several."""
+def common_worker_type(names: list[str]) -> str:
+    """Return the worker type of GPUs with these product names; raise InventoryError if there are several types."""
     types: dict[str, list[int]] = {}
     for index, name in enumerate(names):
         types.setdefault(worker_type_of(name), []).append(index)
     if len(types) > 1:
         listed = "; ".join(f"{name}: GPUs {','.join(map(str, indices))}" for name, indices in types.items())
         raise InventoryError(
-            f"this node has GPUs of several types ({listed}), and an agent offers one: start an agent for each, with"
-            " its own node name, state directory and CUDA_VISIBLE_DEVICES"
+            f"this node has GPUs of several types ({listed}), and an agent offers only one: start an agent for each,"
+            " with its own node name, state directory and CUDA_VISIBLE_DEVICES"
         )
     return next(iter(types))

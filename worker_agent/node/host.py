@@ -40,8 +40,7 @@ def memory_gb(root: Path = Path("/")) -> float:
 
 
 def _groups(root: Path, controller: str) -> Iterator[Path]:
-    """Return the directories of this process's control groups, from the innermost out: of version 2, then of version
-    1."""
+    """Return the directories of this process's control groups: each group before the one that contains it."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -50,6 +49,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0":
+            # Version 2 has one hierarchy for all controllers, version 1 has one for each.
             top = base
         elif controller in controllers.split(","):
             top = base / controllers
@@ -61,6 +61,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> tuple[float, float]:
+    """Return the CPU time that a control group may use per period, and the period."""
     with contextlib.suppress(FileNotFoundError):
         quota, period = (folder / "cpu.max").read_text().split()
         return float(quota), float(period)

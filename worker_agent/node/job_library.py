@@ -1,6 +1,6 @@
-"""`gavel.training` for jobs: a directory that holds it and nothing else of ours, to stand first on their PYTHONPATH.
+"""A copy of `gavel.training` for jobs: a directory without the rest of Gavel, put first on their PYTHONPATH.
 
-A job's environment need not have Gavel installed; where it has, the rest of that installation stays importable.
+So a job's environment need not have Gavel installed. If it has, the rest of that installation stays importable.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import tempfile
 from pathlib import Path
 
 _PACKAGE = "gavel"
-_PART = "training"
+_SUBPACKAGE = "training"
 _INIT = (
-    '"""What a training script imports of Gavel, put here by the agent."""\n\n'
+    '"""The part of Gavel for training scripts, put here by the agent."""\n\n'
     "from pkgutil import extend_path\n\n"
     "__path__ = extend_path(__path__, __name__)\n"
 )
@@ -26,11 +26,14 @@ class LibraryMissing(Exception):
 
 
 def install(into: Path, package: Path | None = None) -> Path:
-    """Make the directory, if it is not there yet, and return it. Jobs of older agents keep theirs."""
-    source = (package or _installed()) / _PART
+    """Copy `gavel.training` to a directory below `into`, unless it exists, and return that directory.
+
+    Its name depends on the content, so jobs that an older agent started keep their version.
+    """
+    source = (package or _installed()) / _SUBPACKAGE
     files = sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     if not files:
-        raise LibraryMissing(f"{source} is not there: this installation is incomplete, install Gavel again")
+        raise LibraryMissing(f"{source} does not exist: this installation is incomplete, install Gavel again")
     digest = hashlib.sha256(_INIT.encode())
     for path in files:
         digest.update(f"{path.relative_to(source)}\0".encode() + path.read_bytes() + b"\0")
@@ -38,22 +41,22 @@ def install(into: Path, package: Path | None = None) -> Path:
     if target.is_dir():
         return target
     into.mkdir(mode=0o755, parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix="new-", dir=into))
+    staging = Path(tempfile.mkdtemp(prefix="new-", dir=into))
     try:
         for path in files:
-            copy = new / _PACKAGE / _PART / path.relative_to(source)
+            copy = staging / _PACKAGE / _SUBPACKAGE / path.relative_to(source)
             copy.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
-        (new / _PACKAGE / "__init__.py").write_text(_INIT)
-        # Jobs of other users read it.
-        new.chmod(0o755)
-        os.rename(new, target)
+        (staging / _PACKAGE / "__init__.py").write_text(_INIT)
+        # Jobs of other users must be able to read it.
+        staging.chmod(0o755)
+        os.rename(staging, target)
     except OSError:
-        # Another agent may have been faster with the same content.
+        # Another agent may have made the same directory meanwhile.
         if not target.is_dir():
             raise
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
     return target
 
 

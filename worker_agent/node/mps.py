@@ -1,8 +1,8 @@
 """Two packed jobs on the same GPUs: side by side through CUDA MPS if the driver has it, otherwise in turns.
 
-An MPS daemon serves one set of GPUs and one user; it starts with the first job on the set and quits when the last is
-gone, even under the next agent. A job that began alone is not its client and cannot become one: it and a job that joins
-it take turns. Whether MPS is used is a pure decision, and the job's log reports it.
+An MPS daemon serves one set of GPUs and one user. The agent starts it for the first job on the set and stops it after
+the last one, even if the agent was restarted in between. A job that started without MPS cannot use it later, so it
+takes turns with a job that joins it. `decide` is pure; the job's log shows its decision.
 """
 
 from __future__ import annotations
@@ -23,24 +23,28 @@ from worker_agent.node.users import Account
 
 LOG = logging.getLogger(__name__)
 DAEMON = "nvidia-cuda-mps-control"
-# The variable by which a job finds its daemon.
+# The variable by which a job finds its daemon: the directory of the daemon's pipes.
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
-ALONE = "no other job is on the same GPUs any more"
+# The line in a job's log when the other job has left its GPUs.
+ALONE_NOTE = "no other job is on the same GPUs any more"
 _DAEMON_TIMEOUT_S = 10.0
-# The path of a socket may have 108 bytes, and the daemon adds a name.
+# The path of a socket may have 108 bytes, and the daemon appends a name to its directory.
 _SOCKET_LENGTH_MAX = 80
 
 
 class Sharing(msgspec.Struct, frozen=True):
     """How the GPUs of one job are shared."""
 
-    mps: bool
+    by_mps: bool
     # A line for the job's log; empty if nothing is shared.
-    why: str
+    note: str
 
 
-def decide(*, packed: bool, devices: Sequence[str], daemon: str | None, apart: bool = False) -> Sharing:
-    """Decide how to share. `daemon`: the path of the MPS daemon, if any; `apart`: one of the jobs runs without it."""
+def decide(*, packed: bool, devices: Sequence[str], daemon: str | None, without_mps: bool = False) -> Sharing:
+    """Decide how a job shares its GPUs.
+
+    `daemon`: the path of the program, if it is installed. `without_mps`: one of the jobs on the GPUs runs without MPS.
+    """
     if not packed:
         return Sharing(False, "")
     if not devices:
@@ -48,13 +52,13 @@ def decide(*, packed: bool, devices: Sequence[str], daemon: str | None, apart: b
     slices = "another job is on the same GPUs, in time slices"
     if daemon is None:
         return Sharing(False, f"{slices}: {DAEMON} is not installed")
-    if apart:
-        return Sharing(False, f"{slices}: CUDA MPS is for jobs that both start under it")
+    if without_mps:
+        return Sharing(False, f"{slices}: CUDA MPS works only if both jobs start under it")
     return Sharing(True, "another job is on the same GPUs, side by side through CUDA MPS")
 
 
 class MpsDaemons:
-    """The MPS daemons that are needed now: one per set of GPUs and user."""
+    """The running MPS daemons: one for each set of GPUs and user."""
 
     def __init__(
         self,
@@ -65,64 +69,68 @@ class MpsDaemons:
         """`root` holds a directory per daemon."""
         self.root, self._run = root, run
         self.daemon = daemon or shutil.which(DAEMON)
-        self._users: dict[Path, set[str]] = {}
-        self._of: dict[str, Path] = {}
+        # The leases that each daemon serves, by its directory, and the directory by lease.
+        self._leases: dict[Path, set[str]] = {}
+        self._paths: dict[str, Path] = {}
         # Runs are prepared in threads.
         self._mutex = threading.Lock()
 
     def join(self, lease: str, devices: Sequence[str], account: Account) -> dict[str, str]:
-        """Return the variables of a job that shares these devices; raise OSError if no daemon can serve it."""
+        """Start a job's daemon unless it runs, and return the variables by which the job finds it.
+
+        Raises OSError if no daemon can serve these devices.
+        """
         name = "-".join(device[:12] for device in sorted(devices)).replace("/", "_")
         path = self.root / f"{name}.{account.uid if account.uid is not None else 'own'}"
         if len(str(path)) > _SOCKET_LENGTH_MAX:
             raise OSError(f"{path}: too long for a socket; give the agent a shorter state directory")
         env = {PIPES: str(path), "CUDA_MPS_LOG_DIRECTORY": str(path)}
         with self._mutex:
-            if not self._users.get(path):
+            if not self._leases.get(path):
                 path.mkdir(mode=0o700, parents=True, exist_ok=True)
                 if account.uid is not None:
                     os.chown(path, account.uid, -1 if account.gid is None else account.gid)
                 visible = {"CUDA_VISIBLE_DEVICES": ",".join(devices)}
                 self._control([*self._command(), "-d"], env | visible, account)
-            self._users.setdefault(path, set()).add(lease)
-            self._of[lease] = path
+            self._leases.setdefault(path, set()).add(lease)
+            self._paths[lease] = path
         return env
 
     def serves(self, lease: str) -> bool:
         """Return whether a job was started under a daemon."""
-        return lease in self._of
+        return lease in self._paths
 
-    def take_up(self, clients: Mapping[str, str]) -> None:
+    def adopt(self, clients: Mapping[str, str]) -> None:
         """Adopt the clients of an earlier agent, given their pipe directories by lease."""
         with self._mutex:
             for lease, pipes in clients.items():
                 path = Path(pipes)
                 if path.parent == self.root:
-                    self._users.setdefault(path, set()).add(lease)
-                    self._of[lease] = path
+                    self._leases.setdefault(path, set()).add(lease)
+                    self._paths[lease] = path
 
     def quit_unused(self) -> None:
-        """Quit the daemons of an earlier agent that no job uses any more."""
+        """Stop the daemons of an earlier agent that no job uses any more."""
         with self._mutex:
             try:
                 paths = list(self.root.iterdir()) if self.root.is_dir() else []
             except OSError as trouble:
-                # They cost only a little memory, so the agent continues.
+                # Unused daemons cost only a little memory, so the agent continues.
                 LOG.warning("cannot look for unused MPS daemons: %s", trouble)
                 return
             for path in paths:
-                if path not in self._users:
+                if path not in self._leases:
                     self._quit(path)
 
     def leave(self, lease: str) -> None:
-        """Remove a job that has ended, and quit its daemon if it was the last one."""
+        """Remove a job that has ended, and stop its daemon if no other job uses that."""
         with self._mutex:
-            path = self._of.pop(lease, None)
+            path = self._paths.pop(lease, None)
             if path is None:
                 return
-            self._users[path].discard(lease)
-            if not self._users[path]:
-                del self._users[path]
+            self._leases[path].discard(lease)
+            if not self._leases[path]:
+                del self._leases[path]
                 self._quit(path)
 
     def _quit(self, path: Path) -> None:
@@ -134,11 +142,12 @@ class MpsDaemons:
             raise FileNotFoundError(f"{DAEMON} is not installed")
         return [self.daemon]
 
-    def _control(self, argv: list[str], env: dict[str, str], account: Account | None, **more: Any) -> None:
+    def _control(self, argv: list[str], env: dict[str, str], account: Account | None, **options: Any) -> None:
+        """Run the control program as this account; raise OSError if it fails."""
         user = {}
         if account is not None and account.uid is not None:
             user = {"user": account.uid, "group": account.gid, "extra_groups": list(account.groups)}
-        done = self._run(
+        result = self._run(
             argv,
             env={"PATH": os.defpath, **env},
             capture_output=True,
@@ -146,9 +155,9 @@ class MpsDaemons:
             timeout=_DAEMON_TIMEOUT_S,
             check=False,
             **user,
-            **more,
+            **options,
         )
-        trouble = (done.stderr or done.stdout or "").strip()[-300:]
+        trouble = (result.stderr or result.stdout or "").strip()[-300:]
         # The daemon of an earlier agent may still run.
-        if done.returncode and "already running" not in trouble:
-            raise OSError(f"{DAEMON} ended with {done.returncode}: {trouble}")
+        if result.returncode and "already running" not in trouble:
+            raise OSError(f"{DAEMON} ended with {result.returncode}: {trouble}")

@@ -1,7 +1,7 @@
-"""GPUs as the driver tells of them, through NVML (the library nvidia-ml-py, imported only here and only when asked).
+"""GPUs as the driver reports them, through NVML (the library nvidia-ml-py, imported only here and on first use).
 
-Health is polled; fatal errors come as events of the driver and are remembered: a GPU that had one stays out of
-service, in the scheduler's books until a person resumes the node, and here until the agent is started anew.
+Health is polled; fatal errors arrive as events of the driver. A GPU that had a fatal error stays out of service: for
+the scheduler until an operator resumes the node, and here until the agent restarts.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ import importlib
 import logging
 from typing import Any
 
-from worker_agent.node.gpus import Gpu, GpuHealth, Inventory, InventoryError, of_one_type
+from worker_agent.node.gpus import Gpu, GpuHealth, Inventory, InventoryError, common_worker_type
 
 LOG = logging.getLogger(__name__)
 _GB = 1e9
-_EVENTS_MAX = 100  # taken in at once
-# errors of the driver after which a GPU cannot be trusted, in words; all others are mostly the faults of programs
+# How many events one poll reads at most.
+_EVENTS_MAX = 100
+# Errors after which a GPU cannot be trusted, by their numbers (Xid). Most others are faults of programs.
 FATAL_XIDS = {
     48: "double-bit memory error",
     62: "internal micro-controller halt",
@@ -31,14 +32,15 @@ FATAL_XIDS = {
     143: "initialisation error",
     154: "needs recovery",
 }
-_GONE = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
+# Errors of NVML calls that mean that the GPU is unusable.
+_FATAL_CALL_ERRORS = ("NVMLError_GpuIsLost", "NVMLError_ResetRequired")
 
 
 class Nvml:
     """The GPUs of this node that this agent may use."""
 
     def __init__(self, library: Any = None, visible: str | None = None) -> None:
-        """`visible`: CUDA_VISIBLE_DEVICES of the agent; InventoryError when nothing can be measured."""
+        """`visible`: CUDA_VISIBLE_DEVICES of the agent. Raises InventoryError if the driver cannot be used."""
         self._nvml = importlib.import_module("pynvml") if library is None else library
         try:
             self._nvml.nvmlInit()
@@ -48,46 +50,48 @@ class Nvml:
             uuids = [_text(self._nvml.nvmlDeviceGetUUID(handle)) for handle in handles]
         except self._nvml.NVMLError as error:
             raise InventoryError(
-                f"the NVIDIA driver cannot be asked ({error}): mend it, or declare --gpus TYPE=COUNT"
+                f"the NVIDIA driver cannot be used ({error}): repair it, or declare --gpus TYPE=COUNT"
             ) from error
-        chosen = _chosen(uuids, visible)
-        self.uuids = [uuids[index] for index in chosen]
-        self._handles = [handles[index] for index in chosen]
+        indices = _visible_indices(uuids, visible)
+        self.uuids = [uuids[index] for index in indices]
+        self._handles = [handles[index] for index in indices]
+        # The fatal error, in words, of each GPU that is out of service.
         self._broken: dict[int, str] = {}
-        self._events = self._listen()
+        self._events = self._register_events()
 
     def inventory(self) -> Inventory:
-        """Return the inventory; InventoryError when an agent cannot offer it."""
+        """Return the inventory; raise InventoryError if an agent cannot offer it."""
         if not self._handles:
             raise InventoryError(
                 "no GPU is visible here: see CUDA_VISIBLE_DEVICES, or declare --gpus TYPE=COUNT"
             )
         names = [_text(self._nvml.nvmlDeviceGetName(handle)) for handle in self._handles]
-        divided = [index for index, handle in enumerate(self._handles) if self._is_divided(handle)]
-        if divided:
+        mig_gpus = [index for index, handle in enumerate(self._handles) if self._is_mig(handle)]
+        if mig_gpus:
             raise InventoryError(
-                f"GPU {divided[0]} is divided by MIG, whose parts Gavel does not place jobs on: switch it off with"
-                f" 'nvidia-smi -i {divided[0]} -mig 0', or leave the GPU out by CUDA_VISIBLE_DEVICES"
+                f"GPU {mig_gpus[0]} is divided by MIG, and Gavel does not place jobs on MIG instances: switch MIG off"
+                f" with 'nvidia-smi -i {mig_gpus[0]} -mig 0', or exclude the GPU with CUDA_VISIBLE_DEVICES"
             )
-        exclusive = [index for index, handle in enumerate(self._handles) if self._is_exclusive(handle)]
+        exclusive_gpus = [index for index, handle in enumerate(self._handles) if self._is_exclusive(handle)]
         gpus = tuple(
             Gpu(index=index, name=name, device=uuid, memory_gb=self._memory(handle).total / _GB)
             for index, (name, uuid, handle) in enumerate(zip(names, self.uuids, self._handles, strict=True))
         )
         notes = tuple(
-            f"GPU {index} admits one process at a time: packed jobs need MPS there" for index in exclusive
+            f"GPU {index} admits one process at a time: packed jobs need MPS there"
+            for index in exclusive_gpus
         )
         return Inventory(
-            worker_type=of_one_type(names), gpus=gpus, driver_version=self.driver_version, notes=notes
+            worker_type=common_worker_type(names), gpus=gpus, driver_version=self.driver_version, notes=notes
         )
 
     def health(self) -> tuple[GpuHealth, ...]:
-        """How every GPU does now, and which of them are out of service."""
-        self._take_events()
+        """Return the health of every GPU now, including those out of service."""
+        self._read_events()
         return tuple(self._health(index, handle) for index, handle in enumerate(self._handles))
 
     def close(self) -> None:
-        """Let go of the driver."""
+        """Release the driver."""
         with contextlib.suppress(self._nvml.NVMLError):
             if self._events is not None:
                 self._nvml.nvmlEventSetFree(self._events)
@@ -104,10 +108,10 @@ class Nvml:
             )
             _, _, _, failed = self._nvml.nvmlDeviceGetRemappedRows(handle)
             if failed:
-                self._break(index, FATAL_XIDS[64])
+                self._put_out_of_service(index, FATAL_XIDS[64])
         except self._nvml.NVMLError as error:
-            if type(error).__name__ in _GONE:
-                self._break(index, str(error))
+            if type(error).__name__ in _FATAL_CALL_ERRORS:
+                self._put_out_of_service(index, str(error))
         return GpuHealth(
             index=index,
             memory_used_gb=used_gb,
@@ -118,10 +122,11 @@ class Nvml:
     def _memory(self, handle: Any) -> Any:
         return self._nvml.nvmlDeviceGetMemoryInfo(handle)
 
-    def _is_divided(self, handle: Any) -> bool:
+    def _is_mig(self, handle: Any) -> bool:
         try:
             current, _ = self._nvml.nvmlDeviceGetMigMode(handle)
-        except self._nvml.NVMLError:  # it knows no MIG
+        except self._nvml.NVMLError:
+            # This GPU does not support MIG.
             return False
         return bool(current)
 
@@ -133,31 +138,32 @@ class Nvml:
 
     # --------------------------------------------------------------------------------------------- fatal errors
 
-    def _listen(self) -> Any:
-        """An event set for errors of all GPUs; None where the driver has no events."""
-        wanted = self._nvml.nvmlEventTypeXidCriticalError | self._nvml.nvmlEventTypeDoubleBitEccError
+    def _register_events(self) -> Any:
+        """Return an event set that receives the fatal errors of all GPUs; None if the driver has no events."""
+        errors = self._nvml.nvmlEventTypeXidCriticalError | self._nvml.nvmlEventTypeDoubleBitEccError
         try:
             events = self._nvml.nvmlEventSetCreate()
         except self._nvml.NVMLError as error:
-            LOG.warning("fatal errors of GPUs are not noticed: the driver has no events (%s)", error)
+            LOG.warning("fatal errors of GPUs will go unnoticed: the driver has no events (%s)", error)
             return None
         for index, handle in enumerate(self._handles):
             try:
-                kinds = wanted & self._nvml.nvmlDeviceGetSupportedEventTypes(handle)
+                kinds = errors & self._nvml.nvmlDeviceGetSupportedEventTypes(handle)
                 if kinds:
                     self._nvml.nvmlDeviceRegisterEvents(handle, kinds, events)
             except self._nvml.NVMLError as error:
-                LOG.warning("fatal errors of GPU %d are not noticed: %s", index, error)
+                LOG.warning("fatal errors of GPU %d will go unnoticed: %s", index, error)
         return events
 
-    def _take_events(self) -> None:
+    def _read_events(self) -> None:
+        """Put every GPU out of service for which the driver has reported a fatal error."""
         if self._events is None:
             return
         for _ in range(_EVENTS_MAX):
             try:
                 event = self._nvml.nvmlEventSetWait_v2(self._events, 0)
             except self._nvml.NVMLError as error:
-                # The timeout of 0 is over when no event waits.
+                # A timeout only means that no event is waiting.
                 if type(error).__name__ != "NVMLError_Timeout":
                     LOG.warning("events of GPUs cannot be read: %s", error)
                 return
@@ -165,16 +171,17 @@ class Nvml:
             if index is None:
                 continue
             if event.eventType == self._nvml.nvmlEventTypeDoubleBitEccError:
-                self._break(index, FATAL_XIDS[48])
+                self._put_out_of_service(index, FATAL_XIDS[48])
             elif event.eventData in FATAL_XIDS:
-                self._break(index, f"{FATAL_XIDS[event.eventData]} (Xid {event.eventData})")
+                self._put_out_of_service(index, f"{FATAL_XIDS[event.eventData]} (Xid {event.eventData})")
             else:
-                LOG.info("GPU %d: Xid %d, taken for the fault of a program", index, event.eventData)
+                LOG.info("GPU %d: Xid %d, considered a fault of a program", index, event.eventData)
 
     def _index_of(self, device: Any) -> int | None:
+        """Return the index of the GPU that an event is about; None if it is not one of ours."""
         with contextlib.suppress(self._nvml.NVMLError, ValueError):
             return self.uuids.index(_text(self._nvml.nvmlDeviceGetUUID(device)))
-        # it does not even say its name any more: whichever of ours does not either
+        # The device no longer returns its UUID, so it is the first of our GPUs that does not return one either.
         for index, handle in enumerate(self._handles):
             try:
                 self._nvml.nvmlDeviceGetUUID(handle)
@@ -182,28 +189,32 @@ class Nvml:
                 return index
         return None
 
-    def _break(self, index: int, why: str) -> None:
+    def _put_out_of_service(self, index: int, why: str) -> None:
         if index not in self._broken:
             self._broken[index] = why
             LOG.error("GPU %d (%s) is out of service: %s", index, self.uuids[index], why)
 
 
-def _chosen(uuids: list[str], visible: str | None) -> list[int]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES names, by index or by the beginning of a UUID, in its order."""
+def _visible_indices(uuids: list[str], visible: str | None) -> list[int]:
+    """Return the indices of the GPUs in CUDA_VISIBLE_DEVICES, in its order; raise InventoryError if it is wrong.
+
+    It names each GPU by its index or by the beginning of its UUID.
+    """
     if visible is None:
         return list(range(len(uuids)))
-    chosen: list[int] = []
+    visible_indices: list[int] = []
     for word in filter(None, (part.strip() for part in visible.split(","))):
         if word.isdecimal():
             indices = [int(word)] if int(word) < len(uuids) else []
         else:
             indices = [index for index, uuid in enumerate(uuids) if uuid.startswith(word)]
-        if len(indices) != 1 or indices[0] in chosen:
+        if len(indices) != 1 or indices[0] in visible_indices:
             raise InventoryError(
-                f"CUDA_VISIBLE_DEVICES: {word!r} names no GPU of its own among the {len(uuids)} here"
+                f"CUDA_VISIBLE_DEVICES: {word!r} must name exactly one of the {len(uuids)} GPUs here, and each must be"
+                " named only once"
             )
-        chosen += indices
-    return chosen
+        visible_indices += indices
+    return visible_indices
 
 
 def _text(value: str | bytes) -> str:

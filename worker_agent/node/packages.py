@@ -1,7 +1,7 @@
-"""Uploaded work directories: unpacked once by the hash of their content, copied for each run.
+"""Uploaded work directories (packages): unpacked once, under the hash of their archive, and copied for each run.
 
-What is in an archive comes from a stranger: nothing outside the directory is written or linked to, nothing but files,
-directories and links is made, and there is a limit to everything. A package is there as a whole or not at all.
+The contents of an archive come from a stranger: nothing outside the directory is written or linked to, only files,
+directories and symbolic links are made, and everything has a limit. A package is stored completely or not at all.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from protos.gavel.v1.limits import (
     leads_out,
 )
 
+# The first bytes of an archive in each format.
 _ZSTANDARD = b"\x28\xb5\x2f\xfd"
 _GZIP = b"\x1f\x8b"
 _CHUNK_BYTES = 1 << 20
 
 
 class PackageError(ValueError):
-    """A package cannot be used: why."""
+    """A package cannot be used; the message is the reason."""
 
 
 class PackageLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """How large things may get."""
+    """The limits for packages on a node."""
 
     archive_bytes_max: int = PACKAGE_BYTES_MAX
     unpacked_bytes_max: int = UNPACKED_BYTES_MAX
@@ -55,36 +56,36 @@ class Packages:
     def __init__(self, root: Path, limits: PackageLimits | None = None) -> None:
         self.root, self.limits = root, limits or PackageLimits()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # An agent that was killed has left these.
-        for left in root.glob("new-*"):
-            shutil.rmtree(left, ignore_errors=True)
+        # A killed agent has left these.
+        for unfinished in root.glob("new-*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
 
     def has(self, digest: str) -> bool:
-        """Tell whether a package is here already."""
+        """Return whether this node has a package."""
         return self._path(digest).is_dir()
 
     def add(self, digest: str, chunks: Iterable[bytes]) -> None:
-        """Take in an archive, if it is what its name says."""
+        """Unpack and keep an archive; raise PackageError if it has another digest or breaks a rule."""
         if self.has(digest):
             return
-        new = Path(tempfile.mkdtemp(prefix="new-", dir=self.root))
+        staging = Path(tempfile.mkdtemp(prefix="new-", dir=self.root))
         try:
-            self._receive(digest, chunks, new / "archive")
-            size_bytes = unpack(new / "archive", new / "tree", self.limits)
-            (new / "archive").unlink()
-            (new / "size").write_text(str(size_bytes))
-            # Another thread may have been faster with the same package.
+            self._receive(digest, chunks, staging / "archive")
+            size_bytes = unpack(staging / "archive", staging / "tree", self.limits)
+            (staging / "archive").unlink()
+            (staging / "size").write_text(str(size_bytes))
+            # Another thread may have added the same package meanwhile.
             with contextlib.suppress(OSError):
-                new.rename(self._path(digest))
+                staging.rename(self._path(digest))
         finally:
-            shutil.rmtree(new, ignore_errors=True)
+            shutil.rmtree(staging, ignore_errors=True)
         self.evict(keep=digest)
 
     def check_out(self, digest: str, into: Path, uid: int | None = None, gid: int | None = None) -> None:
-        """Make a copy for one run, which may change it."""
+        """Copy a package for one run, whose job may change the copy."""
         path = self._path(digest)
         try:
-            # Eviction goes by the time of the last use.
+            # `evict` reads the time of the last use.
             os.utime(path)
             shutil.copytree(path / "tree", into, symlinks=True)
         except OSError as error:
@@ -98,7 +99,7 @@ class Packages:
                     os.chown(os.path.join(folder, name), uid, group, follow_symlinks=False)
 
     def evict(self, keep: str = "") -> None:
-        """Remove what was used longest ago until the rest is within its limit."""
+        """Remove the least recently used packages, but never `keep`, until the rest is within the limit."""
         entries = []
         for path in self.root.glob("sha256-*"):
             with contextlib.suppress(OSError, ValueError):
@@ -114,10 +115,11 @@ class Packages:
 
     def _path(self, digest: str) -> Path:
         if not is_digest(digest):
-            raise PackageError(f"{digest!r} is no digest of the form sha256:<64 hex digits>")
+            raise PackageError(f"{digest!r} is not a digest of the form sha256:<64 hex digits>")
         return self.root / digest.replace(":", "-")
 
     def _receive(self, digest: str, chunks: Iterable[bytes], into: Path) -> None:
+        """Write an archive to a file, and compare its digest."""
         hashed, size_bytes = hashlib.sha256(), 0
         with into.open("xb") as file:
             for chunk in chunks:
@@ -130,14 +132,14 @@ class Packages:
                 file.write(chunk)
         if f"sha256:{hashed.hexdigest()}" != digest:
             raise PackageError(
-                f"package {digest} arrived as sha256:{hashed.hexdigest()}: it was damaged on its way"
+                f"package {digest} arrived as sha256:{hashed.hexdigest()}: it was damaged in transit"
             )
 
 
 def unpack(archive: Path, into: Path, limits: PackageLimits) -> int:
-    """Unpack a tar archive into a new directory; the bytes of its files.
+    """Unpack a tar archive into a new directory, and return the size of its files in bytes.
 
-    Links come last, so that nothing is ever written through one.
+    Links are made last, so that nothing is ever written through one.
     """
     into.mkdir(mode=0o755)
     links: list[tuple[tuple[str, ...], str]] = []
@@ -150,32 +152,34 @@ def unpack(archive: Path, into: Path, limits: PackageLimits) -> int:
             for number, member in enumerate(tar):
                 if number >= limits.entries_max:
                     raise PackageError(f"more than {limits.entries_max} entries")
-                parts = _parts(member.name, limits)
+                parts = _path_inside(member.name, limits)
                 if member.issym():
-                    links.append((parts, _target("/".join(parts), member.linkname)))
+                    links.append((parts, _target_inside("/".join(parts), member.linkname)))
                 elif member.isdir():
-                    _folder(into, parts)
+                    _make_folder(into, parts)
                 elif member.isreg():
                     size_bytes += member.size
                     if size_bytes > limits.unpacked_bytes_max:
-                        raise PackageError(f"unpacked, it is larger than {limits.unpacked_bytes_max} bytes")
-                    _write(tar, member, _folder(into, parts[:-1]) / parts[-1])
+                        raise PackageError(
+                            f"unpacked, the archive is larger than {limits.unpacked_bytes_max} bytes"
+                        )
+                    _write(tar, member, _make_folder(into, parts[:-1]) / parts[-1])
                 else:
-                    raise PackageError(f"{member.name!r} is neither file nor directory nor symbolic link")
+                    raise PackageError(f"{member.name!r} is not a file, a directory or a symbolic link")
             _read_to_end(stream, limits)
         for parts, target in links:
-            (_folder(into, parts[:-1]) / parts[-1]).symlink_to(target)
+            (_make_folder(into, parts[:-1]) / parts[-1]).symlink_to(target)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise PackageError(f"the archive cannot be unpacked: {error}") from error
     return size_bytes
 
 
 class _Header(tarfile.TarInfo):
-    """A header that is one: `tarfile` takes any other block, and a missing one, for the end of the archive."""
+    """A header that is checked. `tarfile` alone takes an invalid or missing header for the end of the archive."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        """Parse a header; PackageError where there is neither one nor the end of an archive."""
+        """Parse a header; raise PackageError if the block is neither a header nor the end of an archive."""
         try:
             return super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError:
@@ -185,16 +189,17 @@ class _Header(tarfile.TarInfo):
 
 
 def _read_to_end(stream: IO[bytes], limits: PackageLimits) -> None:
-    """Read what follows the last entry: gzip has its checksum at the very end."""
-    left_bytes = limits.unpacked_bytes_max
+    """Read the rest after the last entry, because gzip has its checksum at the very end."""
+    remaining_bytes = limits.unpacked_bytes_max
     while piece := stream.read(_CHUNK_BYTES):
-        left_bytes -= len(piece)
-        if left_bytes < 0:
-            raise PackageError(f"unpacked, it is larger than {limits.unpacked_bytes_max} bytes")
+        remaining_bytes -= len(piece)
+        if remaining_bytes < 0:
+            raise PackageError(f"unpacked, the archive is larger than {limits.unpacked_bytes_max} bytes")
 
 
 @contextlib.contextmanager
 def _open(archive: Path) -> Iterator[IO[bytes]]:
+    """Open a packed archive as the stream of its unpacked bytes."""
     with archive.open("rb") as file:
         start = file.read(4)
         file.seek(0)
@@ -206,7 +211,7 @@ def _open(archive: Path) -> Iterator[IO[bytes]]:
                 zstandard = importlib.import_module("zstandard")
             except ImportError:
                 raise PackageError(
-                    "it is packed with zstd, but Python's zstandard is missing here: use gzip"
+                    "the archive is packed with zstd, but this node does not have Python's package zstandard: use gzip"
                 ) from None
             try:
                 with zstandard.ZstdDecompressor().stream_reader(file) as stream:
@@ -214,26 +219,26 @@ def _open(archive: Path) -> Iterator[IO[bytes]]:
             except zstandard.ZstdError as error:
                 raise PackageError(f"the archive cannot be unpacked: {error}") from error
         else:
-            raise PackageError("it is neither .tar.gz nor .tar.zst")
+            raise PackageError("the archive is neither .tar.gz nor .tar.zst")
 
 
-def _parts(name: str, limits: PackageLimits) -> tuple[str, ...]:
-    """The components of a path that stays inside."""
+def _path_inside(name: str, limits: PackageLimits) -> tuple[str, ...]:
+    """Return the components of an entry's path; raise PackageError if it leads outside or is too long."""
     parts = tuple(part for part in name.split("/") if part not in ("", "."))
     if name.startswith("/") or ".." in parts or "\0" in name or len(name) > limits.path_length_max:
-        raise PackageError(f"{name[:200]!r} is no path within a work directory")
+        raise PackageError(f"{name[:200]!r} is not a path within a work directory")
     return parts
 
 
-def _target(link: str, target: str) -> str:
-    """Return the target of a link; PackageError if it may lead outside."""
+def _target_inside(link: str, target: str) -> str:
+    """Return the target of a link; raise PackageError if it may lead outside."""
     if not link or "\0" in target or leads_out(link, target):
         raise PackageError(f"{link!r} is a link to {target[:200]!r}, which may be outside")
     return target
 
 
-def _folder(root: Path, parts: tuple[str, ...]) -> Path:
-    """A directory below the root, made of real directories only."""
+def _make_folder(root: Path, parts: tuple[str, ...]) -> Path:
+    """Make a directory below the root, and return it; raise PackageError if its path leads through a link."""
     path = root
     for part in parts:
         path = path / part
@@ -242,7 +247,7 @@ def _folder(root: Path, parts: tuple[str, ...]) -> Path:
         except FileExistsError:
             if path.is_symlink() or not path.is_dir():
                 raise PackageError(
-                    f"{'/'.join(parts)!r} leads through something that is no directory"
+                    f"{'/'.join(parts)!r} leads through something that is not a directory"
                 ) from None
     return path
 
@@ -252,7 +257,7 @@ def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
     assert source is not None
     if path.is_dir():
         raise PackageError(f"{member.name!r} is both a file and a directory")
-    # Of two entries with the same name the later one counts, as with tar.
+    # If two entries have the same name, the later one counts, as with tar.
     path.unlink(missing_ok=True)
     mode = 0o755 if member.mode & 0o100 else 0o644
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, mode)

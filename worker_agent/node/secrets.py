@@ -1,7 +1,7 @@
-"""Secrets by reference: a job file names them, the node has them, and nothing in between sees one.
+"""Secrets by reference: a job file names them, the node has them, and nothing in between sees their values.
 
-`env_from: {NAME: "secret:path"}` is the file `path` below the agent's directory of secrets; below the directory of
-the submitting user there, where jobs run as their users.
+`env_from: {NAME: "secret:path"}` is the file `path` below the agent's directory of secrets. If jobs run as their users,
+each user has a directory below that one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class SecretError(ValueError):
-    """A secret cannot be had: which, and why."""
+    """A secret cannot be read; the message has its name and the reason."""
 
 
 def read_secrets(root: Path | None, references: Mapping[str, str]) -> dict[str, str]:
@@ -32,8 +32,8 @@ def read_secrets(root: Path | None, references: Mapping[str, str]) -> dict[str, 
             )
         if root is None:
             raise SecretError(
-                f"env_from.{name}: this node has no directory of secrets; its operator gives it one with "
-                f"`gavel agent --secrets-dir DIR`, and puts the secret into the file DIR/{path}"
+                f"env_from.{name}: this node has no directory of secrets; an operator can set one with "
+                f"`gavel agent --secrets-dir DIR` and put the secret into the file DIR/{path}"
             )
         values[name] = _read(root, parts, f"env_from.{name}: {reference}")
     return values
@@ -47,8 +47,8 @@ def _read(root: Path, parts: list[str], reference: str) -> str:
         for part in parts[:-1]:
             fds.append(os.open(part, _FLAGS | os.O_DIRECTORY, dir_fd=fds[-1]))
         fds.append(os.open(parts[-1], _FLAGS, dir_fd=fds[-1]))
-        about = os.fstat(fds[-1])
-        if not stat.S_ISREG(about.st_mode) or about.st_size > _BYTES_MAX:
+        status = os.fstat(fds[-1])
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _BYTES_MAX:
             raise SecretError(f"{reference} is not a file of at most {_BYTES_MAX >> 10} KiB on this node")
         value = os.read(fds[-1], _BYTES_MAX).decode().removesuffix("\n")
     except OSError as error:
@@ -61,5 +61,5 @@ def _read(root: Path, parts: list[str], reference: str) -> str:
         for fd in fds:
             os.close(fd)
     if "\0" in value:
-        raise SecretError(f"{reference} holds a NUL, which no environment variable can")
+        raise SecretError(f"{reference} contains a NUL byte, which environment variables cannot have")
     return value

@@ -1,7 +1,7 @@
 """A check that the state directory can be written, made periodically and after each failed start.
 
-A node whose state directory is full can start nothing, and would attract one job after the other. So its agent reports
-the trouble, and the scheduler gives it no jobs until it reports that the directory can be written again.
+On a node whose state directory is full, every start fails. Its GPUs would stay free, so the scheduler would place one
+job after the other there. The agent therefore reports the trouble, and the node gets no jobs until it is over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ LOG = logging.getLogger(__name__)
 INTERVAL_S = 10.0
 # A file system that takes longer than this to store a small file cannot be used.
 ANSWER_S = 20.0
-# About ten times what a run needs before its job writes anything.
+# About ten times the space that a run needs before its job writes anything.
 PROBE_BYTES = 256 << 10
 
 
@@ -47,28 +47,28 @@ class StateCheck:
     ) -> None:
         self.folder, self.trouble = folder, ""
         self._report, self._interval_s, self._answer_s = report, interval_s, answer_s
-        self._wanted = asyncio.Event()
+        self._requested = asyncio.Event()
 
-    def soon(self) -> None:
+    def check_now(self) -> None:
         """Check now, because a start has failed."""
-        self._wanted.set()
+        self._requested.set()
 
     async def run(self) -> None:
         """Check until cancelled."""
         while True:
-            self._wanted.clear()
-            await self._look()
+            self._requested.clear()
+            await self._check()
             with contextlib.suppress(TimeoutError):
                 # asyncio.wait_for may swallow a cancellation.
                 async with asyncio.timeout(self._interval_s):
-                    await self._wanted.wait()
+                    await self._requested.wait()
 
-    async def _look(self) -> None:
-        looking = asyncio.create_task(asyncio.to_thread(trouble_with, self.folder))
-        done, _ = await asyncio.wait({looking}, timeout=self._answer_s)
+    async def _check(self) -> None:
+        check = asyncio.create_task(asyncio.to_thread(trouble_with, self.folder))
+        done, _ = await asyncio.wait({check}, timeout=self._answer_s)
         if not done:
             self._set_trouble(f"its state directory {self.folder} has not answered for {self._answer_s:g} s")
-        self._set_trouble(await looking)
+        self._set_trouble(await check)
 
     def _set_trouble(self, trouble: str) -> None:
         if trouble == self.trouble:

@@ -1,6 +1,6 @@
-"""The checkpoint directory's identity, and the nonces that prove which other nodes see it.
+"""The checkpoint directory's id, and the nonces that prove which other nodes see the same directory.
 
-All files lie directly in the directory, under names that jobs do not use; none is opened through a link.
+All these files are directly in the directory, under names that jobs do not use. None is opened through a link.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from protos.gavel.v1 import agents_pb2 as pb
 LOG = logging.getLogger(__name__)
 
 ID_FILE = ".gavel-storage"
-# How long a file of another node may take to appear, on file systems that cache.
+# How long a file that another node wrote may take to appear here, since file systems cache.
 LOOK_S = 3.0
 LOOK_INTERVAL_S = 0.2
-# The age at which a nonce of an unfinished check is removed.
+# The age at which the nonce of an unfinished check is removed.
 STALE_S = 600.0
 _PREFIX = ".gavel-check-"
 _ID = re.compile(r"[A-Za-z0-9_-]{8,128}")
@@ -31,7 +31,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class StorageError(Exception):
-    """The checkpoint directory cannot be used: with what to do."""
+    """The checkpoint directory cannot be used; the message has the remedy."""
 
 
 class CheckpointStorage:
@@ -42,7 +42,7 @@ class CheckpointStorage:
         self._checks: set[str] = set()
 
     def identity(self) -> str:
-        """Return the id in the directory, which the first node makes. StorageError when there can be none."""
+        """Return the id in the directory, and make it if this node is the first; raise StorageError if that fails."""
         path = self.folder / ID_FILE
         try:
             self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ class CheckpointStorage:
             for _ in range(20):
                 if _ID.fullmatch(identity):
                     break
-                # Another node is writing it.
+                # Another node is writing the id.
                 time.sleep(0.05)
                 identity = _read(path)
         except OSError as error:
@@ -62,28 +62,31 @@ class CheckpointStorage:
                 "to with --checkpoint-dir"
             ) from None
         if not _ID.fullmatch(identity):
-            raise StorageError(f"{path} holds no id: remove the file, and another one is made")
+            raise StorageError(f"{path} contains no id: remove the file, and the agent makes a new one")
         return identity
 
     async def act(self, check: pb.StorageCheck) -> pb.StorageChecked:
         """Carry out a step of a check, and return its result or its error."""
         if not _ID.fullmatch(check.check) or not _ID.fullmatch(check.nonce):
-            return pb.StorageChecked(check=check.check[:128], error="this is no name of a check")
+            return pb.StorageChecked(
+                check=check.check[:128], error="the name of the check or its nonce is invalid"
+            )
         try:
-            is_there = await self._act(check, self.folder / f"{_PREFIX}{check.check}")
+            exists = await self._act(check, self.folder / f"{_PREFIX}{check.check}")
         except OSError as error:
             return pb.StorageChecked(check=check.check, error=error.strerror or str(error))
-        return pb.StorageChecked(check=check.check, found=is_there)
+        return pb.StorageChecked(check=check.check, found=exists)
 
     async def _act(self, check: pb.StorageCheck, path: Path) -> bool:
+        """Write, read or remove the file of a check; return whether it exists now with this nonce."""
         match check.action:
             case pb.StorageCheck.ACTION_WRITE:
                 await asyncio.to_thread(write_new, path, check.nonce.encode())
                 return True
             case pb.StorageCheck.ACTION_READ:
-                until_s = time.monotonic() + self._look_s
+                end_s = time.monotonic() + self._look_s
                 while await asyncio.to_thread(_read_if_there, path) != check.nonce:
-                    if time.monotonic() >= until_s:
+                    if time.monotonic() >= end_s:
                         return False
                     await asyncio.sleep(LOOK_INTERVAL_S)
                 return True
@@ -103,7 +106,7 @@ class CheckpointStorage:
 
 
 def write_new(path: Path, data: bytes, mode: int = 0o644) -> None:
-    """Write a file that is not there yet, to disk; FileExistsError where there is anything of this name."""
+    """Write a new file durably; raise FileExistsError if something of this name exists."""
     with os.fdopen(os.open(path, _CREATE, mode), "wb") as file:
         file.write(data)
         file.flush()

@@ -1,7 +1,7 @@
-"""The accounts of jobs: their submitting users' where the agent is root, otherwise the agent's own.
+"""The accounts under which jobs run: those of their submitting users if the agent is root, otherwise the agent's own.
 
-An agent that is root starts no job as root, unless an operator has set single-user mode. The shim drops the rights and
-checks that they are gone.
+An agent that is root starts no job as root, unless an operator has set single-user mode. The shim drops root's rights
+and checks that they are gone.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import msgspec
 
 # Lower uids belong to system users in every distribution.
 UID_MIN = 1000
-_SHELLS_OF_NOBODY = ("nologin", "false")
+_NO_LOGIN_SHELLS = ("nologin", "false")
 
 
 class UserError(Exception):
-    """A job cannot run as this user, or the agent cannot run as it is; the message has the remedy."""
+    """A job cannot run as this user, or the agent was started as the wrong user; the message has the remedy."""
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class Users:
         look_up: Callable[[str], pwd.struct_passwd] = pwd.getpwnam,
         euid: int | None = None,
     ) -> None:
-        """`single_user`: every job runs as the agent's user, even root."""
+        """`single_user`: every job runs as the agent's user, even if that is root."""
         self.euid = os.geteuid() if euid is None else euid
         self.switching = self.euid == 0 and not single_user
         self._look_up = look_up
@@ -53,7 +53,7 @@ class Users:
         """Return the line for the log about the accounts of jobs."""
         if self.switching:
             return "jobs run as their submitting users"
-        return f"single-user mode: every job runs as {_own_account().name}, whoever submitted it"
+        return f"single-user mode: every user's jobs run as {_own_account().name}"
 
     def account(self, user: str) -> Account:
         """Return the account for the jobs of a user; raise UserError if they must not run here."""
@@ -61,7 +61,7 @@ class Users:
             return _own_account()
         if not user:
             raise UserError(
-                "the job has no submitting user, and this agent, being root, starts jobs as that user only"
+                "the job has no submitting user, but this agent is root and starts each job as its submitting user"
             )
         try:
             entry = self._look_up(user)
@@ -73,7 +73,7 @@ class Users:
             raise UserError(f"user {user!r} is root here: jobs do not run as root")
         if entry.pw_uid < UID_MIN:
             raise UserError(f"user {user!r} (uid {entry.pw_uid}) is a system user: jobs do not run as one")
-        if Path(entry.pw_shell).name in _SHELLS_OF_NOBODY:
+        if Path(entry.pw_shell).name in _NO_LOGIN_SHELLS:
             raise UserError(f"user {user!r} may not log in here (shell {entry.pw_shell})")
         groups = tuple(sorted(group for group in os.getgrouplist(user, entry.pw_gid) if group))
         return Account(
@@ -94,12 +94,13 @@ def refuse_to_be_root(*, single_user: bool, switch_users: bool, euid: int | None
         return
     if not single_user and not switch_users:
         raise UserError(
-            "this agent is root, and every job would be: start it as another user, or let jobs run as their"
-            " submitting users (--switch-users), or, on a machine of your own, say --single-user"
+            "this agent is root, so every job would run as root: start the agent as another user, let jobs run as their"
+            " submitting users (--switch-users), or, on a machine of your own, use --single-user"
         )
 
 
 def _own_account() -> Account:
+    """Return the account of the agent's own user."""
     try:
         entry = pwd.getpwuid(os.geteuid())
     except KeyError:

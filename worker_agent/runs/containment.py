@@ -1,8 +1,8 @@
-"""How the processes of a run are held together on this node: found out once, when the agent starts.
+"""How the agent finds all processes of a run on this node. It is determined once, when the agent starts.
 
-By a control group of its own for each run where the agent may make some; systemd's `Delegate=yes` is enough, and so is
-root on most machines. Where not, by descent alone: orphans of a run become children of its shim, or of the agent when
-the shim was killed.
+If the agent may make control groups, each run has its own; systemd's `Delegate=yes` is enough, and so is root on most
+machines. Otherwise the agent goes by descent: orphans of a run become children of its shim, or of the agent if the shim
+was killed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ from worker_agent.shim.process_tree import Process, look_up
 from worker_agent.shim.run_directory import directory_name
 
 SUBREAPER = "subreaper"
+# How often we try to remove the group of the trial, and the pause between two tries.
 _REMOVALS, _REMOVAL_S = 50, 0.01
+# How long a trial with another process may take.
 _TIMEOUT_S = 30.0
 # Prints the pid of the process that becomes the parent of an orphan.
-_WHO_ADOPTS = (
+_PRINT_ADOPTER = (
     "import os, signal\n"
     "read_end, write_end = os.pipe()\n"
     "parent = os.fork()\n"
@@ -42,32 +44,32 @@ _WHO_ADOPTS = (
 
 
 class NoControlGroups(Exception):
-    """Control groups are asked for, and none can be made here: why."""
+    """The configuration requires control groups, but none can be made here; the message is the reason."""
 
 
 class Containment(NamedTuple):
-    """The way in which processes are held together. `home`: where the groups of runs are made."""
+    """How the processes of runs are found. `home`: the directory for the groups of runs; empty without groups."""
 
     kind: str = SUBREAPER
     home: str = ""
 
     @property
     def is_certain(self) -> bool:
-        """Whether no process leaves it by forking, even after the agent or a shim was killed."""
+        """Whether every process of a run is found, even after the agent or a shim was killed."""
         return bool(self.home)
 
     @property
-    def words(self) -> str:
-        """The line for the log that says how jobs are contained."""
+    def description(self) -> str:
+        """The agent's log line about how jobs are contained."""
         if self.home:
             return f"the processes of a job are contained by {self.kind}, in {self.home}"
         return (
             "the processes of a job are contained by descent alone (subreaper): if agent and shim are killed, GPUs can"
-            " be withheld until an operator has looked; control groups would be certain (docs/install.md)"
+            " be withheld until an operator has checked them; control groups would prevent that (docs/install.md)"
         )
 
     def make_group(self, lease: str) -> str:
-        """Make the control group of a run; its path, or nothing where there are none."""
+        """Make the control group of a run and return its path; return an empty text without control groups."""
         if not self.home:
             return ""
         path = f"{self.home}/gavel-{directory_name(lease)}-{secrets.token_hex(4)}"
@@ -75,64 +77,68 @@ class Containment(NamedTuple):
         return path
 
 
-def find_containment(wanted: str = "auto", root: Path = Path("/")) -> Containment:
-    """The best that there is on this node; NoControlGroups where that is not what is asked for."""
-    if wanted == SUBREAPER:
+def find_containment(setting: str = "auto", root: Path = Path("/")) -> Containment:
+    """Return the best containment on this node; raise NoControlGroups if `setting` requires groups and there are none.
+
+    `setting`: "auto", "cgroup" or "subreaper".
+    """
+    if setting == SUBREAPER:
         return Containment()
     trouble = "the kernel has neither cgroup v2 nor the freezer of v1, or they are not mounted"
     for kind, home in _own_groups(root):
         try:
-            _try_out(home)
+            _test_groups(home)
         except (OSError, subprocess.SubprocessError) as error:
             trouble = f"{home}: {error}"
         else:
             return Containment(kind, home)
-    if wanted == "cgroup":
+    if setting == "cgroup":
         raise NoControlGroups(trouble)
     return Containment()
 
 
-def who_adopts() -> Process | None:
-    """Return the process that adopts this one's orphans when it is gone; None where that cannot be found out.
+def adopter_of_orphans() -> Process | None:
+    """Return the process that will adopt this one's orphans when it is gone; None if that cannot be determined.
 
-    Call it before this process adopts orphans itself.
+    Call this before this process starts to adopt orphans itself.
     """
     with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
-        done = subprocess.run(
-            [sys.executable, "-S", "-E", "-c", _WHO_ADOPTS],
+        result = subprocess.run(
+            [sys.executable, "-S", "-E", "-c", _PRINT_ADOPTER],
             capture_output=True,
             text=True,
             timeout=_TIMEOUT_S,
             check=True,
         )
-        return look_up(int(done.stdout))
+        return look_up(int(result.stdout))
     return None
 
 
 def _own_groups(root: Path) -> Iterator[tuple[str, str]]:
-    """The control groups that this process is in, v2 first: the kind, and the directory."""
+    """Yield the control groups of this process, v2 first: the kind and the directory of each."""
     try:
         mounts = (root / "proc/self/mountinfo").read_text().splitlines()
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
         return
-    own = {}
+    own_paths = {}
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0":
-            own[V2] = path
+            own_paths[V2] = path
         elif "freezer" in controllers.split(","):
-            own[V1] = path
+            own_paths[V1] = path
     homes = {}
     for line in mounts:
         before, _, after = line.partition(" - ")
-        within, point = before.split()[3:5]
+        # A mount may show only the part of the hierarchy below this path.
+        mounted_path, mount_point = before.split()[3:5]
         filesystem, _, *options = after.split()
         kind = V2 if filesystem == "cgroup2" else V1 if _is_freezer(filesystem, options) else ""
-        if kind in own and ".." not in PurePosixPath(own[kind]).parts:
-            place = PurePosixPath(own[kind])
-            inside = place.relative_to(within) if place.is_relative_to(within) else place.relative_to("/")
-            homes[kind] = str(root / point.lstrip("/") / inside)
+        if kind in own_paths and ".." not in PurePosixPath(own_paths[kind]).parts:
+            own_path = PurePosixPath(own_paths[kind])
+            base = mounted_path if own_path.is_relative_to(mounted_path) else "/"
+            homes[kind] = str(root / mount_point.lstrip("/") / own_path.relative_to(base))
     for kind in (V2, V1):
         if kind in homes:
             yield kind, homes[kind]
@@ -142,8 +148,8 @@ def _is_freezer(filesystem: str, options: list[str]) -> bool:
     return filesystem == "cgroup" and "freezer" in ",".join(options).split(",")
 
 
-def _try_out(home: str) -> None:
-    """Make a group, have a process enter it, and remove it; OSError or SubprocessError where one cannot."""
+def _test_groups(home: str) -> None:
+    """Make a group, have a process enter it, and remove it; raise OSError or SubprocessError if that fails."""
     path = f"{home}/gavel-probe-{os.getpid()}-{secrets.token_hex(4)}"
     os.mkdir(path, 0o755)
     group = ControlGroup(path)
@@ -156,7 +162,7 @@ def _try_out(home: str) -> None:
             timeout=_TIMEOUT_S,
         )
         if not group.kill():
-            raise OSError("what is in it cannot be ended")
+            raise OSError("its processes cannot be killed")
     finally:
         for _ in range(_REMOVALS):
             group.remove()

@@ -2,10 +2,10 @@
 
 Each run has a record in STATE/custody from before its shim starts until its end is certain. Rules:
 - a run with a control group is gone when the group is empty;
-- without one, orphans of a killed shim become children of the agent that started it, which kills them;
-- if that agent is gone, too, another process (its adopter) adopts its orphans: while that has a child of unknown
-  origin, the run is not gone, and nothing is killed on suspicion;
-- nothing of a run is left if the machine was restarted since.
+- without one, orphans of a killed shim become children of the agent that started the shim, which kills them;
+- if that agent is gone, too, its orphans become children of another process, its adopter. The run counts as gone only
+  when the adopter has no child of unknown origin; such children are suspects, and are not killed;
+- after a restart of the machine, no process of an earlier run is left.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 from msgspec import structs
 
 from worker_agent.core.messages import Order
-from worker_agent.runs.containment import Containment, who_adopts
+from worker_agent.runs.containment import Containment, adopter_of_orphans
 from worker_agent.runs.run import SHIM_WORDS, start_shim
 from worker_agent.shim import process_tree
 from worker_agent.shim.control_groups import ControlGroup
@@ -31,14 +31,14 @@ from worker_agent.shim.process_tree import Process
 from worker_agent.shim.run_directory import RunDirectory, directory_name
 
 LOG = logging.getLogger(__name__)
-# The agent starts the daemons of MPS, and they outlive their jobs.
+# The programs of MPS daemons, which are children of the agent but belong to no job.
 _MPS = "nvidia-cuda-mps"
 # Stands for an unknown process.
 _UNKNOWN = Process(0, 0)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """The places in which a run can have processes."""
+    """How to find the processes of a run."""
 
     order: Order
     boot_id: str
@@ -48,15 +48,16 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     adopter: Process = _UNKNOWN
     # Every process of the run was started at this time or later.
     since_ticks: int = 0
-    # /proc/PID/cgroup of the shim; its orphans have the same.
+    # The content of /proc/PID/cgroup of the shim; its orphans have the same.
     groups: str = ""
     # The run's own control group; empty if there is none.
     group: str = ""
 
 
-class Left(msgspec.Struct, frozen=True):
-    """The remaining processes of a run. `dying`: killed, but not gone yet."""
+class Remaining(msgspec.Struct, frozen=True):
+    """The processes that remain of a run."""
 
+    # Some were killed but are not gone yet.
     dying: bool = False
     # Processes that may belong to the run.
     suspects: tuple[Process, ...] = ()
@@ -73,43 +74,42 @@ class Custody:
         self._folder = state / "custody"
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._boot_id = process_tree.boot_id()
-        self._me = process_tree.look_up(os.getpid()) or _UNKNOWN
-        self._adopter = _UNKNOWN if containment.is_certain else who_adopts() or _UNKNOWN
+        self._agent = process_tree.look_up(os.getpid()) or _UNKNOWN
+        self._adopter = _UNKNOWN if containment.is_certain else adopter_of_orphans() or _UNKNOWN
         self._records: dict[str, Record] = {}
-        # Pids of the shims that we started, while their sessions exist.
+        # Pids of our shims. A pid stays here while the shim's session exists.
         self._shims: set[int] = set()
         # Held from the start of a shim until its pid is in that set.
-        self._starting = threading.Lock()
+        self._start_lock = threading.Lock()
         for path in self._folder.glob("*.json"):
             try:
                 record = msgspec.json.decode(path.read_bytes(), type=Record)
             except (OSError, msgspec.MsgspecError) as error:
-                LOG.error("%s: left out, because it cannot be read: %s", path, error)
+                LOG.error("%s: ignored, because it cannot be read: %s", path, error)
             else:
                 self._records[record.order.lease] = record
 
     # ------------------------------------------------------------------------------------------------- records
 
-    def take(self, order: Order) -> Record:
-        """Take charge of a run whose shim is about to start; raise OSError if that cannot be recorded."""
-        known = self._records.get(order.lease)
-        if known is not None:
+    def add(self, order: Order) -> Record:
+        """Record a run whose shim is about to start; raise OSError if the record cannot be written."""
+        if order.lease in self._records:
             # An earlier start of this run was interrupted.
             self.release(order.lease)
         record = Record(
             order=order,
             boot_id=self._boot_id,
-            agent=self._me,
+            agent=self._agent,
             adopter=self._adopter,
             since_ticks=_ticks_now(),
             groups=_groups_of(os.getpid()),
             group=self.containment.make_group(order.lease),
         )
-        self._keep(record)
+        self._write(record)
         return record
 
-    def take_up(self, order: Order, shim: Process | None) -> None:
-        """Take charge of a run of an earlier agent, which may have kept no record; raise OSError as above."""
+    def add_adopted(self, order: Order, shim: Process | None) -> None:
+        """Record a living run of an earlier agent, unless that agent did; raise OSError as above."""
         if shim is not None and order.lease not in self._records:
             record = Record(
                 order=order,
@@ -119,21 +119,21 @@ class Custody:
                 since_ticks=shim.start_ticks,
                 groups=_groups_of(shim.pid),
             )
-            self._keep(record)
+            self._write(record)
 
     def start_shim(self, directory: RunDirectory) -> subprocess.Popen[bytes]:
-        """Start the shim of a run that is in custody."""
-        with self._starting:
+        """Start the shim of a run that has a record."""
+        with self._start_lock:
             shim = start_shim(directory)
             self._shims.add(shim.pid)
         return shim
 
-    def spare(self, shims: Iterable[Process]) -> None:
-        """Never treat these living shims or their children as orphans."""
+    def add_shims(self, shims: Iterable[Process]) -> None:
+        """Never treat these living shims and their children as orphans."""
         self._shims.update(shim.pid for shim in shims)
 
     def orders(self) -> dict[str, Order]:
-        """Return the orders of runs that may have processes, by the names of their directories."""
+        """Return the orders of all runs with a record, by the names of their directories."""
         return {directory_name(lease): record.order for lease, record in self._records.items()}
 
     def group(self, lease: str) -> ControlGroup | None:
@@ -150,10 +150,10 @@ class Custody:
         with contextlib.suppress(OSError):
             self._path(lease).unlink()
 
-    def _keep(self, record: Record) -> None:
+    def _write(self, record: Record) -> None:
         path = self._path(record.order.lease)
         aside = path.with_suffix(".new")
-        # No flush is needed: after a power cut nothing is left of any run.
+        # No flush is needed, because no process survives a power cut.
         aside.write_bytes(msgspec.json.encode(structs.asdict(record) | {"order": record.order.record()}))
         aside.replace(path)
         self._records[record.order.lease] = record
@@ -161,27 +161,30 @@ class Custody:
     def _path(self, lease: str) -> Path:
         return self._folder / f"{directory_name(lease)}.json"
 
-    # ---------------------------------------------------------------------------------------------- what is left
+    # -------------------------------------------------------------------------------------- remaining processes
 
-    def clear(self, lease: str) -> Left:
-        """Kill the known processes of a run whose shim is gone, and return the remaining ones."""
+    def kill_remaining(self, lease: str) -> Remaining:
+        """Kill the known processes of a run whose shim is gone, and return those that remain."""
         record = self._records.get(lease)
         if record is None or record.boot_id != self._boot_id:
-            return Left()
+            return Remaining()
         if record.group and not ControlGroup(record.group).kill():
-            return Left(dying=True)
-        # The first process adopts the orphans of all others, too, which are not ours.
-        adopts = self._me.pid != 1 and process_tree.adopts_orphans()
-        if adopts and process_tree.kill_all(self._adopted):
-            return Left(dying=True)
-        if record.group or (adopts and record.agent == self._me):
-            return Left()
-        return Left(suspects=tuple(self._suspects(record)))
+            return Remaining(dying=True)
+        # As the first process of a container, the agent also adopts orphans of processes that are not ours.
+        adopts = self._agent.pid != 1 and process_tree.adopts_orphans()
+        if adopts and process_tree.kill_all(self._adopted_orphans):
+            return Remaining(dying=True)
+        if record.group or (adopts and record.agent == self._agent):
+            return Remaining()
+        return Remaining(suspects=tuple(self._suspects(record)))
 
-    def _adopted(self) -> list[Process]:
-        """Return the orphans of our shims. Shims and their log writers have sessions that no job can be in."""
+    def _adopted_orphans(self) -> list[Process]:
+        """Return the orphans of our shims, with their descendants.
+
+        Shims and their log writers are recognised by their sessions, which no process of a job can join.
+        """
         orphans, sessions = [], set()
-        with self._starting:
+        with self._start_lock:
             for pid in process_tree.children_of(os.getpid()):
                 try:
                     session = os.getsid(pid)
@@ -199,10 +202,9 @@ class Custody:
         return orphans
 
     def _suspects(self, record: Record) -> Iterator[Process]:
-        """Return processes that may be orphans of this run, including those of other users or in other control
-        groups."""
+        """Yield the processes that may be orphans of this run."""
         if record.adopter.pid == 1 and not process_tree.alive(record.adopter):
-            # The run was in its own container, so all its processes ended with the first one.
+            # The adopter was the first process of the run's container, and its end has ended all others there.
             return
         parents = (
             {record.adopter.pid} if process_tree.alive(record.adopter) else {1, *_ancestors(os.getpid())}
@@ -218,13 +220,14 @@ class Custody:
 
 
 def _may_be_of(record: Record, process: Process) -> bool:
+    """Return whether a process started no earlier than the run, and in the control groups of its shim."""
     return process.start_ticks >= record.since_ticks and _groups_of(process.pid) == record.groups
 
 
-def words_for(suspects: tuple[Process, ...]) -> str:
-    """Return pids and names of these processes, for an operator who may recognise them."""
-    named = [f"{pid} ({_read(pid, 'comm').strip() or 'gone'})" for pid, _ in suspects[:5]]
-    return ", ".join(named) + (f" and {len(suspects) - 5} more" if len(suspects) > 5 else "")
+def list_processes(processes: tuple[Process, ...]) -> str:
+    """Return pids and names of some of these processes, for an operator who may recognise them."""
+    names = [f"{pid} ({_read(pid, 'comm').strip() or 'gone'})" for pid, _ in processes[:5]]
+    return ", ".join(names) + (f" and {len(processes) - 5} more" if len(processes) > 5 else "")
 
 
 def _groups_of(pid: int) -> str:
@@ -232,7 +235,7 @@ def _groups_of(pid: int) -> str:
 
 
 def _read(pid: int, name: str) -> str:
-    """Return what /proc has about a process; empty once it is gone."""
+    """Return the content of a file of a process in /proc; empty once the process is gone."""
     try:
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
@@ -240,11 +243,12 @@ def _read(pid: int, name: str) -> str:
 
 
 def _ticks_now() -> int:
-    """Return the time now, or a little earlier, in the unit in which /proc gives the start of processes."""
+    """Return the time now in the unit of start times in /proc, a second early to be safe."""
     return int((time.clock_gettime(time.CLOCK_BOOTTIME) - 1.0) * os.sysconf("SC_CLK_TCK"))
 
 
 def _living_shims() -> set[int]:
+    """Return the pids of all shims of this user."""
     return {shim.pid for shim in process_tree.session_leaders(*SHIM_WORDS).values()}
 
 

@@ -1,7 +1,7 @@
-"""From an order to start.json (docs/job-directory.md), which tells the shim what to start. Pure: it reads no files.
+"""Turn an order into the content of start.json (docs/job-directory.md). Pure: no files are read.
 
-The scheduler has checked the launch; what stands here is what protects this node: paths and ranks. The environment of a
-rank is an allow-list: what the page lists and what the job file says, and nothing else of the agent's own.
+The scheduler has checked the launch; the checks of paths and ranks here protect this node. A rank's environment has
+only the variables that the page lists and those of the job file, so the rest of the agent's own never reaches a job.
 """
 
 from __future__ import annotations
@@ -23,38 +23,40 @@ from worker_agent.shim.run_directory import directory_name
 
 # How many pieces of each log are kept.
 LOG_PIECES = 4
-_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ")
+# Variables of the agent's environment that jobs receive.
+_PASSED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class LaunchError(ValueError):
-    """A job that this node cannot start: the field at fault, and what is wrong with it."""
+    """This node cannot start the job; the message names the wrong field and the fault."""
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of this node that are the same for every job."""
 
     worker_type: str
-    # Holds gavel.training, and nothing else of Gavel.
+    # The directory with gavel.training for jobs (node/job_library.py).
     library: Path
     checkpoints: Path
-    # By local index, in CUDA's words; empty where GPUs are emulated.
+    # The names of the GPUs for CUDA_VISIBLE_DEVICES, by local index; empty if the GPUs are emulated.
     devices: tuple[str, ...] = ()
+    # The speed of declared GPUs.
     speed: float | None = None
-    # Of one piece of a log.
+    # The size of one piece of a log, and how many pieces are kept.
     log_bytes_max: int = 16_000_000
     log_files_max: int = LOG_PIECES
-    # For jobs that give no limit of their own; 0: none.
+    # The limit for the setup of jobs that have none of their own; 0: no limit.
     setup_limit_s: float = 0.0
-    # The agent's own environment, of which a few variables are passed on.
+    # The agent's own environment.
     environ: dict[str, str] = {}
 
 
 def launch_of(order: Order) -> Launch:
-    """Return how to start the job of an order; LaunchError where a path would depend on where the agent runs."""
+    """Return the launch of an order; raise LaunchError if it has no command or a path that is not allowed."""
     launch = order.launch
     if launch is None or not (launch.command or launch.script):
-        raise LaunchError("launch.command: is missing")
+        raise LaunchError("launch.command is missing")
     for field in ("venv", "checkpoint_dir", *(() if launch.upload else ("workdir",))):
         path = getattr(launch, field)
         if path and not path.startswith("/"):
@@ -75,27 +77,30 @@ def start_file(
     run_dir: Path,
     secrets: Mapping[str, str] | None = None,
     work: Path | None = None,
-    more_env: Mapping[str, str] | None = None,
+    sharing_env: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return start.json. `work`: the unpacked upload; `more_env`: variables for sharing GPUs."""
-    base = _environment(order, launch, node, account, run_dir) | dict(secrets or {}) | dict(more_env or {})
-    per_gpu = launch.ranks == "per_gpu"
-    here, first, world = (
-        (max(1, len(order.gpus)), order.rank_first, max(1, order.world_size))
-        if per_gpu
-        else (1, order.node_rank, order.nodes)
-    )
-    if first + here > world:
-        raise LaunchError(f"ranks {first} to {first + here - 1} are ordered here, of {world} in all")
-    met = {} if meeting is None else meeting_of(meeting, world)
+    """Return the content of start.json.
+
+    `meeting`: None while a gang gathers; `work`: the unpacked upload; `sharing_env`: variables for sharing GPUs.
+    """
+    base = _environment(order, launch, node, account, run_dir) | dict(secrets or {}) | dict(sharing_env or {})
+    if launch.ranks == "per_gpu":
+        first, count, world = order.rank_first, max(1, len(order.gpus)), max(1, order.world_size)
+    else:
+        first, count, world = order.node_rank, 1, order.nodes
+    if first + count > world:
+        raise LaunchError(
+            f"the order is for ranks {first} to {first + count - 1}, but the job has {world} ranks"
+        )
+    meeting_env = {} if meeting is None else meeting_environment(meeting, world)
     argv = list(launch.command) if launch.command else ["/bin/sh", "-c", launch.script]
     ranks = [
         {
             "rank": first + local,
             "argv": argv,
-            "env": base | _rank(first + local, local, here, world, order) | met,
+            "env": base | _rank_environment(first + local, local, count, world, order) | meeting_env,
         }
-        for local in range(here)
+        for local in range(count)
     ]
     return {
         "lease": order.lease,
@@ -124,7 +129,7 @@ def _environment(
     order: Order, launch: Launch, node: NodeFacts, account: Account, run_dir: Path
 ) -> dict[str, str]:
     """Return the variables that are the same for all ranks."""
-    env = {name: node.environ[name] for name in _PASSED_ON if name in node.environ}
+    env = {name: node.environ[name] for name in _PASSED_VARIABLES if name in node.environ}
     env.setdefault("PATH", _PATH)
     if account.uid is None and "TMPDIR" in node.environ:
         env["TMPDIR"] = node.environ["TMPDIR"]
@@ -133,15 +138,15 @@ def _environment(
         "USER": account.name,
         "LOGNAME": account.name,
         "SHELL": account.login_shell,
-        # Python's output must be in the log as it is printed, and all of it when the job is killed.
+        # Python's output must reach the log immediately, so that none is lost when the job is killed.
         "PYTHONUNBUFFERED": "1",
     }
     env |= launch.env
     if launch.venv:
         env["VIRTUAL_ENV"] = launch.venv
         env["PATH"] = f"{launch.venv}/bin:{env['PATH']}"
-    of_job = env.get("PYTHONPATH")
-    env["PYTHONPATH"] = f"{node.library}:{of_job}" if of_job else str(node.library)
+    job_path = env.get("PYTHONPATH")
+    env["PYTHONPATH"] = f"{node.library}:{job_path}" if job_path else str(node.library)
     env |= {
         "CUDA_VISIBLE_DEVICES": ",".join(node.devices[gpu] for gpu in order.gpus) if node.devices else "",
         "GAVEL_JOB_ID": order.job,
@@ -163,19 +168,19 @@ def _environment(
     return env
 
 
-def _rank(rank: int, local: int, here: int, world: int, order: Order) -> dict[str, str]:
+def _rank_environment(rank: int, local: int, count: int, world: int, order: Order) -> dict[str, str]:
     """Return the variables that differ between ranks."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(local),
         "WORLD_SIZE": str(world),
-        "LOCAL_WORLD_SIZE": str(here),
+        "LOCAL_WORLD_SIZE": str(count),
         "NODE_RANK": str(order.node_rank),
     }
 
 
-def meeting_of(meeting: Rendezvous, world: int) -> dict[str, str]:
-    """Return the variables by which ranks find each other: PyTorch's, and one of our own."""
+def meeting_environment(meeting: Rendezvous, world: int) -> dict[str, str]:
+    """Return the variables by which ranks find each other: PyTorch's, and Gavel's own if there are several ranks."""
     env = {"MASTER_ADDR": meeting.master_address, "MASTER_PORT": str(meeting.master_port)}
     if world > 1:
         env["GAVEL_COORDINATOR"] = f"{meeting.master_address}:{meeting.coordinator_port}"
@@ -183,13 +188,13 @@ def meeting_of(meeting: Rendezvous, world: int) -> dict[str, str]:
 
 
 def checkpoint_directory(launch: Launch, node: NodeFacts, order: Order) -> str:
-    """Return where an attempt finds and leaves its checkpoints: one place for all attempts, or one for each."""
+    """Return GAVEL_CHECKPOINT_DIR of an attempt: the directory of the job, or of the attempt below it."""
     own = own_checkpoints(launch, node, order)
     return os.path.join(own["directory"], own["name"]) if own else _checkpoints_of_job(launch, node, order)
 
 
 def own_checkpoints(launch: Launch, node: NodeFacts, order: Order) -> dict[str, str] | None:
-    """Return the directory that the shim has to make first, where each attempt has one of its own."""
+    """Return the directory that the shim must make for this attempt; None if all attempts share one."""
     if launch.checkpoints == "per_job":
         return None
     name = attempt_name(order.epoch, int(order.lease) if order.lease.isdecimal() else order.attempt)

@@ -1,7 +1,7 @@
-"""Read the logs of runs: their last lines, from an offset, or as they grow; across rotation and attempts.
+"""Read the logs of a run: their last lines, from an offset, or as they grow, across rotation.
 
 A log is one stream per rank, in pieces whose names give their offsets (log_pump.py). A reader keeps only an offset, so
-it may come back after any pause; output that was rotated away meanwhile is skipped. A job can write to this directory,
+it can continue after any pause; output that was rotated away meanwhile is skipped. A job can write to this directory,
 so only regular files of the agent's user are read, never through a link.
 """
 
@@ -25,7 +25,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Some output of a rank. `offset`: its first byte, counted from the start of the attempt."""
+    """Some output of a rank. `offset`: the position of its first byte in the output of the attempt."""
 
     attempt: int
     rank: int
@@ -37,18 +37,18 @@ class RunLogs:
     """The logs of one run."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError if there is no such run, or if it cannot be read."""
-        with contextlib.ExitStack() as unless_read:
-            self.directory = unless_read.enter_context(RunDirectory(path))
+        """Raises OSError if the run does not exist or cannot be read."""
+        with contextlib.ExitStack() as on_error:
+            self.directory = on_error.enter_context(RunDirectory(path))
             start = self.directory.read(START, owner=os.geteuid()) or {}
             self.job, self.attempt = str(start.get("job", "")), int(start.get("attempt", 0))
             self.ranks = tuple(int(rank["rank"]) for rank in start.get("ranks", ())) or (0,)
             self.piece_bytes = int(start.get("log_bytes_max", 1 << 62))
             self._logs = self.directory.open_logs()
-            unless_read.pop_all()
+            on_error.pop_all()
 
     def close(self) -> None:
-        """Close its files."""
+        """Close the files of the run."""
         os.close(self._logs)
         self.directory.close()
 
@@ -60,7 +60,7 @@ class RunLogs:
 
     @property
     def ended(self) -> bool:
-        """Return whether no more output can come."""
+        """Whether the output is complete: the run has ended, or its directory was removed."""
         return self.directory.has(EXIT) or os.fstat(self.directory.fd).st_nlink == 0
 
     def bounds(self, rank: int) -> tuple[int, int]:
@@ -73,23 +73,22 @@ class RunLogs:
                 size_bytes = 0
             if pieces == self._full_pieces(rank):
                 # No piece was rotated meanwhile.
-                last = max(pieces, default=0)
-                return (
-                    min(pieces, default=last + 1) - 1
-                ) * self.piece_bytes, last * self.piece_bytes + size_bytes
+                last_full = max(pieces, default=0)
+                first_kept = min(pieces, default=last_full + 1)
+                return (first_kept - 1) * self.piece_bytes, last_full * self.piece_bytes + size_bytes
 
     def read(self, rank: int, offset: int, size_bytes_max: int = CHUNK_BYTES) -> Chunk:
-        """Return the output from an offset on, or from the first kept byte; empty at the end."""
+        """Return output from this offset, or from the first kept byte if that comes later; empty at the end."""
         while True:
             first, end = self.bounds(rank)
             offset = min(max(offset, first), end)
             if offset == end:
-                # Without this, a full piece that was not rotated yet would be looked for under the next name.
+                # The offset may be the end of a full piece that is not renamed yet, so no file has the next byte.
                 return Chunk(self.attempt, rank, offset, b"")
             pieces = self._full_pieces(rank)
-            piece, at = offset // self.piece_bytes + 1, offset % self.piece_bytes
+            piece, position = offset // self.piece_bytes + 1, offset % self.piece_bytes
             name = f"rank-{rank}.log" + (f".{piece}" if piece in pieces else "")
-            data = self._read_file(name, at, min(size_bytes_max, self.piece_bytes - at))
+            data = self._read_file(name, position, min(size_bytes_max, self.piece_bytes - position))
             if pieces == self._full_pieces(rank):
                 return Chunk(self.attempt, rank, offset, data)
 
@@ -97,36 +96,38 @@ class RunLogs:
         """Return the offset at which the last `lines` lines begin."""
         first, end = self.bounds(rank)
         first = max(first, end - _TAIL_BYTES_MAX)
-        offset, wanted = end, lines
-        while offset > first and wanted > 0:
+        offset, missing = end, lines
+        while offset > first and missing > 0:
             begin = max(first, offset - CHUNK_BYTES, (offset - 1) // self.piece_bytes * self.piece_bytes)
             data = self.read(rank, begin, offset - begin).data
             if len(data) < offset - begin:
                 # The piece was rotated away while we read.
                 return begin
-            at = len(data) - 1 if offset == end and data.endswith(b"\n") else len(data)
-            while wanted > 0 and (at := data.rfind(b"\n", 0, at)) >= 0:
-                wanted -= 1
-            if wanted == 0:
-                return begin + at + 1
+            position = len(data) - 1 if offset == end and data.endswith(b"\n") else len(data)
+            while missing > 0 and (position := data.rfind(b"\n", 0, position)) >= 0:
+                missing -= 1
+            if missing == 0:
+                return begin + position + 1
             offset = begin
         return offset
 
     def _full_pieces(self, rank: int) -> set[int]:
+        """Return the numbers of the kept pieces that are full."""
         prefix = f"rank-{rank}.log."
         names = (name[len(prefix) :] for name in os.listdir(self._logs) if name.startswith(prefix))
         return {int(number) for number in names if number.isdecimal()}
 
-    def _read_file(self, name: str, at: int, size_bytes: int) -> bytes:
+    def _read_file(self, name: str, position: int, size_bytes: int) -> bytes:
+        """Return bytes of a log file; empty if it is missing or cannot be trusted."""
         try:
             fd = os.open(name, _READ, dir_fd=self._logs)
         except OSError:
             return b""
         try:
-            about = os.fstat(fd)
-            if not stat.S_ISREG(about.st_mode) or about.st_uid != os.geteuid() or about.st_nlink != 1:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink != 1:
                 return b""
-            return os.pread(fd, size_bytes, at)
+            return os.pread(fd, size_bytes, position)
         finally:
             os.close(fd)
 
@@ -139,30 +140,32 @@ async def follow(
     wait: bool = True,
     alive: Callable[[], bool] = lambda: True,
 ) -> AsyncIterator[Chunk]:
-    """Yield the output of a run: of these ranks (None: all), from its beginning or its last lines, up to now.
+    """Yield the output of a run, up to now or, with `wait`, until the run has ended.
 
-    `wait`: continue until the run has ended; `alive` returns whether the agent still works on it.
+    `ranks` None: all. `tail_lines` None: from the first kept byte; otherwise only the last lines of each rank. `alive`
+    returns whether the agent still supervises the run; if not, no more output is awaited.
     """
     with RunLogs(path) as logs:
-        wanted = [rank for rank in logs.ranks if ranks is None or rank in ranks]
-        offsets = {rank: 0 if tail_lines is None else logs.tail(rank, tail_lines) for rank in wanted}
+        chosen_ranks = [rank for rank in logs.ranks if ranks is None or rank in ranks]
+        offsets = {rank: 0 if tail_lines is None else logs.tail(rank, tail_lines) for rank in chosen_ranks}
         while True:
-            last_look = not wait or logs.ended or not alive()
-            new = False
-            for rank in wanted:
+            # The end is noticed before the logs are read, so that the last output is not missed.
+            is_last_pass = not wait or logs.ended or not alive()
+            has_output = False
+            for rank in chosen_ranks:
                 chunk = logs.read(rank, offsets[rank])
                 if chunk.data:
-                    new = True
+                    has_output = True
                     offsets[rank] = chunk.offset + len(chunk.data)
                     yield chunk
-            if not new:
-                if last_look:
+            if not has_output:
+                if is_last_pass:
                     return
                 await asyncio.sleep(LOOK_INTERVAL_S)
 
 
 def last_lines(path: Path, lines: int = 20, size_bytes_max: int = 4096) -> str:
-    """Return the last lines of the rank that failed first, or of the first rank."""
+    """Return the last lines of the rank that failed first, or of the first rank; empty if they cannot be read."""
     try:
         with RunLogs(path) as logs:
             ending = logs.directory.read(EXIT, owner=os.geteuid()) or {}

@@ -1,6 +1,6 @@
-"""Read the progress and the end of a run from its files. Pure; the table of docs/job-directory.md.
+"""Derive the progress and the outcome of a run from its files, by the table of docs/job-directory.md. Pure.
 
-Jobs and shims of older releases write the files: content that makes no sense counts as missing.
+Jobs, and shims of other releases, write these files, so invalid content counts as missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _STEPS_MAX = 2.0**53
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """progress-RANK.json: the last report of a rank."""
+    """The content of progress-RANK.json: the last report of a rank."""
 
     epoch: int
     attempt: int
@@ -29,7 +29,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """exit.json."""
+    """The content of exit.json."""
 
     codes: dict[str, int] = {}
     first: int | None = None
@@ -40,11 +40,11 @@ class Ending(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-NOTHING = Progress(0, 0)
+NO_PROGRESS = Progress(0, 0)
 
 
 def read_progress(content: Mapping[str, Any] | None, order: Order) -> Progress | None:
-    """Return the progress of a rank; None if it reported none under this lease."""
+    """Return the progress of a rank; None if the content is invalid or of another attempt."""
     try:
         progress = msgspec.convert(content, Progress)
     except msgspec.ValidationError:
@@ -58,7 +58,7 @@ def read_progress(content: Mapping[str, Any] | None, order: Order) -> Progress |
 
 
 def read_ending(content: Mapping[str, Any] | None) -> Ending | None:
-    """Return how a run ended; None if unknown."""
+    """Return the ending of a run; None if the content is missing or invalid."""
     try:
         return msgspec.convert(content, Ending)
     except msgspec.ValidationError:
@@ -66,7 +66,7 @@ def read_ending(content: Mapping[str, Any] | None) -> Ending | None:
 
 
 def judge(ending: Ending | None, states: Collection[str]) -> tuple[Outcome, int]:
-    """Return the meaning of an exit, and its code. `states`: the last ones that the ranks reported."""
+    """Return the outcome of a run and its exit code. `states`: the last states that the ranks reported."""
     if ending is None:
         return "node_failed", 0
     code = _first_code(ending)
@@ -82,19 +82,19 @@ def judge(ending: Ending | None, states: Collection[str]) -> tuple[Outcome, int]
     return "yielded" if by_lease else "finished", 0
 
 
-def exited(
+def exit_event(
     order: Order,
     ending: Ending | None,
     progress: Progress | None = None,
     states: Collection[str] = (),
     ran_s: float = 0.0,
 ) -> ProcessExited:
-    """Return the event of an exit. `ran_s`: how long it ran, used if there is no ending."""
+    """Return the event for the exit of a run. `ran_s`: how long it ran, used only without an ending."""
     outcome, code = judge(ending, states)
-    last = progress or NOTHING
+    last = progress or NO_PROGRESS
     steps = last.steps
     if outcome == "yielded" and code:
-        # It did not stop by itself, so the steps after its last checkpoint are lost.
+        # The job did not stop by itself, so the steps after its last checkpoint are lost.
         steps = min(last.steps, last.saved)
     if ending is not None:
         # Without exit codes, nothing ran.

@@ -1,6 +1,6 @@
 """Prepare the run directory of an order for its shim: account, secrets, work directory, devices.
 
-A fault of the job is a ValueError with one line, which becomes the last line of the job's log.
+If the job is at fault, a ValueError is raised, whose one line becomes the last line of the job's log.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from worker_agent.shim.run_directory import RunDirectory, directory_name
 
 
 class Workshop(msgspec.Struct, frozen=True, kw_only=True):
-    """The means of this node for starting jobs."""
+    """The parts of this node that are needed to start jobs."""
 
     node: NodeFacts
     users: Users
@@ -32,27 +32,29 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     secrets: Path | None = None
 
     def account(self, order: Order) -> Account:
-        """Return the account that the job runs under; raise LaunchError if it must not run here."""
+        """Return the account for a job; raise LaunchError if the job must not run here."""
         try:
             return self.users.account(order.user)
         except UserError as error:
             raise LaunchError(str(error)) from error
 
     def missing_package(self, order: Order) -> str | None:
-        """Return the digest of a package that has to be fetched first."""
+        """Return the digest of the package that must be fetched first; None if there is none."""
         upload = launch_of(order).upload
         return upload if upload and not self.packages.has(upload) else None
 
     def prepare(
-        self, directory: RunDirectory, order: Order, meeting: Rendezvous | None, apart: bool
+        self, directory: RunDirectory, order: Order, meeting: Rendezvous | None, without_mps: bool
     ) -> dict[str, Any]:
-        """Fill the directory of a run, and return its start.json. `meeting`: None while a gang gathers.
+        """Fill the directory of a run, and return the content of its start.json.
 
-        `apart`: another job is on its GPUs, and runs without MPS.
+        `meeting`: None while a gang gathers. `without_mps`: a job that is already on these GPUs runs without MPS.
         """
         launch = launch_of(order)
         if self.node.devices and max(order.gpus, default=0) >= len(self.node.devices):
-            raise LaunchError(f"GPU {max(order.gpus)} is ordered, and this node has {len(self.node.devices)}")
+            raise LaunchError(
+                f"the order is for GPU {max(order.gpus)}, but this node has {len(self.node.devices)}"
+            )
         account = self.account(order)
         secrets = read_secrets(self._secrets_of(account), launch.env_from)
         work = None
@@ -60,7 +62,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             work = directory.path / "work"
             self.packages.check_out(launch.upload, work, account.uid, account.gid)
         self._make_checkpoint_directory(launch, order, account)
-        more_env, notes = self._share(order, account, apart)
+        sharing_env, notes = self._share(order, account, without_mps)
         return start_file(
             order,
             launch,
@@ -70,17 +72,17 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             run_dir=directory.path,
             secrets=secrets,
             work=work,
-            more_env=more_env,
+            sharing_env=sharing_env,
         ) | {"notes": notes}
 
     def _secrets_of(self, account: Account) -> Path | None:
-        """Return the directory of secrets for a job; if jobs run as their users, each user has one."""
+        """Return the directory of secrets for a job: the submitting user's own if jobs run as their users."""
         if self.secrets is None or account.uid is None:
             return self.secrets
         return self.secrets / directory_name(account.name)
 
     def _make_checkpoint_directory(self, launch: Launch, order: Order, account: Account) -> None:
-        """Make the agent's own directory. A directory named by the user is made by the job, with the user's rights."""
+        """Make the job's checkpoint directory, unless the user named one: the shim's child makes that as the user."""
         if launch.checkpoint_dir:
             return
         path = self.node.checkpoints / directory_name(order.job)
@@ -88,23 +90,27 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         if account.uid is not None and path.stat().st_uid != account.uid:
             os.chown(path, account.uid, -1 if account.gid is None else account.gid, follow_symlinks=False)
 
-    def shared(self, order: Order) -> str:
-        """Return the log line of a running job that another job joins."""
-        apart = not self.mps.serves(order.lease)
+    def sharing_note(self, order: Order) -> str:
+        """Return the line for the log of a running job when another job joins it on its GPUs."""
         return sharing.decide(
-            packed=True, devices=self._devices(order), daemon=self.mps.daemon, apart=apart
-        ).why
+            packed=True,
+            devices=self._devices(order),
+            daemon=self.mps.daemon,
+            without_mps=not self.mps.serves(order.lease),
+        ).note
 
     def _devices(self, order: Order) -> list[str]:
         return [self.node.devices[gpu] for gpu in order.gpus] if self.node.devices else []
 
-    def _share(self, order: Order, account: Account, apart: bool) -> tuple[dict[str, str], list[str]]:
+    def _share(self, order: Order, account: Account, without_mps: bool) -> tuple[dict[str, str], list[str]]:
         """Return the variables and the log lines for sharing the GPUs."""
         devices = self._devices(order)
-        how = sharing.decide(packed=order.packed, devices=devices, daemon=self.mps.daemon, apart=apart)
-        if how.mps:
+        decision = sharing.decide(
+            packed=order.packed, devices=devices, daemon=self.mps.daemon, without_mps=without_mps
+        )
+        if decision.by_mps:
             try:
-                return self.mps.join(order.lease, devices, account), [how.why]
+                return self.mps.join(order.lease, devices, account), [decision.note]
             except (OSError, subprocess.SubprocessError) as error:
                 return {}, [f"another job is on the same GPUs, in time slices: {error}"]
-        return {}, [how.why] if how.why else []
+        return {}, [decision.note] if decision.note else []

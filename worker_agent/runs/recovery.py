@@ -1,7 +1,7 @@
-"""Adopting the runs of an earlier agent: those that live, and exits that may not have been reported.
+"""Adopt the runs of an earlier agent: living runs, and ended ones whose exits may not have been reported.
 
-A job may have changed or removed what is in its directory. Its shim, and the records in custody (custody.py), which
-are no part of that directory, show whether it runs.
+A job may have changed or removed the files in its directory. So its shim and the record in custody (custody.py), both
+outside that directory, show whether it runs.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from worker_agent.core.messages import Order, ProcessFound
-from worker_agent.node.mps import ALONE
-from worker_agent.runs.outcome import NOTHING
+from worker_agent.node.mps import ALONE_NOTE
+from worker_agent.runs.outcome import NO_PROGRESS
 from worker_agent.runs.run import SHIM_WORDS, LiveRun
 from worker_agent.shim import process_tree
 from worker_agent.shim.deadlines import read_deadlines
-from worker_agent.shim.run_directory import EXIT, SHIM, START, TOLD, RunDirectory
+from worker_agent.shim.run_directory import ACKNOWLEDGED, EXIT, SHIM, START, RunDirectory
 
 if TYPE_CHECKING:
     from worker_agent.runs.supervisor import Processes
@@ -32,34 +32,34 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 STARTING_INTERVAL_S = 0.05
-# How long a run whose directory makes no sense may take to end.
-UNKNOWN_S = 5.0
+# How long we try to kill a run that cannot be adopted.
+KILL_S = 5.0
 
 
-def find_runs(processes: Processes) -> None:
+def adopt_runs(processes: Processes) -> None:
     """Adopt every run that may have processes, or whose exit may not have been reported."""
     shims = process_tree.session_leaders(*SHIM_WORDS)
-    processes.custody.spare(shims.values())
-    kept = processes.custody.orders()
+    processes.custody.add_shims(shims.values())
+    orders = processes.custody.orders()
     runs = processes.runs_path
     paths = {path for path in map(Path, shims) if path.parent == runs}
-    for path in sorted(paths.union(runs.iterdir(), (runs / name for name in kept))):
-        shim, order = shims.get(str(path)), kept.get(path.name)
+    for path in sorted(paths.union(runs.iterdir(), (runs / name for name in orders))):
+        shim, order = shims.get(str(path)), orders.get(path.name)
         try:
-            with contextlib.ExitStack() as unless_adopted:
-                directory = unless_adopted.enter_context(_opened(path, order))
+            with contextlib.ExitStack() as on_error:
+                directory = on_error.enter_context(_open(path, order))
                 if shim is None and _is_over(processes, directory, order):
                     continue
                 _adopt(processes, directory, shim, order)
-                unless_adopted.pop_all()
+                on_error.pop_all()
         except (OSError, msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
-            LOG.error("%s: left as it is, because it cannot be read: %s", path, error)
+            LOG.error("%s: left unchanged, because it cannot be read: %s", path, error)
             if shim is not None:
-                _end_unknown(processes, path, shim, order)
+                _kill_run(processes, path, shim, order)
 
 
-def _opened(path: Path, order: Order | None) -> RunDirectory:
-    """Open the directory of a run, and make it again if the job has removed it."""
+def _open(path: Path, order: Order | None) -> RunDirectory:
+    """Open the directory of a run, and make it again if there is a record but the job has removed the directory."""
     if order is not None and not os.path.lexists(path):
         path.mkdir(mode=0o700)
         (path / "logs").mkdir(mode=0o755)
@@ -67,10 +67,10 @@ def _opened(path: Path, order: Order | None) -> RunDirectory:
 
 
 def _is_over(processes: Processes, directory: RunDirectory, order: Order | None) -> bool:
-    """Tell whether a run without a shim leaves nothing to adopt."""
-    if order is not None and processes.custody.clear(order.lease):
+    """Return whether a run without a shim has neither processes nor an exit to report; drop its record if so."""
+    if order is not None and processes.custody.kill_remaining(order.lease):
         return False
-    if not (directory.has(TOLD) or _never_started(directory)):
+    if not (directory.has(ACKNOWLEDGED) or _remove_unstarted(directory)):
         return False
     if order is not None:
         processes.custody.release(order.lease)
@@ -78,21 +78,22 @@ def _is_over(processes: Processes, directory: RunDirectory, order: Order | None)
 
 
 def _adopt(processes: Processes, directory: RunDirectory, shim: Process | None, order: Order | None) -> None:
+    """Add a run to `processes`. `order` None: there was no record in custody, so start.json must have the order."""
     start = directory.read(START, owner=os.geteuid()) or {}
     if order is None:
         order = msgspec.convert(start["order"], Order)
-    processes.custody.take_up(order, shim)
+    processes.custody.add_adopted(order, shim)
     deadlines = read_deadlines(directory, order.lease) or processes.deadlines(order.ends_s)
     run = LiveRun(order, deadlines, directory)
-    run.found_shim = shim
+    run.adopted_shim = shim
     note = run.deadlines.note
-    run.packed = note != ALONE if note else bool(start.get("spec", {}).get("packed"))
+    run.packed = note != ALONE_NOTE if note else bool(start.get("spec", {}).get("packed"))
     run.ranks = tuple(int(rank["rank"]) for rank in start.get("ranks", ()))
-    # It runs unless its shim says that it does not.
+    # Without a valid shim.json, the run counts as running.
     run.running = run.read_own(SHIM).get("running") is not False
     run.gathers = bool(start.get("gathers"))
     run.update_progress()
-    ran_s, progress = run.ran_s(processes.clock()) if run.running else None, run.progress or NOTHING
+    ran_s, progress = run.ran_s(processes.clock()) if run.running else None, run.progress or NO_PROGRESS
     order = msgspec.structs.replace(order, ends_s=deadlines.ask_s - processes.limits.late_s)
     processes.live[order.lease] = run
     processes.emit(ProcessFound(order, ran_s, progress.steps, progress.saved, progress.stepping_s))
@@ -105,34 +106,34 @@ def _watch_or_end(processes: Processes, run: LiveRun) -> None:
     if shim is not None:
         processes.watch_shim(run, shim.pid)
         if run.pidfd is not None and run.shim() != shim:
-            # It has ended in between.
+            # The shim ended in between.
             processes.shim_gone(run)
-    elif run.files.has(EXIT) or run.files.has(SHIM) or _is_free(run.files):
+    elif run.files.has(EXIT) or run.files.has(SHIM) or _has_no_shim(run.files):
         processes.shim_gone(run)
     else:
-        # Its shim holds the lock, but has not written its pid yet.
+        # The shim holds the lock, but has not written its pid yet.
         asyncio.get_running_loop().call_later(STARTING_INTERVAL_S, _watch_or_end, processes, run)
 
 
-def _end_unknown(processes: Processes, path: Path, shim: Process, order: Order | None) -> None:
-    """End a run that cannot be adopted, before its GPUs are reported free."""
-    LOG.error("%s: a shim runs here, but its files do not say for which lease: it is ended", path)
-    end_s = time.monotonic() + UNKNOWN_S
+def _kill_run(processes: Processes, path: Path, shim: Process, order: Order | None) -> None:
+    """Kill a run that cannot be adopted, before its GPUs are reported free."""
+    LOG.error("%s: a shim runs here, but its files do not contain its lease: the run is killed", path)
+    end_s = time.monotonic() + KILL_S
     while process_tree.alive(shim) and time.monotonic() < end_s:
         if not process_tree.kill_all(lambda: process_tree.descendants(shim.pid)):
-            # The shim comes last, because the others are found through it.
+            # The shim is killed last, because the others are found as its descendants.
             process_tree.send(shim, signal.SIGKILL)
         time.sleep(STARTING_INTERVAL_S)
     if order is not None:
-        processes.custody.clear(order.lease)
+        processes.custody.kill_remaining(order.lease)
 
 
-def _never_started(directory: RunDirectory) -> bool:
-    """Remove the directory if the earlier agent died before it started a shim, and tell whether it did."""
+def _remove_unstarted(directory: RunDirectory) -> bool:
+    """Remove the directory if the earlier agent died before it started a shim; return whether it was removed."""
     if not directory.has(START):
         shutil.rmtree(directory.path)
         return True
-    # A shim that starts late finds the lock taken, or its file gone.
+    # A shim that starts only now exits, because the lock is taken or start.json is gone.
     lock = directory.lock()
     if lock is None:
         return False
@@ -145,12 +146,12 @@ def _never_started(directory: RunDirectory) -> bool:
         os.close(lock)
 
 
-def _is_free(directory: RunDirectory) -> bool:
-    """Tell whether no shim holds the directory."""
+def _has_no_shim(directory: RunDirectory) -> bool:
+    """Return whether no shim holds the lock of the directory."""
     try:
         lock = directory.lock()
     except FileNotFoundError:
-        # The job has removed what a shim would need to start.
+        # The job has removed start.json, so no shim can start either.
         return True
     if lock is not None:
         os.close(lock)

@@ -18,41 +18,40 @@ class Rendezvous(msgspec.Struct, frozen=True):
 class HeldPorts:
     """Ports at which ranks meet, reserved until the end of the run.
 
-    Each is bound with SO_REUSEADDR and never listens. So the kernel never assigns it to a program that asks for any
-    free port, while a rank can bind exactly this port with SO_REUSEADDR, as PyTorch's TCPStore, gRPC and
-    `gavel.training` do.
+    Each is bound with SO_REUSEADDR and never listens. So the kernel assigns it to no program that asks for any free
+    port, but a rank can bind it with SO_REUSEADDR. PyTorch's TCPStore, gRPC and `gavel.training` do that.
     """
 
     def __init__(self) -> None:
-        self._held: dict[str, list[socket.socket]] = {}
+        self._sockets: dict[str, list[socket.socket]] = {}
 
     def take(self, lease: str, count: int = 2) -> tuple[int, ...]:
         """Return the ports for a lease: the same ones until they are released."""
-        held = self._held.setdefault(lease, [])
-        while len(held) < count:
-            held.append(_bound())
-        return tuple(int(each.getsockname()[1]) for each in held)
+        sockets = self._sockets.setdefault(lease, [])
+        while len(sockets) < count:
+            sockets.append(_bind_free_port())
+        return tuple(int(reserved.getsockname()[1]) for reserved in sockets)
 
     def release(self, lease: str) -> None:
         """Release the ports of a lease, if it has any."""
-        for held in self._held.pop(lease, ()):
-            held.close()
+        for reserved in self._sockets.pop(lease, ()):
+            reserved.close()
 
     def close(self) -> None:
         """Release all ports."""
-        for lease in list(self._held):
+        for lease in list(self._sockets):
             self.release(lease)
 
 
-def _bound() -> socket.socket:
-    held = socket.socket()
+def _bind_free_port() -> socket.socket:
+    reserved = socket.socket()
     try:
-        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        held.bind(("", 0))
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(("", 0))
     except OSError:
-        held.close()
+        reserved.close()
         raise
-    return held
+    return reserved
 
 
 def on_this_node(ports: tuple[int, ...]) -> Rendezvous:

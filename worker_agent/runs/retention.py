@@ -1,4 +1,4 @@
-"""Removal of old run directories: their logs are kept for some days, and within a limit of size."""
+"""Removal of old run directories, whose logs are kept for some days and within a limit of size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from worker_agent.shim.run_directory import EXIT, TOLD
+from worker_agent.shim.run_directory import ACKNOWLEDGED, EXIT
 
-# By which factor longer an exit is kept that the scheduler may not have.
-_UNTOLD_FACTOR = 4
+# A run whose exit the scheduler may not have is kept this many times as long.
+_UNACKNOWLEDGED_FACTOR = 4
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,38 +24,39 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes_max: int = 20 << 30
 
 
-class _Old(NamedTuple):
+class _EndedRun(NamedTuple):
     ended_s: float
     path: Path
-    told: bool
+    # The scheduler has acknowledged the exit.
+    acknowledged: bool
 
 
 def remove_old_runs(runs: Path, busy: Collection[str], retention: Retention, now_s: float) -> list[Path]:
-    """Remove runs that are too old, then the oldest until the rest fits. `busy`: names of directories in use.
+    """Remove the ended runs that are too old, then the oldest until the rest fits, and return their paths.
 
-    `now_s` is wall-clock time, like the times of files.
+    `busy`: names of directories in use. `now_s` is wall-clock time, like the times of files.
     """
-    known = (_old(path) for path in runs.iterdir() if path.name not in busy)
-    old = sorted(run for run in known if run is not None)
+    ended = (_ended_run(path) for path in runs.iterdir() if path.name not in busy)
+    oldest_first = sorted(run for run in ended if run is not None)
     total = sum(_size_bytes(path) for path in runs.iterdir())
     removed = []
-    for run in old:
-        keep_s = retention.keep_s * (1 if run.told else _UNTOLD_FACTOR)
-        too_much = total > retention.total_bytes_max and run.told
-        if now_s - run.ended_s > keep_s or too_much:
+    for run in oldest_first:
+        keep_s = retention.keep_s * (1 if run.acknowledged else _UNACKNOWLEDGED_FACTOR)
+        exceeds_total = total > retention.total_bytes_max and run.acknowledged
+        if now_s - run.ended_s > keep_s or exceeds_total:
             total -= _size_bytes(run.path)
             shutil.rmtree(run.path, ignore_errors=True)
             removed.append(run.path)
     return removed
 
 
-def _old(path: Path) -> _Old | None:
-    """Return when a run ended; None if it has not, or if its files make no sense."""
+def _ended_run(path: Path) -> _EndedRun | None:
+    """Return the run in a directory; None if it has not ended or is not a run."""
     if path.is_symlink() or not path.is_dir():
         return None
-    for name in (EXIT, TOLD):
+    for name in (EXIT, ACKNOWLEDGED):
         with contextlib.suppress(OSError):
-            return _Old(os.lstat(path / name).st_mtime, path, os.path.lexists(path / TOLD))
+            return _EndedRun(os.lstat(path / name).st_mtime, path, os.path.lexists(path / ACKNOWLEDGED))
     return None
 
 

@@ -1,4 +1,4 @@
-"""One run that the agent is responsible for: its state, and the files through which agent and shim communicate."""
+"""One run on this node: its state, and the files through which agent and shim communicate."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, RunDirecto
 LOG = logging.getLogger(__name__)
 _PROGRESS_BYTES_MAX = 64 << 10
 _ROOT = Path(__file__).resolve().parents[2]
-# These words of its command line, and its directory, tell a shim from other processes.
+# A shim is recognised by these words of its command line, which the path of its run directory follows.
 SHIM_WORDS = ("-m", "worker_agent.shim")
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class _ShimFile(msgspec.Struct, frozen=True):
-    """shim.json."""
+    """The content of shim.json."""
 
     boot_id: str = ""
     pid: int = 0
@@ -43,60 +43,63 @@ class _ShimFile(msgspec.Struct, frozen=True):
 class LiveRun:
     """A run from its order to its reported exit: its directory, shim and processes.
 
-    The core's decisions about it are in the core's own `Run`, which simulations use, too.
+    The core has a `Run` of its own for its decisions; simulations have only that one.
     """
 
     def __init__(self, order: Order, deadlines: Deadlines, directory: RunDirectory | None = None) -> None:
         self.order, self.deadlines = order, deadlines
-        # None until all its files are written.
+        # None until all files are written.
         self.directory = directory
         self.ranks: tuple[int, ...] = ()
         # None if an earlier agent started the shim.
         self.popen: subprocess.Popen[bytes] | None = None
         self.pidfd: int | None = None
-        # The shim as a restarted agent has found it, whatever the files say.
-        self.found_shim: Process | None = None
-        # Whether the core knows that it runs.
+        # The shim that a restarted agent found among the processes; it counts more than shim.json.
+        self.adopted_shim: Process | None = None
+        # The start was reported to the core.
         self.running = False
-        # Whether it is still unknown if this part of a gang can start.
+        # This is a part of a gang, and it is not yet reported whether it can start.
         self.gathers = order.nodes > 1
+        # The deadlines were moved back, so that the run stops.
         self.stopping = False
         # The scheduler's reason for the end of the lease.
         self.why_ended = ""
-        # Whether its log mentions another job on the same GPUs.
+        # The last line about sharing in the job's log: another job is on the same GPUs.
         self.packed = False
-        # Why another part of its gang cannot start.
+        # Another part of the gang cannot start.
         self.called_off = False
+        # How often `Processes.kill` was called for the run.
         self.kills = 0
-        # Why its GPUs are withheld although its shim is gone.
-        self.withheld = ""
-        # Whether an operator has confirmed that nothing of it is left.
-        self.let_go = False
+        # Processes that may belong to the run although its shim is gone; because of them, its GPUs are withheld.
+        self.suspects = ""
+        # An operator has confirmed that no process of the run remains.
+        self.confirmed_gone = False
         self.progress: Progress | None = None
+        # The versions of the progress files that were read last, by rank.
         self._versions: dict[int, object] = {}
 
     @property
     def files(self) -> RunDirectory:
-        """The directory; only for callers that know that it exists."""
+        """The directory of a run that has one."""
         assert self.directory is not None
         return self.directory
 
     def read_own(self, name: str) -> dict[str, Any]:
-        """Return the content of a file that agent or shim wrote; empty if there is none."""
+        """Return the content of a file that the agent or the shim wrote; empty if there is none."""
         return self.files.read(name, owner=os.geteuid()) or {}
 
     def reopen_directory(self) -> None:
-        """Open the directory that the shim made after the job had removed its own."""
+        """Open the directory that the shim made in place of one that the job had removed."""
         if self.directory is not None and not self.directory.is_in_place():
             with contextlib.suppress(OSError):
-                again = RunDirectory(self.directory.path)
+                new_directory = RunDirectory(self.directory.path)
                 self.directory.close()
-                self.directory = again
+                self.directory = new_directory
 
     def write_lease(self) -> bool:
         """Write the deadlines for the shim; return False if that fails."""
         if self.directory is None:
-            # They are written once there is a directory.
+            # The start of the run writes them when it has made the directory.
             return True
         try:
             write_lease(self.directory, self.order, self.deadlines)
@@ -109,7 +112,7 @@ class LiveRun:
         return True
 
     def update_progress(self) -> bool:
-        """Read the progress of the lowest rank that reports any; return whether it is new."""
+        """Read the progress of the lowest rank that reports any; return whether it has changed."""
         for rank in self.ranks:
             version = self.files.version(progress_name(rank))
             if version is None:
@@ -119,14 +122,14 @@ class LiveRun:
             self._versions[rank] = version
             progress = self._progress_of(rank)
             if progress is not None:
-                new, self.progress = progress != self.progress, progress
-                return new
+                has_changed, self.progress = progress != self.progress, progress
+                return has_changed
         return False
 
     def last_states(self) -> set[str]:
         """Return the last states that the ranks reported."""
-        progress = (self._progress_of(rank) for rank in self.ranks)
-        return {last.state for last in progress if last is not None}
+        reports = (self._progress_of(rank) for rank in self.ranks)
+        return {progress.state for progress in reports if progress is not None}
 
     def _progress_of(self, rank: int) -> Progress | None:
         return read_progress(
@@ -134,7 +137,7 @@ class LiveRun:
         )
 
     def _shim_file(self) -> _ShimFile:
-        """Return shim.json; an empty one if it is of another boot or invalid."""
+        """Return the content of shim.json; the defaults if it is invalid or from another boot."""
         with contextlib.suppress(msgspec.ValidationError):
             content = msgspec.convert(self.read_own(SHIM), _ShimFile)
             if content.boot_id == process_tree.boot_id():
@@ -144,15 +147,15 @@ class LiveRun:
     # ------------------------------------------------------------------------------------------------- processes
 
     def shim(self) -> Process | None:
-        """Return the living shim: the one that a restarted agent has found, or the one of shim.json."""
-        if self.found_shim is not None and process_tree.alive(self.found_shim):
-            return self.found_shim
+        """Return the shim if it lives: the adopted one, or the one in shim.json."""
+        if self.adopted_shim is not None and process_tree.alive(self.adopted_shim):
+            return self.adopted_shim
         content = self._shim_file()
         shim = Process(content.pid, content.start_ticks)
         return shim if process_tree.alive(shim) else None
 
     def ran_s(self, now_s: float) -> float:
-        """Return how long it has run, by shim.json."""
+        """Return how long the ranks have run, according to shim.json."""
         return max(0.0, now_s - min(self._shim_file().started_s, now_s))
 
     def signal_shim(self, signum: int) -> None:
@@ -161,8 +164,8 @@ class LiveRun:
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(self.pidfd, signum)
 
-    def belongings(self) -> list[Process]:
-        """Return the run's processes: those below the shim, those in shim.json, those with its environment."""
+    def processes(self) -> list[Process]:
+        """Return the run's processes: descendants of the shim, leaders in shim.json, processes with its environment."""
         processes = process_tree.started_with("GAVEL_RUN_DIR", str(self.files.path))
         if (shim := self.shim()) is not None:
             processes += process_tree.descendants(shim.pid)
@@ -173,7 +176,7 @@ class LiveRun:
         return list(dict.fromkeys(processes))
 
     def redact(self) -> None:
-        """Remove secrets from start.json: they must not stay with the logs."""
+        """Remove secrets from start.json, which is kept as long as the logs."""
         start = self.read_own(START)
         names = start.get("spec", {}).get("secrets")
         if names:
@@ -184,13 +187,13 @@ class LiveRun:
 
 
 def write_lease(directory: RunDirectory, order: Order, deadlines: Deadlines) -> None:
-    """Write lease.json."""
+    """Write the deadlines of a run to lease.json."""
     token = {"lease": order.lease, "epoch": order.epoch, "attempt": order.attempt}
     directory.write(LEASE, token | deadlines._asdict())
 
 
 def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
-    """Start the shim of a complete directory: by exec, in its own session, without open files of the agent."""
+    """Start the shim of a run whose files are complete, in its own session and without open files of the agent."""
     logs = directory.open_logs()
     try:
         err = os.open("shim.log", _APPEND, 0o600, dir_fd=logs)
@@ -211,7 +214,7 @@ def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
 
 
 def write_refusal(directory: RunDirectory, order: Order, now_s: float, error: str) -> None:
-    """Write the files that a shim would leave for a run that cannot start."""
+    """Write the files that a shim would leave if the run cannot start: start.json, a log with the error, exit.json."""
     start = {"lease": order.lease, "job": order.job, "ranks": [], "order": order.record()}
     directory.write(START, start, mode=0o600)
     logs = directory.open_logs()

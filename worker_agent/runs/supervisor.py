@@ -1,11 +1,11 @@
-"""The processes of a node: starts shims, directs them through files, and watches how their runs go and end.
+"""Starts the shims of a node, directs them through files, and watches their runs.
 
-Everything is in files (docs/job-directory.md), so that a restarted agent finds it again. One object, one event loop;
-what may be slow (a package, a flush to disk) runs in a thread. Rules:
-- the agent answers for a run that has a directory until its exit is reported, whatever happens to agent or shim;
+All state is in files (docs/job-directory.md), so that a restarted agent finds it. Everything runs in one event loop,
+except slow work (a package, a flush to disk), which runs in threads. Rules:
+- the agent is responsible for a run with a directory until it has reported the run's exit, even across restarts;
 - no exit is reported before every process that can be found is gone;
-- the deadlines of a lease move back only to stop, and then never forward again;
-- a part of a gang starts once go.json is there; `prepared` reports before whether it can.
+- the deadlines of a lease become earlier only to stop its run, and never become later again;
+- a part of a gang starts once go.json exists; before that, `prepared` reports whether it can start.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ from typing import Any
 from protos.log import RepeatedLines
 from worker_agent.core.messages import Event, Limits, Order, ProcessStarted, Progressed
 from worker_agent.runs.containment import Containment
-from worker_agent.runs.custody import Custody, words_for
-from worker_agent.runs.launch import meeting_of
-from worker_agent.runs.outcome import Ending, exited, read_ending
+from worker_agent.runs.custody import Custody, list_processes
+from worker_agent.runs.launch import meeting_environment
+from worker_agent.runs.outcome import Ending, exit_event, read_ending
 from worker_agent.runs.rendezvous import Rendezvous
 from worker_agent.runs.run import LiveRun, write_lease, write_refusal
 from worker_agent.shim import process_tree
 from worker_agent.shim.deadlines import Deadlines
-from worker_agent.shim.run_directory import EXIT, GO, SHIM, START, TOLD, RunDirectory, directory_name
+from worker_agent.shim.run_directory import ACKNOWLEDGED, EXIT, GO, SHIM, START, RunDirectory, directory_name
 
 LOG = logging.getLogger(__name__)
+# How often running and starting runs are checked, and runs whose processes are being killed or may remain.
 PROGRESS_INTERVAL_S = 0.5
 STARTING_INTERVAL_S = 0.05
 CLEAN_UP_INTERVAL_S = 0.2
@@ -56,27 +57,28 @@ class Processes:
         containment: Containment | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`emit` receives every event, in the thread of the event loop.
+        """`emit` is called with every event, in the thread of the event loop.
 
-        `prepared` receives whether a part of a gang can start, or why not, always before its exit.
+        `prepared` is called once for each part of a gang, before its exit is emitted: with an empty text if the part
+        can start, otherwise with the reason.
         """
         self.runs_path = state.absolute() / "runs"
         self.runs_path.mkdir(mode=0o711, parents=True, exist_ok=True)
         self.limits, self.emit, self.prepared, self.clock = limits, emit, prepared, clock
         self.custody = Custody(state.absolute(), containment or Containment())
         self.live: dict[str, LiveRun] = {}
-        # Ended runs whose exits the scheduler may not have.
-        self.untold: set[str] = set()
-        # Set when the runs should be looked at without delay.
-        self._stirred = asyncio.Event()
+        # The leases of ended runs whose exits the scheduler has not acknowledged.
+        self.unacknowledged: set[str] = set()
+        # Set to check all runs without delay.
+        self._check_requested = asyncio.Event()
         self.repeated = RepeatedLines()
 
     # -------------------------------------------------------------------------------------------------- orders
 
     async def start(self, order: Order, ends_s: float, prepare: Prepare) -> None:
-        """Start a run: `prepare` fills its directory and returns its start.json, in a thread.
+        """Start a run. `prepare`, called in a thread, fills its directory and returns its start.json.
 
-        A ValueError of `prepare` is the job's fault, and becomes its exit; any other error is the node's.
+        A ValueError of `prepare` makes the job fail; any other error counts as a failure of the node.
         """
         run = self.live[order.lease] = LiveRun(order, self.deadlines(ends_s))
         run.packed = order.packed
@@ -84,9 +86,9 @@ class Processes:
             run.directory, run.ranks, run.popen = await asyncio.to_thread(self._launch, run, prepare)
         except Exception as error:
             self.log_failed_start(order, error)
-            self._is_prepared(run, f"it cannot be started: {error}")
+            self._report_prepared(run, f"it cannot be started: {error}")
             self._close(run)
-            self.emit(exited(order, None))
+            self.emit(exit_event(order, None))
             return
         if run.popen is None:
             self.shim_gone(run)
@@ -94,34 +96,34 @@ class Processes:
         # The deadlines may have moved meanwhile.
         run.write_lease()
         self.watch_shim(run, run.popen.pid)
-        self._stirred.set()
+        self._check_requested.set()
 
     def go(self, lease: str, meeting: Rendezvous) -> None:
-        """All nodes of a gang are ready: start."""
+        """Start this node's part of a gang, whose nodes are all ready."""
         run = self.live.get(lease)
         if run is None or run.directory is None or run.stopping or run.directory.has(GO):
             return
         ports = (meeting.master_port, meeting.coordinator_port)
         try:
-            env = meeting_of(meeting, run.order.nodes)
+            env = meeting_environment(meeting, run.order.nodes)
             run.directory.write(GO, {"lease": lease, "env": env, "ports": ports}, durable=True)
         except OSError as error:
             LOG.error(
                 "job %(job)s, lease %(lease)s: go.json cannot be written: %(error)s",
                 run.order.named(error=error),
             )
-            # Its exit is the node's failure then, and the other nodes do not run on alone.
+            # Its exit then counts as a failure of the node, so the other nodes stop, too.
             run.signal_shim(signal.SIGKILL)
 
     def call_off(self, lease: str, why: str) -> None:
-        """Stop a part of a gang of which another part cannot start."""
+        """Stop this node's part of a gang, because another part cannot start."""
         run = self.live.get(lease)
         if run is not None and not (run.directory is not None and run.directory.has(GO)):
             now_s, run.called_off = self.clock(), True
-            self._hasten(lease, now_s, now_s, now_s + self.limits.grace_s, why)
+            self._stop(lease, now_s, now_s, now_s + self.limits.grace_s, why)
 
     def ports(self, lease: str) -> tuple[int, ...]:
-        """Return the ports in go.json, at which the ranks of a gang meet; empty while there is none."""
+        """Return the ports at which the ranks of a gang meet; empty before go.json exists."""
         ports = self.live[lease].read_own(GO).get("ports") or ()
         return tuple(int(port) for port in ports)
 
@@ -138,12 +140,12 @@ class Processes:
         """Ask a job to checkpoint and stop."""
         now_s, limits = self.clock(), self.limits
         signal_s = now_s + limits.ask_s
-        self._hasten(lease, now_s, signal_s, signal_s + limits.grace_s)
+        self._stop(lease, now_s, signal_s, signal_s + limits.grace_s)
 
     def signal(self, lease: str) -> None:
         """Have the shim signal the leaders of a run now."""
         now_s = self.clock()
-        self._hasten(lease, now_s, now_s, now_s + self.limits.grace_s)
+        self._stop(lease, now_s, now_s, now_s + self.limits.grace_s)
 
     def note(self, lease: str, text: str) -> None:
         """Add a line to the log of a run."""
@@ -152,11 +154,11 @@ class Processes:
         run.write_lease()
 
     def variable(self, lease: str, name: str) -> str:
-        """Return a variable of the first rank, as it was started; empty where there is none."""
+        """Return an environment variable with which the first rank was started; empty if it had none."""
         ranks = self.live[lease].read_own(START).get("ranks") or [{}]
         return str(ranks[0].get("env", {}).get(name, ""))
 
-    def beside(self, order: Order) -> list[LiveRun]:
+    def runs_sharing_gpus(self, order: Order) -> list[LiveRun]:
         """Return the other runs on the GPUs of an order."""
         runs = self.live.values()
         return [
@@ -164,42 +166,42 @@ class Processes:
         ]
 
     def kill(self, lease: str) -> None:
-        """Have the shim kill all processes of a run; at the second time the agent kills them itself."""
+        """Have the shim kill all processes of a run; from the second call on, the agent kills them itself."""
         now_s = self.clock()
-        run = self._hasten(lease, now_s, now_s, now_s)
+        run = self._stop(lease, now_s, now_s, now_s)
         if run is not None:
             run.kills += 1
             run.signal_shim(signal.SIGCONT)
             if run.kills > 1 and run.directory is not None:
-                process_tree.kill_all(run.belongings)
+                process_tree.kill_all(run.processes)
                 if (group := self.custody.group(lease)) is not None:
                     group.kill()
 
-    def mark_told(self, leases: Iterable[str]) -> None:
-        """Mark exits that the scheduler has, so that a restarted agent does not report them again."""
+    def mark_acknowledged(self, leases: Iterable[str]) -> None:
+        """Mark exits that the scheduler has acknowledged, so that a restarted agent does not report them again."""
         for lease in leases:
-            self.untold.discard(lease)
+            self.unacknowledged.discard(lease)
             with contextlib.suppress(OSError), RunDirectory(self.path(lease)) as directory:
-                directory.mark(TOLD)
+                directory.mark(ACKNOWLEDGED)
 
     def path(self, lease: str) -> Path:
         """Return the directory of a run."""
         return self.runs_path / directory_name(lease)
 
     def deadlines(self, ends_s: float) -> Deadlines:
-        """Return the deadlines of a lease that ends then."""
+        """Return the deadlines of a lease with this end."""
         ask_s = ends_s + self.limits.late_s
         signal_s = ask_s + self.limits.ask_s
         return Deadlines(ask_s, signal_s, signal_s + self.limits.grace_s)
 
-    def _hasten(
+    def _stop(
         self, lease: str, ask_s: float, signal_s: float, kill_s: float, why: str = ""
     ) -> LiveRun | None:
-        """Move deadlines back; signal the shim where they cannot be written."""
+        """Move the deadlines of a run back to these times; signal the shim if the deadlines cannot be written."""
         run = self.live.get(lease)
         if run is not None:
-            run.stopping, over = True, run.deadlines.ask_s <= self.clock()
-            default = "its time is over" if over else "the scheduler wants the GPUs back"
+            run.stopping, is_over = True, run.deadlines.ask_s <= self.clock()
+            default = "its time is over" if is_over else "the scheduler has recalled the lease"
             why = why or run.why_ended or default
             run.deadlines = run.deadlines.or_earlier(ask_s, signal_s, kill_s, why)
             if not run.write_lease() and signal_s <= self.clock():
@@ -212,24 +214,24 @@ class Processes:
         """Make the directory and its files, and start the shim. Runs in a thread."""
         order = run.order
         with contextlib.suppress(FileNotFoundError):
-            # A directory that is there already is of a start that was broken off: runs with a shim were adopted.
+            # An existing directory is left from an interrupted start, since runs with a shim were adopted.
             shutil.rmtree(self.path(order.lease))
-        with contextlib.ExitStack() as unless_started:
-            directory = unless_started.enter_context(RunDirectory.create(self.runs_path, order.lease))
+        with contextlib.ExitStack() as on_error:
+            directory = on_error.enter_context(RunDirectory.create(self.runs_path, order.lease))
             try:
                 start = prepare(directory)
             except ValueError as error:
                 write_refusal(directory, order, self.clock(), str(error))
-                unless_started.pop_all()
+                on_error.pop_all()
                 return directory, (), None
             if start["uid"] is not None:
                 os.fchown(directory.fd, start["uid"], start["gid"])
             write_lease(directory, order, run.deadlines)
-            unless_started.callback(self.custody.release, order.lease)
-            start["group"] = self.custody.take(order).group
+            on_error.callback(self.custody.release, order.lease)
+            start["group"] = self.custody.add(order).group
             directory.write(START, start, durable=True, mode=0o600)
             shim = self.custody.start_shim(directory)
-            unless_started.pop_all()
+            on_error.pop_all()
         return directory, tuple(rank["rank"] for rank in start["ranks"]), shim
 
     # ------------------------------------------------------------------------------------------------- watching
@@ -239,23 +241,24 @@ class Processes:
         while True:
             for run in list(self.live.values()):
                 try:
-                    self._look(run)
+                    self._check(run)
                 except Exception:
-                    # One run must not hold up the others.
-                    LOG.exception("job %(job)s, lease %(lease)s: cannot be looked at", run.order.named())
+                    # A failed check of one run must not stop the checks of the others.
+                    LOG.exception("job %(job)s, lease %(lease)s: cannot be checked", run.order.named())
             starting = any(run.gathers or not run.running for run in self.live.values())
-            self._stirred.clear()
+            self._check_requested.clear()
             with contextlib.suppress(TimeoutError):
                 wait_s = STARTING_INTERVAL_S if starting else PROGRESS_INTERVAL_S
-                await asyncio.wait_for(self._stirred.wait(), wait_s)
+                await asyncio.wait_for(self._check_requested.wait(), wait_s)
 
-    def _look(self, run: LiveRun) -> None:
+    def _check(self, run: LiveRun) -> None:
+        """Report what the files of a run show: it is prepared, it has started, its job has made progress."""
         if run.directory is None:
             return
         if run.gathers or not run.running:
             shim = run.read_own(SHIM)
             if shim.get("ready"):
-                self._is_prepared(run)
+                self._report_prepared(run)
             if not run.running and shim.get("running"):
                 run.running = True
                 self.emit(ProcessStarted(run.order.lease))
@@ -263,8 +266,8 @@ class Processes:
             progress = run.progress
             self.emit(Progressed(run.order.lease, progress.steps, progress.saved, progress.stepping_s))
 
-    def _is_prepared(self, run: LiveRun, trouble: str = "") -> None:
-        """Report, once, whether a part of a gang can start."""
+    def _report_prepared(self, run: LiveRun, trouble: str = "") -> None:
+        """Report, once, that a part of a gang can start, or the reason why it cannot."""
         if run.gathers:
             run.gathers = False
             self.prepared(run.order, trouble)
@@ -279,15 +282,15 @@ class Processes:
         asyncio.get_running_loop().add_reader(run.pidfd, self.shim_gone, run)
 
     def shim_gone(self, run: LiveRun) -> None:
-        """Report the exit of a run whose shim has ended, once nothing of it is left."""
+        """Report the exit of a run whose shim has ended, once all its processes are gone."""
         if self.live.get(run.order.lease) is not run:
-            # It was closed meanwhile.
+            # The run was closed meanwhile.
             return
         self._unwatch(run)
         run.reopen_directory()
         ending = read_ending(run.read_own(EXIT) or None)
-        if not self._is_over(run, ending):
-            interval_s = WITHHELD_INTERVAL_S if run.withheld else CLEAN_UP_INTERVAL_S
+        if not self._kill_remaining(run, ending):
+            interval_s = WITHHELD_INTERVAL_S if run.suspects else CLEAN_UP_INTERVAL_S
             asyncio.get_running_loop().call_later(interval_s, self.shim_gone, run)
             return
         if ending is None:
@@ -297,38 +300,38 @@ class Processes:
         elif not run.running and ending.codes and not ending.error and not run.called_off:
             self.emit(ProcessStarted(run.order.lease))
         run.update_progress()
-        self._is_prepared(run, (ending and ending.error) or "it ended before it was ready")
+        self._report_prepared(run, (ending and ending.error) or "it ended before it was ready")
         if run.called_off and not (ending and ending.error):
-            # Another node has failed it, so it had no turn here.
-            event = exited(run.order, None)
+            # Another node is the cause, so this part is also reported as a failure of a node, without running time.
+            event = exit_event(run.order, None)
         else:
-            event = exited(run.order, ending, run.progress, run.last_states(), run.ran_s(self.clock()))
+            event = exit_event(run.order, ending, run.progress, run.last_states(), run.ran_s(self.clock()))
         run.redact()
         self.custody.release(run.order.lease)
         self._close(run)
-        self.untold.add(run.order.lease)
+        self.unacknowledged.add(run.order.lease)
         self.emit(event)
 
-    def _is_over(self, run: LiveRun, ending: Ending | None) -> bool:
-        """Kill what is known to belong to a run whose shim is gone, and tell whether nothing is left."""
-        if run.let_go:
+    def _kill_remaining(self, run: LiveRun, ending: Ending | None) -> bool:
+        """Kill the known processes of a run whose shim is gone; return whether the run is over."""
+        if run.confirmed_gone:
             return True
-        left = self.custody.clear(run.order.lease)
-        if left.dying or (ending is None and process_tree.kill_all(run.belongings)):
+        remaining = self.custody.kill_remaining(run.order.lease)
+        if remaining.dying or (ending is None and process_tree.kill_all(run.processes)):
             return False
-        withheld = run.withheld
-        run.withheld = words_for(left.suspects) if left.suspects and ending is None else ""
-        if run.withheld and not withheld:
+        had_suspects = bool(run.suspects)
+        run.suspects = list_processes(remaining.suspects) if remaining.suspects and ending is None else ""
+        if run.suspects and not had_suspects:
             LOG.error(
-                "job %(job)s, lease %(lease)s: its shim was killed, and these processes may be of the job: "
-                "%(suspects)s. Its GPUs are withheld until they are gone: end those that are of the job, or, if none "
-                "is, `gavel resume` the node",
-                run.order.named(suspects=run.withheld),
+                "job %(job)s, lease %(lease)s: its shim was killed, and these processes may belong to the job: "
+                "%(suspects)s. Its GPUs are withheld until they are gone: kill those that belong to the job or, if "
+                "none does, `gavel resume` the node",
+                run.order.named(suspects=run.suspects),
             )
-        return not run.withheld
+        return not run.suspects
 
     def log_failed_start(self, order: Order, error: BaseException) -> None:
-        """Log that a job cannot be started here, with the traceback when the reason is new."""
+        """Log that a job cannot be started here, with the traceback if the reason is new."""
         fields = order.named(error=f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}")
         times = self.repeated.count(str(fields["error"]))
         if times == 0:
@@ -343,17 +346,17 @@ class Processes:
     def withheld(self) -> dict[int, str]:
         """Return the GPUs on which an ended job may have left processes, with the reason for each."""
         return {
-            gpu: f"job {run.order.job} may have left processes on it: {run.withheld}"
+            gpu: f"job {run.order.job} may have left processes on it: {run.suspects}"
             for run in self.live.values()
-            if run.withheld
+            if run.suspects
             for gpu in run.order.gpus
         }
 
-    def let_go(self) -> None:
-        """Give the withheld GPUs back: an operator has confirmed that nothing is left on them."""
+    def release_withheld(self) -> None:
+        """Release the withheld GPUs, because an operator has confirmed that no ended job uses them."""
         for run in list(self.live.values()):
-            if run.withheld:
-                run.let_go, run.withheld = True, ""
+            if run.suspects:
+                run.confirmed_gone, run.suspects = True, ""
                 self.shim_gone(run)
 
     def _unwatch(self, run: LiveRun) -> None:
@@ -370,7 +373,7 @@ class Processes:
         self.live.pop(run.order.lease, None)
 
     def close(self) -> None:
-        """Close all files and stop watching; the shims go on."""
+        """Close all files and stop watching; the shims continue."""
         for run in list(self.live.values()):
             self._unwatch(run)
             self._close(run)

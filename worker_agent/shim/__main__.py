@@ -1,14 +1,14 @@
 """`python -m worker_agent.shim RUN_DIR`: owns the processes of one lease, and outlives the agent.
 
-Small, standard library only, one thread, started by exec in a session of its own. It obeys the deadlines of
-lease.json on the monotonic clock, whether the agent lives or not, and records in exit.json how the run ended
+The shim is small, uses only the standard library and one thread, and runs in its own session. It acts on the deadlines
+in lease.json by the monotonic clock, even if the agent is dead, and writes the end of the run to exit.json
 (docs/job-directory.md). Rules:
-- SIGTERM goes to the leaders of the ranks alone; SIGKILL goes to all their descendants as well, and to all processes
-  of the run's control group, where it has one (control_groups.py);
-- ranks that do not read lease.json get their SIGTERM at once, because they cannot end by themselves;
-- exit.json is written when nothing is left, and its room on the disk is taken before anything starts;
-- output goes through a process of its own (log_pump.py), so that a slow disk holds up neither deadlines nor codes;
-- SIGTERM to the shim is an end of the lease: signal now, kill a little later.
+- the shim sends SIGTERM only to the leaders of the ranks, and SIGKILL to all their descendants and to all processes in
+  the run's control group, if there is one (control_groups.py);
+- ranks that do not read lease.json get SIGTERM when the others are asked to stop, because nothing else reaches them;
+- exit.json is written after the last process has ended, in disk space that is reserved before the first starts;
+- output goes through a separate process (log_pump.py), so that a slow disk delays neither deadlines nor exit codes;
+- SIGTERM to the shim ends the lease: the ranks are signalled now and killed a little later.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from worker_agent.shim.exit_file import ExitFile
 from worker_agent.shim.log_pump import Output
 from worker_agent.shim.run_directory import RunDirectory
 
+# How often lease.json is read.
 LOOK_INTERVAL_S = 0.05
-# How long after the failure of a rank, or a signal to the shim, all other processes are killed.
+# How long after the failure of a rank, or after a signal to the shim, the other processes are killed.
 GRACE_S = 5.0
-# How long, and how often, we wait for the output of an ended job to reach its log.
+# The length of one wait for an ended job's output to reach its log, and how many waits there are at most.
 DRAIN_S, DRAIN_WAITS = 0.005, 1000
 
 OUR_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
@@ -51,23 +52,25 @@ class Shim:
         if deadlines is None or not self.ranks:
             raise SystemExit("lease.json is damaged, or start.json has no ranks: nothing was started")
         self.deadlines = deadlines
-        self._noted = deadlines.note
+        self._last_note = deadlines.note
         self._lease_version = run.version(run_directory.LEASE)
-        self._ending = False
+        # The deadlines were moved back, so the lease cannot be renewed any more.
+        self._is_ending = False
         # Ranks by the pids of their leaders.
         self.leaders: dict[int, int] = {}
+        # Exit codes by rank.
         self.codes: dict[int, int] = {}
         # The first rank that failed.
-        self.first: int | None = None
-        # Because of the lease, not of a failed rank.
+        self.first_failed: int | None = None
+        # Because of the lease, the leaders were signalled or all processes were killed.
         self.signalled = self.killed = False
-        # When the failure of one rank ends the others.
-        self._down_s = math.inf
-        # This part of a gang over several nodes can start.
+        # When all processes are killed because of a failed rank or a time limit.
+        self._kill_s = math.inf
+        # This part of a gang can start.
         self._ready = False
-        # The leaders were sent SIGTERM.
+        # SIGTERM was sent to the leaders.
         self._leaders_signalled = False
-        # Children that were sent SIGKILL.
+        # The pids of children to which SIGKILL was sent.
         self._killed: set[int] = set()
         self.started_s = time.monotonic()
         self._group = ControlGroup(start["group"]) if start.get("group") else None
@@ -78,7 +81,7 @@ class Shim:
     # ------------------------------------------------------------------------------------------------- the run
 
     def carry_out(self) -> None:
-        """Carry the run out, from its setup to its exit.json."""
+        """Carry out the run, from its setup to its exit.json."""
         error = ""
         self._write_shim_file()
         try:
@@ -86,11 +89,11 @@ class Shim:
             if self._may_start():
                 self._set_up()
             meeting = self._meet() if self._may_start() else {}
-            if self._may_start() and not self._is_too_late("the lease was over before it could start"):
+            if self._may_start() and not self._is_too_late("the lease ended before the ranks could start"):
                 self._start_ranks(meeting)
         except CannotStart as reason:
             error = str(reason)
-            self._down_s = -math.inf
+            self._kill_s = -math.inf
             self.note(error)
         self._watch()
         self._finish(error)
@@ -99,10 +102,10 @@ class Shim:
         return not self.signalled and not self.killed
 
     def _is_too_late(self, why: str) -> bool:
-        """Tell whether the lease is over before the ranks run. Then they never do, and the log says why."""
-        # The time is read before the lease, as in `_watch`.
+        """Return whether the lease is over; if so, note in the log that nothing was started, and why."""
+        # The time is read before lease.json, as in `_watch`.
         now_s = time.monotonic()
-        self._look_at_lease()
+        self._read_lease()
         if now_s < self.deadlines.ask_s:
             return False
         self.signalled = True
@@ -110,57 +113,61 @@ class Shim:
         return True
 
     def _begin_checkpoints(self) -> None:
-        """Give this attempt a checkpoint directory of its own, where the job wants that."""
-        own = self.start.get("own_checkpoints")
-        if own:
+        """Make this attempt's own checkpoint directory, if the job has one for each attempt."""
+        checkpoints = self.start.get("own_checkpoints")
+        if checkpoints:
             from worker_agent.shim.attempt_checkpoints import begin
 
-            # Without the variable of the checkpoint directory, which would be made empty.
+            # Without GAVEL_CHECKPOINT_DIR, because the child would make that directory, empty, before the copy.
             env = {"PATH": os.defpath}
-            act = partial(begin, own["directory"], own["name"])
-            self._prepare("its checkpoint directory", [], env, instead=act)
+            act = partial(begin, checkpoints["directory"], checkpoints["name"])
+            self._prepare("making its checkpoint directory", [], env, instead=act)
 
     def _set_up(self) -> None:
+        """Run the job's setup, if it has one."""
         setup = self.start.get("setup")
         if setup:
             limit_s = self.start.get("setup_limit_s") or math.inf
             self._prepare("setup", setup, self.start["ranks"][0]["env"], limit_s)
 
     def _prepare(
-        self, step: str, argv: list[str], env: dict[str, str], limit_s: float = math.inf, **more: Any
+        self, step: str, argv: list[str], env: dict[str, str], limit_s: float = math.inf, **options: Any
     ) -> None:
-        """Run a step to its end before the ranks; CannotStart where it fails or takes too long."""
-        rank, until_s = self.ranks[0], time.monotonic() + limit_s
-        self._down_s = until_s
-        self._spawn(rank, argv, env, **more)
+        """Run a step to its end before the ranks start; raise CannotStart if it fails or takes too long.
+
+        `options`: arguments of `turn_into`.
+        """
+        rank, end_s = self.ranks[0], time.monotonic() + limit_s
+        self._kill_s = end_s
+        self._spawn(rank, argv, env, **options)
         self._watch()
-        self._down_s = math.inf
+        self._kill_s = math.inf
         if not self._may_start():
             return
         code = self.codes.get(rank)
-        if code == -signal.SIGKILL and time.monotonic() >= until_s:
-            # We have killed it, so its code says nothing.
+        if code == -signal.SIGKILL and time.monotonic() >= end_s:
+            # The shim killed the step, so its code means nothing.
             self.codes.clear()
             raise CannotStart(f"{step} did not end within {limit_s:g} s (setup_limit): nothing was started")
         if code:
-            raise CannotStart(f"{step} ended with {_ending(code)}: nothing was started")
-        if not self._is_too_late(f"the lease was over before {step} was ready"):
+            raise CannotStart(f"{step} ended with {_describe_code(code)}: nothing was started")
+        if not self._is_too_late(f"the lease ended before {step} was complete"):
             self.codes.clear()
 
     def _meet(self) -> dict[str, str]:
         """Wait for the other nodes of a gang, and return the variables by which its ranks meet.
 
-        A gang starts when all its nodes are ready, or never. So whatever can fail here is tried before this part
+        A gang starts on all its nodes or on none. So every step of a start that can fail is tested before this part
         reports that it is ready.
         """
-        # The setup may have made the virtual environment.
+        # This is checked only now, because the setup may have made the virtual environment.
         venv = self.start["ranks"][0]["env"].get("VIRTUAL_ENV")
         if venv and not os.path.isdir(f"{venv}/bin"):
             raise CannotStart(f"virtual environment {venv}: there is no {venv}/bin on this node")
         if not self.start.get("gathers"):
             return {}
-        first = self.start["ranks"][0]
-        self._spawn(self.ranks[0], first["argv"], first["env"], rehearse=True)
+        first_rank = self.start["ranks"][0]
+        self._spawn(self.ranks[0], first_rank["argv"], first_rank["env"], rehearse=True)
         self._watch()
         self.codes.clear()
         self._ready = True
@@ -180,24 +187,27 @@ class Shim:
         self._write_shim_file()
 
     def _watch(self) -> None:
-        """Reap processes and obey the lease until no process is left."""
+        """Reap processes and obey the deadlines until no process is left."""
         while True:
             self._reap()
-            # The time is read before the lease: if we are suspended in between, no renewal is missed.
+            # The time is read before lease.json: a shim that was suspended in between then sees the renewed lease.
             now_s = time.monotonic()
-            self._look_at_lease()
+            self._read_lease()
             if self._obey(now_s):
                 return
             self._wait()
 
     def _wait(self) -> None:
-        """Wait for a signal, or until the lease has to be read again."""
+        """Wait for a signal, or until lease.json has to be read again."""
         received = signal.sigtimedwait(OUR_SIGNALS, LOOK_INTERVAL_S)
         if received is not None and received.si_signo in _STOPS:
             now_s = time.monotonic()
-            self._heed(Deadlines(now_s, now_s, now_s + GRACE_S, "the shim was told to stop"))
+            self._set_deadlines(
+                Deadlines(now_s, now_s, now_s + GRACE_S, "the shim received a signal to stop")
+            )
 
     def _reap(self) -> None:
+        """Take the exit codes of ended children, and note the first rank that failed."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -211,45 +221,46 @@ class Shim:
             rank = self.leaders.pop(pid, None)
             if rank is not None:
                 self.codes[rank] = os.waitstatus_to_exitcode(status)
-                if self.codes[rank] and self.first is None:
-                    self.first = rank
-                    self._down_s = time.monotonic() + GRACE_S
+                if self.codes[rank] and self.first_failed is None:
+                    self.first_failed = rank
+                    self._kill_s = time.monotonic() + GRACE_S
 
-    def _look_at_lease(self) -> None:
+    def _read_lease(self) -> None:
+        """Take new deadlines from lease.json, and write a new note into the log."""
         version = self.run.version(run_directory.LEASE)
         if version != self._lease_version:
             self._lease_version = version
             new = read_deadlines(self.run, self.lease) or self.deadlines
-            if new.note not in ("", self._noted):
-                self._noted = new.note
+            if new.note not in ("", self._last_note):
+                self._last_note = new.note
                 self.note(new.note)
-            self._heed(new)
+            self._set_deadlines(new)
 
-    def _heed(self, new: Deadlines) -> None:
-        """Take new deadlines. Once they moved back, later ones are those of an older file that the job has put back."""
-        self._ending = self._ending or new.ask_s < self.deadlines.ask_s
-        if self._ending:
+    def _set_deadlines(self, new: Deadlines) -> None:
+        """Replace the deadlines. Once they were moved back, later ones are ignored."""
+        # Later ones can then only come from an older lease.json, which the job has restored.
+        self._is_ending = self._is_ending or new.ask_s < self.deadlines.ask_s
+        if self._is_ending:
             old = self.deadlines
             new = new.or_earlier(old.ask_s, old.signal_s, old.kill_s, old.why)
         self.deadlines = new
 
     def _obey(self, now_s: float) -> bool:
-        """Do what is due; True when no process is left."""
+        """Signal or kill the processes that must end by now; return whether no process is left."""
         by_lease = now_s >= self.deadlines.kill_s
-        if not self.leaders or by_lease or now_s >= self._down_s:
-            if by_lease and self.leaders and self.first is None and not self.killed:
+        if not self.leaders or by_lease or now_s >= self._kill_s:
+            if by_lease and self.leaders and self.first_failed is None and not self.killed:
                 self.killed = True
                 self._note_end("killed")
             return self._kill() and not self.leaders
         if not self._leaders_signalled:
-            if self.first is not None:
+            if self.first_failed is not None:
                 self._leaders_signalled = True
-                self.note(
-                    f"rank {self.first} ended with {_ending(self.codes[self.first])}: the others are stopped"
-                )
+                code = _describe_code(self.codes[self.first_failed])
+                self.note(f"rank {self.first_failed} ended with {code}: the other ranks are stopped")
                 self._signal_leaders()
             elif now_s >= self.deadlines.signal_s or (
-                now_s >= self.deadlines.ask_s and not self.run.is_heeded()
+                now_s >= self.deadlines.ask_s and not self.run.job_reads_lease()
             ):
                 self._leaders_signalled = self.signalled = True
                 self._note_end("SIGTERM")
@@ -257,70 +268,67 @@ class Shim:
         return False
 
     def _kill(self) -> bool:
-        """Kill all processes; True when there was none.
+        """Kill all processes; return True if there were none.
 
-        A process that forks and exits, again and again, is gone before a look through all processes is over. But when
-        it exits, its child becomes ours: we are woken, find it at once, and are faster than it.
+        A search through all processes misses one that keeps forking and exiting. But when that exits, its child becomes
+        a child of the shim. This wakes the shim, which then finds the child at once and kills it before it forks.
         """
-        fresh = set(process_tree.children()) - self._killed - {self._output.pump}
-        for pid in fresh:
-            # They are not reaped yet, so no other process can have the pid.
+        new_children = set(process_tree.children()) - self._killed - {self._output.pump}
+        for pid in new_children:
+            # Our children are not reaped yet, so no other process can have the pid.
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
-        self._killed |= fresh
+        self._killed |= new_children
         if self._group is not None and not self._group.kill():
             return False
-        return not fresh and not process_tree.kill_all(self._belongings, self._reap)
+        return not new_children and not process_tree.kill_all(self._processes, self._reap)
 
     def _signal_leaders(self) -> None:
         for pid in self.leaders:
-            # They are not reaped yet, so no other process can have the pid.
+            # The leaders are not reaped yet, so no other process can have the pid.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
 
-    def _belongings(self) -> list[process_tree.Process]:
+    def _processes(self) -> list[process_tree.Process]:
+        """Return all processes of the job."""
         return process_tree.descendants(os.getpid(), without=(self._output.pump,))
 
     def _note_end(self, step: str) -> None:
+        """Write into the log that the lease is over. `step`: "SIGTERM" or "killed"."""
         why = f" ({self.deadlines.why})" if self.deadlines.why else ""
         self.note(f"{step}: the lease is over{why}")
 
     # ----------------------------------------------------------------------------------------------- processes
 
-    def _spawn(self, rank: int, argv: list[str], env: dict[str, str], **more: Any) -> None:
-        """Start a leader in a session of its own; CannotStart where that fails. `more`: arguments of `turn_into`."""
+    def _spawn(self, rank: int, argv: list[str], env: dict[str, str], **options: Any) -> None:
+        """Start a leader in its own session; raise CannotStart if that fails. `options`: arguments of `turn_into`."""
         trouble_out, trouble_in = os.pipe()
         shim = os.getpid()
         pid = os.fork()
         if not pid:
             os.close(trouble_out)
-            more |= {
-                "shim": shim,
-                "out": self._output.fds[rank],
-                "trouble_in": trouble_in,
-                "default": OUR_SIGNALS,
-            }
-            turn_into(self.start, argv, env, entrance=self._entrance, **more)
+            options |= {"shim": shim, "out": self._output.fds[rank], "trouble_in": trouble_in}
+            turn_into(self.start, argv, env, default=OUR_SIGNALS, entrance=self._entrance, **options)
         os.close(trouble_in)
         self.leaders[pid] = rank
         with os.fdopen(trouble_out, "rb") as file:
-            # The pipe is closed when the child executes its command.
+            # The pipe ends when the child executes its command or exits.
             trouble = file.read(4096).decode(errors="replace")
         if trouble:
             raise CannotStart(trouble)
 
     def note(self, text: str) -> None:
-        """Write a line of ours into the log of the first rank."""
+        """Write a line of Gavel into the log of the first rank."""
         self._output.note(text)
 
     # --------------------------------------------------------------------------------------------------- files
 
     def _write_shim_file(self) -> None:
-        me = process_tree.look_up(os.getpid())
+        shim = process_tree.look_up(os.getpid())
         leaders = [leader for pid in self.leaders if (leader := process_tree.look_up(pid))]
         content = {
             "pid": os.getpid(),
-            "start_ticks": me.start_ticks if me else 0,
+            "start_ticks": shim.start_ticks if shim else 0,
             "boot_id": process_tree.boot_id(),
             "pids": [leader.pid for leader in leaders],
             "pids_start_ticks": [leader.start_ticks for leader in leaders],
@@ -328,15 +336,15 @@ class Shim:
             "running": bool(self.leaders),
             "started_s": self.started_s,
         }
-        # A full disk is no reason to stop a job.
+        # The job continues even if the disk is full.
         with contextlib.suppress(OSError):
             self.run.write(run_directory.SHIM, content, durable=True)
 
     def _finish(self, error: str) -> None:
-        """Let all output reach the logs, then write exit.json, which comes last."""
+        """Wait until all output is in the logs, then write exit.json."""
         self._output.close()
         end_s = time.monotonic()
-        # Waits are counted and not timed, because the pump stands still whenever the machine does.
+        # The waits are counted, not timed: while the machine is suspended, the pump cannot write either.
         for _ in range(DRAIN_WAITS):
             self._reap()
             if not self._output.pump:
@@ -344,7 +352,7 @@ class Shim:
             signal.sigtimedwait(OUR_SIGNALS, DRAIN_S)
         ending = {
             "codes": {str(rank): code for rank, code in sorted(self.codes.items())},
-            "first": self.first,
+            "first": self.first_failed,
             "signalled": self.signalled,
             "killed": self.killed,
             "started_s": self.started_s,
@@ -359,7 +367,7 @@ class Shim:
             self._group.remove()
 
 
-def _ending(code: int) -> str:
+def _describe_code(code: int) -> str:
     try:
         return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
     except ValueError:
@@ -367,13 +375,13 @@ def _ending(code: int) -> str:
 
 
 def main(path: str) -> None:
-    """Carry out the run in this directory, unless another shim does or it is over."""
+    """Carry out the run in this directory; exit with a message if another shim does so or the run is over."""
     os.umask(0o022)
     signal.pthread_sigmask(signal.SIG_BLOCK, OUR_SIGNALS)
     run = RunDirectory(path)
     lock = run.lock()
     if lock is None or run.has(run_directory.EXIT):
-        raise SystemExit(f"{path}: another shim carries it out already, or it is over")
+        raise SystemExit(f"{path}: another shim already carries out this run, or the run is over")
     start = run.read(run_directory.START, owner=os.geteuid())
     if start is None:
         raise SystemExit(f"{path}: start.json cannot be read")
@@ -385,5 +393,5 @@ def main(path: str) -> None:
 
 if __name__ == "__main__":
     main(sys.argv[1])
-    # Everything is on disk, and the agent is waiting for our end.
+    # Exit without Python's clean-up: everything is on disk, and the agent is waiting for this process to end.
     os._exit(0)

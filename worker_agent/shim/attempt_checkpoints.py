@@ -1,14 +1,15 @@
-"""A checkpoint directory for each attempt (`checkpoints: per_attempt`), begun as a copy of the last one's.
+"""A checkpoint directory for each attempt (`checkpoints: per_attempt`), begun as a copy of the previous attempt's.
 
-    DIR/e00000003-a00000012/    what the attempt under lease 12 had saved when the next one began
-    DIR/e00000003-a00000017/    GAVEL_CHECKPOINT_DIR of that one, under lease 17
+    DIR/e00000003-a00000012/    the checkpoints of the attempt under lease 12
+    DIR/e00000003-a00000017/    GAVEL_CHECKPOINT_DIR of the next attempt, under lease 17, begun as a copy
 
-For scripts that know nothing of Gavel: one that was suspended past its lease, and wakes up while a newer attempt runs,
-writes in a directory that nobody reads any more. Files are copied, or cloned where the file system can: with links to
-the same files, a stale script that writes into a file that is there would change the newer attempt's too.
+This is for scripts that do not use Gavel's library. If such a script is suspended past its lease and wakes up while a
+newer attempt runs, it writes to a directory that is no longer read. Files are copied, or cloned if the file system can
+do that. Links would not be enough: a stale script that writes to an existing file would also change the new attempt's.
 
-The last attempt counts however it ended. One that was killed while it wrote has left what any crash leaves. A copy
-during which its files changed is thrown away and made again. Of the attempts before that, the directories are deleted.
+Each attempt begins with the files of the previous one, however that ended; if it was killed while it wrote a file, that
+file may be incomplete, as after any crash. If files change during the copy, it is discarded and made again. The
+directories of earlier attempts are deleted.
 
 Standard library only: it runs in a child of the shim, as the job's user, and on each node of a gang.
 """
@@ -23,6 +24,7 @@ import shutil
 import time
 from collections.abc import Callable
 
+# How often a copy is tried until no file changes meanwhile, and the pause between two tries.
 TRIES = 60
 PAUSE_S = 1.0
 _ATTEMPT = re.compile(r"e(\d{8,18})-a(\d{8,18})")
@@ -33,32 +35,32 @@ _BLOCK_BYTES = 1 << 24
 def attempt_name(epoch: int, lease: int) -> str:
     """Return the name of an attempt's directory; `gavel.training` names attempts in the same way.
 
-    By the number of its lease, which no other job has: a job may go on in the directory that an earlier one has left.
+    The name contains the lease because a job may continue in an earlier job's directory, and no two jobs share a lease.
     """
     return f"e{epoch:08d}-a{lease:08d}"
 
 
 def begin(directory: str, own: str) -> None:
-    """Make the directory `own` of an attempt below `directory`, with what the last attempt had saved.
+    """Make the directory `own` of an attempt below `directory`, as a copy of the previous attempt's.
 
-    The first attempt begins with what lies in `directory` itself. OSError where it cannot be made.
+    The first attempt begins with the files in `directory` itself. Raises OSError if the directory cannot be made.
     """
     os.makedirs(directory, exist_ok=True)
     path = os.path.join(directory, own)
     if os.path.isdir(path):
         # Another node of the gang was first.
         return
-    named = sorted((token, name) for name in os.listdir(directory) if (token := _token(name)) is not None)
-    if named and named[-1] > (_token(own) or (0, 0), own):
-        raise FileExistsError(errno.EEXIST, "a newer attempt has begun", named[-1][1])
-    last = named[-1][1] if named else ""
+    attempts = sorted((token, name) for name in os.listdir(directory) if (token := _token(name)) is not None)
+    if attempts and attempts[-1] > (_token(own) or (0, 0), own):
+        raise FileExistsError(errno.EEXIST, "a newer attempt has begun", attempts[-1][1])
+    previous = attempts[-1][1] if attempts else ""
     aside = os.path.join(directory, f".{own}.{os.urandom(6).hex()}.new")
     try:
-        _copy_at_rest(os.path.join(directory, last), aside)
+        _copy_unchanged(os.path.join(directory, previous), aside)
         _rename(aside, path)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
-    _delete_others(directory, keep={last, own})
+    _delete_older(directory, keep={previous, own})
 
 
 def _rename(aside: str, path: str) -> None:
@@ -72,22 +74,22 @@ def _rename(aside: str, path: str) -> None:
     _flush(os.path.dirname(path))
 
 
-def _copy_at_rest(source: str, target: str) -> None:
-    """Copy a directory in which nothing is written meanwhile."""
+def _copy_unchanged(source: str, target: str) -> None:
+    """Copy a directory, and repeat that if a file changed meanwhile; raise OSError if files keep changing."""
     for _ in range(TRIES):
         before = _versions(source)
-        # A file that is deleted meanwhile makes us copy again.
+        # A file that was deleted meanwhile is also a reason to copy again.
         with contextlib.suppress(FileNotFoundError):
-            _copy_directory(source, target, _is_not_copied)
+            _copy_directory(source, target, _is_attempt)
             if _versions(source) == before:
                 return
         shutil.rmtree(target, ignore_errors=True)
         time.sleep(PAUSE_S)
-    raise OSError(errno.EBUSY, "the last attempt still writes there", source)
+    raise OSError(errno.EBUSY, "the previous attempt is still writing there", source)
 
 
 def _copy_directory(source: str, target: str, without: Callable[[str], bool] = lambda name: False) -> None:
-    """Copy directories, files and links, to disk; pipes and the like are left out."""
+    """Copy the directories, files and links in a directory durably, but no pipes, sockets or devices."""
     os.mkdir(target)
     with os.scandir(source) as entries:
         for entry in entries:
@@ -119,26 +121,26 @@ def _copy_file(source: str, target: str) -> None:
 
 
 def _versions(source: str) -> dict[str, tuple[int, int, int]]:
-    """Return, by path, what changes when a file is written, replaced or deleted."""
+    """Return the version of each file by its path; it changes if the file is written or replaced."""
     versions = {}
-    for place, directories, names in os.walk(source):
-        if place == source:
-            directories[:] = [name for name in directories if not _is_not_copied(name)]
+    for folder, directories, names in os.walk(source):
+        if folder == source:
+            directories[:] = [name for name in directories if not _is_attempt(name)]
         for name in names:
-            path = os.path.join(place, name)
+            path = os.path.join(folder, name)
             with contextlib.suppress(FileNotFoundError):
-                about = os.lstat(path)
-                versions[path] = (about.st_ino, about.st_size, about.st_mtime_ns)
+                status = os.lstat(path)
+                versions[path] = (status.st_ino, status.st_size, status.st_mtime_ns)
     return versions
 
 
-def _is_not_copied(name: str) -> bool:
-    """Tell whether it is an attempt or an unfinished copy: these lie beside what the first attempt begins with."""
+def _is_attempt(name: str) -> bool:
+    """Return whether this is the name of an attempt or of an unfinished copy; neither is copied into an attempt."""
     return (_token(name) or _UNFINISHED.fullmatch(name)) is not None
 
 
-def _delete_others(directory: str, keep: set[str]) -> None:
-    """Delete attempts, finished or not, that are older than those that are kept."""
+def _delete_older(directory: str, keep: set[str]) -> None:
+    """Delete the attempts, and unfinished copies of attempts, that are older than all in `keep`."""
     oldest = min(token for name in keep if (token := _token(name)) is not None)
     for name in os.listdir(directory):
         unfinished = _UNFINISHED.fullmatch(name)
@@ -148,6 +150,7 @@ def _delete_others(directory: str, keep: set[str]) -> None:
 
 
 def _token(name: str) -> tuple[int, int] | None:
+    """Return epoch and lease of the attempt with this name; None if it is not the name of an attempt."""
     match = _ATTEMPT.fullmatch(name)
     return None if match is None else (int(match[1]), int(match[2]))
 

@@ -1,4 +1,4 @@
-"""The child of a shim: become the user, go to the work directory, execute the command; or report the fault.
+"""The child of a shim: becomes the user, goes to the work directory and executes the command, or reports the fault.
 
 Standard library only.
 """
@@ -19,7 +19,7 @@ COULD_NOT_START = 127
 
 
 class CannotStart(Exception):
-    """The command, its directory or its user are wrong."""
+    """The command, its directory or its user is wrong; the message has the reason."""
 
 
 def turn_into(
@@ -35,11 +35,14 @@ def turn_into(
     rehearse: bool = False,
     instead: Callable[[], object] | None = None,
 ) -> NoReturn:
-    """Turn into the leader of a session of its own. A fault is written to `trouble_in`, which is closed in any case.
+    """Turn this process into the leader of a new session, and execute the command there.
 
-    `default`: signals that the shim handles itself. `entrance`: the run's control group; it is entered before the check
-    that the shim lives, so that nothing of the job can be started outside. `rehearse`: do everything but execute the
-    command. `instead`: what to do as the user in place of the command; it may take long, and its errors go to the log.
+    A fault is written to `trouble_in`, which is closed in any case. Options:
+    - `default`: signals that the shim blocks; the command gets their default actions;
+    - `entrance`: a descriptor for entering the run's control group. The child enters before it checks that the shim
+      lives, so no process of the job can be started outside the group;
+    - `rehearse`: do everything except executing the command;
+    - `instead`: a function to call, as the user, in place of the command. It may take long; its errors go to the log.
     """
     try:
         if entrance is not None:
@@ -53,9 +56,9 @@ def turn_into(
         os.dup2(out, 2)
         os.umask(0o022)
         if checkpoints := env.get("GAVEL_CHECKPOINT_DIR"):
-            with _refusing(f"checkpoint directory {checkpoints}"):
+            with _refuse_failure(f"checkpoint directory {checkpoints}"):
                 os.makedirs(checkpoints, exist_ok=True)
-        with _refusing(f"working directory {start['cwd']}"):
+        with _refuse_failure(f"working directory {start['cwd']}"):
             os.chdir(start["cwd"])
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, *default):
             signal.signal(signum, signal.SIG_DFL)
@@ -65,7 +68,7 @@ def turn_into(
             os._exit(0)
         if instead is not None:
             os.close(trouble_in)
-            _do(instead)
+            _call(instead)
         _execute(argv, env)
     except BaseException as trouble:
         os.write(trouble_in, str(trouble).encode()[:4096] or b"it cannot be started")
@@ -84,15 +87,16 @@ def reset_oom_score(score: str = "/proc/self/oom_score_adj") -> None:
 
 
 @contextlib.contextmanager
-def _refusing(step: str) -> Iterator[None]:
-    """Raise CannotStart where this step fails."""
+def _refuse_failure(step: str) -> Iterator[None]:
+    """Raise CannotStart if the block raises OSError. `step`: the beginning of the message."""
     try:
         yield
     except OSError as error:
         raise CannotStart(f"{step}: {error.strerror}") from error
 
 
-def _do(act: Callable[[], object]) -> NoReturn:
+def _call(act: Callable[[], object]) -> NoReturn:
+    """Exit with 0 after a successful call; with 1, and a line on stderr, after an OSError."""
     try:
         act()
     except OSError as error:
@@ -107,8 +111,8 @@ def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
     if uid is None:
         return
     if uid <= 0 or gid is None or gid <= 0:
-        raise CannotStart(f"a job may not run as uid {uid}, gid {gid}")
-    with _refusing(f"cannot become uid {uid}, gid {gid}"):
+        raise CannotStart(f"a job must not run as uid {uid}, gid {gid}")
+    with _refuse_failure(f"cannot become uid {uid}, gid {gid}"):
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)
@@ -119,8 +123,8 @@ def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
 
 def _look_for(command: str, env: dict[str, str]) -> None:
     """Raise CannotStart if execvpe would not find the command."""
-    places = [""] if "/" in command else os.get_exec_path(env)
-    if not any(os.access(os.path.join(place, command), os.X_OK) for place in places):
+    folders = [""] if "/" in command else os.get_exec_path(env)
+    if not any(os.access(os.path.join(folder, command), os.X_OK) for folder in folders):
         missing = "/" not in command or not os.path.exists(command)
         raise _cannot_run(command, errno.ENOENT if missing else errno.EACCES)
 

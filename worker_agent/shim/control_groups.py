@@ -1,11 +1,11 @@
-"""Control groups, which contain all processes of a run, however these change their parents, sessions and environments.
+"""Control groups: all processes of a run are in one, even if they change their parents, sessions or environments.
 
-Standard library only: the shim uses it too. A run's group is made by the agent, below its own, in the unified hierarchy
-(v2) or in that of the freezer (v1). Rules:
-- a process that a rank starts is in the group from its first instruction, and leaves it only if it may write to
+Standard library only, because the shim uses this module, too. The agent makes a run's group below its own, in the
+unified hierarchy (v2) or in the freezer's hierarchy (v1). Rules:
+- a process that a rank starts is in the group from its first instruction, and can leave it only if it may write to
   another group;
-- a run is over when its group is empty: a process is in it until the kernel has closed its files, GPUs among them;
-- a group that is not empty is frozen or killed as a whole, so that no process in it can escape by forking.
+- a run is over when its group is empty: a process stays in it until the kernel has closed its files, GPUs included;
+- a group is killed as a whole, or frozen before its processes are killed, so that none escapes by forking.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 V2, V1 = "cgroup v2", "cgroup v1 freezer"
 _PROCESSES = "cgroup.procs"
 # How often we check that killed processes are gone, and the pause between two checks.
-_LOOKS, _LOOK_S = 20, 0.001
+_CHECKS, _CHECK_PAUSE_S = 20, 0.001
 
 
 class ControlGroup:
@@ -32,7 +32,7 @@ class ControlGroup:
         self.path = path
 
     def open_entrance(self) -> int:
-        """Return a descriptor for `enter`."""
+        """Return a descriptor with which `enter` puts a process into the group."""
         return os.open(f"{self.path}/{_PROCESSES}", os.O_WRONLY | os.O_CLOEXEC)
 
     def is_empty(self) -> bool:
@@ -43,16 +43,16 @@ class ControlGroup:
         except FileNotFoundError:
             return not any(_pids(folder, "tasks") for folder in self._folders())
         except OSError:
-            # It was removed while we read it, so it was empty.
+            # A group that was removed meanwhile was empty.
             return not os.path.isdir(self.path)
 
     def kill(self) -> bool:
         """Kill everything in the group; return whether nothing is left."""
-        for _ in range(_LOOKS):
+        for _ in range(_CHECKS):
             if self.is_empty():
                 return True
             self._kill_once()
-            time.sleep(_LOOK_S)
+            time.sleep(_CHECK_PAUSE_S)
         return self.is_empty()
 
     def remove(self) -> None:
@@ -74,8 +74,7 @@ class ControlGroup:
             self._set_frozen(False)
 
     def _set_frozen(self, frozen: bool) -> None:
-        """Freeze or thaw the group: frozen processes cannot fork while they are killed. In v1, signals arrive at the
-        thaw."""
+        """Freeze or thaw the group. In v1, signals reach frozen processes only after the thaw."""
         for name, value in (
             ("freezer.state", "FROZEN" if frozen else "THAWED"),
             ("cgroup.freeze", str(int(frozen))),
@@ -90,12 +89,12 @@ class ControlGroup:
 
 
 def enter(entrance: int) -> None:
-    """Put this process, and everything it will start, into the group of `ControlGroup.open_entrance`."""
+    """Put this process, and all processes that it will start, into a group. `entrance`: from `open_entrance`."""
     os.write(entrance, b"0")
 
 
 def _write(path: str, text: str) -> None:
-    # Without O_CREAT: the file is one of the kernel's, or it is not there.
+    # Without O_CREAT, because only the kernel makes these files.
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -104,6 +103,7 @@ def _write(path: str, text: str) -> None:
 
 
 def _pids(folder: str, name: str) -> list[int]:
+    """Return the pids in a file of a group; none if the group is gone."""
     try:
         with open(f"{folder}/{name}") as file:
             # The kernel lists processes of other pid namespaces as 0.

@@ -10,7 +10,7 @@ from worker_agent.shim.run_directory import LEASE, RunDirectory
 
 
 class Deadlines(NamedTuple):
-    """When the shim asks the job to stop, signals its leaders and kills it."""
+    """When the job should stop by itself, when the shim signals its leaders, and when the shim kills it."""
 
     ask_s: float
     signal_s: float
@@ -21,7 +21,7 @@ class Deadlines(NamedTuple):
     note: str = ""
 
     def or_earlier(self, ask_s: float, signal_s: float, kill_s: float, why: str) -> Deadlines:
-        """Return the earlier one of each deadline. The first reason is kept."""
+        """Return these deadlines, each replaced by the given one if that is earlier. An older reason is kept."""
         return self._replace(
             ask_s=min(self.ask_s, ask_s),
             signal_s=min(self.signal_s, signal_s),

@@ -1,6 +1,6 @@
-"""exit.json of a run: its space on the disk is reserved before anything starts; it is written when nothing is left.
+"""exit.json of a run: written after the last process has ended, in disk space that is reserved before the first starts.
 
-Standard library only: the shim's.
+Standard library only, because the shim uses this module.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from worker_agent.shim.run_directory import RunDirectory
 
-# How long we retry writing to a full disk.
+# How long the shim retries if the file cannot be written.
 RETRY_S = 60.0
 _RETRY_INTERVAL_S = 0.2
-_ASIDE = ".exit.json.room"
+# The reserved file, which is renamed when it is written.
+_RESERVED = ".exit.json.room"
 
 
 class ExitFile:
@@ -31,9 +32,9 @@ class ExitFile:
         """Reserve space on the disk."""
         self._run = run
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(_ASIDE, dir_fd=run.fd)
+            os.unlink(_RESERVED, dir_fd=run.fd)
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        self.fd = os.open(_ASIDE, flags, 0o644, dir_fd=run.fd)
+        self.fd = os.open(_RESERVED, flags, 0o644, dir_fd=run.fd)
         os.posix_fallocate(self.fd, 0, 4096 + 32 * ranks)
 
     def write(self, ending: Mapping[str, Any]) -> None:
@@ -52,19 +53,20 @@ class ExitFile:
 
     def _write(self, ending: Mapping[str, Any]) -> None:
         try:
-            self._fill_room(json.dumps(ending).encode() + b"\n")
+            self._write_reserved(json.dumps(ending).encode() + b"\n")
         except FileNotFoundError:
-            # The job has removed or replaced the file.
+            # The job has removed or replaced the reserved file.
             self._run.write(run_directory.EXIT, ending, durable=True)
 
-    def _fill_room(self, text: bytes) -> None:
+    def _write_reserved(self, text: bytes) -> None:
+        """Write the reserved file and rename it; raise FileNotFoundError if the job has removed or replaced it."""
         os.pwrite(self.fd, text, 0)
         os.ftruncate(self.fd, len(text))
         os.fsync(self.fd)
-        named = os.stat(_ASIDE, dir_fd=self._run.fd, follow_symlinks=False)
+        named = os.stat(_RESERVED, dir_fd=self._run.fd, follow_symlinks=False)
         if not os.path.samestat(named, os.fstat(self.fd)):
-            raise FileNotFoundError(f"{_ASIDE} is another file")
-        os.rename(_ASIDE, run_directory.EXIT, src_dir_fd=self._run.fd, dst_dir_fd=self._run.fd)
+            raise FileNotFoundError(f"{_RESERVED} is another file")
+        os.rename(_RESERVED, run_directory.EXIT, src_dir_fd=self._run.fd, dst_dir_fd=self._run.fd)
         os.fsync(self._run.fd)
 
     def _make_directory_again(self) -> bool:
@@ -72,7 +74,7 @@ class ExitFile:
         if self._run.is_in_place():
             return False
         try:
-            self._run = self._run.made_again()
+            self._run = self._run.reopen()
         except OSError:
             return False
         return True

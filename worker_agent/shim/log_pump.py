@@ -1,10 +1,10 @@
 """Write output from pipes into log files of bounded size.
 
-Standard library only: the shim runs it as a separate process. A rank's log is one stream, cut into pieces of
-`piece_bytes_max` exactly: the one being written is `rank-N.log`, piece K (from 1) is `rank-N.log.K` when it is full,
-and only the last few are kept. So the offset of every byte follows from the names, and a reader can continue across
-rotation (logs.py). Secrets are hidden on the way (masking.py). Bytes that cannot be written are counted, and their
-number is written as soon as writing works again; the job does not notice.
+Standard library only, because the shim runs this as a separate process. A rank's log is one stream, cut into pieces of
+exactly `piece_bytes_max`. The current piece is `rank-N.log`; piece K (from 1) becomes `rank-N.log.K` when it is full.
+Only the last few pieces are kept. So the offset of every byte follows from the names, and a reader can continue across
+rotation (logs.py). Secrets are masked (masking.py). Bytes that cannot be written are counted, and their number is
+written as soon as writing works again; the job does not notice.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PiecewiseLog:
         self._fd: int | None = None
 
     def write(self, data: bytes) -> None:
-        """Add to the stream. Data that does not fit on the disk is lost, and its size is written later."""
+        """Append to the stream. Data that cannot be written is lost, and its size is noted in the log later."""
         if self._lost_bytes:
             note = f"\n[gavel: {self._lost_bytes} bytes of output are missing here: {self._trouble}]\n"
             if not self._append(note.encode()):
@@ -55,7 +55,7 @@ class PiecewiseLog:
         """Write some of the data and return its length; 0 if nothing can be written."""
         try:
             if self._size_bytes >= self._piece_bytes_max:
-                self._turn()
+                self._rotate()
             if self._fd is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._fd = os.open(self._name, flags, 0o644, dir_fd=self._directory)
@@ -66,18 +66,18 @@ class PiecewiseLog:
         self._size_bytes += written
         return written
 
-    def _turn(self) -> None:
+    def _rotate(self) -> None:
         """Rename the full piece, and remove the oldest one."""
         self.close()
-        both = {"src_dir_fd": self._directory, "dst_dir_fd": self._directory}
-        os.rename(self._name, f"{self._name}.{self._piece}", **both)
+        in_directory = {"src_dir_fd": self._directory, "dst_dir_fd": self._directory}
+        os.rename(self._name, f"{self._name}.{self._piece}", **in_directory)
         self._piece, self._size_bytes = self._piece + 1, 0
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._name}.{self._piece - self._files_max}", dir_fd=self._directory)
 
 
 def pump(sources: dict[int, PiecewiseLog], secrets: Collection[str] = ()) -> None:
-    """Read all the pipes until the last one ends. `secrets`: values to hide."""
+    """Copy the output of each pipe to its log, until all pipes have ended. `secrets`: values to mask."""
     masks = {fd: Mask(secrets) for fd in sources}
     poll = select.poll()
     for fd in sources:
@@ -97,11 +97,15 @@ def pump(sources: dict[int, PiecewiseLog], secrets: Collection[str] = ()) -> Non
 
 
 class Output:
-    """The pipes from a run's ranks, and from its shim, to the process that writes their logs."""
+    """The pipes from the ranks of a run, and from its shim, to the process that writes their logs."""
 
     def __init__(self, logs: int, start: dict[str, Any], keep_out: Collection[int]) -> None:
-        """Start the process. `logs`: the directory, which is closed; `keep_out`: descriptors that it must not keep."""
-        # By rank, where its output goes.
+        """Start the process.
+
+        `logs`: the descriptor of the log directory, which this closes. `keep_out`: descriptors of the shim that the
+        process must close.
+        """
+        # The write end of the pipe of each rank.
         self.fds: dict[int, int] = {}
         sources = {}
         for rank in (int(rank["rank"]) for rank in start["ranks"]):
@@ -110,18 +114,18 @@ class Output:
                 logs, f"rank-{rank}.log", int(start["log_bytes_max"]), int(start["log_files_max"])
             )
         notes, self._notes = os.pipe()
-        # A stuck disk must not delay the shim.
+        # A disk that does not respond must not delay the shim.
         os.set_blocking(self._notes, False)
-        first = sources[notes] = next(iter(sources.values()))
+        first_log = sources[notes] = next(iter(sources.values()))
         # The pid of the process; 0 once it has ended.
         self.pump = os.fork()
         if not self.pump:
             try:
                 for fd in (*self.fds.values(), self._notes, *keep_out):
                     os.close(fd)
-                # They are written here, so that no output comes before them.
+                # These notes are written before the pipes are read, so that no output precedes them.
                 for text in start.get("notes") or ():
-                    first.write(_line(text))
+                    first_log.write(_line(text))
                 names, env = start.get("spec", {}).get("secrets", ()), start["ranks"][0]["env"]
                 pump(sources, [env[name] for name in names])
             finally:
@@ -130,12 +134,12 @@ class Output:
             os.close(fd)
 
     def note(self, text: str) -> None:
-        """Write a line of Gavel's into the log of the first rank, or lose it if the disk is stuck."""
+        """Write a line of Gavel into the log of the first rank; drop it if the pipe is full."""
         with contextlib.suppress(OSError):
             os.write(self._notes, _line(text))
 
     def close(self) -> None:
-        """Close our ends of the pipes: the process ends once the ranks have closed theirs."""
+        """Close the shim's ends of the pipes; the process ends once the ranks have closed theirs."""
         for fd in (*self.fds.values(), self._notes):
             os.close(fd)
 

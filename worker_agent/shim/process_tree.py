@@ -1,7 +1,7 @@
 """Processes as the kernel reports them: their descent, their start times, and the run for which they were started.
 
-Standard library only: the shim uses it too. A pid alone means nothing, since pids are reused; a `Process` is a pid with
-its start time, and is signalled only through a pidfd after that time was compared.
+Standard library only, because the shim uses this module, too. Pids are reused, so a `Process` is a pid with its start
+time. It is signalled only through a pidfd, after that time was compared.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _GET_SUBREAPER = 37
 _SET_NO_NEW_PRIVS = 38
 _ENVIRON_BYTES_MAX = 4 << 20
 _COMMAND_BYTES_MAX = 1 << 16
+# How often `kill_all` looks for new processes.
 _PASSES_MAX = 5
 
 
@@ -37,19 +38,19 @@ class _Stat(NamedTuple):
 
 
 def boot_id() -> str:
-    """Return the id of this boot of the machine: pids and monotonic times of another boot mean nothing."""
+    """Return the id of this boot of the machine; pids and monotonic times are valid only within a boot."""
     with open("/proc/sys/kernel/random/boot_id") as file:
         return file.read().strip()
 
 
 def look_up(pid: int) -> Process | None:
-    """Return the living process with this pid."""
+    """Return the living process with this pid; None if there is none."""
     stat = _stat(pid)
     return None if stat is None or stat.dead else Process(pid, stat.start_ticks)
 
 
 def alive(process: Process) -> bool:
-    """Return whether exactly this process lives."""
+    """Return whether this process, not just its pid, is alive."""
     return look_up(process.pid) == process
 
 
@@ -59,46 +60,49 @@ def descendants(root: int, *, without: Collection[int] = ()) -> list[Process]:
     children: dict[int, list[int]] = {}
     for pid, stat in stats.items():
         children.setdefault(stat.parent, []).append(pid)
-    below, todo = [], [root]
-    while todo:
-        for pid in children.get(todo.pop(), ()):
+    living, parents = [], [root]
+    while parents:
+        for pid in children.get(parents.pop(), ()):
             if pid not in without:
-                todo.append(pid)
+                parents.append(pid)
                 if not stats[pid].dead:
-                    below.append(Process(pid, stats[pid].start_ticks))
-    return below
+                    living.append(Process(pid, stats[pid].start_ticks))
+    return living
 
 
 def parent_of(pid: int) -> int:
-    """Return the parent of a process; 0 if none can be seen."""
+    """Return the pid of a process's parent; 0 if the process is gone or its parent cannot be seen."""
     stat = _stat(pid)
     return 0 if stat is None else stat.parent
 
 
 def children_of(pid: int) -> list[int]:
-    """Return the children of a process, including dead ones that it has not waited for."""
+    """Return the pids of a process's children, including dead ones that it has not waited for."""
     return [child for child in _pids() if (stat := _stat(child)) is not None and stat.parent == pid]
 
 
 def started_with(variable: str, value: str) -> list[Process]:
     """Return all living processes that had this environment variable when they were started."""
-    wanted = f"{variable}={value}".encode()
+    entry = f"{variable}={value}".encode()
     processes = []
     for pid in _pids():
         process = look_up(pid)
-        if process is not None and pid != os.getpid() and wanted in _environ(pid):
+        if process is not None and pid != os.getpid() and entry in _environ(pid):
             processes.append(process)
     return processes
 
 
 def session_leaders(*words: str) -> dict[str, Process]:
-    """Return living session leaders of our own user whose command line has these words and one more, by that word."""
-    wanted = b"\0".join(os.fsencode(word) for word in words) + b"\0"
+    """Return the living session leaders of this user with these words in their command lines.
+
+    The key of each is the word that follows these words.
+    """
+    sequence = b"\0".join(os.fsencode(word) for word in words) + b"\0"
     leaders = {}
     for pid in _pids():
         try:
             with open(f"/proc/{pid}/cmdline", "rb") as file:
-                before, _, after = file.read(_COMMAND_BYTES_MAX).partition(wanted)
+                before, _, after = file.read(_COMMAND_BYTES_MAX).partition(sequence)
             if not after or os.stat(f"/proc/{pid}").st_uid != os.geteuid() or os.getsid(pid) != pid:
                 continue
         except OSError:
@@ -110,7 +114,7 @@ def session_leaders(*words: str) -> dict[str, Process]:
 
 
 def send(process: Process, signum: int) -> bool:
-    """Signal exactly this process; return False if it is gone, or if we may not signal it."""
+    """Signal this process; return False if it is gone, or if we may not signal it."""
     try:
         fd = os.pidfd_open(process.pid)
     except OSError:
@@ -132,23 +136,23 @@ def kill_all(find: Callable[[], list[Process]], reap: Callable[[], object] = lam
     One pass is not enough: a process that forks between being listed and being killed leaves a child behind.
     """
     killed: set[Process] = set()
-    left = find()
+    living = find()
     for _ in range(_PASSES_MAX):
-        if killed.issuperset(left):
+        if killed.issuperset(living):
             break
-        for process in left:
+        for process in living:
             send(process, signal.SIGKILL)
-        killed.update(left)
+        killed.update(living)
         reap()
-        left = find()
+        living = find()
     # A dying process can no longer be found by its environment, but may still hold its GPU.
-    return [*left, *(process for process in killed.difference(left) if alive(process))]
+    return [*living, *(process for process in killed.difference(living) if alive(process))]
 
 
 def children() -> list[int]:
-    """Return the children of this process, if it has one thread, at a fraction of the cost of `descendants`.
+    """Return the pids of this process's children, at a fraction of the cost of `descendants`.
 
-    Empty if the kernel does not report them.
+    Only for processes with one thread. Empty if the kernel does not report children.
     """
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
@@ -158,24 +162,26 @@ def children() -> list[int]:
 
 
 def adopt_orphans() -> None:
-    """Make orphaned descendants of this process its children from now on."""
+    """Make this process the parent of its orphaned descendants from now on."""
     _prctl(_SET_SUBREAPER, 1)
 
 
 def adopts_orphans() -> bool:
-    """Return whether orphaned descendants of this process become its children."""
-    answer = ctypes.c_int(0)
-    _libc.prctl(_GET_SUBREAPER, ctypes.byref(answer), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
-    return bool(answer.value)
+    """Return whether this process becomes the parent of its orphaned descendants."""
+    setting = ctypes.c_int(0)
+    _libc.prctl(
+        _GET_SUBREAPER, ctypes.byref(setting), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)
+    )
+    return bool(setting.value)
 
 
 def forbid_new_privileges() -> None:
-    """Prevent this process and its descendants from gaining rights by the file of a program from now on."""
+    """Prevent this process and its descendants from gaining rights through setuid programs and the like."""
     _prctl(_SET_NO_NEW_PRIVS, 1)
 
 
 def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when the parent dies; at once if it is dead already."""
+    """Have the kernel kill this process when its parent dies; kill it now if the parent is already dead."""
     _prctl(_SET_DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -1,8 +1,8 @@
-"""The directory of a run: its files, opened only below it (docs/job-directory.md).
+"""The directory of a run and access to its files (docs/job-directory.md).
 
-Standard library only, and little of it: the shim uses it too, and a job waits for every import. The directory may
-belong to a hostile user: every file is opened relative to the directory's descriptor, never through a link, and trusted
-only if it is a regular file of the right owner. A file that cannot be read counts as missing.
+Standard library only, and little of it, because the shim uses this module and a job waits for each of its imports. The
+directory may belong to a hostile user: every file is opened relative to the directory's descriptor, never through a
+link, and trusted only if it is a regular file of the right owner. A file that cannot be read counts as missing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START, LEASE, SHIM, EXIT = "start.json", "lease.json", "shim.json", "exit.json"
-# Written for a part of a gang once all its nodes are ready.
+# For a part of a gang: written once all nodes of the gang are ready.
 GO = "go.json"
 LOGS = "logs"
-# An empty file, created once the scheduler has the exit.
-TOLD = "told"
-# The prefixes of files by which ranks show that they read lease.json.
-_HEEDING = ("heeds-", "progress-")
+# An empty file, made once the scheduler has acknowledged the exit.
+ACKNOWLEDGED = "told"
+# A rank that reads lease.json shows that by a file with one of these prefixes.
+_READER_PREFIXES = ("heeds-", "progress-")
 
 _SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 _NAME_LENGTH_MAX = 100
@@ -36,7 +36,7 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def directory_name(lease: str) -> str:
-    """Return a name for the directory of a lease: different leases get different ones, and none is a path."""
+    """Return the name of a lease's directory: a single path component, different for every lease."""
     if not lease:
         raise ValueError("a lease needs an id")
     name = "".join(c if c in _SAFE else "".join(f"%{b:02X}" for b in c.encode()) for c in lease)
@@ -72,7 +72,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, runs: Path, lease: str) -> RunDirectory:
-        """Make the directory of a lease; FileExistsError if there is one."""
+        """Make the directory of a lease; raise FileExistsError if it exists."""
         path = runs / directory_name(lease)
         path.mkdir(mode=0o700)
         directory = cls(path)
@@ -80,26 +80,26 @@ class RunDirectory:
         return directory
 
     def is_in_place(self) -> bool:
-        """Whether the directory is still found by its path: a job can remove its own."""
+        """Whether this directory is still at its path; a job can remove or replace its directory."""
         try:
             current = os.stat(self._path, follow_symlinks=False)
         except OSError:
             return False
         return os.path.samestat(current, os.fstat(self.fd))
 
-    def made_again(self) -> RunDirectory:
-        """Open the directory that the path names now, and make it if there is none; raise OSError if that fails."""
+    def reopen(self) -> RunDirectory:
+        """Open the directory that is at the path now, and make one if there is none; raise OSError if that fails."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path, 0o700)
-        again = RunDirectory(self._path)
+        directory = RunDirectory(self._path)
         with contextlib.suppress(FileExistsError):
-            os.mkdir(LOGS, mode=0o755, dir_fd=again.fd)
-        return again
+            os.mkdir(LOGS, mode=0o755, dir_fd=directory.fd)
+        return directory
 
-    def is_heeded(self) -> bool:
-        """Whether a rank has shown that it reads lease.json. Jobs without such a rank only notice a signal."""
+    def job_reads_lease(self) -> bool:
+        """Return whether a rank has shown that it reads lease.json; otherwise only a signal makes the job stop."""
         try:
-            return any(name.startswith(_HEEDING) for name in os.listdir(self.fd))
+            return any(name.startswith(_READER_PREFIXES) for name in os.listdir(self.fd))
         except OSError:
             return True
 
@@ -118,16 +118,19 @@ class RunDirectory:
     def read(
         self, name: str, *, owner: int | None = None, size_bytes_max: int = _FILE_BYTES_MAX
     ) -> dict[str, Any] | None:
-        """Return the object in a JSON file; None if there is none that can be trusted."""
+        """Return the object in a JSON file; None if it is missing, invalid or not to be trusted.
+
+        `owner`: the only uid whose file is trusted; None: any.
+        """
         try:
             fd = os.open(name, _READ, dir_fd=self.fd)
         except OSError:
             return None
         try:
-            about = os.fstat(fd)
-            if not stat.S_ISREG(about.st_mode) or about.st_size > size_bytes_max:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode) or status.st_size > size_bytes_max:
                 return None
-            if owner is not None and about.st_uid != owner:
+            if owner is not None and status.st_uid != owner:
                 return None
             value = json.loads(os.read(fd, size_bytes_max))
         except (OSError, ValueError, RecursionError):
@@ -137,7 +140,7 @@ class RunDirectory:
         return value if isinstance(value, dict) else None
 
     def write(self, name: str, value: Mapping[str, Any], *, durable: bool = False, mode: int = 0o644) -> None:
-        """Replace a JSON file as a whole."""
+        """Replace a JSON file as a whole. `durable`: flush it to disk."""
         aside = f".{name}.{os.getpid()}"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(aside, dir_fd=self.fd)
@@ -157,7 +160,7 @@ class RunDirectory:
             os.fsync(self.fd)
 
     def mark(self, name: str) -> None:
-        """Make an empty file, unless it exists."""
+        """Make an empty file, unless a file of this name exists."""
         with contextlib.suppress(FileExistsError):
             os.close(os.open(name, _CREATE, 0o644, dir_fd=self.fd))
 
@@ -166,22 +169,22 @@ class RunDirectory:
         return self.version(name) is not None
 
     def version(self, name: str) -> tuple[int, int, int] | None:
-        """Return a value that changes whenever the file is replaced; None if there is none."""
+        """Return a value that changes whenever a file is replaced; None if the file does not exist."""
         try:
-            about = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
+            status = os.stat(name, dir_fd=self.fd, follow_symlinks=False)
         except OSError:
             return None
-        return about.st_ino, about.st_mtime_ns, about.st_size
+        return status.st_ino, status.st_mtime_ns, status.st_size
 
     def open_logs(self) -> int:
-        """Return a descriptor of the directory of the logs."""
+        """Return a new descriptor of the log directory."""
         return os.open(LOGS, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
 
     def lock(self) -> int | None:
-        """Take the lock of this run, which its shim holds while it lives; a process that gets it knows that there is no
-        shim.
+        """Take the lock of this run; return None if another process holds it.
 
-        The lock is held while the returned descriptor is open; None if another process holds it.
+        A shim holds the lock while it lives, so a process that gets the lock can be sure that no shim runs. The lock is
+        held while the returned descriptor is open.
         """
         fd = os.open(START, _READ, dir_fd=self.fd)
         try:

@@ -224,11 +224,12 @@ def work_directory(spec: JobSpec) -> Path:
     folder = Path(spec.workdir or ".").expanduser().resolve()
     if not folder.is_dir():
         raise objection(spec, "workdir", f"there is no directory {folder} here to upload")
-    if folder == Path(folder.anchor) or folder == Path.home().resolve():
+    if folder in (Path(folder.anchor), Path.home().resolve()):
+        extent = "the whole file system" if folder == Path(folder.anchor) else "your whole home directory"
         raise objection(
             spec,
             "workdir",
-            f"{folder} is your whole home: put what the job needs into a directory of its own",
+            f"{folder} is {extent}: put the files that the job needs into a separate directory",
         )
     return folder
 

@@ -16,9 +16,7 @@ from worker_agent.node.mps import MpsDaemons
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 ECHO = "import os; print(os.environ.get('CUDA_MPS_PIPE_DIRECTORY', 'no daemon'), flush=True); " + SLEEP
-SLICES = (
-    "[gavel: another job is on the same GPUs, in time slices: CUDA MPS is for jobs that both start under it]"
-)
+SLICES = "[gavel: another job is on the same GPUs, in time slices: CUDA MPS works only if both jobs start under it]"
 MPS = "[gavel: another job is on the same GPUs, side by side through CUDA MPS]"
 
 

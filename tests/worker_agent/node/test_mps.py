@@ -26,16 +26,16 @@ OWN = Account(name="ada", home=Path("/"), login_shell="/bin/sh")
         ({}, True),
         ({"devices": []}, False),
         ({"daemon": None}, False),
-        ({"apart": True}, False),
+        ({"without_mps": True}, False),
     ],
-    ids=["alone", "together", "declared", "no program", "apart"],
+    ids=["alone", "together", "declared", "no program", "without MPS"],
 )
 def test_packed_jobs_share_by_mps_where_they_can(facts: dict[str, Any], mps: bool, wording: Wording) -> None:
     """The agent decides from facts alone, and gives the reason for the job's log."""
     sharing = decide(**{"packed": True, "devices": ["GPU-a"], "daemon": "/bin/mps"} | facts)
-    assert sharing.mps == mps
-    assert bool(sharing.why) == facts.get("packed", True)
-    wording(sharing.why)
+    assert sharing.by_mps == mps
+    assert bool(sharing.note) == facts.get("packed", True)
+    wording(sharing.note)
 
 
 class Control:
@@ -92,7 +92,7 @@ def test_a_daemon_outlives_the_agent_with_its_clients(short_path: Path) -> None:
     first.join("gone", ["GPU-2"], OWN)
     control = Control()
     mps = MpsDaemons(short_path, "/bin/mps", control)
-    mps.take_up(pipes | {"alone": ""})
+    mps.adopt(pipes | {"alone": ""})
     mps.quit_unused()
     assert control.commands() == [("quit", f"{short_path}/GPU-2.own")]
     assert (mps.serves("old"), mps.serves("alone")) == (True, False)

@@ -174,7 +174,7 @@ def test_a_package_must_match_its_digest(tmp_path: Path, wording: Wording) -> No
         packages.add("sha256:" + "0" * 64, [archive(entry("a"))])
     wording(refused.value, digest=re.compile(r"[0-9a-f]{64}"))
     for name in ("sha256:../../x", "md5:" + "0" * 32, "sha256:" + "A" * 64, ""):
-        with pytest.raises(PackageError, match="is no digest"):
+        with pytest.raises(PackageError, match="is not a digest"):
             packages.has(name)
 
 

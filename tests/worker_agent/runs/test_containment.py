@@ -132,7 +132,7 @@ def test_groups_are_created_below_the_agents_own(
     tmp_path: Path, mounts: str, own: str, expected: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """v2 goes before v1; where there is neither, an agent that requires groups is refused."""
-    monkeypatch.setattr("worker_agent.runs.containment._try_out", lambda home: None)
+    monkeypatch.setattr("worker_agent.runs.containment._test_groups", lambda home: None)
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "mountinfo").write_text(mounts)
     (tmp_path / "proc" / "self" / "cgroup").write_text(own)
@@ -266,7 +266,7 @@ def test_a_gpu_is_withheld_as_long_as_an_orphan_may_be_on_it(tmp_path: Path, res
             assert str(orphan) in node.agent.processes.withheld()[0]
             assert (node.exits(), node.log("18"), gone(orphan)) == ({}, "", False)
             if resumed:
-                node.agent.processes.let_go()
+                node.agent.processes.release_withheld()
             else:
                 os.kill(orphan, signal.SIGKILL)
             assert (await node.exit("17")).outcome == "node_failed"

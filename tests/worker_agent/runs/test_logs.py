@@ -12,7 +12,7 @@ import pytest
 from worker_agent.runs.logs import Chunk, RunLogs, follow, last_lines
 from worker_agent.runs.retention import Retention, remove_old_runs
 from worker_agent.shim.log_pump import PiecewiseLog
-from worker_agent.shim.run_directory import EXIT, START, TOLD, RunDirectory
+from worker_agent.shim.run_directory import ACKNOWLEDGED, EXIT, START, RunDirectory
 
 PIECE = 100
 
@@ -192,7 +192,7 @@ def old_run(runs: Path, lease: str, ended_s: float, *, reported: bool = True, si
     run.write("x" * size_bytes)
     run.end()
     if reported:
-        run.directory.mark(TOLD)
+        run.directory.mark(ACKNOWLEDGED)
     os.utime(run.path / EXIT, (ended_s, ended_s))
     return run.path
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from worker_agent.core.messages import Order
-from worker_agent.runs.outcome import Ending, Progress, exited, judge, read_ending, read_progress
+from worker_agent.runs.outcome import Ending, Progress, exit_event, judge, read_ending, read_progress
 
 ORDER = Order("17", "12", 2, (0,), 9.0, epoch=3)
 GOOD: dict[str, Any] = {
@@ -48,9 +48,11 @@ def test_what_an_exit_means(ending: Ending | None, states: tuple[str, ...], outc
 def test_a_killed_job_has_done_what_it_saved() -> None:
     """A job that yields by itself has saved its steps; the steps of one that was killed are lost."""
     progress = Progress(3, 2, 12.0, 10.0, 1.5)
-    killed = exited(ORDER, Ending(codes={"0": -9}, first=0, killed=True, started_s=1, ended_s=4), progress)
+    killed = exit_event(
+        ORDER, Ending(codes={"0": -9}, first=0, killed=True, started_s=1, ended_s=4), progress
+    )
     assert (killed.outcome, killed.steps, killed.saved, killed.ran_s) == ("yielded", 10.0, 10.0, 3.0)
-    polite = exited(ORDER, Ending(codes={"0": 0}, started_s=1, ended_s=4), progress, ("yielded",))
+    polite = exit_event(ORDER, Ending(codes={"0": 0}, started_s=1, ended_s=4), progress, ("yielded",))
     assert (polite.outcome, polite.steps) == ("yielded", 12.0)
 
 

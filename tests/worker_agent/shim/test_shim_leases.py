@@ -87,7 +87,7 @@ def test_a_renewal_counts_however_long_the_shim_was_stopped(monkeypatch: pytest.
         obeyed.append((now_s, shim.deadlines.ask_s))
         return len(obeyed) == 3
 
-    for name, does in (("_reap", bool), ("_wait", bool), ("_look_at_lease", look), ("_obey", obey)):
+    for name, does in (("_reap", bool), ("_wait", bool), ("_read_lease", look), ("_obey", obey)):
         monkeypatch.setattr(shim, name, does)
     monkeypatch.setattr("worker_agent.shim.__main__.time", SimpleNamespace(monotonic=lambda: clock[0]))
     shim._watch()
