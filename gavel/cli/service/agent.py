@@ -11,7 +11,7 @@ import click
 from gavel.cli.faults import Fault, reason, refusing
 from gavel.cli.io.options import JSON
 
-# What a setting's value is called in the help: by its name, or by the last part of its name.
+# The placeholder for a setting's value in the help, by the setting's name or by the last part of its name.
 METAVARS = {
     "scheduler": "HOST:PORT",
     "name": "NAME",
@@ -32,7 +32,7 @@ class _Agent(click.Group):
     """A group with an option for each setting of an agent. The settings are imported when the options are needed."""
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return the options, those of the settings after --config."""
+        """Return the options; the options of the settings follow --config."""
         config, *others = super().get_params(ctx)
         return [config, *self._settings, *others]
 
@@ -127,19 +127,19 @@ def join(
     if token_file is not None:
         with refusing(OSError, subject=token_file), click.open_file(token_file) as file:
             token = file.read().strip()
-    into = config.certificates or config.state / "certificates"
+    folder = config.certificates or config.state / "certificates"
     try:
         with refusing(join.JoinError):
-            joined = join.join(config.scheduler, config.node_name, token or "", ca_fingerprint, into)
+            joined = join.join(config.scheduler, config.node_name, token or "", ca_fingerprint, folder)
     except OSError as error:
-        raise Fault(f"{error.filename or into}: {reason(error)}") from None
+        raise Fault(f"{error.filename or folder}: {reason(error)}") from None
     if as_json:
         data = {"node": config.node_name, "certificates": str(joined.certificates)}
         print_data(data | {"agents_address": joined.agents_address})
         return
     click.echo(f"{config.node_name} has joined; its certificate is in {joined.certificates}")
-    start = {"config": path, "scheduler": joined.agents_address, "name": config.node_name}
+    values = {"config": path, "scheduler": joined.agents_address, "name": config.node_name}
     # The agent needs these options to find its certificate.
-    start |= {key: settings.get(key) for key in ("state_dir", "cert_dir")}
-    words = (f"--{key.replace('_', '-')} {shlex.quote(value)}" for key, value in start.items() if value)
-    click.echo(f"start it with: gavel agent {' '.join(words)}")
+    values |= {key: settings.get(key) for key in ("state_dir", "cert_dir")}
+    options = (f"--{key.replace('_', '-')} {shlex.quote(value)}" for key, value in values.items() if value)
+    click.echo(f"start it with: gavel agent {' '.join(options)}")

@@ -34,15 +34,15 @@ def backup(
 ) -> None:
     """Write journal, tokens and keys to ARCHIVE, a .tar.gz file that only you can read.
 
-    A running scheduler, here or elsewhere, makes the archive itself, for admins, and keeps running.
+    If the scheduler runs, here or elsewhere, it makes the archive itself, for admins only, and keeps running.
     """
-    from gavel.cli.service.locate import client_of, elsewhere, running
+    from gavel.cli.service.locate import client_of, remote_client, running_scheduler
 
     target = Path(archive)
     with one_line():
-        client = elsewhere(path, data_dir, address, context)
+        client = remote_client(path, data_dir, address, context)
         folder = settings(path, data_dir).folder
-        if client is None and (scheduler := running(folder)) is not None:
+        if client is None and (scheduler := running_scheduler(folder)) is not None:
             client = client_of(scheduler)
     if client is not None:
         with client, one_line(client), refusing(OSError, subject=f"cannot write {target}"):
@@ -59,7 +59,7 @@ def backup(
     if as_json:
         print_data({"archive": str(target), "size_bytes": size_bytes, "made_by": made_by})
     else:
-        echo(f"{target}: {words}; keep it where only you can read")
+        echo(f"{target}: {words}; keep it where only you can read it")
 
 
 @click.command()
@@ -80,4 +80,4 @@ def restore(archive: str, path: str | None, data_dir: str | None, as_json: bool)
     echo(f"restored to {folder}: {restored.records} records; everything after the backup is lost")
     if restored.data_dir_was:
         echo(f"its gavel.toml had data_dir {restored.data_dir_was}; it now has {folder.absolute()}")
-    echo("start the scheduler: it reuses no number that may have been assigned since")
+    echo("start the scheduler: it does not reuse numbers that may have been assigned after the backup")

@@ -15,7 +15,7 @@ from gavel.cli.faults import reason
 from gavel.cli.installation import has, overwritten_modules
 from gavel.cli.io.units import size
 from gavel.cli.io.wording import count_of
-from gavel.cli.service.locate import client_of, running
+from gavel.cli.service.locate import client_of, running_scheduler
 from gavel.client.client import Client
 from gavel.client.errors import GavelError, NotAllowed, NotAuthenticated
 from gavel.client.results import Node, Status
@@ -24,16 +24,16 @@ from scheduler.live.config import DaemonConfig, address_of
 from scheduler.live.data.findings import SQLITE_SOUND, Finding
 from worker_agent.runs.containment import SUBREAPER
 
-FREE_BYTES_LEAST = 2 * 1024**3
+FREE_BYTES_MIN = 2 * 1024**3
 # The greatest difference between the clocks of this machine and of the scheduler.
 CLOCK_S = 2.0
 
 
 def checks(config: DaemonConfig, client: Client | None, foreign: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the findings of all checks, each as it is made.
+    """Yield the findings of all checks, each as soon as it is made.
 
-    `client`: a scheduler elsewhere, which is checked instead of this machine's. `foreign`: the problem of each of our
-    modules that other commands cannot import.
+    `client`: a client of a remote scheduler, which is checked instead of this machine's. `foreign`: the result of
+    `foreign_modules`.
     """
     yield Finding("ok", f"Python {sys.version.split()[0]}, gavel {gavel.__version__}")
     yield from _modules(foreign)
@@ -46,7 +46,7 @@ def checks(config: DaemonConfig, client: Client | None, foreign: Mapping[str, st
     elif client is None:
         yield _sqlite()
         yield from _disk(config.folder)
-        scheduler = running(config.folder)
+        scheduler = running_scheduler(config.folder)
         if scheduler is None:
             yield from _ports(config)
         if config.tls or (scheduler is not None and scheduler.ca):
@@ -60,10 +60,10 @@ def checks(config: DaemonConfig, client: Client | None, foreign: Mapping[str, st
 
 
 def _modules(foreign: Mapping[str, str]) -> Iterator[Finding]:
-    for line in foreign.values():
+    for problem in foreign.values():
         yield Finding(
             "bad",
-            line,
+            problem,
             "remove it from PYTHONPATH, or leave the directory in which `python -m` finds it first",
         )
     overwritten = overwritten_modules()
@@ -78,7 +78,7 @@ def _modules(foreign: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _sqlite() -> Finding:
-    # One thread copies a backup while another appends.
+    # The threads of the scheduler share one connection: one may copy a backup while another writes.
     if sqlite3.threadsafety < 3:
         return Finding(
             "bad",
@@ -91,8 +91,8 @@ def _sqlite() -> Finding:
     return Finding(
         "note",
         f"this Python uses SQLite {sqlite3.sqlite_version}; before {sound} a database can be damaged when two "
-        "connections write or checkpoint at once. The scheduler is safe: it alone writes its files, each over one "
-        "connection",
+        "connections write or checkpoint at once. The scheduler is safe: no other program writes its files, and it "
+        "writes each over one connection",
         "let no other program, such as sqlite3, open the *.db files of a running scheduler (`gavel backup` and `gavel "
         f"fsck` only read); SQLite {sound} mends it",
     )
@@ -114,20 +114,20 @@ def _disk(folder: Path) -> Iterator[Finding]:
         return
     free_bytes = shutil.disk_usage(existing).free
     words = f"{size(free_bytes)} are free for {folder}"
-    if free_bytes < FREE_BYTES_LEAST:
+    if free_bytes < FREE_BYTES_MIN:
         yield Finding("bad", words, "make room: a scheduler that cannot write its journal exits")
     else:
         yield Finding("ok", words)
 
 
 def _ports(config: DaemonConfig) -> Iterator[Finding]:
-    wanted = [("listen", address_of("listen", config.listen))]
+    addresses = [("listen", address_of("listen", config.listen))]
     if config.tls:
         listen = config.agents_listen
-        wanted.append(
-            ("agents_listen", address_of("agents_listen", listen) if listen else wanted[0][1].next())
+        addresses.append(
+            ("agents_listen", address_of("agents_listen", listen) if listen else addresses[0][1].next())
         )
-    for field, address in wanted:
+    for field, address in addresses:
         try:
             address.try_to_bind()
             yield Finding("ok", f"{field}: {address} is free")
@@ -135,7 +135,7 @@ def _ports(config: DaemonConfig) -> Iterator[Finding]:
             yield Finding(
                 "bad",
                 f"{field}: {address} cannot be listened on: {reason(error)}",
-                "stop what listens there (`ss -ltnp`), or choose another address",
+                "stop the program that listens there (`ss -ltnp`), or choose another address",
             )
 
 
@@ -169,7 +169,7 @@ def _scheduler(client: Client) -> Iterator[Finding]:
     except (NotAuthenticated, NotAllowed) as error:
         yield Finding(
             "bad",
-            f"the scheduler at {address} does not know you: {error}",
+            f"the scheduler at {address} does not accept you: {error}",
             "set GAVEL_TOKEN, or `gavel login` with a token",
         )
         return
@@ -185,18 +185,20 @@ def _scheduler(client: Client) -> Iterator[Finding]:
 
 
 def _agreement(status: Status, asked_s: float, answered_s: float) -> Iterator[Finding]:
-    """Compare versions and clocks. The scheduler read its clock between `asked_s` and `answered_s` on this one."""
+    """Compare versions and clocks. The scheduler read its clock between `asked_s` and `answered_s` of our clock."""
     if status.version != gavel.__version__:
         yield Finding(
             "note",
             f"the scheduler runs {status.version}, this command is {gavel.__version__}",
             "install the same release on both",
         )
-    theirs_s = status.now.timestamp() if status.now is not None else asked_s
-    off_s = min(max(theirs_s, asked_s), answered_s) - theirs_s
+    scheduler_s = status.now.timestamp() if status.now is not None else asked_s
+    off_s = min(max(scheduler_s, asked_s), answered_s) - scheduler_s
     if abs(off_s) > CLOCK_S:
         yield Finding(
-            "note", f"this clock is {off_s:+.0f} s off the scheduler's", "check time synchronisation"
+            "note",
+            f"this machine's clock is {off_s:+.0f} s off the scheduler's",
+            "check time synchronisation",
         )
 
 
@@ -227,7 +229,8 @@ def _node(node: Node, status: Status) -> Iterator[Finding]:
             yield Finding(
                 "bad",
                 f"GPU {node.name}:{gpu.index} is out of service: {gpu.broken}",
-                f"reset or replace it, restart the agent there, then `gavel resume {node.name}`; others are in use",
+                f"reset or replace it, restart the agent there, then `gavel resume {node.name}`; "
+                "the node's other GPUs stay in use",
             )
 
 
@@ -237,7 +240,7 @@ def _containment(node: Node) -> Finding:
         return Finding("ok", words)
     return Finding(
         "note",
-        f"{words} alone: if an agent and a shim are killed, GPUs can be withheld until an operator has looked",
+        f"{words} alone: if an agent and a shim are killed, GPUs can be withheld until an operator acts",
         "let the agent make control groups: Delegate=yes in its unit (deploy/gavel-agent.service), or run it as root",
     )
 
@@ -250,7 +253,7 @@ def _gpus() -> Iterator[Finding]:
         inventory = Nvml(visible=os.environ.get("CUDA_VISIBLE_DEVICES")).inventory()
     except InventoryError as error:
         yield Finding(
-            "note", f"no GPUs of this machine: {error}", "for agents without a driver: --gpus TYPE=COUNT"
+            "note", f"no GPUs on this machine: {error}", "for agents without a driver: --gpus TYPE=COUNT"
         )
         return
     yield Finding("ok", f"{count_of(len(inventory.gpus), 'GPU')}, driver {inventory.driver_version}")

@@ -19,8 +19,8 @@ def config(example: bool, path: str | None, agent: bool, as_json: bool) -> None:
     if path:
         _check(path, agent)
         if as_json:
-            of = "agent" if agent else "scheduler"
-            print_data({"file": path, "of": of, "right": True})
+            program = "agent" if agent else "scheduler"
+            print_data({"file": path, "of": program, "right": True})
         else:
             echo(f"{path} is right")
     elif as_json:
@@ -57,10 +57,10 @@ def _check(path: str, agent: bool) -> None:
 
 
 def _check_policy(spec: str) -> None:
-    """Refuse a policy that does not exist. The default is not checked, since importing the solvers takes most of a
-    second."""
+    """Raise PolicyError for a policy that does not exist."""
     from scheduler.model.settings import Settings
 
+    # The default is not checked, because importing the solvers takes most of a second.
     if spec != Settings().policy:
         from policies.registry import resolve
 

@@ -1,6 +1,6 @@
 """The files that `gavel init` writes into a data directory: keys, a certificate, admin tokens, and a settings file.
 
-Each function returns what it made, as data for programs and as lines for users. Nothing is ever overwritten.
+Each function returns its results as data for programs and as lines for users. No file is ever overwritten.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ CONFIG = "gavel.toml"
 Result = tuple[dict[str, Any], list[str]]
 
 
-def begin(place: Path, hosts: Sequence[str], user: str, port: int, token_file: str | None) -> Result:
-    """Set up a new directory."""
-    keys = _keys(place)
-    for path in (keys.folder / "ca.pem", keys.folder / "ca.key", place / CONFIG):
+def set_up(folder: Path, hosts: Sequence[str], user: str, port: int, token_file: str | None) -> Result:
+    """Set up a new data directory."""
+    keys = _keys(folder)
+    for path in (keys.folder / "ca.pem", keys.folder / "ca.key", folder / CONFIG):
         if path.exists():
             raise Fault(
                 f"{path} exists already, and nothing is overwritten: use --renew "
@@ -40,18 +40,18 @@ def begin(place: Path, hosts: Sequence[str], user: str, port: int, token_file: s
         raise Fault(f"{token_file} exists already, and nothing is overwritten")
     check_hosts(hosts)
     check_user(user)
-    place.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     keys.make(hosts)
-    reached = any(not is_loopback(host) for host in hosts)
-    listen = f"{'0.0.0.0' if reached else '127.0.0.1'}:{port}"  # noqa: S104 - with certificates and tokens
-    settings = {"data_dir": str(place), "listen": listen, "tls": True, "auth": "tokens"}
-    write_public(place / CONFIG, _config(settings).encode())
-    token, token_words = _token(place, user, token_file)
+    is_remote = any(not is_loopback(host) for host in hosts)
+    listen = f"{'0.0.0.0' if is_remote else '127.0.0.1'}:{port}"  # noqa: S104 - with certificates and tokens
+    settings = {"data_dir": str(folder), "listen": listen, "tls": True, "auth": "tokens"}
+    write_public(folder / CONFIG, _config(settings).encode())
+    token, token_words = _token(folder, user, token_file)
     address, ca = f"{hosts[0] if hosts else 'localhost'}:{port}", keys.folder / "ca.pem"
     data = {
         "keys": str(keys.folder),
         "ca_fingerprint": keys.fingerprint(),
-        "settings": str(place / CONFIG),
+        "settings": str(folder / CONFIG),
         "address": address,
         "ca": str(ca),
         **token,
@@ -59,43 +59,43 @@ def begin(place: Path, hosts: Sequence[str], user: str, port: int, token_file: s
     return data, [
         f"Keys and certificates: {keys.folder}",
         f"Authority:             {keys.fingerprint()}",
-        f"Settings:              {place / CONFIG}",
+        f"Settings:              {folder / CONFIG}",
         *token_words,
-        f"\nStart it:     gavel serve --config {place / CONFIG}",
-        f"People need:  GAVEL_ADDRESS={address}, GAVEL_TOKEN, GAVEL_CA (a copy of {ca})",
+        f"\nStart it:     gavel serve --config {folder / CONFIG}",
+        f"Users need:   GAVEL_ADDRESS={address}, GAVEL_TOKEN, GAVEL_CA (a copy of {ca})",
     ]
 
 
-def renew(place: Path, hosts: Sequence[str]) -> Result:
+def renew(folder: Path, hosts: Sequence[str]) -> Result:
     """Create a new certificate for the server."""
-    keys = _existing_keys(place)
+    keys = _existing_keys(folder)
     keys.renew(hosts)
     end, file = keys.ends()["server.pem"], keys.folder / "server.pem"
     return {"certificate": str(file), "expires": plain(end)}, [
-        f"A new certificate of the server, good until {end:%Y-%m-%d}: {file}",
+        f"New certificate of the server, valid until {end:%Y-%m-%d}: {file}",
         "Restart the scheduler to use it; jobs and nodes are not disturbed.",
     ]
 
 
-def another_token(place: Path, user: str, token_file: str | None) -> Result:
+def another_token(folder: Path, user: str, token_file: str | None) -> Result:
     """Create a token for another admin."""
-    _existing_keys(place)
-    return _token(place, user, token_file)
+    _existing_keys(folder)
+    return _token(folder, user, token_file)
 
 
-def _keys(place: Path) -> Keys:
-    return Keys(place / "tls")
+def _keys(folder: Path) -> Keys:
+    return Keys(folder / "tls")
 
 
-def _existing_keys(place: Path) -> Keys:
-    keys = _keys(place)
+def _existing_keys(folder: Path) -> Keys:
+    keys = _keys(folder)
     if not (keys.folder / "ca.key").exists():
-        raise Fault(f"there are no keys in {keys.folder}: run `gavel init {place}` first")
+        raise Fault(f"there are no keys in {keys.folder}: run `gavel init {folder}` first")
     return keys
 
 
-def _token(place: Path, user: str, token_file: str | None) -> Result:
-    access = Access(place / "access.db", time.time)
+def _token(folder: Path, user: str, token_file: str | None) -> Result:
+    access = Access(folder / "access.db", time.time)
     try:
         token, secret = access.create(user, Role.ADMIN, PeopleConfig().token_valid_s, "made by gavel init")
     finally:
@@ -116,7 +116,6 @@ def _config(settings: Mapping[str, Any]) -> str:
     text = example_settings(DaemonConfig, "Settings of the scheduler", ENVIRONMENT)
     for key, value in settings.items():
         line = f"{key} = {json.dumps(value)}"
-        plain = line.replace("\\", r"\\")
-        text, count = re.subn(rf"^#{key} = .*$", plain, text, count=1, flags=re.M)
+        text, count = re.subn(rf"^#{key} = .*$", line.replace("\\", r"\\"), text, count=1, flags=re.M)
         assert count == 1, f"no setting {key}"
     return text

@@ -22,15 +22,15 @@ def doctor(
     Checks modules, ports, clocks, disk, SQLite, keys and the GPU driver, and the nodes and warnings of a scheduler that
     answers. If the scheduler is elsewhere, checks it and the GPUs of this machine. Exit code 1 if something is wrong.
     """
-    # Foreign modules make other commands fail; this one reports them and continues with ours.
+    # Foreign modules make other commands fail. This command reports them and continues with ours.
     foreign = foreign_modules()
     if foreign:
         import_ours_first()
     from gavel.cli.io.session import one_line
     from gavel.cli.service.checks import checks
     from gavel.cli.service.fsck import report, settings
-    from gavel.cli.service.locate import elsewhere
+    from gavel.cli.service.locate import remote_client
 
     with one_line():
-        client = elsewhere(path, data_dir, address, context)
+        client = remote_client(path, data_dir, address, context)
     report(checks(settings(path, data_dir), client, foreign), as_json)

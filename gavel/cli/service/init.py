@@ -24,7 +24,7 @@ from gavel.cli.io.outputs import print_data
 )
 @click.option("--user", metavar="NAME", help="The user of the first token.  [default: you]")
 @click.option(
-    "--port", type=click.IntRange(1, 65534), default=7070, show_default=True, help="Where to listen."
+    "--port", type=click.IntRange(1, 65534), default=7070, show_default=True, help="The port to listen on."
 )
 @click.option("--token-file", type=click.Path(), metavar="FILE", help="Write the token to this file.")
 @click.option("--renew", is_flag=True, help="Only create a new certificate for the server.")
@@ -52,21 +52,21 @@ def init(
     from gavel.cli.service import data_directory
     from scheduler.model.errors import InvalidSpec
 
-    place = Path(folder).expanduser().absolute()
+    directory = Path(folder).expanduser().absolute()
     user = user or os.environ.get("USER") or os.environ.get("LOGNAME") or "admin"
     try:
         with refusing(InvalidSpec):
             if renew:
-                data, words = data_directory.renew(place, hosts)
+                data, words = data_directory.renew(directory, hosts)
             elif only_token:
-                data, words = data_directory.another_token(place, user, token_file)
+                data, words = data_directory.another_token(directory, user, token_file)
             else:
-                data, words = data_directory.begin(place, hosts, user, port, token_file)
+                data, words = data_directory.set_up(directory, hosts, user, port, token_file)
     except sqlite3.Error as error:
-        raise Fault(f"{place / 'access.db'}: {error}; is it a file of another program?") from None
+        raise Fault(f"{directory / 'access.db'}: {error}; is it a file of another program?") from None
     except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        raise Fault(f"{where}{reason(error)}") from None
+        prefix = f"{error.filename}: " if error.filename else ""
+        raise Fault(f"{prefix}{reason(error)}") from None
     if as_json:
         print_data(data)
     else:

@@ -1,4 +1,4 @@
-"""A scheduler and its agents on this machine, as started by `gavel up`, demos and benchmarks.
+"""A scheduler and its agents on this machine, for `gavel up`, demos and benchmarks.
 
 These are the real programs, each in its own process with its own log; only the GPUs are declared.
 """
@@ -54,7 +54,7 @@ class LocalCluster:
         self._settings = list(settings)
         self._stop_s = stop_s
         # Set this to stop waiting for jobs.
-        self.hurried = threading.Event()
+        self.hurry = threading.Event()
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.address = ""
@@ -75,20 +75,28 @@ class LocalCluster:
 
     def start_scheduler(self) -> None:
         """Start or restart the scheduler, at the same address and with the same data."""
-        where = self.folder / "scheduler" / "daemon.json"
-        where.unlink(missing_ok=True)
+        daemon_file = self.folder / "scheduler" / "daemon.json"
+        daemon_file.unlink(missing_ok=True)
         options = [f"--set={setting}" for setting in self._settings]
-        with _signals_wait():
-            self.scheduler = self._started(
+        with _signals_deferred():
+            self.scheduler = self._start(
                 "scheduler",
-                ["-m", "scheduler", "--data-dir", str(where.parent), "--listen", self._listen, *options],
+                [
+                    "-m",
+                    "scheduler",
+                    "--data-dir",
+                    str(daemon_file.parent),
+                    "--listen",
+                    self._listen,
+                    *options,
+                ],
             )
         give_up_s = time.monotonic() + START_S
         while time.monotonic() < give_up_s:
             if self.scheduler.poll() is not None:
                 raise Fault(f"the scheduler did not start: {self.last_line('scheduler')}")
             with contextlib.suppress(OSError, ValueError, KeyError):
-                self.address = self._listen = str(json.loads(where.read_text())["listen"])
+                self.address = self._listen = str(json.loads(daemon_file.read_text())["listen"])
                 return
             time.sleep(0.05)
         raise Fault(f"the scheduler did not start within {START_S:g} s; its log is {self.log('scheduler')}")
@@ -100,22 +108,22 @@ class LocalCluster:
         """
         if ":speed=" not in gpus:
             gpus = f"{gpus}:speed=1.0"
-        places = (
+        directories = (
             *("--state-dir", str(self.folder / name)),
             *("--checkpoint-dir", str(self.folder / "checkpoints")),
         )
-        with _signals_wait():
-            self.nodes[name] = self._started(
+        with _signals_deferred():
+            self.nodes[name] = self._start(
                 name,
                 [
                     *("-m", "worker_agent", "--scheduler", self.address, "--name", name, "--gpus", gpus),
-                    *places,
+                    *directories,
                     *("--address", "127.0.0.1", "--single-user", "--drain-on-stop", *options),
                 ],
             )
 
     def log(self, name: str) -> Path:
-        """Return the log of the scheduler or of an agent."""
+        """Return the log file of the scheduler or of an agent."""
         return self.folder / "logs" / f"{name}.log"
 
     def last_line(self, name: str) -> str:
@@ -124,11 +132,11 @@ class LocalCluster:
         return lines[-1] if lines else "its log is empty"
 
     def stop(self) -> None:
-        """Stop the agents, whose jobs save and end; kill the remains of jobs; then stop the scheduler."""
+        """Stop the agents, whose jobs save and end; kill processes of jobs that remain; then stop the scheduler."""
         for node in self.nodes.values():
             node.terminate()
-        self._wait(list(self.nodes.values()), self.hurried)
-        process_tree.kill_all(self._jobs_left)
+        self._wait(list(self.nodes.values()), self.hurry)
+        process_tree.kill_all(self._job_processes)
         if self.scheduler is not None:
             self.scheduler.terminate()
             self._wait([self.scheduler])
@@ -145,9 +153,9 @@ class LocalCluster:
         running = {"scheduler": self.scheduler, **self.nodes}
         return next((name for name, process in running.items() if process and process.poll() is not None), "")
 
-    def _started(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         with open(self.log(name), "ab") as log:
-            # In a session of its own it gets no Ctrl-C from the terminal: we stop the processes in order.
+            # In its own session, it receives no Ctrl-C from the terminal; `stop` ends the processes in order.
             return subprocess.Popen(
                 [sys.executable, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -157,47 +165,47 @@ class LocalCluster:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
-    def _wait(self, processes: list[subprocess.Popen[bytes]], hurried: threading.Event | None = None) -> None:
-        hurried = hurried or threading.Event()
+    def _wait(self, processes: list[subprocess.Popen[bytes]], hurry: threading.Event | None = None) -> None:
+        hurry = hurry or threading.Event()
         give_up_s = time.monotonic() + self._stop_s
         while any(process.poll() is None for process in processes):
-            if time.monotonic() > give_up_s or hurried.is_set():
+            if time.monotonic() > give_up_s or hurry.is_set():
                 for process in processes:
                     process.kill()
                     process.wait()
                 return
-            hurried.wait(0.05)
+            hurry.wait(0.05)
 
-    def _jobs_left(self) -> list[process_tree.Process]:
+    def _job_processes(self) -> list[process_tree.Process]:
         """Return the shims, which outlive an agent, and the processes of their runs."""
-        left = []
+        processes = []
         for run in self.folder.glob("*/runs/*"):
-            left += process_tree.started_with("GAVEL_RUN_DIR", str(run))
+            processes += process_tree.started_with("GAVEL_RUN_DIR", str(run))
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             with contextlib.suppress(OSError):
                 words = path.read_bytes()
                 process = process_tree.look_up(int(path.parent.name))
                 if process and b"worker_agent.shim" in words and f"{self.folder}/".encode() in words:
-                    left.append(process)
-        return left
+                    processes.append(process)
+        return processes
 
 
 @contextlib.contextmanager
-def _signals_wait() -> Iterator[None]:
-    """Block signals while a process is being started, because a signal before its pid is known would orphan it."""
-    waiting: list[int] = []
+def _signals_deferred() -> Iterator[None]:
+    """Defer signals while a process is started. A handler that runs before we have its pid would orphan it."""
+    received: list[int] = []
     handlers = {}
     # Only the main thread receives signals and may set handlers.
     if threading.current_thread() is threading.main_thread():
         for number in STOPS:
-            handlers[number] = signal.signal(number, lambda number, frame: waiting.append(number))
+            handlers[number] = signal.signal(number, lambda number, frame: received.append(number))
     try:
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for received in waiting[:1]:
-            signal.raise_signal(received)
+        for deferred in received[:1]:
+            signal.raise_signal(deferred)
 
 
 def _check(folder: Path, agents: Sequence[str]) -> None:
@@ -216,7 +224,7 @@ def _check(folder: Path, agents: Sequence[str]) -> None:
 
 
 def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str], stop_s: float) -> None:
-    """Run a cluster until Ctrl-C; another Ctrl-C does not wait for jobs."""
+    """Run a cluster until Ctrl-C. A second Ctrl-C stops it without waiting for jobs."""
     require("server", "the scheduler")
     _check(folder, agents)
     ended = threading.Event()
@@ -224,7 +232,7 @@ def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str
 
     def stop(number: int, frame: FrameType | None) -> None:
         if ended.is_set():
-            cluster.hurried.set()
+            cluster.hurry.set()
         ended.set()
 
     def stop_starting(number: int, frame: FrameType | None) -> None:
@@ -233,7 +241,7 @@ def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str
             signal.signal(other, stop)
         raise KeyboardInterrupt
 
-    # While the cluster starts, these signals count as Ctrl-C: whatever was started is stopped.
+    # While the cluster starts, these signals count as Ctrl-C: the processes that have been started are stopped.
     for number in STOPS:
         signal.signal(number, stop_starting)
     with cluster:

@@ -1,6 +1,6 @@
-"""Find the scheduler of an upkeep command: one elsewhere, or that of a data directory on this machine.
+"""Find the scheduler of an upkeep command: a remote one, or the one of a data directory on this machine.
 
-A scheduler runs if its journal is locked, whatever files a killed one left behind; daemon.json has its address.
+A scheduler is running if its journal is locked. Its address is in daemon.json, which a killed scheduler leaves behind.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ RETRY_S = 3.0
 
 
 class Running(NamedTuple):
-    """How to reach a scheduler of this machine. `ca`: a file; empty if another authority issued its certificate."""
+    """How to reach a scheduler of this machine. `ca`: a file; empty if another authority issued the certificate."""
 
     address: str
     tls: bool
     ca: str
 
 
-def running(folder: Path) -> Running | None:
-    """Return the scheduler of a data directory, if it runs and listens."""
+def running_scheduler(folder: Path) -> Running | None:
+    """Return the scheduler of a data directory; None unless it is running and listens."""
     try:
         with hands_off(folder / JOURNAL):
             return None
@@ -40,7 +40,7 @@ def running(folder: Path) -> Running | None:
         daemon = json.loads((folder / "daemon.json").read_text())
         listen, tls, ca = str(daemon["listen"]), bool(daemon.get("tls")), str(daemon.get("ca", ""))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        # It is just starting or stopping.
+        # The scheduler is just starting or stopping.
         return None
     host, _, port = listen.rpartition(":")
     if host in ("0.0.0.0", "[::]", "::"):  # noqa: S104 - compared, not listened on
@@ -58,10 +58,10 @@ def client_of(scheduler: Running) -> Client:
     return Client(scheduler.address, token=_token(scheduler), ca=scheduler.ca, retry_s=RETRY_S)
 
 
-def elsewhere(
+def remote_client(
     path: str | None, data_dir: str | None, address: str | None, context: str | None
 ) -> Client | None:
-    """Return a client of the scheduler that the options name or other commands call; None for this machine's own."""
+    """Return a client if the options, the environment or the contexts name a scheduler; or else None."""
     if (address or context) and (path or data_dir):
         raise Fault(
             "--address and --context name a scheduler, --data-dir and --config a directory: give one of them"
@@ -74,25 +74,25 @@ def elsewhere(
 
 
 def _token(scheduler: Running) -> str:
-    """Return the token of the environment, or of a context for exactly this scheduler: no other may receive it."""
+    """Return the token of the environment, or of a context for this scheduler; no other scheduler may receive it."""
     if token := os.environ.get("GAVEL_TOKEN"):
         return token
-    known = read_contexts(config_path(os.environ))
+    config = read_contexts(config_path(os.environ))
     authority = _content(scheduler.ca)
     port = scheduler.address.rpartition(":")[2]
-    for name in sorted(known.contexts, key=lambda name: name != known.current):
-        context = known.contexts[name]
+    for name in sorted(config.contexts, key=lambda name: name != config.current):
+        context = config.contexts[name]
         if authority:
-            fits = _content(context.ca) == authority
+            is_ours = _content(context.ca) == authority
         else:
-            fits = is_loopback(context.address) and context.address.rpartition(":")[2] == port
-        if fits and context.token:
+            is_ours = is_loopback(context.address) and context.address.rpartition(":")[2] == port
+        if is_ours and context.token:
             return context.token
     return ""
 
 
 def _content(path: str) -> bytes:
-    """Return the contents of a file; empty if none is named or it cannot be read."""
+    """Return the content of a file; empty if the path is empty or the file cannot be read."""
     try:
         return Path(path).expanduser().read_bytes() if path else b""
     except OSError:

@@ -17,7 +17,9 @@ from gavel.cli.policies.list import complete_policy
     metavar="TYPE=COUNT[:speed=X]",
     help="An agent with these GPUs; may be repeated.  [default: two with a V100, two with a K80]",
 )
-@click.option("--listen", default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Where.")
+@click.option(
+    "--listen", default="127.0.0.1:7070", show_default=True, metavar="HOST:PORT", help="Where to listen."
+)
 @click.option(
     "--data-dir",
     type=click.Path(file_okay=False),
@@ -39,7 +41,7 @@ from gavel.cli.policies.list import complete_policy
 def up(agents: tuple[str, ...], listen: str, data_dir: str, policy: str, round_s: float) -> None:
     """Start a scheduler and a few agents on this machine, to try Gavel.
 
-    They are the real programs; only the GPUs are declared, and jobs that pace their steps run at their speed.
+    They are the real programs; only the GPUs are declared. Jobs that pace their steps run at the declared speed.
     """
     from gavel.cli.service.local_cluster import AGENTS_DEFAULT, run
 
