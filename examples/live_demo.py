@@ -25,7 +25,7 @@ from gavel import Client
 from gavel.cli.service.local_cluster import AGENTS_DEFAULT as AGENTS
 from gavel.cli.service.local_cluster import LocalCluster
 from gavel.client import GavelError, Job, JobSpec
-from scheduler.live.data.fsck import look_at
+from scheduler.live.data.fsck import check_data_directory
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "out" / "demo"
@@ -109,7 +109,7 @@ def main(plan: Plan | None = None) -> int:
             console.print(f"\nWhile the jobs ran, `gavel explain` printed:\n{story.explained}")
         scheduler_folder = cluster.folder / "scheduler"
     faults = faults_of(done, losses, story)
-    faults += [finding.what for finding in look_at(scheduler_folder) if finding.level == "bad"]
+    faults += [finding.what for finding in check_data_directory(scheduler_folder) if finding.level == "bad"]
     for fault in faults:
         console.print(Text(f"not as it should be: {fault}", "bold red"))
     if not faults:

@@ -53,7 +53,7 @@ from scheduler.live.data.backup import RESTORED
 from scheduler.live.feed import Feed
 from scheduler.live.listening import Port, PortClosed, PortTaken, credentials
 from scheduler.live.log.events import EventLines
-from scheduler.live.log.grpc_core import CoreLines, Sparing
+from scheduler.live.log.grpc_core import CoreLines, GrpcFilter
 from scheduler.live.private_database import CannotOpen
 from scheduler.live.rescue.blame import named_in
 from scheduler.live.rescue.durable_state import DurableState
@@ -111,7 +111,7 @@ class Daemon:
         core = Core(recovered.state)
         self.feed.listen((lines := EventLines(core.state)).listen)
         self.world = world = LiveWorld(core, Clock(not_before_s=recovered.state.now_s))
-        self.feed.listen((durable := DurableState(journal)).hear)
+        self.feed.listen((durable := DurableState(journal)).listen)
         self.rescue = rescue = Rescue(world, self.feed, durable, troubles)
         is_first = recovered.state.epoch == 0
         self._skip_used_numbers(core)
@@ -374,7 +374,7 @@ def serve(config: DaemonConfig) -> int:
     """Run a daemon until a signal stops it, and return the exit status."""
     # If standard error was replaced, by a test for example, log lines go to the replacement.
     lines = CoreLines() if sys.stderr is not None and sys.stderr is sys.__stderr__ else None
-    log_to(lines.stream if lines else None, config.log_level, config.log_json, Sparing())
+    log_to(lines.stream if lines else None, config.log_level, config.log_json, GrpcFilter())
     try:
         asyncio.run(_serve(config, lines))
     except (JournalError, CannotOpen, PortTaken, PortClosed, ConfigError, OSError) as error:

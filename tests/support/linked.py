@@ -172,7 +172,7 @@ class Scheduler:
         rescue = None
         # As in the daemon. Other tests run without a rescue, so that they see what raises.
         if self._rescued:
-            self.feed.listen((durable := DurableState(self.journal)).hear)
+            self.feed.listen((durable := DurableState(self.journal)).listen)
             rescue = Rescue(world, self.feed, durable, self.feed.troubles)
         self._loop = asyncio.create_task(drive(core, _Held(world, self.held_back), self.feed, None, rescue))
         self._watching = asyncio.create_task(self.links.watch())

@@ -81,7 +81,7 @@ class Service:
         self.core = Core()
         self.world = Scripted(self.core)
         durable = DurableState(self.journal)
-        self.feed.listen(durable.hear)
+        self.feed.listen(durable.listen)
         self.rescue = Rescue(self.world, self.feed, durable, self.troubles)
         self.failed: list[str] = []
         self.done: list[Message] = []

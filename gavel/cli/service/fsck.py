@@ -1,4 +1,4 @@
-"""`gavel fsck`, and how its findings and those of `gavel doctor` are printed."""
+"""`gavel fsck`, and the report of findings, which `gavel doctor` prints, too."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def fsck(path: str | None, data_dir: str | None, as_json: bool) -> None:
 
     Nothing is changed. Exit code 1 if something is wrong. Stop the scheduler first.
     """
-    from scheduler.live.data.fsck import look_at
+    from scheduler.live.data.fsck import check_data_directory
 
-    report(look_at(settings(path, data_dir).folder), as_json)
+    report(check_data_directory(settings(path, data_dir).folder), as_json)
 
 
 def settings(path: str | None, data_dir: str | None) -> DaemonConfig:

@@ -1,1 +1,1 @@
-"""The calls that users and programs make: one service per file, and the views that they return."""
+"""The calls of users and programs: one service per file, and the views that the calls return."""

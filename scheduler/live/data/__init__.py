@@ -1,1 +1,1 @@
-"""Files beside the journal: backups, uploaded packages, usage, attempts; all but packages can be made again."""
+"""Files beside the journal: backups, uploaded packages, usage, attempts."""

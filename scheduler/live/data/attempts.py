@@ -1,7 +1,7 @@
-"""The nodes of each attempt of a job: the way to its logs, long after the journal has forgotten its lease.
+"""The nodes of each attempt of a job, so that its logs can be found long after the state has forgotten its lease.
 
-The table is filled from facts as they become durable. Scheduling never reads it: without it, only the logs of old
-attempts can no longer be found.
+The table is filled from facts as they become durable. Scheduling never reads it: if the file is lost, only the logs of
+old attempts can no longer be found.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Attempts:
 
     def __init__(self, path: Path | None = None, rows_max: int = ROWS_MAX) -> None:
         """Open the file, or a table in memory if `path` is None. A damaged file is set aside, with a `warning`."""
-        self._rows_max, self._since_trim = rows_max, 0
+        self._rows_max, self._rows_since_trim = rows_max, 0
         self._db, self.warning = open_private(path, _SCHEMA, lost=LOST)
 
     def close(self) -> None:
@@ -58,15 +58,15 @@ class Attempts:
             self.note(granted)
 
     def note(self, leases: Iterable[Lease]) -> None:
-        """Record leases; at the start, those of the recovered state: a power failure may have lost the last rows."""
+        """Record leases. Call it at the start with the recovered ones: a power failure may have lost the last rows."""
         rows = [(lease.job, lease.attempt, lease.id, "\n".join(nodes_of(lease.gpus))) for lease in leases]
         try:
             with self._db:
                 self._db.execute("BEGIN")
                 self._db.executemany("INSERT OR REPLACE INTO attempt VALUES (?, ?, ?, ?)", rows)
-                self._since_trim += len(rows)
-                if self._since_trim >= min(_TRIM_EVERY, self._rows_max):
-                    self._since_trim = 0
+                self._rows_since_trim += len(rows)
+                if self._rows_since_trim >= min(_TRIM_EVERY, self._rows_max):
+                    self._rows_since_trim = 0
                     self._db.execute(
                         "DELETE FROM attempt WHERE rowid <= (SELECT max(rowid) FROM attempt) - ?",
                         (self._rows_max,),

@@ -1,7 +1,7 @@
-"""Backups: a data directory as one file, and back. A running daemon makes it itself, as only it reads its journal.
+"""Back up a data directory to one file, and restore it. A running daemon does the backup, as only it reads its journal.
 
 The archive is a compressed tar file: first `manifest.json`, with the checksum of every other file, then those files.
-Each database is as it was at one moment. The archive includes keys, so only its owner can read it.
+Each database is copied in a consistent state. The archive includes keys, so only its owner can read it.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ BUSY_S = 10.0
 CONFIG = "gavel.toml"
 FILES = (CONFIG, "settings.json", "rates.json")
 FOLDERS = ("tls",)
-# Tells the daemon that records after the backup are lost: docs/journal-format.md.
+# The mark of a restored directory: the records after the backup are lost (docs/journal-format.md).
 RESTORED = "restored.json"
 SIZE_MAX = 2**40
 
 
 class BackupError(Exception):
-    """A backup or restore failed; the message is one line that says why and what to do."""
+    """A backup or a restore failed. The message is one line with the reason and, if there is one, the remedy."""
 
 
 class Backup(NamedTuple):
@@ -49,10 +49,10 @@ class Backup(NamedTuple):
     version: str
     # The number of the last record of the journal.
     records: int
-    # SHA-256 by name.
+    # The SHA-256 of each file, by its name.
     files: dict[str, str]
     size_bytes: int
-    # The data_dir in its gavel.toml, if restore had to change that.
+    # The old data_dir in gavel.toml, if `restore` changed it.
     data_dir_was: str = ""
 
 
@@ -64,19 +64,19 @@ def backup(
     packages: bool = False,
     journal: SqliteJournal | None = None,
 ) -> Backup:
-    """Write the archive; an older file of that name is replaced once the new one is safe on disk.
+    """Write the archive. An older file of that name is replaced once the new one is safe on disk.
 
-    `journal`: the daemon passes its own.
+    `journal`: the daemon's open journal, if the daemon makes the backup.
     """
     if not (folder / JOURNAL).is_file():
         raise BackupError(f"there is no {JOURNAL} in {folder}: name the data directory of a scheduler")
-    aside = archive.with_name(archive.name + ".part")
+    unfinished = archive.with_name(archive.name + ".part")
     try:
         with TemporaryDirectory(prefix="backup-", dir=archive.parent) as copies:
             copy = Path(copies)
-            names = list(_copied(folder, copy, packages, journal))
+            names = list(_copy_files(folder, copy, packages, journal))
             records = _last_record(copy / JOURNAL)
-            sums = {name: _sum(copy / name) for name in names}
+            sums = {name: _sha256(copy / name) for name in names}
             manifest = {
                 "format": FORMAT,
                 "made_s": time.time(),
@@ -85,40 +85,40 @@ def backup(
                 "files": sums,
             }
             _write(copy / MANIFEST, json.dumps(manifest, indent=1).encode())
-            fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
             with os.fdopen(fd, "wb") as file:
                 with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
                     for name in (MANIFEST, *names):
                         tar.add(copy / name, name, recursive=False, filter=_anonymous)
                 file.flush()
                 os.fsync(file.fileno())
-        aside.replace(archive)
+        unfinished.replace(archive)
     except OSError as error:
-        aside.unlink(missing_ok=True)
+        unfinished.unlink(missing_ok=True)
         raise BackupError(f"cannot write {archive}: {(error.strerror or str(error)).lower()}") from None
     return Backup(manifest["made_s"], version, records, sums, archive.stat().st_size)  # type: ignore[arg-type]
 
 
 def restore(archive: Path, folder: Path) -> Backup:
-    """Make the data directory from the archive: all of it or, if anything is wrong, nothing."""
+    """Restore the data directory from the archive: completely, or not at all if anything fails."""
     if folder.exists() and any(folder.iterdir()):
         raise BackupError(f"{folder} is not empty: move it away first, or name another data directory")
-    aside = folder.with_name(folder.name + ".restoring")
+    unfinished = folder.with_name(folder.name + ".restoring")
     try:
-        aside.mkdir(mode=0o700, parents=True)
+        unfinished.mkdir(mode=0o700, parents=True)
     except FileExistsError:
-        raise BackupError(f"{aside} exists: delete it, an interrupted restore left it") from None
+        raise BackupError(f"{unfinished} exists: delete it; an interrupted restore left it") from None
     except OSError as error:
-        raise BackupError(f"cannot make {aside}: {(error.strerror or str(error)).lower()}") from None
+        raise BackupError(f"cannot make {unfinished}: {(error.strerror or str(error)).lower()}") from None
     try:
-        restored = _unpacked(archive, aside)
-        restored = restored._replace(data_dir_was=_point_to(folder, aside / CONFIG))
-        _write(aside / RESTORED, json.dumps({"made_s": restored.made_s, "at_s": time.time()}).encode())
+        restored = _unpack(archive, unfinished)
+        restored = restored._replace(data_dir_was=_point_to(folder, unfinished / CONFIG))
+        _write(unfinished / RESTORED, json.dumps({"made_s": restored.made_s, "at_s": time.time()}).encode())
         if folder.exists():
             folder.rmdir()
-        aside.rename(folder)
+        unfinished.rename(folder)
     except BaseException as error:
-        shutil.rmtree(aside)
+        shutil.rmtree(unfinished)
         if isinstance(error, OSError | EOFError | tarfile.TarError):
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             raise BackupError(f"cannot restore {archive}: {why.lower()}") from None
@@ -129,23 +129,23 @@ def restore(archive: Path, folder: Path) -> Backup:
 def _point_to(folder: Path, config: Path) -> str:
     """Set data_dir in a config file to this directory. Return the old value, or "" if nothing had to change.
 
-    Otherwise a scheduler started with the restored file would go on with the old data.
+    Otherwise a scheduler that is started with the restored file would use the old directory.
     """
     if not config.is_file():
         return ""
     text = config.read_text("utf-8-sig")
-    named, wanted = _data_dir(text), str(folder.absolute())
-    if not named or Path(named).expanduser().absolute() == Path(wanted):
+    old, new = _data_dir(text), str(folder.absolute())
+    if not old or Path(old).expanduser().absolute() == Path(new):
         return ""
     text = re.sub(
-        r"^\s*data_dir\s*=.*$", lambda _: f"data_dir = {json.dumps(wanted)}", text, count=1, flags=re.M
+        r"^\s*data_dir\s*=.*$", lambda _: f"data_dir = {json.dumps(new)}", text, count=1, flags=re.M
     )
-    if _data_dir(text) != wanted:
+    if _data_dir(text) != new:
         raise BackupError(
-            f"gavel.toml in the backup names {named} as data_dir in a way that cannot be changed here"
+            f"gavel.toml in the backup sets data_dir to {old}, and restore cannot change that line"
         )
     _write(config, text.encode())
-    return named
+    return old
 
 
 def _data_dir(text: str) -> str:
@@ -156,26 +156,26 @@ def _data_dir(text: str) -> str:
         return ""
 
 
-def _unpacked(archive: Path, folder: Path) -> Backup:
+def _unpack(archive: Path, folder: Path) -> Backup:
     with tarfile.open(archive, "r:gz") as tar:
         first = tar.next()
         if first is None or first.name != MANIFEST or first.size > 2**24:
             raise BackupError(f"{archive} is not a backup of a scheduler: it does not begin with a manifest")
         manifest = _manifest(archive, _content(tar, first))
         sums: dict[str, str] = manifest["files"]
-        left = set(sums)
+        missing = set(sums)
         while (member := tar.next()) is not None:
-            if not member.isfile() or member.name not in left or not _is_plain(member.name):
+            if not member.isfile() or member.name not in missing or not _is_plain(member.name):
                 raise BackupError(
-                    f"{archive} holds '{member.name}', which its manifest does not: it was altered"
+                    f"{archive} contains '{member.name}', which is not in its manifest: it was altered"
                 )
             target = folder / member.name
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _extracted(tar, member, target) != sums[member.name]:
+            if _extract(tar, member, target) != sums[member.name]:
                 raise BackupError(f"{archive}: {member.name} is damaged; use another backup")
-            left.discard(member.name)
-    if left:
-        raise BackupError(f"{archive} is cut off: {sorted(left)[0]} is missing; use another backup")
+            missing.discard(member.name)
+    if missing:
+        raise BackupError(f"{archive} is cut off: {sorted(missing)[0]} is missing; use another backup")
     return Backup(manifest["made_s"], manifest["version"], manifest["records"], sums, archive.stat().st_size)
 
 
@@ -209,7 +209,8 @@ def _content(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return b"" if file is None else file.read()
 
 
-def _extracted(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
+def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
+    """Write a file of the archive to `target`, and return its SHA-256."""
     source, digest = tar.extractfile(member), hashlib.sha256()
     fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "wb") as file:
@@ -221,8 +222,8 @@ def _extracted(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> s
     return digest.hexdigest()
 
 
-def _copied(folder: Path, target: Path, packages: bool, journal: SqliteJournal | None) -> Iterator[str]:
-    """Copy everything that belongs to a data directory, and yield the names."""
+def _copy_files(folder: Path, target: Path, packages: bool, journal: SqliteJournal | None) -> Iterator[str]:
+    """Copy the files of a data directory, and yield their names."""
     _copy_journal(folder / JOURNAL, target / JOURNAL, journal)
     yield JOURNAL
     for name in DATABASES:
@@ -230,9 +231,10 @@ def _copied(folder: Path, target: Path, packages: bool, journal: SqliteJournal |
             _copy_database(folder / name, target / name)
             yield name
     names = [name for name in FILES if (folder / name).is_file()]
-    for part in (*FOLDERS, "packages") if packages else FOLDERS:
-        if (folder / part).is_dir():
-            names += [f"{part}/{path.name}" for path in sorted((folder / part).iterdir()) if path.is_file()]
+    for subfolder in (*FOLDERS, "packages") if packages else FOLDERS:
+        if (folder / subfolder).is_dir():
+            paths = sorted((folder / subfolder).iterdir())
+            names += [f"{subfolder}/{path.name}" for path in paths if path.is_file()]
     for name in names:
         _write(target / name, (folder / name).read_bytes())
         yield name
@@ -247,15 +249,15 @@ def _copy_journal(source: Path, target: Path, journal: SqliteJournal | None) -> 
             opened.copy_to(target)
     except (JournalError, sqlite3.Error) as error:
         raise BackupError(
-            f"the journal cannot be backed up as it is: {error} (`gavel fsck` says what is wrong)"
+            f"the journal cannot be backed up: {error} (`gavel fsck` reports what is wrong)"
         ) from None
 
 
 def _copy_database(source: Path, target: Path) -> None:
-    """Copy a database as a reader sees it. The connection never writes, so it does not disturb the daemon's."""
+    """Copy a database in a consistent state. The connection never writes, so it does not disturb the daemon."""
     give_up_s = time.monotonic() + BUSY_S
 
-    def patience(status: int, remaining: int, total: int) -> None:
+    def check_time(status: int, remaining: int, total: int) -> None:
         if time.monotonic() > give_up_s:
             raise BackupError(f"{source} is locked by another program; try again")
 
@@ -264,20 +266,20 @@ def _copy_database(source: Path, target: Path) -> None:
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as live,
             closing(sqlite3.connect(target)) as copy,
         ):
-            live.backup(copy, pages=4096, progress=patience, sleep=0.01)
+            live.backup(copy, pages=4096, progress=check_time, sleep=0.01)
     except sqlite3.Error as error:
-        raise BackupError(f"cannot read {source}: {error}; `gavel fsck` says what is wrong") from None
+        raise BackupError(f"cannot read {source}: {error}; `gavel fsck` reports what is wrong") from None
 
 
 def _last_record(path: Path) -> int:
-    """Return the number of the last record of the copy, which must be a journal and sound as a file."""
+    """Return the number of the last record of a copied journal; raise BackupError if the file is damaged."""
     try:
         with SqliteJournal(path, strict=True) as journal:
             records = journal.last_seq
         lock_path(path).unlink(missing_ok=True)
         return records
     except JournalError as error:
-        raise BackupError(f"the journal cannot be backed up as it is: {error}") from None
+        raise BackupError(f"the journal cannot be backed up: {error}") from None
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -296,6 +298,6 @@ def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def _sum(path: Path) -> str:
+def _sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

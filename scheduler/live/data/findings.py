@@ -1,4 +1,4 @@
-"""Findings of checks of this machine or of a data directory, for `gavel doctor` and `gavel fsck`."""
+"""The findings that `gavel doctor` and `gavel fsck` report."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from typing import Literal, NamedTuple
 
 Level = Literal["ok", "note", "bad"]
 
-# Older versions can damage a log when two connections checkpoint at once. The scheduler uses one connection.
+# Older versions of SQLite can damage a write-ahead log when two connections checkpoint at once. The scheduler uses one
+# connection.
 SQLITE_SOUND = (3, 51, 3)
 
 
 class Finding(NamedTuple):
-    """One result of a check, and what to do about it."""
+    """One result of a check, and its remedy."""
 
     level: Level
     what: str

@@ -1,7 +1,7 @@
 """The checks of `gavel fsck`: whether a data directory is sound. They change nothing.
 
-The journal is read, replayed and checked against the scheduler's invariants. `journal.history` then goes through it
-again, with counts of its own. Finally a round is planned on the resulting state.
+The journal is read, replayed and checked against the scheduler's invariants. `journal.history` then checks the same
+records in its own way. Finally a round is planned on the resulting state.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ CHECK_FACTS, BROKEN_MAX = 64, 20
 KEEP = "keep a copy of the directory and report the error; an older backup may be free of it"
 
 
-def look_at(folder: Path) -> Iterator[Finding]:
-    """Check everything in a data directory, and yield the findings."""
+def check_data_directory(folder: Path) -> Iterator[Finding]:
+    """Yield a finding for each check of a data directory."""
     try:
         (folder / JOURNAL).stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -45,7 +45,7 @@ def look_at(folder: Path) -> Iterator[Finding]:
         return
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        yield Finding("bad", f"{folder} cannot be looked into: {why}", "run this as its owner")
+        yield Finding("bad", f"{folder} cannot be read: {why}", "run this as its owner")
         return
     yield from _modes(folder)
     for name in DATABASES:
@@ -100,13 +100,13 @@ def _journal(path: Path) -> Iterator[Finding]:
 
 def _records(journal: SqliteJournal, recovered: Recovered[SchedulerState]) -> Iterator[Finding]:
     for line in recovered.report():
-        yield Finding("bad", line, "what still fits counts; a backup may have the rest")
+        yield Finding("bad", line, "the facts that still apply are kept; a backup may have the rest")
     if recovered.set_aside:
         about = named_in(recovered.state, recovered.set_aside)
         yield Finding(
             "bad",
             f"{len(recovered.set_aside)} facts cannot be applied, though nothing before them is damaged",
-            f"the daemon starts without them, and puts out {about}; {KEEP}" if about else KEEP,
+            f"the daemon starts without them and {about.measures}; {KEEP}" if about else KEEP,
         )
     if recovered.lost_records:
         yield Finding("bad", f"{recovered.lost_records} records that are needed are lost", "restore a backup")
@@ -121,14 +121,14 @@ def _records(journal: SqliteJournal, recovered: Recovered[SchedulerState]) -> It
 def _promises(journal: SqliteJournal, reported: bool) -> Iterator[Finding]:
     """Check the promises of the scheduler on all records after the oldest sound snapshot.
 
-    `reported`: a finding already says that facts cannot be applied.
+    `reported`: whether an earlier finding reports facts that cannot be applied.
     """
-    begins = _beginning(journal)
-    if begins is None:
+    beginning = _beginning(journal)
+    if beginning is None:
         yield Finding("note", "promises were not checked: no snapshot is sound", "restore a backup")
         return
-    after, state = begins
-    history, facts, wrong = History(state), 0, ""
+    after, state = beginning
+    history, facts, fault = History(state), 0, ""
     for record in journal.scan(after):
         if isinstance(record, Damage):
             yield Finding("note", "promises were checked up to the damage only")
@@ -136,15 +136,15 @@ def _promises(journal: SqliteJournal, reported: bool) -> Iterator[Finding]:
         for fact in record.facts:
             history.see(record.now_s, fact)
         facts += len(record.facts)
-        wrong = wrong or _applied(state, record, checked=facts % CHECK_FACTS < len(record.facts))
-    wrong = wrong or _checked(state)
-    if wrong and not reported:
-        yield Finding("bad", wrong, KEEP)
+        fault = fault or _record_fault(state, record, check_state=facts % CHECK_FACTS < len(record.facts))
+    fault = fault or _state_fault(state)
+    if fault and not reported:
+        yield Finding("bad", fault, KEEP)
     for broken in history.broken[:BROKEN_MAX]:
         story = "; ".join(broken.story[-6:])
         of_job = f" (job {broken.job}: {story})" if broken.job else ""
         yield Finding("bad", f"a promise is broken: {broken}{of_job}", KEEP)
-    if not history.broken and not wrong:
+    if not history.broken and not fault:
         yield Finding("ok", f"{facts} facts keep every promise")
 
 
@@ -154,38 +154,36 @@ def _planning(state: SchedulerState) -> Iterator[Finding]:
     try:
         plan_a_round(Core(SchedulerState.restore(snapshot)), now_s)
     except Exception as error:
-        # The daemon would meet any of these errors, too.
+        # Any of these errors would occur in the daemon, too.
         log.debug("planning a round failed", exc_info=True)
         guilty = blame(snapshot, lambda core: plan_a_round(core, now_s))
         because = f", because of {guilty}" if guilty else ""
-        remedy = (
-            f"the daemon puts {guilty} out when it meets this; cancel or remove it then" if guilty else KEEP
-        )
+        remedy = f"at this error, the daemon {guilty.measures}; cancel or remove it then" if guilty else KEEP
         yield Finding("bad", f"a round cannot be planned{because}: {short(error)}", remedy)
     else:
         yield Finding("ok", "a round can be planned")
 
 
 def _beginning(journal: SqliteJournal) -> tuple[int, SchedulerState] | None:
-    """Return the number of the record to begin after, and the state at that point."""
+    """Return the number of a record and the state after it; None if no snapshot is sound."""
     if "compacted" not in journal.meta:
         return 0, SchedulerState()
     sound = [snapshot for snapshot in journal.snapshots() if isinstance(snapshot, Snapshot)]
     return (sound[-1].seq, SchedulerState.restore(sound[-1].payload)) if sound else None
 
 
-def _applied(state: SchedulerState, record: Record, checked: bool) -> str:
-    """Apply a record and return what is wrong then; "" if no fault was found. `checked`: also check the state."""
+def _record_fault(state: SchedulerState, record: Record, check_state: bool) -> str:
+    """Apply a record, and return its fault or "". `check_state`: check the invariants of the state, too."""
     for fact in record.facts:
         try:
             apply(state, record.now_s, fact)
         except Exception as error:
             # A damaged or forged fact may raise anything.
-            return f"record {record.seq}: {type(fact).__name__} does not fit what came before it ({error!r})"
-    return _checked(state) if checked else ""
+            return f"record {record.seq}: {type(fact).__name__} does not fit the facts before it ({error!r})"
+    return _state_fault(state) if check_state else ""
 
 
-def _checked(state: SchedulerState) -> str:
+def _state_fault(state: SchedulerState) -> str:
     try:
         check(state)
     except InvariantBroken as error:

@@ -1,8 +1,8 @@
 """Packed work directories, kept under the hash of their content.
 
 Rules:
-- a package is complete, with the content that its name promises, or absent: it is written aside and then renamed;
-- an archive that was cut off before its digest was taken is refused, too;
+- a package is complete, with the content that its name promises, or absent: a part file is written, then renamed;
+- an archive that was cut off before the client computed its digest is refused, too;
 - file names are made only from checked digests; no link is followed below our directory;
 - a package that no unfinished job names is removed after a while.
 """
@@ -65,11 +65,11 @@ class Packages:
         os.close(self._folder)
 
     def has(self, digest: str) -> bool:
-        """Whether there is this package."""
+        """Whether this package exists."""
         return digest in self._sizes
 
     def find(self, digests: Iterable[str]) -> list[str]:
-        """Return the packages among these that exist. They are kept longer, as a job is about to name them."""
+        """Return the packages among these that exist, and keep them longer: a job is about to name them."""
         present = [digest for digest in digests if digest in self._sizes]
         for digest in present:
             with suppress(FileNotFoundError):
@@ -77,7 +77,7 @@ class Packages:
         return present
 
     async def receive(self, requests: AsyncIterator[UploadPackageRequest]) -> int:
-        """Receive a package and return its size. The first piece names it; a package may be sent again."""
+        """Receive a package and return its size. The first message has its digest; a package may be sent again."""
         if self._uploads >= UPLOADS_MAX:
             raise CallFailed(TOO_MANY, f"{UPLOADS_MAX} packages are being uploaded already", retry_s=10.0)
         self._uploads += 1
@@ -87,20 +87,20 @@ class Packages:
             self._uploads -= 1
 
     async def _receive(self, requests: AsyncIterator[UploadPackageRequest]) -> int:
-        digest, size, sum_, archive = "", 0, hashlib.sha256(), Archive()
+        digest, size, sha256, archive = "", 0, hashlib.sha256(), Archive()
         part = f"{secrets.token_hex(16)}{_PART}"
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(part, flags, 0o600, dir_fd=self._folder)
         try:
-            async for sent in _in_time(requests):
-                digest = digest or _checked(sent.digest)
-                size += len(sent.data)
-                self._arriving += len(sent.data)
+            async for piece in _in_time(requests):
+                digest = digest or _checked(piece.digest)
+                size += len(piece.data)
+                self._arriving += len(piece.data)
                 self._check_size(size)
-                await in_thread(partial(_write, file, sum_, archive, sent.data))
+                await in_thread(partial(_write, file, sha256, archive, piece.data))
             if not digest:
-                raise InvalidSpec("digest", "is missing: the first message names the package")
-            actual = f"sha256:{sum_.hexdigest()}"
+                raise InvalidSpec("digest", "is missing: the first message must have it")
+            actual = f"sha256:{sha256.hexdigest()}"
             if actual != digest:
                 raise InvalidSpec("data", f"does not match its digest: it has {actual}; send it again")
             archive.check()
@@ -119,13 +119,14 @@ class Packages:
         if size > size_max:
             raise InvalidSpec(
                 "data",
-                f"is more than {size_max:,} bytes: leave out what the job does not need, "
-                "or put it where every node sees it",
+                f"is more than {size_max:,} bytes: leave out files that the job does not need, "
+                "or put them where every node can read them",
             )
         if sum(self._sizes.values()) + self._arriving > self._config.packages_bytes_max:
-            raise CallFailed(TOO_MANY, "there is no space left for packages; tell an operator")
+            raise CallFailed(TOO_MANY, "there is no space left for packages; ask an operator")
 
     def _keep(self, file: int, part: str, digest: str) -> None:
+        """Give a part file its final name, durably."""
         os.fsync(file)
         os.rename(part, _name(digest), src_dir_fd=self._folder, dst_dir_fd=self._folder)
         os.fsync(self._folder)
@@ -142,13 +143,13 @@ class Packages:
             os.close(file)
 
     def sweep(self, keep: Iterable[str], now_s: float | None = None) -> list[str]:
-        """Remove packages that are not in `keep` and have lain long enough; return their digests."""
+        """Remove the packages outside `keep` that are older than package_keep_s; return their digests."""
         now_s = time.time() if now_s is None else now_s
-        gone: list[str] = []
+        removed: list[str] = []
         for digest in self._sizes.keys() - set(keep):
             try:
-                lain_s = now_s - os.stat(_name(digest), dir_fd=self._folder).st_mtime
-                if lain_s < self._config.package_keep_s:
+                age_s = now_s - os.stat(_name(digest), dir_fd=self._folder).st_mtime
+                if age_s < self._config.package_keep_s:
                     continue
                 os.unlink(_name(digest), dir_fd=self._folder)
             except OSError as error:
@@ -158,8 +159,8 @@ class Packages:
                 if not isinstance(error, FileNotFoundError):
                     continue
             del self._sizes[digest]
-            gone.append(digest)
-        return gone
+            removed.append(digest)
+        return removed
 
 
 def needed(state: SchedulerState) -> set[str]:
@@ -168,17 +169,17 @@ def needed(state: SchedulerState) -> set[str]:
 
 
 async def _in_time(requests: AsyncIterator[UploadPackageRequest]) -> AsyncIterator[UploadPackageRequest]:
-    """Yield each piece, and fail if the next takes too long: a stalled upload must not keep its place."""
+    """Yield each piece; raise CallFailed if one takes too long, because a stalled upload must not keep its place."""
     pieces = aiter(requests)
     while True:
         try:
             async with asyncio.timeout(PIECE_S):
-                sent = await anext(pieces)
+                piece = await anext(pieces)
         except StopAsyncIteration:
             return
         except TimeoutError:
             raise CallFailed(UNAVAILABLE, f"nothing arrived for {PIECE_S:g} s; send it again") from None
-        yield sent
+        yield piece
 
 
 def _checked(digest: str) -> str:
@@ -191,8 +192,8 @@ def _name(digest: str) -> str:
     return f"{digest.removeprefix('sha256:')}{_SUFFIX}"
 
 
-def _write(file: int, sum_: Any, archive: Archive, data: bytes) -> None:
-    sum_.update(data)
+def _write(file: int, sha256: Any, archive: Archive, data: bytes) -> None:
+    sha256.update(data)
     archive.update(data)
     view = memoryview(data)
     while view:

@@ -1,12 +1,12 @@
 """Usage: GPU seconds and cost of each user, tenant and job type by day (UTC), kept in `usage.db`.
 
-A job in the state has the total of its GPU time, and the file how much of it is booked. The difference is booked soon
+The state has the total GPU time of each job; the file has the part of it that is booked. The difference is booked soon
 after a lease closes, in one transaction with the new total, so nothing is booked twice or left out. The file also has
-the moment up to which it is complete: the next start compares only jobs that had not ended by then, and so finds the
-time that a stop or a crash left unbooked. A lost file is written anew from the jobs of the state.
+the time until which it is complete. A start compares only the jobs that had not ended by then, and so finds the time
+that a stop or a crash left unbooked. A lost file is rebuilt from the jobs of the state.
 
-Time is booked on the days before the moment of booking. Running leases are added when usage is read. Packed jobs use
-the same GPUs: the GPU time counts in full for each, and each pays its part.
+GPU time is booked as if it had just been used, on the last days before the booking. Running leases are added when usage
+is read. If jobs are packed on a GPU, its time counts in full for each job, and each pays a part of the cost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from scheduler.model.jobs import Job, JobSpec, JobState
 DAY_S = 86_400.0
 # How many jobs are booked in one transaction.
 BATCH = 500
-LOST = "`gavel usage` counts only the jobs that the scheduler still knows"
+LOST = "`gavel usage` counts only the jobs that the scheduler still has"
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS job (
@@ -55,15 +55,15 @@ def _by(query: str) -> dict[str, str]:
 
 _USED = _by(
     "SELECT COLUMN, worker_type, sum(gpu_s), sum(cost) FROM used "
-    "WHERE day >= :first AND day < :last AND OF_USER GROUP BY 1, 2"
+    "WHERE day >= :first AND day < :end AND OF_USER GROUP BY 1, 2"
 )
 _SUBMITTED = _by(
     "SELECT COLUMN, count(*) FROM job "
-    "WHERE submitted_s >= :first * :day_s AND submitted_s < :last * :day_s AND OF_USER GROUP BY 1"
+    "WHERE submitted_s >= :first * :day_s AND submitted_s < :end * :day_s AND OF_USER GROUP BY 1"
 )
 _ENDED = _by(
     "SELECT COLUMN, state, count(*) FROM job "
-    "WHERE ended_s >= :first * :day_s AND ended_s < :last * :day_s AND OF_USER GROUP BY 1, 2"
+    "WHERE ended_s >= :first * :day_s AND ended_s < :end * :day_s AND OF_USER GROUP BY 1, 2"
 )
 
 
@@ -73,8 +73,9 @@ class Row(msgspec.Struct):
     who: str
     gpu_s: dict[str, float] = msgspec.field(default_factory=dict)
     cost: float = 0.0
-    # Jobs submitted in that time, and jobs that ended in it.
+    # Jobs that were submitted in the time asked for.
     jobs: int = 0
+    # Jobs that ended in that time.
     completed: int = 0
     failed: int = 0
 
@@ -88,7 +89,7 @@ class Total(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A job as it is to be booked."""
+    """The figures of a job to be booked, and the time until which it used its GPUs."""
 
     job: str
     spec: JobSpec
@@ -104,7 +105,7 @@ _decoder = msgspec.msgpack.Decoder(Total)
 
 
 class Usage:
-    """The books. `book_changes` keeps them, called again and again; `rows` reads them."""
+    """The usage database. `book_changes` updates it and has to be called in a loop; `rows` reads it."""
 
     def __init__(self, world: LiveWorld, changes: JobChanges, path: Path) -> None:
         self._world = world
@@ -119,11 +120,11 @@ class Usage:
             if until_s is None or job.ended_s is None or job.ended_s >= until_s
         }
         self._pending.add(unbooked, world.now_s())
-        # A task may be cancelled while its thread still writes.
+        # A lock, because a task may be cancelled while its thread still writes.
         self._lock = threading.Lock()
 
     async def book_changes(self) -> None:
-        """Wait until a job has changed, and book what has changed."""
+        """Wait until a job has changed, then book all usage that has not been booked yet."""
         await self._pending.wait()
         await self.catch_up()
 
@@ -132,12 +133,12 @@ class Usage:
         async with self._booking:
             with self._pending.taking() as pending:
                 until_s, names = _complete_until(self._world.state), list(pending)
-                for at in range(0, len(names), BATCH):
+                for start in range(0, len(names), BATCH):
                     # Jobs that the state has forgotten were booked before.
                     known = self._world.state.jobs
-                    jobs = [known[name] for name in names[at : at + BATCH] if name in known]
+                    jobs = [known[name] for name in names[start : start + BATCH] if name in known]
                     entries = [_entry(job, self._world.now_s()) for job in jobs]
-                    is_last = at + BATCH >= len(names)
+                    is_last = start + BATCH >= len(names)
                     await asyncio.to_thread(self._write, entries, until_s if is_last else None)
 
     @property
@@ -184,14 +185,14 @@ class Usage:
         await self.catch_up()
         first = -math.inf if since_s is None else math.floor(since_s / DAY_S)
         # The day after the last one.
-        last = math.inf if until_s is None else math.ceil(until_s / DAY_S)
-        rows = await asyncio.to_thread(self._read, by, first, last, user)
-        _add_running(rows, self._world.state, self._world.now_s(), by, (first * DAY_S, last * DAY_S), user)
+        end = math.inf if until_s is None else math.ceil(until_s / DAY_S)
+        rows = await asyncio.to_thread(self._read, by, first, end, user)
+        _add_running(rows, self._world.state, self._world.now_s(), by, (first * DAY_S, end * DAY_S), user)
         return sorted(rows.values(), key=lambda row: (-row.cost, -sum(row.gpu_s.values()), row.who))
 
-    def _read(self, by: str, first: float, last: float, user: str) -> dict[str, Row]:
+    def _read(self, by: str, first: float, end: float, user: str) -> dict[str, Row]:
         rows: dict[str, Row] = {}
-        values = {"first": first, "last": last, "user": user, "day_s": DAY_S}
+        values = {"first": first, "end": end, "user": user, "day_s": DAY_S}
         with self._lock:
             used = self._db.execute(_USED[by], values).fetchall()
             submitted = self._db.execute(_SUBMITTED[by], values).fetchall()
@@ -210,7 +211,7 @@ class Usage:
 
 
 def _complete_until(state: SchedulerState) -> float:
-    """Return the moment before which all that ended is final: a job that has ended may still have a lease."""
+    """Return a time: jobs that ended before it use no more GPUs. A job that ended later may still have a lease."""
     ends = [state.jobs[holding.lease.job].ended_s for holding in state.leases.values()]
     return min([state.now_s, *(end_s for end_s in ends if end_s is not None)])
 
@@ -222,7 +223,7 @@ def _entry(job: Job, now_s: float) -> Entry:
 
 
 def _spread(entry: Entry, booked: Total) -> Iterator[tuple[int, str, float, float]]:
-    """Spread unbooked usage over the days before now: yield (day, worker type, GPU seconds, cost)."""
+    """Spread unbooked usage over the days before `at_s`: yield (day, worker type, GPU seconds, cost)."""
     new = {kind: gpu_s - booked.gpu_s.get(kind, 0.0) for kind, gpu_s in entry.total.gpu_s.items()}
     new = {kind: gpu_s for kind, gpu_s in new.items() if gpu_s > 0}
     all_gpu_s = sum(new.values())
@@ -234,7 +235,7 @@ def _spread(entry: Entry, booked: Total) -> Iterator[tuple[int, str, float, floa
 
 
 def _days(since_s: float, until_s: float) -> Iterator[tuple[int, float]]:
-    """Yield the days that a stretch of time touches, and the part of it that falls on each."""
+    """Yield each day of a period, with the fraction of the period that falls on that day."""
     first, last = math.floor(since_s / DAY_S), math.floor(until_s / DAY_S)
     if first == last or until_s <= since_s:
         yield last, 1.0
@@ -253,7 +254,7 @@ def _add_running(
     between: tuple[float, float],
     user: str,
 ) -> None:
-    """Add the leases that have not ended, with the part of their time that lies `between` two moments."""
+    """Add the GPU time and cost of the leases that have not ended, as far as it lies `between` these two times."""
     for holding in state.leases.values():
         spec = state.jobs[holding.lease.job].spec
         if holding.started_s is None or now_s <= holding.started_s or (user and spec.user != user):

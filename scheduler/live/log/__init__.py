@@ -1,1 +1,1 @@
-"""Lines of the scheduler's log: events as lines, and what gRPC reports."""
+"""Lines of the scheduler's log: events, and the messages of gRPC."""

@@ -1,6 +1,6 @@
 """Events in the scheduler's own log: a line for each end of a job, each change by a user, each slow answer.
 
-`scheduler.live.agents` logs links itself, and the solver its failures.
+`scheduler.live.agents` logs the links of agents, and `scheduler.live.solver` logs the failures of the solver.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ log = logging.getLogger("gavel.scheduler")
 
 
 class EventLines:
-    """Give `listen` to the Feed, and `job_ended` to JobChanges."""
+    """The writer of these lines. The Feed has to call `listen`, and JobChanges has to call `job_ended`."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._policy = state.settings.policy
-        # Number and time of the newest question to the solver.
+        # The number and the time of the newest question to the solver.
         self._asked_s: tuple[int, float] = (0, 0.0)
 
     def listen(self, now_s: float, facts: Sequence[f.Fact]) -> None:
@@ -30,15 +30,15 @@ class EventLines:
         for fact in facts:
             match fact:
                 case f.NodeMoved() if fact.state is not NodeState.SILENT:
-                    named = {"node": fact.node, "state": fact.state.value, "why": fact.why}
-                    log.info("node %(node)s is %(state)s: %(why)s", named)
+                    fields = {"node": fact.node, "state": fact.state.value, "why": fact.why}
+                    log.info("node %(node)s is %(state)s: %(why)s", fields)
                 case f.NodeRemoved():
                     log.info("node %(node)s was removed by %(by)s", {"node": fact.node, "by": fact.by})
                 case f.Configured():
                     self._configured(fact)
                 case f.PricesSet():
-                    named = {"types": ", ".join(sorted(fact.price_per_gpu_hour)), "by": fact.by}
-                    log.info("prices of %(types)s were set by %(by)s", named)
+                    fields = {"types": ", ".join(sorted(fact.price_per_gpu_hour)), "by": fact.by}
+                    log.info("prices of %(types)s were set by %(by)s", fields)
                 case f.RatesGiven():
                     rows = len(fact.solo) + len(fact.unconsolidated) + len(fact.pairs)
                     log.info("rates were given by %(by)s (rows: %(rows)d)", {"rows": rows, "by": fact.by})
@@ -48,8 +48,8 @@ class EventLines:
                     self._answered(fact, now_s)
 
     def job_ended(self, job: Job) -> None:
-        """Log how a job ended; give this to JobChanges."""
-        named = {
+        """Log how a job ended."""
+        fields = {
             "job": job.id,
             "name": job.spec.name or job.spec.job_type,
             "user": job.spec.user,
@@ -59,7 +59,7 @@ class EventLines:
             "why": job.why,
         }
         text = "job %(job)s (%(name)s of %(user)s) %(state)s after %(run_s)s s in attempt %(attempts)d"
-        log.info(f"{text}: %(why)s" if job.why else text, named)
+        log.info(f"{text}: %(why)s" if job.why else text, fields)
 
     def _ran_s(self, job: Job) -> float:
         """Return how long a job ran, including an attempt that is still being stopped."""
@@ -70,20 +70,20 @@ class EventLines:
 
     def _configured(self, fact: f.Configured) -> None:
         old, self._policy = self._policy, fact.settings.policy
-        named = {"policy": self._policy, "was": old, "by": fact.by}
+        fields = {"policy": self._policy, "was": old, "by": fact.by}
         if old != self._policy:
-            log.info("the policy is %(policy)s, set by %(by)s; it was %(was)s", named)
+            log.info("the policy is %(policy)s, set by %(by)s; it was %(was)s", fields)
         else:
-            log.info("settings were changed by %(by)s", named)
+            log.info("settings were changed by %(by)s", fields)
 
     def _answered(self, fact: f.AllocationAdopted, now_s: float) -> None:
-        """Log an answer that took longer than the solver's lead: it is too late for its round."""
+        """Log an answer that took longer than solve_lead_s and so came too late for its round."""
         number, asked_s = self._asked_s
         took_s, lead_s = now_s - asked_s, self._state.settings.solve_lead_s
         if number == fact.number and took_s > lead_s:
-            named = {"number": number, "policy": fact.policy, "took_s": round(took_s, 1), "lead_s": lead_s}
+            fields = {"number": number, "policy": fact.policy, "took_s": round(took_s, 1), "lead_s": lead_s}
             log.info(
                 "allocation %(number)d by %(policy)s took %(took_s)s s, more than solve_lead_s (%(lead_s)s): the round "
                 "was planned without it",
-                named,
+                fields,
             )

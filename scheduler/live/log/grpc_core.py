@@ -1,11 +1,11 @@
-"""Messages of gRPC as lines of our log: its C++ core writes to standard error by itself, in its own format.
+"""Messages of gRPC as lines of our log. The C++ core of gRPC writes to standard error, in its own format.
 
 Standard error becomes a pipe. A thread turns the lines of the core into records of the logger `grpc.core` and passes
 all other lines on unchanged; our own log writes to the original standard error. A failed TLS handshake is explained in
 words, with the addresses that it may have come from: the core does not name the peer, but a connection that the
 server closed stays in the kernel's table for a minute.
 
-No client can fill the log: of each kind of line from gRPC, one per minute is written, with the number left out.
+No client can fill the log: one line of each kind from gRPC is written per minute, with the number of omitted ones.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from protos.log import RepeatedLines
 log = logging.getLogger("grpc.core")
 HOSTS_MAX = 3
 REFUSED = "a connection was refused"
-# How often the kernel's table is read: a flood of refused connections makes it long, and must not hold up their lines.
+# The least time between two readings of the kernel's tables. Many refused connections make the tables long, and
+# reading them must not delay the log.
 TABLE_EVERY_S = 1.0
 TABLE_CHARACTERS_MAX = 1_000_000
-# The core writes its line before it closes the connection. How often, and how far apart, we look for the connection.
+# The core writes its line before it closes the connection, so we look for the connection up to LOOKS times.
 LOOKS = 10
 LOOK_EVERY_S = 0.05
 _LINE = re.compile(r"([IWEF])\d{4} [\d:.]+\s+\d+ (?P<place>[\w./]+:\d+)\] (?P<text>.*)")
@@ -57,41 +58,41 @@ _HANDSHAKES = (
 
 
 def record_of(line: str) -> tuple[int, str] | None:
-    """Return level and text of a line that the core wrote; None for any other line."""
+    """Return the level and the text of a line that the core wrote; None for any other line."""
     parts = _LINE.match(line)
     if parts is None:
         return None
     text = parts["text"]
     if "Handshake failed" not in text:
         return _LEVELS[parts[1]], f"{text} ({parts['place']})"
-    for signs, words in _HANDSHAKES:
-        if any(sign in text for sign in signs):
-            return logging.WARNING, f"{REFUSED}: {words}"
+    for codes, explanation in _HANDSHAKES:
+        if any(code in text for code in codes):
+            return logging.WARNING, f"{REFUSED}: {explanation}"
     return logging.WARNING, f"{REFUSED} because its TLS handshake failed: {text}"
 
 
 def closed_lately(ports: Iterable[int], tables: Iterable[str]) -> list[str]:
-    """Return the hosts whose connections to these ports we closed in the last minute, by tables of /proc/net."""
-    wanted, hosts = {f"{port:04X}" for port in ports}, dict[str, None]()
+    """Return the hosts whose connections to these ports we closed lately, according to these tables of /proc/net."""
+    local_ports, hosts = {f"{port:04X}" for port in ports}, dict[str, None]()
     for table in tables:
         for line in table.splitlines()[1:]:
             _, local, remote, state = line.split()[:4]
-            if local.rpartition(":")[2] in wanted and state in _CLOSED_BY_US:
+            if local.rpartition(":")[2] in local_ports and state in _CLOSED_BY_US:
                 hosts[_host(remote.rpartition(":")[0])] = None
     return list(hosts)
 
 
 def _host(words: str) -> str:
-    """Return an address that the kernel wrote as words of 32 bits in the byte order of the machine."""
+    """Return the address that the kernel wrote as 32-bit words in the byte order of the machine."""
     packed = b"".join(
-        int(words[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(words), 8)
+        int(words[start : start + 8], 16).to_bytes(4, sys.byteorder) for start in range(0, len(words), 8)
     )
     host = socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
     return host.removeprefix("::ffff:")
 
 
 def _tables() -> list[str]:
-    """Return the kernel's tables of TCP connections, up to a bound: they can be long."""
+    """Return the kernel's tables of TCP connections, each cut at a bound, because they can be long."""
     tables = []
     for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         with suppress(FileNotFoundError), path.open() as rows:
@@ -111,12 +112,12 @@ class Suspects:
         self._tables, self._now_s, self._sleep = tables, now_s, sleep
         self._read_s = -math.inf
 
-    def at(self, ports: Sequence[int]) -> list[str]:
-        """Return the hosts whose connections to these ports we closed lately; none if the tables were just read."""
+    def hosts(self, ports: Sequence[int]) -> list[str]:
+        """Return the hosts whose connections to these ports we closed lately; none within a second of the last call."""
         if self._now_s() - self._read_s < TABLE_EVERY_S:
             return []
         hosts: list[str] = []
-        # The peer is only a guess: the line is written without it if the tables cannot be read.
+        # The hosts are only a guess: if the tables cannot be read, the line is written without them.
         with suppress(OSError, ValueError):
             for _ in range(LOOKS):
                 self._sleep(LOOK_EVERY_S)
@@ -127,13 +128,15 @@ class Suspects:
 
 
 class CoreLines:
-    """Takes over standard error. `stream` is the original; set `ports` to ours as soon as they are open."""
+    """Takes over standard error. `stream` is the original; set `ports` to our ports once they are open."""
 
     def __init__(self) -> None:
-        kept, (reading, writing) = os.dup(2), os.pipe()
-        # Rather lose a line than have the core wait for us.
+        original, (reading, writing) = os.dup(2), os.pipe()
+        # If the pipe is full, a line is lost; the core must not wait for us.
         os.set_blocking(writing, False)
-        self.stream: TextIO = os.fdopen(kept, "w", encoding="utf-8", errors="backslashreplace", buffering=1)
+        self.stream: TextIO = os.fdopen(
+            original, "w", encoding="utf-8", errors="backslashreplace", buffering=1
+        )
         self.ports: tuple[int, ...] = ()
         self._suspects = Suspects()
         os.dup2(writing, 2)
@@ -149,16 +152,16 @@ class CoreLines:
                     self.stream.write(line)
                     continue
                 level, text = record
-                hosts = self._suspects.at(self.ports) if text.startswith(REFUSED) else []
+                hosts = self._suspects.hosts(self.ports) if text.startswith(REFUSED) else []
                 if hosts:
-                    some = ", ".join(hosts[:HOSTS_MAX])
-                    log.log(level, "%(what)s; perhaps from %(from)s", {"what": text, "from": some})
+                    fields = {"what": text, "from": ", ".join(hosts[:HOSTS_MAX])}
+                    log.log(level, "%(what)s; perhaps from %(from)s", fields)
                 else:
                     log.log(level, "%(what)s", {"what": text})
 
 
-class Sparing(logging.Filter):
-    """Passes one record per minute of each kind from gRPC, and drops tracebacks about texts that are not UTF-8."""
+class GrpcFilter(logging.Filter):
+    """Passes one record of each kind from gRPC per minute, and drops tracebacks about texts that are not UTF-8."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -179,6 +182,6 @@ class Sparing(logging.Filter):
 
 
 def _kind(record: logging.LogRecord) -> str:
-    """Return a key that is equal for records that differ in names and numbers only."""
+    """Return a key that is equal for records that differ only in names and numbers."""
     text = re.sub(r"b?'[^']*'|perhaps from .*|[0-9a-fA-F:.]*\d[0-9a-fA-F:.]*", "", record.getMessage())
     return f"{record.name} {record.levelno} {text[:60]}"

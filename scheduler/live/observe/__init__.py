@@ -1,1 +1,1 @@
-"""The history of ended jobs: its database, what is forgotten, filters and pages."""
+"""The history of ended jobs: its database, the forgetting of old jobs, filters and pages."""

@@ -1,1 +1,1 @@
-"""Recovery from a message that raises: restore the state, refuse that message alone, put its cause aside."""
+"""Recovery from a message that raises: restore the state, refuse that message alone, hold or drain its cause."""

@@ -1,11 +1,11 @@
-"""The search for the jobs or nodes that make the scheduler raise: the fewest without which it does not.
+"""The search for the fewest jobs or nodes that make the scheduler raise.
 
 The attempt that raises is repeated on copies of the state in which some jobs are held and some nodes drained. The
 newest jobs and nodes are suspected first. If several answers are possible, the shortest is taken.
 
-Two kinds of witnesses are added to every copy: an ordinary job, and an ordinary node of each worker type. If the
-attempt raises with the witnesses alone, no job and no node is to blame. A job that raises on every node also raises on
-a witness, so the job is held and no node is drained because of it; the same holds for nodes.
+Every copy also gets witnesses: an ordinary job, and an ordinary node of each worker type. If the attempt raises with
+the witnesses alone, no job and no node is to blame. A job that raises on every node also raises on a witness, so the
+search blames the job and not the nodes. In the same way, a node that raises with every job is blamed itself.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from scheduler.solving import answer
 
 T = TypeVar("T")
 Attempt = Callable[[Core], object]
-# How long the search may take; it then ends with the answer that it has.
+# How long the search may take. After that, it returns the shortest answer so far.
 PATIENCE_S = 20.0
-# Among up to so many jobs of one kind, single jobs are searched for; of more, all are taken.
+# The search blames kinds of jobs first, and narrows them to single jobs if they have no more jobs than this.
 NARROWED_MAX = 16
-# How long the policy may take for a round that is planned as a test.
+# How long the policy may take to solve a round that is planned as a test.
 SOLVE_S = 10.0
 
 
 class Blame(NamedTuple):
-    """The jobs and nodes to put out so that an attempt does not raise; empty if that does not help."""
+    """The jobs to hold and the nodes to drain so that an attempt does not raise; empty if that does not help."""
 
     jobs: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
@@ -48,17 +48,25 @@ class Blame(NamedTuple):
         return bool(self.jobs or self.nodes)
 
     def __str__(self) -> str:
-        parts = [("job", self.jobs), ("node", self.nodes)]
+        return self._words("job", "node")
+
+    @property
+    def measures(self) -> str:
+        """Return the measures against them: `holds job 7 and drains node n1`."""
+        return self._words("holds job", "drains node")
+
+    def _words(self, for_jobs: str, for_nodes: str) -> str:
+        parts = [(for_jobs, self.jobs), (for_nodes, self.nodes)]
         return " and ".join(
-            f"{word}{'s' * (len(names) > 1)} {_listed(names)}" for word, names in parts if names
+            f"{words}{'s' * (len(names) > 1)} {_listed(names)}" for words, names in parts if names
         )
 
 
 def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_before: int = 0) -> Blame:
     """Find the fewest jobs or nodes of this state without which the attempt does not raise.
 
-    `held_before` and `drained_before` count what was put out earlier: if one job after another raises on a node, the
-    node is to blame, not the jobs.
+    `held_before` and `drained_before` count the jobs and nodes that were blamed earlier: if one job after another
+    raises on a node, the node is to blame, not the jobs.
     """
     state = SchedulerState.restore(snapshot)
     jobs = [name for name, job in state.active.items() if job.state is not JobState.HELD][::-1]
@@ -69,6 +77,7 @@ def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_befor
     give_up_s = time.monotonic() + PATIENCE_S
 
     def error_without(jobs: Sequence[str], nodes: Sequence[str]) -> Exception | None:
+        """Return the error of the attempt with these jobs held and these nodes drained; None if it succeeds."""
         with no_garbage_collection():
             core = Core(SchedulerState.restore(snapshot))
         try:
@@ -79,7 +88,7 @@ def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_befor
             return error
         return None
 
-    def fine(jobs: Sequence[str], nodes: Sequence[str]) -> bool:
+    def succeeds_without(jobs: Sequence[str], nodes: Sequence[str]) -> bool:
         return error_without(jobs, nodes) is None
 
     def in_time() -> bool:
@@ -89,27 +98,33 @@ def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_befor
     if error is None:
         return Blame()
     answers: list[Blame] = []
-    # All jobs come last, and are tried if the traceback gives no answer.
-    for suspects in (*_in_the_traceback(error, state, jobs), jobs):
-        if suspects and fine(suspects, ()):
-            guilty = _flat(fewest(_alike(state, suspects), lambda some: fine(_flat(some), ()), in_time))
+    # If the traceback gives no answer, all jobs are suspects.
+    for suspects in (*_suspects_in_traceback(error, state, jobs), jobs):
+        if suspects and succeeds_without(suspects, ()):
+            kinds = fewest(
+                _by_kind(state, suspects), lambda kinds: succeeds_without(_flat(kinds), ()), in_time
+            )
+            guilty = _flat(kinds)
             if len(guilty) <= NARROWED_MAX:
-                guilty = fewest(guilty, lambda some: fine(some, ()), in_time)
+                guilty = fewest(guilty, lambda held: succeeds_without(held, ()), in_time)
             answers.append(Blame(tuple(guilty)))
             break
-    if fine((), nodes):
-        answers.append(Blame((), tuple(fewest(nodes, lambda some: fine((), some), in_time))))
-    if not answers and fine(jobs, nodes):
-        some_jobs = fewest(jobs, lambda some: fine(some, nodes), in_time)
+    if succeeds_without((), nodes):
         answers.append(
-            Blame(tuple(some_jobs), tuple(fewest(nodes, lambda some: fine(some_jobs, some), in_time)))
+            Blame((), tuple(fewest(nodes, lambda drained: succeeds_without((), drained), in_time)))
         )
+    if not answers and succeeds_without(jobs, nodes):
+        guilty = fewest(jobs, lambda held: succeeds_without(held, nodes), in_time)
+        guilty_nodes = fewest(nodes, lambda drained: succeeds_without(guilty, drained), in_time)
+        answers.append(Blame(tuple(guilty), tuple(guilty_nodes)))
     before = (held_before, drained_before)
-    return min(answers, key=lambda blamed: _cost(blamed, before), default=Blame())
+    return min(answers, key=lambda answer: _cost(answer, before), default=Blame())
 
 
-def _in_the_traceback(error: Exception, state: SchedulerState, jobs: Sequence[str]) -> Iterator[list[str]]:
-    """Yield the jobs in local variables of the frames that raised: first these alone, then all of the same kinds."""
+def _suspects_in_traceback(
+    error: Exception, state: SchedulerState, jobs: Sequence[str]
+) -> Iterator[list[str]]:
+    """Yield the jobs in local variables of the frames that raised; then all jobs of the same kinds."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     values = [value for frame in frames for value in frame.f_locals.values()]
     named = {value.id for value in values if isinstance(value, Job)}
@@ -118,13 +133,14 @@ def _in_the_traceback(error: Exception, state: SchedulerState, jobs: Sequence[st
     specs += [state.jobs[name].spec for name in named & state.jobs.keys()]
     kinds = Kinds()
     keys = {
-        kinds.of(Job(id=f"spec-{at}", spec=spec, submitted_s=0.0, order=0)) for at, spec in enumerate(specs)
+        kinds.of(Job(id=f"spec-{index}", spec=spec, submitted_s=0.0, order=0))
+        for index, spec in enumerate(specs)
     }
     yield [name for name in jobs if kinds.of(state.jobs[name]) in keys]
 
 
 def plan_a_round(core: Core, now_s: float) -> None:
-    """Take over, ask for an allocation, answer it in this process and plan; raise the errors a daemon would."""
+    """Take over and plan a round, with an allocation solved in this process; raise the errors that a daemon would."""
     questions = _questions(core.take_over(now_s)) + _questions(core.handle(now_s, Woke(what="tick")))
     for question in questions[-1:]:
         core.handle(now_s, answer(question, SOLVE_S))
@@ -154,7 +170,7 @@ def _add_witnesses(state: SchedulerState) -> None:
 
 
 def named_in(state: SchedulerState, facts: Iterable[Fact]) -> Blame:
-    """Return the jobs of this state that these facts name, or else the nodes."""
+    """Return the jobs of this state that these facts name; if there are none, the nodes."""
     jobs, nodes = dict[str, None](), dict[str, None]()
     for fact in facts:
         leases = [getattr(fact, "lease", ""), *getattr(fact, "leases", ())]
@@ -171,19 +187,19 @@ def named_in(state: SchedulerState, facts: Iterable[Fact]) -> Blame:
 
 
 def fewest(
-    suspects: Sequence[T], fine_without: Callable[[Sequence[T]], bool], in_time: Callable[[], bool]
+    suspects: Sequence[T], succeeds_without: Callable[[Sequence[T]], bool], in_time: Callable[[], bool]
 ) -> list[T]:
-    """Return suspects without which all is fine, none of which can be left out.
+    """Return suspects without which the attempt succeeds, none of them superfluous.
 
-    All is fine without all of the suspects. Each guilty suspect is found by halving, from the first suspects on. When
-    time is up, the answer is one that suffices, and may be longer than necessary.
+    The attempt must succeed if all suspects are left out. Each guilty suspect is found by bisection, from the first
+    suspects on. If time runs out, some of the returned suspects may be superfluous.
     """
     guilty: list[T] = []
-    while not fine_without(guilty):
+    while not succeeds_without(guilty):
         low, high = 0, len(suspects)
         while high - low > 1 and in_time():
             middle = (low + high) // 2
-            if fine_without([*guilty, *suspects[:middle]]):
+            if succeeds_without([*guilty, *suspects[:middle]]):
                 high = middle
             else:
                 low = middle
@@ -194,8 +210,8 @@ def fewest(
     return guilty
 
 
-def _alike(state: SchedulerState, jobs: Sequence[str]) -> list[list[str]]:
-    """Group the jobs that planning treats as equal: a user who submits one often submits hundreds."""
+def _by_kind(state: SchedulerState, jobs: Sequence[str]) -> list[list[str]]:
+    """Group the jobs that planning treats as equal. A user often submits hundreds of equal jobs."""
     kinds, groups = Kinds(), dict[int, list[str]]()
     for name in jobs:
         groups.setdefault(kinds.of(state.jobs[name]), []).append(name)
@@ -207,6 +223,7 @@ def _flat(groups: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _cost(answer: Blame, before: tuple[int, int]) -> int:
+    """Count the jobs and nodes of an answer. Jobs and nodes that were blamed earlier count again for their kind."""
     jobs, nodes = len(answer.jobs), len(answer.nodes)
     return jobs + nodes + (before[0] if jobs else 0) + (before[1] if nodes else 0)
 

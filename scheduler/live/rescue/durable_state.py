@@ -1,7 +1,7 @@
-"""The state that the journal holds, to return to when something raised in the middle of a change.
+"""The state that the journal holds. The scheduler returns to it when a change of the state raises half-way.
 
 The first time, it is read from the journal, which takes as long as a start. A snapshot of it is then kept in memory
-with the facts since, so that the next return is quick. Without errors, memory holds neither.
+with the later facts, so that the next return is quick. Without errors, memory holds neither.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scheduler.journal.record import Journal
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.replay import no_garbage_collection
 
-# With more facts, the snapshot in memory is dropped: reading the journal is as quick.
+# With more facts than this, the snapshot in memory is dropped: reading the journal is as quick.
 FACTS_MAX = 5000
 
 
@@ -25,30 +25,30 @@ class DurableState:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._snapshot: bytes | None = None
-        self._since: list[tuple[float, Sequence[Fact]]] = []
-        self._facts = 0
+        self._later_facts: list[tuple[float, Sequence[Fact]]] = []
+        self._fact_count = 0
 
-    def hear(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Take in facts that have become durable."""
+    def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
+        """Keep facts that have become durable, if there is a snapshot that they follow."""
         if self._snapshot is None:
             return
-        self._since.append((now_s, facts))
-        self._facts += len(facts)
-        if self._facts > FACTS_MAX:
+        self._later_facts.append((now_s, facts))
+        self._fact_count += len(facts)
+        if self._fact_count > FACTS_MAX:
             self._keep(None)
 
     def restored(self) -> SchedulerState:
-        """Return a new state: the sum of all durable facts."""
+        """Return a new state with all durable facts applied."""
         if self._snapshot is None:
             state = recover_scheduler(self._journal, strict=True).state
             self._keep(state.snapshot())
             return state
         with no_garbage_collection():
             state = SchedulerState.restore(self._snapshot)
-            for now_s, facts in self._since:
+            for now_s, facts in self._later_facts:
                 for fact in facts:
                     apply(state, now_s, fact)
         return state
 
     def _keep(self, snapshot: bytes | None) -> None:
-        self._snapshot, self._since, self._facts = snapshot, [], 0
+        self._snapshot, self._later_facts, self._fact_count = snapshot, [], 0

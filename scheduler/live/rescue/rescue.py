@@ -1,14 +1,14 @@
-"""Recovery of the daemon from a message that raises: that message is refused, and everything else goes on (P13).
+"""Recovery of the daemon from a message that raises: that message is refused, and everything else continues (ADR 13).
 
 Rules:
-- the state returns to what the journal holds before anything else happens; the batch is then handled message by
-  message, each with a record of its own, so that only a message that raises by itself is refused;
-- a refusal names the number under which the log has the error; of one sender and one kind, only a few messages are
-  tried in a batch that raised;
-- a timer or an answer of the solver has no sender: the jobs or nodes that make it raise are found by trying, and put
-  out: jobs are held, nodes drained. If none are found, running jobs keep running, and the message is tried again after
-  growing pauses;
-- a write that fails ends the process: the daemon must not go on after it.
+- before anything else happens, the state returns to that of the journal; the messages of the batch are then handled one
+  by one, each with its own record, so that only a message that raises by itself is refused;
+- a refusal has the number of the error in the log; in a batch that raised, only a few messages of one sender and kind
+  are tried;
+- a timer or an answer of the solver has no sender: the jobs or nodes that make it raise are found by trying; these
+  jobs are held, these nodes drained. If none are found, running jobs keep running, and the message is tried again
+  after growing pauses;
+- a failed write ends the process: the daemon must not continue after it.
 """
 
 from __future__ import annotations
@@ -38,25 +38,25 @@ log = logging.getLogger(__name__)
 
 # How many messages of one sender and one kind are tried in a batch that raised.
 TRIES_MAX = 3
-# How many messages of a node raise before it is drained.
+# A node is drained when this many of its messages have raised in a row.
 NODE_FAILURES_MAX = 3
-# The pause before a timer that raised is tried again.
+# The shortest and the longest pause before a timer that raised is tried again.
 PAUSE_MIN_S, PAUSE_MAX_S = 2.0, 600.0
-# After so long without a failure, a new one begins a new row.
+# A failure after this long without one is the first of a new row.
 FORGET_S = 3600.0
-# The reasons of jobs and nodes that were put out begin with these.
+# The reasons of jobs and nodes that the rescue held or drained begin with these words.
 HELD, DRAINED = "held by the scheduler", "drained by the scheduler"
-# These messages have no sender who would repeat them.
+# These messages have no sender that would repeat them.
 _UNSENT = (Woke, Solved, NodeSilent)
 
 
-class _Row:
-    """Failures in a row of one timer, answer or node."""
+class _Failures:
+    """The failures in a row of one timer, answer or node."""
 
     def __init__(self) -> None:
         self.times, self.last_s = 0, 0.0
 
-    def one_more(self, now_s: float) -> int:
+    def count(self, now_s: float) -> int:
         """Count a failure, and return how many there are in a row."""
         self.times = 1 if now_s - self.last_s > FORGET_S else self.times + 1
         self.last_s = now_s
@@ -68,8 +68,8 @@ class Rescue:
 
     def __init__(self, world: LiveWorld, journal: Journal, durable: DurableState, troubles: Troubles) -> None:
         self._world, self._journal, self._durable, self.troubles = world, journal, durable, troubles
-        self._rows: dict[str, _Row] = {}
-        # How many jobs and nodes this put out, and how many messages it refused, since the start.
+        self._failures: dict[str, _Failures] = {}
+        # How many jobs the rescue held, how many nodes it drained, and how many messages it refused, since the start.
         self._jobs_held = self._nodes_drained = 0
         self.refused = 0
 
@@ -82,7 +82,7 @@ class Rescue:
     async def one_by_one(
         self, now_s: float, messages: Sequence[Message], error: Exception
     ) -> AsyncIterator[Outcome]:
-        """Handle the messages of a batch that raised, one at a time. Each outcome is durable when it comes."""
+        """Handle the messages of a batch that raised, one at a time. Each outcome is durable when it is yielded."""
         self._go_back(error)
         log.warning(
             "handling %(messages)d messages raised %(error)s; they are handled one by one",
@@ -94,22 +94,22 @@ class Rescue:
             if failures[kind] >= TRIES_MAX and not isinstance(message, _UNSENT):
                 self._refuse(message, self.troubles.count, "not tried, as others like it failed just before")
                 continue
-            handled = self._tried(partial(self._core.handle, now_s, message))
+            handled = self._try(partial(self._core.handle, now_s, message))
             if isinstance(handled, Outcome):
                 yield handled
             else:
                 failures[kind] += 1
-                async for outcome in self._despite(now_s, message, handled):
+                async for outcome in self._recover(now_s, message, handled):
                     yield outcome
-            # Let calls and links have their turn.
+            # Let calls and links run.
             await asyncio.sleep(0)
 
     def not_performed(self, effect: Effect, error: Exception) -> None:
-        """Log that an effect could not be carried out; the next lease set or timer makes up for it."""
+        """Log that an effect could not be carried out. The next lease set or timer repairs the omission."""
         self.troubles.note(f"{effect_words(effect)} failed", error, effect)
 
-    def _tried(self, step: Callable[[], Outcome]) -> Outcome | Exception:
-        """Take a step and return its durable outcome; or the error it raised, with the state as before."""
+    def _try(self, step: Callable[[], Outcome]) -> Outcome | Exception:
+        """Take a step and return its durable outcome. If it raises, restore the state and return the error."""
         try:
             outcome = step()
             if outcome.facts:
@@ -120,31 +120,31 @@ class Rescue:
         return outcome
 
     def _go_back(self, error: Exception) -> None:
-        """Undo a call that raised. If it changed nothing, the journal need not be read."""
+        """Restore the state after a call that raised. If the call changed nothing, the journal is not read."""
         if isinstance(error, JournalError) and not isinstance(error, Unwritable):
             raise error
         self._core.go_back(None if self._core.untouched else self._durable.restored())
 
-    async def _despite(self, now_s: float, message: Message, error: Exception) -> AsyncIterator[Outcome]:
-        """Go on after a message that raised by itself."""
+    async def _recover(self, now_s: float, message: Message, error: Exception) -> AsyncIterator[Outcome]:
+        """Refuse a message that raised by itself, or find the cause if it has no sender; yield the outcomes."""
         number = self.troubles.note(f"{message_words(message)} failed", error, message)
         if isinstance(message, _UNSENT):
-            async for outcome in self._unblocked(now_s, message, number):
+            async for outcome in self._unblock(now_s, message, number):
                 yield outcome
             return
         if _raised_in_review(error):
-            review = self._tried(lambda: self._core.handle(now_s, Woke(what="review")))
+            review = self._try(lambda: self._core.handle(now_s, Woke(what="review")))
             if isinstance(review, Outcome):
                 yield review
             else:
-                # The review raises whatever the message is, so the sender is not to blame.
-                handled = self._tried(lambda: self._core.handle_all(now_s, (message,), review=False))
+                # The review raises without the message, too, so the sender is not to blame.
+                handled = self._try(lambda: self._core.handle_all(now_s, (message,), review=False))
                 if isinstance(handled, Outcome):
                     yield handled
                     return
         self._refuse(message, number)
         if isinstance(message, NodeReport | NodeHello):
-            for outcome in self._after_node(now_s, message, number):
+            for outcome in self._drain_if_repeated(now_s, message, number):
                 yield outcome
 
     # Messages with a sender.
@@ -157,13 +157,13 @@ class Rescue:
             f"the scheduler failed on this message and did nothing{reason}: error {number}, explained in its log",
         )
 
-    def _after_node(self, now_s: float, message: NodeReport | NodeHello, number: int) -> Iterator[Outcome]:
+    def _drain_if_repeated(
+        self, now_s: float, message: NodeReport | NodeHello, number: int
+    ) -> Iterator[Outcome]:
         """Drain a node whose messages raise again and again."""
         name = message.node if isinstance(message, NodeReport) else message.spec.name
-        if (
-            self._row(f"node {name}").one_more(now_s) < NODE_FAILURES_MAX
-            or name not in self._world.state.nodes
-        ):
+        failures = self._count_failure(f"node {name}", now_s)
+        if failures < NODE_FAILURES_MAX or name not in self._world.state.nodes:
             return
         which = "reports" if isinstance(message, NodeReport) else "requests to join"
         why = f"its {which} cannot be handled"
@@ -171,35 +171,35 @@ class Rescue:
 
     # Timers, answers and silences.
 
-    async def _unblocked(self, now_s: float, message: Message, number: int) -> AsyncIterator[Outcome]:
-        """Put out what makes a timer, an answer or a silence raise, or do the least that is needed instead."""
+    async def _unblock(self, now_s: float, message: Message, number: int) -> AsyncIterator[Outcome]:
+        """Hold or drain the cause of a failure and handle the message again. If that fails, carry out a substitute."""
         key = message.what if isinstance(message, Woke) else type(message).__name__
-        times = self._row(key).one_more(now_s)
-        # Search at failures 1, 2, 4, 8, … only: a search takes long.
+        times = self._count_failure(key, now_s)
+        # A search takes long, so search only at failures 1, 2, 4, 8, …
         if times & (times - 1) == 0:
             before = (self._jobs_held, self._nodes_drained)
-            guilty = await asyncio.to_thread(_guilty, self._world.state.snapshot(), now_s, message, before)
+            guilty = await asyncio.to_thread(_search, self._world.state.snapshot(), now_s, message, before)
             for outcome in self._put_out(
                 now_s, guilty, f"{step_words(message)} failed because of it", number
             ):
                 yield outcome
-            again = self._tried(lambda: self._core.handle(now_s, message)) if guilty else None
-            if isinstance(again, Outcome):
-                yield again
+            handled = self._try(lambda: self._core.handle(now_s, message)) if guilty else None
+            if isinstance(handled, Outcome):
+                yield handled
                 return
         pause_s = min(PAUSE_MIN_S * 2.0 ** min(times - 1, 20), PAUSE_MAX_S)
-        instead = self._tried(lambda: self._instead(now_s, message, number))
-        if isinstance(instead, Outcome):
-            yield instead
-            # The outcome has set the timers that are needed.
-            if instead.effects or isinstance(message, Solved):
+        substitute = self._try(lambda: self._substitute(now_s, message, number))
+        if isinstance(substitute, Outcome):
+            yield substitute
+            # Its effects set the timers that are needed.
+            if substitute.effects or isinstance(message, Solved):
                 return
         # The next idle GPU sets the timer "fill" again.
         if message != Woke(what="fill"):
             self._world.later(pause_s, message)
 
-    def _instead(self, now_s: float, message: Message, number: int) -> Outcome:
-        """Do the least that must happen instead of a message: no job loses its GPUs, and rounds go on."""
+    def _substitute(self, now_s: float, message: Message, number: int) -> Outcome:
+        """Do the least that is needed in place of a message that raises: jobs keep their GPUs, and rounds continue."""
         core, state = self._core, self._world.state
         match message:
             case Woke(what="plan"):
@@ -217,42 +217,40 @@ class Rescue:
     def _put_out(self, now_s: float, guilty: Blame, why: str, number: int) -> Iterator[Outcome]:
         if not guilty:
             return
-        out = self._tried(
-            lambda: self._core.put_out(now_s, guilty.jobs, (), f"{HELD}: {why} (error {number})")
-        )
+        out = self._try(lambda: self._core.put_out(now_s, guilty.jobs, (), f"{HELD}: {why} (error {number})"))
         if guilty.nodes and isinstance(out, Outcome):
             yield out
             why = f"{DRAINED}: {why} (error {number})"
-            out = self._tried(lambda: self._core.put_out(now_s, (), guilty.nodes, why))
+            out = self._try(lambda: self._core.put_out(now_s, (), guilty.nodes, why))
         if isinstance(out, Outcome):
             self._jobs_held += len(guilty.jobs)
             self._nodes_drained += len(guilty.nodes)
-            log.error("error %(number)d: %(blamed)s put out", {"number": number, "blamed": guilty})
+            log.error("error %(number)d: held or drained %(blamed)s", {"number": number, "blamed": guilty})
             yield out
         else:
-            self.troubles.note(f"{guilty} could not be put out", out)
+            self.troubles.note(f"{guilty} could not be held or drained", out)
 
-    def _row(self, key: str) -> _Row:
-        return self._rows.setdefault(key, _Row())
+    def _count_failure(self, key: str, now_s: float) -> int:
+        return self._failures.setdefault(key, _Failures()).count(now_s)
 
     # The start.
 
     def take_over(self, now_s: float, doubted: Blame) -> Iterator[Outcome]:
-        """Begin an epoch, whatever the state holds. The caller carries out the effects of the last outcome.
+        """Begin an epoch, even if the state makes the core raise. The caller carries out the last outcome's effects.
 
-        `doubted`: jobs and nodes of which facts could not be applied. They are put out first.
+        `doubted`: jobs and nodes with facts that could not be applied. They are held or drained first.
         """
         if doubted:
             number = self.troubles.note(
                 "facts of the journal were set aside", CannotReplay(f"about {doubted}")
             )
             yield from self._put_out(now_s, doubted, "a fact about it cannot be applied", number)
-        outcome = self._tried(lambda: self._core.take_over(now_s))
+        outcome = self._try(lambda: self._core.take_over(now_s))
         if isinstance(outcome, Exception):
             number = self.troubles.note("leases and questions were not repeated", outcome)
             guilty = blame(self._world.state.snapshot(), lambda core: core.take_over(now_s))
             yield from self._put_out(now_s, guilty, "the start of the scheduler failed because of it", number)
-            outcome = self._tried(lambda: self._core.take_over(now_s, resync=bool(guilty)))
+            outcome = self._try(lambda: self._core.take_over(now_s, resync=bool(guilty)))
         if isinstance(outcome, Exception):
             outcome = self._core.take_over(now_s, resync=False)
             self._journal.append(outcome.now_s, outcome.facts)
@@ -261,7 +259,7 @@ class Rescue:
     # Warnings.
 
     def warnings(self) -> Iterator[str]:
-        """Yield a line for operators about each job or node put out, and each failure."""
+        """Yield a line for operators about each job that was held, each node that was drained, and each failure."""
         state = self._world.state
         held = [name for name in state.on_hold if state.jobs[name].why.startswith(HELD)]
         for name in sorted(held)[:WARNED_MAX]:
@@ -278,11 +276,11 @@ class Rescue:
         yield from self.troubles.warnings()
 
 
-def _guilty(snapshot: bytes, now_s: float, message: Message, before: tuple[int, int]) -> Blame:
-    """Find the jobs or nodes with which this message raises, or else with which a new round cannot be planned.
+def _search(snapshot: bytes, now_s: float, message: Message, before: tuple[int, int]) -> Blame:
+    """Find the jobs or nodes that make this message raise; if there are none, those that make a new round raise.
 
-    The second search is for rows of the allocation in force: they stay, whichever jobs are held, until the solver is
-    asked for a new allocation.
+    A job in the allocation in force can be found only by the second search: holding the job does not change that
+    allocation, but a new round asks the solver for a new one.
     """
     later_s = next_round_s(SchedulerState.restore(snapshot), now_s)
     return blame(snapshot, lambda core: core.handle(now_s, message), *before) or blame(
@@ -300,6 +298,6 @@ def _sender(message: Message) -> str:
 
 
 def _raised_in_review(error: Exception) -> bool:
-    """Whether an error came up in the check of limits, which follows nearly every message."""
+    """Whether an error was raised by the check of limits, which follows nearly every message."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code is on_jobs.review.__code__ for frame, _ in frames)

@@ -1,4 +1,4 @@
-"""Words for operators for the step at which the scheduler failed. The log has the names of the code."""
+"""Descriptions, for operators, of the messages, steps and effects that failed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def message_words(message: m.Message) -> str:
 
 
 def step_words(message: m.Message) -> str:
-    """Name what the scheduler does upon a message that has no sender: `planning`."""
+    """Name the step that a message without a sender triggers: `planning`."""
     match message:
         case m.Woke():
             return _TIMERS.get(message.what, f"a timer ({message.what})")

@@ -1,1 +1,1 @@
-"""The solver's process: its protocol, its child, its restarts. Imports the policies only in the child."""
+"""The solver's process: its protocol, its child, its restarts. Only the child imports the policies."""

@@ -1,1 +1,1 @@
-"""Messages of the protocol to values of the core and back. No decisions."""
+"""Conversion between messages of the protocol and values of the core. No decisions."""

@@ -15,7 +15,7 @@ from protos.log import EVERY_S
 from scheduler.live.log.grpc_core import (
     LOOKS,
     TABLE_EVERY_S,
-    Sparing,
+    GrpcFilter,
     Suspects,
     closed_lately,
     record_of,
@@ -81,21 +81,21 @@ def test_a_flood_of_refused_connections_does_not_hold_up_their_lines() -> None:
         return ["header\n" + row * (len(looks) > 2)]
 
     suspects = Suspects(tables, lambda: clock[0], sleep)
-    assert [suspects.at([7070]) for _ in range(1000)] == [["10.0.0.5"], *([[]] * 999)]
+    assert [suspects.hosts([7070]) for _ in range(1000)] == [["10.0.0.5"], *([[]] * 999)]
     assert len(looks) == 3
     clock[0] += 2 * TABLE_EVERY_S
-    assert (suspects.at([7071]), len(looks)) == ([], 3 + LOOKS)
+    assert (suspects.hosts([7071]), len(looks)) == ([], 3 + LOOKS)
 
 
 def test_of_each_kind_of_line_one_is_written_per_minute() -> None:
     """The next one counts those left out; our own lines are all written; bytes that are no UTF-8 cause no traceback."""
     clock = [0.0]
-    sparing = Sparing(lambda: clock[0])
+    grpc_filter = GrpcFilter(lambda: clock[0])
 
     def written(name: str, text: str, error: BaseException | None = None) -> str:
         about = (type(error), error, None) if error else None
         record = logging.LogRecord(name, logging.ERROR, "", 1, text, (), about)  # type: ignore[arg-type]
-        if not sparing.filter(record):
+        if not grpc_filter.filter(record):
             return ""
         return record.getMessage() + (" with a traceback" if record.exc_info else "")
 

@@ -19,7 +19,7 @@ from scheduler.core import facts as f
 from scheduler.core.planning import kinds, problem
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.data.findings import Finding
-from scheduler.live.data.fsck import look_at
+from scheduler.live.data.fsck import check_data_directory
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.launch import Launch
@@ -73,7 +73,7 @@ def in_state(client: Client, state: str) -> set[str]:
 
 def findings(folder: Path, level: str) -> list[Finding]:
     """The findings of fsck at this level."""
-    return [finding for finding in look_at(folder) if finding.level == level]
+    return [finding for finding in check_data_directory(folder) if finding.level == level]
 
 
 def test_a_job_that_cannot_be_planned_is_held_at_the_start(
