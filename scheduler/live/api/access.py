@@ -1,4 +1,4 @@
-"""The service Access: the caller's identity; tokens to create, list and revoke; which nodes may join and stay."""
+"""The service Access: the caller's identity, tokens, join tokens and revoked nodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 
 from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import cluster_pb2_grpc
+from scheduler.live.access import roles
 from scheduler.live.access.limits import PeopleConfig
-from scheduler.live.access.roles import Caller, Role, caller
+from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import FORBIDDEN, REFUSED, CallFailed
 from scheduler.live.access.tokens import JOIN_VALID_S, Access, Token
 from scheduler.live.wire.job_view import stamp
@@ -21,7 +22,7 @@ JOIN_VALID_S_MAX = 7 * 86_400.0
 
 
 class AccessService(cluster_pb2_grpc.AccessServicer):
-    """The service Access of protos/gavel/v1/cluster.proto. `access` None: single-user mode, without tokens."""
+    """The service Access of protos/gavel/v1/cluster.proto. `access` is None in single-user mode, without tokens."""
 
     def __init__(
         self,
@@ -37,44 +38,49 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
 
     async def WhoAmI(self, request: pb.WhoAmIRequest, context: Any) -> pb.Identity:
         """Return the caller's identity and role."""
-        me = caller()
-        wire = pb.Identity(user=me.user, role=_number(me.role))
-        if me.expires_s is not None:
-            wire.expires.CopyFrom(stamp(me.expires_s))
+        caller = roles.caller()
+        wire = pb.Identity(user=caller.user, role=_number(caller.role))
+        if caller.expires_s is not None:
+            wire.expires.CopyFrom(stamp(caller.expires_s))
         return wire
 
     async def CreateToken(self, request: pb.CreateTokenRequest, context: Any) -> pb.CreateTokenResponse:
         """Create a token for the caller, with at most the caller's role; admins create any token."""
-        me, access = caller(), self._tokens()
-        role = _role(request.role, me)
-        user = request.user or me.user
-        if not me.may(Role.ADMIN) and (user != me.user or not _within(role, me.role)):
+        caller, access = roles.caller(), self._tokens()
+        role = _role(request.role, caller)
+        user = request.user or caller.user
+        if not caller.may(Role.ADMIN) and (user != caller.user or not _within(role, caller.role)):
             raise CallFailed(
                 FORBIDDEN,
-                f"only admins make tokens for others, or with more rights: you are {me.user} ({me.role.word})",
-                "role" if user == me.user else "user",
+                f"only admins create tokens for other users or with more rights: you are {caller.user} "
+                f"({caller.role.word})",
+                "role" if user == caller.user else "user",
             )
-        valid_s = _valid(request.valid_s, self._config.token_valid_s, self._config.token_valid_s_max)
-        if me.expires_s is not None and not me.may(Role.ADMIN):
-            # A token must not be a way to prolong itself.
-            valid_s = min(valid_s, me.expires_s - access.now_s())
+        valid_s = _validity(request.valid_s, self._config.token_valid_s, self._config.token_valid_s_max)
+        if caller.expires_s is not None and not caller.may(Role.ADMIN):
+            # The new token must not outlive the caller's token.
+            valid_s = min(valid_s, caller.expires_s - access.now_s())
         token, secret = await asyncio.to_thread(access.create, user, role, valid_s, request.note)
         return pb.CreateTokenResponse(token=_view(token), secret=secret)
 
     async def ListTokens(self, request: pb.ListTokensRequest, context: Any) -> pb.ListTokensResponse:
-        """List the caller's tokens; admins see those of all users, or of any user."""
-        me, access = caller(), self._tokens()
-        user = request.user if me.may(Role.ADMIN) else request.user or me.user
-        if user != me.user and not me.may(Role.ADMIN):
-            raise CallFailed(FORBIDDEN, f"only admins see the tokens of others: you are {me.user}", "user")
+        """List the caller's tokens; admins see the tokens of all users, or of one user."""
+        caller, access = roles.caller(), self._tokens()
+        user = request.user if caller.may(Role.ADMIN) else request.user or caller.user
+        if user != caller.user and not caller.may(Role.ADMIN):
+            raise CallFailed(
+                FORBIDDEN, f"only admins see the tokens of other users: you are {caller.user}", "user"
+            )
         return pb.ListTokensResponse(tokens=[_view(token) for token in access.tokens(user)])
 
     async def RevokeToken(self, request: pb.RevokeTokenRequest, context: Any) -> pb.Token:
         """Revoke a token of the caller; admins revoke any token."""
-        me, access = caller(), self._tokens()
+        caller, access = roles.caller(), self._tokens()
         token = access.token(request.id)
-        if token.user != me.user and not me.may(Role.ADMIN):
-            raise CallFailed(FORBIDDEN, f"token {token.id} is not yours: only admins revoke those of others")
+        if token.user != caller.user and not caller.may(Role.ADMIN):
+            raise CallFailed(
+                FORBIDDEN, f"token {token.id} is not yours: only admins revoke the tokens of other users"
+            )
         return _view(await asyncio.to_thread(access.revoke, request.id))
 
     async def CreateJoinToken(
@@ -85,7 +91,7 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
         if request.node:
             NodeSpec(name=request.node, worker_type="any", gpus=1).checked()
         fingerprint = self._must_certify()
-        valid_s = _valid(request.valid_s, JOIN_VALID_S, JOIN_VALID_S_MAX)
+        valid_s = _validity(request.valid_s, JOIN_VALID_S, JOIN_VALID_S_MAX)
         secret, expires_s = await asyncio.to_thread(access.create_join, request.node, valid_s)
         return pb.CreateJoinTokenResponse(secret=secret, expires=stamp(expires_s), ca_fingerprint=fingerprint)
 
@@ -95,7 +101,7 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
         NodeSpec(name=node, worker_type="any", gpus=1).checked()
         self._must_certify()
         await asyncio.to_thread(access.revoke_node, node)
-        was_linked = self._cut_off(node, f"its certificate was revoked by {caller().user}")
+        was_linked = self._cut_off(node, f"its certificate was revoked by {roles.caller().user}")
         return pb.RevokeNodeResponse(node=node, was_linked=was_linked)
 
     async def ListRevokedNodes(
@@ -110,46 +116,48 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
         )
 
     async def UnrevokeNode(self, request: pb.UnrevokeNodeRequest, context: Any) -> pb.UnrevokeNodeResponse:
-        """Admit a revoked node again, from the next time that its agent links."""
+        """Allow a revoked node to join again; its agent is accepted when it next connects."""
         await asyncio.to_thread(self._tokens().unrevoke_node, request.node)
         return pb.UnrevokeNodeResponse(node=request.node)
 
     def _must_certify(self) -> str:
-        """Return the fingerprint of the authority; fail if there is none."""
+        """Return the fingerprint of our certificate authority; raise CallFailed if there is none."""
         fingerprint = self._ca_fingerprint()
         if not fingerprint:
             raise CallFailed(
                 REFUSED,
-                "this scheduler has no keys to sign certificates with: nodes join only where tls is on (`gavel init`)",
+                "this scheduler has no keys to sign certificates with: nodes can join only if tls is on (`gavel init`)",
             )
         return fingerprint
 
     def _tokens(self) -> Access:
         if self._access is None:
             raise CallFailed(
-                REFUSED, "this scheduler asks nobody for tokens (auth is none); `gavel init` sets them up"
+                REFUSED, "this scheduler does not use tokens (auth is none); `gavel init` sets them up"
             )
         return self._access
 
 
-def _valid(asked_s: float, usual_s: float, most_s: float) -> float:
-    if asked_s == 0:
-        return usual_s
-    if not (math.isfinite(asked_s) and 0 < asked_s <= most_s):
-        raise InvalidSpec("valid_s", f"is {asked_s:g}, must be above 0 and at most {most_s:g}")
-    return asked_s
+def _validity(requested_s: float, default_s: float, max_s: float) -> float:
+    """Return how long a new token is valid. A request for 0 gets the default."""
+    if requested_s == 0:
+        return default_s
+    if not (math.isfinite(requested_s) and 0 < requested_s <= max_s):
+        raise InvalidSpec("valid_s", f"is {requested_s:g}, must be above 0 and at most {max_s:g}")
+    return requested_s
 
 
-def _role(number: int, me: Caller) -> Role:
+def _role(number: int, caller: Caller) -> Role:
+    """Return the role of this number; if it is unspecified, the caller's role or USER, whichever is lower."""
     if number == pb.ROLE_UNSPECIFIED:
-        return min(me.role, Role.USER)
+        return min(caller.role, Role.USER)
     if number not in set(Role) - {Role.NOBODY}:
-        raise InvalidSpec("role", f"is {number}, which this scheduler does not know")
+        raise InvalidSpec("role", f"is {number}, which is unknown to this scheduler")
     return Role(number)
 
 
 def _within(role: Role, own: Role) -> bool:
-    """Whether a role has at most the rights of one's own. An agent's role has neither more nor fewer than another."""
+    """Whether a role has at most the rights of `own`. An agent's role is comparable only with itself."""
     return role is own or (Role.AGENT not in (role, own) and role <= own)
 
 

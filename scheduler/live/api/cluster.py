@@ -49,7 +49,7 @@ def _try_policy(spec: str) -> None:
     try:
         resolve(spec)(Problem.from_rates([[1.0]], capacity=[1], price_per_gpu_hour=[1.0], steps_left=[1.0]))
     except (RecursionError, MemoryError):
-        # Python's parser raises MemoryError.
+        # Python's parser raises MemoryError if brackets are nested too deeply.
         raise InvalidSpec("policy", "is too deeply nested") from None
 
 
@@ -105,8 +105,8 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         state = self._world.state
         names = [state.node(name).spec.name for name in request.nodes] or sorted(state.nodes)
         wire = pb.ListNodesResponse()
-        for at, name in enumerate(names):
-            if at % NODES_SLICE == NODES_SLICE - 1:
+        for index, name in enumerate(names):
+            if index % NODES_SLICE == NODES_SLICE - 1:
                 await asyncio.sleep(0)
             if name in state.nodes:
                 wire.nodes.append(node_view(state, name, self._nodes.view(name)))
@@ -130,7 +130,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         return pb.Policy(policy=self._world.state.settings.policy, available=await asyncio.to_thread(names))
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Any) -> pb.Policy:
-        """Change the policy from the next allocation on."""
+        """Set the policy, which takes effect with the next allocation."""
         bounds.check_name("policy", request.policy, bounds.POLICY_CHARS_MAX)
         await asyncio.to_thread(_try_policy, request.policy)
         await self._world.ask(SetPolicy(policy=request.policy, user=caller().user))
@@ -156,7 +156,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         """Return GPU time and cost by user, tenant or job type."""
         by = plain(request, unknown="").get("by", "user")
         if not by:
-            raise InvalidSpec("by", f"is {request.by}, which this scheduler does not know")
+            raise InvalidSpec("by", f"is {request.by}, which is unknown to this scheduler")
         since_s = seconds(request.since) if request.HasField("since") else None
         until_s = seconds(request.until) if request.HasField("until") else None
         if since_s is not None and until_s is not None and since_s >= until_s:
@@ -173,7 +173,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         return pb.Prices(price_per_gpu_hour=self._world.state.prices)
 
     async def ListRates(self, request: pb.ListRatesRequest, context: Any) -> pb.ListRatesResponse:
-        """List the rates of jobs: those of the table, and measured ones."""
+        """List the rates of the throughput table and the measured rates."""
         return pb.ListRatesResponse(rates=rates_of(self._world.state, request.job_type))
 
     async def GiveRates(self, request: pb.GiveRatesRequest, context: Any) -> pb.GiveRatesResponse:

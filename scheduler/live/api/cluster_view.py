@@ -26,7 +26,7 @@ _NOTHING_SEEN = GpuSeen()
 
 
 def node_view(state: SchedulerState, name: str, report: NodeSeen | None) -> pb.Node:
-    """Return a node, with what its agent reports."""
+    """Return a node with the last report of its agent, if there is one."""
     node = state.node(name)
     spec = node.spec
     wire = pb.Node(
@@ -68,8 +68,8 @@ def node_view(state: SchedulerState, name: str, report: NodeSeen | None) -> pb.N
 def withheld_warnings(state: SchedulerState, nodes: NodeSource) -> list[str]:
     """Return a line for each GPU that is withheld because an ended job may have left processes on it."""
     return [
-        f"GPU {name}:{gpu.index} is withheld: {gpu.broken}; end those processes that are of the job, or, if none is,"
-        f" `gavel resume {name}`"
+        f"GPU {name}:{gpu.index} is withheld: {gpu.broken}; end the processes that belong to the job; if none does, "
+        f"`gavel resume {name}`"
         for name, node in sorted(state.nodes.items())
         if node.withheld
         for gpu in node_view(state, name, nodes.view(name)).gpus
@@ -82,15 +82,15 @@ def node_warnings(state: SchedulerState, now_s: float) -> list[str]:
     lines = []
     for name, node in sorted(state.nodes.items()):
         if node.state is FAULTY:
-            again = "until its agent reports that it is well"
+            outlook = "until its agent reports that it is well"
             if node.back_s is not None:
-                again = f"and is tried again in {max(node.back_s - now_s, 0.0):.0f} s"
-            lines.append(f"node {name} is out of use: {node.why}; it gets no jobs {again}")
+                outlook = f"and is tried again in {max(node.back_s - now_s, 0.0):.0f} s"
+            lines.append(f"node {name} is out of use: {node.why}; it gets no jobs {outlook}")
     return lines
 
 
 async def allocation_view(state: SchedulerState) -> pb.Allocation:
-    """Return the shares in force, with the time due and the time received. Other tasks have turns meanwhile."""
+    """Return the shares in force, with the time due and the time received. Other tasks run meanwhile."""
     fact, table = state.allocation, state.shares
     if fact is None:
         return pb.Allocation(policy=state.settings.policy)
@@ -128,7 +128,7 @@ async def allocation_view(state: SchedulerState) -> pb.Allocation:
 
 
 def _rate_of(state: SchedulerState, bundle: Bundle) -> float:
-    """Return the steps per second of the first job; 0 if unknown."""
+    """Return the steps per second of the bundle's first job; 0 if unknown."""
     spec, kind, gpus = state.jobs[bundle.jobs[0]].spec, bundle.worker_type, bundle.gpus
     if len(bundle.jobs) == 1:
         return rate_of(state, spec, kind, gpus, bundle.label == "unconsolidated")[0]
@@ -166,7 +166,7 @@ def round_view(state: SchedulerState) -> pb.Round:
 
 
 def rates_of(state: SchedulerState, job_type: str) -> Iterator[pb.Rate]:
-    """Yield the rates of the table and the measured ones, of one job type or of all."""
+    """Yield the rates of the throughput table, then the measured rates: of this job type, or of all if it is empty."""
     book, trust_s = state.rates, state.settings.trust_after_s
     for key, solo_rate in sorted(book.solo.items()):
         if job_type in ("", key[0]):
@@ -195,32 +195,32 @@ Solo = list[tuple[str, int, str, float]]
 Pairs = list[tuple[str, str, str, int, float, float]]
 
 
-def rate_rows(wire: Iterable[Any]) -> tuple[Solo, Pairs]:
-    """Read rows for the table. A pair takes two rows: the rate of each job beside the other."""
-    rows = list(wire)
+def rate_rows(wires: Iterable[Any]) -> tuple[Solo, Pairs]:
+    """Return rows for the throughput table. A pair takes two messages: the rate of each job beside the other."""
+    rows = list(wires)
     if not rows:
         raise InvalidSpec("rates", "is empty")
     if len(rows) > RATES_MAX:
         raise InvalidSpec("rates", f"has {len(rows):,} rows, more than {RATES_MAX:,}")
     solo: Solo = []
-    beside: dict[tuple[str, int, str, str], float] = {}
-    for at, row in enumerate(rows):
+    rates_beside: dict[tuple[str, int, str, str], float] = {}
+    for index, row in enumerate(rows):
         for field in ("job_type", "worker_type"):
-            bounds.check_name(f"rates[{at}].{field}", getattr(row, field))
-        bounds.check(f"rates[{at}].gpus", row.gpus, bounds.GPUS)
-        bounds.check(f"rates[{at}].steps_per_s", row.steps_per_s, bounds.TABLE_RATE)
+            bounds.check_name(f"rates[{index}].{field}", getattr(row, field))
+        bounds.check(f"rates[{index}].gpus", row.gpus, bounds.GPUS)
+        bounds.check(f"rates[{index}].steps_per_s", row.steps_per_s, bounds.TABLE_RATE)
         if row.with_job_type:
-            beside[row.job_type, row.gpus, row.worker_type, row.with_job_type] = row.steps_per_s
+            rates_beside[row.job_type, row.gpus, row.worker_type, row.with_job_type] = row.steps_per_s
         else:
             solo.append((row.job_type, row.gpus, row.worker_type, row.steps_per_s))
-    return solo, list(_pairs(beside))
+    return solo, list(_pairs(rates_beside))
 
 
 def _pairs(
-    beside: dict[tuple[str, int, str, str], float],
+    rates_beside: dict[tuple[str, int, str, str], float],
 ) -> Iterator[tuple[str, str, str, int, float, float]]:
-    for (first, gpus, kind, second), rate in beside.items():
-        other = beside.get((second, gpus, kind, first))
+    for (first, gpus, kind, second), rate in rates_beside.items():
+        other = rates_beside.get((second, gpus, kind, first))
         if other is None:
             raise InvalidSpec(
                 "rates", f"has '{first}' beside '{second}' on {kind}, but not '{second}' beside '{first}'"

@@ -16,16 +16,16 @@ from protos.gavel.v1.plain import plain
 from scheduler.core.messages import JobCommand, SubmitJobs
 from scheduler.core.state import SchedulerState
 from scheduler.explain import explain, render
+from scheduler.live.access import roles
 from scheduler.live.access.limits import PeopleConfig, Places, Submissions
-from scheduler.live.access.roles import Caller, Role, caller
+from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import FORBIDDEN, INVALID, UNAVAILABLE, CallFailed
 from scheduler.live.api.preview import preview
 from scheduler.live.data.packages import Packages
 from scheduler.live.job_feed import JobChanges
 from scheduler.live.node_views import LogSource
 from scheduler.live.observe.historian import Historian
-from scheduler.live.observe.history_book import Past, place_of
-from scheduler.live.observe.history_book import Place as Placed
+from scheduler.live.observe.history_book import PageEnd, Past, page_end
 from scheduler.live.observe.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher, wants_ended
 from scheduler.live.wire.job_view import job_view, stamp
 from scheduler.live.wire.jobs import STATE_NUMBERS, spec_from_wire
@@ -35,7 +35,7 @@ from scheduler.model.jobs import Job, JobSpec, JobState
 
 PREVIEWS_MAX = 100
 PAGE_JOBS, PAGE_JOBS_MAX = 1000, 10_000
-# A longer page ends early, as gRPC would refuse the message.
+# A page ends early at this size, because gRPC would refuse a larger message.
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 KEY_CHARS_MAX = 256
 
@@ -66,35 +66,35 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
 
     async def SubmitJobs(self, request: pb.SubmitJobsRequest, context: Any) -> pb.SubmitJobsResponse:
         """Submit jobs; they are durable when this returns."""
-        me, state = caller(), self._world.state
-        key = _key(me, request.idempotency_key)
-        specs = await self._specs(request.specs, me)
+        caller, state = roles.caller(), self._world.state
+        key = _key(caller, request.idempotency_key)
+        specs = await self._specs(request.specs, caller)
         # A repeated submission adds no jobs, so limits do not apply to it.
         if key not in state.requests:
-            self._admit(specs, me)
+            self._admit(specs, caller)
         try:
             past = await self._past(specs)
-            accepted = await self._world.ask(SubmitJobs(specs=specs, key=key, user=me.user, past=past))
+            accepted = await self._world.ask(SubmitJobs(specs=specs, key=key, user=caller.user, past=past))
         except CallRefused as refused:
-            raise _placed(refused, specs, request.idempotency_key) from None
+            raise _with_position(refused, specs, request.idempotency_key) from None
         return pb.SubmitJobsResponse(jobs=accepted["jobs"])
 
-    async def _specs(self, wires: Any, me: Caller) -> tuple[JobSpec, ...]:
-        jobs, most = sum(max(len(wire.array), 1) for wire in wires), self._jobs_max
-        if jobs > most:
+    async def _specs(self, wires: Any, caller: Caller) -> tuple[JobSpec, ...]:
+        count, limit = sum(max(len(wire.array), 1) for wire in wires), self._jobs_max
+        if count > limit:
             raise InvalidSpec(
                 "specs" if len(wires) > 1 else "specs[0].array",
-                f"has {jobs:,} jobs; the limit for one submission is {most:,}: send them in parts, "
-                "each with a key of its own",
+                f"has {count:,} jobs; the limit for one submission is {limit:,}: send them in several submissions, "
+                "each with its own key",
             )
         specs: list[JobSpec] = []
-        for at, wire in enumerate(wires):
-            if at % SHOWN_SLICE == SHOWN_SLICE - 1:
+        for index, wire in enumerate(wires):
+            if index % SHOWN_SLICE == SHOWN_SLICE - 1:
                 await asyncio.sleep(0)
-            specs.append(self._spec(at, wire, me))
+            specs.append(self._spec(index, wire, caller))
         return tuple(specs)
 
-    def _spec(self, at: int, wire: pb.JobSpec, me: Caller) -> JobSpec:
+    def _spec(self, index: int, wire: pb.JobSpec, caller: Caller) -> JobSpec:
         try:
             spec = spec_from_wire(wire)
             upload = spec.launch and spec.launch.upload
@@ -103,22 +103,22 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                     "launch.upload", f"there is no package {upload}: upload it, then submit again"
                 )
         except InvalidSpec as error:
-            raise InvalidSpec(f"specs[{at}].{error.field}", error.problem) from None
+            raise InvalidSpec(f"specs[{index}].{error.field}", error.problem) from None
         if not spec.user:
-            return msgspec.structs.replace(spec, user=me.user)
-        if spec.user != me.user and not me.may(Role.OPERATOR):
+            return msgspec.structs.replace(spec, user=caller.user)
+        if spec.user != caller.user and not caller.may(Role.OPERATOR):
             raise CallFailed(
                 FORBIDDEN,
-                f"only operators submit for others: you are {me.user}, the job is for {spec.user}",
-                f"specs[{at}].user",
+                f"only operators submit for other users: you are {caller.user}, the job is for {spec.user}",
+                f"specs[{index}].user",
             )
         return spec
 
     async def _past(self, specs: Sequence[JobSpec]) -> dict[str, JobState]:
-        """Return how those jobs ended that these depend on and that the scheduler has forgotten."""
+        """Return the final states of the forgotten jobs on which these depend."""
         return await self._historian.ends({other.job for spec in specs for other in spec.after})
 
-    def _admit(self, specs: tuple[JobSpec, ...], me: Caller) -> None:
+    def _admit(self, specs: tuple[JobSpec, ...], caller: Caller) -> None:
         counts: dict[str, int] = {}
         for spec in specs:
             counts[spec.user] = counts.get(spec.user, 0) + max(len(spec.array), 1)
@@ -126,16 +126,16 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             self._submissions.admit(user, count, self._changes.unfinished[user])
 
     async def PreviewJobs(self, request: pb.PreviewJobsRequest, context: Any) -> pb.PreviewJobsResponse:
-        """Say what would become of jobs, without submitting them."""
-        me, previews = caller(), pb.PreviewJobsResponse()
+        """Return what would happen to jobs, without submitting them."""
+        caller, previews = roles.caller(), pb.PreviewJobsResponse()
         if len(request.specs) > PREVIEWS_MAX:
             raise InvalidSpec("specs", f"has {len(request.specs):,} jobs; the limit is {PREVIEWS_MAX:,}")
-        for at, wire in enumerate(request.specs):
+        for index, wire in enumerate(request.specs):
             await asyncio.sleep(0)
             try:
-                spec = self._spec(at, wire, me)
+                spec = self._spec(index, wire, caller)
             except (InvalidSpec, CallFailed) as error:
-                field = error.field.removeprefix(f"specs[{at}].")
+                field = error.field.removeprefix(f"specs[{index}].")
                 why = error.problem if isinstance(error, InvalidSpec) else str(error)
                 previews.previews.add(refused_field=field, refused_why=why, text=f"refused: {field}: {why}")
                 continue
@@ -147,108 +147,110 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
 
     async def GetJob(self, request: pb.GetJobRequest, context: Any) -> pb.Job:
         """Return one job."""
-        return self._view(await self._job(request.job), caller())
+        return self._view(await self._job(request.job), roles.caller())
 
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
         """List jobs in pages, newest first."""
-        me, state = caller(), self._world.state
+        caller, state = roles.caller(), self._world.state
         size = request.page_size or PAGE_JOBS
         if size > PAGE_JOBS_MAX:
             raise InvalidSpec("page_size", f"is {size:,}, must be at most {PAGE_JOBS_MAX:,}")
-        wanted, page = matcher(state, request.filter), Page(request.filter, request.page_token)
+        matches, page = matcher(state, request.filter), Page(request.filter, request.page_token)
         if wants_ended(request.filter):
-            return await self._ended(request, page, size, me)
+            return await self._ended(request, page, size, caller)
         matching: list[Job] = []
-        async for some in in_slices(candidates(state, request.filter)):
-            matching += [job for job in some if wanted(job)]
-        past = {entry.job.id: entry for entry in await self._named(request.filter) if wanted(entry.job)}
+        async for jobs in in_slices(candidates(state, request.filter)):
+            matching += [job for job in jobs if matches(job)]
+        past = {entry.job.id: entry for entry in await self._named(request.filter) if matches(entry.job)}
         matching = sorted([entry.job for entry in past.values()], key=lambda job: job.order) + matching
         reply = pb.ListJobsResponse(total=len(matching))
-        left = page.left_of(matching)
-        on_page = [past.get(job.id, job) for job in left[: -size - 1 : -1]]
-        await self._fill(reply, on_page, me, request.brief)
-        if (count := len(reply.jobs)) < len(left):
-            reply.next_page_token = page.token(left[-count].order)
+        remaining = page.remaining(matching)
+        page_jobs = [past.get(job.id, job) for job in remaining[: -size - 1 : -1]]
+        await self._fill(reply, page_jobs, caller, request.brief)
+        if (count := len(reply.jobs)) < len(remaining):
+            reply.next_page_token = page.token(remaining[-count].order)
         return reply
 
     async def _fill(
-        self, reply: pb.ListJobsResponse, jobs: Sequence[Past | Job], me: Caller, brief: bool
+        self, reply: pb.ListJobsResponse, jobs: Sequence[Past | Job], caller: Caller, brief: bool
     ) -> None:
-        """Add jobs to a page, at least one, until it is too large for one message."""
-        space = PAGE_BYTES_MAX
-        async for some in in_slices(jobs, SHOWN_SLICE):
-            for job in some:
-                view = self._view(job, me, brief)
-                space -= view.ByteSize()
-                if space < 0 and reply.jobs:
+        """Add jobs to a page, at least one, as long as the page fits into one message."""
+        bytes_left = PAGE_BYTES_MAX
+        async for batch in in_slices(jobs, SHOWN_SLICE):
+            for job in batch:
+                view = self._view(job, caller, brief)
+                bytes_left -= view.ByteSize()
+                if bytes_left < 0 and reply.jobs:
                     return
                 reply.jobs.append(view)
 
     async def _ended(
-        self, request: pb.ListJobsRequest, page: Page, size: int, me: Caller
+        self, request: pb.ListJobsRequest, page: Page, size: int, caller: Caller
     ) -> pb.ListJobsResponse:
-        """Return a page of the history, which also has the ended jobs of the state."""
-        before = None if page.before is None else Placed(page.before[0], int(page.before[1]))
+        """Return a page of ended jobs from the history, including those that are still in the state."""
+        before = None if page.before is None else PageEnd(page.before[0], int(page.before[1]))
         listed = await self._historian.page(request.filter, before, size + 1)
         reply = pb.ListJobsResponse()
-        await self._fill(reply, listed[:size], me, request.brief)
+        await self._fill(reply, listed[:size], caller, request.brief)
         if len(reply.jobs) < len(listed):
-            reply.next_page_token = page.token(*place_of(listed[len(reply.jobs) - 1].job))
+            reply.next_page_token = page.token(*page_end(listed[len(reply.jobs) - 1].job))
         return reply
 
     async def WatchJobs(self, request: pb.WatchJobsRequest, context: Any) -> AsyncIterator[pb.JobEvent]:
-        """Yield the jobs that match, then their changes."""
-        me, state = caller(), self._world.state
-        wanted = matcher(state, request.filter)
-        # Jobs that matched last time; those that stop matching are sent once more.
+        """Yield the jobs that match the filter, then each change of such a job."""
+        caller, state = roles.caller(), self._world.state
+        matches = matcher(state, request.filter)
+        # Jobs that matched when they were last sent. A job that no longer matches is sent once more.
         matched: set[str] = set()
         with self._watchers, self._changes.watch() as pending:
             at_s = self._world.now_s()
-            async for some in in_slices(candidates(state, request.filter)):
-                for job in some:
-                    if wanted(job):
+            async for jobs in in_slices(candidates(state, request.filter)):
+                for job in jobs:
+                    if matches(job):
                         if not job.is_terminal:
                             matched.add(job.id)
                         if not request.skip_present:
-                            yield pb.JobEvent(job=self._view(job, me), at=stamp(at_s), present=True)
+                            yield pb.JobEvent(job=self._view(job, caller), at=stamp(at_s), present=True)
             for past in await self._named(request.filter):
-                if wanted(past.job) and not request.skip_present:
-                    yield pb.JobEvent(job=self._view(past, me), at=stamp(at_s), present=True)
+                if matches(past.job) and not request.skip_present:
+                    yield pb.JobEvent(job=self._view(past, caller), at=stamp(at_s), present=True)
             yield pb.JobEvent(at=stamp(at_s), all_present=True)
             while True:
                 for name, changed_s in (await pending.take()).items():
-                    now = state.jobs.get(name)
-                    if now is None or not (wanted(now) or name in matched):
+                    changed = state.jobs.get(name)
+                    if changed is None or not (matches(changed) or name in matched):
                         continue
-                    if wanted(now) and not now.is_terminal:
+                    if matches(changed) and not changed.is_terminal:
                         matched.add(name)
                     else:
                         matched.discard(name)
-                    yield pb.JobEvent(job=self._view(now, me), at=stamp(changed_s))
+                    yield pb.JobEvent(job=self._view(changed, caller), at=stamp(changed_s))
 
     async def _job(self, name: str) -> Past | Job:
         """Return a job of the state or of the history; raise NotFound if there is none."""
         job = self._world.state.jobs.get(name) or await self._historian.get(name)
         return self._world.state.job(name) if job is None else job
 
-    async def _named(self, wanted: pb.JobFilter) -> Sequence[Past]:
+    async def _named(self, job_filter: pb.JobFilter) -> Sequence[Past]:
         """Return the jobs that a filter names and the state has forgotten."""
+        if not job_filter.jobs:
+            return ()
         known = self._world.state.jobs
-        return await self._historian.named([n for n in wanted.jobs if n not in known]) if wanted.jobs else ()
+        return await self._historian.named([name for name in job_filter.jobs if name not in known])
 
-    def _view(self, job: Past | Job, me: Caller, brief: bool = False) -> pb.Job:
+    def _view(self, job: Past | Job, caller: Caller, brief: bool = False) -> pb.Job:
         if isinstance(job, Job):
             nodes = self._historian.nodes_of(job) if job.is_terminal else ()
             job = Past(job, nodes)
-        return job_view(self._world.state, job.job, me, self._changes.rates, brief, job.nodes)
+        return job_view(self._world.state, job.job, caller, self._changes.rates, brief, job.nodes)
 
     async def ExplainJob(self, request: pb.ExplainJobRequest, context: Any) -> pb.Explanation:
-        """Explain why a job waits, runs where it runs, or how it ended."""
-        known, state = await self._job(request.job), self._world.state
-        if isinstance(known, Past):
-            # The explanation of an end needs no other job.
+        """Explain why a job waits, why it runs on its GPUs, or how it ended."""
+        entry, state = await self._job(request.job), self._world.state
+        if isinstance(entry, Past):
+            # Explaining an ended job needs no other job.
             state = SchedulerState()
-            state.jobs[request.job] = known.job
+            state.jobs[request.job] = entry.job
         explanation = explain(state, request.job, self._world.now_s())
         details = Struct()
         details.update(msgspec.to_builtins(explanation))
@@ -266,11 +268,13 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:
         """Yield the output of a job."""
-        known = await self._job(request.job)
-        job = known.job if isinstance(known, Past) else known
-        caller().must_own(job.spec.user, f"job {job.id}")
+        entry = await self._job(request.job)
+        job = entry.job if isinstance(entry, Past) else entry
+        roles.caller().must_own(job.spec.user, f"job {job.id}")
         if request.attempt > job.attempt:
-            raise InvalidSpec("attempt", f"is {request.attempt}; job {job.id} has had {job.attempt}")
+            raise InvalidSpec(
+                "attempt", f"is {request.attempt}; the last attempt of job {job.id} is {job.attempt}"
+            )
         if job.attempt == 0 and not request.follow:
             raise CallFailed(UNAVAILABLE, f"job {job.id} has not run yet; follow to wait for it", retry_s=5.0)
         chunks = self._logs.read_logs(
@@ -289,7 +293,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
 
     async def CommandJob(self, request: pb.CommandJobRequest, context: Any) -> pb.CommandJobResponse:
         """Cancel, hold, release or requeue a job or an array."""
-        me, state = caller(), self._world.state
+        caller, state = roles.caller(), self._world.state
         action = plain(request, unknown="").get("action")
         if not action:
             raise InvalidSpec("action", "must be cancel, hold, release or requeue")
@@ -297,18 +301,18 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         for name in members:
             if name not in state.jobs:
                 raise await self._too_late(request.job, action)
-            me.must_own(state.jobs[name].spec.user, f"job {name}")
-        done: Mapping[str, Any] = await self._world.ask(
-            JobCommand(job=request.job, action=action, user=me.user)
+            caller.must_own(state.jobs[name].spec.user, f"job {name}")
+        reply: Mapping[str, Any] = await self._world.ask(
+            JobCommand(job=request.job, action=action, user=caller.user)
         )
-        return pb.CommandJobResponse(jobs=done["jobs"])
+        return pb.CommandJobResponse(jobs=reply["jobs"])
 
     async def _too_late(self, job: str, action: str) -> Refused:
-        """Return why nothing can be done to a job or an array that the state does not have."""
+        """Return the error for a command about a job or an array that the state does not have."""
         states = sorted({past.job.state.value for past in await self._historian.named([job])})
         if not states:
             return NotFound(f"there is no job '{job}'")
-        return Refused(f"job {job} ended long ago ({', '.join(states)}); nothing can be done to it any more")
+        return Refused(f"job {job} ended long ago ({', '.join(states)}); it can no longer be changed")
 
     # Packages.
 
@@ -319,21 +323,21 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def UploadPackage(
         self, requests: AsyncIterator[pb.UploadPackageRequest], context: Any
     ) -> pb.UploadPackageResponse:
-        """Receive a package, kept under the hash of its content."""
+        """Receive a package and store it under the hash of its content."""
         return pb.UploadPackageResponse(size_bytes=await self._packages.receive(requests))
 
 
-def _key(me: Caller, key: str) -> str:
+def _key(caller: Caller, key: str) -> str:
     """Return the key with the caller's name: two users may use the same key for different submissions."""
     if not key:
         return ""
     if len(key) > KEY_CHARS_MAX or not key.isprintable():
         raise InvalidSpec("idempotency_key", f"must be at most {KEY_CHARS_MAX} printable characters")
-    return f"{me.user}:{key}"
+    return f"{caller.user}:{key}"
 
 
-def _placed(refused: CallRefused, specs: tuple[JobSpec, ...], key: str) -> CallRefused | CallFailed:
-    """Return a refusal that names the job, too: the core leaves it out if there is only one."""
+def _with_position(refused: CallRefused, specs: tuple[JobSpec, ...], key: str) -> CallRefused | CallFailed:
+    """Return a refusal whose field begins with the job's position, which the core omits if there is only one job."""
     if refused.code == "key_reused":
         return CallFailed("key_reused", f"the key '{key}' was used for another submission", "idempotency_key")
     if not refused.field or len(specs) != 1 or refused.field.startswith("specs"):

@@ -1,7 +1,7 @@
-"""The preview of a job before its submission: refused and why, or where it could run and when it might start.
+"""The preview of a job: why it would be refused, or where it could run and when it might start.
 
-The checks and the explanation are those of a real job, made on a copy of the state in which the job is the newest.
-The parts that the copy shares with the real state are only read.
+The job is added to a copy of the state, then checked and explained like a real one. The copy shares parts with the
+real state; these are only read.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PLACES_SHOWN = 16
 def preview(
     state: SchedulerState, spec: JobSpec, now_s: float, past: Mapping[str, JobState] = NO_PAST
 ) -> pb.Preview:
-    """Preview a job as if it were submitted now. Of an array, the first job is previewed."""
+    """Preview a job as if it were submitted now. The preview of an array is that of its first job."""
     try:
         blocked_by = would_wait_for(state, spec, past)
     except InvalidSpec as error:

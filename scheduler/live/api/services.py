@@ -1,10 +1,10 @@
-"""The services for users, put together: what the daemon adds to its server, and the tasks beside it.
+"""The services for users, which the daemon adds to its server, and the tasks that run beside them.
 
 people = People(world, feed, links, relay, folder, config, auth="tokens")
 server = grpc.aio.server(interceptors=[people.guard], options=SERVER_OPTIONS)
 for add, servicer in people.services():
     add(servicer, server)
-async with people:                      # books usage, sweeps packages, notes tokens; closes files at the end
+async with people:                      # runs the tasks; closes files at the end
     ...
 """
 
@@ -43,9 +43,11 @@ from scheduler.live.world import LiveWorld
 
 log = logging.getLogger(__name__)
 
-# The pauses between two transactions of a database, two looks for what is no longer needed in memory, two writes of
-# when tokens were last used, and two looks for packages that no job needs.
-WRITE_S, FORGET_S, TOKENS_S, PACKAGES_S = 2.0, 60.0, 60.0, 600.0
+# The pause between two writes of usage, and between two writes of ended jobs.
+WRITE_S = 2.0
+# The pause before old jobs are forgotten, the last use of tokens is written, and unneeded packages are removed again.
+FORGET_S, TOKENS_S, PACKAGES_S = 60.0, 60.0, 600.0
+# How many bytes a connection, and each call on it, may send before we read them.
 UNREAD_BYTES_MAX = 256 * 1024
 SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
@@ -57,12 +59,12 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.max_concurrent_streams", 1000),
     ("grpc.so_reuseport", 0),
-    # How much a connection and each call may send before we read it. Without the probe, fast networks get no more.
+    # The probe would raise the limit of unread bytes on fast networks.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", UNREAD_BYTES_MAX),
-    # Without compression: a few kilobytes could unpack to gigabytes before any limit is looked at.
+    # No compression: a few kilobytes could unpack to gigabytes before any limit is checked.
     ("grpc.compression_enabled_algorithms_bitset", 1),
-    # How long a connection may take over its TLS handshake.
+    # How long the TLS handshake of a connection may take.
     ("grpc.server_handshake_timeout_ms", 20_000),
 )
 KEEPING = Keeping()
@@ -86,7 +88,7 @@ class People:
         attempts: Attempts | None = None,
         keeping: Keeping = KEEPING,
     ) -> None:
-        """`nodes`: the Links, `logs`: the LogRelay. `warnings`: further lines for operators, read at each GetStatus."""
+        """`nodes`: the Links; `logs`: the LogRelay; `warnings`: returns more lines for operators at each GetStatus."""
         self.changes = JobChanges(world.state)
         feed.listen(self.changes.hear)
         self.usage = Usage(world, self.changes, folder / "usage.db")
@@ -124,14 +126,14 @@ class People:
 
     async def __aenter__(self) -> People:
         work = [
-            _every(WRITE_S, self.usage.book_changes, "usage cannot be booked"),
-            _every(WRITE_S, self.historian.write_ended, "history.db cannot be written"),
-            _every(FORGET_S, self.historian.forget, "no job can be forgotten"),
-            _every(PACKAGES_S, self._sweep_packages, "no package can be removed"),
+            _repeat(WRITE_S, self.usage.book_changes, "usage cannot be booked"),
+            _repeat(WRITE_S, self.historian.write_ended, "history.db cannot be written"),
+            _repeat(FORGET_S, self.historian.forget, "no job can be forgotten"),
+            _repeat(PACKAGES_S, self._sweep_packages, "no package can be removed"),
         ]
         if self.access is not None:
             write = partial(asyncio.to_thread, self.access.write_used)
-            work.append(_every(TOKENS_S, write, "the last use of tokens cannot be written"))
+            work.append(_repeat(TOKENS_S, write, "the last use of tokens cannot be written"))
         self._tasks = [asyncio.create_task(task) for task in work]
         return self
 
@@ -142,9 +144,9 @@ class People:
         for books, file in ((self.usage, "usage.db"), (self.historian, "history.db")):
             try:
                 await books.catch_up()
-            except sqlite3.Error as broken:
-                # Close the rest, too, and leave the error that ended the scheduler to the caller.
-                fields = {"file": file, "error": broken}
+            except sqlite3.Error as failure:
+                # Close the other files, too. Raising this would hide the error that ended the scheduler.
+                fields = {"file": file, "error": failure}
                 log.error("%(file)s cannot be written, and is completed at the next start: %(error)s", fields)
         self.usage.close()
         self.book.close()
@@ -157,8 +159,8 @@ class People:
         self.packages.sweep(needed(self._world.state))
 
 
-async def _every(pause_s: float, work: Callable[[], Awaitable[object]], failure: str) -> None:
-    """Do some work beside the calls until cancelled, after a pause each time. Failures are logged: a full disk, say."""
+async def _repeat(pause_s: float, work: Callable[[], Awaitable[object]], failure: str) -> None:
+    """Repeat the work, after a pause each time, until cancelled. Failures, such as a full disk, are logged."""
     while True:
         await asyncio.sleep(pause_s)
         try:

@@ -21,23 +21,23 @@ CHUNK_BYTES = 1 << 20
 
 
 class UpkeepService(cluster_pb2_grpc.UpkeepServicer):
-    """The service Upkeep. It uses the daemon's journal, which no other program may read meanwhile."""
+    """The service Upkeep. It reads the journal through the daemon's connection: no other program may open the file."""
 
     def __init__(self, journal: SqliteJournal, folder: Path, version: str) -> None:
         self._journal, self._folder, self._version = journal, folder, version
         self._busy = asyncio.Lock()
 
     async def Backup(self, request: pb.BackupRequest, context: Any) -> AsyncIterator[pb.BackupData]:
-        """Yield the archive in pieces. The scheduler goes on meanwhile."""
+        """Yield the archive in pieces. The scheduler keeps running meanwhile."""
         async with self._busy:
             with TemporaryDirectory(prefix="backup-", dir=self._folder) as folder:
                 archive = Path(folder) / "backup.tar.gz"
                 try:
-                    copied, left = Path(folder) / "journal.db", threading.Event()
-                    copy = partial(self._journal.copy_to, copied, lambda: not left.is_set())
-                    # The journal and the folder stay until the thread has ended.
-                    await in_thread(copy, left)
-                    await in_thread(partial(self._pack, archive, request.packages, copied), left)
+                    journal, cancelled = Path(folder) / "journal.db", threading.Event()
+                    copy = partial(self._journal.copy_to, journal, lambda: not cancelled.is_set())
+                    # A cancelled call waits for its thread, which still uses the journal and the folder.
+                    await in_thread(copy, cancelled)
+                    await in_thread(partial(self._pack, archive, request.packages, journal), cancelled)
                 except (BackupError, OSError) as error:
                     raise CallFailed(REFUSED, str(error)) from None
                 with open(archive, "rb") as file:

@@ -20,7 +20,7 @@ from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.data.usage import Usage
 from scheduler.live.job_feed import JobChanges
-from scheduler.live.observe.history_book import HistoryBook, Past, Place, row_of
+from scheduler.live.observe.history_book import HistoryBook, PageEnd, Past, row_of
 from scheduler.live.observe.job_filter import in_slices
 from scheduler.live.threads import in_thread
 from scheduler.live.world import LiveWorld
@@ -33,7 +33,7 @@ SLICE, BATCH, FORGET_MAX = 100, 1000, 1000
 
 
 class Historian:
-    """Writes and forgets, called again and again; the other methods read. Threads read and write the file."""
+    """`write_ended` and `forget` have to be called in loops; the other methods read. Threads use the file."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Historian:
     # Writing.
 
     async def write_ended(self) -> None:
-        """Wait until a job has changed, and write those that have ended. The first time, do not wait."""
+        """Wait until a job has changed, and write the jobs that have ended. The first call does not wait."""
         if self._is_complete:
             await self._pending.wait()
         await self.catch_up()
@@ -70,23 +70,23 @@ class Historian:
                 self._is_complete = True
             with self._pending.taking() as pending:
                 names = list(pending)
-                for at in range(0, len(names), BATCH):
-                    rows = await self._rows(names[at : at + BATCH])
+                for start in range(0, len(names), BATCH):
+                    rows = await self._rows(names[start : start + BATCH])
                     if rows:
                         await in_thread(partial(self._book.add, rows))
 
     async def _rows(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
         rows = []
-        async for some in in_slices(names, SLICE):
-            jobs = [job for name in some if (job := self._world.state.jobs.get(name)) is not None]
+        async for batch in in_slices(names, SLICE):
+            jobs = [job for name in batch if (job := self._world.state.jobs.get(name)) is not None]
             rows += [row_of(job, self.nodes_of(job)) for job in jobs if job.is_terminal]
         return rows
 
     async def _add_missing(self) -> None:
-        """Queue the ended jobs that are missing in the book after a crash or the loss of the file."""
-        async for some in in_slices([job for job in self._world.state.jobs.values() if job.is_terminal]):
-            lacking = await in_thread(partial(self._book.lacking, _ends(some)))
-            self._pending.add(set(lacking), self._world.now_s())
+        """Queue the ended jobs that the book lacks after a crash or after the loss of the file."""
+        async for jobs in in_slices([job for job in self._world.state.jobs.values() if job.is_terminal]):
+            outdated = await in_thread(partial(self._book.outdated, _ends(jobs)))
+            self._pending.add(set(outdated), self._world.now_s())
 
     # Forgetting.
 
@@ -107,10 +107,10 @@ class Historian:
         if before > len(state.jobs):
             log.info("ended jobs that only history.db has now: %(jobs)d", {"jobs": before - len(state.jobs)})
         until_s = self._world.now_s() - self._keeping.keep_keys_s
-        async for some in in_slices(list(state.requests.items())):
+        async for requests in in_slices(list(state.requests.items())):
             keys = [
                 key
-                for key, request in some
+                for key, request in requests
                 if request.at_s <= until_s and not any(job in state.jobs for job in request.jobs)
             ]
             await self._ask(Forget(keys=tuple(keys)))
@@ -130,12 +130,12 @@ class Historian:
             and name not in self._usage.pending
         ]
         async with self._writing:
-            lacking = set(await in_thread(partial(self._book.lacking, _ends(jobs))))
-        self._pending.add(lacking, self._world.now_s())
-        return [job.id for job in jobs if job.id not in lacking]
+            outdated = set(await in_thread(partial(self._book.outdated, _ends(jobs))))
+        self._pending.add(outdated, self._world.now_s())
+        return [job.id for job in jobs if job.id not in outdated]
 
     async def _ask(self, message: Forget) -> None:
-        """Send a message to the core and wait until it is durable, so that there is only one at a time."""
+        """Send a message to the core and wait until it is durable, so that only one is under way at a time."""
         if message.jobs or message.keys:
             done = asyncio.Event()
             # After a failure, the next sweep asks again.
@@ -152,7 +152,7 @@ class Historian:
         return tuple(dict.fromkeys(node for attempt in attempts for node in attempt.nodes))
 
     async def get(self, job: str) -> Past | None:
-        """Return a job that the state has forgotten."""
+        """Return a job of the history, or None."""
         return await in_thread(partial(self._book.get, job))
 
     async def named(self, names: Iterable[str]) -> list[Past]:
@@ -162,15 +162,15 @@ class Historian:
         return [entry for entry in past if entry.job.id not in state.jobs]
 
     async def ends(self, names: Iterable[str]) -> dict[str, JobState]:
-        """Return how these jobs and arrays ended, if the state has forgotten them or some of their jobs."""
+        """Return the final states of these jobs and arrays, as far as the history has them and the state does not."""
         state = self._world.state
         unknown = [name for name in names if name not in state.jobs]
         return await in_thread(partial(self._book.ends, unknown)) if unknown else {}
 
-    async def page(self, wanted: jobs_pb2.JobFilter, before: Place | None, size: int) -> list[Past]:
-        """Return a page of ended jobs, including those of the state; the latest end first."""
+    async def page(self, job_filter: jobs_pb2.JobFilter, before: PageEnd | None, size: int) -> list[Past]:
+        """Return a page of ended jobs, including those that are still in the state; the latest end first."""
         await self.catch_up()
-        past = await in_thread(partial(self._book.page, wanted, before, size))
+        past = await in_thread(partial(self._book.page, job_filter, before, size))
         return [entry for entry in past if entry.job.id not in self._world.state.active]
 
 

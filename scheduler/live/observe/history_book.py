@@ -57,8 +57,8 @@ class Past(NamedTuple):
     nodes: tuple[str, ...]
 
 
-class Place(NamedTuple):
-    """The end of a page of the history; the next page begins after it."""
+class PageEnd(NamedTuple):
+    """The last job of a page of the history, by its end and its order; the next page begins after it."""
 
     ended_s: float
     number: int
@@ -79,21 +79,21 @@ class HistoryBook:
             self._db.close()
 
     def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
-        """Write rows of `row_of`; they are durable on return."""
+        """Write rows made by `row_of`; they are durable on return."""
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             self._db.executemany(_INSERT, rows)
 
-    def prune(self, until_s: float, most: int) -> int:
-        """Delete up to so many jobs that ended by this time; return how many. SQLite uses their space again."""
+    def prune(self, until_s: float, limit: int) -> int:
+        """Delete up to `limit` jobs that ended by this time, and return how many. SQLite reuses their space."""
         with self._lock:
-            return self._db.execute(_PRUNE, (until_s, most)).rowcount
+            return self._db.execute(_PRUNE, (until_s, limit)).rowcount
 
-    def lacking(self, ends: dict[str, float]) -> list[str]:
-        """Return the jobs among these whose row is missing or has another time of ending."""
+    def outdated(self, ends: dict[str, float]) -> list[str]:
+        """Return the jobs whose row is missing, or whose end in the row differs from the one in `ends`."""
         stored: dict[str, float] = {}
-        for some in _portions(ends):
-            stored.update(self._rows(_WITH_IDS.replace("MARKS", _marks(some)), some))
+        for batch in _batches(ends):
+            stored.update(self._rows(_WITH_IDS.replace("MARKS", _marks(batch)), batch))
         return [name for name, ended_s in ends.items() if stored.get(name) != ended_s]
 
     def get(self, job: str) -> Past | None:
@@ -104,28 +104,27 @@ class HistoryBook:
     def named(self, names: Iterable[str]) -> list[Past]:
         """Return the jobs with these ids, and all jobs of arrays with these ids."""
         jobs: dict[str, Past] = {}
-        for some in _portions(names):
-            rows = self._rows(_NAMED.replace("MARKS", _marks(some)), (*some, *some))
+        for batch in _batches(names):
+            rows = self._rows(_NAMED.replace("MARKS", _marks(batch)), (*batch, *batch))
             jobs.update({past.job.id: past for past in _read(rows)})
         return list(jobs.values())
 
     def ends(self, names: Iterable[str]) -> dict[str, JobState]:
-        """Return how these jobs and arrays ended, as far as they have rows. An array has completed if all its jobs
-        have."""
+        """Return the final states of the jobs and arrays that have rows. An array is completed if all its jobs are."""
         ends: dict[str, JobState] = {}
-        for some in _portions(names):
-            for name, state in self._rows(_STATES.replace("MARKS", _marks(some)), (*some, *some)):
+        for batch in _batches(names):
+            for name, state in self._rows(_STATES.replace("MARKS", _marks(batch)), (*batch, *batch)):
                 if ends.get(name, JobState.COMPLETED) is JobState.COMPLETED:
                     ends[name] = JobState(state)
         return ends
 
-    def page(self, wanted: jobs_pb2.JobFilter, before: Place | None, size: int) -> list[Past]:
+    def page(self, job_filter: jobs_pb2.JobFilter, before: PageEnd | None, size: int) -> list[Past]:
         """Return up to `size` jobs that match and ended before `before`, the latest end first."""
-        tests, values = _tests(wanted)
+        conditions, values = _conditions(job_filter)
         if before is not None:
-            tests.append("(ended_s, number) < (?, ?)")
+            conditions.append("(ended_s, number) < (?, ?)")
             values += before
-        where = " AND ".join(tests) or "1"
+        where = " AND ".join(conditions) or "1"
         query = f"{_JOBS} {where} ORDER BY ended_s DESC, number DESC LIMIT ?"
         return _read(self._rows(query, (*values, size)))
 
@@ -147,9 +146,9 @@ def row_of(job: Job, nodes: Sequence[str]) -> tuple[Any, ...]:
     )
 
 
-def place_of(job: Job) -> Place:
+def page_end(job: Job) -> PageEnd:
     """Return the end of a page whose last job is this one."""
-    return Place(job.ended_s or 0.0, job.order)
+    return PageEnd(job.ended_s or 0.0, job.order)
 
 
 _decoder = JobDecoder(msgspec.json, Job)
@@ -165,36 +164,36 @@ def _read(rows: Iterable[tuple[str, str]]) -> list[Past]:
     return jobs
 
 
-def _tests(wanted: jobs_pb2.JobFilter) -> tuple[list[str], list[Any]]:
-    """Return a filter as SQL conditions and their values; `job_filter.matcher` has validated it."""
-    tests: list[str] = []
+def _conditions(job_filter: jobs_pb2.JobFilter) -> tuple[list[str], list[Any]]:
+    """Return a filter as SQL conditions and their values. The caller has validated it with `matcher`."""
+    conditions: list[str] = []
     values: list[Any] = []
-    if wanted.states:
-        tests.append(f"state IN ({_marks(wanted.states)})")
-        values += [STATES[number].value for number in wanted.states]
-    if wanted.jobs:
-        tests.append(f"(id IN ({_marks(wanted.jobs)}) OR array_id IN ({_marks(wanted.jobs)}))")
-        values += [*wanted.jobs, *wanted.jobs]
+    if job_filter.states:
+        conditions.append(f"state IN ({_marks(job_filter.states)})")
+        values += [STATES[number].value for number in job_filter.states]
+    if job_filter.jobs:
+        conditions.append(f"(id IN ({_marks(job_filter.jobs)}) OR array_id IN ({_marks(job_filter.jobs)}))")
+        values += [*job_filter.jobs, *job_filter.jobs]
     for column in ("user", "job_type"):
-        if getattr(wanted, column):
-            tests.append(f"{column} = ?")
-            values.append(getattr(wanted, column))
-    if wanted.tenant:
-        tenant = wanted.tenant.rstrip("/")
-        tests.append("(tenant = ? OR substr(tenant, 1, ?) = ?)")
+        if getattr(job_filter, column):
+            conditions.append(f"{column} = ?")
+            values.append(getattr(job_filter, column))
+    if job_filter.tenant:
+        tenant = job_filter.tenant.rstrip("/")
+        conditions.append("(tenant = ? OR substr(tenant, 1, ?) = ?)")
         values += [tenant, len(tenant) + 1, f"{tenant}/"]
-    if wanted.name:
-        tests.append("name GLOB ?")
-        values.append(wanted.name.replace("[", "[[]"))
-    for column, value in (("worker_types", wanted.worker_type), ("nodes", wanted.node)):
+    if job_filter.name:
+        conditions.append("name GLOB ?")
+        values.append(job_filter.name.replace("[", "[[]"))
+    for column, value in (("worker_types", job_filter.worker_type), ("nodes", job_filter.node)):
         if value:
-            tests.append(f"instr(char(10) || {column} || char(10), ?)")
+            conditions.append(f"instr(char(10) || {column} || char(10), ?)")
             values.append(f"\n{value}\n")
     for column, field in (("submitted_s", "submitted_since"), ("ended_s", "ended_since")):
-        if wanted.HasField(field):
-            tests.append(f"{column} >= ?")
-            values.append(seconds(getattr(wanted, field)))
-    return tests, values
+        if job_filter.HasField(field):
+            conditions.append(f"{column} >= ?")
+            values.append(seconds(getattr(job_filter, field)))
+    return conditions, values
 
 
 def _lines(words: Iterable[str]) -> str:
@@ -205,6 +204,7 @@ def _marks(names: Sequence[Any]) -> str:
     return ", ".join("?" * len(names))
 
 
-def _portions(names: Iterable[str]) -> Iterable[list[str]]:
-    every = list(names)
-    return (every[at : at + NAMES_MAX] for at in range(0, len(every), NAMES_MAX))
+def _batches(names: Iterable[str]) -> Iterable[list[str]]:
+    """Split names for queries with up to NAMES_MAX of them."""
+    all_names = list(names)
+    return (all_names[start : start + NAMES_MAX] for start in range(0, len(all_names), NAMES_MAX))

@@ -32,28 +32,28 @@ T = TypeVar("T")
 
 
 def matcher(state: SchedulerState, wire: jobs_pb2.JobFilter) -> Matches:
-    """Return a function that tests whether a job matches. Raise InvalidSpec for a filter that is not valid."""
+    """Return a function that tests whether a job matches. Raise InvalidSpec if the filter is not valid."""
     tests: list[Matches] = []
     if wire.states:
         for number in wire.states:
             if number not in STATES:
-                raise InvalidSpec("filter.states", f"has {number}, which is no state")
+                raise InvalidSpec("filter.states", f"has {number}, which is not a state")
         states = frozenset(STATES[number] for number in wire.states)
         tests.append(lambda job: job.state in states)
     if wire.jobs:
-        tests.append(_ids(frozenset(wire.jobs)))
+        tests.append(_has_id(frozenset(wire.jobs)))
     for name in ("user", "job_type"):
         if getattr(wire, name):
-            tests.append(_equal(name, getattr(wire, name)))
+            tests.append(_has_value(name, getattr(wire, name)))
     if wire.tenant:
-        tests.append(_below(wire.tenant.rstrip("/")))
+        tests.append(_is_of_tenant(wire.tenant.rstrip("/")))
     if wire.name:
         if len(wire.name) > NAME_CHARS_MAX:
             raise InvalidSpec("filter.name", f"is longer than {NAME_CHARS_MAX} characters")
         pattern = re.compile(translate(wire.name.replace("[", "[[]")))
         tests.append(lambda job: pattern.match(job.spec.name) is not None)
     if wire.worker_type or wire.node:
-        tests.append(_placed(state, wire.worker_type, wire.node))
+        tests.append(_runs_on(state, wire.worker_type, wire.node))
     if wire.HasField("submitted_since"):
         since_s = seconds(wire.submitted_since)
         tests.append(lambda job: job.submitted_s >= since_s)
@@ -64,24 +64,24 @@ def matcher(state: SchedulerState, wire: jobs_pb2.JobFilter) -> Matches:
 
 
 def wants_ended(wire: jobs_pb2.JobFilter) -> bool:
-    """Whether the filter asks for ended jobs alone. The history has all of them, the state only some."""
+    """Whether the filter matches only ended jobs. These are listed from the history: the state has forgotten some."""
     return wire.ended or wire.HasField("ended_since")
 
 
-def _ids(wanted: frozenset[str]) -> Matches:
-    return lambda job: job.id in wanted or (bool(job.spec.array) and job.id.partition("_")[0] in wanted)
+def _has_id(ids: frozenset[str]) -> Matches:
+    return lambda job: job.id in ids or (bool(job.spec.array) and job.id.partition("_")[0] in ids)
 
 
-def _equal(name: str, value: str) -> Matches:
+def _has_value(name: str, value: str) -> Matches:
     return lambda job: getattr(job.spec, name) == value
 
 
-def _below(tenant: str) -> Matches:
+def _is_of_tenant(tenant: str) -> Matches:
     return lambda job: job.spec.tenant == tenant or job.spec.tenant.startswith(f"{tenant}/")
 
 
-def _placed(state: SchedulerState, worker_type: str, node: str) -> Matches:
-    def is_there(job: Job) -> bool:
+def _runs_on(state: SchedulerState, worker_type: str, node: str) -> Matches:
+    def runs_there(job: Job) -> bool:
         holding = state.leases.get(job.lease or job.leaving or "")
         if holding is None:
             return False
@@ -89,54 +89,57 @@ def _placed(state: SchedulerState, worker_type: str, node: str) -> Matches:
             return False
         return not node or node in nodes_of(holding.lease.gpus)
 
-    return is_there
+    return runs_there
 
 
 async def in_slices(jobs: Sequence[T], size: int = SLICE) -> AsyncIterator[Sequence[T]]:
     """Yield the jobs in slices; other tasks have a turn after each slice."""
-    for at in range(0, len(jobs), size):
-        yield jobs[at : at + size]
+    for start in range(0, len(jobs), size):
+        yield jobs[start : start + size]
         await asyncio.sleep(0)
 
 
 class Page:
-    """The place at which a page begins, and its tokens. A token is valid for one filter only."""
+    """The start of a page, from its token, and the token of the next page. A token is valid for one filter only."""
 
     def __init__(self, wire: jobs_pb2.JobFilter, token: str) -> None:
-        self._about = hashlib.sha256(wire.SerializeToString(deterministic=True)).hexdigest()[:16]
-        self._places = 2 if wants_ended(wire) else 1
+        self._filter_hash = hashlib.sha256(wire.SerializeToString(deterministic=True)).hexdigest()[:16]
+        # The numbers in a token: the order of a job, or its end and its order.
+        self._number_count = 2 if wants_ended(wire) else 1
         self.before = self._read(token) if token else None
 
     def _read(self, token: str) -> tuple[float, ...]:
-        wrong = InvalidSpec("page_token", "is not a token of this scheduler: begin without one")
+        invalid = InvalidSpec("page_token", "is not a token of this scheduler: begin without one")
         try:
-            *before, about = json.loads(base64.urlsafe_b64decode(token.encode("ascii")))
+            *before, filter_hash = json.loads(base64.urlsafe_b64decode(token.encode("ascii")))
         except (ValueError, TypeError, binascii.Error, RecursionError):
-            raise wrong from None
-        if not all(type(part) in (int, float) for part in before) or type(about) is not str:
-            raise wrong
-        if about != self._about:
+            raise invalid from None
+        if not all(type(number) in (int, float) for number in before) or type(filter_hash) is not str:
+            raise invalid
+        if filter_hash != self._filter_hash:
             raise InvalidSpec("page_token", "belongs to a list with another filter: begin without one")
-        if len(before) != self._places or not all(map(math.isfinite, before)):
-            raise wrong
+        if len(before) != self._number_count or not all(map(math.isfinite, before)):
+            raise invalid
         return tuple(before)
 
     def token(self, *last: float) -> str:
-        """Return the token of the page after a job: after its order, or after its end and its order."""
-        return base64.urlsafe_b64encode(json.dumps([*last, self._about]).encode()).decode()
+        """Return the token of the page after this job, of which `last` is the order, or the end and the order."""
+        return base64.urlsafe_b64encode(json.dumps([*last, self._filter_hash]).encode()).decode()
 
-    def left_of(self, jobs: list[Job]) -> list[Job]:
-        """Return the jobs that stand on this page or later ones. `jobs` and the result have the oldest first."""
+    def remaining(self, jobs: list[Job]) -> list[Job]:
+        """Return the jobs of this page and of later pages. `jobs` and the result have the oldest first."""
         if self.before is None:
             return jobs
         return jobs[: bisect_left(jobs, self.before[0], key=lambda job: job.order)]
 
 
 def candidates(state: SchedulerState, wire: jobs_pb2.JobFilter) -> list[Job]:
-    """Return jobs that may match, oldest first: all jobs, those that have not ended, or those the filter names."""
+    """Return the jobs that may match, oldest first: those that the filter names, the unfinished jobs, or all jobs."""
     if not wire.jobs:
-        lives = bool(wire.states) and not any(STATES.get(number) in TERMINAL for number in wire.states)
-        return list((state.active if lives else state.jobs).values())
+        unfinished_only = bool(wire.states) and not any(
+            STATES.get(number) in TERMINAL for number in wire.states
+        )
+        return list((state.active if unfinished_only else state.jobs).values())
     names: dict[str, None] = {}
     for name in wire.jobs:
         names.update(dict.fromkeys(state.arrays.get(name, (name,))))

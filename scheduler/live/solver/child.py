@@ -2,9 +2,9 @@
 
     python -m scheduler.live.solver.child
 
-Each message is a length (8 bytes, big-endian) followed by that many bytes. The process ends when its input ends: a
-scheduler that is gone needs no answers. While a policy solves, nothing is read, so the kernel kills the process when
-the scheduler dies.
+Each message is a length (8 bytes, big-endian) followed by that many bytes. The process ends when its input ends, which
+means that the scheduler has ended. While a policy solves, the process does not read its input; if the scheduler dies
+then, the kernel kills the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def main() -> int:
     """Answer questions until the input ends."""
     _die_with_scheduler()
     questions = sys.stdin.buffer
-    # Solver libraries print to standard output; their text must not get between the answers.
+    # Solver libraries print to standard output; their text must not be mixed with the answers.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     while (data := _read(questions)) is not None:
@@ -40,7 +40,7 @@ def main() -> int:
 def _die_with_scheduler() -> None:
     """Have the kernel kill this process when the scheduler dies, even during a long solve.
 
-    If the scheduler is dead already, the input has ended, and so does this process.
+    If the scheduler has died before this call, the input has ended, and so this process ends, too.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))

@@ -1,4 +1,4 @@
-"""A question for the solver and its answer as bytes: MessagePack, with arrays as they lie in memory.
+"""A question for the solver and its answer as bytes: MessagePack, with arrays as raw bytes.
 
 Both ends are the same program and nothing is stored, so the format has no version.
 """
@@ -35,9 +35,9 @@ def decode_answer(data: bytes) -> Solved:
 
 
 def _parts(array: Any) -> tuple[str, tuple[int, ...], bytes]:
-    """Return an array as values that MessagePack has. Questions hold nothing else that it lacks."""
+    """Return an array as values that MessagePack supports. Questions have no other unsupported values."""
     if not isinstance(array, np.ndarray):
-        raise NotImplementedError(f"a question holds {type(array).__name__}")
+        raise NotImplementedError(f"a question has a value of type {type(array).__name__}")
     return array.dtype.str, array.shape, array.tobytes()
 
 

@@ -1,10 +1,10 @@
-"""The solver, in a process of its own: it may be slow, run out of memory or crash, and scheduling goes on.
+"""The solver, in a separate process: scheduling continues if the solver is slow, runs out of memory or crashes.
 
 Rules:
 - one question at a time; a newer question waits for the current answer and replaces any question that was waiting;
-- if there is no answer HARD_FACTOR × the time limit after the question, the process is killed;
-- the world receives one Solved for every question passed to `ask`, unless a newer question replaced it. It comes from
-  the policy, or else it is first come, first served, computed in a thread of this process, with the reason.
+- if no answer arrives within HARD_FACTOR × the time limit, the process is killed;
+- the world receives one Solved for every question passed to `ask`, unless a newer question replaced it. If the process
+  fails, a thread of the scheduler answers first come, first served, and adds the reason.
 """
 
 from __future__ import annotations
@@ -29,45 +29,45 @@ log = logging.getLogger(__name__)
 
 COMMAND = (sys.executable, "-m", "scheduler.live.solver.child")
 HARD_FACTOR = 2.0
-# How much longer the first answer of a new process may take: the process imports solvers first.
+# How much longer the first answer of a new process may take, because the process imports solvers first.
 START_S = 30.0
 ANSWER_BYTES_MAX = 2**31
 
 
 class SolverProcess:
-    """Passes the answer to each question to `tell`, as long as `run` is running."""
+    """Passes the answer to each question to `deliver`, as long as `run` is running."""
 
     def __init__(
-        self, tell: Callable[[Solved], None], time_limit_s: float, command: Sequence[str] = COMMAND
+        self, deliver: Callable[[Solved], None], time_limit_s: float, command: Sequence[str] = COMMAND
     ) -> None:
-        self._tell = tell
+        self._deliver = deliver
         self._time_limit_s = time_limit_s
         self._command = command
         self._question: Solve | None = None
-        self._asked = asyncio.Event()
+        self._has_question = asyncio.Event()
         self._process: Process | None = None
         # Whether the process has not answered yet.
-        self._fresh = True
+        self._is_new = True
 
     def ask(self, question: Solve) -> None:
         """Queue this question, in place of one that is still waiting."""
         self._question = question
-        self._asked.set()
+        self._has_question.set()
 
     async def run(self) -> None:
         """Answer until cancelled; then end the process."""
         try:
-            # Start early, so that the first answer does not wait for imports. An error is reported with a question.
+            # Start early, so that the first answer does not wait for imports. The first question reports an error.
             with suppress(OSError):
-                await self._started()
+                await self._running_process()
             while True:
-                await self._asked.wait()
-                self._asked.clear()
+                await self._has_question.wait()
+                self._has_question.clear()
                 question, self._question = self._question, None
                 if question is None:
                     continue
                 try:
-                    self._tell(await self._answer(question))
+                    self._deliver(await self._answer(question))
                 except Exception:
                     # Later questions can still be answered.
                     log.exception("question %(question)d was not answered", {"question": question.number})
@@ -75,13 +75,13 @@ class SolverProcess:
             await self._end()
 
     async def _answer(self, question: Solve) -> Solved:
-        limit_s = HARD_FACTOR * self._time_limit_s + (START_S if self._fresh else 0.0)
+        limit_s = HARD_FACTOR * self._time_limit_s + (START_S if self._is_new else 0.0)
         try:
             async with asyncio.timeout(limit_s):
                 solved = await self._exchange(encode_question(question, self._time_limit_s))
                 if solved.number != question.number:
                     raise ValueError(f"question {question.number} got the answer to {solved.number}")
-                self._fresh = False
+                self._is_new = False
                 return solved
         except TimeoutError:
             why = f"the solver gave no answer within {limit_s:g} s"
@@ -92,10 +92,10 @@ class SolverProcess:
             why = f"the question could not be sent to the solver ({type(error).__name__}: {error})"
         log.warning("%s; first come, first served until the next answer", why)
         await self._end()
-        return await asyncio.to_thread(_in_turn, question, why)
+        return await asyncio.to_thread(_first_come_first_served, question, why)
 
     async def _exchange(self, question: bytes) -> Solved:
-        process = await self._started()
+        process = await self._running_process()
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(len(question).to_bytes(LENGTH_BYTES, "big"))
@@ -106,9 +106,9 @@ class SolverProcess:
             raise ValueError(f"an answer of {size} bytes is too large")
         return decode_answer(await process.stdout.readexactly(size))
 
-    async def _started(self) -> Process:
+    async def _running_process(self) -> Process:
         if self._process is None or self._process.returncode is not None:
-            self._fresh = True
+            self._is_new = True
             self._process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=PIPE, stdout=PIPE, limit=2**20, start_new_session=True
             )
@@ -117,13 +117,13 @@ class SolverProcess:
     async def _end(self) -> None:
         process, self._process = self._process, None
         if process is not None and process.returncode is None:
-            # The process may end at this moment.
+            # The process may end just before this.
             with suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
 
 
-def _in_turn(question: Solve, why: str) -> Solved:
-    """Answer first come, first served, and name the policy that failed and why."""
+def _first_come_first_served(question: Solve, why: str) -> Solved:
+    """Answer first come, first served, and record which policy failed and why."""
     solved = answer(replace(question, policy=FALLBACK, pairs=None))
     return msgspec.structs.replace(solved, failed=f"{question.policy}: {why}")

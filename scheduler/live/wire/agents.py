@@ -1,6 +1,6 @@
-"""Messages from agents and to them, between the protocol and the words of the core. Pure.
+"""Convert messages from and to agents between the protocol and the core. Pure functions.
 
-Nothing that an agent reports is believed here: figures are passed on, and the core decides what they are worth.
+Figures that agents report are passed on unchecked; the core decides which of them are plausible.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OUTCOMES: dict[int, Outcome] = {
 
 
 def refusal_of(hello: pb.Hello, lease_margin_s: float, release: str) -> tuple[str, str] | None:
-    """Return why an agent cannot be taken, whatever its name: a code and a reason."""
+    """Return a code and a reason if an agent cannot be accepted, whatever its name; or else None."""
     if hello.protocol != PROTOCOL:
         return "version", (
             f"the agent speaks protocol {hello.protocol}, and this scheduler {PROTOCOL}: install the same "
@@ -39,18 +39,18 @@ def refusal_of(hello: pb.Hello, lease_margin_s: float, release: str) -> tuple[st
         )
     if not 0 <= hello.lease_grace_s <= lease_margin_s:
         return "refused", (
-            f"it lets jobs run on for {hello.lease_grace_s:g} s after their lease, and the scheduler gives "
+            f"it lets jobs run for {hello.lease_grace_s:g} s after their lease ends, but the scheduler gives "
             f"GPUs away after {lease_margin_s:g} s: shorten the agent's grace, or raise lease_margin_s"
         )
     return ("refused", fault) if (fault := _hello_fault(hello)) else None
 
 
 def _hello_fault(hello: pb.Hello) -> str:
-    """Return what is wrong with a Hello; empty if nothing is."""
+    """Return the fault of a Hello; empty if it has none."""
     if sorted(gpu.index for gpu in hello.gpus) != list(range(len(hello.gpus))):
         return "its GPUs must be numbered from 0 up, each once"
     if not hello.incarnation:
-        return "it must have an incarnation, which tells it from other agents of its name"
+        return "it must have an incarnation, which distinguishes it from other agents of its name"
     try:
         for field in ("incarnation", "agent_version", "address", "driver_version", "containment"):
             bounds.check_text(field, getattr(hello, field))
@@ -66,7 +66,7 @@ def _hello_fault(hello: pb.Hello) -> str:
 
 
 def spec_of(hello: pb.Hello, storage: str) -> NodeSpec:
-    """Return the node as the core knows it. `storage`: the store of checkpoints that it was proved to see."""
+    """Return the node for the core. `storage`: the checkpoint store that the node was verified to share."""
     memory_gb = [gpu.memory_gb for gpu in hello.gpus]
     return NodeSpec(
         name=hello.node,
@@ -87,12 +87,12 @@ def hello_of(hello: pb.Hello, storage: str) -> NodeHello:
 
 
 def gpus_of(hello: pb.Hello) -> dict[int, GpuSeen]:
-    """Return the GPUs of a node, for users."""
+    """Return the GPUs of a node, by index, for users."""
     return {gpu.index: GpuSeen(name=gpu.name, uuid=gpu.uuid, memory_gb=gpu.memory_gb) for gpu in hello.gpus}
 
 
 def report_of(node: str, report: pb.Report) -> NodeReport:
-    """Return a Report for the core. An outcome of a later release counts as the node's failure: it costs no retry."""
+    """Return a Report for the core. An unknown outcome counts as a failure of the node, which costs no retry."""
     return NodeReport(
         node=node,
         generation=report.generation,
@@ -114,7 +114,7 @@ def desired_to(
     address_of: Callable[[str], str],
     now_s: float,
 ) -> pb.SchedulerMessage:
-    """Return the full set of a node, with the time that is left as of now."""
+    """Return the full set of a node's leases, each with the time from `now_s` to its end."""
     orders = [order_to(lease, effect.node, job_of(lease.job), address_of, now_s) for lease in effect.leases]
     for order in orders:
         order.last = order.lease in effect.last
@@ -134,16 +134,16 @@ def desired_to(
 def order_to(lease: Lease, node: str, job: Job, address_of: Callable[[str], str], now_s: float) -> pb.Order:
     """Return the part of a lease for one of its nodes. Ranks are numbered node by node, in the order of the nodes."""
     nodes = nodes_of(lease.gpus)
-    by_node = [_local(lease.gpus, name) for name in nodes]
+    by_node = [_indices(lease.gpus, name) for name in nodes]
     rank = nodes.index(node)
-    here, spec = by_node[rank], job.spec
-    share = len(here) / len(lease.gpus)
+    local, spec = by_node[rank], job.spec
+    share = len(local) / len(lease.gpus)
     return pb.Order(
         lease=lease.id,
         job=lease.job,
         attempt=lease.attempt,
         epoch=lease.epoch,
-        gpus=here,
+        gpus=local,
         ends_in_s=lease.ends_s - now_s,
         node_rank=rank,
         nodes=len(nodes),
@@ -162,19 +162,20 @@ def order_to(lease: Lease, node: str, job: Job, address_of: Callable[[str], str]
     )
 
 
-def _local(gpus: Iterable[str], node: str) -> list[int]:
+def _indices(gpus: Iterable[str], node: str) -> list[int]:
+    """Return the indices of these GPUs that are on this node."""
     split = (gpu.rpartition(":") for gpu in gpus)
     return [int(index) for name, _, index in split if name == node]
 
 
 def array_index(job: str) -> int | None:
-    """Return 3 for "17_3"; None for a job of its own."""
+    """Return 3 for "17_3"; None for a job that is not in an array."""
     _, bar, index = job.partition("_")
     return int(index) if bar and index.isdecimal() else None
 
 
 def peer_host(peer: str) -> str:
-    """Return the host of a gRPC peer such as "ipv4:10.0.0.3:41000"; empty where it has none."""
+    """Return the host of a gRPC peer such as "ipv4:10.0.0.3:41000"; empty if it has none."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     if kind not in ("ipv4", "ipv6"):
         return ""
@@ -182,5 +183,5 @@ def peer_host(peer: str) -> str:
 
 
 def goodbye(reason: str, text: str) -> pb.SchedulerMessage:
-    """Return the message that ends an agent."""
+    """Return the message on which an agent exits."""
     return pb.SchedulerMessage(goodbye=pb.Goodbye(reason=reason, text=text))

@@ -1,4 +1,4 @@
-"""Jobs for their viewers, in the words of the protocol. Reads the state, changes nothing."""
+"""Jobs as messages of the protocol, for users. Nothing here changes the state."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ def job_view(
     brief: bool = False,
     nodes: Sequence[str] = (),
 ) -> jobs_pb2.Job:
-    """Return a job as this caller may see it. `rates`: last reported steps/s by lease; `nodes`: those of its
-    attempts."""
+    """Return a job as this caller may see it.
+
+    `rates`: the last reported steps per second, by lease. `nodes`: the nodes of the job's attempts.
+    """
     private = not caller.owns(job.spec.user)
     wire = jobs_pb2.Job(
         id=job.id,
@@ -64,7 +66,7 @@ def job_view(
     if job.ended_s is not None:
         wire.ended.CopyFrom(stamp(job.ended_s))
     if job.blocked_by:
-        wire.blocked_by.extend(sorted(job.blocked_by, key=_number))
+        wire.blocked_by.extend(sorted(job.blocked_by, key=_id_numbers))
     if job.spec.array:
         wire.array_index = int(job.id.partition("_")[2])
     if job.last_lines and not (brief or private):
@@ -90,6 +92,6 @@ def _placement(state: SchedulerState, holding: Holding, rates: Mapping[str, floa
     )
 
 
-def _number(job: str) -> tuple[int, int]:
+def _id_numbers(job: str) -> tuple[int, int]:
     parent, _, index = job.partition("_")
     return int(parent), int(index or -1)

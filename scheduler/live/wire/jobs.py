@@ -1,4 +1,6 @@
-"""Convert a job's description between the protocol and the model, whose fields have the same names. Absent is not zero.
+"""Convert a job's description between the protocol and the model, whose fields have the same names.
+
+An absent value differs from zero.
 
 The model checks figures, names and lists (`JobSpec.checked`), and `check_launch` checks whether a job can be started.
 Here, only values that cannot be read are refused.
@@ -31,18 +33,18 @@ _OTHERS = tuple(field.name for field in _FIELDS if not field.has_presence)
 
 
 def spec_from_wire(wire: jobs_pb2.JobSpec) -> JobSpec:
-    """Return the model of a job. InvalidSpec names the field that cannot be read."""
+    """Return the model of a job. Raise InvalidSpec, with the field, for a value that cannot be read."""
     try:
         spec = msgspec.convert({"launch": {}} | plain(wire), JobSpec)
     except UnknownWord as error:
-        raise InvalidSpec(error.field, f"is {error.number}, which this scheduler does not know") from None
+        raise InvalidSpec(error.field, f"is {error.number}, which is unknown to this scheduler") from None
     if spec.launch is not None:
         check_launch(spec.launch)
     return spec
 
 
 def spec_to_wire(spec: JobSpec, *, brief: bool = False, private: bool = False) -> jobs_pb2.JobSpec:
-    """Return a job for its viewers. `brief`: without large fields; `private`: without the launch."""
+    """Return a job for users. `brief`: without large fields; `private`: without the launch."""
     values = {name: value for name in _OPTIONAL if (value := getattr(spec, name)) is not None}
     values |= {name: value for name in _OTHERS if (value := getattr(spec, name))}
     if spec.after:
@@ -55,7 +57,7 @@ def spec_to_wire(spec: JobSpec, *, brief: bool = False, private: bool = False) -
 
 
 def launch_to_wire(launch: Launch | None) -> jobs_pb2.Launch:
-    """Return a launch for agents, without fields that this release does not know."""
+    """Return a launch for agents, without fields that are unknown to this release."""
     return message_of(jobs_pb2.Launch, {} if launch is None else _plain_launch(launch))
 
 

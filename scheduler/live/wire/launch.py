@@ -1,7 +1,7 @@
-"""Whether a job can be started as its launch says, decided at submission.
+"""Check at submission whether a job can be started as its launch describes.
 
-What is refused here would otherwise fail on a node, or be dangerous there: strings that no process can be given, paths
-that lead out of where they belong.
+A launch is refused if it would fail on a node or be dangerous there: for strings that cannot be passed to a process, or
+for paths that lead out of their directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scheduler.model.launch import Launch
 
 
 def check_launch(launch: Launch) -> None:
-    """Raise InvalidSpec, which names the field, for a launch that no agent could start."""
+    """Raise InvalidSpec, with the field, for a launch that no agent could start."""
     _check_program(launch)
     _check_environment(launch)
     if launch.upload and not limits.is_digest(launch.upload):
@@ -30,8 +30,8 @@ def _check_program(launch: Launch) -> None:
     field, fault = limits.program_fault(launch.command, launch.script)
     if fault:
         raise InvalidSpec(f"launch.{field}", fault)
-    for at, argument in enumerate(launch.command):
-        _check_text(f"launch.command[{at}]", argument, limits.TEXT_BYTES_MAX)
+    for index, argument in enumerate(launch.command):
+        _check_text(f"launch.command[{index}]", argument, limits.TEXT_BYTES_MAX)
     for field in ("script", "setup"):
         _check_text(f"launch.{field}", getattr(launch, field), limits.TEXT_BYTES_MAX)
 
@@ -76,11 +76,11 @@ def _check_paths(launch: Launch) -> None:
         raise InvalidSpec("launch.workdir", f"is '{_short(launch.workdir)}', must be {must}")
 
 
-def _check_text(field: str, text: str, most: int) -> None:
+def _check_text(field: str, text: str, size_bytes_max: int) -> None:
     if "\0" in text:
-        raise InvalidSpec(field, "has a NUL character in it, which no process can be given")
-    if len(text) > most or len(text.encode()) > most:
-        raise InvalidSpec(field, f"is longer than {most:,} bytes: put it into a file")
+        raise InvalidSpec(field, "has a NUL character in it, which cannot be passed to a process")
+    if len(text) > size_bytes_max or len(text.encode()) > size_bytes_max:
+        raise InvalidSpec(field, f"is longer than {size_bytes_max:,} bytes: put it into a file")
 
 
 def _bytes(texts: Iterable[str]) -> int:
