@@ -14,7 +14,7 @@ from scheduler.explain.scene import Column, Scene
 from scheduler.model.jobs import JobState
 from scheduler.model.lease import Phase
 from scheduler.rounds.inputs import Bools, Candidates, Columns, Ints, RoundInputs, Terms
-from scheduler.rounds.rank import turns
+from scheduler.rounds.rank import sort_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,5 +116,5 @@ def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray
         stay_s=settings.stay_s,
         full_s=settings.full_s,
     )
-    group, turn, _, ahead_s = turns(inputs, ~running, running)
+    group, turn, _, ahead_s = sort_keys(inputs, ~running, running)
     return group, turn, ahead_s

@@ -1,1 +1,1 @@
-"""One round, as pure functions: rank, select, place, and the independent check of what came out."""
+"""One round, as pure functions: rank, select, place, and an independent check of the plan."""

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from scheduler.model.lease import Bundle
 from scheduler.rounds.inputs import RoundInputs
 
-# A column's place in the order; the smallest comes first.
-Turn = tuple[float, ...]
+# The position of a column in the order: the smallest goes first.
+SortKey = tuple[float, ...]
 
 
-def turn_of(inputs: RoundInputs, row: int, parts: Sequence[float]) -> Turn:
-    """Return the place of this column in the order. `parts`: see `parts_given`."""
+def sort_key(inputs: RoundInputs, row: int, parts: Sequence[float]) -> SortKey:
+    """Return the sort key of this column. `parts`: see `parts_given`."""
     candidates = inputs.candidates
     bundle = candidates.bundles[row]
     restart_s = candidates.columns.restart_s
@@ -34,8 +34,8 @@ def turn_of(inputs: RoundInputs, row: int, parts: Sequence[float]) -> Turn:
     late = share > 0 and due_s > max(inputs.stay_s, inputs.round_s)
     may_lead_s = math.inf if 1.0 - share < 1e-4 else min(inputs.stay_s, inputs.full_s / 2 * (1.0 - share))
     goes_on = runs and inputs.stay_s > 0 and share * inputs.round_s - due_s <= may_lead_s
-    place = 0 if late else 1 if goes_on else 2
-    lead = (float(share <= 0), float(not candidates.explore[row]), float(place))
+    group = 0 if late else 1 if goes_on else 2
+    lead = (float(share <= 0), float(not candidates.explore[row]), float(group))
     if share > 0 and bundle.gpus > 1 and candidates.skipped[row] >= inputs.reserve_after:
         lead = (-1.0, 0.0, 0.0)
     return (
@@ -48,21 +48,23 @@ def turn_of(inputs: RoundInputs, row: int, parts: Sequence[float]) -> Turn:
 
 
 def _stays(inputs: RoundInputs, bundle: Bundle) -> bool:
-    """Whether the jobs of a column already run as the column says, on the same GPUs, and may keep them."""
+    """Whether the jobs of a column already share GPUs, with its type, width and label, and may keep them."""
     holdings = [inputs.held[job] for job in bundle.jobs if job in inputs.held]
     if len(holdings) < len(bundle.jobs):
         return False
     first = holdings[0]
-    if any(now.gpus != first.gpus or now.bundle[1:] != bundle[1:] for now in holdings):
+    if any(held.gpus != first.gpus or held.bundle[1:] != bundle[1:] for held in holdings):
         return False
     return first.pinned or all(any(gpu in node.gpus for node in inputs.nodes) for gpu in first.gpus)
 
 
 def parts_given(inputs: RoundInputs) -> list[float]:
-    """Return, by worker type, the part of the promised GPU time that was given; 1 unless that is far too little."""
+    """Return, by worker type, received / promised GPU time if that is far too little; otherwise 1."""
     candidates, round_s = inputs.candidates, inputs.round_s
     wait_s = max(inputs.stay_s, round_s) + round_s
-    now_s, promised_s, used_s, turns_s = ([0.0] * len(inputs.worker_types) for _ in range(4))
+    round_share_s, promised_s, received_by_type_s, turns_s = (
+        [0.0] * len(inputs.worker_types) for _ in range(4)
+    )
     for kind, gpus, share, entitled_s, received_s in zip(
         candidates.worker_type.tolist(),
         candidates.gpus.tolist(),
@@ -72,12 +74,14 @@ def parts_given(inputs: RoundInputs) -> list[float]:
         strict=True,
     ):
         if share > 0:
-            now_s[kind] += gpus * (share * round_s)
+            round_share_s[kind] += gpus * (share * round_s)
             promised_s[kind] += gpus * entitled_s
-            used_s[kind] += gpus * received_s
+            received_by_type_s[kind] += gpus * received_s
             turns_s[kind] += gpus * min(wait_s, inputs.full_s * share)
     parts = []
-    for now, promised, used, turns in zip(now_s, promised_s, used_s, turns_s, strict=True):
-        far = promised - used > turns + 2 * round_s
-        parts.append(round(used / (promised - now), 6) if far else 1.0)
+    for round_share, promised, received, turns in zip(
+        round_share_s, promised_s, received_by_type_s, turns_s, strict=True
+    ):
+        far_behind = promised - received > turns + 2 * round_s
+        parts.append(round(received / (promised - round_share), 6) if far_behind else 1.0)
     return parts

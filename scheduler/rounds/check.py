@@ -1,6 +1,6 @@
-"""An independent audit of a plan: it shares no code with rank, select, place, limit or fill.
+"""Audit a plan independently, without any code of rank, select, place, limit or fill.
 
-Each rule is a function from an audit to the faults it finds, as text that names the job or the GPU.
+Each rule is a function that yields the faults it finds, as text that names the job or the GPU.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 
 from scheduler.model.lease import Bundle, GpuId
-from scheduler.rounds.audit_order import Turn, parts_given, turn_of
+from scheduler.rounds.audit_order import SortKey, parts_given, sort_key
 from scheduler.rounds.inputs import ANYWHERE, Held, NodeView, RoundInputs, RoundPlan
 
-# In CPUs, and in GB.
+# The tolerance in CPUs and in GB.
 SLACK = 1e-6
 
 
@@ -25,7 +25,7 @@ def check_plan(inputs: RoundInputs, plan: RoundPlan) -> list[str]:
 
 
 class Audit:
-    """A plan and its inputs, indexed for the rules."""
+    """A plan and its inputs, with the indexes that the rules use."""
 
     def __init__(self, inputs: RoundInputs, plan: RoundPlan) -> None:
         self.inputs = inputs
@@ -38,38 +38,43 @@ class Audit:
         self.shares = inputs.candidates.share.tolist()
 
     def stays(self, job: str) -> bool:
-        """Whether the job continues unchanged: same GPUs, same type, width and label."""
-        now, then = self.inputs.held.get(job), self.place_of.get(job)
-        return now is not None and then is not None and then[1] == now.gpus and then[0][1:] == now.bundle[1:]
+        """Whether the job keeps its GPUs, type, width and label."""
+        holding, then = self.inputs.held.get(job), self.place_of.get(job)
+        return (
+            holding is not None
+            and then is not None
+            and then[1] == holding.gpus
+            and then[0][1:] == holding.bundle[1:]
+        )
 
     def is_pinned(self, job: str) -> bool:
         """Whether the job must keep its GPUs."""
         return job in self.inputs.held and self.inputs.held[job].pinned
 
-    def goes_on(self, bundle: Bundle) -> bool:
+    def may_run_without_share(self, bundle: Bundle) -> bool:
         """Whether the column may run without a share, because one of its jobs has a right to keep its GPUs."""
         limited = self.inputs.preemptions_max is not None
         return any(self.stays(job) and (limited or self.is_pinned(job)) for job in bundle.jobs)
 
-    def turn(self, bundle: Bundle) -> Turn:
-        """Return the column's place in the order; a column that is no candidate comes last."""
+    def sort_key(self, bundle: Bundle) -> SortKey:
+        """Return the column's sort key in the order of columns; a column that is no candidate comes last."""
         row = self.row_of.get(bundle)
-        return (math.inf,) if row is None else turn_of(self.inputs, row, self.parts_given)
+        return (math.inf,) if row is None else sort_key(self.inputs, row, self.parts_given)
 
-    def turn_of_holder(self, bundle: Bundle) -> Turn:
-        """Return the turn of a running column: the earliest of all columns in which its jobs could stay."""
+    def best_sort_key(self, bundle: Bundle) -> SortKey:
+        """Return the best sort key of all columns in which a job of this column could keep its GPUs."""
         staying = {job for job in bundle.jobs if self.stays(job)}
-        rows = self.rows_by_way.get(bundle[1:], ()) if staying else ()
-        turns = [self.turn(other) for other in rows if staying & set(other.jobs)]
-        return min([self.turn(bundle), *turns])
+        rows = self.candidates_by_way.get(bundle[1:], ()) if staying else ()
+        keys = [self.sort_key(other) for other in rows if staying & set(other.jobs)]
+        return min([self.sort_key(bundle), *keys])
 
     @cached_property
     def parts_given(self) -> list[float]:
-        """The part of the promised GPU time that was given, by worker type."""
+        """See `audit_order.parts_given`."""
         return parts_given(self.inputs)
 
     @cached_property
-    def rows_by_way(self) -> dict[tuple[str, int, str], list[Bundle]]:
+    def candidates_by_way(self) -> dict[tuple[str, int, str], list[Bundle]]:
         """All candidates by type, width and label."""
         ways: dict[tuple[str, int, str], list[Bundle]] = {}
         for bundle in self.inputs.candidates.bundles:
@@ -78,19 +83,19 @@ class Audit:
 
     @cached_property
     def idle(self) -> dict[str, list[GpuId]]:
-        """The GPUs that no job gets or keeps, by node."""
+        """The GPUs that no job gets and no pinned job holds, by node."""
         busy = {gpu for gpus in self.plan.placements.values() for gpu in gpus}
-        busy |= {gpu for now in self.inputs.held.values() if now.pinned for gpu in now.gpus}
+        busy |= {gpu for holding in self.inputs.held.values() if holding.pinned for gpu in holding.gpus}
         return {node.name: [gpu for gpu in node.gpus if gpu not in busy] for node in self.inputs.nodes}
 
     @cached_property
     def sharing(self) -> dict[tuple[GpuId, ...], list[str]]:
-        """The jobs that share each set of GPUs, without those that have to leave."""
+        """The jobs that share each set of GPUs, without jobs that have to leave."""
         known = set(self.inputs.jobs)
         sharing: dict[tuple[GpuId, ...], list[str]] = {}
-        for job, now in self.inputs.held.items():
-            holders = sharing.setdefault(now.gpus, [])
-            if job in known or now.pinned:
+        for job, holding in self.inputs.held.items():
+            holders = sharing.setdefault(holding.gpus, [])
+            if job in known or holding.pinned:
                 holders.append(job)
         return sharing
 
@@ -102,7 +107,7 @@ class Audit:
     @cached_property
     def used_before(self) -> Mapping[tuple[str, str], float]:
         """The CPUs and memory in use when the round is planned, by node and resource."""
-        return self._sum({job: now.gpus for job, now in self.inputs.held.items()})
+        return self._sum({job: holding.gpus for job, holding in self.inputs.held.items()})
 
     def _sum(self, gpus_of: Mapping[str, tuple[GpuId, ...]]) -> Mapping[tuple[str, str], float]:
         used: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -115,7 +120,7 @@ class Audit:
         return used
 
     def room(self, node: NodeView, bundle: Bundle) -> int:
-        """Return for how many more GPUs of the column the node has room."""
+        """Return how many more GPUs of the node the column could use."""
         room = len(self.idle[node.name])
         needs = [self.inputs.needs[job] for job in bundle.jobs if job in self.inputs.needs]
         if any(need.nodes is not None and node.name not in need.nodes for need in needs):
@@ -129,7 +134,7 @@ class Audit:
         return room
 
     def held_back(self, worker_type: str) -> set[str]:
-        """Return the nodes of this type on which GPUs are held back."""
+        """Return the names of the nodes of this type on which GPUs are held back."""
         bundle = self.plan.reserved.get(worker_type)
         if bundle is None:
             return set()
@@ -194,10 +199,10 @@ def _only_candidates(audit: Audit) -> Iterator[str]:
 
 
 def _pinned_keep_gpus(audit: Audit) -> Iterator[str]:
-    for job, now in audit.inputs.held.items():
-        if now.pinned and not audit.stays(job):
+    for job, holding in audit.inputs.held.items():
+        if holding.pinned and not audit.stays(job):
             then = audit.place_of.get(job)
-            yield f"pinned job {job} loses GPUs {', '.join(now.gpus)}" + (
+            yield f"pinned job {job} loses GPUs {', '.join(holding.gpus)}" + (
                 f" for {', '.join(then[1])}" if then else ""
             )
 
@@ -230,7 +235,7 @@ def _zero_shares_do_not_run(audit: Audit) -> Iterator[str]:
             row is None
             or audit.shares[row] > 0
             or audit.inputs.candidates.backfill[row]
-            or audit.goes_on(bundle)
+            or audit.may_run_without_share(bundle)
         ):
             continue
         yield f"{' + '.join(bundle.jobs)} runs on {bundle.worker_type} with share 0 and may not fill idle GPUs"
@@ -254,17 +259,19 @@ def _reservations_are_due(audit: Audit) -> Iterator[str]:
 
 def _reservations_respected(audit: Audit) -> Iterator[str]:
     for worker_type, reserved in audit.plan.reserved.items():
-        shut, turn = audit.held_back(worker_type), audit.turn(reserved)
+        closed_nodes, key = audit.held_back(worker_type), audit.sort_key(reserved)
         for bundle, gpus in audit.plan.placements.items():
-            overlap = [gpu for gpu in gpus if gpu in audit.node_of and audit.node_of[gpu].name in shut]
-            if overlap and not any(audit.stays(job) for job in bundle.jobs) and audit.turn(bundle) > turn:
+            overlap = [
+                gpu for gpu in gpus if gpu in audit.node_of and audit.node_of[gpu].name in closed_nodes
+            ]
+            if overlap and not any(audit.stays(job) for job in bundle.jobs) and audit.sort_key(bundle) > key:
                 yield f"{' + '.join(bundle.jobs)} takes GPU {overlap[0]}, held back for {' + '.join(reserved.jobs)}"
 
 
 def _waiting_gangs_have_reservations(audit: Audit) -> Iterator[str]:
     """Find gangs that waited long enough and could have had enough GPUs, yet got no reservation.
 
-    Only where no job needs more than GPUs: counting them is enough there.
+    The rule counts GPUs, so it applies only if no job needs more than GPUs.
     """
     candidates = audit.inputs.candidates
     if any(need != ANYWHERE for need in audit.inputs.needs.values()):
@@ -275,11 +282,11 @@ def _waiting_gangs_have_reservations(audit: Audit) -> Iterator[str]:
             continue
         if any(job in audit.place_of for job in bundle.jobs):
             continue
-        turn = audit.turn(bundle)
+        key = audit.sort_key(bundle)
         behind = {
             gpu
             for other, gpus in audit.plan.placements.items()
-            if other.worker_type == bundle.worker_type and audit.turn_of_holder(other) > turn
+            if other.worker_type == bundle.worker_type and audit.best_sort_key(other) > key
             for gpu in gpus
         }
         idle = sum(
@@ -305,21 +312,21 @@ def _preemptions_limited(audit: Audit) -> Iterator[str]:
     if most is not None:
         lost = sorted(
             job
-            for job, now in audit.inputs.held.items()
-            if _could_stay(audit, job, now) and not audit.stays(job)
+            for job, holding in audit.inputs.held.items()
+            if _could_stay(audit, job, holding) and not audit.stays(job)
         )
         if len(lost) > most:
             yield f"{len(lost)} running jobs lose their GPUs; the limit is {most}: {', '.join(lost)}"
 
 
-def _could_stay(audit: Audit, job: str, now: Held) -> bool:
-    """Whether an unpinned job could continue as it is, with its GPUs, its column and its other needs."""
+def _could_stay(audit: Audit, job: str, holding: Held) -> bool:
+    """Whether an unpinned job could keep its GPUs: its column, its node, its CPUs and memory are still there."""
     inputs = audit.inputs
-    sharing = audit.sharing[now.gpus]
-    bundle = now.bundle._replace(jobs=tuple(sorted(sharing)))
-    if now.pinned or job not in sharing or bundle not in audit.row_of:
+    sharing = audit.sharing[holding.gpus]
+    bundle = holding.bundle._replace(jobs=tuple(sorted(sharing)))
+    if holding.pinned or job not in sharing or bundle not in audit.row_of:
         return False
-    for gpu in now.gpus:
+    for gpu in holding.gpus:
         node = audit.node_of.get(gpu)
         if node is None or inputs.worker_types[node.worker_type] != bundle.worker_type:
             return False
@@ -347,14 +354,16 @@ def _nothing_idles_in_vain(audit: Audit) -> Iterator[str]:
             continue
         if audit.shares[row] == 0 and not inputs.candidates.backfill[row]:
             continue
-        shut = audit.held_back(bundle.worker_type)
-        if shut and audit.turn(bundle) <= audit.turn(audit.plan.reserved[bundle.worker_type]):
-            shut = set()
-        roomy = [
-            node for node in by_type[bundle.worker_type] if node.name not in shut and audit.room(node, bundle)
+        closed_nodes = audit.held_back(bundle.worker_type)
+        if closed_nodes and audit.sort_key(bundle) <= audit.sort_key(audit.plan.reserved[bundle.worker_type]):
+            closed_nodes = set()
+        usable_nodes = [
+            node
+            for node in by_type[bundle.worker_type]
+            if node.name not in closed_nodes and audit.room(node, bundle)
         ]
-        if sum(audit.room(node, bundle) for node in roomy) >= bundle.gpus:
-            yield f"{' + '.join(bundle.jobs)} could run on idle GPUs, such as {audit.idle[roomy[0].name][0]}"
+        if sum(audit.room(node, bundle) for node in usable_nodes) >= bundle.gpus:
+            yield f"{' + '.join(bundle.jobs)} could run on idle GPUs, such as {audit.idle[usable_nodes[0].name][0]}"
 
 
 RULES: tuple[Rule, ...] = (

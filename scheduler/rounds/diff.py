@@ -11,9 +11,9 @@ from scheduler.rounds.inputs import Held, RoundPlan
 
 @dataclass(frozen=True, slots=True)
 class LeaseChanges:
-    """The changes that a plan makes. A lease that is neither ended nor rebundled continues as it is."""
+    """The changes that a plan makes to leases. A lease not listed here as ended or rebundled continues unchanged."""
 
-    # Jobs that leave their GPUs. Those that move to others are in `granted` as well.
+    # Jobs that leave their GPUs. A job that moves to other GPUs is in `granted` as well.
     ended: tuple[str, ...]
     # Jobs that keep their GPUs with another partner, or without one.
     rebundled: tuple[tuple[str, Bundle], ...]
@@ -23,26 +23,26 @@ class LeaseChanges:
 def diff(held: Mapping[str, Held], plan: RoundPlan) -> LeaseChanges:
     """Return the changes that the plan makes to the leases, each list in order of the jobs' ids.
 
-    A lease continues only if its GPUs, their order and the way of running (type, width, label) stay the same.
+    A lease continues only if its GPUs, their order and its bundle's type, width and label stay the same.
     """
     kept: list[str] = []
     rebundled: list[tuple[str, Bundle]] = []
     granted: list[tuple[str, Bundle, tuple[GpuId, ...]]] = []
     for bundle, gpus in plan.placements.items():
         for job in bundle[0]:
-            now = held.get(job)
-            if now is None or now.gpus != gpus:
+            holding = held.get(job)
+            if holding is None or holding.gpus != gpus:
                 granted.append((job, bundle, gpus))
-            elif now.bundle is bundle or now.bundle == bundle:
+            elif holding.bundle is bundle or holding.bundle == bundle:
                 kept.append(job)
-            elif now.bundle[1:] == bundle[1:]:
+            elif holding.bundle[1:] == bundle[1:]:
                 rebundled.append((job, bundle))
             else:
                 granted.append((job, bundle, gpus))
-    left = held.keys() - kept
-    left.difference_update([job for job, _ in rebundled])
+    ended = held.keys() - kept
+    ended.difference_update([job for job, _ in rebundled])
     return LeaseChanges(
-        ended=tuple(sorted(left)),
+        ended=tuple(sorted(ended)),
         rebundled=tuple(sorted(rebundled)),
         granted=tuple(sorted(granted)),
     )

@@ -1,8 +1,8 @@
-"""Give out the GPUs that are idle after the placement, to columns that can use them as they are, best rank first.
+"""Give GPUs that are idle after the placement to columns that can use them without any move, best rank first.
 
-This is needed only where counting GPUs was not enough: a column was refused a place, or GPUs are held back for a gang.
-On held-back GPUs unpinned incumbents may continue, since they can be moved at the next boundary just as well. The
-exception is a limit on preemptions: with it, the gang would never get enough GPUs at once.
+This is needed only if a selected column was refused a place, or GPUs are held back for a gang. Unpinned incumbents may
+continue on GPUs that are held back, since they can still be moved at the next boundary. They may not if preemptions are
+limited, because then the gang would never get enough GPUs at once.
 """
 
 from __future__ import annotations
@@ -18,24 +18,26 @@ from scheduler.rounds.resources import NOTHING
 from scheduler.rounds.select import Choice
 
 
-def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, shut: Set[str]) -> None:
-    """Place columns that can run on idle GPUs, without moving any other. `closed`: nodes whose GPUs are held back."""
-    layout.shut = frozenset()
+def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, closed_nodes: Set[str]) -> None:
+    """Place columns that can run on idle GPUs, without moving any other. `closed_nodes`: nodes with GPUs held back."""
+    layout.closed_nodes = frozenset()
     idle = [layout.free_gpus(kind) for kind in range(len(board.sites))]
-    left = [sum(map(len, free_gpus.free)) for free_gpus in idle]
+    idle_count = [sum(map(len, free_gpus.free)) for free_gpus in idle]
     names = board.inputs.jobs
     busy = {job for bundle in layout.placements for job in bundle.jobs}
     # Worker types whose reserved column ranks above the current row.
     below: set[int] = set()
     for row in order:
         kind, width = board.kinds[row], board.widths[row]
-        if left[kind] >= width:
+        if idle_count[kind] >= width:
             members = {names[job] for job in (board.first[row], board.second[row]) if job != NOBODY}
             if busy.isdisjoint(members):
-                gpus = _place_for(board, layout, idle[kind], row, shut if kind in below else frozenset())
+                gpus = _find_gpus(
+                    board, layout, idle[kind], row, closed_nodes if kind in below else frozenset()
+                )
                 if gpus is not None:
                     idle[kind].take_these(gpus)
-                    left[kind] -= width
+                    idle_count[kind] -= width
                     busy |= members
                     layout.put(row, gpus)
                     if choice.reserved.get(kind) == row:
@@ -45,27 +47,27 @@ def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, shu
     _update_skipped(board, order, choice, layout)
 
 
-def _place_for(
-    board: Board, layout: Layout, free_gpus: FreeGpus, row: int, shut: Set[str]
+def _find_gpus(
+    board: Board, layout: Layout, free_gpus: FreeGpus, row: int, closed_nodes: Set[str]
 ) -> tuple[GpuId, ...] | None:
-    """Find idle GPUs for the column, preferring those its jobs hold; None if it has to wait."""
+    """Return idle GPUs for the column, if possible those that its jobs hold; None if it has to wait."""
     stock, demand = layout.stock, board.demand(row)
     bundle = board.inputs.candidates.bundles[row]
-    if not shut or board.inputs.preemptions_max is None:
+    if not closed_nodes or board.inputs.preemptions_max is None:
         for job in bundle.jobs:
-            now = board.inputs.held.get(job)
-            if now is None or now.bundle[1:] != bundle[1:] or not free_gpus.has(now.gpus):
+            holding = board.inputs.held.get(job)
+            if holding is None or holding.bundle[1:] != bundle[1:] or not free_gpus.has(holding.gpus):
                 continue
-            if layout.charge(row, now.gpus):
-                return now.gpus
-    gpus = free_gpus.find(board.widths[row], demand or NOTHING, stock, shut)
+            if layout.charge(row, holding.gpus):
+                return holding.gpus
+    gpus = free_gpus.find(board.widths[row], demand or NOTHING, stock, closed_nodes)
     if gpus is not None and stock is not None:
         stock.charge(demand, gpus)
     return gpus
 
 
 def _update_skipped(board: Board, order: Sequence[int], choice: Choice, layout: Layout) -> None:
-    """Add gangs that were chosen but got no place to the skipped ones, and remove those that got one now."""
+    """Add gangs that were selected but refused to `choice.skipped`, and remove gangs that have been placed."""
     bundles = board.inputs.candidates.bundles
     skipped = {row for row in (*choice.skipped, *layout.refused) if bundles[row] not in layout.placements}
     choice.skipped = [

@@ -11,7 +11,7 @@ from scheduler.rounds.resources import Demand, Stock
 
 
 class FreeGpus:
-    """Free GPUs by node, and nodes by their number of free GPUs."""
+    """The free GPUs of each node, with an index of the nodes by their number of free GPUs."""
 
     def __init__(self, site: Site, busy: set[GpuId]) -> None:
         self.nodes = site.nodes
@@ -22,7 +22,7 @@ class FreeGpus:
         self._by_free: list[dict[int, None]] | None = None
 
     def best(self, width: int) -> int | None:
-        """Return the node with the fewest free GPUs that are still enough, or None."""
+        """Return the node with the fewest free GPUs among those with at least `width`, or None."""
         by_free = self._index()
         for count in range(width, len(by_free)):
             if by_free[count]:
@@ -30,7 +30,7 @@ class FreeGpus:
         return None
 
     def take(self, node: int, width: int) -> tuple[GpuId, ...]:
-        """Take so many GPUs from a node."""
+        """Take `width` GPUs from a node and return them."""
         free = self.free[node]
         gpus = tuple(free[:width])
         self._recount(node, len(free), len(free) - width)
@@ -46,7 +46,7 @@ class FreeGpus:
             free.append(gpu)
 
     def spread(self, width: int) -> tuple[GpuId, ...] | None:
-        """Take GPUs from as few nodes as possible: the emptiest first, then the best fit; None if there are too few."""
+        """Take GPUs from as few nodes as possible, those with the most free GPUs first; None if there are too few."""
         by_free = self._index()
         gpus: tuple[GpuId, ...] = ()
         if sum(map(len, self.free)) < width:
@@ -59,7 +59,7 @@ class FreeGpus:
         return gpus
 
     def singles(self, count: int) -> list[GpuId]:
-        """Pick up to `count` single GPUs from the nodes with the fewest free ones, without taking them."""
+        """Return up to `count` GPUs from the nodes with the fewest free GPUs, without taking them."""
         gpus: list[GpuId] = []
         for free in sorted(filter(None, self.free), key=len):
             if len(gpus) >= count:
@@ -68,24 +68,24 @@ class FreeGpus:
         return gpus[:count]
 
     def find(
-        self, width: int, demand: Demand, stock: Stock | None, shut: Set[str] = frozenset()
+        self, width: int, demand: Demand, stock: Stock | None, closed_nodes: Set[str] = frozenset()
     ) -> tuple[GpuId, ...] | None:
-        """Pick free GPUs on as few nodes as possible that have the resources asked for, without taking them."""
-        room = [
+        """Return free GPUs on as few nodes with the needed resources as possible, without taking them; or None."""
+        usable = [
             0
-            if node.name in shut
+            if node.name in closed_nodes
             else len(free)
             if stock is None
-            else stock.most(demand, node.name, len(free))
+            else stock.usable_gpus(demand, node.name, len(free))
             for node, free in zip(self.nodes, self.free, strict=True)
         ]
-        enough = [node for node, most in enumerate(room) if most >= width]
+        enough = [node for node, most in enumerate(usable) if most >= width]
         if enough:
             node = min(enough, key=lambda node: len(self.free[node]))
             return tuple(self.free[node][:width])
         gpus: list[GpuId] = []
-        for node in sorted(range(len(room)), key=lambda node: -room[node]):
-            gpus += self.free[node][: min(room[node], width - len(gpus))]
+        for node in sorted(range(len(usable)), key=lambda node: -usable[node]):
+            gpus += self.free[node][: min(usable[node], width - len(gpus))]
         return tuple(gpus) if len(gpus) == width else None
 
     def take_these(self, gpus: Iterable[GpuId]) -> None:
@@ -97,7 +97,7 @@ class FreeGpus:
             free.remove(gpu)
 
     def has(self, gpus: Iterable[GpuId]) -> bool:
-        """Whether all of these are free."""
+        """Whether all these GPUs are free."""
         index = self._node_of
         return all(gpu in index and gpu in self.free[index[gpu]] for gpu in gpus)
 
@@ -109,8 +109,8 @@ class FreeGpus:
         """Return the name of the node that a GPU is in."""
         return self.nodes[self._node_of[gpu]].name
 
-    def knows(self, gpu: GpuId) -> bool:
-        """Whether the GPU is in one of these nodes, rather than in one that takes no newcomers."""
+    def contains(self, gpu: GpuId) -> bool:
+        """Whether the GPU is in one of these nodes. It is not if its node takes no newcomers."""
         return gpu in self._node_of
 
     def _index(self) -> list[dict[int, None]]:

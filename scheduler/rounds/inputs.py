@@ -1,6 +1,6 @@
-"""The inputs of one round and its plan: arrays and names, no state, no clock.
+"""The inputs of one round and its plan: plain data, without state or clock.
 
-RoundInputs → rank → select → place → RoundPlan       check_plan audits the plan independently of them
+RoundInputs → rank → select → place → RoundPlan       check_plan audits the plan independently
 """
 
 from __future__ import annotations
@@ -24,23 +24,25 @@ NOBODY = -1
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Every way in which jobs could run, one row each. It changes only with an allocation or a newcomer."""
+    """Every way in which jobs could run, one row each. The rows change only with an allocation or a new job."""
 
     bundles: tuple[Bundle, ...]
     # The row of each bundle.
     row_of: Mapping[Bundle, int]
-    first: Ints  # rows of RoundInputs.jobs
-    second: Ints  # NOBODY when alone
-    worker_type: Ints  # rows of RoundInputs.worker_types
+    # The jobs, as rows of RoundInputs.jobs; `second` is NOBODY if the job runs alone.
+    first: Ints
+    second: Ints
+    # Rows of RoundInputs.worker_types.
+    worker_type: Ints
     gpus: Ints
     # The time lost when this column starts or moves.
     restart_s: Floats
-    # A hash of the bundle, which breaks ties.
+    # A hash of the bundle, to break ties.
     tie: NDArray[np.uint64]
 
     @cached_property
     def lists(self) -> tuple[list[int], list[int], list[int], list[int]]:
-        """`first`, `second`, `worker_type` and `gpus`, to be read row by row."""
+        """`first`, `second`, `worker_type` and `gpus` as lists, which are faster to read row by row."""
         return self.first.tolist(), self.second.tolist(), self.worker_type.tolist(), self.gpus.tolist()
 
     @cached_property
@@ -61,10 +63,12 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """The terms that the allocation in force grants each column. One with neither share nor `backfill` does not run."""
+    """The current allocation, column by column. A column with neither share nor `backfill` does not run."""
 
-    share: Floats  # quantised
-    backfill: Bools  # may fill idle GPUs
+    # Quantised.
+    share: Floats
+    # Whether the column may fill idle GPUs.
+    backfill: Bools
 
     @cached_property
     def due(self) -> Bools:
@@ -78,24 +82,24 @@ class Terms:
 
     @cached_property
     def entitled(self) -> list[bool]:
-        """`due`, to be read row by row."""
+        """`due` as a list, which is faster to read row by row."""
         entitled: list[bool] = self.due.tolist()
         return entitled
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """The standing of each column in this round."""
+    """The columns of this round, with what each was promised and has received."""
 
     columns: Columns
     terms: Terms
-    # The decayed sum over rounds, including this round's share × round_s.
+    # The GPU time promised so far, decayed, including this round's share × round_s.
     entitled_s: Floats
-    # The decayed sum before this round.
+    # The GPU time received before this round, decayed.
     received_s: Floats
-    # How many rounds in a row the column was due and its GPUs were not free.
+    # The number of rounds in a row in which the column had a share but its GPUs were not free.
     skipped: Ints
-    # The rate is a guess: the column runs once before others, to be measured.
+    # Whether the rate is a guess: such a column runs once before others, so that its rate gets measured.
     explore: Bools
 
     def __len__(self) -> int:
@@ -118,7 +122,7 @@ class Candidates:
 
     @property
     def share(self) -> Floats:
-        """The share of each row in the allocation in force."""
+        """The share of each row in the current allocation."""
         return self.terms.share
 
     @property
@@ -129,7 +133,7 @@ class Candidates:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeView:
-    """A node that may get work in this round. Nearly always the same object as in the last round."""
+    """A node that may get work in this round."""
 
     name: str
     worker_type: int
@@ -141,22 +145,23 @@ class NodeView:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The needs of a job on its nodes, beyond GPUs of the right type. Jobs with equal needs share one Need."""
+    """The needs of a job on its nodes beyond GPUs of the right type."""
 
     cpus_per_gpu: float = 0.0
     memory_gb_per_gpu: float = 0.0
-    nodes: frozenset[str] | None = None  # None: any node
+    # None allows every node.
+    nodes: frozenset[str] | None = None
 
 
 ANYWHERE = Need()
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """The GPUs that a job holds when the round is planned, and how it runs on them."""
+    """The GPUs that a job holds when the round is planned, and the bundle that runs on them."""
 
     bundle: Bundle
     gpus: tuple[GpuId, ...]
-    # It keeps its GPUs: within its minimum run time, not preemptible, or between boundaries.
+    # Whether the job must keep its GPUs: it is within its minimum run time, not preemptible, or between boundaries.
     pinned: bool = False
 
 
@@ -170,15 +175,17 @@ class RoundInputs:
     worker_types: tuple[str, ...]
     candidates: Candidates
     nodes: tuple[NodeView, ...]
-    held: Mapping[str, Held]  # by job
-    needs: Mapping[str, Need] = field(default_factory=dict)  # by job; absent: ANYWHERE
-    # How far a turn may take a column ahead of its due, or leave others behind theirs.
+    # By job.
+    held: Mapping[str, Held]
+    # By job; an absent job has no needs (ANYWHERE).
+    needs: Mapping[str, Need] = field(default_factory=dict)
+    # How far ahead of its entitlement a running column may get before others take its GPUs.
     stay_s: float = 0.0
-    # The sum that a share of 1 converges to, as older rounds fade.
+    # The limit of `entitled_s` for a share of 1, since older rounds decay.
     full_s: float = math.inf
-    # After how many rounds of being skipped GPUs are held back for a gang as they become free.
+    # After how many skipped rounds the scheduler holds back free GPUs for a gang.
     reserve_after: int = 2
-    # How many running jobs may lose their GPUs in one round.
+    # How many running jobs may lose their GPUs in one round; None is no limit.
     preemptions_max: int | None = None
 
 
@@ -188,6 +195,7 @@ class RoundPlan:
 
     number: int
     placements: Mapping[Bundle, tuple[GpuId, ...]]
-    reserved: Mapping[str, Bundle] = field(default_factory=dict)  # by worker type
-    # Gangs that were due, but whose GPUs were not free.
+    # The gang for which GPUs are held back, by worker type.
+    reserved: Mapping[str, Bundle] = field(default_factory=dict)
+    # Gangs that had a share, but whose GPUs were not free.
     skipped: tuple[Bundle, ...] = ()

@@ -1,4 +1,4 @@
-"""The inputs as plain lists and sets, converted once per round for select and place to read row by row."""
+"""The inputs of a round as plain lists and sets, which are faster to read row by row than arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Site:
 
     nodes: tuple[NodeView, ...]
     gpus: frozenset[GpuId]
-    # The row of the node that each GPU is in; GPUs in order of their nodes.
+    # For each GPU, the index of its node in `nodes`; in order of the nodes.
     node_of: Mapping[GpuId, int]
 
     @classmethod
@@ -27,9 +27,9 @@ class Site:
         node_of = {gpu: number for number, node in enumerate(members) for gpu in node.gpus}
         return cls(members, frozenset(node_of), node_of)
 
-    def without(self, shut: Set[str]) -> Site:
-        """Return this site without the nodes of these names."""
-        return Site.of(node for node in self.nodes if node.name not in shut) if shut else self
+    def without(self, names: Set[str]) -> Site:
+        """Return this site without the nodes with these names."""
+        return Site.of(node for node in self.nodes if node.name not in names) if names else self
 
 
 @dataclass(slots=True, eq=False)
@@ -43,13 +43,14 @@ class Board:
     kinds: list[int]
     widths: list[int]
     entitled: list[bool]
-    sites: tuple[Site, ...]  # by worker type
-    # Columns whose jobs already run as the column says, with their GPUs.
+    # By worker type.
+    sites: tuple[Site, ...]
+    # Columns whose jobs could all stay on the GPUs that they hold, with these GPUs.
     stays: dict[int, tuple[GpuId, ...]]
-    # Whether each column is one of these and its whole bundle, partner included, runs now.
+    # Whether each column is in `stays` and its bundle, partner included, is running.
     runs: bytearray
-    # Whether some job needs more than GPUs.
-    picky: bool
+    # Whether any job needs more than GPUs.
+    any_needs: bool
 
     @classmethod
     def of(cls, inputs: RoundInputs) -> Board:
@@ -68,20 +69,22 @@ class Board:
             sites=sites,
             stays=stays,
             runs=runs,
-            picky=any(need != ANYWHERE for need in inputs.needs.values()),
+            any_needs=any(need != ANYWHERE for need in inputs.needs.values()),
         )
 
     @property
     def crowded(self) -> bool:
-        """Whether two columns may claim the same GPUs. Otherwise every column that stays has its own GPUs."""
+        """Whether two columns may claim the same GPUs."""
         return self.inputs.candidates.columns.any_pair or len(self.stays) > self.runs.count(True)
 
     def demand(self, row: int) -> Demand | None:
         """Return the column's needs beyond GPUs; None if it has none."""
-        return demand_of(self.inputs.needs, self.inputs.candidates.bundles[row].jobs) if self.picky else None
+        return (
+            demand_of(self.inputs.needs, self.inputs.candidates.bundles[row].jobs) if self.any_needs else None
+        )
 
 
-# Nodes come and go far less often than rounds.
+# The cache saves work because most rounds have the same nodes as the last one.
 @lru_cache(maxsize=4)
 def _sites(nodes: tuple[NodeView, ...], worker_types: int) -> tuple[Site, ...]:
     return tuple(Site.of(node for node in nodes if node.worker_type == kind) for kind in range(worker_types))
@@ -90,31 +93,31 @@ def _sites(nodes: tuple[NodeView, ...], worker_types: int) -> tuple[Site, ...]:
 def _incumbents(
     inputs: RoundInputs, kinds: list[int], sites: tuple[Site, ...]
 ) -> tuple[dict[int, tuple[GpuId, ...]], bytearray]:
-    """Return the columns in which no job has to start or move, with their GPUs, and whether each of them runs now.
+    """Return `Board.stays` and `Board.runs`.
 
-    A job whose partner leaves stays where it is. One whose GPUs may no longer be used stays only if it is pinned.
+    A job whose partner leaves keeps its GPUs. A job whose GPUs may no longer be used keeps them only if it is pinned.
     """
     held, row_of = inputs.held, inputs.candidates.columns.row_of
     stays: dict[int, tuple[GpuId, ...]] = {}
     runs = bytearray(len(kinds))
     gpus_of = [site.gpus for site in sites]
     pairs: dict[Bundle, Held] = {}
-    for job, now in held.items():
-        gpus, bundle = now.gpus, now.bundle
+    for job, holding in held.items():
+        gpus, bundle = holding.gpus, holding.bundle
         alone = len(bundle[0]) == 1
         if not alone:
             first = held.get(bundle[0][0])
-            if first is not now and first is not None and first.bundle == bundle and first.gpus == gpus:
+            if first is not holding and first is not None and first.bundle == bundle and first.gpus == gpus:
                 pairs[bundle] = first
             bundle = bundle._replace(jobs=(job,))
         row = row_of.get(bundle)
-        if row is not None and (now.pinned or gpus_of[kinds[row]].issuperset(gpus)):
+        if row is not None and (holding.pinned or gpus_of[kinds[row]].issuperset(gpus)):
             stays[row] = gpus
             if alone:
                 runs[row] = True
-    for bundle, now in pairs.items():
+    for bundle, holding in pairs.items():
         row = row_of.get(bundle)
-        if row is not None and (now.pinned or gpus_of[kinds[row]].issuperset(now.gpus)):
-            stays[row] = now.gpus
+        if row is not None and (holding.pinned or gpus_of[kinds[row]].issuperset(holding.gpus)):
+            stays[row] = holding.gpus
             runs[row] = True
     return stays, runs

@@ -1,4 +1,4 @@
-"""Choose nodes to clear so that each gang gets a node and as few running jobs as possible have to move.
+"""Choose the nodes to clear so that each gang gets a node and as few running jobs as possible move.
 
 This is an assignment problem, gangs × nodes. The cost is the number of jobs that would have to leave the node; ties go
 to the node with the fewest GPUs left over.
@@ -18,14 +18,14 @@ from scheduler.rounds.lookup import Board
 IMPOSSIBLE = 1e9
 
 
-def cheapest_seats(
+def nodes_to_clear(
     board: Board,
     free_gpus: FreeGpus,
     staying: Mapping[int, tuple[GpuId, ...]],
     kind: int,
     widths: Sequence[int],
 ) -> dict[int, tuple[int, tuple[int, ...]]]:
-    """Return, by index of a gang, its node and the columns to be moved off it. Gangs without a node are absent."""
+    """Return the node of each gang, by index, and the columns to move off it. Gangs without a node are absent."""
     movable = _movable(board, free_gpus, staying, kind, max(widths))
     cost = np.full((len(widths), len(free_gpus.nodes)), IMPOSSIBLE)
     movers: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -48,35 +48,35 @@ def cheapest_seats(
 
 
 def cover(deficit: int, occupants: Sequence[tuple[int, int, int]]) -> tuple[int, tuple[int, ...]] | None:
-    """Return the fewest jobs whose columns free `deficit` GPUs, and these columns; None if all together do not.
+    """Choose columns that free `deficit` GPUs with the fewest jobs; return the number of jobs, and the columns.
 
-    Occupants are triples: GPUs, jobs, column.
+    An occupant is a triple: GPUs, jobs, column. None if all occupants together are not enough.
     """
     if deficit <= 0:
         return 0, ()
     best: list[tuple[int, tuple[int, ...]] | None] = [(0, ()), *[None] * deficit]
     for width, jobs, row in occupants:
-        for have in range(deficit - 1, -1, -1):
-            so_far = best[have]
+        for freed_before in range(deficit - 1, -1, -1):
+            so_far = best[freed_before]
             if so_far is not None:
-                reach = min(have + width, deficit)
-                known = best[reach]
-                if known is None or so_far[0] + jobs < known[0]:
-                    best[reach] = (so_far[0] + jobs, (*so_far[1], row))
+                freed = min(freed_before + width, deficit)
+                best_here = best[freed]
+                if best_here is None or so_far[0] + jobs < best_here[0]:
+                    best[freed] = (so_far[0] + jobs, (*so_far[1], row))
     return best[deficit]
 
 
 def _movable(
     board: Board, free_gpus: FreeGpus, staying: Mapping[int, tuple[GpuId, ...]], kind: int, width: int
 ) -> dict[int, list[tuple[int, int, int]]]:
-    """Return, by node, the columns that could move: narrower than `width`, within the node, without other needs."""
+    """Return the columns that could move, by node: narrower than `width`, on one node, needing only GPUs."""
     movable: dict[int, list[tuple[int, int, int]]] = {}
     bundles = board.inputs.candidates.bundles
     for row, gpus in staying.items():
         if (
             board.kinds[row] != kind
             or board.widths[row] >= width
-            or not all(free_gpus.knows(gpu) for gpu in gpus)
+            or not all(free_gpus.contains(gpu) for gpu in gpus)
         ):
             continue
         nodes = {free_gpus.node_of(gpu) for gpu in gpus}

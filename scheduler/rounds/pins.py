@@ -1,4 +1,4 @@
-"""Pinned jobs keep exactly their GPUs. The only open question is who shares these GPUs with them.
+"""Pinned jobs keep exactly their GPUs. The only question is which jobs share these GPUs with them.
 
 Two jobs pinned as a pair stay a pair. A job that is pinned alone, or whose partner is not pinned, is `open`: its best
 ranked column that fits its GPUs decides whether it runs alone or with a partner. Without such a column it runs alone.
@@ -15,85 +15,88 @@ from scheduler.rounds.resources import Stock, demand_of
 
 
 class Pins:
-    """The pinned jobs of a round, their GPUs, and their partners as far as they are settled."""
+    """The pinned jobs of a round, their GPUs, and the partners decided so far."""
 
     def __init__(self, board: Board, held: Mapping[str, Held]) -> None:
-        """Settle all pinned jobs that have no choice of partners. `held`: the pinned jobs and what they hold."""
+        """Place all pinned jobs that have no choice of partners. `held`: the pinned jobs and what they hold."""
         self.board = board
         self.held = held
         self.open: set[str] = set()
         self.placements: dict[Bundle, tuple[GpuId, ...]] = {}
-        # By worker type: GPUs of pinned jobs whose turn has not come yet.
-        self.behind = [0] * len(board.sites)
+        # The number of GPUs of pinned jobs that have not been visited, by worker type.
+        self.unvisited_gpus = [0] * len(board.sites)
         self.gpus: set[GpuId] = set()
-        self.rows: dict[int, str] = {}  # pinned jobs by row
-        # Pinned rows whose turn matters, to a waiting gang or to a possible partner.
-        self.meeting: set[int] = set()
+        # Pinned jobs by their row in RoundInputs.jobs.
+        self.rows: dict[int, str] = {}
+        # The rows of pinned jobs whose columns have to be visited, for a waiting gang or a possible partner.
+        self.watched: set[int] = set()
         self.stock: Stock | None = None
         if not held:
             return
-        self._passed: set[tuple[GpuId, ...]] = set()
+        self._visited: set[tuple[GpuId, ...]] = set()
         kind_of = {name: kind for kind, name in enumerate(board.inputs.worker_types)}
         self.rows = {row: job for row, job in enumerate(board.inputs.jobs) if job in held}
         could_pair = _could_pair(board)
         sharing: dict[tuple[GpuId, ...], list[str]] = {}
-        for job, now in held.items():
-            sharing.setdefault(now.gpus, []).append(job)
-            partners = now.bundle.jobs
+        for job, holding in held.items():
+            sharing.setdefault(holding.gpus, []).append(job)
+            partners = holding.bundle.jobs
             alone = len(partners) == 1 and job not in could_pair
             paired = len(partners) == 2 and all(
-                partner in held and held[partner].gpus == now.gpus for partner in partners
+                partner in held and held[partner].gpus == holding.gpus for partner in partners
             )
             if alone or paired:
-                self.placements[now.bundle] = now.gpus
+                self.placements[holding.bundle] = holding.gpus
             else:
                 self.open.add(job)
         for gpus, jobs in sharing.items():
             self.gpus.update(gpus)
             kind = kind_of.get(held[jobs[0]].bundle.worker_type, NOBODY)
             if kind != NOBODY:
-                self.behind[kind] += len(gpus)
+                self.unvisited_gpus[kind] += len(gpus)
         gangs = max(board.widths, default=1) > 1
-        self.meeting = {row for row, job in self.rows.items() if gangs or job in self.open}
-        if board.picky:
+        self.watched = {row for row, job in self.rows.items() if gangs or job in self.open}
+        if board.any_needs:
             self.stock = Stock(board.inputs.nodes)
             for gpus, jobs in sharing.items():
                 self.stock.charge(demand_of(board.inputs.needs, jobs), gpus)
 
-    def meet(self, row: int, busy: bytearray) -> None:
-        """Settle how a pinned job continues when the turn of this column comes, if the column allows it.
+    def visit(self, row: int, busy: bytearray) -> None:
+        """Let the pinned jobs of this column run as it says, if they and a joining partner can.
 
-        `busy` marks the jobs that run already; a partner that joins is marked too.
+        `busy` marks the jobs that run already; this marks a partner that joins.
         """
         board = self.board
         bundle = board.inputs.candidates.bundles[row]
         members = [job for job in (board.first[row], board.second[row]) if job != NOBODY]
         pinned = [self.rows[job] for job in members if job in self.rows]
-        now = self.held[pinned[0]]
-        if any(self.held[job].gpus != now.gpus or self.held[job].bundle[1:] != bundle[1:] for job in pinned):
+        holding = self.held[pinned[0]]
+        if any(
+            self.held[job].gpus != holding.gpus or self.held[job].bundle[1:] != bundle[1:] for job in pinned
+        ):
             return
-        if now.gpus not in self._passed:
-            self._passed.add(now.gpus)
-            self.behind[board.kinds[row]] -= board.widths[row]
+        if holding.gpus not in self._visited:
+            self._visited.add(holding.gpus)
+            self.unvisited_gpus[board.kinds[row]] -= board.widths[row]
         joining = [job for job in members if job not in self.rows]
         if any(job not in self.open for job in pinned) or any(busy[job] for job in joining):
             return
-        if joining and not self._lets_in(board.inputs.jobs[joining[0]], now.gpus, board.kinds[row]):
+        if joining and not self._admit(board.inputs.jobs[joining[0]], holding.gpus, board.kinds[row]):
             return
-        self.placements[bundle] = now.gpus
+        self.placements[bundle] = holding.gpus
         self.open.difference_update(self.rows[job] for job in members if job in self.rows)
         for job in joining:
             busy[job] = True
 
     def settle(self) -> None:
-        """Let every job that is still open run alone."""
+        """Let every job without a decided partner run alone."""
         for job in sorted(self.open):
-            now = self.held[job]
-            self.placements[now.bundle._replace(jobs=(job,))] = now.gpus
+            holding = self.held[job]
+            self.placements[holding.bundle._replace(jobs=(job,))] = holding.gpus
         self.open.clear()
 
-    def _lets_in(self, job: str, gpus: tuple[GpuId, ...], kind: int) -> bool:
-        """Whether the nodes accept new work and have the resources for the partner; if so, charge them."""
+    def _admit(self, job: str, gpus: tuple[GpuId, ...], kind: int) -> bool:
+        """Charge the nodes for what the partner needs; return False if they lack it or take no new work."""
         if not self.board.sites[kind].gpus.issuperset(gpus):
             return False
         demand = demand_of(self.board.inputs.needs, (job,))
@@ -106,7 +109,7 @@ class Pins:
 
 
 def _could_pair(board: Board) -> set[str]:
-    """Return the jobs that may run together with another one."""
+    """Return the jobs of which at least one pair may run."""
     candidates = board.inputs.candidates
     pairs = ((candidates.columns.second != NOBODY) & candidates.terms.may_run).nonzero()[0].tolist()
     return {job for row in pairs for job in candidates.bundles[row].jobs}

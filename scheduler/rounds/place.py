@@ -1,10 +1,10 @@
 """Place columns on GPUs: incumbents stay, newcomers get as few nodes as possible, and few jobs have to move for them.
 
-1. An incumbent of the same type and width keeps its GPUs, also when its packed partner comes or goes.
+1. An incumbent of the same type and width keeps its GPUs, even if a partner joins or leaves.
 2. Newcomers that need more than GPUs choose first, then gangs from the widest down, then single GPUs.
-3. For a gang that fits one node, but finds none with enough free GPUs, a node is cleared: see `make_room`.
+3. If a gang fits one node, but no node has enough free GPUs, a node is cleared for it: see `make_room`.
 
-A column without a place is `refused`; the plan then looks for another one.
+A column without a place is `refused`; `plan` then selects others.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.free_gpus import FreeGpus
 from scheduler.rounds.inputs import NOBODY
 from scheduler.rounds.lookup import Board
-from scheduler.rounds.make_room import cheapest_seats
+from scheduler.rounds.make_room import nodes_to_clear
 from scheduler.rounds.pins import Pins
 from scheduler.rounds.resources import Demand, Stock
 
 
 class Layout:
-    """The placements of a round while they are being made."""
+    """The placements made so far in a round, and the resources left."""
 
-    def __init__(self, board: Board, pins: Pins, shut: Set[str]) -> None:
-        """Begin with the placements of pinned jobs. `shut`: names of nodes that take no newcomers."""
+    def __init__(self, board: Board, pins: Pins, closed_nodes: Set[str]) -> None:
+        """Start from the placements of pinned jobs. `closed_nodes`: names of nodes that take no newcomers."""
         self.board = board
         self.placements: dict[Bundle, tuple[GpuId, ...]] = dict(pins.placements)
         self.busy: set[GpuId] = set(pins.gpus)
-        self.shut = shut
+        self.closed_nodes = closed_nodes
         self.staying: dict[int, tuple[GpuId, ...]] = {}
         self.refused: list[int] = []
-        self.stock: Stock | None = (pins.stock or Stock(board.inputs.nodes)) if board.picky else None
+        self.stock: Stock | None = (pins.stock or Stock(board.inputs.nodes)) if board.any_needs else None
 
-    def stay(self, rows: Sequence[int]) -> dict[int, list[int]]:
-        """Keep rows on their GPUs where possible; return the rows that still need a place, by worker type."""
+    def keep_incumbents(self, rows: Sequence[int]) -> dict[int, list[int]]:
+        """Keep columns on their GPUs where possible; return the columns that still need a place, by worker type."""
         bundles, stays, second = self.board.inputs.candidates.bundles, self.board.stays, self.board.second
-        busy, placements, staying, picky = self.busy, self.placements, self.staying, self.board.picky
+        busy, placements, staying, any_needs = self.busy, self.placements, self.staying, self.board.any_needs
         crowded = bool(busy) or self.board.crowded
         fresh: dict[int, list[int]] = {}
         for row in rows:
@@ -45,9 +45,9 @@ class Layout:
             if (
                 gpus is None
                 or (crowded and not busy.isdisjoint(gpus))
-                or (picky and not self.charge(row, gpus))
+                or (any_needs and not self.charge(row, gpus))
             ):
-                gpus = None if second[row] == NOBODY else self._beside(row)
+                gpus = None if second[row] == NOBODY else self._joinable_gpus(row)
             if gpus is None:
                 fresh.setdefault(self.board.kinds[row], []).append(row)
             else:
@@ -57,20 +57,20 @@ class Layout:
         busy.update(chain.from_iterable(staying.values()))
         return fresh
 
-    def _beside(self, row: int) -> tuple[GpuId, ...] | None:
-        """Return GPUs that one job of a pair holds and the other can join; None if neither can stay."""
+    def _joinable_gpus(self, row: int) -> tuple[GpuId, ...] | None:
+        """Return GPUs that one job of the pair holds and both can use; None if there are none."""
         board = self.board
         bundle = board.inputs.candidates.bundles[row]
         for job in bundle.jobs:
-            now = board.inputs.held.get(job)
+            holding = board.inputs.held.get(job)
             if (
-                now is not None
-                and now.bundle[1:] == bundle[1:]
-                and self.busy.isdisjoint(now.gpus)
-                and board.sites[board.kinds[row]].gpus.issuperset(now.gpus)
-                and self.charge(row, now.gpus)
+                holding is not None
+                and holding.bundle[1:] == bundle[1:]
+                and self.busy.isdisjoint(holding.gpus)
+                and board.sites[board.kinds[row]].gpus.issuperset(holding.gpus)
+                and self.charge(row, holding.gpus)
             ):
-                return now.gpus
+                return holding.gpus
         return None
 
     def put(self, row: int, gpus: tuple[GpuId, ...]) -> None:
@@ -88,8 +88,8 @@ class Layout:
         return gpus
 
     def free_gpus(self, kind: int) -> FreeGpus:
-        """Return the present free GPUs of a worker type."""
-        return FreeGpus(self.board.sites[kind].without(self.shut), self.busy)
+        """Return the GPUs of a worker type that are still free."""
+        return FreeGpus(self.board.sites[kind].without(self.closed_nodes), self.busy)
 
     def charge(self, row: int, gpus: tuple[GpuId, ...]) -> bool:
         """Charge the nodes of these GPUs for what the column needs; return False if they lack it."""
@@ -103,17 +103,17 @@ class Layout:
         return True
 
 
-def place(board: Board, rows: Sequence[int], pins: Pins, shut: Set[str] = frozenset()) -> Layout:
-    """Give every chosen column its GPUs. `rows`: best first."""
-    layout, bundles = Layout(board, pins, shut), board.inputs.candidates.bundles
-    for kind, fresh in layout.stay(rows).items():
+def place(board: Board, rows: Sequence[int], pins: Pins, closed_nodes: Set[str] = frozenset()) -> Layout:
+    """Place every selected column on GPUs, or refuse it. `rows`: best first."""
+    layout, bundles = Layout(board, pins, closed_nodes), board.inputs.candidates.bundles
+    for kind, fresh in layout.keep_incumbents(rows).items():
         free_gpus = layout.free_gpus(kind)
-        if board.picky:
-            fresh = _seat_picky(layout, free_gpus, kind, fresh, rows)
+        if board.any_needs:
+            fresh = _place_with_needs(layout, free_gpus, kind, fresh, rows)
         gangs = [row for row in fresh if board.widths[row] > 1]
         singles = [row for row in fresh if board.widths[row] == 1]
         if gangs:
-            singles += _seat_gangs(layout, free_gpus, kind, gangs)
+            singles += _place_gangs(layout, free_gpus, kind, gangs)
         gpus = free_gpus.singles(len(singles))
         for row, gpu in zip(singles, gpus, strict=False):
             layout.placements[bundles[row]] = (gpu,)
@@ -122,7 +122,7 @@ def place(board: Board, rows: Sequence[int], pins: Pins, shut: Set[str] = frozen
     return layout
 
 
-def _seat_gangs(layout: Layout, free_gpus: FreeGpus, kind: int, gangs: list[int]) -> list[int]:
+def _place_gangs(layout: Layout, free_gpus: FreeGpus, kind: int, gangs: list[int]) -> list[int]:
     """Place gangs from the widest down; return the single-GPU columns that had to move for them."""
     widths = layout.board.widths
     waiting: dict[int, list[int]] = {}
@@ -133,10 +133,10 @@ def _seat_gangs(layout: Layout, free_gpus: FreeGpus, kind: int, gangs: list[int]
     while waiting:
         top = max(waiting)
         group = waiting.pop(top)
-        # A node has room for at most one of these, so place them together.
+        # Each node takes at most one of these gangs, so place them together.
         while waiting and top <= widest < 2 * max(waiting):
             group += waiting.pop(max(waiting))
-        for row in _seat_group(layout, free_gpus, kind, group):
+        for row in _place_group(layout, free_gpus, kind, group):
             if widths[row] == 1:
                 singles.append(row)
             else:
@@ -144,53 +144,53 @@ def _seat_gangs(layout: Layout, free_gpus: FreeGpus, kind: int, gangs: list[int]
     return singles
 
 
-def _seat_group(layout: Layout, free_gpus: FreeGpus, kind: int, group: list[int]) -> list[int]:
-    """Place gangs where they fit best, or else where the fewest jobs have to move; return the columns that had to move.
+def _place_group(layout: Layout, free_gpus: FreeGpus, kind: int, group: list[int]) -> list[int]:
+    """Place gangs where they fit best, else where the fewest jobs have to move; return the columns that move.
 
-    Gangs that no node can take are spread over several.
+    A gang that fits no node is spread over several.
     """
     widths = layout.board.widths
-    seats: dict[int, tuple[GpuId, ...]] = {}
-    homeless: list[int] = []
+    gpus_of: dict[int, tuple[GpuId, ...]] = {}
+    unplaced: list[int] = []
     for row in group:
         node = free_gpus.best(widths[row])
         if node is None:
-            homeless.append(row)
+            unplaced.append(row)
         else:
-            seats[row] = free_gpus.take(node, widths[row])
+            gpus_of[row] = free_gpus.take(node, widths[row])
     moved: list[int] = []
-    if homeless and len({widths[row] for row in group}) > 1:
-        homeless = group
-        for gpus in seats.values():
+    if unplaced and len({widths[row] for row in group}) > 1:
+        unplaced = group
+        for gpus in gpus_of.values():
             free_gpus.give_back(gpus)
-        seats = {}
-    while homeless:
-        cheapest = cheapest_seats(
-            layout.board, free_gpus, layout.staying, kind, [widths[row] for row in homeless]
+        gpus_of = {}
+    while unplaced:
+        cleared = nodes_to_clear(
+            layout.board, free_gpus, layout.staying, kind, [widths[row] for row in unplaced]
         )
-        for index, (node, movers) in cheapest.items():
+        for index, (node, movers) in cleared.items():
             for mover in movers:
                 free_gpus.give_back(layout.lift(mover))
                 moved.append(mover)
-            seats[homeless[index]] = free_gpus.take(node, widths[homeless[index]])
-        homeless = [row for index, row in enumerate(homeless) if index not in cheapest]
-        if not cheapest:
+            gpus_of[unplaced[index]] = free_gpus.take(node, widths[unplaced[index]])
+        unplaced = [row for index, row in enumerate(unplaced) if index not in cleared]
+        if not cleared:
             break
-    for row in homeless:
+    for row in unplaced:
         spread = free_gpus.spread(widths[row])
         if spread is None:
             layout.refused.append(row)
         else:
-            seats[row] = spread
-    for row, gpus in seats.items():
+            gpus_of[row] = spread
+    for row, gpus in gpus_of.items():
         layout.put(row, gpus)
     return moved
 
 
-def _seat_picky(
+def _place_with_needs(
     layout: Layout, free_gpus: FreeGpus, kind: int, fresh: list[int], rows: Sequence[int]
 ) -> list[int]:
-    """Place columns that need more than GPUs, the widest first; return the others, with those that moved for them."""
+    """Place columns that need more than GPUs, the widest first; return all others still without GPUs."""
     board = layout.board
     stock = layout.stock
     assert stock is not None
@@ -216,7 +216,10 @@ def _seat_picky(
 def _make_room(
     layout: Layout, free_gpus: FreeGpus, kind: int, row: int, demand: Demand, rows: Sequence[int]
 ) -> list[int]:
-    """Lift columns that can move or rank lower until the column finds a place; return those that stay lifted."""
+    """Take columns off their GPUs until this column has a place; return the ones that it displaced.
+
+    It displaces columns that need only GPUs, and columns of worse rank. It puts the others back.
+    """
     board = layout.board
     stock = layout.stock
     assert stock is not None
@@ -226,7 +229,7 @@ def _make_room(
         for other, gpus in layout.staying.items()
         if board.kinds[other] == kind
         and (board.demand(other) is None or rank[other] > rank[row])
-        and all(free_gpus.knows(gpu) for gpu in gpus)
+        and all(free_gpus.contains(gpu) for gpu in gpus)
         and (demand.nodes is None or any(free_gpus.name_of(gpu) in demand.nodes for gpu in gpus))
     ]
     lifted: list[tuple[int, tuple[GpuId, ...]]] = []

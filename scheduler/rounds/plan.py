@@ -1,4 +1,4 @@
-"""Planning a round: rank, select, place; repeated if a column that was selected cannot be placed."""
+"""Plan a round: rank → select → place, and again with GPUs held back if a gang that has waited finds no place."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from scheduler.rounds.fill import fill
 from scheduler.rounds.inputs import Held, RoundInputs, RoundPlan
-from scheduler.rounds.limit import spared
+from scheduler.rounds.limit import jobs_to_keep
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.pins import Pins
 from scheduler.rounds.place import Layout, place
@@ -18,9 +18,9 @@ def plan_round(inputs: RoundInputs) -> RoundPlan:
     """Plan a round: which columns run, and on which GPUs. Pure: the same inputs give the same plan."""
     board = Board.of(inputs)
     order: list[int] = rank(board).tolist()
-    pinned = {job: held for job, held in inputs.held.items() if held.pinned}
+    pinned = {job: holding for job, holding in inputs.held.items() if holding.pinned}
     choice, layout = _arrange(board, order, pinned)
-    keep = spared(board, order, layout.placements)
+    keep = jobs_to_keep(board, order, layout.placements)
     if keep:
         choice, layout = _arrange(board, order, pinned | keep)
     bundles = inputs.candidates.bundles
@@ -33,29 +33,28 @@ def plan_round(inputs: RoundInputs) -> RoundPlan:
 
 
 def _arrange(board: Board, order: Sequence[int], pinned: Mapping[str, Held]) -> tuple[Choice, Layout]:
-    """Choose and place columns; if a gang that has waited long cannot be placed, hold GPUs back for it and repeat."""
+    """Select columns and place them. Repeat with GPUs held back if a gang that has waited long finds no place."""
     pins = Pins(board, pinned)
     choice = select(board, order, pins)
     layout = place(board, choice.rows, pins)
-    stuck = {row for row in layout.refused if board.entitled[row] and board.widths[row] > 1}
+    unplaceable = {row for row in layout.refused if board.entitled[row] and board.widths[row] > 1}
     closed_nodes: frozenset[str] = frozenset()
-    if stuck and any(has_waited(board, row) for row in stuck):
+    if unplaceable and any(has_waited(board, row) for row in unplaceable):
         pins = Pins(board, pinned)
-        choice = select(board, order, pins, closed=stuck)
-        closed_nodes = _held_back(board, choice, stuck)
+        choice = select(board, order, pins, unplaceable=unplaceable)
+        closed_nodes = _held_back(board, choice, unplaceable)
         layout = place(board, choice.rows, pins, closed_nodes)
     if layout.refused or choice.reserved:
-        reserved = _held_back(board, choice, choice.reserved.values())
-        fill(board, order, choice, layout, closed_nodes | reserved)
+        fill(board, order, choice, layout, closed_nodes | _held_back(board, choice, choice.reserved.values()))
     return choice, layout
 
 
 def _held_back(board: Board, choice: Choice, rows: Collection[int]) -> frozenset[str]:
-    """Return the nodes that no further job may use, because their GPUs are held back for one of these columns."""
-    nodes: set[str] = set()
+    """Return the nodes that take no newcomers because their GPUs are held back for one of these columns."""
+    closed_nodes: set[str] = set()
     for kind, row in choice.reserved.items():
         if row in rows:
             demand = board.demand(row)
             names = {node.name for node in board.sites[kind].nodes}
-            nodes |= names if demand is None or demand.nodes is None else names & demand.nodes
-    return frozenset(nodes)
+            closed_nodes |= names if demand is None or demand.nodes is None else names & demand.nodes
+    return frozenset(closed_nodes)

@@ -3,19 +3,19 @@
 0. A gang for which GPUs are held back stays at the head of the line until it has them.
 1. A column with a share comes before one that may only fill idle GPUs (backfill).
 2. A guessed rate comes before a known one, so that it gets measured.
-3. A late column comes first, the furthest behind before the others. Late means behind its due by more than `stay_s`
-   and by more than a round.
-4. A running column continues until it is `stay_s` ahead of its due: longer turns give everyone the same time with
-   fewer moves.
+3. A late column comes first, and of two late columns the one further behind. A column is late if it has received less
+   than its due (its entitlement so far) by more than `stay_s` and more than a round.
+4. A running column continues until it is `stay_s` ahead of its due: longer turns give all columns the same time
+   with fewer moves.
 5. The greater entitled / received comes first, then the greater entitled - received, then `tie`: a hash of the bundle,
-   or the order of arrival among columns that nothing is due to yet.
+   or the order of arrival among columns that are not entitled to anything yet.
 
 The ratio alone would leave some columns far behind: a hundred shares of 1/1000, none of which has received anything,
 would take a hundred turns from one share of 9/10. Rule 3 alone would starve small shares where there is not enough for
 all, since a share below 1/20 never becomes late. So where a worker type gives out much less than it promised (nodes are
-gone, gangs do not fit), the due of every column is reduced to the same part of its entitlement. Rule 4 alone would
-starve small shares beside one so large that it never gets ahead by much; that one continues only until it is half as
-far ahead as it can ever get.
+gone, gangs do not fit), the due of every column is the same part of its entitlement. Rule 4 alone would starve small
+shares beside one so large that it never gets ahead by `stay_s`. So each column continues only until it is half as far
+ahead as it can ever get.
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ from scheduler.rounds.lookup import Board
 
 # Groups of columns, best first. A column that continues comes one group earlier.
 LATE, TURN, FILL = 0, 2, 10
-# Columns with a known rate come so many groups later than guesses.
+# How many groups later a column with a known rate comes than one with a guessed rate.
 GUESS = 4
-# A share counts as all of the time if it lacks less than this: an hour in a year.
-WHOLE = 1e-4
-# The worth of a column that loses its whole stay to the restart. Not 0, as such a column starts late, but not never.
+# A share counts as 1 if it is less than this below 1: an hour in a year.
+FULL_SHARE_SLACK = 1e-4
+# The least worth of starting a column. It is not 0, so that even a column that loses its stay to the restart starts.
 LEAST_WORTH = 0.1
 
 
 def rank(board: Board) -> Ints:
-    """Return the rows of `candidates` that may run, best first."""
+    """Return the rows of the columns that may run, best first."""
     inputs, candidates = board.inputs, board.inputs.candidates
     if candidates.columns.any_restart or inputs.stay_s > 0:
         starts, runs = changes(board)
     else:
         starts = runs = np.zeros(len(candidates), dtype=np.bool_)
-    group, *others = turns(inputs, starts, runs)
+    group, *others = sort_keys(inputs, starts, runs)
     if np.count_nonzero(candidates.explore):
         group[~candidates.explore] += GUESS
     if candidates.columns.any_gang:
@@ -52,11 +52,13 @@ def rank(board: Board) -> Ints:
     return order[candidates.terms.may_run[order]]
 
 
-def turns(inputs: RoundInputs, starts: Bools, runs: Bools) -> tuple[NDArray[np.int8], Floats, Bools, Floats]:
+def sort_keys(
+    inputs: RoundInputs, starts: Bools, runs: Bools
+) -> tuple[NDArray[np.int8], Floats, Bools, Floats]:
     """Return four sort keys of every column for rules 1 and 3 to 5, the most significant first; smaller is earlier.
 
-    The keys: the group; the order within it; whether the column would start on GPUs that it has no share of, since a
-    column that is there already should keep those; how far the column is ahead.
+    The keys: the group; the order within it; whether the column would start without a share, which comes after columns
+    that run already; how far the column is ahead.
     """
     candidates, due = inputs.candidates, inputs.candidates.terms.due
     ahead_s = candidates.received_s - candidates.entitled_s
@@ -65,10 +67,10 @@ def turns(inputs: RoundInputs, starts: Bools, runs: Bools) -> tuple[NDArray[np.i
     priority = _priority(candidates.entitled_s, candidates.received_s)
     if candidates.columns.any_restart:
         priority = np.where(starts, priority * worth_of_starting(candidates, inputs.round_s), priority)
-    # Bytes, because those are sorted by counting.
+    # NumPy sorts bytes by counting, which is faster.
     group = np.where(due, np.int8(TURN), np.int8(FILL))
     if inputs.stay_s > 0:
-        # Without the time that is due in this round.
+        # Without the entitlement of this round.
         so_far_s = lead_s + candidates.share * inputs.round_s
         group -= runs & (so_far_s <= may_lead_s(inputs))
     group[late] = LATE
@@ -81,14 +83,14 @@ def late_s(inputs: RoundInputs) -> float:
 
 
 def may_lead_s(inputs: RoundInputs) -> Floats:
-    """Return how far ahead of its due a turn may take each column.
+    """Return how far ahead of its due each column may get while it continues.
 
-    A share of nearly 1 never gets ahead by `stay_s`, so it gives way to the small ones beside it sooner. A share of 1
-    has none beside it.
+    A share of nearly 1 never gets ahead by `stay_s`, so its limit is lower, and the small shares beside it get their
+    turns. A share of 1 has no limit, since it has no others beside it.
     """
     rest = 1.0 - inputs.candidates.share
     lead_s: Floats = np.minimum(inputs.stay_s, inputs.full_s / 2 * rest)
-    lead_s[rest < WHOLE] = np.inf
+    lead_s[rest < FULL_SHARE_SLACK] = np.inf
     return lead_s
 
 
@@ -100,7 +102,7 @@ def heads_of_line(inputs: RoundInputs) -> Bools:
 
 
 def _lead_s(inputs: RoundInputs, ahead_s: Floats) -> Floats:
-    """Return how far each column is ahead of its due, reduced where a type gives out less than it promised."""
+    """Return how far each column is ahead of its due, which is lower where a type gives out less than it promised."""
     candidates, part = inputs.candidates, part_given(inputs, ahead_s)
     if part is None:
         return ahead_s
@@ -110,9 +112,9 @@ def _lead_s(inputs: RoundInputs, ahead_s: Floats) -> Floats:
 def part_given(inputs: RoundInputs, ahead_s: Floats) -> Floats | None:
     """Return, by worker type, the part of the promised time that is given out; None if that is 1 for all of them.
 
-    It is 1 unless the type is further behind than turns alone may cause: for each column a round more than makes it
-    late, or the most its share ever comes to, plus two rounds in all. Rounded, so that the order of the sum is
-    irrelevant.
+    It is 1 unless the type is further behind than columns taking turns can explain: for each column a round more than
+    makes it late, at most all the time its share can add up to; plus two rounds in total. It is rounded, so that it
+    does not depend on the order of the sum.
     """
     candidates, round_s, types = inputs.candidates, inputs.round_s, len(inputs.worker_types)
     kind, promised = candidates.worker_type, candidates.gpus * candidates.terms.due
@@ -131,7 +133,7 @@ def part_given(inputs: RoundInputs, ahead_s: Floats) -> Floats | None:
 
 
 def worth_of_starting(candidates: Candidates, round_s: float) -> Floats:
-    """Return the part of a column's rate that remains after its restart: 1 - restart / expected stay.
+    """Return the part of each column's rate that remains after its restart: 1 - restart / expected stay.
 
     A column of share x runs in any round with probability x, so a stay lasts 1 / (1 - x) rounds on average.
     """
@@ -141,13 +143,13 @@ def worth_of_starting(candidates: Candidates, round_s: float) -> Floats:
 
 
 def changes(board: Board) -> tuple[Bools, Bools]:
-    """Return which columns would start a job, and which are exactly what runs now.
+    """Return which columns would start a job, and which run already, with the same partner.
 
     A job whose partner leaves does not start, but runs in another column than before.
     """
     runs: Bools = np.frombuffer(board.runs, dtype=np.bool_)
     starts: Bools = ~runs
-    # Some job stays with another partner, or without one.
+    # Some job keeps its GPUs with another partner, or without one.
     if len(board.stays) > board.runs.count(True):
         starts[list(board.stays)] = False
     return starts, runs
@@ -155,7 +157,7 @@ def changes(board: Board) -> tuple[Bools, Bools]:
 
 @np.errstate(divide="ignore", invalid="ignore")
 def _priority(entitled_s: Floats, received_s: Floats) -> Floats:
-    """Return entitled / received: infinite where something is due and nothing was received, 0 where nothing is due."""
+    """Return entitled / received, infinite if only `received_s` is 0, and 0 if both are."""
     # 0 / 0 is NaN, and fmax prefers the number.
     ratio: Floats = np.fmax(entitled_s / received_s, 0.0)
     return ratio

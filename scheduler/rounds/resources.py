@@ -8,12 +8,12 @@ from typing import NamedTuple
 from scheduler.model.lease import GpuId, node_of
 from scheduler.rounds.inputs import Need, NodeView
 
-# In CPUs, and in GB: sums of tenths are not exact.
+# The tolerance in CPUs and in GB, since sums of tenths are not exact.
 SLACK = 1e-9
 
 
 class Demand(NamedTuple):
-    """The needs of all jobs of a column together, per GPU."""
+    """The total needs of all jobs of a column, per GPU."""
 
     cpus: float
     memory_gb: float
@@ -24,7 +24,7 @@ NOTHING = Demand(0.0, 0.0, None)
 
 
 def demand_of(needs: Mapping[str, Need], jobs: Iterable[str]) -> Demand | None:
-    """Return what these jobs need together; None if that is nothing."""
+    """Return the total needs of these jobs; None if they need only GPUs."""
     cpus, memory_gb, nodes = 0.0, 0.0, None
     for job in jobs:
         need = needs.get(job)
@@ -37,13 +37,13 @@ def demand_of(needs: Mapping[str, Need], jobs: Iterable[str]) -> Demand | None:
 
 
 class Stock:
-    """CPUs and memory that are left on each node."""
+    """The free CPUs and memory of each node."""
 
     def __init__(self, nodes: Iterable[NodeView]) -> None:
         self.left = {node.name: [node.cpus, node.memory_gb] for node in nodes}
 
-    def most(self, demand: Demand, node: str, gpus: int) -> int:
-        """Return for how many of these GPUs the node has the resources needed."""
+    def usable_gpus(self, demand: Demand, node: str, gpus: int) -> int:
+        """Return for how many of `gpus` GPUs the node has the resources needed."""
         if demand.nodes is not None and node not in demand.nodes:
             return 0
         cpus, memory_gb = self.left[node]
@@ -55,14 +55,14 @@ class Stock:
 
     def fits(self, demand: Demand, gpus: Iterable[GpuId]) -> bool:
         """Whether the nodes of these GPUs have the resources needed."""
-        return all(self.most(demand, node, count) >= count for node, count in _count(gpus).items())
+        return all(self.usable_gpus(demand, node, count) >= count for node, count in _count(gpus).items())
 
     def charge(self, demand: Demand | None, gpus: Iterable[GpuId], sign: int = 1) -> None:
         """Take resources from the nodes of these GPUs; with sign -1, give them back."""
         if demand is None:
             return
         for node, count in _count(gpus).items():
-            # Pinned jobs may run on nodes that get nothing new.
+            # A pinned job may run on a node that takes no newcomers, which has no entry here.
             left = self.left.get(node)
             if left is not None:
                 left[0] -= sign * demand.cpus * count
@@ -70,7 +70,8 @@ class Stock:
 
 
 def times(left: float, each: float, most: int) -> int:
-    """Return how many times `each` fits into `left`, up to `most`. Compared first, as the quotient may overflow."""
+    """Return how many times `each` fits into `left`, up to `most`."""
+    # The comparison comes first because the quotient may overflow.
     if left >= each * most - SLACK:
         return most
     return int((left + SLACK) // each) if left + SLACK >= each else 0

@@ -1,9 +1,9 @@
-"""Select the columns that run, from the best rank down, by counting GPUs. The exact GPUs are up to the placement.
+"""Select the columns that run, from the best rank down, by counting GPUs. `place` chooses the exact GPUs.
 
 - A job runs in at most one column, the GPUs of a type are never given out twice, and a gang gets all or nothing.
-- Pinned jobs keep their GPUs in any case; their turn only decides which partner shares the GPUs.
-- A gang whose turn comes while pinned jobs hold its GPUs is skipped. Once skipped often enough, it reserves the type:
-  no column below it takes free GPUs there until the gang has enough.
+- Pinned jobs keep their GPUs in any case; the rank of their columns only decides which partner shares the GPUs.
+- A gang that would have enough GPUs but for pinned jobs of worse rank is skipped. After enough skipped rounds, it
+  reserves the type: no column of worse rank takes free GPUs of this type until the gang has enough.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from scheduler.rounds.pins import Pins
 
 @dataclass(slots=True)
 class Choice:
-    """The selected columns, before placement. How pinned jobs run is in their `Pins`."""
+    """The selected columns, before placement. The columns of pinned jobs are in `Pins`."""
 
-    rows: list[int] = field(default_factory=list)  # best first
+    # Best first.
+    rows: list[int] = field(default_factory=list)
     # The column for which GPUs are held back, by worker type.
     reserved: dict[int, int] = field(default_factory=dict)
     skipped: list[int] = field(default_factory=list)
 
 
-def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = frozenset()) -> Choice:
-    """Walk the columns from the best down and select what fits. Columns in `closed` could not be placed."""
+def select(board: Board, order: Iterable[int], pins: Pins, unplaceable: Set[int] = frozenset()) -> Choice:
+    """Select the columns that fit, from the best down, except those that `place` has refused (`unplaceable`)."""
     first, second, kinds, widths = board.first, board.second, board.kinds, board.widths
-    meeting, behind = pins.meeting, pins.behind
+    watched, unvisited_gpus = pins.watched, pins.unvisited_gpus
     free = [len(site.gpus - pins.gpus if pins.gpus else site.gpus) for site in board.sites]
     left = sum(free)
-    # Skipped gangs must be noted and pinned jobs settled, so the walk cannot end early.
-    watch = bool(pins.gpus or closed)
+    # The loop cannot end early if it has gangs to skip or pinned jobs to visit.
+    must_finish = bool(pins.gpus or unplaceable)
     busy = bytearray(len(board.inputs.jobs))
     for job in pins.rows:
         busy[job] = True
@@ -42,16 +43,21 @@ def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = fr
     for row in order:
         a, b = first[row], second[row]
         if busy[a] or (b != NOBODY and busy[b]):
-            if meeting and (a in meeting or b in meeting):
-                pins.meet(row, busy)
+            if watched and (a in watched or b in watched):
+                pins.visit(row, busy)
             continue
         kind, width = kinds[row], widths[row]
-        if width > free[kind] or (closed and row in closed):
-            if watch and width > 1 and board.entitled[row] and (width <= free[kind] + behind[kind]):
+        if width > free[kind] or (unplaceable and row in unplaceable):
+            if (
+                must_finish
+                and width > 1
+                and board.entitled[row]
+                and (width <= free[kind] + unvisited_gpus[kind])
+            ):
                 choice.skipped.append(row)
                 if kind not in choice.reserved and has_waited(board, row):
                     choice.reserved[kind] = row
-                    if row not in closed:
+                    if row not in unplaceable:
                         left -= free[kind]
                         free[kind] = 0
             continue
@@ -61,12 +67,12 @@ def select(board: Board, order: Iterable[int], pins: Pins, closed: Set[int] = fr
         free[kind] -= width
         left -= width
         chosen.append(row)
-        if not left and not watch:
+        if not left and not must_finish:
             break
     pins.settle()
     return choice
 
 
 def has_waited(board: Board, row: int) -> bool:
-    """Whether the gang was skipped often enough to have GPUs held back for it."""
+    """Whether the gang was skipped often enough that GPUs are held back for it."""
     return bool(board.inputs.candidates.skipped[row] >= board.inputs.reserve_after)
