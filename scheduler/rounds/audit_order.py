@@ -33,8 +33,8 @@ def sort_key(inputs: RoundInputs, row: int, parts: Sequence[float]) -> SortKey:
     due_s = entitled_s * parts[int(candidates.worker_type[row])] - received_s
     late = share > 0 and due_s > max(inputs.stay_s, inputs.round_s)
     may_lead_s = math.inf if 1.0 - share < 1e-4 else min(inputs.stay_s, inputs.full_s / 2 * (1.0 - share))
-    goes_on = runs and inputs.stay_s > 0 and share * inputs.round_s - due_s <= may_lead_s
-    group = 0 if late else 1 if goes_on else 2
+    continues = runs and inputs.stay_s > 0 and share * inputs.round_s - due_s <= may_lead_s
+    group = 0 if late else 1 if continues else 2
     lead = (float(share <= 0), float(not candidates.explore[row]), float(group))
     if share > 0 and bundle.gpus > 1 and candidates.skipped[row] >= inputs.reserve_after:
         lead = (-1.0, 0.0, 0.0)

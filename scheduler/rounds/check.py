@@ -32,20 +32,18 @@ class Audit:
         self.plan = plan
         self.row_of = {bundle: row for row, bundle in enumerate(inputs.candidates.bundles)}
         self.node_of: dict[GpuId, NodeView] = {gpu: node for node in inputs.nodes for gpu in node.gpus}
-        self.place_of = {
+        self.placement_of = {
             job: (bundle, gpus) for bundle, gpus in plan.placements.items() for job in bundle.jobs
         }
         self.shares = inputs.candidates.share.tolist()
 
     def stays(self, job: str) -> bool:
         """Whether the job keeps its GPUs, type, width and label."""
-        holding, then = self.inputs.held.get(job), self.place_of.get(job)
-        return (
-            holding is not None
-            and then is not None
-            and then[1] == holding.gpus
-            and then[0][1:] == holding.bundle[1:]
-        )
+        holding, placement = self.inputs.held.get(job), self.placement_of.get(job)
+        if holding is None or placement is None:
+            return False
+        bundle, gpus = placement
+        return gpus == holding.gpus and bundle[1:] == holding.bundle[1:]
 
     def is_pinned(self, job: str) -> bool:
         """Whether the job must keep its GPUs."""
@@ -102,7 +100,7 @@ class Audit:
     @cached_property
     def used(self) -> Mapping[tuple[str, str], float]:
         """The CPUs and memory that the plan uses, by node and resource."""
-        return self._sum({job: gpus for job, (_, gpus) in self.place_of.items()})
+        return self._sum({job: gpus for job, (_, gpus) in self.placement_of.items()})
 
     @cached_property
     def used_before(self) -> Mapping[tuple[str, str], float]:
@@ -201,14 +199,14 @@ def _only_candidates(audit: Audit) -> Iterator[str]:
 def _pinned_keep_gpus(audit: Audit) -> Iterator[str]:
     for job, holding in audit.inputs.held.items():
         if holding.pinned and not audit.stays(job):
-            then = audit.place_of.get(job)
+            placement = audit.placement_of.get(job)
             yield f"pinned job {job} loses GPUs {', '.join(holding.gpus)}" + (
-                f" for {', '.join(then[1])}" if then else ""
+                f" for {', '.join(placement[1])}" if placement else ""
             )
 
 
 def _needs_met(audit: Audit) -> Iterator[str]:
-    for job, (_, gpus) in audit.place_of.items():
+    for job, (_, gpus) in audit.placement_of.items():
         need = audit.inputs.needs.get(job, ANYWHERE)
         if audit.is_pinned(job):
             continue
@@ -280,10 +278,10 @@ def _waiting_gangs_have_reservations(audit: Audit) -> Iterator[str]:
         bundle = candidates.bundles[row]
         if bundle.gpus < 2 or audit.shares[row] == 0 or bundle.worker_type in audit.plan.reserved:
             continue
-        if any(job in audit.place_of for job in bundle.jobs):
+        if any(job in audit.placement_of for job in bundle.jobs):
             continue
         key = audit.sort_key(bundle)
-        behind = {
+        worse_ranked = {
             gpu
             for other, gpus in audit.plan.placements.items()
             if other.worker_type == bundle.worker_type and audit.best_sort_key(other) > key
@@ -294,7 +292,7 @@ def _waiting_gangs_have_reservations(audit: Audit) -> Iterator[str]:
             for node in audit.inputs.nodes
             if audit.inputs.worker_types[node.worker_type] == bundle.worker_type
         )
-        if len(behind) + idle >= bundle.gpus:
+        if len(worse_ranked) + idle >= bundle.gpus:
             yield f"{' + '.join(bundle.jobs)} waits for {bundle.gpus} GPUs of {bundle.worker_type}; none are held back"
 
 
@@ -308,15 +306,15 @@ def _skipped_are_gangs(audit: Audit) -> Iterator[str]:
 
 
 def _preemptions_limited(audit: Audit) -> Iterator[str]:
-    most = audit.inputs.preemptions_max
-    if most is not None:
+    limit = audit.inputs.preemptions_max
+    if limit is not None:
         lost = sorted(
             job
             for job, holding in audit.inputs.held.items()
             if _could_stay(audit, job, holding) and not audit.stays(job)
         )
-        if len(lost) > most:
-            yield f"{len(lost)} running jobs lose their GPUs; the limit is {most}: {', '.join(lost)}"
+        if len(lost) > limit:
+            yield f"{len(lost)} running jobs lose their GPUs; the limit is {limit}: {', '.join(lost)}"
 
 
 def _could_stay(audit: Audit, job: str, holding: Held) -> bool:
@@ -341,7 +339,7 @@ def _could_stay(audit: Audit, job: str, holding: Held) -> bool:
     return True
 
 
-def _nothing_idles_in_vain(audit: Audit) -> Iterator[str]:
+def _idle_gpus_have_no_use(audit: Audit) -> Iterator[str]:
     """Find idle GPUs that a waiting column could use without moving any other job."""
     inputs = audit.inputs
     by_type: dict[str, list[NodeView]] = {}
@@ -350,7 +348,7 @@ def _nothing_idles_in_vain(audit: Audit) -> Iterator[str]:
             by_type.setdefault(inputs.worker_types[node.worker_type], []).append(node)
     idle = {kind: sum(len(audit.idle[node.name]) for node in nodes) for kind, nodes in by_type.items()}
     for row, bundle in enumerate(inputs.candidates.bundles):
-        if idle.get(bundle.worker_type, 0) < bundle.gpus or any(job in audit.place_of for job in bundle.jobs):
+        if idle.get(bundle.worker_type, 0) < bundle.gpus or any(job in audit.placement_of for job in bundle.jobs):
             continue
         if audit.shares[row] == 0 and not inputs.candidates.backfill[row]:
             continue
@@ -381,5 +379,5 @@ RULES: tuple[Rule, ...] = (
     _waiting_gangs_have_reservations,
     _skipped_are_gangs,
     _preemptions_limited,
-    _nothing_idles_in_vain,
+    _idle_gpus_have_no_use,
 )

@@ -11,7 +11,7 @@ from collections.abc import Sequence, Set
 
 from scheduler.model.lease import GpuId
 from scheduler.rounds.free_gpus import FreeGpus
-from scheduler.rounds.inputs import NOBODY
+from scheduler.rounds.inputs import NO_ROW
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.place import Layout
 from scheduler.rounds.resources import NOTHING
@@ -30,7 +30,7 @@ def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, clo
     for row in order:
         kind, width = board.kinds[row], board.widths[row]
         if idle_count[kind] >= width:
-            members = {names[job] for job in (board.first[row], board.second[row]) if job != NOBODY}
+            members = {names[job] for job in (board.first[row], board.second[row]) if job != NO_ROW}
             if busy.isdisjoint(members):
                 gpus = _find_gpus(
                     board, layout, idle[kind], row, closed_nodes if kind in below else frozenset()

@@ -110,7 +110,7 @@ class FreeGpus:
         return self.nodes[self._node_of[gpu]].name
 
     def contains(self, gpu: GpuId) -> bool:
-        """Whether the GPU is in one of these nodes. It is not if its node takes no newcomers."""
+        """Whether the GPU is in one of these nodes. Nodes that take no newcomers are not among them."""
         return gpu in self._node_of
 
     def _index(self) -> list[dict[int, None]]:

@@ -19,7 +19,8 @@ from scheduler.model.lease import Bundle, GpuId
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-NOBODY = -1
+# Stands for the row of a job or worker type that does not exist.
+NO_ROW = -1
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +30,7 @@ class Columns:
     bundles: tuple[Bundle, ...]
     # The row of each bundle.
     row_of: Mapping[Bundle, int]
-    # The jobs, as rows of RoundInputs.jobs; `second` is NOBODY if the job runs alone.
+    # The jobs, as rows of RoundInputs.jobs; `second` is NO_ROW in a column of one job.
     first: Ints
     second: Ints
     # Rows of RoundInputs.worker_types.
@@ -48,7 +49,7 @@ class Columns:
     @cached_property
     def any_pair(self) -> bool:
         """Whether any column has two jobs."""
-        return bool(self.second.max(initial=NOBODY) != NOBODY)
+        return bool(self.second.max(initial=NO_ROW) != NO_ROW)
 
     @cached_property
     def any_gang(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from scheduler.model.lease import Bundle, GpuId
-from scheduler.rounds.inputs import NOBODY, Held
+from scheduler.rounds.inputs import NO_ROW, Held
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.resources import Stock, demand_of
 
@@ -22,9 +22,11 @@ def jobs_to_keep(
     if limit is None:
         return {}
     units = _units(board, order)
-    where = {job: (bundle, gpus) for bundle, gpus in placements.items() for job in bundle.jobs}
+    placement_of = {job: (bundle, gpus) for bundle, gpus in placements.items() for job in bundle.jobs}
     losers = [
-        unit for unit in units if any(not _stays(holding, where.get(job)) for job, holding in unit.items())
+        unit
+        for unit in units
+        if any(not _stays(holding, placement_of.get(job)) for job, holding in unit.items())
     ]
     if sum(map(len, losers)) <= limit:
         return {}
@@ -35,8 +37,11 @@ def jobs_to_keep(
     return {job: holding for unit in units for job, holding in unit.items() if job not in lost}
 
 
-def _stays(holding: Held, then: tuple[Bundle, tuple[GpuId, ...]] | None) -> bool:
-    return then is not None and then[1] == holding.gpus and then[0][1:] == holding.bundle[1:]
+def _stays(holding: Held, placement: tuple[Bundle, tuple[GpuId, ...]] | None) -> bool:
+    if placement is None:
+        return False
+    bundle, gpus = placement
+    return gpus == holding.gpus and bundle[1:] == holding.bundle[1:]
 
 
 def _units(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
@@ -55,12 +60,12 @@ def _units(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
     for gpus, jobs in sharing.items():
         holding = held[jobs[0]]
         bundle = holding.bundle._replace(jobs=tuple(sorted(jobs)))
-        kind = kind_of.get(bundle.worker_type, NOBODY)
-        loose = [job for job in jobs if not held[job].pinned]
-        if loose and kind != NOBODY and bundle in bundles and board.sites[kind].gpus.issuperset(gpus):
-            units.append((rank.get(bundle, len(order)), loose, jobs, gpus))
+        kind = kind_of.get(bundle.worker_type, NO_ROW)
+        unpinned = [job for job in jobs if not held[job].pinned]
+        if unpinned and kind != NO_ROW and bundle in bundles and board.sites[kind].gpus.issuperset(gpus):
+            units.append((rank.get(bundle, len(order)), unpinned, jobs, gpus))
     units.sort(key=lambda unit: unit[:2])
-    return [{job: held[job] for job in loose} for _, loose, jobs, gpus in _with_room(board, units)]
+    return [{job: held[job] for job in unpinned} for _, unpinned, jobs, gpus in _with_room(board, units)]
 
 
 def _with_room(

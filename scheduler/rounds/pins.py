@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from scheduler.model.lease import Bundle, GpuId
-from scheduler.rounds.inputs import NOBODY, Held
+from scheduler.rounds.inputs import NO_ROW, Held
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.resources import Stock, demand_of
 
@@ -51,8 +51,8 @@ class Pins:
                 self.open.add(job)
         for gpus, jobs in sharing.items():
             self.gpus.update(gpus)
-            kind = kind_of.get(held[jobs[0]].bundle.worker_type, NOBODY)
-            if kind != NOBODY:
+            kind = kind_of.get(held[jobs[0]].bundle.worker_type, NO_ROW)
+            if kind != NO_ROW:
                 self.unvisited_gpus[kind] += len(gpus)
         gangs = max(board.widths, default=1) > 1
         self.watched = {row for row, job in self.rows.items() if gangs or job in self.open}
@@ -68,7 +68,7 @@ class Pins:
         """
         board = self.board
         bundle = board.inputs.candidates.bundles[row]
-        members = [job for job in (board.first[row], board.second[row]) if job != NOBODY]
+        members = [job for job in (board.first[row], board.second[row]) if job != NO_ROW]
         pinned = [self.rows[job] for job in members if job in self.rows]
         holding = self.held[pinned[0]]
         if any(
@@ -111,5 +111,5 @@ class Pins:
 def _could_pair(board: Board) -> set[str]:
     """Return the jobs of which at least one pair may run."""
     candidates = board.inputs.candidates
-    pairs = ((candidates.columns.second != NOBODY) & candidates.terms.may_run).nonzero()[0].tolist()
+    pairs = ((candidates.columns.second != NO_ROW) & candidates.terms.may_run).nonzero()[0].tolist()
     return {job for row in pairs for job in candidates.bundles[row].jobs}

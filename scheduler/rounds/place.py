@@ -14,7 +14,7 @@ from itertools import chain
 
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.free_gpus import FreeGpus
-from scheduler.rounds.inputs import NOBODY
+from scheduler.rounds.inputs import NO_ROW
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.make_room import nodes_to_clear
 from scheduler.rounds.pins import Pins
@@ -47,7 +47,7 @@ class Layout:
                 or (crowded and not busy.isdisjoint(gpus))
                 or (any_needs and not self.charge(row, gpus))
             ):
-                gpus = None if second[row] == NOBODY else self._joinable_gpus(row)
+                gpus = None if second[row] == NO_ROW else self._joinable_gpus(row)
             if gpus is None:
                 fresh.setdefault(self.board.kinds[row], []).append(row)
             else:
@@ -216,9 +216,10 @@ def _place_with_needs(
 def _make_room(
     layout: Layout, free_gpus: FreeGpus, kind: int, row: int, demand: Demand, rows: Sequence[int]
 ) -> list[int]:
-    """Take columns off their GPUs until this column has a place; return the ones that it displaced.
+    """Take columns off their GPUs until this column has a place; return the columns that it displaced.
 
-    It displaces columns that need only GPUs, and columns of worse rank. It puts the others back.
+    Only columns that need nothing but GPUs, and columns of worse rank, may be displaced. Columns that turn out not to
+    be in the way are put back.
     """
     board = layout.board
     stock = layout.stock

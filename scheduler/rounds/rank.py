@@ -11,8 +11,8 @@
    or the order of arrival among columns that are not entitled to anything yet.
 
 The ratio alone would leave some columns far behind: a hundred shares of 1/1000, none of which has received anything,
-would take a hundred turns from one share of 9/10. Rule 3 alone would starve small shares where there is not enough for
-all, since a share below 1/20 never becomes late. So where a worker type gives out much less than it promised (nodes are
+would take a hundred turns from one share of 9/10. Rule 3 alone would starve small shares if there is not enough for
+all, since a share below 1/20 never becomes late. So if a worker type gives out much less than it promised (nodes are
 gone, gangs do not fit), the due of every column is the same part of its entitlement. Rule 4 alone would starve small
 shares beside one so large that it never gets ahead by `stay_s`. So each column continues only until it is half as far
 ahead as it can ever get.
@@ -102,7 +102,7 @@ def heads_of_line(inputs: RoundInputs) -> Bools:
 
 
 def _lead_s(inputs: RoundInputs, ahead_s: Floats) -> Floats:
-    """Return how far each column is ahead of its due, which is lower where a type gives out less than it promised."""
+    """Return how far each column is ahead of its due. If its type gives out less than it promised, its due is lower."""
     candidates, part = inputs.candidates, part_given(inputs, ahead_s)
     if part is None:
         return ahead_s
@@ -112,24 +112,20 @@ def _lead_s(inputs: RoundInputs, ahead_s: Floats) -> Floats:
 def part_given(inputs: RoundInputs, ahead_s: Floats) -> Floats | None:
     """Return, by worker type, the part of the promised time that is given out; None if that is 1 for all of them.
 
-    It is 1 unless the type is further behind than columns taking turns can explain: for each column a round more than
-    makes it late, at most all the time its share can add up to; plus two rounds in total. It is rounded, so that it
-    does not depend on the order of the sum.
+    It is 1 unless the type is further behind than turns alone can explain: each column by `late_s` and a round, though
+    never by more than its share of `full_s`; and two rounds more in total. It is rounded, so that it does not depend
+    on the order of the sum.
     """
     candidates, round_s, types = inputs.candidates, inputs.round_s, len(inputs.worker_types)
-    kind, promised = candidates.worker_type, candidates.gpus * candidates.terms.due
+    kind, gpus_due = candidates.worker_type, candidates.gpus * candidates.terms.due
     turns_s = np.minimum(late_s(inputs) + round_s, inputs.full_s * candidates.share)
-    far = np.bincount(kind, promised * (ahead_s + turns_s), types) < -2.0 * round_s
-    if not any(far.tolist()):
+    far_behind = np.bincount(kind, gpus_due * (ahead_s + turns_s), types) < -2.0 * round_s
+    if not any(far_behind.tolist()):
         return None
-    given_s = np.bincount(kind, promised * candidates.received_s, types)
-    by_now_s = np.bincount(kind, promised * (candidates.entitled_s - candidates.share * round_s), types)
-    return np.array(
-        [
-            round(received / due, 6) if less else 1.0
-            for received, due, less in zip(given_s.tolist(), by_now_s.tolist(), far.tolist(), strict=True)
-        ]
-    )
+    received_s = np.bincount(kind, gpus_due * candidates.received_s, types)
+    promised_s = np.bincount(kind, gpus_due * (candidates.entitled_s - candidates.share * round_s), types)
+    by_type = zip(received_s.tolist(), promised_s.tolist(), far_behind.tolist(), strict=True)
+    return np.array([round(received / promised, 6) if far else 1.0 for received, promised, far in by_type])
 
 
 def worth_of_starting(candidates: Candidates, round_s: float) -> Floats:
@@ -137,8 +133,8 @@ def worth_of_starting(candidates: Candidates, round_s: float) -> Floats:
 
     A column of share x runs in any round with probability x, so a stay lasts 1 / (1 - x) rounds on average.
     """
-    left = 1.0 - candidates.columns.restart_s * (1.0 - np.minimum(candidates.share, 1.0)) / round_s
-    worth: Floats = np.maximum(left, LEAST_WORTH)
+    remaining = 1.0 - candidates.columns.restart_s * (1.0 - np.minimum(candidates.share, 1.0)) / round_s
+    worth: Floats = np.maximum(remaining, LEAST_WORTH)
     return worth
 
 

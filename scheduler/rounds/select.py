@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 
-from scheduler.rounds.inputs import NOBODY
+from scheduler.rounds.inputs import NO_ROW
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.pins import Pins
 
@@ -32,7 +32,7 @@ def select(board: Board, order: Iterable[int], pins: Pins, unplaceable: Set[int]
     first, second, kinds, widths = board.first, board.second, board.kinds, board.widths
     watched, unvisited_gpus = pins.watched, pins.unvisited_gpus
     free = [len(site.gpus - pins.gpus if pins.gpus else site.gpus) for site in board.sites]
-    left = sum(free)
+    free_total = sum(free)
     # The loop cannot end early if it has gangs to skip or pinned jobs to visit.
     must_finish = bool(pins.gpus or unplaceable)
     busy = bytearray(len(board.inputs.jobs))
@@ -42,37 +42,33 @@ def select(board: Board, order: Iterable[int], pins: Pins, unplaceable: Set[int]
     chosen = choice.rows
     for row in order:
         a, b = first[row], second[row]
-        if busy[a] or (b != NOBODY and busy[b]):
+        if busy[a] or (b != NO_ROW and busy[b]):
             if watched and (a in watched or b in watched):
                 pins.visit(row, busy)
             continue
         kind, width = kinds[row], widths[row]
         if width > free[kind] or (unplaceable and row in unplaceable):
-            if (
-                must_finish
-                and width > 1
-                and board.entitled[row]
-                and (width <= free[kind] + unvisited_gpus[kind])
-            ):
+            could_fit = must_finish and width <= free[kind] + unvisited_gpus[kind]
+            if could_fit and width > 1 and board.entitled[row]:
                 choice.skipped.append(row)
                 if kind not in choice.reserved and has_waited(board, row):
                     choice.reserved[kind] = row
                     if row not in unplaceable:
-                        left -= free[kind]
+                        free_total -= free[kind]
                         free[kind] = 0
             continue
         busy[a] = True
-        if b != NOBODY:
+        if b != NO_ROW:
             busy[b] = True
         free[kind] -= width
-        left -= width
+        free_total -= width
         chosen.append(row)
-        if not left and not must_finish:
+        if not free_total and not must_finish:
             break
     pins.settle()
     return choice
 
 
 def has_waited(board: Board, row: int) -> bool:
-    """Whether the gang was skipped often enough that GPUs are held back for it."""
+    """Whether the gang was skipped so often that GPUs are held back for it."""
     return bool(board.inputs.candidates.skipped[row] >= board.inputs.reserve_after)

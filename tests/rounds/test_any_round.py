@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scheduler.rounds.audit_order import parts_given, sort_key
 from scheduler.rounds.check import check_plan
 from scheduler.rounds.diff import LeaseChanges, diff
-from scheduler.rounds.inputs import NOBODY, Candidates, Columns, Held, RoundInputs, Terms
+from scheduler.rounds.inputs import NO_ROW, Candidates, Columns, Held, RoundInputs, Terms
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.plan import plan_round
 from scheduler.rounds.rank import rank
@@ -25,7 +25,7 @@ def shuffled(inputs: RoundInputs, chance: Random) -> RoundInputs:
     chance.shuffle(rows)
     jobs = list(inputs.jobs)
     chance.shuffle(jobs)
-    to = np.array([jobs.index(job) for job in inputs.jobs] + [NOBODY])
+    to = np.array([jobs.index(job) for job in inputs.jobs] + [NO_ROW])
     old = inputs.candidates.columns
     columns = Columns(
         bundles=tuple(old.bundles[row] for row in rows),

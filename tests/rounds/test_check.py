@@ -112,7 +112,7 @@ CASES = {
         plan_of((A, ("n1:0",)), (column("c").bundle, ("n0:0",))),
         "2 1 a b",
     ),
-    "_nothing_idles_in_vain": (
+    "_idle_gpus_have_no_use": (
         two_jobs(),
         plan_of((A, ("n0:0",))),
         "b n1:0",

@@ -12,7 +12,7 @@ import numpy as np
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.diff import diff
 from scheduler.rounds.inputs import (
-    NOBODY,
+    NO_ROW,
     Candidates,
     Columns,
     Held,
@@ -120,7 +120,7 @@ def candidates(
         bundles=tuple(column.bundle for column in columns),
         row_of={column.bundle: row for row, column in enumerate(columns)},
         first=ints([row_of[column.jobs[0]] for column in columns]),
-        second=ints([row_of[column.jobs[1]] if len(column.jobs) > 1 else NOBODY for column in columns]),
+        second=ints([row_of[column.jobs[1]] if len(column.jobs) > 1 else NO_ROW for column in columns]),
         worker_type=ints([worker_types.index(column.worker_type) for column in columns]),
         gpus=ints([column.gpus for column in columns]),
         restart_s=floats([column.restart_s for column in columns]),

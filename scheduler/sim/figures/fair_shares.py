@@ -21,7 +21,7 @@ from traces.throughputs import Row
 
 ROWS_FIRST = 256
 # Promises to removed jobs go to this row.
-NOBODY = 0
+NO_ROW = 0
 
 
 class IsolatedPace:
@@ -103,7 +103,7 @@ class Promised:
         """`kind`: the number of a worker type."""
         self._kind = kind
         self._row_of: dict[str, int] = {}
-        self._free: list[int] = list(range(NOBODY + 1, ROWS_FIRST))
+        self._free: list[int] = list(range(NO_ROW + 1, ROWS_FIRST))
         self._since_s = 0.0
         # Of time, and of GPU time.
         self._share = np.zeros((2, ROWS_FIRST, 1))
@@ -158,13 +158,13 @@ class Promised:
             np.fromiter(compress(column, chosen), np.int64)
             for column in (shares.first, shares.worker_type, shares.gpus)
         )
-        row_of = np.array([self._row_of.get(job, NOBODY) for job in shares.jobs])
+        row_of = np.array([self._row_of.get(job, NO_ROW) for job in shares.jobs])
         row, kind, gpu_share = row_of[first], kind_of[kind], share * gpus
         if max(shares.second) >= 0:
             second = np.fromiter(compress(shares.second, chosen), np.int64)
             packed = second >= 0
             gpu_share[packed] *= 0.5
-            row = np.concatenate((row, np.where(packed, row_of[second], NOBODY)))
+            row = np.concatenate((row, np.where(packed, row_of[second], NO_ROW)))
             kind, share, gpu_share = np.tile(kind, 2), np.tile(share, 2), np.tile(gpu_share, 2)
         _, rows, kinds = self._share.shape
         place = row * kinds + kind
