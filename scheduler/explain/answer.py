@@ -1,4 +1,4 @@
-"""The parts of an explanation. Programs read `reason` and the fields; people read `text`.
+"""The parts of an explanation: `reason` and the fields for programs, `text` for people.
 
 WARNING: users' programs read reason codes. A code that was once released keeps its meaning.
 """
@@ -15,17 +15,17 @@ from scheduler.model.jobs import JobState
 Sure = Literal["sure", "likely", "rough", "unknown"]
 Basis = Literal[
     "",
-    # It has its GPUs, or the leases that still hold them are ending.
+    # It has a lease. At most it waits for the leases that still hold the GPUs, which are ending.
     "lease_granted",
-    # The next round begins then, and no other job is in the way.
+    # No other job is in the way: it starts with the next round.
     "next_round",
     # Its share has to be computed first.
     "next_allocation",
     "earliest_start",
     "dependency_ends",
-    # Its due grows with its share, and jobs with a higher claim go first.
+    # Jobs with a higher claim go first; its own claim grows with its share.
     "shares",
-    # Enough GPUs are free when running jobs have done their steps.
+    # It starts when running jobs have done their steps, so that enough GPUs are free.
     "jobs_end",
     "minimum_run_ends",
 ]
@@ -40,15 +40,16 @@ class Reason(StrEnum):
     HELD = "held"
     # The job has or had GPUs:
     RUNNING = "running"
-    # On GPUs that were due to no other job.
+    # It runs on GPUs that were due to no job.
     RUNNING_BACKFILL = "running_backfill"
-    # To measure how fast it is there.
+    # It runs so that its rate on this worker type gets measured.
     EXPLORING = "exploring"
-    # Its nodes have the lease and have not reported yet that it runs.
+    # Its nodes have received the lease, but have not reported yet that it runs.
     STARTING = "starting"
     # Its lease waits for the exit of other jobs.
     GPUS_STILL_BUSY = "gpus_still_busy"
-    STOPPING = "stopping"  # gives up its GPUs
+    # It is giving up its GPUs.
+    STOPPING = "stopping"
     # Its node cannot be reached.
     NODE_SILENT = "node_silent"
     # The job waits:
@@ -62,9 +63,9 @@ class Reason(StrEnum):
     NO_FITTING_NODE = "no_fitting_node"
     # Only nodes that are away or busy can reach its last checkpoint.
     CHECKPOINT_ELSEWHERE = "checkpoint_elsewhere"
-    # There are such GPUs, but not enough.
+    # There are GPUs that it could use, but not enough.
     TOO_WIDE_NOW = "too_wide_now"
-    # No rate is known there.
+    # No rate of it is known on any worker type that it may use.
     NO_RATE = "no_rate"
     WAITING_FOR_ALLOCATION = "waiting_for_allocation"
     WAITING_FOR_ROUND = "waiting_for_round"
@@ -73,7 +74,7 @@ class Reason(StrEnum):
     GANG_RESERVED = "gang_reserved"
     # Free GPUs are held back for another job.
     RESERVED_FOR_OTHER = "reserved_for_other"
-    # Enough GPUs are free, but not where it fits.
+    # Enough GPUs are free, but not on nodes that it can use.
     FRAGMENTED = "fragmented"
     MINIMUM_RUN_OF_OTHERS = "minimum_run_of_others"
     PREEMPTION_LIMIT = "preemption_limit"
@@ -103,13 +104,13 @@ REASONS: dict[JobState, frozenset[Reason]] = {
 
 
 class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A job that holds GPUs of a worker type, or has them promised."""
+    """A job that holds GPUs of a worker type, or waits for GPUs that were promised to it."""
 
     job: str
     gpus: int
-    # When it will have done its steps if it keeps running, or its lease ends. None: unknown.
+    # When it frees its GPUs: when its steps are done if it keeps running, or when its ending lease ends. None: unknown.
     until_s: float | None = None
-    # The end of its minimum run time. No other job takes its GPUs before.
+    # The end of its minimum run time, before which no other job can take its GPUs.
     kept_until_s: float | None = None
     preemptible: bool = True
     stopping: bool = False
@@ -121,20 +122,25 @@ class Way(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     worker_type: str
     gpus: int
     label: str = ""
-    with_job: str = ""  # the packed partner
-    rate: float = 0.0  # steps per second
-    # The rate is a guess.
+    # The partner with which the job is packed.
+    with_job: str = ""
+    # In steps per second.
+    rate: float = 0.0
+    # Whether the rate is a guess.
     guessed: bool = False
     # The share of wall-clock time in the allocation in force.
     share: float = 0.0
     entitled_s: float = 0.0
     received_s: float = 0.0
-    backfill: bool = False  # may fill idle GPUs
+    # Whether it may fill idle GPUs.
+    backfill: bool = False
     # The value of one more GPU for the policy's objective. None: unknown.
     price_per_gpu: float | None = None
-    gpus_total: int = 0  # usable now
-    gpus_free: int = 0  # neither held nor promised
-    # Free GPUs on nodes with what the job asks for.
+    # The GPUs of this worker type that are usable now.
+    gpus_total: int = 0
+    # Those of them that are neither held nor promised.
+    gpus_free: int = 0
+    # The free GPUs on nodes that have what the job asks for.
     gpus_fitting: int = 0
     # Some of the holders, those with the most GPUs first.
     held_by: tuple[Holder, ...] = ()
@@ -147,14 +153,15 @@ class Way(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Something that would change the answer."""
 
-    what: str  # a stable code
+    # A stable code.
+    what: str
     text: str
-    # When it is expected. None: it takes a person to do it.
+    # When it is expected. None: only a user or an operator can bring it about.
     at_s: float | None = None
 
 
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Why a job is where it is. Times are seconds of the scheduler's clock."""
+    """Why a job waits, runs or has ended. Times are seconds of the scheduler's clock."""
 
     job: str
     state: JobState

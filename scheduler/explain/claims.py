@@ -1,6 +1,6 @@
 """The columns that come before another in the order of the next round (scheduler.rounds.rank).
 
-Restarts count as in the settings rather than job by job; otherwise the order is that of the round.
+It is the order of the round, except that every restart costs what the settings say, whatever its job says.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from scheduler.rounds.rank import sort_keys
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """The columns of the same worker type that have a higher claim."""
+    """The columns of the same worker type that have a higher claim than a given column."""
 
-    gpus: int  # GPUs of all together
+    # The GPUs of all these columns.
+    gpus: int
     # How many of their jobs run on this worker type now.
     running: int
     # How many of their jobs wait for it.
     waiting: int
-    # How much time the column itself was due and did not get, including the next round.
+    # How much time the given column was due and did not get, including the next round.
     due_s: float
 
 
@@ -42,7 +43,7 @@ def higher_claims(scene: Scene, column: Column) -> Claims:
         & live[table.first]
         & ((table.second < 0) | live[table.second])
     )
-    at = int(np.searchsorted(rows, row))
+    own_index = int(np.searchsorted(rows, row))
     runs = np.zeros(len(table), bool)
     for holding in scene.pools[column.bundle.worker_type].holdings:
         bundle_row = table.row_of.get(holding.bundle)
@@ -53,10 +54,10 @@ def higher_claims(scene: Scene, column: Column) -> Claims:
     before = np.zeros(len(rows), bool)
     equal = np.ones(len(rows), bool)
     for key in keys:
-        before |= equal & (key < key[at])
-        equal &= key == key[at]
+        before |= equal & (key < key[own_index])
+        equal &= key == key[own_index]
     before &= (table.first[rows] != own_row) & (table.second[rows] != own_row)
-    due_s = -float(keys[-1][at])
+    due_s = -float(keys[-1][own_index])
     runs_now = before & running
     busy = np.zeros(len(table.jobs), bool)
     # A job that runs here does not wait for another way to run here.
@@ -74,9 +75,9 @@ def _live(state: SchedulerState) -> Bools:
     """Return whether each job of the share table may get GPUs."""
     table = state.shares
     live = np.fromiter(map(state.active.__contains__, table.jobs), bool, len(table.jobs))
-    away = [job.id for job in state.active.values() if job.state is JobState.HELD]
-    away += [job.id for job in state.watched.values() if job.blocked_by]
-    live[[row for name in away if (row := table.job_row.get(name)) is not None]] = False
+    kept_back = [job.id for job in state.active.values() if job.state is JobState.HELD]
+    kept_back += [job.id for job in state.watched.values() if job.blocked_by]
+    live[[row for name in kept_back if (row := table.job_row.get(name)) is not None]] = False
     return live
 
 
@@ -116,5 +117,5 @@ def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray
         stay_s=settings.stay_s,
         full_s=settings.full_s,
     )
-    group, turn, _, ahead_s = sort_keys(inputs, ~running, running)
-    return group, turn, ahead_s
+    group, order, _, ahead_s = sort_keys(inputs, ~running, running)
+    return group, order, ahead_s

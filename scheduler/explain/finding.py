@@ -1,4 +1,4 @@
-"""The finding about a job, before the evidence is added."""
+"""The result of examining a job, before the evidence is added."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ class Finding(NamedTuple):
 
     reason: Reason
     text: str
+    # Some of the jobs that the text is about.
     others: tuple[str, ...] = ()
     would_change: tuple[Change, ...] = ()
     start: Start = UNKNOWN

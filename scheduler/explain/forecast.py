@@ -1,4 +1,4 @@
-"""Forecasts of when jobs free their GPUs and when rounds begin: estimates from current rates, not promises."""
+"""Forecasts of when jobs end and when rounds begin: estimates from current rates, not promises."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from scheduler.core.planning.problem import estimate
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Job
 
-# Times that lie more rounds ahead than this are not moved to a boundary: they are too vague for that.
+# Times that are more rounds ahead than this are not moved to a boundary, because they are only rough.
 ROUNDS_MAX = 1e12
 
 
 def boundary_s(state: SchedulerState, now_s: float, at_s: float = 0.0) -> float:
-    """Return the first boundary that is neither past nor before `at_s`; without a pulse, that is at once."""
+    """Return the first boundary that is not before now or `at_s`. If no round is running, that is the later of both."""
     ends_s, round_s = state.round.ends_s, state.settings.round_s
     if ends_s <= now_s:
         return max(now_s, at_s)
@@ -24,7 +24,7 @@ def boundary_s(state: SchedulerState, now_s: float, at_s: float = 0.0) -> float:
 
 
 def ends_s(state: SchedulerState, job: Job, now_s: float) -> float | None:
-    """Return when a job that keeps running reaches the end of its steps or its time limit; None if unknown."""
+    """Return when a running job reaches its last step or its time limit if it keeps running; None if unknown."""
     holding = state.leases.get(job.lease or "")
     if holding is None:
         return None
@@ -40,7 +40,7 @@ def ends_s(state: SchedulerState, job: Job, now_s: float) -> float | None:
 
 
 def done_s(state: SchedulerState, job: Job, now_s: float) -> float | None:
-    """Return when a job will have ended, given the turns that its share allows; None if unknown."""
+    """Return when a job will end if it gets its share of the time; None if unknown."""
     table = state.shares
     own_row = table.job_row.get(job.id)
     steps, _ = estimate(state, job, now_s)

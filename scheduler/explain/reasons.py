@@ -1,4 +1,4 @@
-"""Explain jobs that have ended, are held, or have GPUs. `waiting` explains those that wait."""
+"""Explain jobs. Jobs that have ended, are held, or have GPUs are explained here, and waiting jobs in `waiting`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scheduler.model.lease import Holding, Phase, nodes_of
 
 
 def explain(state: SchedulerState, job_id: str, now_s: float | None = None) -> Explanation:
-    """Explain why a job waits, why it runs where it does, or how it ended; raise NotFound if there is none."""
+    """Explain why a job waits, why it runs where it does, or how it ended; raise NotFound if there is no such job."""
     job = state.job(job_id)
     now_s = state.now_s if now_s is None else max(now_s, state.now_s)
     scene = None
@@ -158,7 +158,7 @@ def _waits_for_leases(scene: Scene, holding: Holding) -> Finding:
     if any(h.lease.job == scene.job.id for h in ending):
         awaited.append("its own last run to stop")
     due = when(now_s if start.at_s is None else start.at_s, now_s)
-    text = f"It has its turn: {_place(holding)}. It waits for {' and '.join(awaited)}, which is due {due}."
+    text = f"It has been given {_place(holding)}, and waits for {' and '.join(awaited)} ({due})."
     unreachable = sorted(
         {
             name
@@ -171,7 +171,7 @@ def _waits_for_leases(scene: Scene, holding: Holding) -> Finding:
         text += f" Node {listed(unreachable)} cannot be reached, so this may take until the lease there has lapsed."
     changes = tuple(
         remedies.expected("exit", f"job {h.lease.job} exits", release_s(state, h, now_s), now_s)
-        for h in ending[: remedies.MOST]
+        for h in ending[: remedies.CHANGES_MAX]
     )
     return Finding(Reason.GPUS_STILL_BUSY, text, others, changes, start)
 
@@ -186,7 +186,7 @@ def _running(scene: Scene, holding: Holding) -> Finding:
     where += f", since {span(now_s - since_s)}"
     if column is None or column.share <= 0:
         reason = Reason.RUNNING_BACKFILL
-        why = "no job was due these GPUs, so it fills them; a job that is due them gets them at the end of a round"
+        why = "these GPUs were due to no job, so it fills them; a job with a share can take them at the end of a round"
     else:
         reason = Reason.RUNNING
         why = due_and_received(column)

@@ -1,4 +1,4 @@
-"""Changes that would change the answer: actions that people could take, and events that will happen anyway."""
+"""Changes that would change the answer: actions of users or operators, and events that will happen anyway."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from scheduler.core.state import SchedulerState
 from scheduler.explain.answer import Change
 from scheduler.explain.forecast import ends_s
 from scheduler.explain.scene import Column, Pool, Scene
-from scheduler.explain.start import LOOKED_AT
+from scheduler.explain.start import LEASES_EXAMINED_MAX
 from scheduler.explain.wording import when
 from scheduler.model.cluster import NodeState
 from scheduler.model.lease import Phase
 
-# How many changes of one sort are listed.
-MOST = 3
+# How many changes of one sort are listed at most.
+CHANGES_MAX = 3
 
 
 def expected(code: str, text: str, at_s: float, now_s: float) -> Change:
-    """Return a change that comes by itself, with its time in the text as well."""
+    """Return an event that will happen anyway. Its text includes its time."""
     return Change(what=code, text=f"{text} ({when(at_s, now_s)})", at_s=at_s)
 
 
 def nodes_back(state: SchedulerState, names: Sequence[str]) -> tuple[Change, ...]:
     """Return the changes that would make these unusable nodes usable."""
     changes = []
-    for name in names[:MOST]:
+    for name in names[:CHANGES_MAX]:
         node = state.nodes[name]
         kind = node.spec.worker_type
         if node.state == NodeState.DRAINING:
@@ -52,24 +52,24 @@ def about_nodes(scene: Scene) -> tuple[Change, ...]:
 
 
 def more_gpus(scene: Scene, columns: Sequence[Column]) -> tuple[Change, ...]:
-    """Return, by worker type, the fewest additional GPUs with which the job could start at once."""
+    """Return, by worker type, how many additional GPUs would let the job start at once."""
     missing: dict[str, int] = {}
     for column in columns:
         kind = column.bundle.worker_type
-        less = column.bundle.gpus - scene.pools[kind].room
-        if less > 0:
-            missing[kind] = min(missing.get(kind, less), less)
+        lacking = column.bundle.gpus - scene.pools[kind].room
+        if lacking > 0:
+            missing[kind] = min(missing.get(kind, lacking), lacking)
     return tuple(
-        Change(what="more_gpus", text=f"{less} more {kind}")
-        for kind, less in sorted(missing.items(), key=lambda item: (item[1], item[0]))[:MOST]
+        Change(what="more_gpus", text=f"{count} more {kind}")
+        for kind, count in sorted(missing.items(), key=lambda item: (item[1], item[0]))[:CHANGES_MAX]
     )
 
 
 def ends(scene: Scene, pool: Pool) -> tuple[Change, ...]:
-    """Return the ends of the running jobs of a worker type that are expected to end first."""
+    """Return, as changes, the ends of the jobs of a worker type that will probably end first."""
     state, now_s = scene.state, scene.now_s
     times = []
-    for holding in pool.holdings[:LOOKED_AT]:
+    for holding in pool.holdings[:LEASES_EXAMINED_MAX]:
         if holding.phase != Phase.STOPPING:
             end_s = ends_s(state, state.jobs[holding.lease.job], now_s)
             if end_s is not None:
@@ -79,22 +79,22 @@ def ends(scene: Scene, pool: Pool) -> tuple[Change, ...]:
 
 
 def wider_choice(scene: Scene) -> tuple[Change, ...]:
-    """Return what the job's owner could allow so that the job would fit into the GPUs that are free now."""
+    """Return what the job's owner could allow so that the job could use GPUs that are free now."""
     spec, state = scene.job.spec, scene.state
     changes = []
     for kind, pool in sorted(scene.pools.items()):
         reserved = scene.reserved(kind)
-        if pool.seeing <= 0 or (reserved is not None and scene.job.id not in reserved.jobs):
+        if pool.free_in_reach <= 0 or (reserved is not None and scene.job.id not in reserved.jobs):
             continue
         if not spec.may_use(kind):
             rate = rate_of(state, spec, kind, spec.gpus)[0]
-            if pool.seeing >= spec.gpus and rate > 0 and not (spec.nodes or spec.labels):
+            if pool.free_in_reach >= spec.gpus and rate > 0 and not (spec.nodes or spec.labels):
                 changes.append(Change(what="allow_worker_type", text=f"allow worker type {kind}"))
         elif 0 < pool.room < spec.narrowest:
             width = next((w for w in range(pool.room, 0, -1) if _runs(scene, kind, w)), 0)
             if width:
                 changes.append(Change(what="gpus_min", text=f"gpus_min {width} would fit now ({kind})"))
-    return tuple(changes[:MOST])
+    return tuple(changes[:CHANGES_MAX])
 
 
 def _runs(scene: Scene, kind: str, width: int) -> bool:
@@ -125,12 +125,12 @@ def shared_storage(scene: Scene) -> Change:
 
 
 def rates(scene: Scene) -> tuple[Change, ...]:
-    """Return the rates whose absence alone keeps the job from worker types."""
+    """Return the rates that, if given, would let the job run on further worker types."""
     spec = scene.job.spec
     kinds = [kind for kind, pool in sorted(scene.pools.items()) if spec.may_use(kind) and pool.fitting]
     name = f"job type {spec.job_type}" if spec.job_type else "the job"
     return tuple(
         Change(what="give_rate", text=f"give a rate of {name} with {spec.gpus} {kind}")
-        for kind in kinds[:MOST]
+        for kind in kinds[:CHANGES_MAX]
         if not _runs(scene, kind, spec.gpus)
     )

@@ -1,6 +1,6 @@
 """The scene of an explanation: the current GPUs of each worker type, and the ways to run the job.
 
-It takes one pass over nodes and leases; the share table is only read as arrays.
+To be fast, it makes one pass over nodes and leases, and reads the share table only as arrays.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle, Holding, Phase, node_of, nodes_of
 from scheduler.rounds.resources import times
 
-SHOWN_HOLDERS = 5
-SHOWN_WAYS = 16
+SHOWN_HOLDERS_MAX = 5
+SHOWN_WAYS_MAX = 16
 
 
 @dataclass(slots=True)
@@ -31,32 +31,34 @@ class Pool:
     """The GPUs of one worker type."""
 
     worker_type: str
-    total: int = 0  # usable now
-    free: int = 0  # neither held nor promised
+    # GPUs that are usable now.
+    total: int = 0
+    # Usable GPUs that are neither held nor promised.
+    free: int = 0
     # Free GPUs on nodes that reach the job's last checkpoint.
-    seeing: int = 0
+    free_in_reach: int = 0
     # GPUs that the job could use if there were no other jobs.
     fitting: int = 0
     # Free GPUs that the job could use.
     room: int = 0
     # GPUs that the job could use if their nodes reached its last checkpoint.
-    elsewhere: int = 0
+    out_of_reach: int = 0
     widest_node: int = 0
     holdings: list[Holding] = field(default_factory=list)
-    away: list[Node] = field(default_factory=list)  # draining, silent, lost
-
+    # Nodes that take no new jobs now: draining, silent, lost or faulty.
+    away: list[Node] = field(default_factory=list)
     # The jobs that hold GPUs here, with their numbers of GPUs.
     holders: dict[str, int] = field(default_factory=dict)
 
-    def others(self, scene: Scene, most: int) -> tuple[list[str], int]:
-        """Return some of the other jobs that hold GPUs here, in order of arrival, and the number of all."""
+    def others(self, scene: Scene, limit: int) -> tuple[list[str], int]:
+        """Return up to `limit` other jobs that hold GPUs here, in order of arrival, and the number of all of them."""
         names = [name for name in self.holders if name != scene.job.id]
-        return nsmallest(most, names, key=lambda name: scene.state.jobs[name].order), len(names)
+        return nsmallest(limit, names, key=lambda name: scene.state.jobs[name].order), len(names)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A way to run the job. `row`: of the share table; None if the table lacks it."""
+    """A way to run the job. `row`: its row in the share table; None if the table lacks it."""
 
     bundle: Bundle
     rate: float
@@ -73,7 +75,7 @@ class Scene:
 
     def __init__(self, state: SchedulerState, job: Job, now_s: float) -> None:
         self.state, self.job, self.now_s = state, job, now_s
-        # Only nodes of these stores can reach its last checkpoint. Empty: all nodes.
+        # The stores that hold its last checkpoint. Only their nodes can run it; if there are none, all nodes can.
         self.places = state.confined_to(job)
         self.pools = _pools(state, job, self.places)
         self.columns = _columns(state, job, self.pools, now_s)
@@ -85,7 +87,7 @@ class Scene:
         return allocation is None or self.job.id not in allocation.shares.jobs
 
     def suits(self, node: Node) -> bool:
-        """Whether the job could use a node that is up: it reaches its last checkpoint and has what it asks for."""
+        """Whether the node, when it is up, reaches the job's last checkpoint and has what the job asks for."""
         return (not self.places or node.spec.place in self.places) and node.fits(self.job.spec)
 
     def possible(self, column: Column) -> bool:
@@ -114,7 +116,7 @@ class Scene:
         prices: dict[str, float | None] = {}
         if allocation is not None and allocation.shares.price:
             prices = dict(zip(allocation.shares.worker_types, allocation.shares.price, strict=False))
-        columns = self.columns[:SHOWN_WAYS]
+        columns = self.columns[:SHOWN_WAYS_MAX]
         types = dict.fromkeys(column.bundle.worker_type for column in columns)
         holders = {kind: self.shown_holders(kind) for kind in types}
         return tuple([self._way(column, prices, holders) for column in columns])
@@ -154,9 +156,10 @@ class Scene:
             return ()
         state = self.state
         holders: list[Holder] = []
-        for holding in nsmallest(SHOWN_HOLDERS, pool.holdings, key=_narrowness):  # oldest leases first
+        # Of equally wide ones, the oldest leases come first.
+        for holding in nsmallest(SHOWN_HOLDERS_MAX, pool.holdings, key=_narrowness):
             if any(holder.job == holding.lease.job for holder in holders):
-                # Its last lease is ending, and the next one is here as well.
+                # One lease of the job is ending, and its next one is on this worker type, too.
                 continue
             job = state.jobs[holding.lease.job]
             stopping = holding.phase == Phase.STOPPING
@@ -181,7 +184,7 @@ def _narrowness(holding: Holding) -> int:
 
 
 def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
-    """Return when a lease that is ending frees its GPUs: at its end, or else when it has certainly lapsed."""
+    """Return when a lease that is ending frees its GPUs: at its end, or if that has passed, when the lease lapses."""
     at_s = state.lease_end_s(holding)
     if at_s <= now_s and holding.stop_by_s is not None:
         at_s = holding.stop_by_s
@@ -189,6 +192,7 @@ def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
 
 
 def _pools(state: SchedulerState, job: Job, places: Places) -> dict[str, Pool]:
+    """Return the GPUs of every worker type, by type. `places`: the stores that the job's nodes must reach, if any."""
     spec = job.spec
     picky = bool(places or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
     used = _used(state) if spec.cpus or spec.memory_gb else {}
@@ -208,9 +212,9 @@ def _pools(state: SchedulerState, job: Job, places: Places) -> dict[str, Pool]:
         pool.free += free
         pool.widest_node = max(pool.widest_node, len(gpus))
         if places and node.spec.place not in places:
-            pool.elsewhere += gpus_for(node, spec)
+            pool.out_of_reach += gpus_for(node, spec)
             continue
-        pool.seeing += free
+        pool.free_in_reach += free
         pool.fitting += gpus_for(node, spec) if picky else len(gpus)
         pool.room += _room(node, job, free, used.get(name, (0.0, 0.0))) if picky else free
     by_type: dict[str, list[Holding]] = {kind: [] for kind in pools}
@@ -240,7 +244,7 @@ def _used(state: SchedulerState) -> dict[str, tuple[float, float]]:
 
 
 def _room(node: Node, job: Job, free: int, used: tuple[float, float]) -> int:
-    """Return for how many of its free GPUs a node has what the job asks for."""
+    """Return how many of a node's free GPUs the job could use, given the CPUs and memory in use there."""
     spec = job.spec
     if not node.fits(spec):
         return 0
@@ -254,7 +258,7 @@ def _room(node: Node, job: Job, free: int, used: tuple[float, float]) -> int:
 
 
 def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: float) -> list[Column]:
-    """Return the job's columns of the share table, and further ones that rates and nodes allow."""
+    """Return the job's columns in the share table, and further ones that rates and nodes allow."""
     spec, table = job.spec, state.shares
     may_fill = state.allocation is None or bool(table.backfill.all())
     columns: dict[Bundle, Column] = {}
@@ -282,7 +286,8 @@ def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: flo
 
 
 def _until_now(state: SchedulerState, bundle: Bundle, now_s: float, row: int) -> tuple[float, float]:
-    """Return the time that a column was due and received by now. Both are booked for a whole round as it begins."""
+    """Return the time that a column was due and the time that it received, both until now."""
+    # The table contains both up to the end of the round, so subtract the rest of the round.
     table = state.shares
     ahead_s = max(state.round.ends_s - max(now_s, state.round.starts_s), 0.0)
     entitled_s = float(table.entitled_s[row]) - float(table.share[row]) * ahead_s
@@ -297,7 +302,7 @@ def _until_now(state: SchedulerState, bundle: Bundle, now_s: float, row: int) ->
 
 
 def rate_in(state: SchedulerState, job: Job, bundle: Bundle, pools: dict[str, Pool]) -> tuple[float, bool]:
-    """Return the steps per second of the job in a bundle, and whether they are a guess."""
+    """Return the rate of the job in a bundle, in steps per second, and whether the rate is a guess."""
     if len(bundle.jobs) > 1:
         a, b = (state.jobs[name].spec.job_type for name in bundle.jobs)
         rates = pair_rates(state, bundle.worker_type, a, b, bundle.gpus)

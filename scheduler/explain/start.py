@@ -15,10 +15,10 @@ from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Holding, Phase, node_of
 
-# Estimate the end of at most so many jobs of a worker type. With more of them, turns come soon anyway.
-LOOKED_AT = 256
-# Beyond that, no estimate is given.
-ROUNDS_AHEAD = 10_000
+# How many leases of a worker type are examined at most. With more of them, some GPUs become free soon anyway.
+LEASES_EXAMINED_MAX = 256
+# How many rounds ahead a start is estimated at most.
+ROUNDS_AHEAD_MAX = 10_000
 
 
 class Start(NamedTuple):
@@ -48,10 +48,10 @@ def after_jobs(state: SchedulerState, job: Job, now_s: float) -> Start:
 
 
 def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
-    """Estimate the turn of a column.
+    """Estimate when a column gets its turn.
 
-    It is the next boundary if columns with a higher claim leave enough GPUs. Otherwise those are served first, and the
-    column's due has to grow.
+    It is at the next boundary if columns with a higher claim leave enough GPUs. Otherwise those columns go first, but
+    only until this one is late.
     """
     state, now_s = scene.state, scene.now_s
     pool = scene.pools[column.bundle.worker_type]
@@ -68,11 +68,11 @@ def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
     turn = max(math.ceil(stay_s / max(round_s - per_round_s, 0.1 * round_s)), 1)
     queue = (claims.gpus + column.bundle.gpus - 1) // max(open_gpus, 1)
     rounds = max(caught_up, min(queue * turn, late), 1)
-    return Start(boundary + rounds * round_s, "shares", "rough") if rounds < ROUNDS_AHEAD else UNKNOWN
+    return Start(boundary + rounds * round_s, "shares", "rough") if rounds < ROUNDS_AHEAD_MAX else UNKNOWN
 
 
 def kept_gpus(scene: Scene, pool: Pool, at_s: float) -> int:
-    """Count the GPUs that a minimum run time, or a job that cannot be preempted, protects at that time."""
+    """Count the GPUs for this job whose leases are still protected from preemption at that time."""
     state = scene.state
     kept = {
         gpu
@@ -86,12 +86,12 @@ def kept_gpus(scene: Scene, pool: Pool, at_s: float) -> int:
 
 
 def after_minimum_runs(scene: Scene, pool: Pool, gpus: int) -> Start:
-    """Estimate when enough protected GPUs lose their protection, or their jobs end."""
+    """Estimate when enough leases lose their protection from preemption, or end."""
     state, now_s = scene.state, scene.now_s
     boundary = boundary_s(state, now_s)
     have = pool.fitting - kept_gpus(scene, pool, boundary)
     times = []
-    for holding in pool.holdings[:LOOKED_AT]:
+    for holding in pool.holdings[:LEASES_EXAMINED_MAX]:
         kept_s = kept_until_s(state, holding)
         if holding.phase != Phase.STOPPING and kept_s > boundary:
             end_s = ends_s(state, state.jobs[holding.lease.job], now_s)
@@ -104,7 +104,7 @@ def after_ends(scene: Scene, pool: Pool, gpus: int) -> Start:
     """Estimate when enough running jobs have ended."""
     state, now_s = scene.state, scene.now_s
     times = []
-    for holding in pool.holdings[:LOOKED_AT]:
+    for holding in pool.holdings[:LEASES_EXAMINED_MAX]:
         if holding.phase == Phase.STOPPING:
             end_s: float | None = release_s(state, holding, now_s)
         else:
@@ -119,7 +119,7 @@ def after_ends(scene: Scene, pool: Pool, gpus: int) -> Start:
 
 
 def _enough(times: list[tuple[float, int]], have: int, gpus: int) -> float | None:
-    """Return the time at which there are enough GPUs; None if there never are."""
+    """Return when there are enough GPUs; None if never. `times`: when how many GPUs become available."""
     for at_s, more in sorted(times):
         have += more
         if have >= gpus:

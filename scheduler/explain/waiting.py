@@ -35,24 +35,24 @@ from scheduler.explain.wording import jobs, listed, span, when
 from scheduler.model.cluster import OWN_DISK, NodeState
 from scheduler.model.lease import Bundle, Phase
 
-# How many other jobs an explanation lists for programs.
-NAMED = 8
-# How many widths of an elastic job are tried to find a rate.
-WIDTHS_TRIED = 64
+# How many other jobs an explanation lists for programs at most.
+NAMED_MAX = 8
+# How many widths of an elastic job are tried at most to find a rate.
+WIDTHS_TRIED_MAX = 64
 
 
 def why_it_waits(scene: Scene) -> Finding:
     """Return the dominant reason why a queued or preempted job waits."""
     if scene.job.blocked_by:
         return _dependency(scene)
-    later = waits_for_its_time(scene)
-    if later is not None:
-        return later
+    not_before = waits_for_its_time(scene)
+    if not_before is not None:
+        return not_before
     possible = [column for column in scene.columns if scene.possible(column)]
     if not possible:
         return _nowhere(scene)
     return (
-        _gathering(scene)
+        _with_reservation(scene)
         or _with_room(scene, possible)
         or _without_share(scene, possible)
         or _behind_others(scene, next(c for c in possible if c.share > 0))
@@ -61,21 +61,20 @@ def why_it_waits(scene: Scene) -> Finding:
 
 def _dependency(scene: Scene) -> Finding:
     state, now_s = scene.state, scene.now_s
-    open_ = sorted(scene.job.blocked_by, key=lambda name: state.jobs[name].order)
-    first = state.jobs[open_[0]]
+    awaited = sorted(scene.job.blocked_by, key=lambda name: state.jobs[name].order)
+    first = state.jobs[awaited[0]]
     start = after_jobs(state, scene.job, now_s)
     parent = first.id.partition("_")[0]
     ended = any(d.when == "ended" and d.job in (first.id, parent) for d in scene.job.spec.after)
-    text = f"It waits for {jobs(open_)} to {'end' if ended else 'succeed'}"
-    text += f", which {'is' if len(open_) == 1 else 'are not all done; the first is'} {first.state}."
+    text = f"It waits for {jobs(awaited)} to {'end' if ended else 'succeed'}; job {first.id} is {first.state}."
     changes = []
-    for name in open_[: remedies.MOST]:
-        at_s = start.at_s if len(open_) == 1 else None
+    for name in awaited[: remedies.CHANGES_MAX]:
+        at_s = start.at_s if len(awaited) == 1 else None
         about = "" if at_s is None else f" ({when(at_s, now_s)})"
         changes.append(
             Change(what="job_ends", text=f"job {name} {'ends' if ended else 'succeeds'}{about}", at_s=at_s)
         )
-    return Finding(Reason.DEPENDENCY, text, tuple(open_[:NAMED]), tuple(changes), start)
+    return Finding(Reason.DEPENDENCY, text, tuple(awaited[:NAMED_MAX]), tuple(changes), start)
 
 
 def _nowhere(scene: Scene) -> Finding:
@@ -88,8 +87,8 @@ def _nowhere(scene: Scene) -> Finding:
     wider = remedies.wider_choice(scene)
     names = listed([pool.worker_type for pool in candidates]) if candidates else listed(spec.worker_types)
     width = f"{spec.narrowest} GPU{'s' if spec.narrowest > 1 else ''}"
-    most = max(candidates, key=lambda pool: pool.fitting, default=None)
-    if most is not None and not rated:
+    largest = max(candidates, key=lambda pool: pool.fitting, default=None)
+    if largest is not None and not rated:
         name = f"jobs of type {spec.job_type}" if spec.job_type else "it"
         text = f"No rate is known of {name} with {width} on {names}, so it is not started there."
         if any(
@@ -97,27 +96,28 @@ def _nowhere(scene: Scene) -> Finding:
         ):
             text = f"The rates say that {name} cannot run with {width} on {names}: they are 0."
         return Finding(Reason.NO_RATE, text, (), (*remedies.rates(scene), *wider))
-    if most is None or not any(pool.total for pool in candidates):
+    if largest is None or not any(pool.total for pool in candidates):
         which = f" of a type that it may use ({names})" if candidates or spec.worker_types else ""
         return Finding(Reason.NO_NODES, f"There is no usable node{which}.", (), (*back, *wider))
-    if any(pool.fitting + pool.elsewhere >= spec.narrowest for pool in candidates if pool.elsewhere):
+    if any(pool.fitting + pool.out_of_reach >= spec.narrowest for pool in candidates if pool.out_of_reach):
         return _checkpoint(scene, candidates, (*back, *wider))
-    if most.fitting == 0:
+    if largest.fitting == 0:
         needs = listed([change.what for change in remedies.fewer_needs(scene)])
         text = f"There are nodes of {names}, but none has what it asks for ({needs})."
         return Finding(Reason.NO_FITTING_NODE, text, (), (*back, *remedies.fewer_needs(scene), *wider))
-    text = f"It needs {width} of one type, and only {most.fitting} {most.worker_type} could be used now."
-    more = Change(what="more_gpus", text=f"{spec.narrowest - most.fitting} more {most.worker_type}")
+    text = f"It needs {width} of one type, and only {largest.fitting} {largest.worker_type} could be used now."
+    lacking = spec.narrowest - largest.fitting
+    more = Change(what="more_gpus", text=f"{lacking} more {largest.worker_type}")
     return Finding(Reason.TOO_WIDE_NOW, text, (), (more, *back, *wider))
 
 
 def _checkpoint(
     scene: Scene, pools: Sequence[Pool], changes: tuple[Change, ...], start: Start = UNKNOWN
 ) -> Finding:
-    """Explain that the nodes that could run the job cannot reach its last checkpoint."""
+    """Explain that the job could run, but not on nodes that can read its last checkpoint."""
     state, places = scene.state, scene.places
-    seeing = [name for name, node in sorted(state.nodes.items()) if node.spec.place in places]
-    lies = listed(
+    in_reach = [name for name, node in sorted(state.nodes.items()) if node.spec.place in places]
+    location = listed(
         [
             f"on the disk of node {place.removeprefix(OWN_DISK)}"
             if place.startswith(OWN_DISK)
@@ -125,27 +125,27 @@ def _checkpoint(
             for place in places
         ]
     )
-    text = f"Its last checkpoint lies {lies}, and it can only continue on nodes that reach it: "
-    away = [name for name in seeing if state.nodes[name].state != NodeState.UP]
+    text = f"Its last checkpoint is {location}, and it can only continue on nodes that can read it: "
+    away = [name for name in in_reach if state.nodes[name].state != NodeState.UP]
     parts = []
-    if len(away) < len(seeing):
+    if len(away) < len(in_reach):
         free = [f"{pool.room} of {pool.fitting} {pool.worker_type}" for pool in pools if pool.fitting]
-        parts.append(f"on {listed(seeing[:NAMED])}, where {listed(free)} are free")
+        parts.append(f"on {listed(in_reach[:NAMED_MAX])}, where {listed(free)} are free")
     if away:
         verb = "is" if len(away) == 1 else "are"
-        parts.append(f"node {listed(away[:NAMED])} {verb} {state.nodes[away[0]].state}")
+        parts.append(f"node {listed(away[:NAMED_MAX])} {verb} {state.nodes[away[0]].state}")
     text += f"{'; '.join(parts) or 'there is no such node left'}."
     return Finding(Reason.CHECKPOINT_ELSEWHERE, text, (), (*changes, remedies.shared_storage(scene)), start)
 
 
 def _has_rate(scene: Scene, worker_type: str) -> bool:
     spec = scene.job.spec
-    widths = range(spec.narrowest, min(spec.widest, spec.narrowest + WIDTHS_TRIED) + 1)
+    widths = range(spec.narrowest, min(spec.widest, spec.narrowest + WIDTHS_TRIED_MAX) + 1)
     return any(rate_of(scene.state, spec, worker_type, gpus)[0] > 0 for gpus in (spec.gpus, *widths))
 
 
-def _gathering(scene: Scene) -> Finding | None:
-    """Explain that GPUs are held back for the job as they become free, if so."""
+def _with_reservation(scene: Scene) -> Finding | None:
+    """Explain that GPUs are held back for the job until there are enough, if so."""
     for kind, pool in sorted(scene.pools.items()):
         bundle = scene.reserved(kind)
         if bundle is not None and scene.job.id in bundle.jobs:
@@ -157,23 +157,23 @@ def _gathering(scene: Scene) -> Finding | None:
             start = after_minimum_runs(scene, pool, bundle.gpus)
             if start.at_s is None:
                 start = after_ends(scene, pool, bundle.gpus)
-            less = bundle.gpus - pool.room
-            more = (Change(what="more_gpus", text=f"{less} more {kind}"),) if less > 0 else ()
+            lacking = bundle.gpus - pool.room
+            more = (Change(what="more_gpus", text=f"{lacking} more {kind}"),) if lacking > 0 else ()
             return Finding(Reason.GANG_RESERVED, text, held, (*more, *remedies.ends(scene, pool)), start)
     return None
 
 
 def _with_room(scene: Scene, possible: list[Column]) -> Finding | None:
     """Explain why the job waits although enough GPUs of a type are free, if so."""
-    open_ = [column for column in possible if column.share > 0 or column.backfill]
-    roomy = [c for c in open_ if scene.pools[c.bundle.worker_type].room >= c.bundle.gpus]
-    held_back = [scene.reserved(column.bundle.worker_type) for column in roomy]
-    for column, reserved in zip(roomy, held_back, strict=True):
+    allowed = [column for column in possible if column.share > 0 or column.backfill]
+    with_room = [c for c in allowed if scene.pools[c.bundle.worker_type].room >= c.bundle.gpus]
+    reservations = [scene.reserved(column.bundle.worker_type) for column in with_room]
+    for column, reserved in zip(with_room, reservations, strict=True):
         if reserved is None:
             return _next_round(scene, column)
-    if roomy and held_back[0] is not None:
-        return _held_back(scene, roomy[0], held_back[0])
-    for column in open_:
+    if with_room and reservations[0] is not None:
+        return _held_back(scene, with_room[0], reservations[0])
+    for column in allowed:
         pool = scene.pools[column.bundle.worker_type]
         if pool.free >= column.bundle.gpus:
             return _fragmented(scene, column, pool)
@@ -204,7 +204,7 @@ def _held_back(scene: Scene, column: Column, reserved: Bundle) -> Finding:
 
 
 def _fragmented(scene: Scene, column: Column, pool: Pool) -> Finding:
-    if pool.elsewhere:
+    if pool.out_of_reach:
         start = after_ends(scene, pool, column.bundle.gpus)
         return _checkpoint(scene, [pool], remedies.ends(scene, pool), start)
     needs = remedies.fewer_needs(scene)
@@ -224,22 +224,22 @@ def _turn(scene: Scene, column: Column) -> Start:
 
 
 def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
-    """Explain that the allocation in force gives the job no share, or does not include it yet, if so."""
+    """Explain that the allocation gives the job no share, or does not include the job yet, if so."""
     if any(column.share > 0 for column in possible):
         return None
-    known = [column for column in possible if column.row is not None]
-    if not known or scene.is_newcomer:
+    in_table = [column for column in possible if column.row is not None]
+    if not in_table or scene.is_newcomer:
         return _allocation(scene)
     state = scene.state
-    best = known[0]
-    kinds = list(dict.fromkeys(column.bundle.worker_type for column in known))
+    best = in_table[0]
+    kinds = list(dict.fromkeys(column.bundle.worker_type for column in in_table))
     pools = [scene.pools[kind] for kind in kinds]
     allocation = state.allocation
     policy = state.settings.policy if allocation is None else allocation.policy
     held, holders = _holders(scene, pools)
     idle = any(
         pool.room >= column.bundle.gpus
-        for column in known
+        for column in in_table
         for pool in [scene.pools[column.bundle.worker_type]]
     )
     text = f"The policy ({policy}) gives it no share now"
@@ -250,18 +250,18 @@ def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
     )
     notes = () if allocation is None else tuple(n for n in allocation.notes if scene.job.id in n.split())
     changes = (
-        *(Change(what="note", text=note) for note in notes[: remedies.MOST]),
-        *remedies.more_gpus(scene, known),
+        *(Change(what="note", text=note) for note in notes[: remedies.CHANGES_MAX]),
+        *remedies.more_gpus(scene, in_table),
         *remedies.ends(scene, scene.pools[best.bundle.worker_type]),
         *remedies.wider_choice(scene),
     )
     pool = scene.pools[best.bundle.worker_type]
-    start = UNKNOWN if idle else after_ends(scene, pool, best.bundle.gpus + _wanted_before(scene))
+    start = UNKNOWN if idle else after_ends(scene, pool, best.bundle.gpus + _gpus_of_earlier_jobs(scene))
     return Finding(Reason.NO_SHARE, text, held, changes, start)
 
 
-def _wanted_before(scene: Scene) -> int:
-    """Count the GPUs that earlier jobs wait for as well."""
+def _gpus_of_earlier_jobs(scene: Scene) -> int:
+    """Count the GPUs for which earlier jobs wait."""
     state, own_job = scene.state, scene.job
     earlier = takewhile(lambda job: job.id != own_job.id, state.active.values())
     return sum(job.spec.gpus for job in earlier if job.lease is None and state.eligible(job, scene.now_s))
@@ -305,7 +305,7 @@ def _behind_others(scene: Scene, column: Column) -> Finding:
         return Finding(Reason.PREEMPTION_LIMIT, text, by_age, (*changes, more), start)
     claims = higher_claims(scene, column)
     text = f"It waits for its turn: {due}; {_busy(pool)} held by {holders}"
-    text += _standing(claims, len(pool.holders.keys() - {scene.job.id})) + _idle_elsewhere(scene)
+    text += _compare_claims(claims, len(pool.holders.keys() - {scene.job.id})) + _idle_elsewhere(scene)
     return Finding(Reason.TURN_OF_OTHERS, text, by_age, changes, of_turn(scene, column, claims))
 
 
@@ -313,10 +313,10 @@ def _holders(scene: Scene, pools: Sequence[Pool]) -> tuple[tuple[str, ...], str]
     """Return some of the other jobs that hold GPUs of these types, in order of arrival, and a phrase for all."""
     count, names = 0, []
     for pool in pools:
-        some, more = pool.others(scene, NAMED)
-        names += some
-        count += more
-    first = sorted(set(names), key=lambda name: scene.state.jobs[name].order)[:NAMED]
+        shown, pool_count = pool.others(scene, NAMED_MAX)
+        names += shown
+        count += pool_count
+    first = sorted(set(names), key=lambda name: scene.state.jobs[name].order)[:NAMED_MAX]
     return tuple(first), jobs(first, count) if first else "its own last run, which is being stopped"
 
 
@@ -328,7 +328,7 @@ def _busy(pool: Pool) -> str:
 
 
 def _idle_elsewhere(scene: Scene) -> str:
-    """Explain why the job does not fill GPUs that are idle elsewhere."""
+    """Explain why the job does not fill idle GPUs of other worker types; "." if there are none."""
     kinds = dict.fromkeys(
         column.bundle.worker_type
         for column in scene.columns
@@ -342,7 +342,8 @@ def _idle_elsewhere(scene: Scene) -> str:
     return f" ({idle} are idle, which the policy, {scene.state.settings.policy}, does not let it fill)."
 
 
-def _standing(claims: Claims, holders: int) -> str:
+def _compare_claims(claims: Claims, holders: int) -> str:
+    """Describe how many jobs have a higher claim. `holders`: how many other jobs hold GPUs."""
     if claims.running >= holders:
         return " with a higher claim"
     higher = [f"{claims.running} of them"] if claims.running else []
@@ -356,18 +357,20 @@ def _standing(claims: Claims, holders: int) -> str:
 def _kept_by_others(scene: Scene, column: Column, pool: Pool, changes: tuple[Change, ...]) -> Finding:
     state, now_s, bundle = scene.state, scene.now_s, column.bundle
     boundary = boundary_s(state, now_s)
-    keep = {
+    kept_until = {
         h.lease.job: kept_until_s(state, h)
         for h in pool.holdings
         if h.phase != Phase.STOPPING and kept_until_s(state, h) > boundary
     }
-    by_end = sorted(keep, key=lambda name: (keep[name], state.jobs[name].order))
+    by_end = sorted(kept_until, key=lambda name: (kept_until[name], state.jobs[name].order))
     start = after_minimum_runs(scene, pool, bundle.gpus)
-    fixed = [name for name in by_end if not state.jobs[name].spec.preemptible]
-    why = f"{jobs(fixed)} cannot be preempted" if fixed else "they are in their minimum run time"
+    not_preemptible = [name for name in by_end if not state.jobs[name].spec.preemptible]
+    why = f"; {jobs(not_preemptible)} cannot be preempted"
+    if not not_preemptible:
+        why = f" in {'its' if len(by_end) == 1 else 'their'} minimum run time"
     text = (
         f"It waits for its turn: {due_and_received(column)}; the {bundle.worker_type} it needs are held by "
-        f"{jobs(by_end)}, which keep them for now: {why}"
+        f"{jobs(by_end)}{why}"
     )
-    text += f" ({when(start.at_s, now_s)})." if start.at_s is not None else "."
-    return Finding(Reason.MINIMUM_RUN_OF_OTHERS, text, tuple(by_end[:NAMED]), changes, start)
+    text += f"; enough of them are available {when(start.at_s, now_s)}." if start.at_s is not None else "."
+    return Finding(Reason.MINIMUM_RUN_OF_OTHERS, text, tuple(by_end[:NAMED_MAX]), changes, start)

@@ -1,4 +1,4 @@
-"""Numbers and names in words, and a whole explanation as a few aligned lines.
+"""Format numbers and names, and a whole explanation as a few aligned lines.
 
 Times are relative to now, because the reader's clock may differ from the scheduler's.
 """
@@ -20,6 +20,7 @@ _BASIS = {
     "minimum_run_ends": "when the minimum run time of others is over",
 }
 
+# Longer times are not shown exactly.
 AGES_S = 1000 * 365 * 86_400.0
 
 
@@ -55,7 +56,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def jobs(names: Sequence[str], count: int = 0, named_max: int = 2) -> str:
-    """Name jobs: "job 17", "jobs 17, 18 and 34 others". `count`: the number of all, if `names` are only some."""
+    """Name jobs: "job 17", "jobs 17, 18 and 34 others". `count`: the number of all jobs, if not all are in `names`."""
     count = max(count, len(names))
     words = list(names[:named_max] if count > named_max + 1 else names[:count])
     rest = count - len(words)
