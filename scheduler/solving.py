@@ -25,10 +25,10 @@ FALLBACK = "fifo"
 
 
 def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
-    """Return the policy's allocation; if the policy fails, that of first come, first served, and the reason."""
+    """Return the policy's allocation; if the policy fails, the shares of first come, first served, and the reason."""
     try:
         problem, allocation = solve(question, time_limit_s)
-        allocation = _kept_in_place(question, problem, allocation)
+        allocation = _keep_in_place(question, problem, allocation)
         if not (np.isfinite(allocation.time_share).all() and np.isfinite(allocation.isolated_rate).all()):
             raise ArithmeticError("the answer holds numbers that are not finite")
         failed = ""
@@ -63,8 +63,8 @@ def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, 
     return back.split(paired, policy(paired))
 
 
-def _kept_in_place(question: Solve, problem: Problem, allocation: Allocation) -> Allocation:
-    """Return an allocation with the same rates in which no job moves to a type on which it is no faster."""
+def _keep_in_place(question: Solve, problem: Problem, allocation: Allocation) -> Allocation:
+    """Return an allocation with the same rates in which a job moves only to a worker type on which it is faster."""
     if question.at is None:
         return allocation
     by_price = reads(allocation.policy, "price_per_gpu_hour")

@@ -36,7 +36,7 @@ def _epoch_started(state: SchedulerState, now_s: float, fact: f.EpochStarted) ->
     state.epoch = fact.epoch
     state.doubtful = False
     for holding in state.leases.values():
-        # Nothing was recorded of what happened in between.
+        # What happened in between was not recorded.
         holding.mixed = True
 
 
@@ -102,7 +102,7 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
     node.state, node.why, node.since_s = fact.state, fact.why, now_s
     if fact.state == NodeState.SILENT:
         for holding in state.on_node(fact.node):
-            # Nothing that happens now is reported.
+            # What happens from now on is not reported.
             holding.mixed = True
     _cluster_changed(state)
 
@@ -158,12 +158,14 @@ def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationA
     state.shares = table
     state.isolated_rate = dict(zip(ids, shares.isolated_rate, strict=False))
     if fact.failed:
-        state.stale = True  # ask again
+        # Ask the solver again.
+        state.stale = True
 
 
 def _allocation_failed(state: SchedulerState, now_s: float, fact: f.AllocationFailed) -> None:
     state.asked.answered = True
-    state.stale = True  # ask again
+    # Ask the solver again.
+    state.stale = True
 
 
 _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {

@@ -23,8 +23,8 @@ def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> 
         state.watched[job.id] = job
     if job.spec.is_picky:
         state.picky.add(job.id)
-    if job.clings:
-        state.clinging.add(job.id)
+    if job.may_be_protected:
+        state.protectable.add(job.id)
     state.next_job = max(state.next_job, int(parent) + 1)
     if index:
         state.arrays.setdefault(parent, []).append(job.id)
@@ -79,7 +79,7 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
         del state.active[job.id]
         state.watched.pop(job.id, None)
         state.picky.discard(job.id)
-        state.clinging.discard(job.id)
+        state.protectable.discard(job.id)
         state.saved.discard(job.id)
         _unblock_dependents(state, job)
 

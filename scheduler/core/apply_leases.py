@@ -131,7 +131,7 @@ def _forget(
 
 
 def _undo_start(state: SchedulerState, now_s: float, job: Job, holding: Holding, why: str) -> None:
-    """Give a job whose lease ran nothing its former state and reason back, as that was no turn."""
+    """Return a job to its former state and reason, because nothing ran under its lease."""
     if job.state is not RUNS:
         return
     if holding.before is not None:
@@ -266,7 +266,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     if end.outcome == "yielded" and not end.stepping_s and holding.unasked and job.spec.reports_steps:
         job.fruitless += 1
         if job.state not in TERMINAL:
-            state.clinging.add(job.id)
+            state.protectable.add(job.id)
     job.run_s += end.ran_s
     bundle = holding.bundle
     kind = bundle.worker_type
@@ -298,7 +298,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
 
 
 def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holding: Holding) -> None:
-    """Update the job of a lease that was closed. Retries of failed attempts are decided in `on_nodes`."""
+    """Update the job of a lease that was closed. Whether a failed attempt is retried is decided in `on_nodes`."""
     if end.outcome in ("finished", "failed") and job.lease is not None:
         # The job does not need the next lease that it was granted.
         _forget(state, now_s, state.leases[job.lease])
@@ -334,7 +334,7 @@ def _count_failed_start(job: Job, holding: Holding) -> None:
 
 
 def _resized(state: SchedulerState, job: Job, width: int) -> bool:
-    """Whether a job that gave up its GPUs continues at another width: that is no preemption."""
+    """Whether a job gave up its GPUs to continue at another width, which is not a preemption."""
     return job.lease is not None and state.leases[job.lease].bundle.gpus != width
 
 

@@ -148,7 +148,7 @@ class Core:
         out.wake(max(now_s, state.round.ends_s - state.settings.solve_lead_s), "tick")
         out.wake(now_s, "review")
         on_rounds.watch_lapses(out)
-        on_failed_starts.watch(out)
+        on_failed_starts.watch_pauses(out)
 
     # The rest is for worlds that survive errors of the core: see `scheduler.live.rescue.rescue`.
 
@@ -160,7 +160,7 @@ class Core:
     def go_back(self, state: SchedulerState | None = None) -> None:
         """Continue from this state, or from the current one if None, and drop everything derived from it."""
         if state is not None:
-            self.state.become(state)
+            self.state.replace_by(state)
         self._kinds = Kinds()
         self._latest = None
 

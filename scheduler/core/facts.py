@@ -1,7 +1,7 @@
 """Facts: the events that change the state. The journal is a list of facts, and the state is their sum.
 
 WARNING: journals outlive releases. A fact type or field that was once released is never renamed, retyped or given
-another meaning; new fields have defaults. docs/journal-format.md says how to add one.
+another meaning; new fields have defaults. docs/journal-format.md explains how to add one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class EpochStarted(Fact, frozen=True, kw_only=True):
 
 
 class RecordsLost(Fact, frozen=True, kw_only=True):
-    """Records of this journal were lost. Numbers that they may have used are skipped, and it is unknown what runs."""
+    """Records of this journal were lost. Numbers that they may have used are skipped; nodes may run unknown leases."""
 
     records: int
     # The last epoch that may have been used.
@@ -178,7 +178,7 @@ class GpusFilled(Fact, frozen=True, kw_only=True):
 
 
 class LeaseRecalled(Fact, frozen=True, kw_only=True):
-    """A lease must end before its round does. `untold`: it was never sent, so no node knows of it."""
+    """A lease must end before its round does. `untold`: it was never sent to a node."""
 
     lease: str
     why: str

@@ -1,14 +1,14 @@
 """Failed starts: the nodes that are taken out of use for them, and the pauses of jobs.
 
-A start has failed if the node could not start the job, if the processes disappeared within moments for unknown
-reasons, or if it hung: the lease lapsed, and its node, whose link is up, never reported anything about it. A program
-that ends with an exit code of its own is no failed start.
+A start has failed if the node could not start the job, if its processes disappeared within moments for unknown
+reasons, or if it hung: the lease lapsed, and the node never reported anything about it although its link is up. A
+program that ends with its own exit code is not a failed start.
 
 Rules:
 - A node is taken out of use after STARTS_FAILED_MAX failed starts in a row, of different jobs. It returns after a
   pause, and the next start decides: if it fails too, the next pause is twice as long; if it runs, the count restarts.
-- A single job or array can be at fault itself. It takes a node out of use only if there is another usable node to try
-  it on. Once it has failed on a second node, it counts against neither.
+- If all failed starts are of one job or array, the job itself may be at fault. So they take a node out of use only if
+  there is another usable node. Once the job has failed on a second node, its starts count against neither.
 - After a failed attempt a job pauses before its next start, each time twice as long, until an attempt runs.
 """
 
@@ -29,11 +29,11 @@ JOB_PAUSE_S, JOB_PAUSE_MAX_S = 1.0, 300.0
 # Processes that disappear within this time count as not started.
 MOMENTS_S = 10.0
 TROUBLE_CHARS_MAX = 500
-# How many failed starts are kept for a node.
+# How many failed starts of a node are kept.
 STARTS_KEPT = 20
 
 
-# ------------------------------------------------------------------------------------ counted by `apply`
+# ------------------------------------------------------------------------------- used by `apply`
 
 
 def note_end(
@@ -74,7 +74,7 @@ def pause_s(node: Node) -> float:
     return _doubled(NODE_PAUSE_S, node.pauses, NODE_PAUSE_MAX_S)
 
 
-# --------------------------------------------------------------------------------- questions about them
+# --------------------------------------------------------------- used by the handlers of messages
 
 
 def hung_on(state: SchedulerState, holding: Holding) -> str:
@@ -97,7 +97,7 @@ def is_guilty(state: SchedulerState, node: Node) -> bool:
 
 
 def _only_here(state: SchedulerState, node: Node, name: str) -> bool:
-    """Whether a job is not known to have failed to start on any other node."""
+    """Whether this is the only node on which the job's latest starts failed."""
     job = state.jobs.get(name)
     return job is None or set(job.failed_on) <= {node.spec.name}
 
@@ -108,7 +108,7 @@ def jobs_that_failed(node: Node) -> str:
 
 
 def named_jobs(names: Sequence[str]) -> str:
-    """`job 2`, `jobs 2 and 3`, `jobs 2, 3 and 4 others`."""
+    """Name jobs as in `job 2`, `jobs 2 and 3`, `jobs 2, 3 and 4 others`."""
     if len(names) == 1:
         return f"job {names[0]}"
     words = [*names[:2], f"{len(names) - 2} others"] if len(names) > 3 else list(names)
@@ -116,7 +116,7 @@ def named_jobs(names: Sequence[str]) -> str:
 
 
 def one_line(trouble: str) -> str:
-    """Return the reason that an agent reports as one printable line, cut off if it is long."""
+    """Return the trouble that an agent reports as one printable line, cut off if it is long."""
     words = " ".join(trouble.split())
     return "".join(filter(str.isprintable, words))[:TROUBLE_CHARS_MAX] or ("trouble" if trouble else "")
 

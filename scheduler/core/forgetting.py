@@ -5,7 +5,7 @@ enters a decision refers to it; the sender asks again for the others later. The 
 
     it has ended and its last lease is closed          its GPUs and its cost are settled
     no lease, share, reservation or question names it  the next allocation drops it
-    no live job waits for it                           its dependents have been failed or unblocked
+    no unfinished job waits for it                     its dependents have been failed or unblocked
     every job of its array has ended                   commands and dependencies may name the array
 
 A key is kept as long as any of its jobs, so that a repeated submission never becomes a second job.
@@ -73,7 +73,7 @@ def _is_spent(state: SchedulerState, key: str, forgotten: frozenset[str]) -> boo
 
 
 def _types_unused_without(state: SchedulerState, jobs: Sequence[str]) -> tuple[str, ...]:
-    """Return the job types whose measured rates nothing needs without these jobs: no other job, no row of the table."""
+    """Return the job types of these jobs that no other job and no row of the throughput table has."""
     rates = state.rates
     measured = {kind for key in rates.measured for kind in (key.job_type, key.partner)}
     types = {state.jobs[name].spec.job_type for name in jobs} & measured - rates.known - {""}

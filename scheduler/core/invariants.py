@@ -79,7 +79,7 @@ def jobs_know_their_leases(state: SchedulerState) -> Iterator[str]:
 
 
 def states_fit_leases(state: SchedulerState) -> Iterator[str]:
-    """A running job has a lease, or one that is ending; a job in any other state has none to run on."""
+    """A running job has a lease, which may be ending; a job in any other state has at most one that is ending."""
     for job in state.jobs.values():
         if job.state == JobState.RUNNING and job.lease is None and job.leaving is None:
             yield f"job {job.id} is running without a lease"
@@ -92,7 +92,7 @@ def states_fit_leases(state: SchedulerState) -> Iterator[str]:
 
 
 def waiting_leases_wait(state: SchedulerState) -> Iterator[str]:
-    """A lease waits exactly while a lease on its GPUs, or the last one of its job, is not closed."""
+    """A lease is waiting if and only if it waits for other leases, which exist and list it as blocked."""
     for name, holding in state.leases.items():
         if (holding.phase == Phase.WAITING) != bool(holding.waits_for):
             yield f"lease {name} is {holding.phase} and waits for {sorted(holding.waits_for)}"
@@ -117,14 +117,14 @@ def claims_do_not_clash(state: SchedulerState) -> Iterator[str]:
 
 
 def planning_tables_match_leases(state: SchedulerState) -> Iterator[str]:
-    """The tables that rounds are planned from match the leases that are not ending, in their order."""
+    """The tables from which rounds are planned match the jobs, and the leases that are not ending, in their order."""
     active = [h for h in state.leases.values() if h.phase != Phase.STOPPING]
     if list(state.held.items()) != [(h.lease.job, Held(h.bundle, h.lease.gpus)) for h in active]:
         yield f"the table of held leases is {state.held}"
     if state.on_hold != {name for name, job in state.active.items() if job.state == JobState.HELD}:
         yield f"the jobs listed as on hold are {sorted(state.on_hold)}"
-    if state.clinging != {job.id for job in state.active.values() if job.clings}:
-        yield f"the jobs listed as keeping their GPUs are {sorted(state.clinging)}"
+    if state.protectable != {job.id for job in state.active.values() if job.may_be_protected}:
+        yield f"the jobs listed as protectable are {sorted(state.protectable)}"
 
 
 def numbers_are_numbers(state: SchedulerState) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""Decisions about failed starts: which nodes are taken out of use for them, and when they return."""
+"""Take nodes out of use because starts failed there, and bring them back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def judge(out: Outcome, job: Job) -> None:
             why = f"{len(node.failed_starts)} starts in a row failed here ({jobs_that_failed(node)})"
             back_s = out.now_s + pause_s(node)
             out.fact(NodeMoved(node=name, state=FAULTY, why=why, back_s=back_s))
-            watch(out)
+            watch_pauses(out)
         elif not guilty and node.state is FAULTY and node.back_s is not None:
             out.fact(
                 NodeMoved(
@@ -37,20 +37,20 @@ def bring_back(out: Outcome) -> None:
     for name, node in sorted(state.nodes.items()):
         if node.state is FAULTY and node.back_s is not None and node.back_s <= out.now_s + SOON_S:
             out.fact(NodeMoved(node=name, state=UP, why="it is tried again"))
-    watch(out)
+    watch_pauses(out)
 
 
-def watch(out: Outcome) -> None:
+def watch_pauses(out: Outcome) -> None:
     """Set a timer for the end of the first pause of a node."""
-    backs = [
+    pause_ends = [
         node.back_s for node in out.state.nodes.values() if node.state is FAULTY and node.back_s is not None
     ]
-    if backs:
-        out.wake(min(backs), "nodes")
+    if pause_ends:
+        out.wake(min(pause_ends), "nodes")
 
 
 def on_trouble(out: Outcome, name: str, trouble: str) -> None:
-    """Handle an agent's report of why it cannot run jobs; an empty text reports that it can."""
+    """Record the reason why an agent cannot run jobs, and take its node out of use; bring it back if that is empty."""
     trouble = one_line(trouble)
     if is_news(out.state.nodes[name], trouble):
         why = trouble or "its agent reports that all is well again"

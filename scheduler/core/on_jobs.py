@@ -111,7 +111,7 @@ def _would_wait_for(state: SchedulerState, spec: JobSpec, past: Mapping[str, Job
 
 
 def _must_be_runnable(state: SchedulerState, spec: JobSpec) -> None:
-    """Refuse a job that can never run, rather than let it wait. A cluster without nodes accepts every job."""
+    """Raise InvalidSpec for a job that can never run. A cluster without nodes accepts every job."""
     if not state.nodes:
         return
     must_fit_somewhere(state, spec)
@@ -119,7 +119,7 @@ def _must_be_runnable(state: SchedulerState, spec: JobSpec) -> None:
 
 
 def _must_have_rate(state: SchedulerState, spec: JobSpec) -> None:
-    """Refuse a job whose rates are 0 on every worker type that it may use, at every width."""
+    """Raise InvalidSpec for a job whose rates are 0 on every worker type that it may use, at every width."""
     if any(spec.may_use(kind) and _runs(state, spec, kind) for kind in state.size_of_type):
         return
     types = sorted(state.size_of_type)
@@ -129,10 +129,10 @@ def _must_have_rate(state: SchedulerState, spec: JobSpec) -> None:
     if spec.rates:
         rated = listed(sorted(spec.rates))
         raise InvalidSpec("rates", f"are given for {rated}, and this job may run on {where} only")
-    elsewhere = [kind for kind in types if kind not in allowed and _runs(state, spec, kind)]
-    if elsewhere:
+    other_types = [kind for kind in types if kind not in allowed and _runs(state, spec, kind)]
+    if other_types:
         field = "worker_types" if spec.worker_types else "excluded_worker_types"
-        raise InvalidSpec(field, f"{name} cannot run on {where} (the rates say 0); allow {listed(elsewhere)}")
+        raise InvalidSpec(field, f"{name} cannot run on {where} (the rates say 0); allow {listed(other_types)}")
     widths = sorted(
         gpus
         for (kind, gpus, worker_type), rate in state.rates.solo.items()
@@ -165,11 +165,11 @@ def _blocked_by(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobStat
             raise InvalidSpec("after", f"there is no job '{name}'{rest}")
         if forgotten:
             states[dependency.job] = forgotten
-        for name, now in states.items():
-            if now not in TERMINAL:
+        for name, job_state in states.items():
+            if job_state not in TERMINAL:
                 blocked[name] = None
-            elif dependency.when == "succeeded" and now != JobState.COMPLETED:
-                raise InvalidSpec("after", f"job '{name}' is {now} and can no longer succeed")
+            elif dependency.when == "succeeded" and job_state != JobState.COMPLETED:
+                raise InvalidSpec("after", f"job '{name}' is {job_state} and can no longer succeed")
     return tuple(blocked)
 
 

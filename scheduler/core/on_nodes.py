@@ -38,12 +38,12 @@ GONE = "its node cannot be reached"
 STARTS_MAX = 10
 # The exit code that agents report if a program could not be started.
 COULD_NOT_START = 127
-# Stands in for an exit code that no process can have.
+# Replaces an exit code that no process can have.
 UNKNOWN_CODE = 255
 
 
 def on_hello(out: Outcome, message: NodeHello) -> None:
-    """Let a node join or rejoin. Leases that it still runs continue if they are still valid."""
+    """Let a node join or rejoin. Leases that it still runs continue if they are valid."""
     state = out.state
     try:
         spec = message.spec.checked()
@@ -61,7 +61,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
     if known is None or known.spec != spec or known.state in (NodeState.SILENT, NodeState.LOST):
         broken = sorted(known.broken) if known is not None and _same_gpus(known.spec, spec) else ()
         out.fact(NodeJoined(spec=spec))
-        # Rejoining repairs no GPU.
+        # A broken GPU is still broken after its node rejoins.
         if broken and not state.nodes[spec.name].broken.issuperset(broken):
             out.fact(GpusBroken(node=spec.name, gpus=tuple(broken)))
     on_failed_starts.on_trouble(out, spec.name, message.trouble)
@@ -340,7 +340,7 @@ def _exit_words(code: int) -> str:
 def _assumed_exit(out: Outcome, holding: Holding) -> Exit:
     """Return the exit to assume for a lease without a report: the job is back at its last checkpoint."""
     job = out.state.jobs[holding.lease.job]
-    # No process is known to have run, so the node did not fail.
+    # As far as was reported, no process ran, so the node did not fail.
     if holding.started_s is None:
         return Exit(holding.lease.id, "yielded", job.steps_done, job.steps_saved, 0.0, 0.0)
     # The lease ran at most up to the end that was sent to the node.
@@ -373,16 +373,16 @@ def lapse(out: Outcome) -> None:
     state = out.state
     silent = [name for name, node in state.nodes.items() if node.state is SILENT]
     if not silent and len(state.leases) == len(state.held):
-        # None is ending any more: all exits have been confirmed.
+        # No lease is ending: all exits have been confirmed.
         return
     lapsed = [h for h in state.leases.values() if h.stop_by_s is not None and h.stop_by_s <= out.now_s]
     for holding in sorted(lapsed, key=lambda h: int(h.lease.id)):
         if holding.lease.id in state.leases:
             end = _assumed_exit(out, holding)
             unreported = holding.started_s is None and holding.why != GONE
-            # Of a lease that an earlier process granted, this one may have missed the reports.
-            known = holding.lease.epoch == state.epoch
-            if unreported and known and failed_starts.hung_on(state, holding):
+            # This process may have missed the reports about a lease that an earlier process granted.
+            own = holding.lease.epoch == state.epoch
+            if unreported and own and failed_starts.hung_on(state, holding):
                 end = msgspec.structs.replace(end, outcome="node_failed")
             _close(out, holding, end, nodes_of(holding.lease.gpus), lapsed=True)
     for name in sorted(silent):

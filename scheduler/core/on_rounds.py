@@ -2,7 +2,7 @@
 
     tick   solve_lead_s before the boundary: ask the solver, if anything changed and enough time has passed
     plan   plan_lead_s before the boundary: plan the round with the newest allocation
-    fill   in mid-round: give idle GPUs to jobs that may fill them; where only shares decide, ask the solver first
+    fill   in mid-round: give idle GPUs to jobs that may fill them; if only shares decide, ask the solver first
 
 A cluster with nothing to do has no pulse; the next job starts it again.
 """
@@ -34,7 +34,7 @@ from scheduler.model.bounds import GPUS
 from scheduler.model.jobs import WAITING
 from scheduler.model.lease import STOPPING, Bundle, GpuId, Lease, Phase, node_of
 from scheduler.rounds.diff import LeaseChanges, diff
-from scheduler.rounds.inputs import NOBODY
+from scheduler.rounds.inputs import NO_ROW
 from scheduler.rounds.plan import plan_round
 
 # Times closer than this count as equal.
@@ -50,11 +50,11 @@ def kick(out: Outcome) -> None:
     if out.now_s >= out.state.round.ends_s - SOON_S:
         out.wake(out.now_s, "tick")
     else:
-        idle(out)
+        fill_soon(out)
 
 
-def idle(out: Outcome) -> None:
-    """Set a timer to give out idle GPUs, if the settings allow that in mid-round and the round is not over."""
+def fill_soon(out: Outcome) -> None:
+    """Set a timer to give out idle GPUs, if the settings allow this in mid-round and the round is not nearly over."""
     state = out.state
     if state.settings.fill_mid_round and out.now_s < state.round.ends_s - state.settings.plan_lead_s - SOON_S:
         out.wake(out.now_s, "fill")
@@ -168,7 +168,7 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
     if out.now_s >= state.round.ends_s - SOON_S:  # the pulse waited
         plan(out, kinds)
     else:
-        idle(out)
+        fill_soon(out)
 
 
 def _fault_of(state: SchedulerState, message: Solved) -> str:
@@ -182,7 +182,7 @@ def _fault_of(state: SchedulerState, message: Solved) -> str:
         return "the parts of the answer differ in length"
     for rows, lowest, end in (
         (shares.first, 0, jobs),
-        (shares.second, NOBODY, jobs),
+        (shares.second, NO_ROW, jobs),
         (shares.worker_type, 0, len(shares.worker_types)),
         (shares.no_backfill, 0, columns),
         (shares.gpus, 1, GPUS.most + 1),
@@ -310,10 +310,10 @@ def give_up_on_answer(out: Outcome, number: int, why: str) -> None:
 
 def _leases(state: SchedulerState, changes: LeaseChanges, number: int, ends_s: float) -> tuple[Lease, ...]:
     granted = []
-    for at, (name, bundle, gpus) in enumerate(changes.granted, state.next_lease):
+    for lease_id, (name, bundle, gpus) in enumerate(changes.granted, state.next_lease):
         job, gpus = state.jobs[name], _by_rank(state, bundle, gpus)
         attempt, steps = job.attempt + 1, job.spec.steps
-        granted.append(Lease(str(at), name, bundle, attempt, state.epoch, gpus, number, ends_s, steps))
+        granted.append(Lease(str(lease_id), name, bundle, attempt, state.epoch, gpus, number, ends_s, steps))
     return tuple(granted)
 
 
@@ -370,7 +370,7 @@ def fill(out: Outcome, kinds: Kinds) -> None:
 
 
 def _ask_early(out: Outcome, kinds: Kinds) -> None:
-    """Ask for shares in mid-round under a policy such as first come, first served, which lets only shares decide."""
+    """Ask the solver in mid-round, under a policy such as first come, first served, which allows no backfill."""
     state, last = out.state, out.state.allocation
     if last is None or last.failed or last.number != state.asked.number or not state.asked.answered:
         # An answer is missing, or the last one failed: ask at the boundary instead.
@@ -391,7 +391,7 @@ def _any_idle(state: SchedulerState, kinds: Kinds) -> bool:
 
 
 def watch_lapses(out: Outcome) -> None:
-    """Set a timer for the time at which the first of the ending leases has certainly lapsed."""
+    """Set a timer for the time at which the first of the ending leases lapses."""
     state = out.state
     if len(state.leases) == len(state.held):
         return  # none is ending

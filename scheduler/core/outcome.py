@@ -46,12 +46,12 @@ class Outcome:
         """Add a fact and apply it to the state."""
         if self._started:
             self.settle_starts()
-        # Appended first: while there are no facts the state is untouched, whatever raises.
+        # Appended first, so that without facts the state is unchanged even if `apply` raises.
         self.facts.append(fact)
         apply(self.state, self.now_s, fact)
 
     def note_start(self, lease: str) -> None:
-        """Note that a lease runs. Starts in a row become one fact, since many leases start at a boundary."""
+        """Note that a lease runs. Consecutive starts become one fact, because many leases start at a boundary."""
         self._started[lease] = None
 
     def settle_reports(self) -> None:

@@ -1,6 +1,6 @@
 """The state of the scheduler. Only `apply` changes it; everything else reads it.
 
-A snapshot holds the primary part. The derived part is rebuilt from it by `restore`: the holders of GPUs, active jobs,
+A snapshot holds the primary part. `restore` rebuilds the derived part from it: the holders of GPUs, active jobs,
 dependents of jobs.
 """
 
@@ -27,7 +27,7 @@ Places = tuple[str, ...]
 
 
 class Round(msgspec.Struct):
-    """The round that runs, or ran last. Renewed leases end with it."""
+    """The current round, or the last one. Renewed leases end with it."""
 
     number: int = 0
     starts_s: float = 0.0
@@ -40,10 +40,11 @@ class Request(msgspec.Struct):
 
     digest: str
     jobs: list[str]
-    at_s: float = 0.0  # of the submission
+    # The time of the submission.
+    at_s: float = 0.0
 
 
-# Stands for the time of the last question while there was none: before any time, and finite for arithmetic.
+# `Asked.at_s` before the first question. It is finite, because arithmetic is done with it.
 NEVER_S = -1e18
 
 
@@ -89,24 +90,10 @@ class SchedulerState:
     """The state of one scheduler."""
 
     __slots__ = (
-        *(
-            "now_s",
-            "epoch",
-            "settings",
-            "prices",
-            "jobs",
-            "requests",
-            "arrays",
-            "next_job",
-            "next_lease",
-            "nodes",
-            "generation_floor",
-            "doubtful",
-            "next_order",
-            "adopted_s",
-        ),
+        *("now_s", "epoch", "settings", "prices", "jobs", "requests", "arrays", "next_job", "next_lease"),
+        *("nodes", "generation_floor", "doubtful", "next_order", "adopted_s"),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
-        *("active", "watched", "picky", "clinging", "on_hold", "saved", "places", "dependents"),
+        *("active", "watched", "picky", "protectable", "on_hold", "saved", "places", "dependents"),
         *("held", "holders", "claims", "blocks"),
         *("gpus_of", "_gpus_in_order", "size_of_type", "isolated_rate", "cluster_version"),
     )
@@ -122,42 +109,49 @@ class SchedulerState:
         self.next_job = 1
         self.next_lease = 1
         self.nodes: dict[str, Node] = {}
-        # No removed node has received a set of leases with a higher number.
+        # The highest number of a set of leases that any removed node may have received.
         self.generation_floor = 0
         self.leases: dict[str, Holding] = {}
         self.round = Round()
         self.asked = Asked()
-        # Jobs, capacity or rates changed since the solver was last asked.
+        # Whether jobs, capacity or rates changed since the solver was last asked.
         self.stale = False
         self.allocation: AllocationAdopted | None = None
         self.shares = ShareTable()
         self.rates = RateBook()
-        # Records were lost: nodes may run leases that the state does not have.
+        # Whether records were lost, so that nodes may run leases that the state does not have.
         self.doubtful = False
         # The number of the next submission. It keeps growing when jobs are forgotten.
         self.next_order = 0
-        self.adopted_s = 0.0  # adoption of `allocation`
+        # When `allocation` was adopted.
+        self.adopted_s = 0.0
+
         # The derived part:
         # Jobs that have not ended, in order of submission.
         self.active: dict[str, Job] = {}
-        # Active jobs with limits, with a time to wait for, or with other jobs to wait for.
+        # Active jobs with limits, dependencies, an earliest start or a pause (`Job.is_watched`).
         self.watched: dict[str, Job] = {}
-        # Active jobs that care which nodes they get.
+        # Active jobs that restrict their nodes (`JobSpec.is_picky`).
         self.picky: set[str] = set()
-        # Active jobs that may keep their GPUs when their turn is over.
-        self.clinging: set[str] = set()
-        self.on_hold: set[str] = set()  # active jobs on hold
-        # Active jobs that may have a checkpoint, or will have one when they stop.
+        # Active jobs that can be protected from preemption.
+        self.protectable: set[str] = set()
+        # Active jobs in the state `held`.
+        self.on_hold: set[str] = set()
+        # Active jobs that have started, so that they may have a checkpoint or will save one when they stop.
         self.saved: set[str] = set()
-        # Stores of checkpoints, with the number of nodes that reach each.
+        # How many nodes reach each store of checkpoints.
         self.places: dict[str, int] = {}
+        # By job: the jobs that wait for its end.
         self.dependents: dict[str, list[str]] = {}
         # By job: the bundle and GPUs of its lease, if the lease is not ending.
         self.held: dict[str, Held] = {}
         # By GPU: leases that may have processes on it.
         self.holders: dict[GpuId, tuple[str, ...]] = {}
-        self.claims: dict[GpuId, tuple[str, ...]] = {}  # leases waiting for each
-        self.blocks: dict[str, list[str]] = {}  # leases waiting for each
+        # By GPU: leases that wait for it.
+        self.claims: dict[GpuId, tuple[str, ...]] = {}
+        # By lease: leases that wait until it is closed.
+        self.blocks: dict[str, list[str]] = {}
+        # By job of the allocation: its rate in an equal slice of the cluster.
         self.isolated_rate: dict[str, float] = {}
         # All GPUs of each node, including broken ones.
         self.gpus_of: dict[str, tuple[GpuId, ...]] = {}
@@ -165,6 +159,7 @@ class SchedulerState:
         self._gpus_in_order: list[tuple[str, tuple[GpuId, ...]]] = []
         # GPUs by worker type, whatever the state of their nodes.
         self.size_of_type: dict[str, int] = {}
+        # Increases with every change of nodes or settings.
         self.cluster_version = 0
 
     def job(self, job: str) -> Job:
@@ -183,13 +178,13 @@ class SchedulerState:
 
     def eligible(self, job: Job, now_s: float) -> bool:
         """Whether a job may get GPUs: it is not held, blocked or pausing, and its earliest start has passed."""
-        if job.blocked_by or job.state in _KEPT_BACK or job.again_s > now_s:
+        if job.blocked_by or job.state in _INELIGIBLE or job.again_s > now_s:
             return False
         wait_s = job.spec.earliest_start_s
         return not wait_s or now_s >= job.submitted_s + wait_s
 
     def eligible_jobs(self, now_s: float) -> Mapping[str, Job]:
-        """Return all jobs that may get GPUs now: nearly always all active ones."""
+        """Return all jobs that may get GPUs now, which nearly always are all active ones."""
         on_hold, limited = self.on_hold, self.watched
         if not (on_hold or limited):
             return self.active
@@ -200,20 +195,20 @@ class SchedulerState:
         }
 
     def confined_to(self, job: Job) -> Places:
-        """Return the stores that hold the job's last checkpoint, or will; empty if all nodes reach it, or none exists.
+        """Return the stores to which the job's last checkpoint confines it; empty if it may run on every node.
 
-        A gang over several disks has several: its ranks start where they were, rank 0 at the first.
+        A gang that saved to several disks has several stores: each rank starts where it was, rank 0 at the first store.
         """
         if job.checkpoint_at:
-            at: Places = (job.checkpoint_at, *job.checkpoint_beside)
+            stores: Places = (job.checkpoint_at, *job.checkpoint_beside)
         elif len(self.places) <= 1 or job.id not in self.saved:
             return ()
         else:
-            at = self.saves_at(job)
-        return () if not at or self.places.get(at[0]) == len(self.nodes) else at
+            stores = self.saves_at(job)
+        return () if not stores or self.places.get(stores[0]) == len(self.nodes) else stores
 
     def saves_at(self, job: Job) -> Places:
-        """Return the stores in which a running job will have saved when it stops, for `confined_to`."""
+        """Return the stores to which a running job will save when it stops; empty if it is not running."""
         for name in (job.lease, job.leaving):
             holding = self.leases.get(name or "")
             if holding is not None and holding.started_s is not None:
@@ -222,7 +217,7 @@ class SchedulerState:
                 if not others:
                     return (first,)
                 beside = sum(node.spec.gpus for node in self.nodes.values() if node.spec.place in others)
-                # Several only if the other stores alone have too few GPUs: nothing else keeps rank 0 at the first.
+                # Name the others only if they have too few GPUs without the first, where rank 0 must start.
                 return (first, *others) if beside < job.spec.narrowest else (first,)
         return ()
 
@@ -237,8 +232,8 @@ class SchedulerState:
     def snapshot(self) -> bytes:
         """Encode the primary part. Equal states have equal bytes.
 
-        It may run in a thread as long as the state does not change. Jobs and keys, of which there may be many, are
-        encoded one by one, so that other threads get their turn in between.
+        It may run in a thread while the state does not change. Jobs and keys, of which there may be many, are encoded
+        one by one, so that other threads can run in between.
         """
         primary: dict[str, Any] = {name: getattr(self, name) for name in Snapshot.__struct_fields__}
         primary["shares"], primary["rates"] = self.shares.rows(), self.rates.rows()
@@ -257,21 +252,22 @@ class SchedulerState:
         state.shares = ShareTable.from_rows(primary.shares)
         state.rates = RateBook.from_rows(primary.rates)
         state.jobs = dict(sorted(primary.jobs.items(), key=lambda item: item[1].order))
-        state._complete()
+        state._fill_in()
         state.leases = dict(sorted(primary.leases.items(), key=lambda item: int(item[0])))
         state.reindex()
         return state
 
-    def _complete(self) -> None:
-        """Fill in fields that snapshots of older releases lack. Those hold all jobs that ever existed."""
+    def _fill_in(self) -> None:
+        """Fill in fields that snapshots of older releases lack."""
+        # Those releases forgot no jobs, so the last job has the highest number.
         if self.jobs:
             self.next_order = max(self.next_order, next(reversed(self.jobs.values())).order + 1)
         for request in self.requests.values():
             if not request.at_s and request.jobs and request.jobs[0] in self.jobs:
                 request.at_s = self.jobs[request.jobs[0]].submitted_s
 
-    def become(self, other: SchedulerState) -> None:
-        """Become another state, so that references to this one stay valid. The other must not be used again."""
+    def replace_by(self, other: SchedulerState) -> None:
+        """Take over everything from another state, which must not be used again. References to this one stay valid."""
         for name in self.__slots__:
             setattr(self, name, getattr(other, name))
 
@@ -280,7 +276,7 @@ class SchedulerState:
         self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}
         self.watched = {job.id: job for job in self.active.values() if job.is_watched}
         self.picky = {job.id for job in self.active.values() if job.spec.is_picky}
-        self.clinging = {job.id for job in self.active.values() if job.clings}
+        self.protectable = {job.id for job in self.active.values() if job.may_be_protected}
         self.on_hold = {job.id for job in self.active.values() if job.state is JobState.HELD}
         self.saved = {
             job.id for job in self.active.values() if job.checkpoint_at or job.started_s is not None
@@ -306,7 +302,7 @@ class SchedulerState:
             self.add_node(node)
         self.cluster_version += 1
 
-    # The small steps that `apply` and `reindex` share.
+    # The steps that `apply` and `reindex` share.
 
     def add_node(self, node: Node) -> None:
         """Add a node to the derived tables."""
@@ -317,7 +313,7 @@ class SchedulerState:
         self.places[spec.place] = self.places.get(spec.place, 0) + 1
 
     def drop_node(self, node: Node) -> None:
-        """Remove a node from the derived tables, as it is gone or about to change."""
+        """Remove a node from the derived tables, because it was removed or will change."""
         spec = node.spec
         del self.gpus_of[spec.name]
         self._gpus_in_order = []
@@ -329,12 +325,12 @@ class SchedulerState:
             del self.places[spec.place]
 
     def keep(self, holding: Holding) -> None:
-        """Enter a lease that is not ending into the table from which rounds are planned."""
+        """Enter a lease that is not ending in `held`, from which rounds are planned."""
         lease = holding.lease
         self.held[lease.job] = Held(holding.bundle, lease.gpus)
 
     def hold(self, holding: Holding) -> None:
-        """Enter a lease as holder of its GPUs. Of two holders the older lease comes first."""
+        """Enter a lease as a holder of its GPUs. Of two holders the older lease comes first."""
         own_id = holding.lease.id
         for gpu in holding.lease.gpus:
             holders = self.holders.get(gpu)
@@ -348,7 +344,7 @@ class SchedulerState:
             self.blocks.setdefault(other, []).append(holding.lease.id)
 
     def let_go(self, holding: Holding) -> None:
-        """Remove a lease from the holders, or from those that wait, of its GPUs."""
+        """Remove a lease from the table of its GPUs: from `claims` if it is waiting, otherwise from `holders`."""
         table = self.claims if holding.phase is WAITING else self.holders
         own_id = holding.lease.id
         for gpu in holding.lease.gpus:
@@ -359,7 +355,7 @@ class SchedulerState:
                 table[gpu] = tuple([lease for lease in leases if lease != own_id])
 
     def touch(self, holding: Holding) -> None:
-        """Renumber the sets of leases of a lease's nodes, because they changed."""
+        """Give the sets of leases of this lease's nodes new numbers, because they changed."""
         for name in nodes_of(holding.lease.gpus):
             node = self.nodes.get(name)
             if node is not None:
@@ -388,12 +384,14 @@ class SchedulerState:
 
 
 def _packed(table: Mapping[str, msgspec.Struct]) -> msgspec.Raw:
-    """Encode a table as a map of msgpack, in its own order."""
+    """Encode a table as a msgpack map, in the table's order."""
     encode = _encoder.encode
-    parts = [b"\xdf", len(table).to_bytes(4, "big")]  # map 32
+    # The header of a map with a 32-bit length.
+    parts = [b"\xdf", len(table).to_bytes(4, "big")]
     for name, row in table.items():
         parts += encode(name), encode(row)
     return msgspec.Raw(b"".join(parts))
 
 
-_KEPT_BACK = frozenset({"held", "completed", "failed", "cancelled"})
+# The states in which a job gets no GPUs.
+_INELIGIBLE = frozenset({"held", "completed", "failed", "cancelled"})

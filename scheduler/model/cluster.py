@@ -93,9 +93,9 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     broken: set[int] = msgspec.field(default_factory=set)
     # GPUs on which a job that ended may have left processes.
     withheld: set[int] = msgspec.field(default_factory=set)
-    # An operator drained it, or its agent as it stopped. It stays drained when it goes silent and rejoins.
+    # Whether an operator, or its stopping agent, drained it. It stays drained when it goes silent and rejoins.
     drained: bool = False
-    # Its agent drained it as it stopped. The next agent on this node resumes it.
+    # Whether its agent drained it because the agent stopped. The next agent on this node resumes it.
     left: bool = False
     # The jobs whose starts here failed, since the last one that succeeded.
     failed_starts: list[str] = msgspec.field(default_factory=list)

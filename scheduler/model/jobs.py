@@ -24,7 +24,8 @@ class JobState(StrEnum):
 
     # Waiting, and has not run since it was submitted or requeued.
     QUEUED = "queued"
-    RUNNING = "running"  # holds a lease
+    # Holds a lease.
+    RUNNING = "running"
     # It ran, gave up its GPUs, and waits for its next turn.
     PREEMPTED = "preempted"
     HELD = "held"
@@ -271,7 +272,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     preemptions: int = 0
     # How many starts in a row failed before any process ran.
     unstarted: int = 0
-    # Turns that ended before its first step, though it reports steps.
+    # How many turns ended before its first step, although it reports steps.
     fruitless: int = 0
     cost_usd: float = 0.0
     # The store of its last checkpoint (`NodeSpec.place`). Empty: none yet, or a store that all nodes reach.
@@ -305,8 +306,8 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.spec.is_limited or self.again_s > 0
 
     @property
-    def clings(self) -> bool:
-        """Whether the job may keep its GPUs when its turn is over."""
+    def may_be_protected(self) -> bool:
+        """Whether the job can be protected from preemption, for a time or always."""
         return bool(self.spec.min_run_s or self.fruitless) or not self.spec.preemptible
 
     @property

@@ -10,9 +10,9 @@ import msgspec
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
-# Turns change only at boundaries: until the next one, a job falls behind by this many more rounds. Measured.
+# Turns change only at boundaries, and a job falls behind by this many more rounds until then (measured).
 NEXT_LOOK_ROUNDS = 0.6
-# The smallest part of these times that may fade in a round: old journals hold half-lives without limits.
+# The least part of a sum that fades in a round. Old journals may have half-lives without limits.
 LEAST_DECAY = 1e-9
 
 

@@ -21,6 +21,7 @@ from scheduler.model.lease import Bundle
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+# The mask of 64-bit arithmetic.
 WORD = 2**64 - 1
 
 
@@ -52,15 +53,15 @@ class ShareTable:
         self.job_row: dict[str, int] = {}
         self.types: list[str] = list(types)
         self.type_row: dict[str, int] = {name: i for i, name in enumerate(types)}
-        none_i, none_f = np.zeros(0, np.int64), np.zeros(0)
-        self.first: Ints = none_i
-        self.second: Ints = none_i
-        self.worker_type: Ints = none_i
-        self.gpus: Ints = none_i
-        self.skipped: Ints = none_i
-        self.share: Floats = none_f
-        self.entitled_s: Floats = none_f
-        self.received_s: Floats = none_f
+        int_zeros, float_zeros = np.zeros(0, np.int64), np.zeros(0)
+        self.first: Ints = int_zeros
+        self.second: Ints = int_zeros
+        self.worker_type: Ints = int_zeros
+        self.gpus: Ints = int_zeros
+        self.skipped: Ints = int_zeros
+        self.share: Floats = float_zeros
+        self.entitled_s: Floats = float_zeros
+        self.received_s: Floats = float_zeros
         self.backfill: Bools = np.zeros(0, bool)
         self.tie: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self.extend(bundles)
@@ -90,16 +91,16 @@ class ShareTable:
         second = np.full(k, -1, np.int64)
         paired = [row for row, names in enumerate(members) if len(names) > 1]
         second[paired] = _numbered([members[row][1] for row in paired], self.jobs, self.job_row)
-        none_i, none_f = np.zeros(k, np.int64), np.zeros(k)
+        int_zeros, float_zeros = np.zeros(k, np.int64), np.zeros(k)
         self.first = np.concatenate((self.first, first))
         self.second = np.concatenate((self.second, second))
         rows = _numbered(kinds, self.types, self.type_row)
         self.worker_type = np.concatenate((self.worker_type, rows))
         self.gpus = np.concatenate((self.gpus, np.array(gpus, np.int64)))
-        self.skipped = np.concatenate((self.skipped, none_i))
-        self.share = np.concatenate((self.share, np.array(share, float) if len(share) else none_f))
-        self.entitled_s = np.concatenate((self.entitled_s, none_f))
-        self.received_s = np.concatenate((self.received_s, none_f))
+        self.skipped = np.concatenate((self.skipped, int_zeros))
+        self.share = np.concatenate((self.share, np.array(share, float) if len(share) else float_zeros))
+        self.entitled_s = np.concatenate((self.entitled_s, float_zeros))
+        self.received_s = np.concatenate((self.received_s, float_zeros))
         self.backfill = np.concatenate((self.backfill, np.full(k, backfill)))
         self.tie = np.concatenate((self.tie, tie))
 
@@ -111,7 +112,8 @@ class ShareTable:
         types: Sequence[str] = (),
     ) -> ShareTable:
         """Make the table of a new allocation. Columns that are in the old table as well keep their sums."""
-        # Nearly all are. They keep their bundle objects, too: a dict finds the same object faster than an equal one.
+        # Nearly all columns are in the old table. They also keep their bundle objects, because a dict finds the same
+        # object faster than an equal one.
         table = cls((), types)
         # A bundle equals the tuple of its fields.
         row_of: dict[Any, int] = old.row_of
@@ -120,14 +122,14 @@ class ShareTable:
         bundles = [
             known[row] if row >= 0 else Bundle(*column) for row, column in zip(rows, columns, strict=True)
         ]
-        at = np.array(rows, np.int64)
-        kept_rows, new = np.flatnonzero(at >= 0), np.flatnonzero(at < 0)
-        old_rows = at[kept_rows]
-        tie = np.empty(len(at), np.uint64)
+        old_row = np.array(rows, np.int64)
+        kept_rows, new = np.flatnonzero(old_row >= 0), np.flatnonzero(old_row < 0)
+        old_rows = old_row[kept_rows]
+        tie = np.empty(len(rows), np.uint64)
         tie[kept_rows] = old.tie[old_rows]
         if len(new):
             tie[new] = ties([bundles[row] for row in new.tolist()])
-        if len(at):
+        if rows:
             table._add(bundles, tie)
         table.entitled_s[kept_rows] = old.entitled_s[old_rows]
         table.received_s[kept_rows] = old.received_s[old_rows]

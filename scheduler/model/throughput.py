@@ -19,7 +19,7 @@ Key = tuple[str, int, str]  # type, GPUs, worker type
 PairKey = tuple[str, str, str, int]
 # A measured rate that moves this far from the one behind the last allocation calls for a new allocation.
 DRIFT = 0.1
-# Shorter observations measure nothing: any number of steps over almost no time is a rate of any size.
+# Shorter observations are ignored: steps in almost no time would give an enormous rate.
 OBSERVATION_MIN_S = 1e-6
 # Measurements that differ from the estimate by no more than this part count as equal to it.
 NOISE = 0.01
@@ -43,7 +43,7 @@ class RateKey(NamedTuple):
     gpus: int
     worker_type: str
     partner: str = ""  # the partner's job type
-    # On more nodes than the gang needs.
+    # Whether the gang was on more nodes than it needs.
     spread: bool = False
 
 
@@ -58,7 +58,7 @@ class RateRows(msgspec.Struct, array_like=True):
 
 
 class RateBook(msgspec.Struct):
-    """All rates that the scheduler knows."""
+    """All rates: those of the table, and measured ones."""
 
     solo: dict[Key, float] = msgspec.field(default_factory=dict)
     unconsolidated: dict[Key, float] = msgspec.field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""Check whether the nodes of a cluster can ever meet a job's needs; if not, name the field, and how much there is.
+"""Check whether the nodes of a cluster could ever meet a job's needs; if not, name a field that must change.
 
-Each field is judged alone first, then the fields together, one by one, so that the field named is one that must change.
+Each field is checked alone first, and then together with the fields before it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from scheduler.model.cluster import Node, gpus_for
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 
+# How many values of a label an error lists.
 VALUES_SHOWN = 8
+# Numbers from here on are too large to have hundredths.
 HUNDREDTHS_BELOW = 1e12
 Nodes = Sequence[Node]
 
@@ -30,15 +32,15 @@ def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
     if _fit(nodes, spec):
         return
     _must_have_gpus(nodes, spec)
-    wishes = {field: value for field in _FAULTS if (value := getattr(spec, field))}
+    needs = {field: value for field in _FAULTS if (value := getattr(spec, field))}
     plain = JobSpec(gpus=spec.gpus, gpus_min=spec.gpus_min, gpus_max=spec.gpus_max)
-    for field, value in wishes.items():
+    for field, value in needs.items():
         alone = replace(plain, **{field: value})
         if not _fit(nodes, alone):
             raise InvalidSpec(field, _FAULTS[field](nodes, alone))
     types = {field: getattr(spec, field) for field in ("worker_types", "excluded_worker_types")}
     together, names = replace(plain, **types), [field for field in types if types[field]]
-    for field, value in wishes.items():
+    for field, value in needs.items():
         together = replace(together, **{field: value})
         if not _fit(nodes, together):
             others = listed([_WORDS.get(name, name) for name in names], "and")
@@ -74,7 +76,7 @@ def _must_have_gpus(nodes: Nodes, spec: JobSpec) -> None:
         )
 
 
-def _most(nodes: Nodes, spec: JobSpec) -> tuple[int, str]:
+def _best_type(nodes: Nodes, spec: JobSpec) -> tuple[int, str]:
     """Return the most GPUs of one worker type that the job could have, and that type."""
     most: dict[str, int] = {}
     for node in nodes:
@@ -84,22 +86,23 @@ def _most(nodes: Nodes, spec: JobSpec) -> tuple[int, str]:
 
 
 def _fit(nodes: Nodes, spec: JobSpec) -> bool:
-    return _most(nodes, spec)[0] >= spec.narrowest
+    return _best_type(nodes, spec)[0] >= spec.narrowest
 
 
 def _too_few(nodes: Nodes, spec: JobSpec) -> str:
-    most, kind = _most(nodes, spec)
+    most, kind = _best_type(nodes, spec)
     if most == 0:
         return f"is no node left for the {spec.narrowest} GPU{'s' if spec.narrowest > 1 else ''}"
     return f"are at most {most} of the {spec.narrowest} GPUs of one worker type ({kind})"
 
 
 def _largest(nodes: Nodes, spec: JobSpec, field: str, values: Iterable[float]) -> str:
-    """Describe the largest of these values that a job could have. A value that fits does so with less, too."""
+    """Describe the largest of these values of the field with which the job would fit."""
     rising = sorted(set(values))
+    # If the job fits with a value, it fits with every smaller one too.
     count = bisect_left(rising, True, key=lambda value: not _fit(nodes, replace(spec, **{field: value})))
     value = rising[count - 1] if count else 0.0
-    kind = _most(nodes, replace(spec, **{field: value}))[1]
+    kind = _best_type(nodes, replace(spec, **{field: value}))[1]
     unit = " GB" if field.endswith("_gb") else ""
     gpus = "1 GPU" if spec.narrowest == 1 else f"{spec.narrowest} GPUs of one worker type"
     requested, largest = (f"{_hundredths(x):,.12g}{unit}" for x in (getattr(spec, field), value))
@@ -108,7 +111,7 @@ def _largest(nodes: Nodes, spec: JobSpec, field: str, values: Iterable[float]) -
 
 
 def _hundredths(value: float) -> float:
-    """Round a number down to hundredths, unless it is too large to have any."""
+    """Round a number down to hundredths."""
     return math.floor(value * 100 + 1e-6) / 100 if value < HUNDREDTHS_BELOW else value
 
 
@@ -116,11 +119,13 @@ def _no_gpu_memory(nodes: Nodes, spec: JobSpec) -> str:
     return _largest(nodes, spec, "gpu_memory_gb", (node.spec.gpu_memory_gb or 0.0 for node in nodes))
 
 
-def _no_part(field: str) -> Callable[[Nodes, JobSpec], str]:
-    """Make the fault of a resource that a gang splits over nodes in proportion to its GPUs."""
+def _too_little(field: str) -> Callable[[Nodes, JobSpec], str]:
+    """Return the function that describes a lack of this resource, which a job needs in proportion to its GPUs."""
 
     def fault(nodes: Nodes, spec: JobSpec) -> str:
+        # The amount on each node, and how many of the job's GPUs it could have at most.
         shapes = {(getattr(node.spec, field), min(len(node.gpu_ids), spec.narrowest)) for node in nodes}
+        # Slightly less than the quotient, because that is rounded.
         values = [
             amount * spec.gpus / gpus * (1 - 1e-12)
             for amount, most in shapes
@@ -138,9 +143,9 @@ def _no_labels(nodes: Nodes, spec: JobSpec) -> str:
         if not values:
             return f"no node has a label '{key}'"
         if value not in values:
-            some = listed([*values[:VALUES_SHOWN], *(["…"] if len(values) > VALUES_SHOWN else [])])
-            return f"no node has {key}={value}; there is {some}"
-    if not _most(nodes, spec)[0]:
+            shown = listed([*values[:VALUES_SHOWN], *(["…"] if len(values) > VALUES_SHOWN else [])])
+            return f"no node has {key}={value}; there is {shown}"
+    if not _best_type(nodes, spec)[0]:
         return "no node has all of these"
     return f"on nodes with these there {_too_few(nodes, spec)}"
 
@@ -153,8 +158,8 @@ _FAULTS: dict[str, Callable[[Nodes, JobSpec], str]] = {
     "nodes": _no_nodes,
     "labels": _no_labels,
     "gpu_memory_gb": _no_gpu_memory,
-    "memory_gb": _no_part("memory_gb"),
-    "cpus": _no_part("cpus"),
+    "memory_gb": _too_little("memory_gb"),
+    "cpus": _too_little("cpus"),
 }
 _WORDS = {
     "worker_types": "these worker types",

@@ -1,4 +1,4 @@
-"""Kinds of jobs: jobs with equal needs, the ways in which they can run, and how fast."""
+"""Kinds of jobs (jobs with equal needs are one kind), the ways in which each kind can run, and their rates."""
 
 from __future__ import annotations
 
@@ -38,13 +38,15 @@ class Kinds:
     number: dict[KindKey, int] = field(default_factory=dict)
     specs: list[JobSpec] = field(default_factory=list)
     of_job: dict[str, int] = field(default_factory=dict)
-    # By kind, and the stores of the last checkpoint.
+    # By kind and stores of the last checkpoint.
     ways: dict[tuple[int, Places], Ways] = field(default_factory=dict)
-    # Of a kind, as `rate_of` returns them.
+    # The results of `rate_of`, by kind, worker type and GPUs.
     rates: dict[tuple[int, str, int], float] = field(default_factory=dict)
+    # The rows of pair rates, by two kinds with their stores.
     paired: dict[tuple[tuple[int, Places], tuple[int, Places]], np.ndarray] = field(default_factory=dict)
-    # Usable nodes by the store that they reach.
-    seeing: dict[str, list[Node]] = field(default_factory=dict)
+    # Usable nodes by the store of checkpoints that they reach.
+    by_store: dict[str, list[Node]] = field(default_factory=dict)
+    # The versions of the nodes and of the rates from which the entries were computed.
     for_versions: tuple[int, int] = (-1, -1)
     worker_types: tuple[str, ...] = ()
     capacity: Floats = field(default_factory=lambda: np.zeros(0))
@@ -52,11 +54,9 @@ class Kinds:
     # Usable nodes with their healthy GPUs.
     nodes: tuple[tuple[NodeSpec, tuple[GpuId, ...]], ...] = ()
     # The views of `nodes` for a round, and the order of worker types for which they were made.
-    views: tuple[tuple[str, ...], tuple[NodeView, ...]] = (
-        (),
-        (),
-    )
-    frame: Frame | None = None  # of the last round
+    views: tuple[tuple[str, ...], tuple[NodeView, ...]] = ((), ())
+    # The frame of the last round.
+    frame: Frame | None = None
 
     def refresh(self, state: SchedulerState) -> None:
         """Drop the entries that changes of nodes or rates have made invalid."""
@@ -68,25 +68,25 @@ class Kinds:
         self.ways.clear()
         self.rates.clear()
         self.paired.clear()
-        # Rates change with every report.
+        # Usually only rates have changed, which happens with every report.
         if same_nodes:
             return
         self.views = ((), ())
         known = sorted({node.spec.worker_type for node in state.nodes.values()})
         self.worker_types = tuple(known)
-        row = {name: i for i, name in enumerate(known)}
+        row_of = {name: i for i, name in enumerate(known)}
         self.capacity = np.zeros(len(known))
         self.widest_node = np.zeros(len(known), np.int64)
         self.nodes = tuple((node.spec, node.gpu_ids) for node in state.usable_nodes())
-        self.seeing = {}
+        self.by_store = {}
         for node in state.usable_nodes():
-            self.seeing.setdefault(node.spec.place, []).append(node)
-            at, gpus = row[node.spec.worker_type], len(node.gpu_ids)
-            self.capacity[at] += gpus
-            self.widest_node[at] = max(self.widest_node[at], gpus)
+            self.by_store.setdefault(node.spec.place, []).append(node)
+            row, gpus = row_of[node.spec.worker_type], len(node.gpu_ids)
+            self.capacity[row] += gpus
+            self.widest_node[row] = max(self.widest_node[row], gpus)
 
     def of(self, job: Job) -> int:
-        """Return the kind of a job."""
+        """Return the number of a job's kind."""
         kind = self.of_job.get(job.id)
         if kind is None:
             key = _key(job.spec)
@@ -97,26 +97,26 @@ class Kinds:
         return kind
 
     def ways_of(self, state: SchedulerState, kind: int, places: Places = ()) -> Ways:
-        """Return the ways of a kind with current rates and nodes. `places`: only on nodes that reach one of them."""
+        """Return the current ways of a kind. With `places`, count only nodes that reach one of these stores."""
         ways = self.ways.get((kind, places))
         if ways is None:
             ways = self.ways[kind, places] = _ways(state, self, self.specs[kind], places)
         return ways
 
     def rate(self, state: SchedulerState, job: Job, bundle: Bundle) -> float:
-        """Return `rate_of` a job in a bundle, from the cache."""
+        """Return the rate of a job in a bundle, as `rate_of` does, but from the cache."""
         key = (self.of(job), bundle.worker_type, bundle.gpus)
         rate = self.rates.get(key)
         if rate is None:
             rate = self.rates[key] = rate_of(state, job.spec, bundle.worker_type, bundle.gpus)[0]
         return rate
 
-    def at(self, places: Places) -> list[Node]:
+    def reaching(self, places: Places) -> list[Node]:
         """Return the usable nodes that reach one of these stores."""
-        return [node for place in places for node in self.seeing.get(place, ())]
+        return [node for place in places for node in self.by_store.get(place, ())]
 
     def ways_for(self, state: SchedulerState, job: Job) -> Ways:
-        """Return the ways of a job: those of its kind, on nodes that reach its last checkpoint."""
+        """Return the ways of a job's kind, on nodes that reach the job's last checkpoint."""
         return self.ways_of(state, self.of(job), state.confined_to(job))
 
 
@@ -138,18 +138,18 @@ def _key(spec: JobSpec) -> KindKey:
 def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, places: Places) -> Ways:
     rows: list[tuple[int, int, float, bool]] = []
     anywhere = not (places or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
-    nodes = [] if anywhere else kinds.at(places) if places else state.usable_nodes()
-    for at, worker_type in enumerate(kinds.worker_types):
+    nodes = [] if anywhere else kinds.reaching(places) if places else state.usable_nodes()
+    for row, worker_type in enumerate(kinds.worker_types):
         if not spec.may_use(worker_type):
             continue
-        available = int(kinds.capacity[at])
+        available = int(kinds.capacity[row])
         if not anywhere:
             available = sum(gpus_for(node, spec) for node in nodes if node.spec.worker_type == worker_type)
         for gpus in range(spec.narrowest, min(spec.widest, available) + 1):
-            spread = not state.settings.consolidated_rates and gpus > kinds.widest_node[at]
+            spread = not state.settings.consolidated_rates and gpus > kinds.widest_node[row]
             rate, guessed = rate_of(state, spec, worker_type, gpus, spread)
             if rate > 0:
-                rows.append((at, gpus, rate, guessed))
+                rows.append((row, gpus, rate, guessed))
     types, widths, rates, guesses = zip(*rows, strict=True) if rows else ((), (), (), ())
     return Ways(
         np.array(types, np.int64),
@@ -163,12 +163,12 @@ def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, places: Places) ->
 def rate_of(
     state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, spread: bool = False
 ) -> tuple[float, bool]:
-    """Return the steps per second of a job run in this way, and whether they are a guess rather than a known rate.
+    """Return the rate of a job that runs in this way, in steps per second, and whether the rate is a guess.
 
-    `spread`: no node is as wide, so the table's rate for a spread gang applies. A rate beyond its limits, as a product
-    of several rates or an old journal may have, becomes the nearest allowed one.
+    `spread`: no node has as many GPUs, so the table's rate for a spread gang applies.
     """
     rate, guessed = _rate_of(state, spec, worker_type, gpus, spread)
+    # A product of rates, or a rate from an old journal, may be beyond the limits.
     return bounds.TABLE_RATE.nearest(rate), guessed
 
 
@@ -181,14 +181,14 @@ def _rate_of(
     table_rate = book.from_table(spec.job_type, gpus, worker_type, spread)
     if table_rate is not None and not (settings.learn_rates and spec.reports_steps):
         return table_rate, False
-    # No gang is on more nodes here than it needs.
+    # The rate of a gang on no more nodes than it needs.
     key = RateKey(spec.job_type, gpus, worker_type)
     if table_rate is None and not spec.rates and _is_new(state, spec):
         prior = settings.prior_rate * settings.speed.get(worker_type, 1.0) * gpus
         measured = book.measured.get(key) if spec.reports_steps else None
         if measured is None:
             return _scaled(state, spec, worker_type, gpus, prior), spec.reports_steps
-        # A short measurement, with its slow first steps, must not rule a worker type out.
+        # First steps are slow: a short measurement must not rule out a worker type.
         return book.rate(key, None, settings.trust_after_s), measured.observed_s < settings.trust_after_s
     if not settings.learn_rates or not spec.reports_steps:
         return table_rate or 0.0, False
@@ -209,12 +209,12 @@ def _is_new(state: SchedulerState, spec: JobSpec) -> bool:
 
 
 def _scaled(state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, prior: float) -> float:
-    """Scale a rate measured elsewhere to this way of running, in the same proportion as the prior."""
+    """Return a rate measured in another way of running, scaled to this one; the prior if nothing was measured."""
     speed = state.settings.speed
     known = [key for key in state.rates.measured if key.job_type == spec.job_type and not key.partner]
     if not known or not spec.reports_steps:
         return prior
-    # Any of them, but the same one after a restart.
+    # Any of them would do, but it must be the same one after a restart.
     key = min(known)
     ratio = speed.get(worker_type, 1.0) / speed.get(key.worker_type, 1.0)
     return state.rates.measured[key].believed * ratio * gpus / key.gpus

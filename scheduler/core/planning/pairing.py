@@ -1,4 +1,4 @@
-"""Rates of two jobs on the same GPUs, by kinds of jobs rather than by jobs."""
+"""Rates of two jobs that share GPUs, by kinds of jobs rather than by jobs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.model.throughput import RateKey
 if TYPE_CHECKING:
     from scheduler.core.planning.kinds import Kinds
 
-# A kind of job, and the stores that its jobs are confined to.
+# A kind of job, and the stores to which its jobs are confined.
 ConfinedKind = tuple[int, Places]
 NOT_PACKABLE: ConfinedKind = (-1, ())
 
@@ -42,23 +42,23 @@ def pair_rates(
 
 
 def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], confined: list[ConfinedKind]) -> Pairs:
-    """Return the pair rates between the kinds of these jobs, as far as their checkpoints let them share nodes."""
+    """Return the pair rates between the kinds of these jobs. Jobs confined to different stores have none."""
     # Gangs over several stores cannot be paired: each would decide on which node rank 0 starts.
     packable = [
         kind if job.spec.packable and len(kind[1]) < 2 else NOT_PACKABLE
         for job, kind in zip(jobs, confined, strict=True)
     ]
-    # Numbered in order of the rows, so that the answer does not depend on kinds that came up before.
+    # Numbered in the order of the jobs, so that the answer does not depend on earlier kinds.
     number = {k: i for i, k in enumerate(dict.fromkeys(k for k in packable if k is not NOT_PACKABLE))}
     present = list(number)
     first: list[int] = []
     second: list[int] = []
     blocks: list[np.ndarray] = []
-    # Kinds that are no longer present are dropped.
-    before, kinds.paired = kinds.paired, {}
+    # The new cache drops kinds that are no longer present.
+    old_blocks, kinds.paired = kinds.paired, {}
     for i, a in enumerate(present):
         for j, b in enumerate(present[i:], i):
-            block = before.get((a, b))
+            block = old_blocks.get((a, b))
             if block is None:
                 block = _paired(state, kinds, a, b)
             kinds.paired[a, b] = block
@@ -80,15 +80,15 @@ def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], confined: lis
 
 
 def _paired(state: SchedulerState, kinds: Kinds, a: ConfinedKind, b: ConfinedKind) -> np.ndarray:
-    """Return rows (worker type, GPUs, both rates) of two kinds of one width, on worker types that both may use."""
+    """Return rows (worker type, GPUs, both rates) of two kinds; none if their widths or their stores differ."""
     spec, other, places_a, places_b = kinds.specs[a[0]], kinds.specs[b[0]], a[1], b[1]
     rows: list[tuple[float, ...]] = []
     if spec.gpus == other.gpus and not (places_a and places_b and places_a != places_b):
         places = places_a or places_b
-        for at, name in enumerate(kinds.worker_types):
-            if places and all(node.spec.worker_type != name for node in kinds.at(places)):
+        for type_row, name in enumerate(kinds.worker_types):
+            if places and all(node.spec.worker_type != name for node in kinds.reaching(places)):
                 continue
             rates = pair_rates(state, name, spec.job_type, other.job_type, spec.gpus)
             if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):
-                rows.append((at, spec.gpus, *rates))
+                rows.append((type_row, spec.gpus, *rates))
     return np.array(rows, float).reshape(-1, 4)

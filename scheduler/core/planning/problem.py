@@ -19,8 +19,9 @@ from scheduler.model import bounds
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle
 
+# The limits of `Jobs.isolated_s`.
 ISOLATED_S = bounds.Bound(0.0, bounds.SUM_MAX, "s")
-# The tenant of jobs that name none, where there are tenants.
+# The tenant of jobs that name none, if the settings have tenants.
 NO_TENANT = "default"
 
 
@@ -56,7 +57,7 @@ def estimate(
 
 
 def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, Pairs | None]:
-    """Build the problem as things stand, with rows sorted by id, and the pair rates if the policy packs."""
+    """Build the current problem, with jobs sorted by id, and the pair rates if the policy packs jobs."""
     kinds.refresh(state)
     jobs, confined, all_ways = [], [], []
     eligible = state.eligible_jobs(now_s)
@@ -98,11 +99,11 @@ def _price(state: SchedulerState, worker_type: str) -> float:
 
 
 def current_types(state: SchedulerState, problem: Problem) -> Ints:
-    """Return the worker type that each job of a problem runs on, or is about to; -1 if there is none."""
-    row = {name: at for at, name in enumerate(problem.worker_types)}
+    """Return the row of the worker type whose GPUs each job of a problem holds; -1 if it holds none."""
+    row_of = {name: row for row, name in enumerate(problem.worker_types)}
     held = state.held
     types = [held[job].bundle.worker_type if job in held else "" for job in problem.jobs.ids]
-    return np.array([row.get(name, -1) for name in types], np.int64)
+    return np.array([row_of.get(name, -1) for name in types], np.int64)
 
 
 def _jobs(state: SchedulerState, kinds: Kinds, jobs: list[Job], now_s: float) -> Jobs:
@@ -147,7 +148,7 @@ def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
 
 
 def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
-    """Return the tenants of the settings, and further ones that jobs name, with weight 1."""
+    """Return the tenants of the settings, and then those that only jobs name, with weight 1."""
     configured = state.settings.tenants
     if not configured:
         return ()
@@ -160,12 +161,12 @@ def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
 
 
 def newcomers(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> list[Bundle]:
-    """Return the columns of jobs that no allocation knows yet, at the width they ask for."""
+    """Return the columns of jobs that came after the allocation, each at the width that it asks for."""
     kinds.refresh(state)
-    out: list[Bundle] = []
+    bundles: list[Bundle] = []
     for job in jobs:
         ways = kinds.ways_for(state, job)
-        for at, gpus in zip(ways.worker_type.tolist(), ways.gpus.tolist(), strict=True):
+        for row, gpus in zip(ways.worker_type.tolist(), ways.gpus.tolist(), strict=True):
             if gpus == job.spec.gpus:
-                out.append(Bundle((job.id,), kinds.worker_types[at], gpus))
-    return out
+                bundles.append(Bundle((job.id,), kinds.worker_types[row], gpus))
+    return bundles

@@ -17,19 +17,20 @@ from scheduler.model.jobs import Job
 from scheduler.model.lease import STOPPING, Bundle, Holding, Phase
 from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs, Terms
 
+# Times closer than this count as equal.
 SLACK_S = 1e-6
-# The share of a column whose rate is a guess: enough for a trial, whatever the guess.
+# The least share of a column that is tried to measure its rate.
 TRIAL_SHARE = 1e-6
 
 
 def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: float) -> RoundInputs:
-    """Make the inputs at a boundary. Jobs may lose their GPUs unless they cannot be preempted yet, or at all."""
+    """Return the inputs of a round that starts at `starts_s`. Leases protected from preemption then are pinned."""
     held = state.held.copy()
-    for name in state.clinging.intersection(held):
+    for name in state.protectable.intersection(held):
         holding = state.leases[state.jobs[name].lease or ""]
         if starts_s < kept_until_s(state, holding) - SLACK_S:
             held[name] = _pinned(held[name])
-    # GPUs that should be free by now are left out until they are.
+    # GPUs whose lease should have ended are left out until its exit is confirmed.
     stuck: set[str] = set()
     if len(state.leases) > len(held):
         for holding in state.leases.values():
@@ -40,8 +41,8 @@ def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: flo
 
 
 def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
-    """Make the inputs in mid-round: every job keeps its GPUs, and idle ones can be given out."""
-    held = {name: _pinned(now) for name, now in state.held.items()}
+    """Return the inputs in mid-round: every job is pinned, so that only idle GPUs can be given out."""
+    held = {name: _pinned(holding) for name, holding in state.held.items()}
     stopping = {
         gpu
         for gpu, names in state.holders.items()
@@ -50,14 +51,15 @@ def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInpu
     return _inputs(state, kinds, now_s, held, stopping, ahead=False)
 
 
-def _pinned(now: Held) -> Held:
-    return Held(now.bundle, now.gpus, True)
+def _pinned(held: Held) -> Held:
+    return Held(held.bundle, held.gpus, True)
 
 
 def kept_until_s(state: SchedulerState, holding: Holding) -> float:
-    """Return until when a lease is safe from preemption; inf for a job that cannot be preempted.
+    """Return until when a lease is protected from preemption; inf if its job cannot be preempted.
 
-    A job has its minimum run time, and after a turn that ended before its first step also time to start.
+    A job is protected for its minimum run time. After a turn that ended before its first step, it is also protected
+    for `start_patience_s`, or until that step.
     """
     job = state.jobs[holding.lease.job]
     spec = job.spec
@@ -73,6 +75,7 @@ def kept_until_s(state: SchedulerState, holding: Holding) -> float:
 def _inputs(
     state: SchedulerState, kinds: Kinds, now_s: float, held: dict[str, Held], stuck: set[str], *, ahead: bool
 ) -> RoundInputs:
+    """Return the inputs of a round. `stuck`: GPUs to leave out. `ahead`: for the next round, not the current one."""
     settings = state.settings
     types = _known_types(state, kinds)
     candidates, jobs = _candidates(state, kinds, now_s, types, held, ahead=ahead)
@@ -93,7 +96,8 @@ def _inputs(
 
 
 def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeView, ...]:
-    """Return the usable nodes; nearly always the same tuple as in the last round."""
+    """Return the usable nodes, without the GPUs in `stuck`."""
+    # Nearly always the same tuple as in the last round, so that the planner can use what it cached for it.
     names = tuple(types)
     if kinds.views[0] != names:
         views = [
@@ -118,7 +122,7 @@ def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeVi
 
 
 def _known_types(state: SchedulerState, kinds: Kinds) -> dict[str, int]:
-    """Return the row of each worker type. Those of the share table come first, so that its rows are valid here."""
+    """Return the row of each worker type. The types of the share table come first, so that its rows stay valid."""
     kinds.refresh(state)
     names = dict.fromkeys((*state.shares.types, *kinds.worker_types))
     return {name: i for i, name in enumerate(names)}
@@ -133,14 +137,14 @@ def _candidates(
     *,
     ahead: bool,
 ) -> tuple[Candidates, tuple[str, ...]]:
-    """Return the candidates: rows of the share table, then rows for later jobs. A job that may not run has no share."""
+    """Return the candidates (the rows of the share table, then rows of later jobs), and the jobs of these rows."""
     table, settings = state.shares, state.settings
     eligible = state.eligible_jobs(now_s)
     new = [job for name, job in eligible.items() if name not in table.job_row]
     frame = _frame(state, kinds, types, tuple(problem.newcomers(state, kinds, new)))
     terms = frame.terms_without([name for name in frame.jobs if name not in eligible])
     explore = _explore(state, kinds, frame, held, eligible)
-    if explore is not frame.nothing:
+    if explore is not frame.no_columns:
         terms = Terms(np.where(explore, np.maximum(terms.share, TRIAL_SHARE), terms.share), terms.backfill)
     decay, due_s = (settings.decay, settings.round_s) if ahead else (1.0, 0.0)
     return (
@@ -157,7 +161,7 @@ def _candidates(
 
 
 def _frame(state: SchedulerState, kinds: Kinds, types: dict[str, int], new: tuple[Bundle, ...]) -> Frame:
-    """Return the frame of this round, which usually is that of the last one."""
+    """Return the frame of the last round, or a new one if it is out of date."""
     if kinds.frame is None or kinds.frame.key != key_of(state, types, new):
         kinds.frame = frame_of(state, types, new, kinds.of)
     return kinds.frame
@@ -170,45 +174,50 @@ def _explore(
     held: dict[str, Held],
     eligible: Mapping[str, Job],
 ) -> np.ndarray:
-    """Mark one column for each (kind, worker type, width) whose rate is a guess, so that a job tries it.
+    """Return a mask with one column for each (kind, worker type, width) whose rate is a guess, so that a job tries it.
 
-    That is a job that just started there, or one that can be moved. A job that has run there for a round is enough.
+    The column is that of a job that started there in this round, or of one that can be moved there. There is none if a
+    job has run there for a round.
     """
-    if frame.guessing[0] != kinds.for_versions:
+    if frame.guessed_kinds[0] != kinds.for_versions:
         guessed = frozenset([kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed])
-        frame.guessing = kinds.for_versions, guessed
-    guessing = frame.guessing[1]
-    if not guessing:
-        return frame.nothing
-    out = frame.nothing.copy()
-    # The job that started there in this round; empty: a job did so before.
+        frame.guessed_kinds = kinds.for_versions, guessed
+    guessed_kinds = frame.guessed_kinds[1]
+    if not guessed_kinds:
+        return frame.no_columns
+    explore = frame.no_columns.copy()
+    # By way: the job that started there in this round; empty if a job started there earlier, or a column is marked.
     trials: dict[tuple[int, str, int], str] = {}
     for holding in state.leases.values():
         if holding.phase is not STOPPING:
             name, (_, worker_type, gpus, _) = holding.lease.job, holding.bundle
             way = kinds.of(state.jobs[name]), worker_type, gpus
-            began = holding.lease.round_number == state.round.number
-            trials[way] = name if began and trials.get(way, name) else ""
+            is_new = holding.lease.round_number == state.round.number
+            trials[way] = name if is_new and trials.get(way, name) else ""
     for row, bundle in enumerate(frame.columns.bundles):
         if len(bundle.jobs) > 1 or bundle.jobs[0] not in eligible:
             continue
-        job, now = state.jobs[bundle.jobs[0]], held.get(bundle.jobs[0])
+        job, current = state.jobs[bundle.jobs[0]], held.get(bundle.jobs[0])
         way = kinds.of(job), bundle.worker_type, bundle.gpus
-        if way[0] not in guessing or trials.get(way, job.id) != job.id:
+        if way[0] not in guessed_kinds or trials.get(way, job.id) != job.id:
             continue
-        if way not in trials and (_is_mute(state, job) or (now is not None and now.pinned)):
+        is_pinned = current is not None and current.pinned
+        # Moving a job that reports no steps would measure nothing, and might lose its work.
+        if way not in trials and (is_pinned or _ran_without_steps(state, job)):
             continue
         ways = kinds.ways_for(state, job)
-        at = kinds.worker_types.index(bundle.worker_type) if bundle.worker_type in kinds.worker_types else -1
-        way_rows = np.flatnonzero((ways.worker_type == at) & (ways.gpus == bundle.gpus))
+        type_row = (
+            kinds.worker_types.index(bundle.worker_type) if bundle.worker_type in kinds.worker_types else -1
+        )
+        way_rows = np.flatnonzero((ways.worker_type == type_row) & (ways.gpus == bundle.gpus))
         if way_rows.size and ways.guessed[way_rows[0]]:
-            out[row] = True
+            explore[row] = True
             trials[way] = ""
-    return out
+    return explore
 
 
-def _is_mute(state: SchedulerState, job: Job) -> bool:
-    """Whether a job has run without reporting steps. Moving it would measure nothing, and might lose its work."""
+def _ran_without_steps(state: SchedulerState, job: Job) -> bool:
+    """Whether a job has run without reporting steps."""
     holding = state.leases.get(job.lease or "")
     if holding is not None and holding.phase is not Phase.WAITING:
         return not holding.ran_s
@@ -216,29 +225,30 @@ def _is_mute(state: SchedulerState, job: Job) -> bool:
 
 
 def _needs(state: SchedulerState, jobs: Sequence[str]) -> dict[str, Need]:
-    """Return the needs of jobs on their nodes; most have none."""
+    """Return the needs of these jobs beyond GPUs. Jobs without such needs, which are most, are absent."""
     confined = state.saved if len(state.places) > 1 else set()
-    asking = (state.picky | confined).intersection(jobs)
-    if not asking:
+    with_needs = (state.picky | confined).intersection(jobs)
+    if not with_needs:
         return {}
     nodes = state.usable_nodes()
-    # By stores of a checkpoint. Without a checkpoint, any node will do.
-    seeing: dict[Places, list[Node]] = {(): nodes}
-    plain: dict[Places, Need] = {}
+    # The nodes that reach a checkpoint, by its stores. A job without a checkpoint can use every node.
+    reaching: dict[Places, list[Node]] = {(): nodes}
+    # The needs of jobs that only have to reach their checkpoint.
+    need_to_reach: dict[Places, Need] = {}
     needs: dict[str, Need] = {}
-    for name in sorted(asking):
+    for name in sorted(with_needs):
         job = state.jobs[name]
         spec, places = job.spec, state.confined_to(job)
-        if places not in seeing:
-            seeing[places] = [node for node in nodes if node.spec.place in places]
+        if places not in reaching:
+            reaching[places] = [node for node in nodes if node.spec.place in places]
         if name not in state.picky:
-            if places and places not in plain:
-                plain[places] = Need(nodes=frozenset(node.spec.name for node in seeing[places]))
+            if places and places not in need_to_reach:
+                need_to_reach[places] = Need(nodes=frozenset(node.spec.name for node in reaching[places]))
             if places:
-                needs[name] = plain[places]
+                needs[name] = need_to_reach[places]
             continue
         allowed = None
         if places or spec.nodes or spec.labels or spec.gpu_memory_gb:
-            allowed = frozenset(node.spec.name for node in seeing[places] if node.fits(spec))
+            allowed = frozenset(node.spec.name for node in reaching[places] if node.fits(spec))
         needs[name] = Need(spec.cpus / spec.gpus, spec.memory_gb / spec.gpus, allowed)
     return needs
