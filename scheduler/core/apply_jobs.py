@@ -61,7 +61,7 @@ def job_moved(state: SchedulerState, now_s: float, fact: f.JobMoved) -> None:
 
 
 def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> None:
-    """Change the state of a job as the table of transitions says."""
+    """Change the state of a job by the table of transitions."""
     job.state = after(job.state, how)
     job.why = why
     if how is START or how is PREEMPT:
@@ -106,7 +106,7 @@ def _unblock_dependents(state: SchedulerState, job: Job) -> None:
     for name in state.dependents.pop(job.id, ()):
         other = state.jobs[name]
         if other.is_terminal:
-            # A job that has ended stays as it is.
+            # A job that has ended keeps its state.
             continue
         if job.state == JobState.COMPLETED or _needs_only_end(other, job.id):
             other.blocked_by.discard(job.id)

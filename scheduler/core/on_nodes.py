@@ -251,9 +251,9 @@ def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
 
 
 def _merged_exit(holding: Holding, last: Exit) -> Exit:
-    """Merge the exits of a gang's nodes. The steps are those of rank 0, on the first node, which knows what was saved.
+    """Merge the exits of a gang's nodes. The steps are those of rank 0, on the first node, which saves the checkpoints.
 
-    If a rank died, that is the outcome: other ranks yielded because of it, which is no preemption.
+    If a rank died, that is the outcome: the other ranks yielded only because of it, so they were not preempted.
     """
     lead = holding.lead
     if lead is not None:
@@ -327,7 +327,7 @@ def _ending(end: Exit) -> str:
 
 
 def _exit_words(code: int) -> str:
-    """Describe an exit code. Negative codes are signals, and so are those above 128 from a shell."""
+    """Describe an exit code. Negative codes are signals, and so are codes above 128 from a shell."""
     number = -code if code < 0 else code - 128
     try:
         name = signal.Signals(number).name

@@ -57,7 +57,7 @@ class Asked(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
-    """The primary part of a state, as it is stored."""
+    """The primary part of a state, in the form in which it is stored."""
 
     now_s: float
     epoch: int

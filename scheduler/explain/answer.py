@@ -136,9 +136,9 @@ class Way(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     backfill: bool = False
     # The value of one more GPU for the policy's objective. None: unknown.
     price_per_gpu: float | None = None
-    # The GPUs of this worker type that are usable now.
+    # The GPUs of this worker type that can be used now.
     gpus_total: int = 0
-    # Those of them that are neither held nor promised.
+    # The usable GPUs that are neither held nor promised.
     gpus_free: int = 0
     # The free GPUs on nodes that have what the job asks for.
     gpus_fitting: int = 0

@@ -12,7 +12,7 @@ from scheduler.explain.wording import when
 
 
 def waits_for_its_time(scene: Scene) -> Finding | None:
-    """Explain that a job waits for a point in time, if so."""
+    """Explain that a job waits for a point in time; None if it does not."""
     job, now_s = scene.job, scene.now_s
     starts_s = job.submitted_s + job.spec.earliest_start_s
     if now_s < starts_s:

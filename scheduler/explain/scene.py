@@ -87,7 +87,7 @@ class Scene:
         return allocation is None or self.job.id not in allocation.shares.jobs
 
     def suits(self, node: Node) -> bool:
-        """Whether the node, when it is up, reaches the job's last checkpoint and has what the job asks for."""
+        """Whether the job could use this node when it is up, given the job's last checkpoint and needs."""
         return (not self.places or node.spec.place in self.places) and node.fits(self.job.spec)
 
     def possible(self, column: Column) -> bool:

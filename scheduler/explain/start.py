@@ -63,11 +63,11 @@ def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
         return UNKNOWN
     round_s = state.settings.round_s
     stay_s, per_round_s = state.settings.stay_s, column.share * round_s
-    caught_up = math.ceil(max(-claims.due_s, 0.0) / per_round_s)
-    late = math.ceil((max(stay_s, round_s) - claims.due_s) / per_round_s)
-    turn = max(math.ceil(stay_s / max(round_s - per_round_s, 0.1 * round_s)), 1)
-    queue = (claims.gpus + column.bundle.gpus - 1) // max(open_gpus, 1)
-    rounds = max(caught_up, min(queue * turn, late), 1)
+    until_due = math.ceil(max(-claims.due_s, 0.0) / per_round_s)
+    until_late = math.ceil((max(stay_s, round_s) - claims.due_s) / per_round_s)
+    rounds_per_turn = max(math.ceil(stay_s / max(round_s - per_round_s, 0.1 * round_s)), 1)
+    turns_before = (claims.gpus + column.bundle.gpus - 1) // max(open_gpus, 1)
+    rounds = max(until_due, min(turns_before * rounds_per_turn, until_late), 1)
     return Start(boundary + rounds * round_s, "shares", "rough") if rounds < ROUNDS_AHEAD_MAX else UNKNOWN
 
 

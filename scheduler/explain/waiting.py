@@ -145,7 +145,7 @@ def _has_rate(scene: Scene, worker_type: str) -> bool:
 
 
 def _with_reservation(scene: Scene) -> Finding | None:
-    """Explain that GPUs are held back for the job until there are enough, if so."""
+    """Explain that GPUs are held back for the job until there are enough; None if they are not."""
     for kind, pool in sorted(scene.pools.items()):
         bundle = scene.reserved(kind)
         if bundle is not None and scene.job.id in bundle.jobs:
@@ -164,7 +164,7 @@ def _with_reservation(scene: Scene) -> Finding | None:
 
 
 def _with_room(scene: Scene, possible: list[Column]) -> Finding | None:
-    """Explain why the job waits although enough GPUs of a type are free, if so."""
+    """Explain why the job waits although enough GPUs of a type are free; None if there are not enough."""
     allowed = [column for column in possible if column.share > 0 or column.backfill]
     with_room = [c for c in allowed if scene.pools[c.bundle.worker_type].room >= c.bundle.gpus]
     reservations = [scene.reserved(column.bundle.worker_type) for column in with_room]
@@ -224,7 +224,7 @@ def _turn(scene: Scene, column: Column) -> Start:
 
 
 def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
-    """Explain that the allocation gives the job no share, or does not include the job yet, if so."""
+    """Explain that the allocation gives the job no share, or does not include it yet; None if the job has a share."""
     if any(column.share > 0 for column in possible):
         return None
     in_table = [column for column in possible if column.row is not None]

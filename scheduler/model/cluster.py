@@ -12,7 +12,7 @@ from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.lease import GpuId
 
-# A node that keeps checkpoints on its own disk has a store of its own, named node:NAME.
+# A node that keeps checkpoints on its own disk has its own store, named node:NAME.
 OWN_DISK = "node:"
 
 

@@ -50,7 +50,7 @@ def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, clo
 def _find_gpus(
     board: Board, layout: Layout, free_gpus: FreeGpus, row: int, closed_nodes: Set[str]
 ) -> tuple[GpuId, ...] | None:
-    """Return idle GPUs for the column, if possible those that its jobs hold; None if it has to wait."""
+    """Return idle GPUs for the column, if possible the GPUs that its jobs hold; None if it has to wait."""
     stock, demand = layout.stock, board.demand(row)
     bundle = board.inputs.candidates.bundles[row]
     if not closed_nodes or board.inputs.preemptions_max is None:

@@ -90,7 +90,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Candidates:
-    """The columns of this round, with what each was promised and has received."""
+    """The columns of this round, with the time that each was promised and the time that it has received."""
 
     columns: Columns
     terms: Terms

@@ -18,7 +18,7 @@ class Pins:
     """The pinned jobs of a round, their GPUs, and the partners decided so far."""
 
     def __init__(self, board: Board, held: Mapping[str, Held]) -> None:
-        """Place all pinned jobs that have no choice of partners. `held`: the pinned jobs and what they hold."""
+        """Place all pinned jobs that have no choice of partners. `held`: the holding of each pinned job."""
         self.board = board
         self.held = held
         self.open: set[str] = set()
@@ -62,7 +62,7 @@ class Pins:
                 self.stock.charge(demand_of(board.inputs.needs, jobs), gpus)
 
     def visit(self, row: int, busy: bytearray) -> None:
-        """Let the pinned jobs of this column run as it says, if they and a joining partner can.
+        """Let the pinned jobs of this column run in it, if they and a joining partner can.
 
         `busy` marks the jobs that run already; this marks a partner that joins.
         """
@@ -96,7 +96,7 @@ class Pins:
         self.open.clear()
 
     def _admit(self, job: str, gpus: tuple[GpuId, ...], kind: int) -> bool:
-        """Charge the nodes for what the partner needs; return False if they lack it or take no new work."""
+        """Charge the nodes for the needs of the partner; return False if they lack resources or take no new work."""
         if not self.board.sites[kind].gpus.issuperset(gpus):
             return False
         demand = demand_of(self.board.inputs.needs, (job,))

@@ -92,7 +92,7 @@ class Layout:
         return FreeGpus(self.board.sites[kind].without(self.closed_nodes), self.busy)
 
     def charge(self, row: int, gpus: tuple[GpuId, ...]) -> bool:
-        """Charge the nodes of these GPUs for what the column needs; return False if they lack it."""
+        """Charge the nodes of these GPUs for the needs of the column; return False if they lack resources."""
         if self.stock is None:
             return True
         demand = self.board.demand(row)

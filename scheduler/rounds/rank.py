@@ -28,11 +28,11 @@ from scheduler.rounds.lookup import Board
 
 # Groups of columns, best first. A column that continues comes one group earlier.
 LATE, TURN, FILL = 0, 2, 10
-# How many groups later a column with a known rate comes than one with a guessed rate.
+# A column with a known rate comes this many groups after one with a guessed rate.
 GUESS = 4
 # A share counts as 1 if it is less than this below 1: an hour in a year.
 FULL_SHARE_SLACK = 1e-4
-# The least worth of starting a column. It is not 0, so that even a column that loses its stay to the restart starts.
+# The least worth of starting a column. It is above 0, so that a column starts even if its restart takes all its stay.
 LEAST_WORTH = 0.1
 
 
