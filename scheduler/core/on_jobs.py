@@ -132,7 +132,9 @@ def _must_have_rate(state: SchedulerState, spec: JobSpec) -> None:
     other_types = [kind for kind in types if kind not in allowed and _runs(state, spec, kind)]
     if other_types:
         field = "worker_types" if spec.worker_types else "excluded_worker_types"
-        raise InvalidSpec(field, f"{name} cannot run on {where} (the rates say 0); allow {listed(other_types)}")
+        raise InvalidSpec(
+            field, f"{name} cannot run on {where} (the rates say 0); allow {listed(other_types)}"
+        )
     widths = sorted(
         gpus
         for (kind, gpus, worker_type), rate in state.rates.solo.items()

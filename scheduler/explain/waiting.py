@@ -66,7 +66,9 @@ def _dependency(scene: Scene) -> Finding:
     start = after_jobs(state, scene.job, now_s)
     parent = first.id.partition("_")[0]
     ended = any(d.when == "ended" and d.job in (first.id, parent) for d in scene.job.spec.after)
-    text = f"It waits for {jobs(awaited)} to {'end' if ended else 'succeed'}; job {first.id} is {first.state}."
+    text = (
+        f"It waits for {jobs(awaited)} to {'end' if ended else 'succeed'}; job {first.id} is {first.state}."
+    )
     changes = []
     for name in awaited[: remedies.CHANGES_MAX]:
         at_s = start.at_s if len(awaited) == 1 else None
@@ -105,7 +107,9 @@ def _nowhere(scene: Scene) -> Finding:
         needs = listed([change.what for change in remedies.fewer_needs(scene)])
         text = f"There are nodes of {names}, but none has what it asks for ({needs})."
         return Finding(Reason.NO_FITTING_NODE, text, (), (*back, *remedies.fewer_needs(scene), *wider))
-    text = f"It needs {width} of one type, and only {largest.fitting} {largest.worker_type} could be used now."
+    text = (
+        f"It needs {width} of one type, and only {largest.fitting} {largest.worker_type} could be used now."
+    )
     lacking = spec.narrowest - largest.fitting
     more = Change(what="more_gpus", text=f"{lacking} more {largest.worker_type}")
     return Finding(Reason.TOO_WIDE_NOW, text, (), (more, *back, *wider))
@@ -237,11 +241,7 @@ def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
     allocation = state.allocation
     policy = state.settings.policy if allocation is None else allocation.policy
     held, holders = _holders(scene, pools)
-    idle = any(
-        pool.room >= column.bundle.gpus
-        for column in in_table
-        for pool in [scene.pools[column.bundle.worker_type]]
-    )
+    idle = any(scene.pools[c.bundle.worker_type].room >= c.bundle.gpus for c in in_table)
     text = f"The policy ({policy}) gives it no share now"
     if allocation is not None and allocation.failed:
         text = "The policy could not be solved, so it is first come, first served; it has no share now"

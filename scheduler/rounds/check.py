@@ -348,7 +348,9 @@ def _idle_gpus_have_no_use(audit: Audit) -> Iterator[str]:
             by_type.setdefault(inputs.worker_types[node.worker_type], []).append(node)
     idle = {kind: sum(len(audit.idle[node.name]) for node in nodes) for kind, nodes in by_type.items()}
     for row, bundle in enumerate(inputs.candidates.bundles):
-        if idle.get(bundle.worker_type, 0) < bundle.gpus or any(job in audit.placement_of for job in bundle.jobs):
+        if idle.get(bundle.worker_type, 0) < bundle.gpus or any(
+            job in audit.placement_of for job in bundle.jobs
+        ):
             continue
         if audit.shares[row] == 0 and not inputs.candidates.backfill[row]:
             continue
