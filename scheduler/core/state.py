@@ -106,8 +106,7 @@ class SchedulerState:
         self.jobs: dict[str, Job] = {}
         self.requests: dict[str, Request] = {}
         self.arrays: dict[str, list[str]] = {}
-        self.next_job = 1
-        self.next_lease = 1
+        self.next_job = self.next_lease = 1
         self.nodes: dict[str, Node] = {}
         # The highest number of a set of leases that any removed node may have received.
         self.generation_floor = 0
@@ -117,15 +116,13 @@ class SchedulerState:
         # Whether jobs, capacity or rates changed since the solver was last asked.
         self.stale = False
         self.allocation: AllocationAdopted | None = None
+        self.adopted_s = 0.0
         self.shares = ShareTable()
         self.rates = RateBook()
         # Whether records were lost, so that nodes may run leases that the state does not have.
         self.doubtful = False
         # The number of the next submission. It keeps growing when jobs are forgotten.
         self.next_order = 0
-        # When `allocation` was adopted.
-        self.adopted_s = 0.0
-
         # The derived part:
         # Jobs that have not ended, in order of submission.
         self.active: dict[str, Job] = {}

@@ -313,8 +313,8 @@ def _holders(scene: Scene, pools: Sequence[Pool]) -> tuple[tuple[str, ...], str]
     """Return some of the other jobs that hold GPUs of these types, in order of arrival, and a phrase for all."""
     count, names = 0, []
     for pool in pools:
-        shown, pool_count = pool.others(scene, NAMED_MAX)
-        names += shown
+        pool_names, pool_count = pool.others(scene, NAMED_MAX)
+        names += pool_names
         count += pool_count
     first = sorted(set(names), key=lambda name: scene.state.jobs[name].order)[:NAMED_MAX]
     return tuple(first), jobs(first, count) if first else "its own last run, which is being stopped"

@@ -143,8 +143,8 @@ def _no_labels(nodes: Nodes, spec: JobSpec) -> str:
         if not values:
             return f"no node has a label '{key}'"
         if value not in values:
-            shown = listed([*values[:VALUES_SHOWN], *(["…"] if len(values) > VALUES_SHOWN else [])])
-            return f"no node has {key}={value}; there is {shown}"
+            examples = listed([*values[:VALUES_SHOWN], *(["…"] if len(values) > VALUES_SHOWN else [])])
+            return f"no node has {key}={value}; there is {examples}"
     if not _best_type(nodes, spec)[0]:
         return "no node has all of these"
     return f"on nodes with these there {_too_few(nodes, spec)}"
