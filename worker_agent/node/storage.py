@@ -39,7 +39,6 @@ class CheckpointStorage:
 
     def __init__(self, folder: Path, look_s: float = LOOK_S) -> None:
         self.folder, self._look_s = folder, look_s
-        self._checks: set[str] = set()
 
     def identity(self) -> str:
         """Return the id in the directory, and make it if this node is the first; raise StorageError if that fails."""

@@ -87,7 +87,7 @@ class Users:
 
 
 def refuse_to_be_root(*, single_user: bool, switch_users: bool, euid: int | None = None) -> None:
-    """Raise UserError if the agent is root without having been set to switch users or to serve a single user."""
+    """Raise UserError if the agent is root without one of these settings, or is to switch users and is not root."""
     if (os.geteuid() if euid is None else euid) != 0:
         if switch_users:
             raise UserError("only root can start jobs as their submitting users: start the agent as root")

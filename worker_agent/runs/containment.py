@@ -1,8 +1,8 @@
 """How the agent finds all processes of a run on this node. It is determined once, when the agent starts.
 
 If the agent may make control groups, each run has its own; systemd's `Delegate=yes` is enough, and so is root on most
-machines. Otherwise the agent goes by descent: orphans of a run become children of its shim, or of the agent if the shim
-was killed.
+machines. Otherwise the agent follows the descent of processes: orphans of a run become children of its shim, or of the
+agent if the shim was killed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from worker_agent.shim.process_tree import Process, look_up
 from worker_agent.shim.run_directory import directory_name
 
 SUBREAPER = "subreaper"
-# How often we try to remove the group of the trial, and the pause between two tries.
+# How often we try to remove the group of a trial, and the pause between two tries.
 _REMOVALS, _REMOVAL_S = 50, 0.01
 # How long a trial with another process may take.
 _TIMEOUT_S = 30.0

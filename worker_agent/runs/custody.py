@@ -109,7 +109,7 @@ class Custody:
         return record
 
     def add_adopted(self, order: Order, shim: Process | None) -> None:
-        """Record a living run of an earlier agent, unless that agent did; raise OSError as above."""
+        """Record an earlier agent's run if its shim lives and it has no record; raise OSError as `add` does."""
         if shim is not None and order.lease not in self._records:
             record = Record(
                 order=order,

@@ -82,7 +82,8 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         return self.secrets / directory_name(account.name)
 
     def _make_checkpoint_directory(self, launch: Launch, order: Order, account: Account) -> None:
-        """Make the job's checkpoint directory, unless the user named one: the shim's child makes that as the user."""
+        """Make the checkpoint directory of a job, unless the user named one."""
+        # The shim's child makes a directory that the user named, with the user's rights.
         if launch.checkpoint_dir:
             return
         path = self.node.checkpoints / directory_name(order.job)

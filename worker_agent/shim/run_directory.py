@@ -80,7 +80,7 @@ class RunDirectory:
         return directory
 
     def is_in_place(self) -> bool:
-        """Whether this directory is still at its path; a job can remove or replace its directory."""
+        """Return whether this directory is still at its path; a job can remove or replace its directory."""
         try:
             current = os.stat(self._path, follow_symlinks=False)
         except OSError:
