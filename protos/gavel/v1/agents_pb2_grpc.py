@@ -26,8 +26,9 @@ if _version_not_supported:
 
 
 class AgentsStub:
-    """Served with mutual TLS at an address of its own, but for Join, which stands beside the services for people. Without TLS, on
-    loopback alone, all are served at one address, and an agent shows a token of ROLE_AGENT where tokens are asked for.
+    """With TLS, these calls have an address of their own and require a client certificate. Only Join has the address of the
+    services for users. Without TLS, which is for loopback only, all services have one address. An agent then sends a
+    token of ROLE_AGENT if the scheduler requires tokens.
     """
 
     def __init__(self, channel):
@@ -59,34 +60,35 @@ class AgentsStub:
 
 
 class AgentsServicer:
-    """Served with mutual TLS at an address of its own, but for Join, which stands beside the services for people. Without TLS, on
-    loopback alone, all are served at one address, and an agent shows a token of ROLE_AGENT where tokens are asked for.
+    """With TLS, these calls have an address of their own and require a client certificate. Only Join has the address of the
+    services for users. Without TLS, which is for loopback only, all services have one address. An agent then sends a
+    token of ROLE_AGENT if the scheduler requires tokens.
     """
 
     def Join(self, request, context):
-        """A one-time token against a certificate. The only call without one.
+        """Exchange a one-time token for a certificate. The only call that requires no certificate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Link(self, request_iterator, context):
-        """The stream of one node, for as long as its agent runs; a broken one is opened again. The agent speaks when the scheduler's
-        initial metadata has come: a call that is refused ends before, with the reason.
+        """The stream of one node, for as long as its agent runs; the agent reopens a broken one. It sends nothing before it
+        receives the scheduler's initial metadata: a refused call ends before that, with the reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SendLogs(self, request_iterator, context):
-        """In answer to LogsWanted: the first chunk names the call.
+        """Send the logs that a LogsWanted requested. The first message names the reading, in `call`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FetchPackage(self, request, context):
-        """A work directory that a job of this node needs.
+        """Stream a work directory that a job of this node needs.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -124,8 +126,9 @@ def add_AgentsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Agents:
-    """Served with mutual TLS at an address of its own, but for Join, which stands beside the services for people. Without TLS, on
-    loopback alone, all are served at one address, and an agent shows a token of ROLE_AGENT where tokens are asked for.
+    """With TLS, these calls have an address of their own and require a client certificate. Only Join has the address of the
+    services for users. Without TLS, which is for loopback only, all services have one address. An agent then sends a
+    token of ROLE_AGENT if the scheduler requires tokens.
     """
 
     @staticmethod

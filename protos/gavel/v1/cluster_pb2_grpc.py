@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ClusterStub:
-    """Looking needs ROLE_VIEWER, changing anything ROLE_OPERATOR.
+    """Reading requires ROLE_VIEWER, and changes require ROLE_OPERATOR.
     """
 
     def __init__(self, channel):
@@ -93,81 +93,81 @@ class ClusterStub:
 
 
 class ClusterServicer:
-    """Looking needs ROLE_VIEWER, changing anything ROLE_OPERATOR.
+    """Reading requires ROLE_VIEWER, and changes require ROLE_OPERATOR.
     """
 
     def GetStatus(self, request, context):
-        """How the scheduler is: version, round, counts, warnings.
+        """Return the state of the scheduler: version, round, counts, warnings.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListNodes(self, request, context):
-        """Nodes and their GPUs, by name; NOT_FOUND if one that is named is not there.
+        """Return nodes and their GPUs; NOT_FOUND if one of the nodes requested does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommandNode(self, request, context):
-        """Drain, resume or remove.
+        """Drain, resume or remove a node.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetPolicy(self, request, context):
-        """The policy in force, and which others there are.
+        """Return the policy in force and the names of all policies.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicy(self, request, context):
-        """Another policy, from the next allocation on. It is tried first: an error says what is wrong with it.
+        """Set the policy, from the next allocation on. It is tried first, and refused with an error if it does not work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetAllocation(self, request, context):
-        """Who is entitled to how much, as solved last.
+        """Return the shares that jobs are entitled to, from the latest allocation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchRounds(self, request, context):
-        """Each round as it is planned, beginning with the one that runs.
+        """Stream the current round, then each later one as it is planned.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetUsage(self, request, context):
-        """GPU time and cost, by user or tenant.
+        """Return GPU time and cost by user, tenant or job type.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def SetPrices(self, request, context):
-        """Set the prices of the worker types that are named; the others stay.
+        """Set the prices of these worker types; other prices do not change.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRates(self, request, context):
-        """Rows of the throughput table: what is believed, and how surely.
+        """Return rows of the throughput table, with their sources.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GiveRates(self, request, context):
-        """Put rows into the throughput table. What is measured later counts for more.
+        """Add rows to the throughput table. Later measurements override them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -240,7 +240,7 @@ def add_ClusterServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Cluster:
-    """Looking needs ROLE_VIEWER, changing anything ROLE_OPERATOR.
+    """Reading requires ROLE_VIEWER, and changes require ROLE_OPERATOR.
     """
 
     @staticmethod
@@ -542,7 +542,7 @@ class Cluster:
 
 
 class AccessStub:
-    """Tokens of people, and of nodes that are to join. Admins only, but for one's own.
+    """Tokens of users, join tokens of nodes, and revoked nodes. Requires ROLE_ADMIN, except for the caller's own tokens.
     """
 
     def __init__(self, channel):
@@ -594,60 +594,60 @@ class AccessStub:
 
 
 class AccessServicer:
-    """Tokens of people, and of nodes that are to join. Admins only, but for one's own.
+    """Tokens of users, join tokens of nodes, and revoked nodes. Requires ROLE_ADMIN, except for the caller's own tokens.
     """
 
     def WhoAmI(self, request, context):
-        """Who the scheduler takes the caller for.
+        """Return the caller's user and role.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateToken(self, request, context):
-        """For oneself with at most one's own role; admins for anybody.
+        """Create a token for the caller, with at most the caller's role. Admins create tokens for any user.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTokens(self, request, context):
-        """One's own; admins see everybody's.
+        """Return the caller's tokens. Admins list those of any user.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeToken(self, request, context):
-        """One's own, and admins any. It is refused from then on.
+        """Revoke a token, which is refused from then on. Users revoke their own, admins any.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateJoinToken(self, request, context):
-        """A one-time token, with which one node gets its certificate.
+        """Create a token that one node can exchange, once, for its certificate.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RevokeNode(self, request, context):
-        """No certificate that a node has got so far counts any more; with another join token it gets one that does.
+        """Revoke all certificates issued to a node so far. A new join token gives it a valid one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListRevokedNodes(self, request, context):
-        """Nodes that were revoked, by name.
+        """Return the revoked nodes, by name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnrevokeNode(self, request, context):
-        """Take a revocation back: every certificate that the node has ever got counts again.
+        """Undo the revocation of a node: all certificates ever issued to it become valid again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -705,7 +705,7 @@ def add_AccessServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Access:
-    """Tokens of people, and of nodes that are to join. Admins only, but for one's own.
+    """Tokens of users, join tokens of nodes, and revoked nodes. Requires ROLE_ADMIN, except for the caller's own tokens.
     """
 
     @staticmethod
@@ -926,7 +926,7 @@ class Access:
 
 
 class UpkeepStub:
-    """What operators do to the scheduler itself. Admins only.
+    """Maintenance of the scheduler itself. Requires ROLE_ADMIN.
     """
 
     def __init__(self, channel):
@@ -943,11 +943,11 @@ class UpkeepStub:
 
 
 class UpkeepServicer:
-    """What operators do to the scheduler itself. Admins only.
+    """Maintenance of the scheduler itself. Requires ROLE_ADMIN.
     """
 
     def Backup(self, request, context):
-        """Its data directory as one archive, as of one moment: what `gavel restore` takes.
+        """Stream a consistent copy of the data directory as one archive, for `gavel restore`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -970,7 +970,7 @@ def add_UpkeepServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Upkeep:
-    """What operators do to the scheduler itself. Admins only.
+    """Maintenance of the scheduler itself. Requires ROLE_ADMIN.
     """
 
     @staticmethod

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class JobsStub:
-    """Looking needs ROLE_VIEWER; submitting, commands and logs ROLE_USER and a job of one's own, or ROLE_OPERATOR.
+    """Reading requires ROLE_VIEWER, and submitting requires ROLE_USER. Commands and logs require ROLE_USER for the caller's
+    own jobs, and ROLE_OPERATOR for jobs of other users.
     """
 
     def __init__(self, channel):
@@ -88,74 +89,75 @@ class JobsStub:
 
 
 class JobsServicer:
-    """Looking needs ROLE_VIEWER; submitting, commands and logs ROLE_USER and a job of one's own, or ROLE_OPERATOR.
+    """Reading requires ROLE_VIEWER, and submitting requires ROLE_USER. Commands and logs require ROLE_USER for the caller's
+    own jobs, and ROLE_OPERATOR for jobs of other users.
     """
 
     def SubmitJobs(self, request, context):
-        """Take these jobs: all of them or none. Durable when it returns.
+        """Submit jobs, all or none. They are stored durably before the call returns.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PreviewJobs(self, request, context):
-        """What would become of them, without taking them.
+        """Return what would happen to jobs if they were submitted; submit nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetJob(self, request, context):
-        """One job as it is now; NOT_FOUND where there is none.
+        """Return the current state of one job; NOT_FOUND if it does not exist.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Newest first, in pages; ended jobs, if they are asked for, by their end.
+        """Return jobs in pages, newest first; a list of ended jobs begins with the latest end.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def WatchJobs(self, request, context):
-        """Every job that matches now, then each change of one, until the caller leaves.
+        """Stream the current state of every matching job, then every change, until the caller cancels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CommandJob(self, request, context):
-        """Cancel, hold, release or requeue.
+        """Cancel, hold, release or requeue a job.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ExplainJob(self, request, context):
-        """Why it waits, or runs where it runs.
+        """Return why a job waits, runs where it runs, or has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ReadLogs(self, request, context):
-        """What it printed, over its attempts, and on as it comes.
+        """Stream the output of a job from all its attempts, and new output as it is printed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def FindPackages(self, request, context):
-        """Which of these packages the scheduler has already.
+        """Return which of these packages the scheduler has.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadPackage(self, request_iterator, context):
-        """A packed work directory, kept under the hash of its content.
+        """Upload a packed work directory, which is stored under the hash of its content.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -223,7 +225,8 @@ def add_JobsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Jobs:
-    """Looking needs ROLE_VIEWER; submitting, commands and logs ROLE_USER and a job of one's own, or ROLE_OPERATOR.
+    """Reading requires ROLE_VIEWER, and submitting requires ROLE_USER. Commands and logs require ROLE_USER for the caller's
+    own jobs, and ROLE_OPERATOR for jobs of other users.
     """
 
     @staticmethod
