@@ -1,1 +1,1 @@
-"""The ground that client, scheduler and agent share: the protocol, the reader of files that users write, the log."""
+"""Code that client, scheduler and agent share: the protocol, the reader of files that users write, the log."""

@@ -1,4 +1,4 @@
-"""The extras of the distribution: the modules that each brings, and what a user does about a missing one."""
+"""The extras of the distribution: the modules that each installs, and the advice if one is missing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def install_command(extra: str) -> str:
 
 
 def missing_extra(error: ImportError) -> str:
-    """Return what is not installed, with the command that mends it; empty where no extra brings it."""
+    """Return a message with the missing module and the command that installs it; empty if no extra contains it."""
     missing = (error.name or "").partition(".")[0]
     for extra, modules in EXTRAS.items():
         if missing in modules:

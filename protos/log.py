@@ -16,16 +16,17 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TextIO
 
-# How often a line that repeats itself is written, and how many kinds of lines are remembered.
+# How often a repeated line is written.
 EVERY_S = 60.0
+# How many kinds of repeated lines are remembered.
 KINDS_MAX = 1000
 
 
 class JsonLines(logging.Formatter):
-    """One object per record: time, level, logger, message, its named arguments, and a traceback if any."""
+    """Formats each record as one JSON object: time, level, logger, message, named arguments, and a traceback if any."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record as a line of JSON."""
+        """Return a line of JSON."""
         line: dict[str, object] = {
             "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -40,31 +41,34 @@ class JsonLines(logging.Formatter):
 
 
 class RepeatedLines:
-    """Decides which of the lines that repeat themselves are written: the first, then one a minute with a count."""
+    """Decides which repeated lines are written: the first of each kind, then one a minute with a count."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
         self._now_s = now_s
-        # By kind: when a line was last written, and how often it came since.
+        # By kind: when a line was last written, and the number of lines since.
         self._written: dict[str, tuple[float, int]] = {}
 
     def count(self, kind: str) -> int | None:
-        """Return 0 for the first line of its kind, how many came since one was written, or None to leave it out."""
+        """Return 0 for the first line of its kind, and None for a line that must not be written.
+
+        For any other line, return the number of lines since the last one written, including this one.
+        """
         now_s = self._now_s()
-        written_s, times = self._written.pop(kind, (-math.inf, -1))
+        written_s, since = self._written.pop(kind, (-math.inf, -1))
         is_due = now_s - written_s >= EVERY_S
-        self._written[kind] = (now_s, 0) if is_due else (written_s, times + 1)
+        self._written[kind] = (now_s, 0) if is_due else (written_s, since + 1)
         if len(self._written) > KINDS_MAX:
             del self._written[next(iter(self._written))]
-        return times + 1 if is_due else None
+        return since + 1 if is_due else None
 
 
 def log_to(stream: TextIO | None, level: str, as_json: bool, *filters: logging.Filter) -> None:
-    """Write the log of the whole process to this stream from now on; to standard error if it is None."""
+    """Write the log of the whole process to this stream, or to standard error if it is None."""
     handler = logging.StreamHandler(sys.stderr if stream is None else stream)
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%Y-%m-%d %H:%M:%S")
     handler.setFormatter(JsonLines() if as_json else plain)
-    for each in filters:
-        handler.addFilter(each)
+    for log_filter in filters:
+        handler.addFilter(log_filter)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -1,4 +1,4 @@
-"""The client for programs with an event loop. `gavel.client.client` is its twin; `calls` describes each call."""
+"""The client for programs with an event loop. `gavel.client.client` is its blocking twin."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class AsyncClient(Connected[AsyncTransport]):
     async def list(
         self, wanted: JobFilter | None = None, *, page_size: int = 0, brief: bool = False
     ) -> AsyncIterator[r.Job]:
-        """Yield jobs, newest first; pages are fetched as they are needed."""
+        """Yield jobs, newest first, fetching pages as needed."""
         token = ""
         while True:
             page = await self._wire.call(calls.list_jobs(wanted or JobFilter(), page_size, token, brief))
@@ -101,8 +101,8 @@ class AsyncClient(Connected[AsyncTransport]):
     ) -> AsyncIterator[r.JobEvent]:
         """Yield the current state of each job, then every change.
 
-        A lost connection raises an error. With `patience_s`, the client reconnects instead, for up to that long each
-        time, and the stream starts again: the current state of each job, the event `all_present`, then every change.
+        A lost connection raises an error. With `patience_s`, the client instead tries to reconnect for up to that long.
+        The stream then starts again: the current state of each job, the event `all_present`, then every change.
         """
         return self._wire.follow(calls.watching(wanted or JobFilter(), skip_present), patience_s)
 
@@ -132,19 +132,19 @@ class AsyncClient(Connected[AsyncTransport]):
         return waiting.jobs
 
     async def cancel(self, job: str) -> tuple[str, ...]:
-        """Cancel a job or array; return the jobs concerned."""
+        """Cancel a job or array; return the ids of the affected jobs."""
         return await self._wire.call(calls.command(job=job, action="cancel"))
 
     async def hold(self, job: str) -> tuple[str, ...]:
-        """Keep a job or array from running until it is released; return the jobs concerned."""
+        """Keep a job or array from running until it is released; return the ids of the affected jobs."""
         return await self._wire.call(calls.command(job=job, action="hold"))
 
     async def release(self, job: str) -> tuple[str, ...]:
-        """Let a held job or array run again; return the jobs concerned."""
+        """Let a held job or array run again; return the ids of the affected jobs."""
         return await self._wire.call(calls.command(job=job, action="release"))
 
     async def requeue(self, job: str) -> tuple[str, ...]:
-        """Stop a job or array and put it back into the queue; return the jobs concerned."""
+        """Stop a job or array and put it back into the queue; return the ids of the affected jobs."""
         return await self._wire.call(calls.command(job=job, action="requeue"))
 
     async def explain(self, job: str) -> r.Explanation:
@@ -166,8 +166,8 @@ class AsyncClient(Connected[AsyncTransport]):
         chunks = self._wire.follow(reading.call, patience_s) if follow else self._wire.stream(reading.call())
         async with aclosing(chunks) as open_chunks:
             async for chunk in open_chunks:
-                if (fresh := reading.fresh(chunk)) is not None:
-                    yield fresh
+                if (part := reading.new_part(chunk)) is not None:
+                    yield part
 
     # ------------------------------------------------------------------------------------------------ the cluster
 
@@ -192,7 +192,7 @@ class AsyncClient(Connected[AsyncTransport]):
         return await self._wire.call(calls.command_node(node=node, action="remove"))
 
     async def policy(self) -> r.Policy:
-        """Return the policy that divides the cluster, and the names of those available."""
+        """Return the policy in force and the names of all policies."""
         return await self._wire.call(calls.policy())
 
     async def set_policy(self, spec: str) -> r.Policy:
@@ -243,7 +243,7 @@ class AsyncClient(Connected[AsyncTransport]):
         return await self._wire.call(calls.tokens(user=user))
 
     async def revoke_token(self, token: str) -> r.Token:
-        """Revoke the token of this id."""
+        """Revoke the token with this id."""
         return await self._wire.call(calls.revoke_token(id=token))
 
     async def create_join_token(self, node: str = "", *, valid_s: float = 0.0) -> r.JoinToken:
@@ -267,8 +267,8 @@ class AsyncClient(Connected[AsyncTransport]):
     async def backup(self, path: str | os.PathLike[str], packages: bool = False) -> int:
         """Write the scheduler's data directory into one file, for `gavel restore`; return the file's size in bytes.
 
-        Only admins may do this, as the file holds keys. An existing file is replaced once the new one is complete.
-        Raises OSError if the file cannot be written.
+        Only admins may do this, because the file contains keys. An existing file is replaced once the new one is
+        complete. Raises OSError if the file cannot be written.
         """
         with AtomicFile(path) as file:
             async with aclosing(self._wire.stream(calls.backup(packages=packages))) as pieces:

@@ -1,4 +1,4 @@
-"""A file that arrives in pieces and takes its name only once all of it is safe on disk."""
+"""A file that is written in pieces and gets its name only when all of it is on disk."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gavel.client.errors import ServerError
 
 
 class AtomicFile:
-    """A file to write to, in a `with` block. Its end puts the file in place; an error leaves an existing file alone.
+    """A file to write in a `with` block, whose end puts it in place. After an error, an existing file is unchanged.
 
     Only the owner may read the file.
     """

@@ -1,7 +1,7 @@
-"""Every call of the protocol: how plain values become a request, and the reply plain values. Nothing here waits.
+"""Every call of the protocol: how its request is made from plain values, and its reply read. No I/O.
 
-Both clients build their calls from these and differ only in how they wait. Most are a line of the table below: the
-method, and how its reply is read.
+Both clients make these calls; one blocks, the other awaits. Most calls are one line of the table below: the method, and
+the function that reads its reply.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from gavel.client import results as r
 from gavel.client.errors import GavelError, Invalid, InvalidJob
-from gavel.client.jobs.errors import file_field, placed
+from gavel.client.jobs.errors import file_field, with_place
 from gavel.client.jobs.spec import JobSpec
 from gavel.client.reading import read, spec_to_proto, stamp_of
 from protos.gavel.v1 import cluster_pb2 as c
@@ -37,20 +37,20 @@ By = Literal["user", "tenant", "job_type"]
 class Call(Generic[T]):
     """One call to the scheduler.
 
-    `safe`: repeating the call has no further effect, so it may be retried. `read` turns the reply into a result, and
-    `place` adds to an error the place in a job file that it is about.
+    `safe`: repeating the call has no further effect, so it may be retried. `read` turns the reply into a result.
+    `place` returns an error with its place in the job file.
     """
 
     method: str
     request: Any
-    answer: type[Any]
+    reply_type: type[Any]
     read: Callable[[Any], T]
     safe: bool = True
     place: Callable[[GavelError], GavelError] = field(default=lambda error: error)
 
     @property
     def path(self) -> str:
-        """The path under which gRPC calls the method."""
+        """The gRPC path of the method."""
         return f"/gavel.v1.{self.method}"
 
 
@@ -58,20 +58,20 @@ _SERVICES = {**j.DESCRIPTOR.services_by_name, **c.DESCRIPTOR.services_by_name}
 
 
 class Method(Generic[T]):
-    """A method of the protocol. Called with the fields of its request, it returns a call."""
+    """A method of the protocol. Called with the fields of a request, it returns a call."""
 
     def __init__(self, name: str, read: Callable[[Any], T], *, safe: bool = True) -> None:
         service, _, method = name.partition("/")
-        described = _SERVICES[service].methods_by_name[method]
-        self._request = GetMessageClass(described.input_type)
-        self._call = Call(name, None, GetMessageClass(described.output_type), read, safe)
+        descriptor = _SERVICES[service].methods_by_name[method]
+        self._request_type = GetMessageClass(descriptor.input_type)
+        self._call = Call(name, None, GetMessageClass(descriptor.output_type), read, safe)
 
     def __call__(self, **values: Any) -> Call[T]:
-        """Return a call with these fields in its request; None is not given."""
-        return self.with_request(_message(self._request, values))
+        """Return a call with these fields in its request, without those that are None."""
+        return self.with_request(_message(self._request_type, values))
 
     def with_request(self, request: Any) -> Call[T]:
-        """Return a call with this message, or for a stream of them a function that returns them."""
+        """Return a call with this request: a message, or a function that returns the messages of a stream."""
         return replace(self._call, request=request)
 
 
@@ -83,23 +83,23 @@ def _message(kind: type[M], values: Mapping[str, Any]) -> M:
 
 def _rows(field: str, kind: type[R]) -> Callable[[Any], tuple[R, ...]]:
     """Return a reader for the list in this field of a reply."""
-    return lambda answer: tuple([read(kind, row) for row in getattr(answer, field)])
+    return lambda reply: tuple([read(kind, row) for row in getattr(reply, field)])
 
 
 # ------------------------------------------------------------------------------------------------- the table
 
 get = Method("Jobs/GetJob", partial(read, r.Job))
-command: Method[tuple[str, ...]] = Method("Jobs/CommandJob", lambda answer: tuple(answer.jobs), safe=False)
+command: Method[tuple[str, ...]] = Method("Jobs/CommandJob", lambda reply: tuple(reply.jobs), safe=False)
 explain = Method("Jobs/ExplainJob", partial(read, r.Explanation))
 logs = Method("Jobs/ReadLogs", partial(read, r.LogChunk))
-# The digests of packages that the scheduler has, and that need no upload.
-find_packages: Method[frozenset[str]] = Method("Jobs/FindPackages", lambda answer: frozenset(answer.present))
-_submit: Method[tuple[str, ...]] = Method("Jobs/SubmitJobs", lambda answer: tuple(answer.jobs))
-_preview = Method("Jobs/PreviewJobs", lambda answer: tuple([_read_preview(wire) for wire in answer.previews]))
+# The digests of packages that the scheduler has, and that therefore need no upload.
+find_packages: Method[frozenset[str]] = Method("Jobs/FindPackages", lambda reply: frozenset(reply.present))
+_submit: Method[tuple[str, ...]] = Method("Jobs/SubmitJobs", lambda reply: tuple(reply.jobs))
+_preview = Method("Jobs/PreviewJobs", lambda reply: tuple([_read_preview(wire) for wire in reply.previews]))
 _list_jobs = Method("Jobs/ListJobs", partial(read, r.JobPage))
 _watch = Method("Jobs/WatchJobs", partial(read, r.JobEvent))
 # The scheduler stores a package under the hash of its content, so a repeated upload changes nothing.
-_upload: Method[int] = Method("Jobs/UploadPackage", lambda answer: answer.size_bytes)
+_upload: Method[int] = Method("Jobs/UploadPackage", lambda reply: reply.size_bytes)
 
 status = Method("Cluster/GetStatus", partial(read, r.Status))
 nodes = Method("Cluster/ListNodes", _rows("nodes", r.Node))
@@ -110,7 +110,7 @@ allocation = Method("Cluster/GetAllocation", partial(read, r.Allocation))
 rounds = Method("Cluster/WatchRounds", partial(read, r.Round))
 usage = Method("Cluster/GetUsage", _rows("rows", r.UsageRow))
 set_prices: Method[Mapping[str, float]] = Method(
-    "Cluster/SetPrices", lambda answer: dict(answer.price_per_gpu_hour)
+    "Cluster/SetPrices", lambda reply: dict(reply.price_per_gpu_hour)
 )
 rates = Method("Cluster/ListRates", _rows("rates", r.Rate))
 
@@ -121,7 +121,7 @@ revoke_token = Method("Access/RevokeToken", partial(read, r.Token))
 create_join_token = Method("Access/CreateJoinToken", partial(read, r.JoinToken), safe=False)
 revoke_node = Method("Access/RevokeNode", partial(read, r.RevokedNode))
 revoked_nodes = Method("Access/ListRevokedNodes", _rows("nodes", r.NodeRevocation))
-unrevoke_node: Method[str] = Method("Access/UnrevokeNode", lambda answer: answer.node, safe=False)
+unrevoke_node: Method[str] = Method("Access/UnrevokeNode", lambda reply: reply.node, safe=False)
 
 # The scheduler's data directory as the pieces of one archive.
 backup: Method[bytes] = Method("Upkeep/Backup", lambda piece: piece.data)
@@ -132,25 +132,25 @@ backup: Method[bytes] = Method("Upkeep/Backup", lambda piece: piece.data)
 
 @dataclass(frozen=True)
 class JobFilter:
-    """Selects jobs: those that meet every condition given."""
+    """Selects the jobs that meet all conditions given."""
 
-    # Any of these.
+    # In any of these states.
     states: Sequence[r.JobState | str] = ()
     # Ids of jobs or arrays.
     jobs: Sequence[str] = ()
     user: str = ""
-    # The tenant or any below it.
+    # This tenant or any below it.
     tenant: str = ""
     # A pattern with * and ?.
     name: str = ""
     job_type: str = ""
-    # The GPUs or node that the job holds now; with `ended`, that it ran on.
+    # The worker type and the node of the job's current GPUs; with `ended`, of the GPUs on which it ran.
     worker_type: str = ""
     node: str = ""
     submitted_since: datetime | None = None
-    # Only jobs that have ended for good, however long ago; the latest end comes first.
+    # Only jobs in a final state, however long ago they ended; lists begin with the latest end.
     ended: bool = False
-    # Ended at this time or later; implies `ended`.
+    # Only jobs that ended at this time or later; implies `ended`.
     ended_since: datetime | None = None
 
     def to_proto(self) -> j.JobFilter:
@@ -169,7 +169,7 @@ def _state(name: str) -> str:
 def submit(specs: Sequence[JobSpec], key: str) -> Call[tuple[str, ...]]:
     """Submit jobs; with a key, a repeated call returns the same ids."""
     call = _submit(specs=_wire_specs(specs), idempotency_key=key)
-    return replace(call, safe=bool(key), place=partial(placed, specs))
+    return replace(call, safe=bool(key), place=partial(with_place, specs))
 
 
 def in_parts(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
@@ -180,11 +180,11 @@ def in_parts(specs: Sequence[JobSpec]) -> Iterator[Sequence[JobSpec]]:
 
 def preview(specs: Sequence[JobSpec]) -> Call[tuple[r.Preview, ...]]:
     """Return what would happen to each job if it were submitted."""
-    return replace(_preview(specs=_wire_specs(specs)), place=partial(placed, specs))
+    return replace(_preview(specs=_wire_specs(specs)), place=partial(with_place, specs))
 
 
 def _read_preview(wire: j.Preview) -> r.Preview:
-    """Return a preview that names the refused field as job files do."""
+    """Return a preview with the name that the refused field has in job files."""
     result, field = read(r.Preview, wire), file_field(wire.refused_field)
     if field == wire.refused_field:
         return result
@@ -202,38 +202,39 @@ def _wire_specs(specs: Sequence[JobSpec]) -> list[j.JobSpec]:
     return wires
 
 
-def _filter(wanted: JobFilter) -> j.JobFilter:
-    if not isinstance(wanted, JobFilter):
+def _filter(job_filter: JobFilter) -> j.JobFilter:
+    # Users pass the filter as the argument `wanted`.
+    if not isinstance(job_filter, JobFilter):
         raise Invalid(
-            f"wanted: must be a JobFilter, such as JobFilter(jobs=['17']), got {type(wanted).__name__}",
+            f"wanted: must be a JobFilter, such as JobFilter(jobs=['17']), got {type(job_filter).__name__}",
             field="wanted",
         )
     for name in ("states", "jobs"):
-        if isinstance(getattr(wanted, name), str):
-            raise Invalid(f"{name}: must be a list, got the string '{getattr(wanted, name)}'", field=name)
+        if isinstance(getattr(job_filter, name), str):
+            raise Invalid(f"{name}: must be a list, got the string '{getattr(job_filter, name)}'", field=name)
     try:
-        return wanted.to_proto()
+        return job_filter.to_proto()
     except (TypeError, ValueError, AttributeError) as error:
         raise Invalid(f"wanted: a value does not fit its field: {error}", field="wanted") from None
 
 
-def list_jobs(wanted: JobFilter, page_size: int, page_token: str, brief: bool) -> Call[r.JobPage]:
+def list_jobs(job_filter: JobFilter, page_size: int, page_token: str, brief: bool) -> Call[r.JobPage]:
     """Return one page of a list of jobs."""
-    return _list_jobs(filter=_filter(wanted), page_size=page_size, page_token=page_token, brief=brief)
+    return _list_jobs(filter=_filter(job_filter), page_size=page_size, page_token=page_token, brief=brief)
 
 
-def watch(wanted: JobFilter, skip_present: bool) -> Call[r.JobEvent]:
+def watch(job_filter: JobFilter, skip_present: bool) -> Call[r.JobEvent]:
     """Stream the current state of each job, then every change."""
-    return _watch(filter=_filter(wanted), skip_present=skip_present)
+    return _watch(filter=_filter(job_filter), skip_present=skip_present)
 
 
-def watching(wanted: JobFilter, skip_present: bool) -> Callable[[], Call[r.JobEvent]]:
+def watching(job_filter: JobFilter, skip_present: bool) -> Callable[[], Call[r.JobEvent]]:
     """Return a function that makes a `watch` call for each connection.
 
-    After a lost connection the present jobs are streamed again, since they may have changed in between.
+    After a lost connection, the present jobs are streamed again, because they may have changed in the meantime.
     """
-    first = iter([watch(wanted, skip_present)])
-    return lambda: next(first, watch(wanted, skip_present=False))
+    first = iter([watch(job_filter, skip_present)])
+    return lambda: next(first, watch(job_filter, skip_present=False))
 
 
 def upload(digest: str, pieces: Callable[[], Iterable[bytes]]) -> Call[int]:

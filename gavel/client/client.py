@@ -1,4 +1,4 @@
-"""The blocking client. `gavel.client.aio` is its twin; `gavel.client.calls` describes each call."""
+"""The blocking client. `gavel.client.aio` is its twin for programs with an event loop."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ from gavel.client.transport.following import Reading, Waiting
 from gavel.client.transport.notices import OnTrouble
 
 W = TypeVar("W", bound=SyncTransport | AsyncTransport)
-# How long one call may take, how long it is retried, and for how long a stream may lose its scheduler.
-TIMEOUT_S, RETRY_S, PATIENCE_S = 30.0, 15.0, 600.0
+# How long one call may take, and for how long it is retried.
+TIMEOUT_S, RETRY_S = 30.0, 15.0
+# For how long a stream tries to reconnect.
+PATIENCE_S = 600.0
 
 
 class Connected(Generic[W]):
-    """The connection of either client: its arguments, and the settings that may change between calls."""
+    """The base of both clients: how they connect, and the settings that may change between calls."""
 
     _transport: type[W]
     _wire: W
@@ -118,7 +120,7 @@ class Client(Connected[SyncTransport]):
     def list(
         self, wanted: JobFilter | None = None, *, page_size: int = 0, brief: bool = False
     ) -> Iterator[r.Job]:
-        """Yield jobs, newest first; pages are fetched as they are needed."""
+        """Yield jobs, newest first, fetching pages as needed."""
         token = ""
         while True:
             page = self._wire.call(calls.list_jobs(wanted or JobFilter(), page_size, token, brief))
@@ -137,8 +139,8 @@ class Client(Connected[SyncTransport]):
     ) -> Iterator[r.JobEvent]:
         """Yield the current state of each job, then every change.
 
-        A lost connection raises an error. With `patience_s`, the client reconnects instead, for up to that long each
-        time, and the stream starts again: the current state of each job, the event `all_present`, then every change.
+        A lost connection raises an error. With `patience_s`, the client instead tries to reconnect for up to that long.
+        The stream then starts again: the current state of each job, the event `all_present`, then every change.
         """
         return self._wire.follow(calls.watching(wanted or JobFilter(), skip_present), patience_s)
 
@@ -167,19 +169,19 @@ class Client(Connected[SyncTransport]):
         return waiting.jobs
 
     def cancel(self, job: str) -> tuple[str, ...]:
-        """Cancel a job or array; return the jobs concerned."""
+        """Cancel a job or array; return the ids of the affected jobs."""
         return self._wire.call(calls.command(job=job, action="cancel"))
 
     def hold(self, job: str) -> tuple[str, ...]:
-        """Keep a job or array from running until it is released; return the jobs concerned."""
+        """Keep a job or array from running until it is released; return the ids of the affected jobs."""
         return self._wire.call(calls.command(job=job, action="hold"))
 
     def release(self, job: str) -> tuple[str, ...]:
-        """Let a held job or array run again; return the jobs concerned."""
+        """Let a held job or array run again; return the ids of the affected jobs."""
         return self._wire.call(calls.command(job=job, action="release"))
 
     def requeue(self, job: str) -> tuple[str, ...]:
-        """Stop a job or array and put it back into the queue; return the jobs concerned."""
+        """Stop a job or array and put it back into the queue; return the ids of the affected jobs."""
         return self._wire.call(calls.command(job=job, action="requeue"))
 
     def explain(self, job: str) -> r.Explanation:
@@ -200,8 +202,8 @@ class Client(Connected[SyncTransport]):
         reading = Reading(job, attempt, rank, tail, follow)
         chunks = self._wire.follow(reading.call, patience_s) if follow else self._wire.stream(reading.call())
         for chunk in chunks:
-            if (fresh := reading.fresh(chunk)) is not None:
-                yield fresh
+            if (part := reading.new_part(chunk)) is not None:
+                yield part
 
     # ------------------------------------------------------------------------------------------------ the cluster
 
@@ -226,7 +228,7 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.command_node(node=node, action="remove"))
 
     def policy(self) -> r.Policy:
-        """Return the policy that divides the cluster, and the names of those available."""
+        """Return the policy in force and the names of all policies."""
         return self._wire.call(calls.policy())
 
     def set_policy(self, spec: str) -> r.Policy:
@@ -277,7 +279,7 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.tokens(user=user))
 
     def revoke_token(self, token: str) -> r.Token:
-        """Revoke the token of this id."""
+        """Revoke the token with this id."""
         return self._wire.call(calls.revoke_token(id=token))
 
     def create_join_token(self, node: str = "", *, valid_s: float = 0.0) -> r.JoinToken:
@@ -301,8 +303,8 @@ class Client(Connected[SyncTransport]):
     def backup(self, path: str | os.PathLike[str], packages: bool = False) -> int:
         """Write the scheduler's data directory into one file, for `gavel restore`; return the file's size in bytes.
 
-        Only admins may do this, as the file holds keys. An existing file is replaced once the new one is complete.
-        Raises OSError if the file cannot be written.
+        Only admins may do this, because the file contains keys. An existing file is replaced once the new one is
+        complete. Raises OSError if the file cannot be written.
         """
         with AtomicFile(path) as file:
             for piece in self._wire.stream(calls.backup(packages=packages)):

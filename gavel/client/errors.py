@@ -1,18 +1,18 @@
 """The errors that calls to the scheduler raise.
 
 GavelError
-├── NotReachable         no reply: the scheduler is not running, has another address, or is too slow; or the network
+├── NotReachable         no reply: the scheduler is stopped, slow or at another address, or the network fails
 ├── NotAuthenticated     the token is missing, unknown, expired or revoked
 ├── NotAllowed           the user's role does not allow this
 ├── NotFound             no such job, node or token exists
 ├── Invalid              an argument is wrong; `field` names it
-│   └── InvalidJob       a job's description is wrong; with `file`, `line` and `field` where they are known
+│   └── InvalidJob       a job's description is wrong; with `file`, `line` and `field` if known
 ├── Conflict             the idempotency key was used for other jobs, or a stream was read too slowly
 ├── Refused              not possible in the present state: a job that has ended cannot be held
-├── TooMany              a limit of the user is reached; `retry_s`, where set, says when to try again
-└── ServerError          the scheduler has a fault, or speaks another version of the protocol
+├── TooMany              the user has reached a limit; `retry_s`, if set, is the time until the next try
+└── ServerError          the scheduler has a fault, or uses another version of the protocol
 
-All of them carry `reason`, a stable code for programs.
+All of them have `reason`, a stable code for programs.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Invalid(GavelError):
 
 
 class InvalidJob(Invalid):
-    """A job's description is wrong. The message begins with file, line and field, where they are known."""
+    """A job's description is wrong. The message begins with file, line and field, if known."""
 
     def __init__(
         self,
@@ -94,11 +94,11 @@ class Refused(GavelError):
 
 
 class TooMany(GavelError):
-    """A limit of the user is reached."""
+    """The user has reached a limit."""
 
 
 class ServerError(GavelError):
-    """The scheduler has a fault, or speaks another version of the protocol."""
+    """The scheduler has a fault, or uses another version of the protocol."""
 
 
 _Code = grpc.StatusCode
@@ -120,7 +120,7 @@ _KINDS: dict[Any, type[GavelError]] = {
 def error_of(
     code: Any, text: str, metadata: Iterable[tuple[str, Any]], address: str, *, tls: bool = False
 ) -> GavelError:
-    """Return the GavelError for a gRPC status, its trailing metadata, and whether the connection used TLS."""
+    """Return the GavelError for a gRPC status with its trailing metadata; `tls`: the connection used TLS."""
     reason, field, retry_s = _details(metadata)
     kind = Refused if reason == UNAVAILABLE else _KINDS.get(code, ServerError)
     if kind is NotReachable and not reason and (problem := _tls_mismatch(text, address, tls)):
@@ -141,7 +141,7 @@ _CLOSED = ("socket closed", "reset by peer", "end of tcp stream", "broken pipe")
 
 
 def _tls_mismatch(text: str, address: str, tls: bool) -> str:
-    """Return how the client's TLS settings differ from what the server expects; empty if gRPC's text shows none."""
+    """Return how the TLS settings of client and server differ; empty if gRPC's text shows no difference."""
     lowered = text.lower()
     if "certificate_verify_failed" in lowered:
         return (
@@ -161,8 +161,8 @@ def _tls_mismatch(text: str, address: str, tls: bool) -> str:
     if "failed to connect" in lowered and any(sign in lowered for sign in _CLOSED):
         if tls:
             return (
-                f"no secure connection to {address}: it closed the connection; is this the port for agents? Users "
-                "connect to the one before it, unless the scheduler's `listen` names another"
+                f"no secure connection to {address}: it closed the connection; is this the port for agents? The port "
+                "for users is one lower, unless the scheduler's `listen` sets another"
             )
         return (
             f"the server at {address} refuses connections without TLS; set GAVEL_CA to a copy of the scheduler's "
@@ -188,7 +188,7 @@ def _unreachable(code: Any, text: str, address: str) -> str:
 
 
 def _details(metadata: Iterable[tuple[str, Any]]) -> tuple[str, str, float | None]:
-    """Return reason, field and seconds to wait from google.rpc details, without reasons from other domains."""
+    """Return reason, field and wait in seconds from google.rpc details, without reasons of other domains."""
     reason, field, retry_s = "", "", None
     for key, value in metadata:
         if key != DETAILS or not isinstance(value, bytes):

@@ -1,7 +1,7 @@
-"""Conversion of messages of the protocol to plain values, and of those to JSON.
+"""Convert messages of the protocol to plain values, and plain values to JSON.
 
-One function reads every result: each field of a dataclass takes its value from the message's field of that name, and
-its type says how to convert it. Tests compare the fields of dataclasses and messages.
+One function reads every result: each field of a dataclass gets its value from the message's field of that name,
+converted to the field's type. Tests compare the fields of dataclasses and messages.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from gavel.client import results
 from gavel.client.jobs.spec import After, JobSpec
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 from protos.gavel.v1.plain import message_of, words_of
-from protos.gavel.v1.plain import plain as given_in
+from protos.gavel.v1.plain import plain as fields_set
 
 R = TypeVar("R")
 
@@ -37,10 +37,10 @@ _ENUMS: dict[Any, EnumDescriptor] = {
 
 _PLAIN = (str, int, float, bool, bytes)
 
-_OF_LAUNCH = frozenset(jobs_pb2.Launch.DESCRIPTOR.fields_by_name) - {"upload"}
-_OF_JOB = frozenset(jobs_pb2.JobSpec.DESCRIPTOR.fields_by_name) - {"launch", "after"}
-# What a listed job does not have.
-NOT_IN_LISTS = (*sorted(_OF_LAUNCH), "upload", "package", "labels", "rates")
+_LAUNCH_FIELDS = frozenset(jobs_pb2.Launch.DESCRIPTOR.fields_by_name) - {"upload"}
+_JOB_FIELDS = frozenset(jobs_pb2.JobSpec.DESCRIPTOR.fields_by_name) - {"launch", "after"}
+# Fields that jobs in a brief list do not have.
+NOT_IN_LISTS = (*sorted(_LAUNCH_FIELDS), "upload", "package", "labels", "rates")
 
 
 def read(kind: type[R], message: Any) -> R:
@@ -50,15 +50,15 @@ def read(kind: type[R], message: Any) -> R:
 
 @cache
 def _getters(kind: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    """Return a reader for each field. It is cached per class, because lists of jobs are long."""
+    """Return a reader for each field of a class; cached, because lists of jobs are long."""
     hints = get_type_hints(kind)
     return tuple((field.name, _getter(field.name, hints[field.name])) for field in fields(kind))
 
 
 def _getter(name: str, kind: Any) -> Callable[[Any], Any]:
     if get_origin(kind) in (UnionType, Union):
-        (some,) = (part for part in get_args(kind) if part is not NoneType)
-        convert = _reader(some)
+        (inner,) = (part for part in get_args(kind) if part is not NoneType)
+        convert = _reader(inner)
         return lambda message: convert(getattr(message, name)) if message.HasField(name) else None
     if kind in _PLAIN:
         return attrgetter(name)
@@ -89,28 +89,28 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
-    """Return only what was given. ValueError or TypeError where a value does not fit its field."""
+    """Return a message with the fields that were given. Raises ValueError or TypeError if a value does not fit."""
     values = {
         attribute.name: value
         for attribute in fields(spec)
         if (value := getattr(spec, attribute.name)) not in (None, "", (), {})
     }
-    job = {name: value for name, value in values.items() if name in _OF_JOB}
-    launch = {name: value for name, value in values.items() if name in _OF_LAUNCH}
+    job = {name: value for name, value in values.items() if name in _JOB_FIELDS}
+    launch = {name: value for name, value in values.items() if name in _LAUNCH_FIELDS}
     if spec.package:
         launch["upload"] = spec.package
     if spec.after:
-        job["after"] = [{"job": other.job, "when": other.when} for other in spec.after]
+        job["after"] = [{"job": after.job, "when": after.when} for after in spec.after]
     return message_of(jobs_pb2.JobSpec, {**job, "launch": launch})
 
 
 def spec_from_proto(wire: jobs_pb2.JobSpec) -> JobSpec:
-    """Return a job as the scheduler describes it. A word of a newer one that is unknown here counts as not given."""
-    job = given_in(wire, unknown="")
+    """Return a job from its message. An enum value that only newer releases define counts as not given."""
+    job = fields_set(wire, unknown="")
     launch = job.pop("launch", {})
     package = launch.pop("upload", "")
     after = tuple(
-        After(other.get("job", ""), other.get("when") or "succeeded") for other in job.pop("after", ())
+        After(entry.get("job", ""), entry.get("when") or "succeeded") for entry in job.pop("after", ())
     )
     return JobSpec(**job, **launch, package=package, after=after)
 
@@ -120,10 +120,10 @@ def moment(stamp: Timestamp) -> datetime:
     return datetime.fromtimestamp(stamp.seconds, UTC).replace(microsecond=stamp.nanos // 1000)
 
 
-def stamp_of(at: datetime) -> Timestamp:
+def stamp_of(moment: datetime) -> Timestamp:
     """Return a time as a timestamp; a time without a zone is in the zone of this machine."""
     stamp = Timestamp()
-    stamp.FromDatetime(at.astimezone(UTC))
+    stamp.FromDatetime(moment.astimezone(UTC))
     return stamp
 
 
@@ -137,7 +137,7 @@ def whole_numbers(value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return any result as JSON data: times as ISO 8601 in UTC, NaN and infinity as null."""
+    """Return a result as JSON data: times as ISO 8601 in UTC, NaN and infinity as null."""
     kind = type(value)
     if kind in (str, int, bool, NoneType):
         return value

@@ -112,7 +112,7 @@ class Job:
 
     @property
     def progress(self) -> float | None:
-        """The part of the steps done, from 0 to 1; None if their number is unknown."""
+        """The fraction of its steps that are done, from 0 to 1; None if their number is unknown."""
         if self.state is JobState.COMPLETED:
             return 1.0
         return min(self.steps_done / self.spec.steps, 1.0) if self.spec.steps else None
@@ -129,7 +129,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """A job as it is now; or, with `all_present` and no job, the end of the jobs present at the start."""
+    """The current state of a job; or, with `all_present`, the mark after the jobs present at the start."""
 
     job: Job | None
     at: datetime | None
@@ -152,7 +152,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The outcome that submitting a job would have: accepted or refused, where it could run and when."""
+    """The forecast for a job that is not submitted yet: accepted or refused, where it could run, and when."""
 
     accepted: bool
     refused_field: str
@@ -164,7 +164,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The reason why a job runs, waits or has ended. docs/explain.md has all reasons and details."""
+    """The reason why a job runs, waits or has ended. docs/explain.md lists all reasons and details."""
 
     job: str
     state: JobState
@@ -177,7 +177,7 @@ class Explanation:
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of what one rank printed in one attempt, or a notice for the reader."""
+    """A piece of the output of one rank in one attempt, or a notice for the reader."""
 
     job: str
     attempt: int
@@ -243,13 +243,13 @@ class Node:
     drained: bool
     speed: float
     containment: str
-    # When the scheduler tries a faulty node again.
+    # When the scheduler tries a faulty node again; None if that depends on its agent.
     back: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The policy that divides the cluster, and those available."""
+    """The policy in force, and the names of all policies."""
 
     policy: str
     available: tuple[str, ...]
@@ -257,7 +257,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """The share that jobs are entitled to on one worker type."""
+    """The share that one job, or two packed jobs, are entitled to on one worker type."""
 
     jobs: tuple[str, ...]
     worker_type: str
@@ -271,7 +271,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The share of the cluster that each job is entitled to, as last solved."""
+    """The share of the cluster that each job is entitled to, from the latest allocation."""
 
     number: int
     policy: str
@@ -285,7 +285,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One job's run in a round."""
+    """A job and the GPUs that it has in a round."""
 
     job: str
     worker_type: str
@@ -296,7 +296,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round as planned."""
+    """A round: the jobs that run in it, and the idle GPUs."""
 
     number: int
     starts: datetime | None
@@ -309,10 +309,11 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """The use of one user, tenant or job type."""
+    """The usage of one user, tenant or job type."""
 
     who: str
-    gpu_s: Mapping[str, float]  # by worker type
+    # By worker type.
+    gpu_s: Mapping[str, float]
     cost: float
     jobs: int
     completed: int
@@ -334,7 +335,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The user and role that the scheduler sees in a client."""
+    """The user and role of a client."""
 
     user: str
     role: Role
@@ -382,9 +383,9 @@ class RevokedNode:
 
 @dataclass(frozen=True, slots=True)
 class NodeRevocation:
-    """A node whose certificates from before `revoked` are not valid."""
+    """A revoked node: its certificates from before `revoked` are not valid."""
 
     node: str
     revoked: datetime | None
-    # Whether the node has got a valid certificate since then.
+    # Whether the node has received a valid certificate since then.
     joined_again: bool

@@ -1,10 +1,10 @@
 """The client's settings, from arguments, the environment or a file: the scheduler's address, a token and a CA.
 
-Each of them is taken from the first of these that has it: the argument; GAVEL_ADDRESS, GAVEL_TOKEN or GAVEL_CA; the
-context named by the argument `context`, by GAVEL_CONTEXT or as `current` in the file; the scheduler of this machine.
-An address from an argument or the environment never gets the token of a context, which belongs to another cluster.
+The first of these that has a setting decides: the argument; GAVEL_ADDRESS, GAVEL_TOKEN or GAVEL_CA; the context named
+by the argument `context`, by GAVEL_CONTEXT or as `current` in the file. The default address is that of this machine.
+An address from an argument or the environment never gets the token of a context, which is for another cluster.
 
-The file is ~/.config/gavel/client.toml. Only its owner may read it, because it holds tokens:
+The file is ~/.config/gavel/client.toml. Only its owner may read it, because it contains tokens:
 
     current = "lab"
 
@@ -53,7 +53,7 @@ class Contexts:
 
 @dataclass(frozen=True)
 class Connection(Context):
-    """A scheduler's address, with the credentials for it."""
+    """A scheduler's address and the credentials for it."""
 
     # The context that it came from; empty if none.
     context: str = ""
@@ -80,18 +80,18 @@ def find_connection(
     environ: Mapping[str, str] | None = None,
     path: Path | None = None,
 ) -> Connection:
-    """Return the connection that the settings give. Raises Invalid, naming the setting that is wrong."""
+    """Return the connection from these settings. Raises Invalid with the name of the setting that is wrong."""
     environ = os.environ if environ is None else environ
     origin = "the argument" if address is not None else "GAVEL_ADDRESS"
     if address is None:
-        # A context given as an argument goes before the address in the environment.
+        # A context from the argument overrides an address from the environment.
         address = "" if context else environ.get("GAVEL_ADDRESS", "")
-    chosen, name = Context(""), ""
+    stored, name = Context(""), ""
     if not address:
-        chosen, name = _context(path or config_path(environ), context or environ.get("GAVEL_CONTEXT", ""))
-        address, origin = (chosen.address, f"context {name}") if chosen.address else (ADDRESS, "the default")
-    token = environ.get("GAVEL_TOKEN") or chosen.token if token is None else token
-    ca = environ.get("GAVEL_CA") or chosen.ca if ca is None else ca
+        stored, name = _context(path or config_path(environ), context or environ.get("GAVEL_CONTEXT", ""))
+        address, origin = (stored.address, f"context {name}") if stored.address else (ADDRESS, "the default")
+    token = environ.get("GAVEL_TOKEN") or stored.token if token is None else token
+    ca = environ.get("GAVEL_CA") or stored.ca if ca is None else ca
     if ca and not Path(ca).expanduser().is_file():
         raise Invalid(f"ca: there is no file {ca}", field="ca", reason="invalid")
     if any(not 32 < ord(c) < 127 for c in token):
@@ -104,7 +104,7 @@ def find_connection(
 
 
 def checked_address(text: str) -> str:
-    """Return an address as `host:port`, with the default port if it has none. Raises Invalid if it is malformed."""
+    """Return an address as `host:port`, with the default port if it has none. Raises Invalid."""
     host, colon, port = text.strip().rpartition(":")
     # A host name or an IPv6 address without a port.
     if not colon or (text.count(":") > 1 and not text.strip().startswith("[")):
@@ -112,10 +112,10 @@ def checked_address(text: str) -> str:
         host = f"[{host}]" if ":" in host else host
     elif text.strip().endswith("]"):
         host, port = text.strip(), str(PORT)
-    wrong = not host or "/" in text or any(c.isspace() or not c.isprintable() for c in host)
-    if wrong or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+    is_wrong = not host or "/" in text or any(c.isspace() or not c.isprintable() for c in host)
+    if is_wrong or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
         raise Invalid(
-            f"address: '{text}' is not HOST:PORT, such as gavel.example.org:{PORT}",
+            f"address: {text!r} is not HOST:PORT, such as gavel.example.org:{PORT}",
             field="address",
             reason="invalid",
         )
@@ -139,7 +139,7 @@ def _context(path: Path, name: str) -> tuple[Context, str]:
     if name not in known.contexts:
         names = ", ".join(known.contexts) or "none yet; `gavel login` adds one"
         raise Invalid(
-            f"there is no context '{name}' in {path}; known: {names}", field="context", reason="invalid"
+            f"there is no context {name!r} in {path}; known: {names}", field="context", reason="invalid"
         )
     return known.contexts[name], name
 
@@ -154,7 +154,7 @@ def read_contexts(path: Path) -> Contexts:
         raise Invalid(f"{path}: cannot be read: {error}", reason="invalid") from None
     tables = data.get("contexts", {})
     if set(data) - {"current", "contexts"} or not isinstance(tables, dict):
-        raise Invalid(f"{path}: may hold only 'current' and tables [contexts.NAME]", reason="invalid")
+        raise Invalid(f"{path}: must contain only 'current' and tables [contexts.NAME]", reason="invalid")
     contexts = {name: _read_context(path, name, table) for name, table in tables.items()}
     current = data.get("current", "")
     if not isinstance(current, str):
@@ -177,11 +177,11 @@ def _read_context(path: Path, name: str, table: object) -> Context:
 
 
 def write_contexts(path: Path, contexts: Contexts) -> None:
-    """Replace the file as a whole; only its owner may read it."""
+    """Replace the file. Only its owner may read it."""
     for name in contexts.contexts:
         if not _NAME.fullmatch(name):
             raise Invalid(
-                f"'{name}' cannot be a context: use letters, digits, - and _ only", reason="invalid"
+                f"{name!r} cannot be a context: use letters, digits, - and _ only", reason="invalid"
             )
     lines = [f"current = {json.dumps(contexts.current, ensure_ascii=False)}"]
     for name, context in contexts.contexts.items():

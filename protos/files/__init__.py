@@ -1,1 +1,1 @@
-"""Files that users write: YAML 1.2, settings, typed values. One code for client, scheduler and agent."""
+"""Files that users write: YAML 1.2, settings, typed values. Client, scheduler and agent share this code."""

@@ -1,6 +1,6 @@
-"""Plain data as typed values. A value that does not fit its type is refused with its place and what is expected there.
+"""Convert plain data to typed values; a value that does not fit its type is refused with its place and a remedy.
 
-msgspec converts. If it refuses, we find the place ourselves, because its own path has `[...]` for a key of a mapping.
+msgspec converts. If it refuses, we find the place ourselves, because msgspec writes `[...]` for a key of a mapping.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 
 def convert(data: Any, kind: type[T]) -> T:
-    """Return plain data as a value of this type. Raises BadInput if a value does not fit; 2.0 counts as a whole
-    number."""
+    """Return plain data as a value of this type. Raises BadInput if a value does not fit.
+
+    A float such as 2.0 counts as a whole number.
+    """
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError:
@@ -26,12 +28,12 @@ def convert(data: Any, kind: type[T]) -> T:
 
 
 def expected(kind: Any) -> str:
-    """Return a description of this type's values, for a message."""
+    """Return a description of the values of this type, such as `a whole number above 0`."""
     return _expected(inspect.type_info(kind))
 
 
 def bare(hint: Any) -> Any:
-    """Return a type without its annotations, and without None or UNSET as alternatives."""
+    """Return a type without its annotations, and without None and UNSET as alternatives."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     if get_origin(hint) in (Union, types.UnionType):
@@ -41,13 +43,12 @@ def bare(hint: Any) -> Any:
 
 
 def is_struct(kind: Any) -> bool:
-    """Return whether this type is a table of known keys."""
+    """Return whether this type is a msgspec struct: a table with known keys."""
     return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
 
 
 def _fitted(hint: Any, value: Any, place: Place) -> Any:
-    """Return the value with floats as whole numbers where those belong. Raises BadInput for the first that does not
-    fit."""
+    """Return the value with whole floats as integers. Raises BadInput for the first part that does not fit."""
     kind = bare(hint)
     origin, args = get_origin(kind), get_args(kind)
     if is_struct(kind) and isinstance(value, dict):
@@ -57,7 +58,7 @@ def _fitted(hint: Any, value: Any, place: Place) -> Any:
     elif origin in (list, tuple) and isinstance(value, list):
         kinds = args if origin is tuple and args[-1] is not ... else args[:1] * len(value)
         if len(kinds) == len(value):
-            value = [_fitted(kinds[at], item, (*place, at)) for at, item in enumerate(value)]
+            value = [_fitted(kinds[index], item, (*place, index)) for index, item in enumerate(value)]
     whole = int(value) if isinstance(value, float) and value.is_integer() else value
     try:
         msgspec.convert(whole, hint)
@@ -80,14 +81,16 @@ def _fitted_table(kind: type[msgspec.Struct], value: dict[str, Any], place: Plac
 
 
 def _advice(key: str, hints: dict[str, Any]) -> str:
-    """Return a suggestion for an unknown key: one with a similar spelling, or one a table deeper."""
+    """Return a suggestion for an unknown key: a key with a similar spelling, or one in a table of this table."""
     advice = suggest(key, hints)
-    deeper = [
+    tables_with_key = [
         table
         for table, hint in hints.items()
         if is_struct(bare(hint)) and key in bare(hint).__struct_fields__
     ]
-    return f'did you mean "{deeper[0]}.{key}"?' if deeper and advice.startswith("there are") else advice
+    if tables_with_key and advice.startswith("there are"):
+        return f'did you mean "{tables_with_key[0]}.{key}"?'
+    return advice
 
 
 def _expected(info: inspect.Type) -> str:
@@ -115,7 +118,7 @@ def _expected(info: inspect.Type) -> str:
             return "a list"
         case inspect.DictType() | inspect.StructType():
             return "a mapping that is not empty" if getattr(info, "min_length", None) else "a mapping"
-    raise NotImplementedError(f"no words for {info}")
+    raise NotImplementedError(f"no description for {info}")
 
 
 def _number(bound: float | None) -> str:

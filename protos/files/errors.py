@@ -1,4 +1,4 @@
-"""The error for input that a user wrote: its place, the problem, the remedy; and values and names in messages."""
+"""The error for input that a user wrote: its place, the problem and the remedy; and how messages show values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LISTED_MAX = 12
 
 
 class BadInput(ValueError):
-    """A value in a file, or one that overrides it, that cannot be used. Lines count from 1."""
+    """A value in a file, a variable or an option is wrong. Lines count from 1."""
 
     def __init__(self, problem: str, advice: str = "", *, place: Place = (), line: int | None = None) -> None:
         super().__init__(problem)
@@ -28,7 +28,7 @@ class BadInput(ValueError):
 
 
 def words(place: Place) -> str:
-    """Return `tenants[1].weight`, or `speed["a b"]` where a dot would mislead."""
+    """Return a place as text: `tenants[1].weight`, or `speed["a b"]` if a key is not a plain word."""
     text = ""
     for part in place:
         if isinstance(part, int):
@@ -41,7 +41,7 @@ def words(place: Place) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return a value for a message: short and printable; for a list, only its length."""
+    """Return a value for a message: short and printable. Of lists it shows only the length."""
     match value:
         case None:
             return "nothing"
@@ -60,14 +60,14 @@ def literal(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with everything escaped that is not a visible character or a space."""
+    """Return the text with all characters escaped that are neither visible nor spaces."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def suggest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean "gpus"?`, or the existing names."""
+    """Return a hint about an unknown name: `did you mean "gpus"?`, or the list of known names."""
     import difflib
 
     names = {known.lower(): known for known in reversed(list(known))}

@@ -1,4 +1,4 @@
-"""An example file of settings: every key, what it means and its default, from the models and their annotations."""
+"""An example file of settings: every key with its meaning and default, from the models and their annotations."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from protos.files.settings import variable
 
 
 def example_settings(kind: type[msgspec.Struct], title: str, prefix: str = "") -> str:
-    """Return a TOML file with every setting commented out. `prefix` is that of its environment variables."""
+    """Return a TOML file with every setting commented out. `prefix`: how the environment variables begin."""
     lines = [
-        f"# {title}. Where a # stands right before a key, the line shows the default:",
+        f"# {title}. A line with # directly before a key shows its default:",
         "# remove the # to change it.",
         *(_about_variables(kind, prefix) if prefix else ()),
         "",
@@ -25,11 +25,11 @@ def example_settings(kind: type[msgspec.Struct], title: str, prefix: str = "") -
 
 
 def _about_variables(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
-    """Yield how to say the same in the environment, for the last key of the file and the first of its last table."""
+    """Yield the environment variables of two settings as examples: the last one outside tables, and one in a table."""
     names = {name: isinstance(default, msgspec.Struct) for name, _, default in settings_of(kind)}
     last = [name for name, is_table in names.items() if not is_table][-1]
     yield "#"
-    yield "# A variable of the environment goes before this file:"
+    yield "# Environment variables override this file:"
     yield f"#     {variable(prefix, (last,))} for {last}"
     for name, _, default in list(settings_of(kind))[-1:]:
         if isinstance(default, msgspec.Struct):
@@ -38,7 +38,7 @@ def _about_variables(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
 
 
 def _table(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
-    """Yield the keys of a table, then the tables in it: in TOML, what follows a header belongs to it."""
+    """Yield the keys of a table, then the tables in it: in TOML, all keys after a header belong to its table."""
     hints = get_type_hints(kind)
     tables = []
     for name, meaning, default in settings_of(kind):
@@ -50,7 +50,7 @@ def _table(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
         if items and is_struct(items[0]):
             yield from _entry(f"{path}{name}", items[0])
         elif default is None:
-            yield f"# {name} is not set unless you do; {expected(hints[name])}"
+            yield f"# {name} is not set by default; {expected(hints[name])}"
         else:
             yield f"#{name} = {_toml(default)}"
         yield ""
@@ -62,7 +62,7 @@ def _table(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
 
 
 def _entry(name: str, kind: type[msgspec.Struct]) -> Iterator[str]:
-    yield f"# None unless there are entries like this one. {' '.join((kind.__doc__ or '').split())}"
+    yield f"# Empty by default. An entry looks like this one. {' '.join((kind.__doc__ or '').split())}"
     yield f"# [[{name}]]"
     for field, meaning, default in settings_of(kind):
         value = '"…"' if default is msgspec.NODEFAULT else _toml(default)

@@ -1,7 +1,7 @@
-"""Settings from a file (TOML or YAML), overridden by the environment, and that by options. Errors are ConfigError.
+"""Settings from a file (TOML or YAML), the environment and options; each overrides those before it.
 
-A model (a msgspec struct) defines the settings. It may have two methods: `completed(given)` derives settings that were
-not given from others; `checked()` raises BadInput, or another ValueError with `field`, `problem` and `advice`.
+A model (a msgspec struct) defines the settings. It may have two methods: `completed(given)` derives missing settings
+from others; `checked()` raises BadInput, or another ValueError with `field`, `problem` and `advice`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SIZE_MAX = 2**20
 
 
 class ConfigError(ValueError):
-    """Settings that cannot be used. `field` and `line` give the place, if there is one."""
+    """A setting is wrong. `field` and `line` are its place, if there is one."""
 
     def __init__(self, message: str, field: str = "", line: int | None = None) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class ConfigError(ValueError):
 
 
 class Override(NamedTuple):
-    """A setting that overrides the file: its key, with dots, its value, and its source, such as "--listen"."""
+    """A setting that overrides the file: its key, with dots; its value; and its source, such as "--listen"."""
 
     key: str
     value: Any
@@ -41,7 +41,7 @@ class Override(NamedTuple):
 
 
 def read_settings(kind: type[M], path: str | Path | None, overrides: Iterable[Override] = ()) -> M:
-    """Return the settings in a file, with these overrides; later ones win. Raises ConfigError if something is wrong."""
+    """Return the settings in a file, with these overrides, of which the last one counts. Raises ConfigError."""
     data: dict[str, Any] = {}
     lines: _Lines = _no_line
     sources: dict[Place, str] = {}
@@ -67,7 +67,7 @@ def read_settings(kind: type[M], path: str | Path | None, overrides: Iterable[Ov
 
 
 def _source(place: Place, sources: Mapping[Place, str], line: int | None) -> str:
-    """Return the option or variable that a value comes from; empty for the file or a default."""
+    """Return the option or variable that set the value at this place; empty if the file or a default did."""
     source = next((sources[place[:n]] for n in range(len(place), 0, -1) if place[:n] in sources), "")
     if source or line is not None:
         return source
@@ -90,12 +90,12 @@ def options(values: Mapping[str, Any]) -> Iterator[Override]:
 
 
 def variable(prefix: str, place: Place) -> str:
-    """Return the environment variable of a key: GAVEL_SERVE_SCHEDULER__ROUND_S."""
+    """Return the environment variable for a key: GAVEL_SERVE_SCHEDULER__ROUND_S."""
     return prefix + "__".join(map(str, place)).upper()
 
 
 def _nested_variable(kind: type[msgspec.Struct], name: str, place: Place) -> str:
-    """Return advice for a variable that has one underscore too few, or lacks its table; else an empty text."""
+    """Return advice for a variable with one underscore too few, or without its table; empty for any other."""
     key = str(place[0]) if len(place) == 1 else ""
     if not key or not name.endswith(key.upper()):
         return ""
@@ -122,7 +122,7 @@ def _put(data: dict[str, Any], place: Place, value: Any, kind: Any) -> None:
 
 
 def _parsed(text: str, kind: Any) -> Any:
-    """Return the value of a text: parsed as TOML if that gives this type, else the text. HOST:7070 needs no quotes."""
+    """Return a text parsed as TOML if that gives this type, else the text itself, so that HOST:7070 needs no quotes."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except (ValueError, RecursionError):
@@ -137,7 +137,7 @@ def _parsed(text: str, kind: Any) -> Any:
 
 
 def _completed(settings: M, data: Mapping[str, Any]) -> M:
-    """Return the settings with those that were not given derived from others, in every table."""
+    """Return the settings after every table has derived its missing settings."""
     for field in settings.__struct_fields__:
         if isinstance(inner := getattr(settings, field), msgspec.Struct):
             settings = msgspec.structs.replace(settings, **{field: _completed(inner, data.get(field, {}))})
@@ -145,7 +145,7 @@ def _completed(settings: M, data: Mapping[str, Any]) -> M:
 
 
 def _check(settings: msgspec.Struct, place: Place) -> None:
-    """Raise the models' objections, inner tables first, as BadInput with the whole place."""
+    """Call `checked` of every table, inner ones first. Raises BadInput with the whole place."""
     for field in settings.__struct_fields__:
         if isinstance(inner := getattr(settings, field), msgspec.Struct):
             _check(inner, (*place, field))
@@ -155,15 +155,15 @@ def _check(settings: msgspec.Struct, place: Place) -> None:
     except BadInput as error:
         raise BadInput(error.problem, error.advice, place=(*place, *error.place)) from None
     except ValueError as error:
-        objection: Any = error
+        fault: Any = error
         if not hasattr(error, "field"):
             raise
-        inner_place = objection.field.split(".")
-        raise BadInput(objection.problem, objection.advice, place=(*place, *inner_place)) from None
+        inner_place = fault.field.split(".")
+        raise BadInput(fault.problem, fault.advice, place=(*place, *inner_place)) from None
 
 
 def _read(path: Path) -> tuple[dict[str, Any], _Lines]:
-    """Return the tables in a file, and a function for their lines: YAML by its name, else TOML."""
+    """Return the content of a file, and a function that returns the line of a place. The suffix decides the format."""
     try:
         with path.open("rb") as file:
             content = file.read(SIZE_MAX + 1)
@@ -203,7 +203,7 @@ def _toml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise BadInput("nested too deeply") from None
     except ValueError as error:
-        # Python refuses to read integers of more than some thousand digits.
+        # Python refuses to read integers with thousands of digits.
         raise BadInput(f"not valid TOML: {error}") from None
 
 
@@ -212,7 +212,7 @@ _TOML_KEY = re.compile(r"""\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[
 
 
 def _toml_lines(text: str) -> dict[Place, int]:
-    """Return the lines of keys that begin a line, which tomllib does not report. Keys inside a line have no entry."""
+    """Return the lines of tables and keys, which tomllib does not report. Only the first key of a line has an entry."""
     lines, table, counts = dict[Place, int](), Place(), dict[Place, int]()
     for number, line in enumerate(text.splitlines(), 1):
         if header := _TOML_HEADER.match(line):

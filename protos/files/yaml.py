@@ -1,12 +1,11 @@
 """YAML 1.2 for every file that users write: job files, problem files, settings.
 
 Values follow the core rules of YAML 1.2: `no` is a word, `012` is twelve, `1e6` is a number, `1:30` is text. Every node
-knows its line, and a scalar keeps its text as written. What makes a small file large or strange is refused: deep
-nesting, tags, keys that appear twice, and aliases, unless the caller allows them.
+has its line, and a scalar keeps its text as written. Some features are refused: deep nesting, tags, keys that appear
+twice, and aliases, unless the caller allows them.
 
-libyaml parses. We compose its events ourselves, because the composers of PyYAML recurse once per level, know neither
-tags nor aliases any more when they are done, and take three times as long. Nodes are structs that the garbage
-collector passes over: a large file has millions.
+libyaml parses. We compose its events ourselves, because the composers of PyYAML recurse once per level, lose tags and
+aliases, and take three times as long. The garbage collector does not track nodes, because a large file has millions.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ import yaml
 from protos.files.errors import BadInput, Place, literal
 
 DEPTH_MAX = 20
-# How many values the aliases of a file may repeat in all.
+# How many values all aliases of a file together may repeat.
 REPEATED_MAX = 2_000_000
-# Longer ones are text: Python refuses to read numbers of thousands of digits.
+# A longer number is text, because Python refuses to read thousands of digits.
 NUMBER_CHARS_MAX = 300
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _WHOLE = re.compile(r"[-+]?[0-9]+", re.ASCII)
@@ -37,7 +36,7 @@ _WORDS: Mapping[str, bool | None] = {
 
 
 class Scalar(msgspec.Struct, gc=False, eq=False):
-    """A word or number as it is written. `line` is None where it does not come from a file."""
+    """A word or number as written. `line` is None if it does not come from a file."""
 
     value: str
     line: int | None = None
@@ -52,7 +51,7 @@ class List(msgspec.Struct, gc=False, eq=False):
 
 
 class Table(msgspec.Struct, gc=False, eq=False):
-    """A mapping: the key as a node and the value, by the text of the key."""
+    """A mapping: by the text of each key, the key's node and the value's node."""
 
     value: dict[str, tuple[Scalar, Node]]
     line: int | None = None
@@ -62,7 +61,7 @@ Node = Scalar | List | Table
 
 
 def read_yaml(text: str, *, aliases: bool = False) -> list[Node]:
-    """Return each document that is not empty; BadInput otherwise. `aliases` allows `*name` and the key `<<`."""
+    """Return each document that is not empty. Raises BadInput. `aliases` allows `*name` and the key `<<`."""
     try:
         documents = _compose(yaml.parse(text, _LOADER), aliases)
     except UnicodeEncodeError:
@@ -90,7 +89,7 @@ def read_table(text: str, *, aliases: bool = False) -> Table:
 
 
 def scalar(node: Node) -> Any:
-    """Return the text, number, true, false or None that a scalar means; return a list or mapping as it is."""
+    """Return the value of a scalar: text, number, true, false or None; return a list or mapping unchanged."""
     if not isinstance(node, Scalar) or node.is_quoted:
         return node.value if isinstance(node, Scalar) else node
     text = node.value
@@ -113,7 +112,7 @@ def plain(node: Node) -> Any:
 
 
 def line_of(node: Node, place: Place) -> int | None:
-    """Return the line of what stands at a place below a node, or of the nearest thing around it."""
+    """Return the line of the value at a place within a node or, if there is none, of the innermost value around it."""
     line = None
     for part in place:
         if isinstance(node, Table) and part in node.value:
@@ -128,17 +127,17 @@ def line_of(node: Node, place: Place) -> int | None:
 
 
 def quote(node: Node) -> str:
-    """Return what stands there, for a message; numbers as they are written."""
+    """Return a node for a message, with numbers as written."""
     value = scalar(node) if isinstance(node, Scalar) else node.value
     return str(node.value)[:60] if type(value) in (int, float) else literal(value)
 
 
 def _compose(events: Iterable[Any], aliases: bool) -> list[Node]:
-    """Return the documents that these events quote. The stack is our own: a deep file cannot exhaust Python's."""
+    """Return the documents that these events describe. It does not recurse: a deep file cannot exhaust the stack."""
     anchors = _Anchors(aliases)
-    opened: list[Any] = []
-    # The documents, then what each list or mapping that is still open holds so far.
-    parts: list[list[Node]] = [[]]
+    open_events: list[Any] = []
+    # The documents so far, then the nodes so far of each open list or mapping.
+    open_nodes: list[list[Node]] = [[]]
     for event in events:
         line = event.start_mark.line + 1
         match event:
@@ -149,23 +148,23 @@ def _compose(events: Iterable[Any], aliases: bool) -> list[Node]:
             case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
                 if event.tag is not None:
                     _refuse_tag(event)
-                if len(opened) == DEPTH_MAX:
+                if len(open_events) == DEPTH_MAX:
                     raise BadInput("nested too deeply", line=line)
-                opened.append(event)
-                parts.append([])
+                open_events.append(event)
+                open_nodes.append([])
                 continue
             case yaml.SequenceEndEvent():
-                event = opened.pop()
-                node = List(parts.pop(), event.start_mark.line + 1)
+                event = open_events.pop()
+                node = List(open_nodes.pop(), event.start_mark.line + 1)
             case yaml.MappingEndEvent():
-                event, items = opened.pop(), parts.pop()
+                event, items = open_events.pop(), open_nodes.pop()
                 try:
                     node = _table(items, event.start_mark.line + 1, anchors)
                 except BadInput as error:
-                    error.place = (*_place(opened, parts[1:]), *error.place)
+                    error.place = (*_place(open_events, open_nodes[1:]), *error.place)
                     raise
             case yaml.AliasEvent():
-                parts[-1].append(anchors.repeat(event, len(opened)))
+                open_nodes[-1].append(anchors.repeat(event, len(open_events)))
                 continue
             case yaml.DocumentStartEvent():
                 anchors.nodes.clear()
@@ -174,15 +173,15 @@ def _compose(events: Iterable[Any], aliases: bool) -> list[Node]:
                 continue
         if event.anchor is not None:
             anchors.nodes[event.anchor] = node
-        parts[-1].append(node)
-    return parts[0]
+        open_nodes[-1].append(node)
+    return open_nodes[0]
 
 
-def _place(opened: Iterable[Any], parts: Iterable[list[Node]]) -> Place:
-    """Return the key or position that each open mapping or list has arrived at."""
+def _place(open_events: Iterable[Any], open_nodes: Iterable[list[Node]]) -> Place:
+    """Return the current key or position in each open mapping or list."""
     return tuple(
         len(items) if isinstance(event, yaml.SequenceStartEvent) else str(items[-1].value) if items else ""
-        for event, items in zip(opened, parts, strict=True)
+        for event, items in zip(open_events, open_nodes, strict=True)
     )
 
 
@@ -191,20 +190,20 @@ def _refuse_tag(event: Any) -> None:
         raise BadInput(f"the tag {event.tag} is not supported: leave it out", line=event.start_mark.line + 1)
 
 
-def _table(parts: list[Node], line: int, anchors: _Anchors) -> Table:
+def _table(nodes: list[Node], line: int, anchors: _Anchors) -> Table:
     table: dict[str, tuple[Scalar, Node]] = {}
-    merged: list[Node] = []
-    for key, value in zip(parts[::2], parts[1::2], strict=True):
+    sources: list[Node] = []
+    for key, value in zip(nodes[::2], nodes[1::2], strict=True):
         if not isinstance(key, Scalar):
             raise BadInput("a list or mapping cannot be a key", line=key.line)
         if key.value == "<<" and anchors.allowed and not key.is_quoted:
-            merged += value.value if isinstance(value, List) else [value]
+            sources += value.value if isinstance(value, List) else [value]
         elif key.value in table:
             first = table[key.value][0].line
             raise BadInput(f"appears twice (first in line {first})", line=key.line, place=(key.value,))
         else:
             table[key.value] = key, value
-    for mapping in merged:
+    for mapping in sources:
         if not isinstance(mapping, Table):
             raise BadInput("<< takes a mapping or a list of mappings", line=line)
         anchors.count(len(mapping.value), line)
@@ -214,7 +213,7 @@ def _table(parts: list[Node], line: int, anchors: _Anchors) -> Table:
 
 
 class _Anchors:
-    """Nodes that aliases may repeat, and how much they have repeated so far."""
+    """The nodes that aliases may repeat, and how many values they have repeated so far."""
 
     def __init__(self, allowed: bool) -> None:
         self.allowed = allowed
@@ -223,12 +222,12 @@ class _Anchors:
         self._extents: dict[Node, tuple[int, int]] = {}
 
     def repeat(self, event: Any, depth: int) -> Node:
-        """Return the node that an alias stands for."""
+        """Return the node that an alias repeats."""
         line = event.start_mark.line + 1
         if not self.allowed:
             raise BadInput("an alias (*) is not supported here: write its value out", line=line)
         if event.anchor not in self.nodes:
-            raise BadInput(f"alias *{event.anchor} stands for nothing that ends before it", line=line)
+            raise BadInput(f"alias *{event.anchor} must refer to a value that ends before it", line=line)
         node = self.nodes[event.anchor]
         size, height = self._extent(node)
         if depth + height > DEPTH_MAX:
@@ -237,13 +236,13 @@ class _Anchors:
         return node
 
     def count(self, values: int, line: int) -> None:
-        """Add to the number of repeated values."""
+        """Add to the number of repeated values. Raises BadInput if there are too many."""
         self.repeated += values
         if self.repeated > REPEATED_MAX:
             raise BadInput(f"aliases repeat more than {REPEATED_MAX:,} values", line=line)
 
     def _extent(self, node: Node) -> tuple[int, int]:
-        """Return how many values a node holds, aliases written out, and how deep it is."""
+        """Return the number of values in a node, counting those of aliases each time, and its depth."""
         if isinstance(node, Scalar):
             return 1, 0
         if node not in self._extents:
@@ -257,7 +256,7 @@ class _Anchors:
 
 
 def _problem_of(error: yaml.MarkedYAMLError, text: str) -> str:
-    """Return what is wrong in the words of people who write such files, or in the parser's where we have none."""
+    """Return the problem in plain words, or in the parser's if it is none of these."""
     mark, problem = error.problem_mark or error.context_mark, error.problem or ""
     lines = text.splitlines()
     line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""
@@ -266,13 +265,15 @@ def _problem_of(error: yaml.MarkedYAMLError, text: str) -> str:
     if "mapping values are not allowed" in problem:
         if len(re.findall(r":\s", f"{line} ")) > 1:
             return "a second colon: put a value with a colon and a space in it in quotes"
-        return "the line is indented deeper than the one it belongs beside"
+        return "the line is indented too deeply: keys of one mapping begin in the same column"
     if "expected key" in problem or "<block end>" in problem or "'-' indicator" in problem:
-        return "the line begins in another column than those it belongs beside"
-    opened = error.context_mark
-    where = "" if opened is None or (mark and mark.line == opened.line) else f"in line {opened.line + 1} "
+        return "the line is not aligned with the other entries of its list or mapping"
+    start = error.context_mark
+    where = "" if start is None or (mark and mark.line == start.line) else f" in line {start.line + 1}"
     if "',' or ']'" in problem or "',' or '}'" in problem:
-        return f"a bracket that is opened {where}is not closed: lists need ',' between and ']' at the end"
+        return (
+            f"a bracket opened{where} is not closed: entries need ',' between them and ']' or '}}' at the end"
+        )
     if "quoted scalar" in (error.context or ""):
-        return f"a quote that is opened {where}is not closed"
+        return f"a quote opened{where} is not closed"
     return ", ".join(part for part in (error.context, problem) if part)

@@ -1,1 +1,1 @@
-"""The protocol, by version; `make protos` compiles the stubs that lie beside the .proto files."""
+"""The protocol, by version; `make protos` compiles the stubs beside the .proto files."""

@@ -106,7 +106,7 @@ class Recorder:
     def call(self, call: Call[Any]) -> Any:
         """Record the call."""
         self.calls.append(call)
-        return call.read(call.answer())
+        return call.read(call.reply_type())
 
     def stream(self, call: Call[Any], timeout_s: float | None = None) -> Iterator[Any]:
         """Record the call, once the stream is read."""

@@ -4,7 +4,7 @@ import grpc
 import pytest
 
 from gavel.client import errors as e
-from gavel.client.jobs.errors import file_field, placed
+from gavel.client.jobs.errors import file_field, with_place
 from gavel.client.jobs.spec import JobSpec, Source
 from gavel.client.transport.retry import Patience
 from scheduler.live.access import status as live_status
@@ -120,7 +120,7 @@ def test_a_refusal_of_a_job_is_placed_in_its_file() -> None:
     specs = [JobSpec(command=("a",)), JobSpec(command=("b",), source=source)]
 
     def message(field: str) -> str:
-        return str(placed(specs, e.Invalid(f"{field}: is wrong", reason="invalid", field=field)))
+        return str(with_place(specs, e.Invalid(f"{field}: is wrong", reason="invalid", field=field)))
 
     assert message("specs[1].memory_gb") == "jobs.yaml: line 7: memory: is wrong"
     assert message("specs[1].launch.env.A") == "jobs.yaml: line 9: env.A: is wrong"

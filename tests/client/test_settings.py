@@ -90,12 +90,13 @@ def test_addresses_in_all_their_forms(text: str, address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", ":7070", "host:0", "host:99999", "host:x", "http://host:1", "a b:1", "a\n:1"]
+    "text", ["", ":7070", "host:0", "host:99999", "host:x", "http://host:1", "a b:1", "a\n:1", "a\nb"]
 )
 def test_wrong_addresses(text: str, wording: Wording) -> None:
-    """A wrong address is refused before any call, with the form that is right."""
+    """A wrong address is refused before any call, in one line with an example."""
     with pytest.raises(Invalid, match="HOST:PORT") as raised:
         checked_address(text)
+    assert len(str(raised.value).splitlines()) == 1
     wording(raised.value)
 
 

@@ -1,1 +1,1 @@
-"""A job's description: the spec, job files, what is wrong with them, the work directory as a package."""
+"""The description of a job: the spec, job files and their errors, and the packed work directory."""

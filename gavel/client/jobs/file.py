@@ -1,4 +1,4 @@
-"""A job file: YAML, one job, several documents, or a list `jobs:` with `defaults:` for all of them. docs/job-file.md.
+"""Read job files: YAML with one job, several documents, or a list `jobs:` with `defaults:` (docs/job-file.md).
 
 Every error names the file, line and field, the problem and the remedy.
 """
@@ -21,7 +21,7 @@ from gavel.client.jobs.errors import field_at
 from gavel.client.jobs.fields import SKYPILOT, SYNONYMS
 from gavel.client.jobs.kinds import KINDS
 from gavel.client.jobs.spec import BY_NAME, Field, JobSpec, Source
-from gavel.client.jobs.values import Pairs, nested, pairs
+from gavel.client.jobs.values import Pairs, pairs, read_part
 from protos.files.errors import BadInput
 from protos.files.yaml import List, Node, quote, read_yaml, scalar
 from protos.gavel.v1.limits import program_fault
@@ -37,7 +37,7 @@ _A_JOB = "a job: fields such as command and gpus"
 
 
 class Faults(Exception):
-    """All faults in the fields of one job, each with its place; the first comes first in the file."""
+    """All faults in the fields of one job, each with its place, in the order of their lines."""
 
     def __init__(self, faults: Sequence[BadInput]) -> None:
         super().__init__(str(faults[0]))
@@ -61,7 +61,7 @@ def _text(name: str, shown_name: str) -> str:
     except OSError as error:
         raise InvalidJob((error.strerror or str(error)).lower(), file=shown_name) from None
     except ValueError as error:
-        # The name cannot be that of a file.
+        # No file can have this name, for example because it contains a NUL character.
         raise InvalidJob(str(error), file=shown_name.encode("unicode_escape").decode()) from None
     if len(content) > SIZE_MAX:
         raise InvalidJob(f"is larger than {SIZE_MAX // 2**20} MiB", file=shown_name)
@@ -105,7 +105,7 @@ def _is_script(text: str, file: str) -> bool:
 
 
 def _jobs_in(document: Node) -> Iterable[tuple[Pairs, Node]]:
-    """Yield each job with its fields, its own or those of the defaults."""
+    """Yield the fields of each job, including those from the defaults, and its node."""
     top = pairs(document, _A_JOB)
     if "jobs" not in top:
         if "defaults" in top:
@@ -124,14 +124,15 @@ def _jobs_in(document: Node) -> Iterable[tuple[Pairs, Node]]:
     defaults: Pairs = {}
     if "defaults" in top:
         defaults = _known(pairs(top["defaults"][1], _A_JOB), "defaults")
-    listed = top["jobs"][1]
-    if not isinstance(listed, List) or not listed.value:
-        raise BadInput(f"must be a list of jobs, got {quote(listed)}", place=("jobs",), line=listed.line)
-    for at, node in enumerate(listed.value):
-        yield defaults | _known(pairs(node, _A_JOB), "jobs", at), node
+    jobs = top["jobs"][1]
+    if not isinstance(jobs, List) or not jobs.value:
+        raise BadInput(f"must be a list of jobs, got {quote(jobs)}", place=("jobs",), line=jobs.line)
+    for index, node in enumerate(jobs.value):
+        yield defaults | _known(pairs(node, _A_JOB), "jobs", index), node
 
 
 def _known(fields: Pairs, *place: str | int) -> Pairs:
+    """Return these fields of the job at this place. Raises Faults if one of them does not exist."""
     unknown = [
         BadInput(f"there is no such field{suggestion(name)}", place=(*place, _short(name)), line=key.line)
         for name, (key, _) in fields.items()
@@ -146,7 +147,7 @@ def _known(fields: Pairs, *place: str | int) -> Pairs:
 
 
 def suggestion(name: str) -> str:
-    """Return a hint such as `; did you mean gpus?`, to append to a sentence."""
+    """Return a hint about an unknown field, such as `; did you mean gpus?`, to append to a sentence."""
     lowered = name.lower().replace("-", "_")
     if lowered in SKYPILOT:
         return f"; as in a SkyPilot task? Here {SKYPILOT[lowered]}"
@@ -164,9 +165,9 @@ def _short(name: str) -> str:
 
 def _job(fields: Pairs, node: Node, file: str, folder: Path, now_s: float) -> JobSpec:
     values = field_values({name: value for name, (_, value) in fields.items()}, now_s)
-    at, fault = program_fault(values.get("command", ()), values.get("script", ""))
+    field, fault = program_fault(values.get("command", ()), values.get("script", ""))
     if fault:
-        raise BadInput(fault, place=(at,), line=(fields[at][0] if at in fields else node).line)
+        raise BadInput(fault, place=(field,), line=(fields[field][0] if field in fields else node).line)
     lines = {name: key.line for name, (key, _) in fields.items() if key.line}
     source = Source(file, node.line or 1, lines)
     return in_folder(JobSpec(**values, source=source), folder)
@@ -180,7 +181,7 @@ def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
 
 
 def field_values(nodes: Mapping[str, Node], now_s: float) -> dict[str, Any]:
-    """Return what goes into a JobSpec, or raise Faults."""
+    """Return the arguments for a JobSpec, from the node of each field. Raises Faults."""
     values, faults = _values_and_faults(nodes, now_s)
     if faults:
         raise Faults(faults)
@@ -193,7 +194,7 @@ def _values_and_faults(nodes: Mapping[str, Node], now_s: float) -> tuple[dict[st
     for name, node in nodes.items():
         field = BY_NAME[name]
         try:
-            value = nested(name, partial(_read, field, now_s), node)
+            value = read_part(name, partial(_read, field, now_s), node)
         except BadInput as error:
             faults.append(error)
             continue

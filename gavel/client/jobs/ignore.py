@@ -23,8 +23,8 @@ ALWAYS = (".git", ".hg", ".svn", "__pycache__/", ".venv/", ".mypy_cache/", ".ruf
 @dataclass(frozen=True)
 class _Rule:
     pattern: re.Pattern[str]
-    back: bool
-    directories: bool
+    includes: bool
+    only_directories: bool
 
 
 class Ignore:
@@ -40,13 +40,13 @@ class Ignore:
         """
         ignored = False
         for rule in self._rules:
-            if (is_directory or not rule.directories) and rule.pattern.fullmatch(path):
-                ignored = not rule.back
+            if (is_directory or not rule.only_directories) and rule.pattern.fullmatch(path):
+                ignored = not rule.includes
         return ignored
 
 
 def ignore_file(folder: Path) -> Path | None:
-    """Return the file with the patterns, if there is one."""
+    """Return the path of the file with the patterns, if there is one."""
     return next((path for path in (folder / FILE, folder / FALLBACK) if path.is_file()), None)
 
 
@@ -55,35 +55,36 @@ def _rule(line: str) -> _Rule | None:
     text = re.sub(r"(?<!\\) +$", "", text)
     if not text or text.startswith("#"):
         return None
-    back = text.startswith("!")
-    text = text[1:] if back else text
-    directories = text.endswith("/")
+    includes = text.startswith("!")
+    text = text[1:] if includes else text
+    only_directories = text.endswith("/")
     text = text.rstrip("/")
     anchored = "/" in text
     text = text.lstrip("/")
     if not text:
         return None
-    return _Rule(re.compile(("" if anchored else "(?:.*/)?") + _regex(text), re.DOTALL), back, directories)
+    pattern = re.compile(("" if anchored else "(?:.*/)?") + _regex(text), re.DOTALL)
+    return _Rule(pattern, includes, only_directories)
 
 
 def _regex(text: str) -> str:
-    """Translate a pattern: `**/` is any number of directories, `/**` everything below."""
-    out, at = "", 0
-    while at < len(text):
-        rest = text[at:]
-        if rest.startswith("**/") and (at == 0 or text[at - 1] == "/"):
-            out, at = out + "(?:.*/)?", at + 3
-        elif rest == "**" and at and text[at - 1] == "/":
-            out, at = out + ".+", at + 2
+    """Return a regular expression for a pattern: `**/` is any number of directories, `/**` is everything below."""
+    out, start = "", 0
+    while start < len(text):
+        rest = text[start:]
+        if rest.startswith("**/") and (start == 0 or text[start - 1] == "/"):
+            out, start = out + "(?:.*/)?", start + 3
+        elif rest == "**" and start and text[start - 1] == "/":
+            out, start = out + ".+", start + 2
         elif rest[0] == "*":
-            out, at = out + "[^/]*", at + len(re.match(r"\*+", rest)[0])  # type: ignore[index]
+            out, start = out + "[^/]*", start + len(re.match(r"\*+", rest)[0])  # type: ignore[index]
         elif rest[0] == "?":
-            out, at = out + "[^/]", at + 1
+            out, start = out + "[^/]", start + 1
         elif rest[0] == "[" and (brackets := re.match(r"\[([!^]?)(\]?[^\]]*)\]", rest)):
             body = brackets[2].replace("\\", "\\\\").replace("[", "\\[")
-            out, at = out + f"(?!/)[{'^' if brackets[1] else ''}{body}]", at + len(brackets[0])
+            out, start = out + f"(?!/)[{'^' if brackets[1] else ''}{body}]", start + len(brackets[0])
         elif rest[0] == "\\" and len(rest) > 1:
-            out, at = out + re.escape(rest[1]), at + 2
+            out, start = out + re.escape(rest[1]), start + 2
         else:
-            out, at = out + re.escape(rest[0]), at + 1
+            out, start = out + re.escape(rest[0]), start + 1
     return out

@@ -1,4 +1,4 @@
-"""The jobs of a submission: one, several, or a job file by its name; each is checked as a program's value."""
+"""The jobs of a submission: one, several, or the name of a job file. Jobs from a program are checked here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gavel.client.jobs.errors import field_at, objection
 from gavel.client.jobs.file import read_job_file
 from gavel.client.jobs.kinds import KINDS, quoted
 from gavel.client.jobs.spec import FIELDS, JobSpec
-from gavel.client.jobs.values import nested
+from gavel.client.jobs.values import read_part
 from protos.files.errors import BadInput
 
 Jobs = JobSpec | Sequence[JobSpec] | str | os.PathLike[str]
@@ -26,20 +26,21 @@ def specs_of(jobs: Jobs) -> tuple[JobSpec, ...]:
     if isinstance(jobs, str | os.PathLike):
         return read_job_file(os.fspath(jobs))
     several = isinstance(jobs, Iterable) and not isinstance(jobs, Mapping)
-    # Programs without a type checker pass anything; `_checked` refuses what is no JobSpec.
+    # Programs without a type checker may pass anything; `_checked` refuses everything but a JobSpec.
     unchecked: tuple[Any, ...] = tuple(jobs) if several else (jobs,)  # type: ignore[arg-type]
     specs = tuple(
-        _checked(spec, f"job {at + 1}" if len(unchecked) > 1 else "") for at, spec in enumerate(unchecked)
+        _checked(spec, f"job {number}" if len(unchecked) > 1 else "")
+        for number, spec in enumerate(unchecked, 1)
     )
     if not specs:
         raise InvalidJob("there is no job to submit")
     return specs
 
 
-def _checked(spec: Any, many: str) -> JobSpec:
-    """Return the job with lists as tuples and paths as text. InvalidJob names the first field that does not fit.
+def _checked(spec: Any, label: str) -> JobSpec:
+    """Return the job with lists as tuples and paths as text. Raises InvalidJob for the first field that does not fit.
 
-    `many`: which of several it is. What was read from a job file has been checked there.
+    `label`: "job 3" for the third of several. A job from a file is returned unchanged: its reader has checked it.
     """
     if not isinstance(spec, JobSpec):
         hint = "; say JobSpec(**job)" if isinstance(spec, Mapping) else ""
@@ -50,7 +51,7 @@ def _checked(spec: Any, many: str) -> JobSpec:
         return spec
     values = {name: value for name in _KINDS if (value := getattr(spec, name)) is not None and value != ""}
     try:
-        checked = {name: nested(name, _KINDS[name].check, value) for name, value in values.items()}
+        checked = {name: read_part(name, _KINDS[name].check, value) for name, value in values.items()}
     except BadInput as error:
-        raise objection(spec, field_at(error.place), error.problem, many=many) from None
+        raise objection(spec, field_at(error.place), error.problem, label=label) from None
     return replace(spec, **checked)

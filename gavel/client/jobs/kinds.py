@@ -1,7 +1,7 @@
 """The kinds of values in a job's description: how each is read from a job file and from Python, and its JSON Schema.
 
-What a job file takes for a list, a name alone, is taken from Python too, and a value of a type that does not fit is
-refused with what to write instead. What values mean is checked by the scheduler.
+As in a job file, a single name may replace a list in Python. The error about a value of a wrong type contains a remedy.
+The scheduler checks the meaning of values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Check = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind: how a node of a job file is read, how a value of a program is checked, and the schema of the former."""
+    """A kind: how a node of a job file is read, its JSON Schema, and how a value from Python is checked."""
 
     read: Callable[[Node], Any]
     check: Check
@@ -46,15 +46,15 @@ def _path(value: Any) -> str:
     return _text(os.fspath(value) if isinstance(value, os.PathLike) else value)
 
 
-def _whole(least: int, most: int) -> Check:
+def _whole(minimum: int, maximum: int) -> Check:
     def read(value: Any) -> int:
         try:
             number = operator.index(value) if not isinstance(value, bool) else -1
         except TypeError:
             number = -1
-        if not least <= number <= most:
-            wanted = f"must be a whole number from {least} to {most:,}"
-            raise BadInput(f"{wanted}, got {quoted(value)}" + _as_number(value))
+        if not minimum <= number <= maximum:
+            problem = f"must be a whole number from {minimum} to {maximum:,}, got {quoted(value)}"
+            raise BadInput(problem + _as_number(value))
         return number
 
     return read
@@ -126,7 +126,7 @@ def _mapped(read: Check, example: str) -> Check:
     def read_all(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
             raise BadInput(f"must be a mapping such as {example}, got {quoted(value)}")
-        return {_text(key): v.nested(str(key), read, entry) for key, entry in value.items()}
+        return {_text(key): v.read_part(str(key), read, entry) for key, entry in value.items()}
 
     return read_all
 
@@ -151,7 +151,7 @@ def _as_text(value: Any) -> str:
 
 
 def _as_number(value: Any) -> str:
-    """For a number that was written as text."""
+    """Return a hint for a number that was written as text."""
     try:
         return f"; say {float(value):.15g}" if isinstance(value, str) and float(value) > 0 else ""
     except ValueError:
@@ -193,8 +193,8 @@ def _choice(*words: str) -> Kind:
     return Kind(v.choice(*words), _word(*words), {"enum": [*words]})
 
 
-_VARIABLES = Kind(v.mapping(v.text_given, variables=True), _mapped(_text, "{'KEY': 'value'}"), _SCALARS)
-# By the name of the kind in docs/job-file.md.
+_VARIABLES = Kind(v.mapping(v.any_text, variables=True), _mapped(_text, "{'KEY': 'value'}"), _SCALARS)
+# By the name that docs/job-file.md uses.
 KINDS = {
     "name": Kind(v.name_of, _text, {"type": ["string", "number"], "maxLength": limits.NAME_CHARS_MAX}),
     "path": Kind(v.name_of, _path, _TEXT),
@@ -226,7 +226,7 @@ KINDS = {
         {"type": "array", "minItems": 1, "items": {"type": ["string", "number", "boolean"]}},
     ),
     "name or list of names": Kind(v.names, _names, _LISTED),
-    "mapping of names to text": Kind(v.mapping(v.text_given), _mapped(_text, "{'KEY': 'value'}"), _SCALARS),
+    "mapping of names to text": Kind(v.mapping(v.any_text), _mapped(_text, "{'KEY': 'value'}"), _SCALARS),
     "mapping of variables to text": _VARIABLES,
     "mapping of variables to secrets": _VARIABLES,
     "mapping of worker types to numbers": Kind(

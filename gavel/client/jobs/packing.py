@@ -1,4 +1,4 @@
-"""Pack a work directory into one file that depends only on its content, and is named by its hash.
+"""Pack a work directory into one file that depends only on the content and is named by its own hash.
 
 Names are sorted; owners and times are left out, and of the permissions only the executable bit is kept. Links that lead
 out of the directory are refused here, where the user can correct them, rather than on a node.
@@ -29,7 +29,7 @@ PIECE_BYTES = 1 << 20
 
 _INTERPRETER = re.compile(r"python[0-9.]*|bash|sh")
 
-# Called with the present activity, the bytes done and the bytes in all.
+# Called with the current activity, the bytes done and all bytes.
 Progress = Callable[[str, int, int], None]
 
 
@@ -59,16 +59,16 @@ class Package:
 def entries(folder: Path) -> list[Entry]:
     """Return the entries to pack, sorted by name. Raises TooLarge if they cannot be packed."""
     patterns = ignore_file(folder)
-    named = FILE if patterns is None else patterns.name
+    patterns_name = FILE if patterns is None else patterns.name
     try:
         lines = [] if patterns is None else patterns.read_text("utf-8").splitlines()
         listed = list(_walk(folder, "", Ignore(lines)))
     except UnicodeError:
-        raise TooLarge(f"a file name in it, or {named}, is not UTF-8") from None
+        raise TooLarge(f"a file name in it, or {patterns_name}, is not UTF-8") from None
     except OSError as error:
         raise TooLarge(f"{error.filename}: {(error.strerror or str(error)).lower()}") from None
     except re.error as error:
-        raise TooLarge(f"{named}: a pattern cannot be read: {error}") from None
+        raise TooLarge(f"{patterns_name}: a pattern cannot be read: {error}") from None
     if len(listed) > limits.PACKAGE_FILES_MAX:
         raise TooLarge(f"has {len(listed):,} files; the limit is {limits.PACKAGE_FILES_MAX:,}; {_ADVICE}")
     files = [entry for entry in listed if stat.S_ISREG(entry.status.st_mode)]
@@ -152,11 +152,12 @@ def _add(tar: tarfile.TarFile, entry: Entry) -> int:
 
 
 def _target(entry: Entry) -> str:
-    """Return where a link leads. TooLarge where agents would refuse it."""
+    """Return the target of a link. Raises TooLarge if agents would refuse it."""
     target = os.readlink(entry.path)
     if limits.leads_out(entry.name, target):
         raise TooLarge(
-            f"{entry.name} is a link to {target}, which is outside: list the link in {FILE}, or copy the file"
+            f"{entry.name} is a link to {target}, which is outside the directory: list the link in {FILE}, or copy the "
+            "file"
         )
     return target
 
@@ -169,7 +170,7 @@ _ADVICE = f"list what the job does not need in {FILE}, or put data where every n
 
 
 class Uploads:
-    """The packed work directories of jobs with uploads, and these jobs as they are submitted."""
+    """Packs the work directories of jobs with uploads. `specs` are the jobs to submit, which name the packages."""
 
     def __init__(self, specs: Sequence[JobSpec], progress: Progress | None = None) -> None:
         self._files = ExitStack()
@@ -200,7 +201,7 @@ class Uploads:
         self._progress = progress
 
     def pieces(self, digest: str) -> Iterator[bytes]:
-        """Yield the content of a package, from its beginning."""
+        """Yield the content of a package in pieces."""
         package = self.packages[digest]
         package.file.seek(0)
         done = 0

@@ -1,7 +1,7 @@
 """A job as its user describes it, in Python or in a job file.
 
 JobSpec is the one list of fields: the reader of job files, its JSON Schema, docs/job-file.md, the options of
-`gavel submit`, the checks of programs' specs and the message of the protocol follow from it.
+`gavel submit`, the checks of specs from Python and the message of the protocol follow from it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 @dataclass(frozen=True)
 class Field:
-    """A field of a job file: its name there, and `target`, the field of JobSpec that it gives.
+    """A field of a job file: its name there, and `target`, the field of JobSpec that it sets.
 
-    `kind` is the kind of its values, one of `gavel.client.jobs.kinds.KINDS`.
+    `kind` is the kind of its values, a key of `gavel.client.jobs.kinds.KINDS`.
     """
 
     name: str
@@ -27,7 +27,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Wait for another job: until it has succeeded, or until it has ended one way or another."""
+    """A job to wait for, until it has succeeded or until it has ended in any way."""
 
     job: str
     when: Literal["succeeded", "ended"] = "succeeded"
@@ -35,16 +35,16 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The place of a job in a file, for the scheduler's errors: its line, and that of each field."""
+    """The place of a job in a file, for errors: its line, and the line of each field."""
 
     file: str
     line: int
     lines: Mapping[str, int] = field(default_factory=dict)
 
 
-def described(kind: str, meaning: str, example: str, *, default: Any = None, name: str = "") -> Any:
-    """Return a field of JobSpec that job files have, too. `name`: its name there, if it differs."""
-    metadata = {"described": (kind, meaning, example, name)}
+def job_field(kind: str, meaning: str, example: str, *, default: Any = None, name: str = "") -> Any:
+    """Return a field of JobSpec that job files have, too. `name`: its name in job files, if that differs."""
+    metadata = {"job_field": (kind, meaning, example, name)}
     if default == {}:
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -52,161 +52,161 @@ def described(kind: str, meaning: str, example: str, *, default: Any = None, nam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A job to submit. None and empty values count as not given. Durations are in seconds; docs/job-file.md has every
-    field.
+    """A job to submit. None and empty values count as not given. Durations are in seconds.
 
-    Lists may replace tuples, and a single name may replace a list as in a job file. The spec is checked at submission.
+    docs/job-file.md describes every field. Lists may replace tuples and, as in a job file, a single name may replace a
+    list. The spec is checked at submission.
     """
 
-    name: str = described("name", "A name for display; need not be unique", "chat", default="")
-    command: tuple[str, ...] = described(
+    name: str = job_field("name", "A name for display; need not be unique", "chat", default="")
+    command: tuple[str, ...] = job_field(
         "list of arguments",
         "What to run: a program and its arguments. It is not passed to a shell",
         "[python, train.py]",
         default=(),
     )
-    script: str = described(
+    script: str = job_field(
         "lines of shell", "Instead of `command`: lines for `/bin/sh`", "python train.py > out.txt", default=""
     )
-    setup: str = described(
+    setup: str = job_field(
         "lines of shell",
         "Lines for `/bin/sh`, once per node, before the job's processes",
         "pip install -e .",
         default="",
     )
-    setup_limit_s: float | None = described(
+    setup_limit_s: float | None = job_field(
         "duration",
         "How long `setup` may take on a node before the job fails; without it, the agent's `setup_limit_s`, 1h",
         "2h",
         name="setup_limit",
     )
-    venv: str = described(
+    venv: str = job_field(
         "path",
         "A virtual environment on the nodes, put first on `PATH`: an absolute path",
         "/shared/envs/torch",
         default="",
     )
-    workdir: str = described("path", "Where it runs: a path that every node sees", ".", default="")
-    upload: bool = described("true or false", "Pack and send `workdir`", "true", default=False)
-    env: Mapping[str, str] = described(
+    workdir: str = job_field("path", "Where it runs: a path that every node sees", ".", default="")
+    upload: bool = job_field("true or false", "Pack and send `workdir`", "true", default=False)
+    env: Mapping[str, str] = job_field(
         "mapping of variables to text",
         "Environment variables, except those of Gavel (`RANK` …, `GAVEL_…`)",
         "{SEED: 7}",
         default={},
     )
-    env_from: Mapping[str, str] = described(
+    env_from: Mapping[str, str] = job_field(
         "mapping of variables to secrets",
         "Variables from secrets that the nodes keep, by the secret's name",
         "{HF_TOKEN: hub-token}",
         default={},
     )
-    gpus: int | None = described(
+    gpus: int | None = job_field(
         "number or range", "How many GPUs, or a range such as `2-8` to run at any known width", "4"
     )
     gpus_min: int | None = None
     gpus_max: int | None = None
-    ranks: Literal["", "per_gpu", "per_node"] = described(
+    ranks: Literal["", "per_gpu", "per_node"] = job_field(
         "per_gpu or per_node",
         "One process for each GPU (the default), or one for each node",
         "per_node",
         default="",
     )
-    cpus: float | None = described("number from 0 up", "CPUs of the whole job", "16")
-    memory_gb: float | None = described("size", "Memory of the whole job", "64GB", name="memory")
-    gpu_memory_gb: float | None = described(
+    cpus: float | None = job_field("number from 0 up", "CPUs of the whole job", "16")
+    memory_gb: float | None = job_field("size", "Memory of the whole job", "64GB", name="memory")
+    gpu_memory_gb: float | None = job_field(
         "size",
         "Memory of each GPU, at least; a GPU of unknown memory counts as large enough",
         "40GB",
         name="gpu_memory",
     )
-    worker_types: tuple[str, ...] = described(
+    worker_types: tuple[str, ...] = job_field(
         "name or list of names", "Only on these types", "[a100, h100]", default=()
     )
-    excluded_worker_types: tuple[str, ...] = described(
+    excluded_worker_types: tuple[str, ...] = job_field(
         "name or list of names", "Not on these types", "[k80]", default=(), name="exclude_worker_types"
     )
-    nodes: tuple[str, ...] = described(
+    nodes: tuple[str, ...] = job_field(
         "name or list of names", "Only on these nodes", "[gpu-7, gpu-8]", default=()
     )
-    labels: Mapping[str, str] = described(
+    labels: Mapping[str, str] = job_field(
         "mapping of names to text", "Only on nodes with all of these labels", "{rack: r2}", default={}
     )
-    job_type: str = described(
+    job_type: str = job_field(
         "name", "Jobs of one type share their measured rates", "resnet50-b64", default=""
     )
-    rates: Mapping[str, float] = described(
+    rates: Mapping[str, float] = job_field(
         "mapping of worker types to numbers",
         "Steps per second by worker type, if known",
         "{a100: 12.5, v100: 4}",
         default={},
     )
-    steps: float | None = described("number above 0", "Steps in all; by default unknown", "1e6")
-    reports_steps: bool | None = described(
+    steps: float | None = job_field("number above 0", "Steps in all; by default unknown", "1e6")
+    reports_steps: bool | None = job_field(
         "true or false", "Whether it reports the steps it has done, as `gavel.training` does", "false"
     )
-    checkpoint_dir: str = described(
+    checkpoint_dir: str = job_field(
         "path",
         "Where its checkpoints are: an absolute path; without it, a directory of the agent",
         "/shared/ck/chat",
         default="",
     )
-    checkpoints: Literal["", "per_job", "per_attempt"] = described(
+    checkpoints: Literal["", "per_job", "per_attempt"] = job_field(
         "per_job or per_attempt",
         "per_attempt: each attempt has a directory of its own there; it begins as a copy of the last one's",
         "per_attempt",
         default="",
     )
-    weight: float | None = described("number above 0", "5 gives five times the share; by default 1", "2")
-    tenant: str = described(
+    weight: float | None = job_field("number above 0", "5 gives five times the share; by default 1", "2")
+    tenant: str = job_field(
         "name", "The tenant whose share it uses: `org/team`", "vision/detection", default=""
     )
-    user: str = described("name", "The user to submit for; only for operators", "ada", default="")
-    deadline_s: float | None = described(
+    user: str = job_field("name", "The user to submit for; only for operators", "ada", default="")
+    deadline_s: float | None = job_field(
         "duration or time",
         "When it should be done: a time, or a duration from now. Some policies keep it if `steps` is given",
         "8h",
         name="deadline",
     )
-    earliest_start_s: float | None = described(
+    earliest_start_s: float | None = job_field(
         "duration or time",
         "Start no earlier: a time, or a duration from now",
         "2030-12-31T18:00",
         name="start",
     )
-    time_limit_s: float | None = described(
+    time_limit_s: float | None = job_field(
         "duration", "Limit of its running time, over all attempts", "2d", name="time_limit"
     )
-    min_run_s: float | None = described(
+    min_run_s: float | None = job_field(
         "duration", "How long it cannot be preempted after each start", "30m", name="min_run"
     )
-    max_cost: float | None = described(
+    max_cost: float | None = job_field(
         "number above 0", "Limit of its cost, in the currency of the prices; beyond it the job fails", "250"
     )
-    preemptible: bool | None = described(
+    preemptible: bool | None = job_field(
         "true or false",
         "Whether it may be preempted; if not, it keeps its GPUs once it has started",
         "false",
     )
-    packable: bool | None = described(
+    packable: bool | None = job_field(
         "true or false", "Whether it may share its GPUs with another job", "false"
     )
-    restart_cost_s: float | None = described(
+    restart_cost_s: float | None = job_field(
         "duration", "How long a restart takes, if known", "90s", name="restart_cost"
     )
-    retries: int | None = described("whole number", "Restarts after failures of its own; by default 0", "2")
-    retries_node: int | None = described(
+    retries: int | None = job_field("whole number", "Restarts after failures of its own; by default 0", "2")
+    retries_node: int | None = job_field(
         "whole number", "Restarts after failures of nodes; by default without limit", "5"
     )
-    retries_preemption: int | None = described(
+    retries_preemption: int | None = job_field(
         "whole number", "Restarts after preemptions; by default without limit", "50"
     )
-    after: tuple[After, ...] = described(
+    after: tuple[After, ...] = job_field(
         "jobs",
         "Jobs to wait for, by id or name: until they succeed or, as `17:ended`, until they end",
         "[17, 18]",
         default=(),
     )
-    array: tuple[int, ...] = described(
+    array: tuple[int, ...] = job_field(
         "indices",
         "A job for each index, in `GAVEL_ARRAY_INDEX`: `0-9`, `1,3,5`, `0-100:10`",
         "0-9",
@@ -217,11 +217,11 @@ class JobSpec:
     source: Source | None = field(default=None, compare=False, repr=False)
 
 
-# The order of the reference.
+# In the order of docs/job-file.md.
 FIELDS = tuple(
     Field(name or attribute.name, attribute.name, kind, meaning, example)
     for attribute in fields(JobSpec)
-    if "described" in attribute.metadata
-    for kind, meaning, example, name in [attribute.metadata["described"]]
+    if "job_field" in attribute.metadata
+    for kind, meaning, example, name in [attribute.metadata["job_field"]]
 )
 BY_NAME = {entry.name: entry for entry in FIELDS}

@@ -1,7 +1,7 @@
-"""How each kind of value in a job file is read, and what is right where it is wrong.
+"""Readers for each kind of value in a job file.
 
-A reader that is given a node returns a plain value, or raises BadInput with words that say what would be right, to
-which `nested` adds the place. `gavel.client.jobs.kinds` has the table of kinds.
+A reader takes a node and returns a plain value, or raises BadInput with what to write instead. `read_part` adds the
+place to the error. `gavel.client.jobs.kinds` has the table of kinds.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from protos.files.yaml import List, Node, Scalar, Table, quote, scalar
 from protos.gavel.v1 import limits
 
 Read = Callable[[Node], Any]
-# The key and the value of each entry of a mapping.
+# A mapping: by name, the nodes of the key and of its value.
 Pairs = dict[str, tuple[Scalar, Node]]
 R = TypeVar("R")
 V = TypeVar("V")
 
 
-def located(read: Callable[[V], R], value: V) -> R:
-    """Read a value. BadInput has the line of its node, unless the reader names another."""
+def read_with_line(read: Callable[[V], R], value: V) -> R:
+    """Read a value. A BadInput without a line gets the line of the value's node."""
     try:
         return read(value)
     except BadInput as error:
@@ -37,32 +37,32 @@ def located(read: Callable[[V], R], value: V) -> R:
         raise
 
 
-def nested(at: str | int, read: Callable[[V], R], value: V) -> R:
-    """Read a part of a value. BadInput has the place and the line of the part."""
+def read_part(key: str | int, read: Callable[[V], R], value: V) -> R:
+    """Read the part of a value at this key or index. A BadInput gets the place and the line of the part."""
     try:
-        return located(read, value)
+        return read_with_line(read, value)
     except BadInput as error:
-        error.place = (at, *error.place)
+        error.place = (key, *error.place)
         raise
 
 
 def each(read: Callable[[V], R], values: Iterable[V]) -> tuple[R, ...]:
     """Read each entry of a list."""
-    return tuple([nested(at, read, value) for at, value in enumerate(values)])
+    return tuple([read_part(index, read, value) for index, value in enumerate(values)])
 
 
-def pairs(node: Node, wanted: str) -> Pairs:
-    """Return each key with its node and its value's."""
+def pairs(node: Node, expected: str) -> Pairs:
+    """Return the entries of a mapping. `expected` describes the value in the error about any other node."""
     if not isinstance(node, Table):
-        raise BadInput(f"must be {wanted}, got {quote(node)}", line=node.line)
+        raise BadInput(f"must be {expected}, got {quote(node)}", line=node.line)
     return node.value
 
 
-def text_of(node: Node, wanted: str) -> str:
-    """Return text; numbers and words of YAML are kept as written: `name: 7`, `[train.py, --lr, 0.1]`."""
+def text_of(node: Node, expected: str) -> str:
+    """Return the text of a scalar; numbers and YAML words are kept as written: `name: 7`, `[train.py, --lr, 0.1]`."""
     value = scalar(node)
     if not isinstance(node, Scalar) or (value is None and not node.value):
-        raise BadInput(f"must be {wanted}, got {quote(node)}")
+        raise BadInput(f"must be {expected}, got {quote(node)}")
     text = str(node.value)
     try:
         text.encode()
@@ -73,15 +73,15 @@ def text_of(node: Node, wanted: str) -> str:
     return text
 
 
-_argument = partial(text_of, wanted="text")
+_argument = partial(text_of, expected="text")
 
 
-def name_of(node: Node, wanted: str = "a name") -> str:
-    """Return text of one line, no longer than a name may be."""
-    text = text_of(node, wanted)
+def name_of(node: Node, expected: str = "a name") -> str:
+    """Return text of one line that is not empty and not too long for a name."""
+    text = text_of(node, expected)
     if not text or not text.isprintable():
         raise BadInput(
-            f"must be {wanted}, without line breaks or other control characters, got {quote(node)}"
+            f"must be {expected}, without line breaks or other control characters, got {quote(node)}"
         )
     if len(text) > limits.NAME_CHARS_MAX:
         raise BadInput(f"must be at most {limits.NAME_CHARS_MAX} characters")
@@ -94,7 +94,7 @@ def lines(node: Node) -> str:
     if not text.strip():
         raise BadInput("is empty: leave it out, or give a value")
     if len(text.encode()) > limits.TEXT_BYTES_MAX:
-        raise BadInput(f"is longer than {limits.TEXT_BYTES_MAX:,} bytes: put it into a file of its own")
+        raise BadInput(f"is longer than {limits.TEXT_BYTES_MAX:,} bytes: put it into a file")
     return text
 
 
@@ -108,41 +108,42 @@ def boolean(node: Node) -> bool:
     raise BadInput(f"must be true or false, got {quote(node)}" + (f"; say {hint}" if hint else ""))
 
 
-def whole(least: int, most: int) -> Read:
-    """Return a reader of whole numbers."""
+def whole(minimum: int, maximum: int) -> Read:
+    """Return a reader of whole numbers within these bounds."""
 
     def read(node: Node) -> int:
         value = scalar(node)
         if type(value) is float and value.is_integer():
             value = int(value)
-        if type(value) is not int or not least <= value <= most:
-            raise BadInput(f"must be a whole number from {least} to {most:,}, got {quote(node)}")
+        if type(value) is not int or not minimum <= value <= maximum:
+            raise BadInput(f"must be a whole number from {minimum} to {maximum:,}, got {quote(node)}")
         return value
 
     return read
 
 
-def number(words: str, *, zero: bool = False) -> Read:
-    """Return a reader of numbers above 0, or from 0 with `zero`."""
+def number(description: str, *, zero: bool = False) -> Read:
+    """Return a reader of numbers above 0 or, with `zero`, from 0 up. The error contains the description."""
 
     def read(node: Node) -> float:
         value = scalar(node)
         if type(value) not in (int, float) or not (0 < value < math.inf or (zero and value == 0)):
-            raise BadInput(f"must be a {words}, got {quote(node)}")
+            raise BadInput(f"must be a {description}, got {quote(node)}")
         return float(value)
 
     return read
 
 
 _AMOUNT = r"([0-9]{1,400}(?:\.[0-9]*)?|\.[0-9]+)"
-_CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")  # as Slurm has it
+# A duration as Slurm writes it.
+_CLOCK = re.compile(r"(?:([0-9]+)-)?([0-9]{1,2}):([0-9]{2}):([0-9]{2})")
 _SIZE = re.compile(rf"({_AMOUNT}(?:[eE][-+]?[0-9]{{1,4}})?)\s*([kKMGTP]i?)?B?", re.ASCII)
 _SIZES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _SIZES |= {f"{letter}i": 1024**power for power, letter in enumerate("kMGTP", 1)} | {"K": 10**3, "Ki": 1024}
 
 
 def size_gb(node: Node) -> float:
-    """Read `16GB` or `512MiB`, in GB of 10⁹ bytes."""
+    """Read a size such as `16GB` or `512MiB`; return it in GB of 10⁹ bytes."""
     value = scalar(node)
     match = _SIZE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is None or (match[3] is None and not value.strip().endswith("B")):
@@ -163,23 +164,23 @@ _PART = re.compile(rf"\s*{_AMOUNT}\s*(sec|s|min|m|h|d|w)\b|\s*{_AMOUNT}(s|m|h|d|
 
 
 def duration_s(text: str) -> float | None:
-    """Return the length of `90m`, `1h30m` or `2 d`; None if the text is not a duration."""
-    at, total = 0, 0.0
-    while at < len(text.rstrip()):
-        match = _PART.match(text, at)
+    """Return the seconds in `90m`, `1h30m` or `2 d`; None if the text is not a duration."""
+    position, total_s = 0, 0.0
+    while position < len(text.rstrip()):
+        match = _PART.match(text, position)
         if match is None:
             return None
-        total += float(match[1] or match[3]) * _UNITS[match[2] or match[4]]
-        at = match.end()
-    return total if at else None
+        total_s += float(match[1] or match[3]) * _UNITS[match[2] or match[4]]
+        position = match.end()
+    return total_s if position else None
 
 
 def duration(node: Node) -> float:
-    """Read `90m` or `1h30m`, in seconds."""
+    """Read a duration such as `90m` or `1h30m`; return it in seconds."""
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is None or length_s <= 0:
-        raise BadInput(f"must be a duration above 0 such as 90m or 1h30m, got {_meant(node)}")
+        raise BadInput(f"must be a duration above 0 such as 90m or 1h30m, got {_with_meaning(node)}")
     return _finite(length_s)
 
 
@@ -189,8 +190,8 @@ def _finite(value: float) -> float:
     return value
 
 
-def _meant(node: Node) -> str:
-    """Quote a number without a unit, or a duration in Slurm's notation, with its most likely meaning."""
+def _with_meaning(node: Node) -> str:
+    """Quote a node; add the likely meaning of a number without a unit or of a duration in Slurm's notation."""
     value, quoted = scalar(node), quote(node)
     if type(value) in (int, float) and 0 < value < math.inf:
         return f"{quoted}; with its unit, {node.value}s"
@@ -200,7 +201,7 @@ def _meant(node: Node) -> str:
 
 
 def instant(node: Node) -> float | datetime:
-    """Read a duration from the submission, or a time; one without a zone is in the zone of this machine."""
+    """Read a duration from now, or a time; a time without a zone is in the zone of this machine."""
     value = scalar(node)
     length_s = duration_s(value) if isinstance(value, str) else None
     if length_s is not None and length_s > 0:
@@ -208,36 +209,38 @@ def instant(node: Node) -> float | datetime:
     if isinstance(value, str):
         with contextlib.suppress(ValueError, OverflowError):
             return datetime.fromisoformat(value).astimezone()
-    wanted = "must be a duration such as 2h, or a time such as 2030-12-31T18:00"
-    raise BadInput(f"{wanted}, got {_meant(node)}")
+    problem = "must be a duration such as 2h, or a time such as 2030-12-31T18:00"
+    raise BadInput(f"{problem}, got {_with_meaning(node)}")
 
 
 _RANGE = re.compile(r"([0-9]{1,300})\s*-\s*([0-9]{1,300})", re.ASCII)
 
 
 def gpus(node: Node) -> dict[str, int]:
-    """Read `4`, `2-8` or `{min: 2, max: 8}`. For a range, the least is asked for."""
+    """Read `4`, `2-8` or `{min: 2, max: 8}`; return fields of JobSpec. For a range, `gpus` is its minimum."""
     value = scalar(node)
     if isinstance(node, Table):
         bounds = _entries(node, ("min", "max"), ("min", "max"), "{min: 2, max: 8}")
-        least, most = [nested(name, whole(1, limits.GPUS_MAX), bounds[name]) for name in ("min", "max")]
+        minimum, maximum = [
+            read_part(name, whole(1, limits.GPUS_MAX), bounds[name]) for name in ("min", "max")
+        ]
     elif isinstance(value, str) and (match := _RANGE.fullmatch(value.strip())):
-        least, most = int(match[1]), int(match[2])
+        minimum, maximum = int(match[1]), int(match[2])
     elif type(value) is int and 1 <= value <= limits.GPUS_MAX:
         return {"gpus": value}
     else:
-        wanted = f"must be a whole number from 1 to {limits.GPUS_MAX:,}, or a range such as 2-8"
-        raise BadInput(f"{wanted}, got {quote(node)}")
-    if not 1 <= least <= most <= limits.GPUS_MAX:
+        problem = f"must be a whole number from 1 to {limits.GPUS_MAX:,}, or a range such as 2-8"
+        raise BadInput(f"{problem}, got {quote(node)}")
+    if not 1 <= minimum <= maximum <= limits.GPUS_MAX:
         raise BadInput(f"must be a range such as 2-8, within 1 to {limits.GPUS_MAX:,}, got {quote(node)}")
-    return {"gpus": least, "gpus_min": least, "gpus_max": most}
+    return {"gpus": minimum, "gpus_min": minimum, "gpus_max": maximum}
 
 
 _INDICES = re.compile(r"([0-9]{1,300})(?:-([0-9]{1,300})(?::([0-9]{1,300}))?)?", re.ASCII)
 
 
 def array(node: Node) -> tuple[int, ...]:
-    """Read `0-9`, `1,3,5`, `0-100:10` or `[1, 3]`."""
+    """Read the indices of an array: `0-9`, `1,3,5`, `0-100:10` or `[1, 3]`."""
     if isinstance(node, List):
         indices = [*each(whole(0, limits.INDEX_MAX), node.value)]
     else:
@@ -261,8 +264,8 @@ def array(node: Node) -> tuple[int, ...]:
     if not indices or len(indices) > limits.ARRAY_MAX:
         raise BadInput(f"must be from 1 to {limits.ARRAY_MAX:,} indices")
     if len(set(indices)) < len(indices):
-        twice = next(index for index in indices if indices.count(index) > 1)
-        raise BadInput(f"index {twice} is listed twice")
+        duplicate = next(index for index in indices if indices.count(index) > 1)
+        raise BadInput(f"index {duplicate} is listed twice")
     return tuple(indices)
 
 
@@ -277,8 +280,8 @@ def command(node: Node) -> tuple[str, ...]:
     return each(_argument, node.value)
 
 
-def text_given(node: Node) -> str:
-    """Read any text, also an empty one."""
+def any_text(node: Node) -> str:
+    """Read text, which may be empty."""
     if scalar(node) is None:
         raise BadInput("must be text, got nothing")
     return _argument(node)
@@ -290,35 +293,36 @@ def names(node: Node) -> tuple[str, ...]:
     if not names or len(names) > limits.ENTRIES_MAX:
         raise BadInput(f"must be from 1 to {limits.ENTRIES_MAX:,} names, or left out")
     if len(set(names)) < len(names):
-        raise BadInput(f"'{next(name for name in names if names.count(name) > 1)}' stands twice")
+        duplicate = next(name for name in names if names.count(name) > 1)
+        raise BadInput(f"'{duplicate}' is listed twice")
     return names
 
 
 def mapping(value: Read, *, variables: bool = False) -> Read:
-    """Return a reader of mappings."""
+    """Return a reader of mappings with these values. With `variables`, the keys must be names of variables."""
 
     def read(node: Node) -> dict[str, Any]:
         entries = pairs(node, "a mapping")
         if len(entries) > limits.ENTRIES_MAX:
             raise BadInput(f"must be at most {limits.ENTRIES_MAX:,} entries")
         for name, (key, _) in entries.items():
-            located(name_of, key)
+            read_with_line(name_of, key)
             if variables and not limits.is_variable(name):
                 raise BadInput(
                     f"{quote(key)} cannot be the name of a variable: use letters, digits and _ only",
                     line=key.line,
                 )
-        return {name: nested(name, value, part) for name, (_, part) in entries.items()}
+        return {name: read_part(name, value, part) for name, (_, part) in entries.items()}
 
     return read
 
 
-def _entries(table: Table, keys: tuple[str, ...], needed: tuple[str, ...], example: str) -> dict[str, Node]:
-    """Return the values of a mapping that may have these keys only."""
+def _entries(table: Table, keys: tuple[str, ...], required: tuple[str, ...], example: str) -> dict[str, Node]:
+    """Return the values of a mapping that may have only these keys, and must have the required ones."""
     for name, (key, _) in table.value.items():
         if name not in keys:
             raise BadInput(f"must have {' and '.join(keys)} only", place=(name,), line=key.line)
-    for name in needed:
+    for name in required:
         if name not in table.value:
             raise BadInput(f"{name} is missing: {example}")
     return {name: value for name, (_, value) in table.value.items()}
@@ -335,11 +339,11 @@ def choice(*words: str) -> Read:
     return read
 
 
-_when = partial(text_of, wanted="succeeded or ended")
+_when = partial(text_of, expected="succeeded or ended")
 
 
 def after(node: Node) -> tuple[After, ...]:
-    """Read `17`, `[17, {job: 18, when: ended}]`, or `17:ended` as the command line has it."""
+    """Read the jobs to wait for: `17`, `[17, {job: 18, when: ended}]` or `17:ended`."""
     return each(one_after, node.value if isinstance(node, List) else [node])
 
 
@@ -347,17 +351,17 @@ _SLURM_AFTER = {"afterok": "", "afterany": ":ended"}
 
 
 def one_after(node: Node) -> After:
-    """Read one job to wait for."""
+    """Read one job to wait for: `17`, `17:ended` or `{job: 17, when: ended}`."""
     if isinstance(node, Table):
         entries = _entries(node, ("job", "when"), ("job",), "{job: 17, when: ended}")
-        job = nested("job", name_of, entries["job"])
-        when = nested("when", _when, entries["when"]) if "when" in entries else "succeeded"
+        job = read_part("job", name_of, entries["job"])
+        when = read_part("when", _when, entries["when"]) if "when" in entries else "succeeded"
     else:
         job, colon, when = name_of(node, "the id of a job").rpartition(":")
         if not colon:
             job, when = when, "succeeded"
     if job in _SLURM_AFTER:
-        raise BadInput(f"here {job}:{when[:60]} is {when[:60]}{_SLURM_AFTER[job]}")
+        raise BadInput(f"write {when[:60]}{_SLURM_AFTER[job]} instead of {job}:{when[:60]}")
     if when not in ("succeeded", "ended"):
         raise BadInput(f'when must be "succeeded" or "ended", got "{when[:60]}"')
     return After(job, when)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Transports for calls: one that blocks and one for event loops, with the same calls, errors and retries."""
+"""Transports for calls: one blocks and one is for event loops. Both have the same calls, errors and retries."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from protos.gavel.v1.limits import MESSAGE_BYTES_MAX
 
 T = TypeVar("T")
 
+# How often gRPC pings the scheduler, and how long it waits for the reply.
 KEEPALIVE_MS = 20_000
 
 
@@ -60,7 +61,7 @@ def credentials(connection: Connection) -> grpc.ChannelCredentials | None:
 
 
 def metadata(connection: Connection) -> tuple[tuple[str, str], ...]:
-    """Return what identifies the caller: the token or, without one, the user's name on this machine."""
+    """Return the metadata that identifies the caller: the token or, without one, the user's name on this machine."""
     if connection.token:
         return (("authorization", f"Bearer {connection.token}"),)
     user = user_name()
@@ -75,15 +76,15 @@ def user_name() -> str:
         return str(os.getuid())
 
 
-def opened(module: Any, connection: Connection, tls: grpc.ChannelCredentials | None) -> Any:
-    """Return a channel of `grpc` or of `grpc.aio`."""
+def open_channel(module: Any, connection: Connection, tls: grpc.ChannelCredentials | None) -> Any:
+    """Open a channel. `module` is `grpc` or `grpc.aio`."""
     if tls is None:
         return module.insecure_channel(connection.address, options(connection))
     return module.secure_channel(connection.address, tls, options(connection))
 
 
 class _Transport(ABC):
-    """A channel to a scheduler, and how calls are started and watched; `retry_s` and `on_trouble` may change."""
+    """A channel to a scheduler. `retry_s` and `on_trouble` may change between calls."""
 
     _channel: Any
 
@@ -97,14 +98,14 @@ class _Transport(ABC):
 
     @abstractmethod
     def _timer(self, wait_s: float, report: Callable[[float], None], left_s: float) -> Any:
-        """Start a timer that makes this report after a while; it has a method `cancel`."""
+        """Start a timer that calls `report(left_s)` after `wait_s`; return it, with its method `cancel`."""
 
     def _trouble(self) -> Trouble:
         return Trouble(self.on_trouble, self.connection.address)
 
     @contextmanager
     def _watched(self, call: Call[Any]) -> Iterator[Trouble]:
-        """Report a call that takes long, except an upload, if anything takes the report."""
+        """Report a call that takes long, unless it is an upload or the caller wants no reports."""
         trouble = self._trouble()
         if trouble.report is None or callable(call.request):
             yield trouble
@@ -116,21 +117,21 @@ class _Transport(ABC):
             timer.cancel()
 
     def _start(self, call: Call[Any]) -> Any:
-        """Start a call with one reply; return the reply or, in an event loop, what is awaited for it."""
-        read = call.answer.FromString
+        """Start a call with one reply; return the reply or, in an event loop, an awaitable."""
+        parse = call.reply_type.FromString
         if callable(call.request):
-            send = self._channel.stream_unary(call.path, _serialized, read)
-            return send(call.request(), metadata=self._metadata)
-        ask = self._channel.unary_unary(call.path, _serialized, read)
-        return ask(call.request, timeout=self._timeout_s, metadata=self._metadata)
+            upload = self._channel.stream_unary(call.path, _serialize, parse)
+            return upload(call.request(), metadata=self._metadata)
+        method = self._channel.unary_unary(call.path, _serialize, parse)
+        return method(call.request, timeout=self._timeout_s, metadata=self._metadata)
 
     def _start_stream(self, call: Call[Any], timeout_s: float | None) -> Any:
-        ask = self._channel.unary_stream(call.path, _serialized, call.answer.FromString)
-        return ask(call.request, timeout=timeout_s, metadata=self._metadata)
+        method = self._channel.unary_stream(call.path, _serialize, call.reply_type.FromString)
+        return method(call.request, timeout=timeout_s, metadata=self._metadata)
 
     def _error(self, error: grpc.RpcError, call: Call[Any]) -> GavelError:
-        """Return the GavelError for an error of gRPC, with its place in the job file if it is about a job."""
-        # The errors that gRPC raises are calls too, and have their status.
+        """Return the GavelError for an error of gRPC; an error about a job has its place in the job file."""
+        # An error that gRPC raises is also the call, with its status.
         status: Any = error
         address, tls = self.connection.address, self.connection.uses_tls
         trailing = status.trailing_metadata() or ()
@@ -138,13 +139,13 @@ class _Transport(ABC):
 
 
 class SyncTransport(_Transport):
-    """Makes calls that block their thread. May be used from several threads."""
+    """Makes calls that block their thread. Several threads may use it."""
 
     def __init__(
         self, connection: Connection, timeout_s: float, retry_s: float, on_trouble: OnTrouble | None
     ) -> None:
         super().__init__(connection, timeout_s, retry_s, on_trouble)
-        self._channel = opened(grpc, connection, self._credentials)
+        self._channel = open_channel(grpc, connection, self._credentials)
 
     def call(self, call: Call[T]) -> T:
         """Return the reply to a call, with retries."""
@@ -152,12 +153,12 @@ class SyncTransport(_Transport):
         with self._watched(call) as trouble:
             while True:
                 try:
-                    answer = self._once(call)
+                    reply = self._once(call)
                 except GavelError as error:
                     wait_s = _wait_s(patience, trouble, error, call.safe)
                 else:
                     trouble.resolve()
-                    return answer
+                    return reply
                 time.sleep(wait_s)
 
     def _timer(self, wait_s: float, report: Callable[[float], None], left_s: float) -> threading.Timer:
@@ -174,32 +175,35 @@ class SyncTransport(_Transport):
 
     def stream(self, call: Call[T], timeout_s: float | None = None) -> Iterator[T]:
         """Yield the replies as they arrive, until the scheduler or the caller ends the stream."""
-        answers = self._start_stream(call, timeout_s)
+        replies = self._start_stream(call, timeout_s)
         try:
-            for answer in answers:
-                yield call.read(answer)
+            for reply in replies:
+                yield call.read(reply)
         except grpc.RpcError as error:
             raise self._error(error, call) from None
         finally:
-            answers.cancel()
+            replies.cancel()
 
     def follow(
-        self, make: Callable[[], Call[T]], patience_s: float, timeout_s: float | None = None
+        self, next_call: Callable[[], Call[T]], patience_s: float, timeout_s: float | None = None
     ) -> Iterator[T]:
-        """Yield the replies of a stream, reconnecting after lost connections. Raises TimeoutError after `timeout_s`."""
+        """Yield the replies of a stream, reconnecting after lost connections. Raises TimeoutError after `timeout_s`.
+
+        `next_call` returns the call to make on each connection.
+        """
         patience = Patience(patience_s, time.monotonic, lasting=True)
         trouble = self._trouble()
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
-                # Streams can be silent for long, so a call checks whether the scheduler answers again.
+                # The stream itself may send nothing for long, so another call checks whether the scheduler answers.
                 if isinstance(trouble.last, NotReachable):
                     self._once(calls.status())
                     trouble.resolve()
-                for answer in self.stream(make(), _left(until_s)):
+                for reply in self.stream(next_call(), _left_s(until_s)):
                     patience.begin()
                     trouble.resolve()
-                    yield answer
+                    yield reply
                 return
             except GavelError as error:
                 wait_s = _wait_s(patience, trouble, error, until_s=until_s)
@@ -215,8 +219,8 @@ class AsyncTransport(_Transport):
 
     @cached_property
     def _channel(self) -> aio.Channel:
-        """The channel, opened on first use, because a channel belongs to an event loop."""
-        channel: aio.Channel = opened(aio, self.connection, self._credentials)
+        """The channel, which is opened on first use because it belongs to the event loop that runs then."""
+        channel: aio.Channel = open_channel(aio, self.connection, self._credentials)
         return channel
 
     async def call(self, call: Call[T]) -> T:
@@ -225,12 +229,12 @@ class AsyncTransport(_Transport):
         with self._watched(call) as trouble:
             while True:
                 try:
-                    answer = await self._once(call)
+                    reply = await self._once(call)
                 except GavelError as error:
                     wait_s = _wait_s(patience, trouble, error, call.safe)
                 else:
                     trouble.resolve()
-                    return answer
+                    return reply
                 await asyncio.sleep(wait_s)
 
     def _timer(self, wait_s: float, report: Callable[[float], None], left_s: float) -> asyncio.TimerHandle:
@@ -244,32 +248,35 @@ class AsyncTransport(_Transport):
 
     async def stream(self, call: Call[T], timeout_s: float | None = None) -> AsyncGenerator[T, None]:
         """Yield the replies as they arrive, until the scheduler or the caller ends the stream."""
-        answers = self._start_stream(call, timeout_s)
+        replies = self._start_stream(call, timeout_s)
         try:
-            async for answer in answers:
-                yield call.read(answer)
+            async for reply in replies:
+                yield call.read(reply)
         except grpc.RpcError as error:
             raise self._error(error, call) from None
         finally:
-            answers.cancel()
+            replies.cancel()
 
     async def follow(
-        self, make: Callable[[], Call[T]], patience_s: float, timeout_s: float | None = None
+        self, next_call: Callable[[], Call[T]], patience_s: float, timeout_s: float | None = None
     ) -> AsyncGenerator[T, None]:
-        """Yield the replies of a stream, reconnecting after lost connections. Raises TimeoutError after `timeout_s`."""
+        """Yield the replies of a stream, reconnecting after lost connections. Raises TimeoutError after `timeout_s`.
+
+        `next_call` returns the call to make on each connection.
+        """
         patience = Patience(patience_s, time.monotonic, lasting=True)
         trouble = self._trouble()
         until_s = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             try:
-                # Streams can be silent for long, so a call checks whether the scheduler answers again.
+                # The stream itself may send nothing for long, so another call checks whether the scheduler answers.
                 if isinstance(trouble.last, NotReachable):
                     await self._once(calls.status())
                     trouble.resolve()
-                async for answer in self.stream(make(), _left(until_s)):
+                async for reply in self.stream(next_call(), _left_s(until_s)):
                     patience.begin()
                     trouble.resolve()
-                    yield answer
+                    yield reply
                 return
             except GavelError as error:
                 wait_s = _wait_s(patience, trouble, error, until_s=until_s)
@@ -281,23 +288,23 @@ class AsyncTransport(_Transport):
             await self._channel.close()
 
 
-def _serialized(request: Any) -> bytes:
+def _serialize(request: Any) -> bytes:
     wire: bytes = request.SerializeToString()
     return wire
 
 
-def _left(until_s: float | None) -> float | None:
+def _left_s(until_s: float | None) -> float | None:
     return None if until_s is None else max(until_s - time.monotonic(), 0.0)
 
 
 def _wait_s(
     patience: Patience, trouble: Trouble, failed: GavelError, safe: bool = True, until_s: float | None = None
 ) -> float:
-    """Return how long to wait before the next try, and report the trouble. Raises the error if there is no next try.
+    """Report a failure and return how long to wait before the next try. Raises the error if there is no next try.
 
-    `until_s`: when a stream has to end, which is a TimeoutError.
+    `until_s`: when a stream has to end; from then on, this raises TimeoutError.
     """
-    left_s = _left(until_s)
+    left_s = _left_s(until_s)
     if left_s == 0.0 and isinstance(failed, NotReachable):
         raise TimeoutError("timed out before the end of the stream") from None
     wait_s = patience.wait_s(failed, safe)

@@ -1,4 +1,4 @@
-"""Streams that survive a lost connection: the next call to make, and which replies are new. Nothing here waits."""
+"""Streams that survive a lost connection: the next call to make, and which replies are new. No I/O."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ class Waiting:
     """A wait for jobs, or all jobs of arrays, to end."""
 
     def __init__(self, jobs: Iterable[str]) -> None:
-        self._wanted = tuple(dict.fromkeys(jobs))
+        self._names = tuple(dict.fromkeys(jobs))
         self._jobs: dict[str, Job] = {}
         self._all_present = False
 
     def call(self) -> Call[JobEvent]:
-        """Return the call to make at the start and after each lost connection."""
-        return calls.watch(JobFilter(jobs=self._wanted), skip_present=False)
+        """Return the call for the first connection and for each later one."""
+        return calls.watch(JobFilter(jobs=self._names), skip_present=False)
 
     def take(self, event: JobEvent) -> None:
-        """Take an event of the stream. Raises NotFound if one of the jobs does not exist."""
+        """Record an event of the stream. Raises NotFound if one of the jobs does not exist."""
         if event.job is not None:
             self._jobs[event.job.id] = event.job
         if event.all_present:
             self._all_present = True
             present = set(self._jobs) | {job.partition("_")[0] for job in self._jobs}
-            for job in self._wanted:
+            for job in self._names:
                 if job not in present:
                     raise NotFound(f"there is no job '{job}'", reason="not_found")
 
     @property
     def is_empty(self) -> bool:
         """Whether there are no jobs to wait for."""
-        return not self._wanted
+        return not self._names
 
     @property
     def is_over(self) -> bool:
@@ -46,17 +46,17 @@ class Waiting:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs, in the order given; members of an array by index."""
+        """The jobs in the order given; those of an array by index."""
 
         def order(job: Job) -> tuple[int, int]:
-            name = job.id if job.id in self._wanted else job.id.partition("_")[0]
-            return self._wanted.index(name), job.array_index or 0
+            name = job.id if job.id in self._names else job.id.partition("_")[0]
+            return self._names.index(name), job.array_index or 0
 
         return tuple(sorted(self._jobs.values(), key=order))
 
 
 class Reading:
-    """A reader of logs that returns each byte once, however often the connection is lost."""
+    """A reader of logs that returns each byte only once, even after lost connections."""
 
     def __init__(self, job: str, attempt: int, rank: int | None, tail: int | None, follow: bool) -> None:
         self._job, self._attempt, self._rank = job, attempt, rank
@@ -66,14 +66,14 @@ class Reading:
         self._notices: set[tuple[int, str]] = set()
 
     def call(self) -> Call[LogChunk]:
-        """Return the call to make at the start and after each lost connection; only the first has the tail."""
+        """Return the call for the first connection and for each later one, which leaves out the tail."""
         tail = None if self._read else self._tail
         return calls.logs(
             job=self._job, attempt=self._attempt, rank=self._rank, tail_lines=tail, follow=self._follow
         )
 
-    def fresh(self, chunk: LogChunk) -> LogChunk | None:
-        """Return the part of a chunk that is new; None if all of it was read before."""
+    def new_part(self, chunk: LogChunk) -> LogChunk | None:
+        """Return the part of a chunk that was not read before; None if there is none."""
         if chunk.notice:
             notice = (chunk.attempt, chunk.notice)
             if notice in self._notices:
@@ -83,7 +83,7 @@ class Reading:
         key = (chunk.attempt, chunk.rank)
         latest = max((attempt for attempt, _ in self._read), default=0)
         if key not in self._read and chunk.attempt < latest:
-            # Output of an earlier attempt, from before the tail asked for.
+            # Output of an earlier attempt, from before the requested tail.
             return None
         skip = min(max(self._read.get(key, 0) - chunk.offset, 0), len(chunk.data))
         self._read[key] = max(self._read.get(key, 0), chunk.offset + len(chunk.data))

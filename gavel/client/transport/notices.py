@@ -13,23 +13,23 @@ OnTrouble = Callable[[GavelError | None, float], None]
 
 
 class Trouble:
-    """The trouble of one call or stream. `report` gets the error and the seconds left to try; None once it works."""
+    """The trouble of one call or stream. It is reported with the seconds left to try; its end is reported as None."""
 
     def __init__(self, report: OnTrouble | None, address: str) -> None:
         self.report, self._address = report, address
         self.last: GavelError | None = None
         self._answered = False
-        # A timer's thread reports silence while the caller's may resolve the trouble.
+        # The timer's thread may report silence while the caller's thread resolves the trouble.
         self._lock = threading.Lock()
 
     def retrying(self, error: GavelError, left_s: float) -> None:
-        """Report that a failed call is tried again."""
+        """Report that a failed call is retried."""
         self.last = error
         if self.report is not None:
             self.report(error, left_s)
 
     def report_silence(self, left_s: float) -> None:
-        """Report that neither a reply nor an error has come: the network drops packets, or the call takes long."""
+        """Report a call without a reply or an error so far: the network drops packets, or the call takes long."""
         with self._lock:
             if self.last is None and not self._answered:
                 self.retrying(NotReachable(f"no answer from {self._address} yet", reason="silent"), left_s)

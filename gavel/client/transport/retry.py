@@ -1,8 +1,8 @@
 """Rules for when to retry a call, and when to give up.
 
 - A call that was refused before it had any effect (the scheduler is stopping; too many calls) is always retried.
-- Where it is unknown whether the call had its effect, it is retried only if repeating it is safe.
-- The wait doubles, with some randomness, so that many clients do not return at the same moment.
+- A call that may have had its effect is retried only if repeating it is safe.
+- The wait doubles each time, with some randomness, so that many clients do not return at the same moment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ STOPPING, SLOW_READER = "stopping", "slow_reader"
 class Patience:
     """The retries of one call or stream, for `retry_s` from its start or its last success.
 
-    `lasting`: a stream that waits for a scheduler to become able to serve it, and outlasts a mismatch of TLS settings.
+    `lasting`: retry also while what the call needs is unavailable, such as logs of a silent node, and while the TLS
+    settings do not match. Streams do this.
     """
 
     def __init__(
@@ -34,7 +35,7 @@ class Patience:
         self.begin()
 
     def begin(self) -> None:
-        """Start anew after a success, so that the next failure has all of `retry_s`."""
+        """Start the time over after a success, so that the next failure has all of `retry_s`."""
         self._until_s = self._now_s() + self._retry_s
         self._wait_s = WAIT_S
 

@@ -1,1 +1,1 @@
-"""Version 1: jobs and cluster for people, agents for nodes."""
+"""Version 1 of the protocol: jobs and cluster for users, agents for nodes."""

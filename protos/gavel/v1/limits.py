@@ -1,7 +1,8 @@
 """Checks of form that client, scheduler and agent share: names, digests, variables, sizes, addresses.
 
-Standard library only. The client checks for its user, the scheduler decides, and an agent trusts its scheduler.
-The core does not import this: its limits stand in scheduler/model/bounds.py, and a test keeps those in both equal.
+Standard library only. The client checks early, so that its user gets a good message; the scheduler's checks decide; an
+agent trusts its scheduler. The core does not import this: its limits are in scheduler/model/bounds.py, and a test keeps
+the two in agreement.
 """
 
 from __future__ import annotations
@@ -11,31 +12,31 @@ import ipaddress
 import re
 from collections.abc import Sequence
 
-# One message of any call, either way.
+# The size of one message, in either direction.
 MESSAGE_BYTES_MAX = 16 * 2**20
 
-# A name of anything, and the entries of one list or map.
+# The length of a name, and the number of entries in a list or map.
 NAME_CHARS_MAX = 256
 ENTRIES_MAX = 10_000
 
-# Numbers that a client refuses before it sends them. The scheduler names its limits of all others.
+# Limits that the client checks. All other limits of numbers are the scheduler's.
 GPUS_MAX = 1_000_000
 COUNT_MAX = 1_000_000_000
 INDEX_MAX = 1_000_000_000
 ARRAY_MAX = 100_000
 
-# One argument, variable or script (Linux takes 128 KiB), and all arguments and variables of a process together.
+# One argument, variable or script (Linux allows 128 KiB), and all arguments and variables of a process together.
 TEXT_BYTES_MAX = 120_000
 ARGUMENTS_BYTES_MAX = 2**20
 PATH_CHARS_MAX = 4096
 
-# A work directory that is uploaded: packed, unpacked, its files, and the path of each within it.
+# An uploaded work directory: its size packed and unpacked, the number of its files, and the length of their paths.
 PACKAGE_BYTES_MAX = 2**30
 UNPACKED_BYTES_MAX = 4 * 2**30
 PACKAGE_FILES_MAX = 100_000
 PACKAGE_PATH_CHARS_MAX = 1000
 
-# Variables that Gavel sets for every process of a job, beside all that begin with GAVEL_.
+# Variables that Gavel sets for every process of a job, in addition to those that begin with GAVEL_.
 SET_BY_GAVEL = frozenset(
     {
         *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NODE_RANK"),
@@ -49,31 +50,31 @@ _SECRET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 
 
 def is_digest(text: str) -> bool:
-    """Return whether a text can name a package."""
+    """Return whether a text has the form of a digest, which names a package."""
     return _DIGEST.fullmatch(text) is not None
 
 
 def is_variable(name: str) -> bool:
-    """Return whether a name can be that of an environment variable."""
+    """Return whether this is a valid name of an environment variable."""
     return len(name) <= NAME_CHARS_MAX and _VARIABLE.fullmatch(name) is not None
 
 
 def is_set_by_gavel(variable: str) -> bool:
-    """Return whether Gavel sets this variable itself, so that a job must not."""
+    """Return whether Gavel sets this variable, so that a job must not."""
     return variable in SET_BY_GAVEL or variable.startswith("GAVEL_")
 
 
 def is_secret(name: str) -> bool:
-    """Return whether a name can be that of a secret kept by the nodes."""
+    """Return whether this is a valid name of a secret that nodes keep."""
     return _SECRET.fullmatch(name) is not None
 
 
 def program_fault(command: Sequence[str], script: str) -> tuple[str, str]:
-    """Return the field at fault and what is wrong unless exactly one of both says what to run; else two empty texts."""
+    """Return the field at fault and the problem if a job has no valid program; two empty texts if it has one."""
     if command and script:
         return "script", "and command cannot both be given: leave one out"
     if not command and not script:
-        return "command", "is missing: say what to run, such as [python, train.py], or give a script"
+        return "command", "is missing: give a program such as [python, train.py], or a script"
     if command and not command[0]:
         return "command[0]", "is empty, must be a program"
     return "", ""
@@ -82,8 +83,8 @@ def program_fault(command: Sequence[str], script: str) -> tuple[str, str]:
 def leads_out(link: str, target: str) -> bool:
     """Return whether a symbolic link at this path of a work directory may lead out of it.
 
-    `..` may only stand at the beginning: there it leads out of real directories, whose number is known; after
-    another link it could lead anywhere.
+    `..` is safe only at the beginning of the target, where it leaves real directories; after another link, it could
+    lead anywhere.
     """
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
@@ -91,9 +92,9 @@ def leads_out(link: str, target: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address, with a port or without, stays on this machine: only there TLS may be left out.
+    """Return whether an address, with or without a port, is of this machine, so that TLS is optional.
 
-    A name may mean anything tomorrow, except `localhost`.
+    Of all names, only `localhost` counts, because others may resolve to any address.
     """
     for text in (address, address.rpartition(":")[0]):
         host = text.removeprefix("[").removesuffix("]")

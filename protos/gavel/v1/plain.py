@@ -1,7 +1,7 @@
-"""Convert messages to plain values and back by their descriptors, so that no field can be forgotten.
+"""Convert messages to plain values and back, by their descriptors, so that no field can be forgotten.
 
-Lists are tuples, maps are dicts, an enum is its word (RANKS_PER_NODE of the field `ranks` is "per_node"), and a message
-within another is a dict of its own. Standard library and protobuf only.
+A list becomes a tuple, a map a dict, an enum its word (RANKS_PER_NODE becomes "per_node"), and a message within another
+a dict. Standard library and protobuf only.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ Convert = Callable[[Any], Any]
 
 
 class UnknownWord(ValueError):
-    """A newer program sent an enum number that this one does not know."""
+    """An enum has a number that only a newer release defines."""
 
     def __init__(self, field: str, number: int) -> None:
         super().__init__(f"{field}: is {number}, which is not known here")
         self.field, self.number = field, number
 
 
-def plain(message: Message, unknown: str | None = None, at: str = "") -> dict[str, Any]:
-    """Return the given fields. `unknown` replaces unknown enum numbers; without it, UnknownWord is raised.
+def plain(message: Message, unknown: str | None = None, prefix: str = "") -> dict[str, Any]:
+    """Return the fields that are set. `unknown` replaces unknown enum numbers; without it, they raise UnknownWord.
 
-    `at`: the place of the message within another one, for the error.
+    `prefix`: the path of this message within another one, such as `launch.`, for the error.
     """
     return {
-        field.name: _value(field, value, unknown, f"{at}{field.name}")
+        field.name: _value(field, value, unknown, f"{prefix}{field.name}")
         for field, value in message.ListFields()
     }
 
@@ -49,29 +49,29 @@ def _value(field: FieldDescriptor, value: Any, unknown: str | None, place: str) 
 
 
 def message_of(kind: type[M], values: Mapping[str, Any]) -> M:
-    """Return a message with these fields given. A message within it may be given as one."""
-    return kind(**_as_given(cast(Descriptor, kind.DESCRIPTOR), values))
+    """Return a message with these fields. A field that is a message takes a mapping or a message."""
+    return kind(**_arguments(cast(Descriptor, kind.DESCRIPTOR), values))
 
 
-def _as_given(message: Descriptor, values: Any) -> Any:
-    """Return what the constructor of a message takes for these values, or for a message in their place."""
+def _arguments(descriptor: Descriptor, values: Any) -> Any:
+    """Convert plain values to arguments of the constructor of a message; return a message unchanged."""
     if isinstance(values, Message):
         return values
-    converters = _converters(message)
+    converters = _converters(descriptor)
     converted = {name: convert(values[name]) for name, convert in converters.items() if name in values}
     return {**values, **converted}
 
 
 @cache
-def _converters(message: Descriptor) -> dict[str, Convert]:
-    """Return the conversions for fields that a constructor does not take as plain values: enums and messages."""
+def _converters(descriptor: Descriptor) -> dict[str, Convert]:
+    """Return a conversion for each field whose plain value no constructor accepts: enums and messages."""
     converters: dict[str, Convert] = {}
-    for field in message.fields:
+    for field in descriptor.fields:
         if field.enum_type is not None:
-            number = {word: number for number, word in words_of(field.enum_type).items()}.__getitem__
-            converters[field.name] = _each(number) if field.is_repeated else number
+            number_of = {word: number for number, word in words_of(field.enum_type).items()}.__getitem__
+            converters[field.name] = _each(number_of) if field.is_repeated else number_of
         elif field.message_type is not None and not _is_map(field):
-            nested = partial(_as_given, field.message_type)
+            nested = partial(_arguments, field.message_type)
             converters[field.name] = _each(nested) if field.is_repeated else nested
     return converters
 
@@ -94,7 +94,7 @@ def _word(enum: EnumDescriptor, number: int, unknown: str | None, place: str) ->
 
 @cache
 def words_of(enum: EnumDescriptor) -> dict[int, str]:
-    """Return the words of an enum by number: PREFIX_WORD is "word", and PREFIX_UNSPECIFIED is empty."""
+    """Return the words of an enum by number: PREFIX_WORD gives "word", and PREFIX_UNSPECIFIED an empty text."""
     prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
     return {0: ""} | {
         value.number: value.name.removeprefix(prefix).lower() for value in enum.values if value.number

@@ -150,7 +150,7 @@ def test_every_byte_is_read_once() -> None:
     reading = Reading("1", 0, None, None, True)
 
     def fresh(*piece: object, **more: object) -> tuple[int, bytes] | None:
-        new = reading.fresh(chunk(*piece, **more))  # type: ignore[arg-type]
+        new = reading.new_part(chunk(*piece, **more))  # type: ignore[arg-type]
         return None if new is None else (new.offset, new.data)
 
     assert fresh(0, b"abc") == (0, b"abc")
@@ -169,13 +169,13 @@ def test_the_last_lines_are_requested_once() -> None:
     """`--tail 5 -f` prints five lines once, not again after each lost connection."""
     reading = Reading("1", 0, None, 5, True)
     assert reading.call().request.tail_lines == 5
-    reading.fresh(chunk(100, b"last\n"))
+    reading.new_part(chunk(100, b"last\n"))
     assert not reading.call().request.HasField("tail_lines")
-    assert reading.fresh(chunk(0, b"x" * 100)) is None
+    assert reading.new_part(chunk(0, b"x" * 100)) is None
 
 
 def test_notices_are_returned_once() -> None:
     """A notice of each attempt is returned once."""
     reading = Reading("1", 0, None, None, True)
-    new = [reading.fresh(chunk(0, b"", attempt=at, notice="starts")) is not None for at in (1, 1, 2)]
+    new = [reading.new_part(chunk(0, b"", attempt=at, notice="starts")) is not None for at in (1, 1, 2)]
     assert new == [True, False, True]
