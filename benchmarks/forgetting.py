@@ -39,7 +39,7 @@ from scheduler.journal.compaction import Keeper
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.access.limits import PeopleConfig
-from scheduler.live.access.roles import Caller, Role, call_as
+from scheduler.live.access.roles import Caller, Role, set_caller
 from scheduler.live.api.services import People
 from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
@@ -111,7 +111,7 @@ class VirtualCluster:
         """Return the virtual time."""
         return self.at_s
 
-    def tell(
+    def send(
         self,
         message: Message,
         done: Callable[[], None] | None = None,
@@ -150,7 +150,7 @@ class VirtualCluster:
         for _ in range(0, ALIVE - len(self.state.active), PER_SUBMISSION):
             specs = tuple(spec(self.submitted + i) for i in range(PER_SUBMISSION))
             self.submitted += PER_SUBMISSION
-            self.tell(SubmitJobs(specs=specs, key=f"user:sweep-{self.submitted}", user="user"))
+            self.send(SubmitJobs(specs=specs, key=f"user:sweep-{self.submitted}", user="user"))
 
     def _advance(self) -> None:
         """Let time pass up to the next exit or timer."""
@@ -158,10 +158,10 @@ class VirtualCluster:
         self.at_s = max(self.at_s, min(times))
         while self._exits and self._exits[0][0] <= self.at_s:
             _, node, generation, exits = self._exits.pop(0)
-            self.tell(NodeReport(node=node, generation=generation, exits=exits))
+            self.send(NodeReport(node=node, generation=generation, exits=exits))
         for timer in [timer for timer, at_s in self._timers.items() if at_s <= self.at_s]:
             del self._timers[timer]
-            self.tell(Woke(what=timer))
+            self.send(Woke(what=timer))
 
     def perform(self, effect: Effect) -> None:
         """Answer for solver, timers and nodes."""
@@ -169,7 +169,7 @@ class VirtualCluster:
             case WakeAt():
                 self._timers[effect.what] = max(effect.at_s, self.at_s)
             case Solve():
-                self.tell(answer(effect))
+                self.send(answer(effect))
             case SendLeases():
                 self._send(effect)
 
@@ -180,7 +180,7 @@ class VirtualCluster:
         self._known[effect.node] = here
         if new:
             exits = tuple(Exit(name, "finished", 1.0, 1.0, RUN_S - 5.0, RUN_S) for name in new)
-            self.tell(NodeReport(node=effect.node, generation=effect.generation, started=new))
+            self.send(NodeReport(node=effect.node, generation=effect.generation, started=new))
             self._exits.append((self.at_s + RUN_S, effect.node, effect.generation, exits))
 
 
@@ -282,7 +282,7 @@ class Bench:
 
     async def listed(self, wanted: pb.JobFilter) -> float:
         """Return the median time of 5 pages of 50 jobs, in milliseconds."""
-        call_as(Caller("user7", Role.USER))
+        set_caller(Caller("user7", Role.USER))
         took = []
         for _ in range(5):
             began_s = time.perf_counter()
@@ -299,10 +299,10 @@ class Bench:
             closing.callback(self.people.usage.close)
             world = self.world
             settings = Settings(policy="fifo", fill_mid_round=False, round_s=ROUND_S, learn_rates=False)
-            world.tell(Configure(settings=settings))
-            world.tell(GiveRates(solo=[(kind, 1, "a100", 1.0) for kind in TYPES]))
+            world.send(Configure(settings=settings))
+            world.send(GiveRates(solo=[(kind, 1, "a100", 1.0) for kind in TYPES]))
             for number in range(NODES):
-                world.tell(
+                world.send(
                     NodeHello(spec=NodeSpec(name=f"n{number}", worker_type="a100", gpus=GPUS, storage="nfs"))
                 )
             world.asides = self.between_rounds

@@ -116,7 +116,7 @@ class InPlace:
 
     def ask(self, question: Solve) -> None:
         """Solve the problem and queue the answer."""
-        self._world.tell(answer(question))
+        self._world.send(answer(question))
 
 
 async def until(condition: Callable[[], object]) -> float:

@@ -1,4 +1,4 @@
-"""Workloads: which jobs arrive when, how fast they run where, and the files of both.
+"""Workloads: jobs and their arrival times, their rates on each type of GPU, and the files of both.
 
 trace.py            a job of a trace, and a trace
 formats.py          `read_trace`, `write_trace`: any trace file, recognised by its content

@@ -1,1 +1,1 @@
-"""The live world: a real clock, a solver in a process of its own, agents and users over gRPC."""
+"""The live world: a real clock, a solver in its own process, agents and users over gRPC."""

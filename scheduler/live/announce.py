@@ -28,7 +28,7 @@ def write_addresses(config: DaemonConfig, listen: Address | None, agents_listen:
 
 
 def notify_service_manager() -> None:
-    """Report to systemd, or whatever set NOTIFY_SOCKET, that the daemon is ready."""
-    if notify := os.environ.get("NOTIFY_SOCKET"):
+    """Report to systemd, or another service manager that sets NOTIFY_SOCKET, that the daemon is ready."""
+    if socket_path := os.environ.get("NOTIFY_SOCKET"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, suppress(OSError):
-            manager.sendto(b"READY=1", notify.replace("@", "\0", 1))
+            manager.sendto(b"READY=1", socket_path.replace("@", "\0", 1))

@@ -46,7 +46,7 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.keep_history_s and not 0 < self.keep_jobs_s <= self.keep_history_s:
             raise InvalidSpec(
                 "keep_history_s",
-                f"is {self.keep_history_s:g}, must be 0 (for ever) or at least keep_jobs_s ({self.keep_jobs_s:.9g}), "
+                f"is {self.keep_history_s:g}, must be 0 (always) or at least keep_jobs_s ({self.keep_jobs_s:.9g}), "
                 "which must then be above 0",
             )
         return self
@@ -64,7 +64,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     agents_listen: Annotated[
         str, "Address for agents, with tls: they present certificates there. Empty: the next port."
     ] = ""
-    tls: Annotated[bool, "Use the keys that `gavel init` made in data_dir/tls, or those named here."] = False
+    tls: Annotated[bool, "Use the keys that `gavel init` made in data_dir/tls, or the files below."] = False
     tls_certificate: Annotated[str, "Certificate of this server with its chain, in PEM."] = ""
     tls_key: Annotated[str, "Key of that certificate."] = ""
     auth: Annotated[Literal["none", "tokens"], "tokens, or none: every user of this machine is an admin."] = (
@@ -79,7 +79,7 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         Literal["debug", "info", "warning", "error"], "How much is logged: debug, info, warning or error."
     ] = "info"
     log_json: Annotated[bool, "Log one JSON object per line instead of text."] = False
-    people: Annotated[PeopleConfig, "What users may do, and how much of it."] = PeopleConfig()
+    people: Annotated[PeopleConfig, "The limits for users."] = PeopleConfig()
     agents: Annotated[Pace, "How often agents report, and how long the scheduler waits for them."] = Pace()
     keeping: Annotated[Keeping, "How the journal is kept short."] = Keeping()
     scheduler: Annotated[Settings, "How jobs are scheduled."] = Settings()
@@ -161,7 +161,7 @@ class Address(NamedTuple):
 
 
 def address_of(field: str, text: str) -> Address:
-    """Parse `host:port`, `[v6]:port`, or a host alone, which gets the default port."""
+    """Parse `host:port`, `[v6]:port`, or a host alone, which gets the default port; raise InvalidSpec otherwise."""
     host, colon, port = text.rpartition(":")
     if not colon or (text.startswith("[") and text.endswith("]")):
         host, port = text, str(PORT)
@@ -174,12 +174,12 @@ def address_of(field: str, text: str) -> Address:
 def daemon_config(
     path: str | None,
     flags: Mapping[str, Any],
-    more: Iterable[str] = (),
+    pairs: Iterable[str] = (),
     variables: Mapping[str, str] | None = None,
 ) -> DaemonConfig:
-    """Return the settings of a file, overridden by the environment, and that by flags and `more` ("KEY=VALUE")."""
+    """Return the settings of a file, overridden by the environment, then by flags, then by `pairs` ("KEY=VALUE")."""
     overrides = [*environment(ENVIRONMENT, os.environ if variables is None else variables), *options(flags)]
-    for pair in more:
+    for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals):
             raise ConfigError(f"--set {pair}: must be KEY=VALUE, such as scheduler.round_s=60")

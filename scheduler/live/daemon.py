@@ -1,7 +1,7 @@
-"""The daemon: it turns a data directory into a scheduler that answers, and stops it again.
+"""The daemon: it starts a scheduler on a data directory, and stops it.
 
-    start    recover the journal, begin a new epoch, repeat the leases that may be lost, open the ports
-    stop     end the streams, close the ports, make all messages durable; jobs go on under their leases
+    start    recover the journal, begin a new epoch, resend the leases that may be lost, open the ports
+    stop     end the streams, close the ports, make all messages durable; jobs continue under their leases
 
 A failed write to the journal ends the process: memory is then ahead of the disk, but nothing was acknowledged.
 """
@@ -36,10 +36,10 @@ from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.access.auth import by_certificate
 from scheduler.live.access.interceptor import Guard
-from scheduler.live.access.limits import CallPlaces
+from scheduler.live.access.limits import CallSlots
 from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import REMEDY
-from scheduler.live.agents.join import joining
+from scheduler.live.agents.join import join_handler
 from scheduler.live.agents.links import VERSION, Links
 from scheduler.live.agents.logs import LogRelay
 from scheduler.live.agents.service import AgentsService
@@ -71,7 +71,7 @@ STOP_S = 5.0
 DRIFT_S = 5.0
 # The most epochs and ids that may have been used since a backup was made.
 RESTORED_EPOCHS, RESTORED_IDS = 1000, 1_000_000
-# The user who is recorded for the values of the config file.
+# The user who is recorded for changes from the config file.
 CONFIG_FILE = "config file"
 # How many lines are shown about a damaged journal.
 REPORT_MAX = 20
@@ -116,10 +116,10 @@ class Daemon:
         is_first = recovered.state.epoch == 0
         self._skip_used_numbers(core)
         *_, outcome = rescue.take_over(world.now_s(), named_in(core.state, recovered.set_aside))
-        solver = SolverProcess(world.tell, config.solver_time_limit_s)
+        solver = SolverProcess(world.send, config.solver_time_limit_s)
         world.handlers[Solve] = solver.ask
         closing.push_async_callback(_cancel, asyncio.create_task(solver.run(), name="solver"))
-        # The ports, opened next, close before this: calls in flight still get their answers.
+        # The ports close before this, because they open after it: calls in flight still get their answers.
         closing.push_async_callback(self._drain)
         await self._open_services(closing)
         self.people.changes.on_end = lines.job_ended
@@ -163,9 +163,9 @@ class Daemon:
         agents_service = partial(AgentsService, links, relay, people.packages)
         if config.tls:
             assert people.access is not None, "the settings were checked: with TLS there are tokens"
-            linking = agents_service(certificates=True, revoked=people.access.is_revoked)
-            self.agents_listen = await self._open_agents_port(closing, linking, keys, listen.next())
-            join = joining(people.access, keys, lambda: str(self.agents_listen))
+            link_service = agents_service(certificates=True, revoked=people.access.is_revoked)
+            self.agents_listen = await self._open_agents_port(closing, link_service, keys, listen.next())
+            join = join_handler(people.access, keys, lambda: str(self.agents_listen))
             agents = agents_service(certificates=True, joining=join)
         else:
             agents = agents_service()
@@ -181,17 +181,17 @@ class Daemon:
         closing.push_async_callback(self._end_streams, links)
 
     def _open_attempts(self, closing: AsyncExitStack) -> Attempts:
-        """Open the table of attempts, with those that run now."""
+        """Open the table of attempts, and record the running ones in it."""
         attempts = Attempts(self.folder / "attempts.db")
         closing.callback(attempts.close)
-        self._replaced = [attempts.warning]
+        self._database_warnings = [attempts.warning]
         attempts.note(holding.lease for holding in self.world.state.leases.values())
         return attempts
 
     async def _start_people(
         self, closing: AsyncExitStack, links: Links, relay: LogRelay, attempts: Attempts
     ) -> People:
-        """Start the services for users, which end with `closing`. CannotOpen if no token could use them."""
+        """Start the services for users, which end with `closing`. Raise CannotOpen if there is no token to use them."""
         people = People(
             self.world,
             self.feed,
@@ -204,7 +204,7 @@ class Daemon:
             attempts,
             self.config.keeping,
         )
-        self._replaced += [people.usage.warning, people.book.warning]
+        self._database_warnings += [people.usage.warning, people.book.warning]
         if people.access is not None and not people.access.tokens():
             raise CannotOpen(
                 f"{self.folder / 'access.db'} holds no token, so every call would be refused; {REMEDY}"
@@ -216,10 +216,10 @@ class Daemon:
         self, closing: AsyncExitStack, service: AgentsService, keys: Keys, default: Address
     ) -> Address:
         """Open the port on which agents present their certificates. Return its address."""
-        guard = Guard(by_certificate, self.people.audit, CallPlaces(self.config.people))
+        guard = Guard(by_certificate, self.people.audit, CallSlots(self.config.people))
         port = Port([_agents(service)], [guard], credentials(self.config, keys, agents=True))
-        wanted = self.config.agents_listen
-        address = address_of("agents_listen", wanted) if wanted else default
+        configured = self.config.agents_listen
+        address = address_of("agents_listen", configured) if configured else default
         return await self._open(closing, port, address, "agents_listen")
 
     async def _open(self, closing: AsyncExitStack, port: Port, address: Address, option: str) -> Address:
@@ -231,7 +231,7 @@ class Daemon:
 
     async def _end_streams(self, links: Links) -> None:
         """End all streams, which never end by themselves, so that the ports can close."""
-        # Without TLS the links are streams of the guarded port too: no agent counts as silent because we end them.
+        # Without TLS, links are streams of the guarded port too. Agents must not count as silent because we end them.
         links.stop()
         try:
             await self.people.guard.streams.stop(STOP_S)
@@ -239,8 +239,8 @@ class Daemon:
             links.close()
 
     def _warnings(self) -> Sequence[str]:
-        """Return the warnings for an operator that the services do not find themselves."""
-        warnings = [*self._journal_report, *filter(None, self._replaced), *self.rescue.warnings()]
+        """Return the daemon's own warnings for operators; the services add theirs."""
+        warnings = [*self._journal_report, *filter(None, self._database_warnings), *self.rescue.warnings()]
         drift_s = self.world.clock.drift_s
         if abs(drift_s) > DRIFT_S:
             warnings.append(
@@ -255,7 +255,7 @@ class Daemon:
         """Skip the numbers that a lost journal may have used: an old lease 1 must not be taken for the current one.
 
         In a new directory, epochs and leases begin at a number taken from the clock, because an older directory may
-        have existed. In one restored from a backup they, and jobs, continue far beyond all that was used since.
+        have existed. In one restored from a backup, epochs, leases and jobs continue far above any number used since.
         """
         state, now_s, marker = core.state, self.world.now_s(), self.folder / RESTORED
         is_first, is_restored = state.epoch == 0, marker.exists()
@@ -277,7 +277,7 @@ class Daemon:
         """Apply the settings, rates and prices of the config file, if they changed since they were last applied.
 
         An unchanged file leaves the values that users have set since then. The digests are written once the messages
-        are durable: if this start breaks off earlier, the next one applies the file.
+        are durable: if this start fails before, the next one applies the file.
         """
         config, messages = self.config, list[Message]()
         settings, rates = self.folder / "settings.json", self.folder / "rates.json"
@@ -294,32 +294,32 @@ class Daemon:
             prices = {**table.prices_per_gpu_hour, **config.prices}
             if prices:
                 messages.append(SetPrices(price_per_gpu_hour=prices, user=CONFIG_FILE))
-        if await self._durable(messages):
+        if await self._make_durable(messages):
             for path, digest in new.items():
                 if digest:
                     path.write_text(digest)
 
-    async def _durable(self, messages: Sequence[Message]) -> bool:
-        """Wait until the core made these messages durable. False if it failed on one of them, or ended before."""
+    async def _make_durable(self, messages: Sequence[Message]) -> bool:
+        """Send messages to the core. Return True once they are durable, False if it failed on one or ended."""
         if not messages:
             return True
         assert self._loop is not None
-        ends: list[asyncio.Future[bool]] = []
+        outcomes: list[asyncio.Future[bool]] = []
         for message in messages:
-            ends.append(end := asyncio.get_running_loop().create_future())
-            self.world.tell(message, partial(end.set_result, True), partial(_refused, end))
-        waiting: asyncio.Future[Any] = asyncio.gather(*ends)
-        await asyncio.wait([waiting, self._loop], return_when=asyncio.FIRST_COMPLETED)
-        return waiting.done() and all(waiting.result())
+            outcomes.append(outcome := asyncio.get_running_loop().create_future())
+            self.world.send(message, partial(outcome.set_result, True), partial(_refused, outcome))
+        all_outcomes: asyncio.Future[Any] = asyncio.gather(*outcomes)
+        await asyncio.wait([all_outcomes, self._loop], return_when=asyncio.FIRST_COMPLETED)
+        return all_outcomes.done() and all(all_outcomes.result())
 
     async def _watch(self, port: Port) -> None:
-        """Stop the daemon when a port is lost: out of reach it is of no use, and its service manager restarts it."""
+        """Stop the daemon with an error when its port is lost, so that the service manager restarts it."""
         self._lost = await port.lost()
         log.critical("stopping: %(why)s", {"why": str(self._lost)})
         self._stop.set()
 
     async def ended(self) -> None:
-        """Wait until `stop` is called, or the daemon cannot go on. Then raise the error of the core or the port."""
+        """Wait until `stop` is called, or the core or a port fails; then raise the error of that failure."""
         await self._stop.wait()
         if self._loop is not None and self._loop.done():
             self._loop.result()
@@ -350,9 +350,9 @@ def _agents(service: AgentsService) -> Service:
     return agents_pb2_grpc.add_AgentsServicer_to_server, service
 
 
-def _refused(end: asyncio.Future[bool], why: str) -> None:
+def _refused(outcome: asyncio.Future[bool], why: str) -> None:
     log.error("the settings or rates of the config file did not take effect: %s", why)
-    end.set_result(False)
+    outcome.set_result(False)
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:
@@ -388,12 +388,13 @@ def serve(config: DaemonConfig) -> int:
 
 
 async def _serve(config: DaemonConfig, lines: CoreLines | None) -> None:
-    starting = Daemon(config)
+    daemon = Daemon(config)
     # Handle signals before anything reports that the daemon runs.
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, starting.stop)
-    async with starting as daemon:
+        asyncio.get_running_loop().add_signal_handler(number, daemon.stop)
+    async with daemon:
         if lines is not None:
-            lines.ports = tuple({at.port for at in (daemon.listen, daemon.agents_listen) if at is not None})
+            addresses = (daemon.listen, daemon.agents_listen)
+            lines.ports = tuple({address.port for address in addresses if address is not None})
         await daemon.ended()
-        log.info("stopping; running jobs go on until their leases end")
+        log.info("stopping; running jobs continue until their leases end")

@@ -18,7 +18,7 @@ Queue = asyncio.Queue[tuple[float, Sequence[Fact]] | None]
 
 
 class FellBehind(Exception):
-    """The reader was too slow and missed records: it has to start again."""
+    """The reader was too slow and missed records, so it has to start again."""
 
 
 class Feed:
@@ -47,7 +47,7 @@ class Feed:
                 reader.put_nowait((now_s, facts))
 
     def listen(self, listener: Listener) -> None:
-        """Call the listener with every record from now on. It must be quick. Errors that it raises are logged."""
+        """Call the listener with every record from now on. It must return quickly; its errors are logged."""
         self._listeners.append(listener)
 
     @contextmanager
@@ -59,12 +59,12 @@ class Feed:
         queue: Queue = asyncio.Queue()
         self._readers.add(queue)
         try:
-            yield _all_of(queue)
+            yield _records_of(queue)
         finally:
             self._readers.discard(queue)
 
 
-async def _all_of(queue: Queue) -> AsyncIterator[tuple[float, Sequence[Fact]]]:
+async def _records_of(queue: Queue) -> AsyncIterator[tuple[float, Sequence[Fact]]]:
     while (record := await queue.get()) is not None:
         yield record
     raise FellBehind("the reader was too slow")

@@ -50,13 +50,13 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]
         return asyncio.get_running_loop().create_task(self._refuse_unknown())
 
     async def _refuse_unknown(self) -> None:
-        """Refuse calls of unknown methods until the server shuts down, when waiting for the next call raises."""
-        answering: set[asyncio.Task[None]] = set()
+        """Refuse calls of unknown methods. When the server shuts down, waiting for the next call raises an error."""
+        refusals: set[asyncio.Task[None]] = set()
         while True:
             call = await self._request_call()
             task = asyncio.create_task(_refuse(call))
-            answering.add(task)
-            task.add_done_callback(answering.discard)
+            refusals.add(task)
+            task.add_done_callback(refusals.discard)
 
 
 async def _refuse(call: Any) -> None:

@@ -66,7 +66,7 @@ class JobChanges:
         self._job_of = {name: holding.lease.job for name, holding in state.leases.items()}
         self._state_of = {job.id: job.state for job in state.jobs.values()}
         self.states: Counter[JobState] = Counter(self._state_of.values())
-        # By user.
+        # Unfinished jobs by user.
         self.unfinished: Counter[str] = Counter(job.spec.user for job in state.active.values())
         # Steps per second by lease, between its last two reports.
         self.rates: dict[str, float] = {}
@@ -89,11 +89,14 @@ class JobChanges:
         self._watchers.append(pending)
         return pending
 
-    def hear(self, at_s: float, facts: Sequence[f.Fact]) -> None:
-        """Take in a record that is durable and already applied to the state."""
+    def listen(self, at_s: float, facts: Sequence[f.Fact]) -> None:
+        """Add the jobs that a durable record changed to the pending jobs of each watcher, and update the counts.
+
+        The record is already applied to the state.
+        """
         changed: set[str] = set()
         for fact in facts:
-            changed.update(self._changed(fact))
+            changed.update(self._jobs_changed_by(fact))
             if isinstance(fact, f.JobsForgotten):
                 self._forget(fact.jobs)
         self._count(changed)
@@ -101,7 +104,7 @@ class JobChanges:
             for pending in self._watchers:
                 pending.add(changed, at_s)
 
-    def _changed(self, fact: f.Fact) -> Iterator[str]:
+    def _jobs_changed_by(self, fact: f.Fact) -> Iterator[str]:
         job_of = self._job_of
         match fact:
             case f.JobSubmitted() | f.JobMoved():
@@ -161,13 +164,13 @@ class JobChanges:
             # The same record may have forgotten the job.
             if job is None:
                 continue
-            before = self._state_of.get(name)
-            if job.state is before:
+            old_state = self._state_of.get(name)
+            if job.state is old_state:
                 continue
             self._state_of[name] = job.state
             self.states[job.state] += 1
-            if before is not None:
-                self.states[before] -= 1
-            self.unfinished[job.spec.user] += (not job.is_terminal) - (before is not None)
+            if old_state is not None:
+                self.states[old_state] -= 1
+            self.unfinished[job.spec.user] += (not job.is_terminal) - (old_state is not None)
             if job.is_terminal:
                 self.on_end(job)

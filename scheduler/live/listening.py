@@ -54,7 +54,7 @@ def credentials(config: DaemonConfig, keys: Keys, *, agents: bool = False) -> gr
 def connections_max() -> int:
     """Return how many connections each of two ports may have, so that the process never runs out of descriptors.
 
-    First raise the limit of descriptors to what the system allows.
+    First raise the limit of descriptors as far as the system allows.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -98,10 +98,10 @@ class Port:
     async def open(self, address: Address, option: str) -> Address:
         """Listen on this address, and return it with the port that the system chose in place of port 0.
 
-        PortTaken names the remedy, with the `option` that sets the address.
+        If the address cannot be used, raise PortTaken with the remedy, which names the `option` that sets the address.
         """
         try:
-            # If this fails we report it. gRPC would add a line of its own to the log.
+            # Try it first: gRPC would not only fail, it would also write to the log.
             address.try_to_bind()
             if self._credentials is None:
                 port = self._server.add_insecure_port(str(address))

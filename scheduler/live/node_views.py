@@ -21,13 +21,13 @@ class LogSource(Protocol):
     ) -> AsyncIterator[jobs_pb2.LogChunk]:
         """Yield a job's output, oldest first.
 
-        `attempt` 0: all attempts whose output still exists. `follow`: go on until the job has ended for good and all
-        its output was read. Leaving the iterator ends the reading.
+        `attempt` 0: all attempts whose output still exists. `follow`: continue until the job is in a final state and
+        all its output was read. Closing the iterator stops the reading.
         """
         ...
 
 
-class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
+class GpuDetails(msgspec.Struct, frozen=True, kw_only=True):
     """A GPU as its agent reports it."""
 
     name: str = ""
@@ -41,11 +41,11 @@ class GpuSeen(msgspec.Struct, frozen=True, kw_only=True):
     withheld: str = ""
 
 
-class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of an agent's reports about its node that the core does not need."""
+class NodeDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """The details in an agent's reports about its node that the core does not need."""
 
-    # When the last message of the agent arrived.
-    heard_s: float
+    # The time at which the last message of the agent arrived.
+    last_message_s: float
     agent_version: str = ""
     driver_version: str = ""
     # Nodes with equal values share their checkpoint directory.
@@ -54,14 +54,14 @@ class NodeSeen(msgspec.Struct, frozen=True, kw_only=True):
     speed: float = 0.0
     # How the agent holds the processes of a job together.
     containment: str = ""
-    gpus: dict[int, GpuSeen] = {}
+    gpus: dict[int, GpuDetails] = {}
 
 
 class NodeSource(Protocol):
-    """The source of what agents report about their nodes."""
+    """The source of the reports of agents about their nodes."""
 
-    def view(self, node: str) -> NodeSeen | None:
-        """Return what a node's agent has reported since this scheduler started; None if nothing."""
+    def view(self, node: str) -> NodeDetails | None:
+        """Return the details that a node's agent has reported since this scheduler started; None if there are none."""
         ...
 
     def cut_off(self, node: str, why: str) -> bool:

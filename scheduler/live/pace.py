@@ -13,14 +13,16 @@ PROOF_S = 10.0
 
 
 class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Times between the scheduler and its agents."""
+    """The intervals and timeouts of the links to agents."""
 
     report_interval_s: Annotated[
         float, "Time between two reports of an agent; it reports changes at once."
     ] = 10.0
     silence_s: Annotated[float, "Close a link on which nothing has arrived for this long."] = 30.0
     away_s: Annotated[float, "How long a node may be without a link before it counts as silent."] = 5.0
-    duplicate_s: Annotated[float, "How long an agent has to show that it still holds its name."] = 5.0
+    duplicate_s: Annotated[float, "How long a linked agent has to answer if another one claims its name."] = (
+        5.0
+    )
     gang_s: Annotated[
         float, "How long the nodes of a gang may prepare, from the first report to the last."
     ] = 60.0

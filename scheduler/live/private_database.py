@@ -2,7 +2,7 @@
 
 - A damaged file that can be rebuilt, or is only a convenience, is renamed to `NAME.damaged-1` (or the next free
   number) and an empty file takes its place. A warning names the loss, in the log and in `gavel status`.
-- A damaged file that nothing can replace (the tokens) stays as it is, and `CannotOpen` names the remedy.
+- A damaged file that nothing can replace (the tokens) is left alone, and `CannotOpen` names the remedy.
 """
 
 from __future__ import annotations
@@ -38,31 +38,31 @@ def open_private(
     schema: str,
     *,
     synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
-    lost: str = "",
+    loss: str = "",
     remedy: str = "",
 ) -> Opened:
     """Open the database at `path`, or create it. With None it is in memory.
 
-    `lost` describes the loss when an empty file replaces a damaged one. Without it a damaged file is not replaced, and
+    `loss` describes the loss when an empty file replaces a damaged one. Without it a damaged file is not replaced, and
     the error ends with `remedy`.
     """
     try:
-        return Opened(_checked(path, schema, synchronous), "")
+        return Opened(_connect(path, schema, synchronous), "")
     except sqlite3.Error as error:
         if path is None or error.sqlite_errorcode & 0xFF not in _DAMAGE:
             raise CannotOpen(f"{path} cannot be opened: {error}") from None
-        if not lost:
+        if not loss:
             raise CannotOpen(f"{path} is damaged ({error}); {remedy}") from None
-        kept = _set_aside(path)
-        warning = f"{path.name} was damaged ({error}) and was renamed to {kept.name}: {lost}"
+        new_path = _set_aside(path)
+        warning = f"{path.name} was damaged ({error}) and was renamed to {new_path.name}: {loss}"
     log.error("%(warning)s", {"warning": warning})
     try:
-        return Opened(_checked(path, schema, synchronous), warning)
+        return Opened(_connect(path, schema, synchronous), warning)
     except sqlite3.Error as error:
         raise CannotOpen(f"{path} cannot be created: {error}") from None
 
 
-def _checked(path: Path | None, schema: str, synchronous: str) -> sqlite3.Connection:
+def _connect(path: Path | None, schema: str, synchronous: str) -> sqlite3.Connection:
     if path is not None:
         if path.exists() and not path.is_file():
             raise CannotOpen(f"{path} is not a regular file; move it away")
@@ -85,10 +85,10 @@ def _checked(path: Path | None, schema: str, synchronous: str) -> sqlite3.Connec
 
 def _set_aside(path: Path) -> Path:
     """Rename the file and its write-ahead log, and return the new name."""
-    kept = next(name for n in count(1) if not (name := beside(path, f".damaged-{n}")).exists())
-    # The log goes first: after a crash in between, SQLite meets the damaged file again, and no log of another one.
+    new_path = next(name for n in count(1) if not (name := beside(path, f".damaged-{n}")).exists())
+    # Rename the log first: after a crash in between, SQLite must not find this log beside a new file.
     for ending in ("-wal", ""):
         if beside(path, ending).exists():
-            beside(path, ending).rename(beside(kept, ending))
+            beside(path, ending).rename(beside(new_path, ending))
     beside(path, "-shm").unlink(missing_ok=True)
-    return kept
+    return new_path

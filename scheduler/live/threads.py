@@ -1,7 +1,7 @@
-"""Work in a thread that uses something of its caller, such as a file that the caller closes when it leaves.
+"""Run work in a thread that uses resources of its caller, such as a file that the caller closes at its end.
 
-A caller can be cancelled at any moment while its thread goes on, or has not even begun. If the caller closed the file
-then, its descriptor could soon belong to another file, and the thread would write into that one.
+The caller can be cancelled while the thread still runs, or has not started yet. If the caller closed the file then, its
+descriptor could soon belong to another file, and the thread would write into that one. So the caller has to wait.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def in_thread(work: Callable[[], T], left: threading.Event | None = None) -> T:
+async def in_thread(work: Callable[[], T], cancelled: threading.Event | None = None) -> T:
     """Run the work in a thread, and return its result. A cancelled caller waits here until the thread is done.
 
-    `left` is set when the caller is cancelled, so that the work may stop early.
+    `cancelled` is set when the caller is cancelled, so that the work may stop early.
     """
-    working = asyncio.get_running_loop().run_in_executor(None, work)
+    future = asyncio.get_running_loop().run_in_executor(None, work)
     try:
-        return await asyncio.shield(working)
+        return await asyncio.shield(future)
     except asyncio.CancelledError:
-        if left is not None:
-            left.set()
-        # A scheduler that stops cancels its tasks once more.
-        while not working.done():
+        if cancelled is not None:
+            cancelled.set()
+        # A stopping scheduler cancels its tasks a second time.
+        while not future.done():
             with suppress(asyncio.CancelledError):
-                await asyncio.wait({working})
+                await asyncio.wait({future})
         # Retrieve the error, or asyncio logs that it was never retrieved.
-        working.exception()
+        future.exception()
         raise

@@ -1,7 +1,7 @@
 """Errors that the daemon survived. Each has a number, under which the log has the details.
 
-Every error is logged, but one that comes from the same line again and again is logged with its traceback only a few
-times: a flood must not fill the disk.
+Every error is logged. If a line raises the same error many times, the traceback is logged only the first few times, so
+that a flood of errors does not fill the disk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 # How many times the same error from the same line is logged with its traceback.
 TRACEBACKS_MAX = 5
-# How many kinds and origins of errors are counted. Beyond that, the oldest kind is dropped, and origins start anew.
+# How many kinds and origins of errors are counted. Beyond that, the oldest kind is dropped, or all origins are.
 KINDS_MAX = 1000
 # How many jobs or kinds of trouble the status lists before it leaves out the rest.
 WARNED_MAX = 10
@@ -49,16 +49,16 @@ class Troubles:
             self._tracebacks.clear()
         origin = _origin(error)
         self._tracebacks[origin] += 1
-        often = self._tracebacks[origin] > TRACEBACKS_MAX
+        is_repeated = self._tracebacks[origin] > TRACEBACKS_MAX
         fields = {
             "number": self.count,
             "what": failure,
             "error": short(error),
             "about": f": {short(about)}" if about != "" else "",
-            "again": "; its traceback was logged before" if often else "",
+            "again": "; its traceback was logged before" if is_repeated else "",
         }
         text = "error %(number)d: %(what)s: %(error)s%(again)s%(about)s"
-        log.error(text, fields, exc_info=None if often else error)
+        log.error(text, fields, exc_info=None if is_repeated else error)
         kind = Kind(failure, type(error).__name__)
         self._times[kind] += 1
         # Put the newest kind last.
@@ -73,8 +73,8 @@ class Troubles:
         """Yield warnings for an operator, the newest kind of error first."""
         for kind, number in list(reversed(self._last.items()))[:WARNED_MAX]:
             times = self._times[kind]
-            often = "" if times == 1 else f" ({times:,} times)"
-            yield f"error {number}: {kind.failure}: {kind.error}{often}; the scheduler's log has the details"
+            repeats = "" if times == 1 else f" ({times:,} times)"
+            yield f"error {number}: {kind.failure}: {kind.error}{repeats}; the scheduler's log has the details"
 
 
 def short(thing: object) -> str:
@@ -88,9 +88,9 @@ def short(thing: object) -> str:
 
 def _origin(error: BaseException) -> tuple[str, str, int]:
     """Return the type of an error, and the file and line that raised it."""
-    at = error.__traceback__
-    if at is None:
+    traceback = error.__traceback__
+    if traceback is None:
         return type(error).__name__, "", 0
-    while at.tb_next is not None:
-        at = at.tb_next
-    return type(error).__name__, at.tb_frame.f_code.co_filename, at.tb_lineno
+    while traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return type(error).__name__, traceback.tb_frame.f_code.co_filename, traceback.tb_lineno

@@ -1,7 +1,7 @@
 """The live world: messages wait in one inbox, and effects go to the links and the solver, which carry them out.
 
 Rules:
-- all waiting messages, up to BATCH_MAX, are one batch and one durable record: a busy scheduler syncs no more often;
+- all waiting messages, up to BATCH_MAX, are one batch and one durable record, so a busy scheduler syncs no more often;
 - the `done` of a message is called once its consequences are durable, never before;
 - effects are performed in the order of the core, and performing one never blocks.
 """
@@ -58,10 +58,10 @@ class Entry(NamedTuple):
 
 
 class LiveWorld:
-    """A World in real time. `tell` and `ask` put messages in; everything runs on one event loop."""
+    """A World in real time. `send` and `ask` queue messages; everything runs on one event loop."""
 
     def __init__(self, core: Core, clock: Clock) -> None:
-        # The core, also for explanations and previews.
+        # Explanations and previews use the core, too.
         self.core = core
         self.clock = clock
         # The functions that carry out effects, by their kind: links and solver add theirs. None of them blocks.
@@ -72,15 +72,15 @@ class LiveWorld:
         self._inbox: list[Entry] = []
         # The entries that the core is handling.
         self._batch: list[Entry] = []
-        self._arrived = asyncio.Event()
+        self._filled = asyncio.Event()
         self._calls: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
-        self._numbers = 0
+        self._calls_made = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._stopped = False
 
     @property
     def state(self) -> SchedulerState:
-        """The state, to be read on the event loop. It does not change while the reader does not await."""
+        """The state, to be read on the event loop. It changes only while the reader awaits."""
         return self.core.state
 
     @property
@@ -94,7 +94,7 @@ class LiveWorld:
 
     # ------------------------------------------------------------------------------------------------ messages in
 
-    def tell(
+    def send(
         self,
         message: Message,
         done: Callable[[], None] | None = None,
@@ -105,42 +105,42 @@ class LiveWorld:
         If the core fails on the message, the message changes nothing, and `failed` is called with the reason instead.
         """
         self._inbox.append(Entry(message, done, failed))
-        self._arrived.set()
+        self._filled.set()
 
     def later(self, wait_s: float, message: Message) -> None:
         """Queue a message for the core after `wait_s`."""
-        asyncio.get_running_loop().call_later(wait_s, self.tell, message)
+        asyncio.get_running_loop().call_later(wait_s, self.send, message)
 
     def failed(self, message: Message, why: str) -> None:
         """Report to the sender of a message in the present batch why the core failed on it."""
         call = getattr(message, "call", "")
         if call:
             self._answer(Reply(call, {}, why, "internal"))
-        for at, entry in enumerate(self._batch):
+        for index, entry in enumerate(self._batch):
             if entry.message is message:
-                del self._batch[at]
+                del self._batch[index]
                 if entry.failed is not None:
                     entry.failed(why)
                 return
 
     async def ask(self, message: C) -> Mapping[str, Any]:
-        """Send a call to the core, and return its answer once it is durable. CallRefused if the core refuses it.
+        """Send a call to the core, and return its answer once it is durable; raise CallRefused if the core refuses it.
 
-        A caller that is cancelled does not undo the call.
+        Cancelling the caller does not undo the call.
         """
         if self._stopped:
             raise CallRefused("the scheduler is stopping; try again when it is back", "stopping")
-        self._numbers += 1
-        call = f"call-{self._numbers}"
+        self._calls_made += 1
+        call = f"call-{self._calls_made}"
         answer: asyncio.Future[Mapping[str, Any]] = asyncio.get_running_loop().create_future()
         self._calls[call] = answer
-        self.tell(msgspec.structs.replace(message, call=call))
+        self.send(msgspec.structs.replace(message, call=call))
         return await answer
 
     def stop(self) -> None:
         """Take no more calls. The world ends once the waiting messages are handled and durable."""
         self._stopped = True
-        self._arrived.set()
+        self._filled.set()
 
     def give_up(self) -> None:
         """Take no more calls, and refuse the unanswered ones: the core has ended and cannot answer them."""
@@ -151,7 +151,7 @@ class LiveWorld:
                 text = "the scheduler stopped during the call, which may have taken effect; try again when it is back"
                 answer.set_exception(CallRefused(text, "stopping"))
 
-    # ------------------------------------------------------------------------------------------- for the one loop
+    # ---------------------------------------------------------------------------------------- for the core's loop
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
         """Report the last batch to its senders as durable, then return the next one; None once the world has ended."""
@@ -165,9 +165,9 @@ class LiveWorld:
         while not self._inbox:
             if self._stopped:
                 return None
-            self._arrived.clear()
-            await self._arrived.wait()
-        # Gather the messages of the next moment too: a record costs one sync, however many it holds.
+            self._filled.clear()
+            await self._filled.wait()
+        # Wait briefly for more messages: a record costs one sync, however many messages it holds.
         await asyncio.sleep(GATHER_S)
         self._batch, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
         return self.now_s(), [entry.message for entry in self._batch]
@@ -195,9 +195,9 @@ class LiveWorld:
         self._timers[effect.what] = loop.call_later(max(wait_s, 0.0), self._woke, effect.what, effect.at_s)
 
     def _woke(self, timer: str, at_s: float) -> None:
-        """Wake the core, but never early: by our clock, the timers of the event loop may be."""
+        """Wake the core, but not before `at_s` by our clock: timers of the event loop may fire a little early."""
         if self.now_s() < at_s:
             self._wake_at(WakeAt(at_s, timer))
             return
         self._timers.pop(timer, None)
-        self.tell(Woke(what=timer))
+        self.send(Woke(what=timer))

@@ -175,7 +175,7 @@ def test_watchers_are_ended_at_a_stop_and_do_not_delay_it(tmp_path: Path, monkey
             for stream in streams:
                 await stream.read()
             logs = jobs.ReadLogs(jobs_pb2.ReadLogsRequest(job="1", follow=True), metadata=USER)
-            await until(lambda: daemon.people.watchers.taken == 3)
+            await until(lambda: daemon.people.watchers.used == 3)
             begun_s = time.monotonic()
         took_s = time.monotonic() - begun_s
         problems = [await problem_of(read_out(stream)) for stream in (*streams, logs)]

@@ -57,7 +57,7 @@ def test_a_damaged_database_is_kept_under_another_name(tmp_path: Path, damage):
     for number in (1, 2):
         damage(path)
         old = path.read_bytes()
-        db, warning = open_private(path, SCHEMA, lost="nothing of value")
+        db, warning = open_private(path, SCHEMA, loss="nothing of value")
         assert db.execute("SELECT count(*) FROM entry").fetchone() == (0,)
         db.close()
         assert f"usage.db.damaged-{number}: nothing of value" in warning
@@ -68,7 +68,7 @@ def test_a_damaged_database_is_kept_under_another_name(tmp_path: Path, damage):
 def test_a_sound_database_is_opened_without_a_warning(tmp_path: Path):
     """Its rows are there at the next start, and there is no warning."""
     for count in range(2):
-        db, warning = open_private(tmp_path / "usage.db", SCHEMA, lost="nothing of value")
+        db, warning = open_private(tmp_path / "usage.db", SCHEMA, loss="nothing of value")
         assert (db.execute("SELECT count(*) FROM entry").fetchone(), warning) == ((count,), "")
         db.execute("INSERT INTO entry VALUES ('one')")
         db.close()

@@ -27,7 +27,7 @@ from scheduler.drive import drive
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.live.access.auth import by_certificate
 from scheduler.live.access.interceptor import Guard
-from scheduler.live.access.limits import CallPlaces, PeopleConfig
+from scheduler.live.access.limits import CallSlots, PeopleConfig
 from scheduler.live.agents.links import Links
 from scheduler.live.agents.logs import LogRelay
 from scheduler.live.agents.service import AgentsService
@@ -90,7 +90,7 @@ class _Solver:
 
     def ask(self, question: Solve) -> None:
         """Answer at once."""
-        self._world.tell(answer(question))
+        self._world.send(answer(question))
 
 
 class _NoRecord:
@@ -161,7 +161,7 @@ class Scheduler:
             self.links, self.relay, self.packages, certificates=self._credentials is not None, **self._more
         )
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)]
-        guard = Guard(by_certificate, _NoRecord(), CallPlaces(PeopleConfig()))
+        guard = Guard(by_certificate, _NoRecord(), CallSlots(PeopleConfig()))
         self.server = aio.server(interceptors=list(self._interceptors or (guard,)), options=options)
         agents_pb2_grpc.add_AgentsServicer_to_server(service, self.server)
         address = f"127.0.0.1:{self.port}"

@@ -36,7 +36,7 @@ from scheduler.live.clock import Clock
 from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.feed import Feed
-from scheduler.live.node_views import NodeSeen
+from scheduler.live.node_views import NodeDetails
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import Phase
@@ -121,7 +121,7 @@ class Nodes:
     def __init__(self, chunks: list[jobs_pb2.LogChunk] | None = None) -> None:
         self.chunks = chunks or []
         self.asked: list[tuple[Any, ...]] = []
-        self.news: dict[str, NodeSeen] = {}
+        self.news: dict[str, NodeDetails] = {}
         self.sent: list[Any] = []
         self.trouble: Exception | None = None
         self.open = 0
@@ -148,7 +148,7 @@ class Nodes:
         finally:
             self.open -= 1
 
-    def view(self, node: str) -> NodeSeen | None:
+    def view(self, node: str) -> NodeDetails | None:
         """Return the news that the test stored."""
         return self.news.get(node)
 
@@ -166,7 +166,7 @@ class _Solver:
 
     def ask(self, question: Solve) -> None:
         """Hand the answer to the world."""
-        self._world.tell(answer(question))
+        self._world.send(answer(question))
 
 
 class SetClock(Clock):
@@ -283,7 +283,7 @@ class Live:
 
     async def node(self, name: str = "n1", gpus: int = 2, worker_type: str = "v100", **more: Any) -> None:
         """Let a node join."""
-        self.world.tell(NodeHello(spec=NodeSpec(name=name, worker_type=worker_type, gpus=gpus, **more)))
+        self.world.send(NodeHello(spec=NodeSpec(name=name, worker_type=worker_type, gpus=gpus, **more)))
         await self.until(lambda: name in self.world.state.nodes)
 
     async def report(
@@ -305,7 +305,7 @@ class Live:
             exits=exits,
             trouble=trouble,
         )
-        self.world.tell(report, durable.set)
+        self.world.send(report, durable.set)
         await asyncio.wait_for(durable.wait(), DEADLINE_S)
 
     async def run_job(self, job: str, node: str = "n1") -> str:

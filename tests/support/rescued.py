@@ -99,7 +99,7 @@ class Service:
 
         async def run() -> None:
             for message in messages:
-                self.world.tell(
+                self.world.send(
                     message, lambda message=message: self.done.append(message), self.failed.append
                 )
             await drive(self.core, self.world, self.feed, None, self.rescue)

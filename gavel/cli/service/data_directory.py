@@ -70,7 +70,7 @@ def renew(folder: Path, hosts: Sequence[str]) -> Result:
     """Create a new certificate for the server."""
     keys = _existing_keys(folder)
     keys.renew(hosts)
-    end, file = keys.ends()["server.pem"], keys.folder / "server.pem"
+    end, file = keys.expiry_times()["server.pem"], keys.folder / "server.pem"
     return {"certificate": str(file), "expires": plain(end)}, [
         f"New certificate of the server, valid until {end:%Y-%m-%d}: {file}",
         "Restart the scheduler to use it; jobs and nodes are not disturbed.",

@@ -1,1 +1,1 @@
-"""Access control: TLS, tokens, roles, limits, the audit log. Nothing here knows what a call does."""
+"""Access control: TLS, tokens, roles, limits, the audit log. Nothing here depends on what a call does."""

@@ -1,7 +1,7 @@
 """The audit log: who changed what, when, from where, and with what result. One JSON object per line.
 
 A line is written before the caller receives the answer. If it cannot be written, the daemon's log reports it and the
-call goes on: the journal has the facts as well.
+call continues, because the journal has the facts as well.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from scheduler.live.access.limits import Buckets, PeopleConfig, host_of
 from scheduler.live.access.roles import Caller
 
 log = logging.getLogger(__name__)
-# How many jobs of a submission are named.
-NAMED_MAX = 20
+# How many jobs of a submission are listed.
+LISTED_MAX = 20
 
 # How many lines unknown callers at one address may cause: more would push out the lines about users.
 UNKNOWN_BURST, UNKNOWN_PER_S = 100.0, 0.1
@@ -32,15 +32,15 @@ class Audit:
 
     def __init__(self, path: Path, config: PeopleConfig, clock: Callable[[], float] = time.time) -> None:
         self._path, self._config, self._clock = path, config, clock
-        self._unknown = Buckets(UNKNOWN_PER_S, UNKNOWN_BURST, clock)
+        self._unknown_callers = Buckets(UNKNOWN_PER_S, UNKNOWN_BURST, clock)
         self._file: TextIO = self._open()
 
     def note(self, caller: Caller, method: str, request: object, result: str) -> None:
         """Write a line about one call and its result."""
         if not caller.user:
-            if self._unknown.wait_s(host_of(caller.peer)) > 0:
+            if self._unknown_callers.wait_s(host_of(caller.peer)) > 0:
                 return
-            self._unknown.take(host_of(caller.peer))
+            self._unknown_callers.take(host_of(caller.peer))
         line = {
             "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._clock())),
             "user": caller.user,
@@ -87,8 +87,8 @@ def _summary(request: object) -> dict[str, Any]:
         return {}
     specs = getattr(request, "specs", None)
     if specs is not None:
-        named = [{"name": spec.name, "user": spec.user, "gpus": spec.gpus or 1} for spec in specs[:NAMED_MAX]]
-        return {"jobs": len(specs), "specs": named, "key": getattr(request, "idempotency_key", "")}
+        jobs = [{"name": spec.name, "user": spec.user, "gpus": spec.gpus or 1} for spec in specs[:LISTED_MAX]]
+        return {"jobs": len(specs), "specs": jobs, "key": getattr(request, "idempotency_key", "")}
     summary: dict[str, Any] = {}
     for field, value in request.ListFields():
         if field.name in _SECRET:
@@ -96,8 +96,8 @@ def _summary(request: object) -> dict[str, Any]:
         if isinstance(value, str | int | float | bool):
             summary[field.name] = value if not isinstance(value, str) else value[:256]
             if field.enum_type is not None and isinstance(value, int):
-                known = field.enum_type.values_by_number.get(value)
-                summary[field.name] = value if known is None else known.name
+                constant = field.enum_type.values_by_number.get(value)
+                summary[field.name] = value if constant is None else constant.name
         elif field.is_repeated:
             summary[field.name] = f"{len(value)} entries"
     return summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from scheduler.live.access.limits import Buckets, Crowd, host_of
+from scheduler.live.access.limits import Buckets, NamedSlots, host_of
 from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import TOO_MANY, UNAUTHENTICATED, CallFailed
 from scheduler.live.access.tokens import Access, BadToken, id_of
@@ -18,7 +18,7 @@ WAITING_MAX, WAITING_EACH_MAX = 1000, 32
 _NAME_CHARS_MAX = 64
 
 
-# Return the caller, by the metadata of a call and its address; raise CallFailed if it cannot be identified.
+# Identifies the caller by the metadata of a call and its address, or raises CallFailed.
 Recognise = Callable[[dict[str, str], str], Awaitable[Caller]]
 
 
@@ -26,7 +26,7 @@ async def single_user(metadata: dict[str, str], peer: str) -> Caller:
     """Return an admin with the user name from the metadata: in single-user mode every caller is an admin."""
     user = metadata.get(USER_HEADER, "local")
     if not user or len(user) > _NAME_CHARS_MAX or not user.isprintable() or ":" in user:
-        raise CallFailed(UNAUTHENTICATED, f"the user name in {USER_HEADER} is no user name")
+        raise CallFailed(UNAUTHENTICATED, f"{USER_HEADER} does not hold a user name")
     return Caller(user, Role.ADMIN, peer=peer)
 
 
@@ -36,10 +36,10 @@ class ByToken:
     def __init__(self, access: Access, now_s: Callable[[], float]) -> None:
         self._access = access
         self._failures = Buckets(FAILURES_PER_S, FAILURES_BURST, now_s)
-        self._waiting = Crowd(WAITING_MAX, WAITING_EACH_MAX)
+        self._waiting = NamedSlots(WAITING_MAX, WAITING_EACH_MAX)
 
     async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """Return the token's owner. Guesses are slowed down; they do not delay callers with a valid token."""
+        """Return the token's owner. Guessing is slowed down, without delay for callers with a valid token."""
         scheme, _, secret = metadata.get("authorization", "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not secret:
@@ -47,27 +47,27 @@ class ByToken:
                 UNAUTHENTICATED,
                 "a token is needed: ask an admin for one (`gavel token create`) and put it into GAVEL_TOKEN",
             )
-        about = f"{host_of(peer)} {id_of(secret)}"
-        wait_s = self._failures.wait_s(about)
+        guesser = f"{host_of(peer)} {id_of(secret)}"
+        wait_s = self._failures.wait_s(guesser)
         if wait_s > 0:
             raise CallFailed(TOO_MANY, "too many wrong tokens; try again later", retry_s=wait_s)
         try:
             token = self._access.recognise(secret)
         except BadToken as error:
-            self._failures.take(about)
+            self._failures.take(guesser)
             self._failures.take(f"{host_of(peer)} *")
-            crowd_s = self._failures.wait_s(f"{host_of(peer)} *")
-            self._waiting.enter(host_of(peer))
+            delay_s = self._failures.wait_s(f"{host_of(peer)} *")
+            self._waiting.take(host_of(peer))
             try:
-                await asyncio.sleep(min(crowd_s, 1.0))
+                await asyncio.sleep(min(delay_s, 1.0))
             finally:
-                self._waiting.leave(host_of(peer))
+                self._waiting.release(host_of(peer))
             raise CallFailed(UNAUTHENTICATED, str(error)) from None
         return Caller(token.user, token.role, token.id, peer, token.expires_s)
 
 
 async def by_certificate(metadata: dict[str, str], peer: str) -> Caller:
-    """Return the role of an agent: mutual TLS admits only certificates of our authority.
+    """Return a caller with the role of an agent, because mutual TLS admits only certificates of our authority.
 
     The service itself checks which node the certificate is for and whether it was revoked.
     """

@@ -1,10 +1,10 @@
 """The interceptor of every call: it identifies the caller, checks the role, reports errors and keeps the audit log.
 
-    metadata → caller → is there room for one more call? → read the body → parse it → the service
+    metadata → caller → is a slot free? → read the body → parse it → the service
 
-No body is read before its caller is known. gRPC would read and parse a request before it asks us, so every method is
-served as one that takes a stream of bytes: unread data stays with the caller, except for the few kilobytes of HTTP/2's
-flow control. A caller without a token (health checks, nodes that join) may send 64 kB.
+No body is read before its caller is identified. gRPC would read and parse a request before it calls us, so every method
+is served as one that takes a stream of bytes: unread data stays with the caller, except for the few kilobytes of
+HTTP/2's flow control. A caller without a token (a health check, a node that joins) may send 64 kB.
 
 Services take a request and raise errors; they handle neither tokens nor status codes nor logs.
 """
@@ -22,8 +22,8 @@ from grpc import aio
 
 from scheduler.live.access.audit import Audit
 from scheduler.live.access.auth import Recognise
-from scheduler.live.access.limits import CallPlaces, Crowd, host_of
-from scheduler.live.access.roles import METHODS, Caller, Method, Role, call_as
+from scheduler.live.access.limits import CallSlots, NamedSlots, host_of
+from scheduler.live.access.roles import METHODS, Caller, Method, Role, set_caller
 from scheduler.live.access.status import (
     FORBIDDEN,
     INVALID,
@@ -35,7 +35,7 @@ from scheduler.live.access.status import (
 )
 
 Context = aio.ServicerContext[Any, Any]
-# What the audit log records if the caller left before a stream had ended.
+# The result in the audit log if the caller left before its stream had ended.
 BROKEN_OFF = "broken_off"
 # How long a call with one answer may take, even if its caller would wait longer.
 CALL_S = 60.0
@@ -45,7 +45,7 @@ STRANGER_BYTES_MAX, STRANGER_READ_S = 64 * 1024, 2.0
 
 
 class Streams:
-    """Calls without an end of their own: their callers watch or follow something."""
+    """The open calls that watch or follow something: they run until their caller leaves or the scheduler stops."""
 
     def __init__(self) -> None:
         self._stopping = asyncio.Event()
@@ -69,17 +69,17 @@ class Streams:
             self._open.discard(working)
 
     async def stop(self, patience_s: float) -> None:
-        """Ask all callers to try again later. When this returns, nothing more is read for them."""
+        """End all streams with the request to try again later; wait up to `patience_s` until they have ended."""
         self._stopping.set()
         if self._open:
             await asyncio.wait(self._open, timeout=patience_s)
 
 
 class Guard(aio.ServerInterceptor):
-    """The interceptor of every server. `places` limits how many calls run at once."""
+    """The interceptor of every server. `slots` limits how many calls run at once."""
 
-    def __init__(self, recognise: Recognise, record: Audit, places: CallPlaces) -> None:
-        self.recognise, self.record, self.places = recognise, record, places
+    def __init__(self, recognise: Recognise, audit: Audit, slots: CallSlots) -> None:
+        self.recognise, self.audit, self.slots = recognise, audit, slots
         self.streams = Streams()
 
     async def intercept_service(
@@ -101,12 +101,12 @@ class _Call:
         self._guard, self._method = guard, method
         self._metadata = {key: value for key, value in metadata if isinstance(value, str)}
         self._rule = METHODS.get(method, Method(Role.ADMIN))
-        self._least = self._rule.least
+        self._least_role = self._rule.least_role
         self._caller = Caller("", Role.NOBODY)
         # The request, in calls that have exactly one.
         self._request: Any = None
-        # The place that this call takes up while it runs.
-        self._place: tuple[Crowd, str] | None = None
+        # The slot that this call occupies, by its name.
+        self._slot: tuple[NamedSlots, str] | None = None
 
     def guarded(self, handler: Any) -> Any:
         """Wrap a handler so that it identifies the caller before it reads anything."""
@@ -117,49 +117,51 @@ class _Call:
                 self._streaming(inner), None, handler.response_serializer
             )
         inner = handler.stream_unary or handler.unary_unary
-        return grpc.stream_unary_rpc_method_handler(self._once(inner), None, handler.response_serializer)
+        return grpc.stream_unary_rpc_method_handler(
+            self._single_answer(inner), None, handler.response_serializer
+        )
 
     # ------------------------------------------------------------------------------- the caller and the request
 
     async def _enter(self, context: Context) -> Any:
         """Identify the caller, then return the request or the stream of requests."""
-        peer, places = context.peer(), self._guard.places
+        peer, slots = context.peer(), self._guard.slots
         self._caller = Caller("", Role.NOBODY, peer=peer)
-        if self._least is Role.NOBODY:
-            self._take_place(places.strangers, host_of(peer))
+        if self._least_role is Role.NOBODY:
+            self._take_slot(slots.strangers, host_of(peer))
         else:
             self._caller = await self._guard.recognise(self._metadata, peer)
-            # A node has one link, which lasts: links are not counted among calls.
-            if self._least is not Role.AGENT:
-                self._take_place(places.users, self._caller.user)
+            # Agents take no slot: a node keeps one link open all the time.
+            if self._least_role is not Role.AGENT:
+                self._take_slot(slots.users, self._caller.user)
         if self._one_request:
             request = self._request = await self._read_one(context)
             self._check_role()
         else:
             self._check_role()
             request = self._messages(context)
-        call_as(self._caller)
+        set_caller(self._caller)
         return request
 
-    def _take_place(self, crowd: Crowd, name: str) -> None:
-        crowd.enter(name)
-        self._place = crowd, name
+    def _take_slot(self, slots: NamedSlots, name: str) -> None:
+        slots.take(name)
+        self._slot = slots, name
 
-    def _leave(self) -> None:
-        if self._place is not None:
-            crowd, name = self._place
-            self._place = None
-            crowd.leave(name)
+    def _release_slot(self) -> None:
+        if self._slot is not None:
+            slots, name = self._slot
+            self._slot = None
+            slots.release(name)
 
     def _check_role(self) -> None:
-        if not self._caller.may(self._least):
-            needs = f"{self._rule.deed} needs the role {self._least.word}"
+        if not self._caller.may(self._least_role):
+            needs = f"{self._rule.action} needs the role {self._least_role.word}"
             raise CallFailed(FORBIDDEN, f"{needs}; {self._caller.user} has {self._caller.role.word}")
 
     async def _read_one(self, context: Context) -> Any:
-        if self._least is not Role.NOBODY:
+        if self._least_role is not Role.NOBODY:
             return self._parsed(await context.read())
-        async with self._guard.places.reading_strangers:
+        async with self._guard.slots.reading_strangers:
             try:
                 async with asyncio.timeout(STRANGER_READ_S):
                     return self._parsed(await context.read())
@@ -168,18 +170,18 @@ class _Call:
                 raise CallFailed(UNAVAILABLE, text) from None
 
     async def _messages(self, context: Context) -> AsyncGenerator[Any, None]:
-        while (message := self._parsed(await context.read(), last=None)) is not None:
+        while (message := self._parsed(await context.read(), may_end=True)) is not None:
             yield message
 
-    def _parsed(self, raw: Any, last: Any = INVALID) -> Any:
-        """Parse a message; raise CallFailed if it is malformed. `last`: INVALID if the stream must not end here."""
+    def _parsed(self, raw: Any, may_end: bool = False) -> Any:
+        """Return the parsed message; raise CallFailed if it is malformed. None for the end, if the stream `may_end`."""
         if raw is aio.EOF:
-            if last is None:
+            if may_end:
                 return None
             raise CallFailed(INVALID, "the call has no request")
         size = len(raw)
-        if self._least is Role.NOBODY and size > STRANGER_BYTES_MAX:
-            # An exception would keep the variables of this frame alive for a while.
+        if self._least_role is Role.NOBODY and size > STRANGER_BYTES_MAX:
+            # The exception keeps the variables of this frame alive for a while, and `raw` is large.
             del raw
             text = f"the request has {size:,} bytes; the limit without a token is {STRANGER_BYTES_MAX:,}"
             raise CallFailed(INVALID, text)
@@ -193,23 +195,23 @@ class _Call:
 
     # -------------------------------------------------------------------------------------------------- answering
 
-    def _once(self, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
-        played = self._timely if self._one_request else self._upload
+    def _single_answer(self, inner: Any) -> Callable[[Any, Context], Awaitable[Any]]:
+        respond = self._respond_in_time if self._one_request else self._receive_upload
 
         async def call(raw: Any, context: Context) -> Any:
             try:
-                answer = await played(inner, context)
+                answer = await respond(inner, context)
             except Exception as error:
                 await self._fail(context, error)
                 raise
             finally:
-                self._leave()
+                self._release_slot()
             self._note("ok")
             return answer
 
         return call
 
-    async def _timely(self, inner: Any, context: Context) -> Any:
+    async def _respond_in_time(self, inner: Any, context: Context) -> Any:
         """Read and answer one request within CALL_S."""
         try:
             async with asyncio.timeout(CALL_S):
@@ -218,25 +220,25 @@ class _Call:
             text = f"no answer within {CALL_S:g} s; the scheduler may still carry the request out"
             raise CallFailed(UNAVAILABLE, text, retry_s=5.0) from None
 
-    async def _entered_in_time(self, context: Context) -> Any:
+    async def _enter_in_time(self, context: Context) -> Any:
         try:
             async with asyncio.timeout(CALL_S):
                 return await self._enter(context)
         except TimeoutError:
             raise CallFailed(UNAVAILABLE, f"the request did not arrive within {CALL_S:g} s") from None
 
-    async def _upload(self, inner: Any, context: Context) -> Any:
-        """Answer a stream of requests, without a limit of time."""
+    async def _receive_upload(self, inner: Any, context: Context) -> Any:
+        """Read and answer a stream of requests, without a time limit."""
         async with aclosing(await self._enter(context)) as requests:
             return await _answer(inner, requests, context)
 
     def _streaming(self, inner: Any) -> Callable[[Any, Context], Awaitable[None]]:
         async def call(raw: Any, context: Context) -> None:
             try:
-                request = await self._entered_in_time(context)
-                # Calls that watch or follow have a limit of their own.
-                if self._least is not Role.NOBODY:
-                    self._leave()
+                request = await self._enter_in_time(context)
+                # Calls that watch or follow something count against another limit, in the service.
+                if self._least_role is not Role.NOBODY:
+                    self._release_slot()
                 answer = inner(request, context)
                 work = _write_all(answer, context) if inspect.isasyncgen(answer) else answer
                 await self._guard.streams.run(work)
@@ -247,13 +249,13 @@ class _Call:
                 self._note(BROKEN_OFF)
                 raise
             finally:
-                self._leave()
+                self._release_slot()
             self._note("ok")
 
         return call
 
     async def _fail(self, context: Context, error: Exception) -> None:
-        # The call has ended already: there is nobody to report the error to.
+        # The call has ended already, so the caller cannot receive the error.
         if isinstance(error, aio.AbortError) or context.done():
             self._note(BROKEN_OFF)
             return
@@ -263,7 +265,7 @@ class _Call:
 
     def _note(self, result: str) -> None:
         if self._rule.changes:
-            self._guard.record.note(self._caller, self._method, self._request, result)
+            self._guard.audit.note(self._caller, self._method, self._request, result)
 
 
 async def _answer(inner: Any, request: Any, context: Context) -> Any:
@@ -272,7 +274,7 @@ async def _answer(inner: Any, request: Any, context: Context) -> Any:
 
 
 async def _write_all(parts: AsyncIterator[Any], context: Context) -> None:
-    """Write every part, and close the source when the reader has gone."""
+    """Write every part; close the source at the end, or when the reader has gone."""
     try:
         async for part in parts:
             await context.write(part)

@@ -1,4 +1,4 @@
-"""How much of the scheduler one person may take up: token buckets, and the settings of all that concerns people."""
+"""Limits on how much of the scheduler one user may occupy: token buckets, slots for calls, and their settings."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduler.live.access.status import TOO_MANY, CallFailed
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
-# How many names a set of buckets keeps; the least recently used is forgotten first.
+# How many names `Buckets` keeps; the least recently used one is dropped first.
 BUCKETS_MAX = 10_000
 
 # How many callers without a token may send their requests at the same time: each may send 16 MiB before it is refused.
@@ -22,16 +22,16 @@ STRANGERS_READ_MAX = 4
 
 
 class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The limits of what users may do."""
+    """The limits for users."""
 
     submissions_per_s: Annotated[float, "Jobs that one user may submit per second, on average."] = 1000.0
     submissions_burst: Annotated[int, "Jobs that one user may submit at once."] = 100_000
     jobs_unfinished_max: Annotated[int, "Unfinished jobs of one user."] = 100_000
     submission_jobs_max: Annotated[
         int,
-        "Jobs in one submission, each member of an array counted: 10,000 keep other calls waiting for 0.5 s.",
+        "Jobs in one submission, counting every member of an array; 10,000 delay other calls by 0.5 s.",
     ] = 10_000
-    calls_max: Annotated[int, "Calls in progress, of all users together; further ones are told to retry."] = (
+    calls_max: Annotated[int, "Calls in progress of all users together; further ones must retry later."] = (
         1000
     )
     calls_per_user_max: Annotated[int, "Calls in progress of one user."] = 100
@@ -41,16 +41,14 @@ class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         PACKAGE_BYTES_MAX
     )
     packages_bytes_max: Annotated[int, "Size of all packages together."] = 50 * 1024**3
-    package_keep_s: Annotated[float, "How long a package is kept that no unfinished job needs."] = 86_400.0
-    token_valid_s: Annotated[float, "How long a token is valid where its maker does not say."] = 90 * 86_400.0
-    token_valid_s_max: Annotated[float, "The longest time for which a token can be made."] = (
-        2 * 365 * 86_400.0
-    )
+    package_keep_s: Annotated[float, "How long a package is kept if no unfinished job needs it."] = 86_400.0
+    token_valid_s: Annotated[float, "How long a token is valid by default."] = 90 * 86_400.0
+    token_valid_s_max: Annotated[float, "The longest validity of a token."] = 2 * 365 * 86_400.0
     audit_bytes_max: Annotated[int, "Size of one file of the audit log."] = 64 * 1024**2
     audit_files: Annotated[int, "How many files of the audit log are kept."] = 10
 
     def checked(self) -> PeopleConfig:
-        """Return these settings. InvalidSpec names the field that cannot be right."""
+        """Return these settings, or raise InvalidSpec with the field that is wrong."""
         bounds.check_all(self, bounds.PEOPLE)
         if self.token_valid_s > self.token_valid_s_max:
             raise InvalidSpec("token_valid_s", f"is above token_valid_s_max, {self.token_valid_s_max:g}")
@@ -62,23 +60,23 @@ class Buckets:
 
     def __init__(self, per_s: float, burst: float, now_s: Callable[[], float]) -> None:
         self._per_s, self._burst, self._now_s = per_s, burst, now_s
-        # Name → what is left, and as of when.
+        # Name → the tokens left in its bucket, and the time of that count.
         self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, name: str, count: float = 1.0) -> float:
-        """Return how long until `count` may be taken. More than a full bucket may be taken from a full one."""
-        return max(min(count, self._burst) - self._left(name), 0.0) / self._per_s
+        """Return the time until `count` may be taken. A count larger than the bucket needs a full one."""
+        return max(min(count, self._burst) - self._tokens_left(name), 0.0) / self._per_s
 
     def take(self, name: str, count: float = 1.0) -> None:
-        """Take `count`, even below zero."""
-        self._level[name] = (self._left(name) - count, self._now_s())
+        """Take `count`; the bucket may go below zero."""
+        self._level[name] = (self._tokens_left(name) - count, self._now_s())
         self._level.move_to_end(name)
         if len(self._level) > BUCKETS_MAX:
             self._level.popitem(last=False)
 
-    def _left(self, name: str) -> float:
-        left, at_s = self._level.get(name, (self._burst, self._now_s()))
-        return min(left + (self._now_s() - at_s) * self._per_s, self._burst)
+    def _tokens_left(self, name: str) -> float:
+        tokens, at_s = self._level.get(name, (self._burst, self._now_s()))
+        return min(tokens + (self._now_s() - at_s) * self._per_s, self._burst)
 
 
 class Submissions:
@@ -104,56 +102,57 @@ class Submissions:
         self._buckets.take(user, jobs)
 
 
-class Places:
-    """A limit of how many calls of a kind run at once."""
+class Slots:
+    """A limit on the calls of one kind that run at once."""
 
-    def __init__(self, most: int, kind: str) -> None:
-        self._most, self._kind, self.taken = most, kind, 0
+    def __init__(self, limit: int, kind: str) -> None:
+        self._limit, self._kind, self.used = limit, kind, 0
 
     def __enter__(self) -> None:
-        if self.taken >= self._most:
-            raise CallFailed(TOO_MANY, f"there are already {self._most:,} {self._kind}", retry_s=10.0)
-        self.taken += 1
+        if self.used >= self._limit:
+            raise CallFailed(TOO_MANY, f"there are already {self._limit:,} {self._kind}", retry_s=10.0)
+        self.used += 1
 
     def __exit__(self, *error: object) -> None:
-        self.taken -= 1
+        self.used -= 1
 
 
-class CallPlaces:
-    """The limits of calls in flight: of users, and of callers without a token by their address."""
+class CallSlots:
+    """The limits on calls in flight: by user, and by address for callers without a token ("strangers")."""
 
     def __init__(self, config: PeopleConfig) -> None:
-        self.users = Crowd(config.calls_max, config.calls_per_user_max)
-        self.strangers = Crowd(config.calls_max, config.calls_without_token_max)
+        self.users = NamedSlots(config.calls_max, config.calls_per_user_max)
+        self.strangers = NamedSlots(config.calls_max, config.calls_without_token_max)
         self.reading_strangers = asyncio.Semaphore(STRANGERS_READ_MAX)
 
 
-class Crowd:
-    """A limit of calls in flight, in all and of each user or address."""
+class NamedSlots:
+    """A limit on the calls in flight: on all together, and on those of each user or address."""
 
-    def __init__(self, most: int, most_each: int) -> None:
-        self._most, self._most_each = most, most_each
-        self.taken, self._each = 0, Counter[str]()
+    def __init__(self, limit: int, limit_each: int) -> None:
+        self._limit, self._limit_each = limit, limit_each
+        self.used, self._used_by = 0, Counter[str]()
 
-    def enter(self, name: str) -> None:
-        """Take a place for one call of this user or address until `leave`; raise CallFailed if none is free."""
-        if self.taken >= self._most:
-            text = f"the scheduler is busy with {self._most:,} calls; try again in a second"
+    def take(self, name: str) -> None:
+        """Take a slot for a call of this user or address until `release`; raise CallFailed if none is free."""
+        if self.used >= self._limit:
+            text = f"the scheduler is busy with {self._limit:,} calls; try again in a second"
             raise CallFailed(TOO_MANY, text, retry_s=1.0)
-        if self._each[name] >= self._most_each:
-            text = f"{name or 'you'} already has {self._most_each:,} calls in flight; wait for some of them to end"
+        if self._used_by[name] >= self._limit_each:
+            owner = name or "this caller"
+            text = f"{owner} already has {self._limit_each:,} calls in flight; wait for some of them to end"
             raise CallFailed(TOO_MANY, text, retry_s=0.5)
-        self.taken += 1
-        self._each[name] += 1
+        self.used += 1
+        self._used_by[name] += 1
 
-    def leave(self, name: str) -> None:
-        """Give back the place of a call that has ended."""
-        self.taken -= 1
-        self._each[name] -= 1
-        if not self._each[name]:
-            del self._each[name]
+    def release(self, name: str) -> None:
+        """Release the slot of a call that has ended."""
+        self.used -= 1
+        self._used_by[name] -= 1
+        if not self._used_by[name]:
+            del self._used_by[name]
 
 
 def host_of(peer: str) -> str:
-    """Return the address without its port, which differs for every connection."""
+    """Return the address of a peer without its port, which differs for every connection."""
     return peer.rpartition(":")[0] if peer.startswith("ipv") else peer

@@ -1,6 +1,6 @@
 """Callers, their roles, and a table of the methods that users and agents can call.
 
-The roles of users are a ladder: each includes the ones below it. The role of an agent stands beside the ladder.
+Each role of a user includes the lower ones. An agent's role is separate: of the others, only an admin's includes it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Caller:
         """Raise CallFailed unless the caller owns what belongs to this user; `thing` names it in the error."""
         if not self.owns(user):
             raise CallFailed(
-                FORBIDDEN, f"{thing} belongs to {user or 'nobody'}; you are {self.user} ({self.role.word})"
+                FORBIDDEN, f"{thing} belongs to {user or 'no user'}; you are {self.user} ({self.role.word})"
             )
 
 
@@ -67,9 +67,9 @@ def caller() -> Caller:
     return _caller.get()
 
 
-def call_as(own: Caller) -> None:
-    """Record whose call this task answers from here on."""
-    _caller.set(own)
+def set_caller(caller: Caller) -> None:
+    """Set the caller of the call that this task answers."""
+    _caller.set(caller)
 
 
 _V, _U, _O, _A = Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN
@@ -78,15 +78,15 @@ _V, _U, _O, _A = Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN
 class Method(NamedTuple):
     """The least role that a method needs, what a call does, and whether the audit log records it as a change."""
 
-    least: Role
-    deed: str = "this call"
+    least_role: Role
+    action: str = "this call"
     changes: bool = False
 
 
-# Methods themselves restrict what they show and change of other users' jobs.
+# Each method itself restricts access to the jobs of other users.
 METHODS: dict[str, Method] = {
     "/gavel.v1.Jobs/SubmitJobs": Method(_U, "submitting jobs", changes=True),
-    "/gavel.v1.Jobs/PreviewJobs": Method(_U, "asking what would become of jobs"),
+    "/gavel.v1.Jobs/PreviewJobs": Method(_U, "previewing jobs"),
     "/gavel.v1.Jobs/GetJob": Method(_V),
     "/gavel.v1.Jobs/ListJobs": Method(_V),
     "/gavel.v1.Jobs/WatchJobs": Method(_V),
@@ -107,7 +107,7 @@ METHODS: dict[str, Method] = {
     "/gavel.v1.Cluster/ListRates": Method(_V),
     "/gavel.v1.Cluster/GiveRates": Method(_O, "giving rates", changes=True),
     "/gavel.v1.Access/WhoAmI": Method(_V),
-    # Users create, list and revoke their own tokens, with at most their own role; admins those of everyone.
+    # Users create, list and revoke their own tokens, with at most their own role; admins manage all tokens.
     "/gavel.v1.Access/CreateToken": Method(_V, changes=True),
     "/gavel.v1.Access/ListTokens": Method(_V),
     "/gavel.v1.Access/RevokeToken": Method(_V, changes=True),
@@ -116,7 +116,7 @@ METHODS: dict[str, Method] = {
     "/gavel.v1.Access/ListRevokedNodes": Method(_A, "listing revoked nodes"),
     "/gavel.v1.Access/UnrevokeNode": Method(_A, "undoing the revocation of nodes", changes=True),
     "/gavel.v1.Upkeep/Backup": Method(_A, "taking a backup", changes=True),
-    # The request carries a one-time token of its own.
+    # The request carries a one-time token.
     "/gavel.v1.Agents/Join": Method(Role.NOBODY, changes=True),
     "/gavel.v1.Agents/Link": Method(Role.AGENT, "linking as an agent"),
     "/gavel.v1.Agents/SendLogs": Method(Role.AGENT, "sending logs as an agent"),

@@ -48,7 +48,7 @@ _CODES: dict[str, int] = {
 
 
 class CallFailed(Exception):
-    """An error to answer a call with. `reason` is one of those above."""
+    """The error that ends a call. `reason` is one of the constants above."""
 
     def __init__(self, reason: str, text: str, field: str = "", retry_s: float | None = None) -> None:
         super().__init__(text)

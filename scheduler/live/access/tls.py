@@ -53,7 +53,7 @@ class Keys:
     def server(self) -> tuple[bytes, bytes]:
         """Return the server's key and its certificate chain, as grpc.ssl_server_credentials takes them.
 
-        The chain includes the authority, so that a node that knows only its fingerprint can recognise it.
+        The chain includes the authority, so that a node that has only its fingerprint can verify it.
         """
         chain = (self.folder / "server.pem").read_bytes() + self.ca_pem
         return (self.folder / "server.key").read_bytes(), chain
@@ -84,8 +84,8 @@ class Keys:
         self._certify(names, now)
 
     def renew(self, hosts: Sequence[str], now: dt.datetime | None = None) -> None:
-        """Renew the server's key and certificate, for `hosts`, or for the names of the old certificate."""
-        self._certify(_names(hosts) if hosts else self._names_now(), now or _now())
+        """Renew the server's key and certificate, for `hosts`, or if there are none, for the names of the old one."""
+        self._certify(_names(hosts) if hosts else self._certified_names(), now or _now())
 
     def _certify(self, names: Sequence[x509.GeneralName], now: dt.datetime) -> None:
         authority, authority_key = self._authority()
@@ -106,7 +106,7 @@ class Keys:
     def sign_node(self, request_pem: bytes, node: str, now: dt.datetime | None = None) -> Signed:
         """Sign a certificate for this node, ignoring the name in the request. Raise Refused if it is malformed."""
         now = now or _now()
-        public_key = _requested(request_pem)
+        public_key = _public_key_of(request_pem)
         authority, authority_key = self._authority()
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name(node))])
         certificate = (
@@ -119,16 +119,16 @@ class Keys:
         )
         return Signed(_pem(certificate), self.ca_pem)
 
-    def ends(self) -> dict[str, dt.datetime]:
-        """Return when each existing certificate expires, by file."""
-        ends = {}
+    def expiry_times(self) -> dict[str, dt.datetime]:
+        """Return the expiry time of each existing certificate, by file name."""
+        expiry_times = {}
         for name in ("ca.pem", "server.pem"):
             try:
                 data = (self.folder / name).read_bytes()
-                ends[name] = x509.load_pem_x509_certificate(data).not_valid_after_utc
+                expiry_times[name] = x509.load_pem_x509_certificate(data).not_valid_after_utc
             except (OSError, ValueError):
                 continue
-        return ends
+        return expiry_times
 
     def _authority(self) -> tuple[x509.Certificate, _Key]:
         authority = x509.load_pem_x509_certificate(self.ca_pem)
@@ -136,7 +136,7 @@ class Keys:
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         return authority, key
 
-    def _names_now(self) -> list[x509.GeneralName]:
+    def _certified_names(self) -> list[x509.GeneralName]:
         certificate = x509.load_pem_x509_certificate((self.folder / "server.pem").read_bytes())
         return list(certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
 
@@ -146,7 +146,7 @@ def common_name(node: str) -> str:
     name = f"{NODE_PREFIX}{node}"
     if len(name) > 64:
         raise InvalidSpec(
-            "node", f"is longer than {64 - len(NODE_PREFIX)} characters, as certificates have them"
+            "node", f"is longer than {64 - len(NODE_PREFIX)} characters, the limit in certificates"
         )
     return name
 
@@ -160,7 +160,7 @@ def expiry_warnings(keys: Keys, now_s: float) -> list[str]:
     """Return a warning for each certificate that expires soon."""
     now = dt.datetime.fromtimestamp(now_s, dt.UTC)
     warnings = []
-    for name, end in keys.ends().items():
+    for name, end in keys.expiry_times().items():
         days = (end - now).days
         if days < WARN_DAYS:
             when = f"expires in {days} days" if days >= 0 else "has expired"
@@ -174,12 +174,12 @@ def expiry_warnings(keys: Keys, now_s: float) -> list[str]:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read, aside first and then renamed."""
+    """Write a file that only its owner can read, under another name first, then renamed."""
     _write(path, data, 0o600)
 
 
 def write_public(path: Path, data: bytes) -> None:
-    """Write a file that everybody can read, aside first and then renamed."""
+    """Write a file that all users can read, under another name first, then renamed."""
     _write(path, data, 0o644)
 
 
@@ -194,19 +194,19 @@ def _write(path: Path, data: bytes, mode: int) -> None:
     part.replace(path)
 
 
-def _requested(request_pem: bytes) -> ec.EllipticCurvePublicKey:
-    wrong = Refused("the certificate request is not a PEM request for a P-256 key, signed with that key")
+def _public_key_of(request_pem: bytes) -> ec.EllipticCurvePublicKey:
+    refusal = Refused("the certificate request is not a PEM request for a P-256 key, signed with that key")
     if len(request_pem) > REQUEST_BYTES_MAX:
-        raise wrong
+        raise refusal
     try:
         request = x509.load_pem_x509_csr(request_pem)
         if not request.is_signature_valid:
-            raise wrong
+            raise refusal
         key = request.public_key()
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-        raise wrong from None
+        raise refusal from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or key.curve.name != _CURVE.name:
-        raise wrong
+        raise refusal
     return key
 
 

@@ -97,14 +97,14 @@ class Access:
             for row in rows
         }
         self._revoked_s: dict[str, float] = dict(self._db.execute("SELECT node, at_s FROM revoked_node"))
-        # The certificates that revoked nodes have received since.
-        self._again: dict[str, set[str]] = {node: set() for node in self._revoked_s}
+        # Revoked node → the fingerprints of the certificates that it has received since.
+        self._reissued: dict[str, set[str]] = {node: set() for node in self._revoked_s}
         for node, fingerprint in self._db.execute("SELECT node, fingerprint FROM certified_again"):
-            self._again[node].add(fingerprint)
+            self._reissued[node].add(fingerprint)
         self._written_s = {token.id: token.used_s or 0.0 for token in self._tokens.values()}
 
     def close(self) -> None:
-        """Write what is only in memory, and close the database."""
+        """Write the times of last use that are only in memory, and close the database."""
         self.write_used()
         self._db.close()
 
@@ -115,7 +115,7 @@ class Access:
         check_user(user)
         if len(note) > 256 or not note.isprintable():
             raise InvalidSpec("note", "must be at most 256 characters, without line breaks")
-        id_, secret, salt, hash_ = _fresh()
+        id_, secret, salt, hash_ = _new_secret()
         now_s = self.now_s()
         token = Token(id_, user, role, salt, hash_, now_s, now_s + valid_s, note=note)
         with self._lock:
@@ -162,23 +162,23 @@ class Access:
     def write_used(self) -> None:
         """Write the times of last use that have changed by more than USED_SLACK_S."""
         with self._lock:
-            late = [
+            outdated = [
                 (token.used_s, token.id)
                 for token in self._tokens.values()
                 if (token.used_s or 0.0) > self._written_s.get(token.id, 0.0) + USED_SLACK_S
             ]
-            if late:
+            if outdated:
                 # One transaction: later changes must not wait for a commit per token.
                 with self._db:
                     self._db.execute("BEGIN")
-                    self._db.executemany("UPDATE token SET used_s = ? WHERE id = ?", late)
-                self._written_s.update({id_: used_s or 0.0 for used_s, id_ in late})
+                    self._db.executemany("UPDATE token SET used_s = ? WHERE id = ?", outdated)
+                self._written_s.update({id_: used_s or 0.0 for used_s, id_ in outdated})
 
     # ------------------------------------------------------------------------------------------------------ nodes
 
     def create_join(self, node: str = "", valid_s: float = JOIN_VALID_S) -> tuple[str, float]:
-        """Create a one-time join token for this node, or for any; return its secret and when it expires."""
-        id_, secret, salt, hash_ = _fresh()
+        """Create a one-time join token for this node, or for any; return its secret and the time it expires."""
+        id_, secret, salt, hash_ = _new_secret()
         now_s = self.now_s()
         with self._lock:
             self._db.execute("DELETE FROM joining WHERE expires_s < ?", (now_s - 86_400.0,))
@@ -189,7 +189,7 @@ class Access:
         return secret, now_s + valid_s
 
     def consume_join(self, secret: str, node: str, certificate_pem: bytes) -> None:
-        """Use up a join token for this node; raise BadToken if it is unknown, expired, used, or another node's.
+        """Use up a join token for this node; raise BadToken if it is unknown, expired, used, or for another node.
 
         Of several simultaneous attempts, one succeeds. Its certificate is valid even if the node was revoked before.
         """
@@ -207,10 +207,10 @@ class Access:
             )
             if used.rowcount != 1:
                 raise BadToken("this join token has expired or was already used: make another")
-            if node in self._again:
+            if node in self._reissued:
                 fingerprint = fingerprint_of(certificate_pem)
                 self._db.execute("INSERT INTO certified_again VALUES (?, ?)", (fingerprint, node))
-                self._again[node].add(fingerprint)
+                self._reissued[node].add(fingerprint)
 
     def revoke_node(self, node: str) -> None:
         """Invalidate every certificate and join token that this node has received so far."""
@@ -221,7 +221,7 @@ class Access:
                 self._db.execute("INSERT OR REPLACE INTO revoked_node VALUES (?, ?)", (node, now_s))
                 self._db.execute("DELETE FROM certified_again WHERE node = ?", (node,))
                 self._db.execute("DELETE FROM joining WHERE node = ? AND used_by IS NULL", (node,))
-            self._again[node], self._revoked_s[node] = set(), now_s
+            self._reissued[node], self._revoked_s[node] = set(), now_s
 
     def unrevoke_node(self, node: str) -> None:
         """Accept all certificates of this node again. Raise NotFound if it was not revoked."""
@@ -232,23 +232,23 @@ class Access:
                 self._db.execute("BEGIN")
                 self._db.execute("DELETE FROM revoked_node WHERE node = ?", (node,))
                 self._db.execute("DELETE FROM certified_again WHERE node = ?", (node,))
-            del self._again[node], self._revoked_s[node]
+            del self._reissued[node], self._revoked_s[node]
 
     def revoked_nodes(self) -> list[RevokedNode]:
         """Return the revoked nodes, by name."""
         with self._lock:
             revoked = [
-                RevokedNode(node, at_s, bool(self._again[node])) for node, at_s in self._revoked_s.items()
+                RevokedNode(node, at_s, bool(self._reissued[node])) for node, at_s in self._revoked_s.items()
             ]
         return sorted(revoked)
 
     def is_revoked(self, node: str, certificate_pem: bytes) -> bool:
         """Return whether this certificate of a node has been revoked."""
-        again = self._again.get(node)
-        return again is not None and fingerprint_of(certificate_pem) not in again
+        reissued = self._reissued.get(node)
+        return reissued is not None and fingerprint_of(certificate_pem) not in reissued
 
 
-def _fresh() -> tuple[str, str, bytes, bytes]:
+def _new_secret() -> tuple[str, str, bytes, bytes]:
     id_, salt = secrets.token_hex(6), secrets.token_bytes(16)
     secret = f"{PREFIX}_{id_}_{secrets.token_urlsafe(32)}"
     return id_, secret, salt, _hash(salt, secret)

@@ -2,8 +2,8 @@
 
 Every node of a lease reports that it prepares its part, which may take minutes, and then that the part is ready, or why
 it cannot start. When the last one is ready, all receive Go. If one cannot start, or does not report in time, none
-starts. A node that asks again receives the same decision: after a lost link, or after a restart of the scheduler, which
-learns everything anew.
+starts. A node that reports again, for example after a lost link, receives the same decision. A restarted scheduler
+decides again, because all nodes report to it again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATIENCE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """One node's report that its part is ready, or in `failed` why it cannot start."""
+    """One node's report that its part is ready, or the reason in `failed` why it cannot start."""
 
     master_port: int = 0
     coordinator_port: int = 0
@@ -25,7 +25,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """The order to one node: start, with the `lead` node where ranks meet, or in `failed` why no node starts."""
+    """The order to one node to start its part; ranks meet on the `lead` node. `failed`: why it must not start."""
 
     node: str
     lease: str
@@ -39,33 +39,36 @@ class Go:
 class _Gang:
     nodes: tuple[str, ...]
     until_s: float
-    heard: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     ready: dict[str, Ready] = field(default_factory=dict)
     failed: str = ""
     decided: bool = False
 
 
 class Gangs:
-    """All gangs that are gathering, or have gathered and still hold their lease."""
+    """All gangs that prepare to start, or have been decided and still hold their lease."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
         self._gangs: dict[str, _Gang] = {}
 
     def on_preparing(self, now_s: float, node: str, lease: str, nodes: tuple[str, ...]) -> list[Go]:
-        """Note that a node prepares its part; answer only if the gang has failed already. `nodes` as for `on_ready`."""
+        """Record that a node prepares its part; return an order if the gang has failed. `nodes`: as for `on_ready`."""
         if node not in nodes:
             return [Go(node, lease, failed="this lease is over")]
         gang = self._gang(now_s, lease, nodes)
-        gang.heard.add(node)
+        gang.reported.add(node)
         return [self._go(lease, gang, node)] if gang.failed else []
 
     def on_ready(self, now_s: float, node: str, lease: str, ready: Ready, nodes: tuple[str, ...]) -> list[Go]:
-        """Take in a node's report. `nodes`: those of the lease in the order of its ranks; empty if it is over."""
+        """Record a node's report; return the orders that follow.
+
+        `nodes`: the nodes of the lease in the order of its ranks; empty if the lease is over.
+        """
         if node not in nodes:
             return [Go(node, lease, failed="this lease is over")]
         gang = self._gang(now_s, lease, nodes)
-        gang.heard.add(node)
+        gang.reported.add(node)
         if gang.decided:
             return [self._go(lease, gang, node)]
         gang.ready[node] = ready
@@ -75,11 +78,11 @@ class Gangs:
             return self._decide(lease, gang)
         return []
 
-    def overdue(self, now_s: float) -> list[Go]:
-        """Fail the gangs of which a node has not reported in time."""
+    def fail_overdue(self, now_s: float) -> list[Go]:
+        """Fail each gang that has a node without a report in time; return the orders that follow."""
         orders = []
         for lease, gang in self._gangs.items():
-            missing = ", ".join(name for name in gang.nodes if name not in gang.heard)
+            missing = ", ".join(name for name in gang.nodes if name not in gang.reported)
             if missing and not gang.decided and gang.until_s <= now_s:
                 orders += self._decide(lease, gang, f"no report from {missing} within {self._patience_s:g} s")
         return orders
@@ -96,9 +99,9 @@ class Gangs:
         return gang
 
     def _decide(self, lease: str, gang: _Gang, failed: str = "") -> list[Go]:
-        """Decide; nodes that have reported receive the order now, the others when they report."""
+        """Decide; return the orders to nodes that have reported. The other nodes receive theirs when they report."""
         gang.decided, gang.failed = True, failed
-        return [self._go(lease, gang, node) for node in gang.nodes if node in gang.heard]
+        return [self._go(lease, gang, node) for node in gang.nodes if node in gang.reported]
 
     def _go(self, lease: str, gang: _Gang, node: str) -> Go:
         if gang.failed:

@@ -12,14 +12,14 @@ from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access, BadToken
 from scheduler.model.cluster import NodeSpec
 
-# How many wrong tokens are tolerated, of all callers together: none of them is known yet.
+# How many wrong tokens are tolerated from all callers together: they cannot be told apart yet.
 FAILURES_BURST, FAILURES_PER_S = 20.0, 1.0
 
 
-def joining(
+def join_handler(
     access: Access, keys: Keys, agents_address: Callable[[], str]
 ) -> Callable[[pb.JoinRequest], Awaitable[pb.JoinResponse]]:
-    """Return the handler of Agents.Join. Only a request that can be signed uses up its token."""
+    """Return the handler of Agents.Join. A request whose certificate cannot be signed does not use up its token."""
     failures = Buckets(FAILURES_PER_S, FAILURES_BURST, access.now_s)
 
     async def join(request: pb.JoinRequest) -> pb.JoinResponse:

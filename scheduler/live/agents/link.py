@@ -12,7 +12,7 @@ from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.failed_starts import is_news
 from scheduler.core.messages import NodeReport
 from scheduler.live.agents.outbox import Outbox
-from scheduler.live.node_views import GpuSeen, NodeSeen
+from scheduler.live.node_views import GpuDetails, NodeDetails
 from scheduler.live.pace import PROOF_S
 from scheduler.live.wire.agents import goodbye, gpus_of, peer_host
 from scheduler.model.cluster import Node
@@ -21,77 +21,77 @@ from scheduler.model.cluster import Node
 class AgentClock:
     """A lower bound of an agent's clock, from the times in its messages.
 
-    The message with the shortest delay gives the best bound, and none gives a time later than the true one. Only the
-    last two spans count, because clocks drift.
+    The message with the shortest delay gives the best bound, and no message gives a time later than the true one. Only
+    messages of the last two spans count, because clocks drift.
     """
 
     SPAN_S = 60.0
 
     def __init__(self) -> None:
-        # The largest difference between the agent's clock and ours, in this span and in the one before.
-        self._best = self._best_before = -math.inf
+        # The largest difference between the agent's clock and ours, in this span and in the previous one.
+        self._best = self._best_previous = -math.inf
         self._since_s = -math.inf
 
     def note(self, sent_s: float, now_s: float) -> None:
-        """Take in a message that arrives now and was sent at `sent_s` by the agent's clock."""
+        """Record that a message arrives now that was sent at `sent_s` by the agent's clock."""
         if not (math.isfinite(sent_s) and sent_s > 0):
             return
         if now_s - self._since_s > self.SPAN_S:
-            self._best_before, self._best, self._since_s = self._best, -math.inf, now_s
+            self._best_previous, self._best, self._since_s = self._best, -math.inf, now_s
         self._best = max(self._best, sent_s - now_s)
 
     def at(self, now_s: float) -> float:
-        """Return a time that the agent's clock has reached by now; 0 if nothing is known."""
-        best = max(self._best, self._best_before)
+        """Return a time that the agent's clock has reached by now; 0 if no message has arrived."""
+        best = max(self._best, self._best_previous)
         return max(now_s + best, 0.0) if best > -math.inf else 0.0
 
 
 class NodeLink:
-    """A link lives from its Hello until it is closed; `closed` then says why."""
+    """A link to an agent, from its Hello until it is closed; the result of `closed` is the reason."""
 
     def __init__(self, hello: pb.Hello, peer: str, outbox: Outbox) -> None:
         self.hello, self.outbox = hello, outbox
         self.clock = AgentClock()
         self.name, self.incarnation = hello.node, hello.incarnation
         self.address = hello.address or peer_host(peer)
-        self.heard_s = 0.0
+        self.last_message_s = 0.0
         # The newest set of leases that the agent has confirmed.
         self.generation = -1
         self.storage = ""
         self.welcome = False
         self.failure = ""
-        self.gpus: dict[int, GpuSeen] = gpus_of(hello)
+        self.gpus: dict[int, GpuDetails] = gpus_of(hello)
         self.driver_version = hello.driver_version
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._checks: dict[str, asyncio.Future[pb.StorageChecked]] = {}
-        self._heard = asyncio.Event()
+        self._message_arrived = asyncio.Event()
 
-    def hear(self, sent_s: float, now_s: float) -> None:
-        """Note that a message has arrived, and when it was sent by the agent's clock."""
-        self.heard_s = now_s
+    def on_message(self, sent_s: float, now_s: float) -> None:
+        """Record that a message has arrived, sent at `sent_s` by the agent's clock."""
+        self.last_message_s = now_s
         self.clock.note(sent_s, now_s)
-        self._heard.set()
+        self._message_arrived.set()
 
     async def answers_within(self, wait_s: float) -> bool:
         """Ask the agent whether it is alive, and return whether any message arrives in time."""
-        self._heard.clear()
+        self._message_arrived.clear()
         self.outbox.put(pb.SchedulerMessage(alive=pb.Alive()))
-        hearing: asyncio.Future[Any] = asyncio.ensure_future(self._heard.wait())
+        arrival: asyncio.Future[Any] = asyncio.ensure_future(self._message_arrived.wait())
         closed: asyncio.Future[Any] = self.closed
-        await asyncio.wait({hearing, closed}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-        hearing.cancel()
-        return self._heard.is_set() and not self.closed.done()
+        await asyncio.wait({arrival, closed}, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
+        arrival.cancel()
+        return self._message_arrived.is_set() and not self.closed.done()
 
     def close(self, why: str) -> None:
         """Stop reading from the agent and writing to it."""
         if not self.closed.done():
             self.closed.set_result(why)
-        for waiting in self._checks.values():
-            if not waiting.done():
-                waiting.set_exception(ConnectionError(f"{self.name}: {why}"))
+        for answer in self._checks.values():
+            if not answer.done():
+                answer.set_exception(ConnectionError(f"{self.name}: {why}"))
 
     def fail(self, why: str) -> None:
-        """Close the link because the scheduler failed on its messages; the agent learns why, and may return."""
+        """Close the link because the scheduler failed on a message; the agent receives why, and may link again."""
         self.failure = why
         self.close(why)
 
@@ -112,14 +112,14 @@ class NodeLink:
         finally:
             self._checks.pop(check.check, None)
 
-    def on_checked(self, answer: pb.StorageChecked) -> None:
-        """Take the agent's answer to `check_storage`."""
-        waiting = self._checks.get(answer.check)
-        if waiting is not None and not waiting.done():
-            waiting.set_result(answer)
+    def on_checked(self, checked: pb.StorageChecked) -> None:
+        """Pass the agent's answer to the `check_storage` that waits for it."""
+        answer = self._checks.get(checked.check)
+        if answer is not None and not answer.done():
+            answer.set_result(checked)
 
     def on_health(self, health: pb.Health, node: Node | None) -> NodeReport | None:
-        """Take in the state of the GPUs; return a report if it is news to the core, which knows `node`."""
+        """Record the state of the GPUs; return a report if `node`, the core's record, does not have it yet."""
         self.driver_version = health.driver_version or self.driver_version
         for state in health.gpus:
             gpu = self.gpus.get(state.index)
@@ -150,10 +150,10 @@ class NodeLink:
             trouble=trouble,
         )
 
-    def view(self) -> NodeSeen:
+    def view(self) -> NodeDetails:
         """Return what `gavel nodes` shows of the agent."""
-        return NodeSeen(
-            heard_s=self.heard_s,
+        return NodeDetails(
+            last_message_s=self.last_message_s,
             agent_version=self.hello.agent_version,
             driver_version=self.driver_version,
             storage=self.storage,

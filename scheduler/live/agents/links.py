@@ -4,9 +4,9 @@
 
 Rules:
 - a node has one link; a newer one of the same agent replaces it; another agent is refused while the first answers;
-- a report is Taken once the core's answer to it is durable;
-- a link that is silent for too long is closed, and the core learns that the node is silent, which is not dead;
-- an agent that does not read delays nothing else.
+- a report is confirmed, by Taken, once its consequences are durable;
+- a link that is silent for too long is closed; the core then treats the node as silent, which does not mean dead;
+- an agent that does not read delays no other agent.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from scheduler.live.agents import shared_storage
 from scheduler.live.agents.gangs import Gangs, Go, Ready
 from scheduler.live.agents.link import NodeLink
 from scheduler.live.agents.outbox import Outbox
-from scheduler.live.node_views import NodeSeen
+from scheduler.live.node_views import NodeDetails
 from scheduler.live.pace import Pace
 from scheduler.live.wire.agents import desired_to, hello_of, refusal_of, report_of
 from scheduler.live.world import LiveWorld
@@ -36,7 +36,7 @@ VERSION = version("gavel-scheduler")
 
 
 class Links:
-    """The links to all agents: they carry out effects of the core, and are the `NodeSource` of the API."""
+    """The links to all agents: it carries out effects of the core, and is the `NodeSource` of the API."""
 
     def __init__(self, world: LiveWorld, pace: Pace | None = None) -> None:
         self.world, self.pace = world, pace or Pace()
@@ -44,13 +44,14 @@ class Links:
         # Agents between Hello and Welcome.
         self._arriving: dict[str, NodeLink] = {}
         # The last view of nodes whose link is gone.
-        self._last_views: dict[str, NodeSeen] = {}
+        self._last_views: dict[str, NodeDetails] = {}
         self._refusals: dict[str, str] = {}
         self._gangs = Gangs(self.pace.gang_s)
         self._stopping = False
-        # Nodes without a link → when they count as silent.
-        self._away: dict[str, float] = {}
-        self._came: dict[str, asyncio.Event] = {}
+        # Node without a link → the time at which it counts as silent.
+        self._silent_at_s: dict[str, float] = {}
+        # Node without a link → set when it has one; only for nodes that a reader of logs waits for.
+        self._linked: dict[str, asyncio.Event] = {}
         world.handlers |= {
             SendLeases: self.send_leases,
             RenewLeases: self.renew_leases,
@@ -60,7 +61,7 @@ class Links:
     # ------------------------------------------------------------------------------------------- from the core
 
     def send_leases(self, effect: SendLeases) -> None:
-        """Send a set of leases to its node; a node without a link receives it after its Welcome."""
+        """Send a set of leases to its node; a node without a link receives it after its next Welcome."""
         link = self.by_name.get(effect.node)
         if link is not None:
             link.outbox.send(effect)
@@ -90,8 +91,8 @@ class Links:
 
     # --------------------------------------------------------------------------------------------- for the API
 
-    def view(self, node: str) -> NodeSeen | None:
-        """Return what a node's agent has reported since this scheduler started."""
+    def view(self, node: str) -> NodeDetails | None:
+        """Return the details that a node's agent has reported since this scheduler started, if any."""
         link = self.by_name.get(node)
         return link.view() if link is not None else self._last_views.get(node)
 
@@ -102,21 +103,21 @@ class Links:
             link.close(why)
         return bool(links)
 
-    async def come_back(self, node: str) -> None:
+    async def wait_for_link(self, node: str) -> None:
         """Wait until a node has a link."""
         while node not in self.by_name:
-            await self._came.setdefault(node, asyncio.Event()).wait()
+            await self._linked.setdefault(node, asyncio.Event()).wait()
 
     # ------------------------------------------------------------------------------------------------ arriving
 
     def open(self, first: pb.AgentMessage, peer: str) -> NodeLink:
         """Open a link for a stream that begins with this Hello."""
         link = NodeLink(first.hello, peer, Outbox(self.world.now_s, self._set_of))
-        link.hear(first.sent_s, self.world.now_s())
+        link.on_message(first.sent_s, self.world.now_s())
         return link
 
-    def stamped(self, link: NodeLink, message: pb.SchedulerMessage) -> pb.SchedulerMessage:
-        """Stamp a message that is about to be written: times in it count from now."""
+    def stamp(self, link: NodeLink, message: pb.SchedulerMessage) -> pb.SchedulerMessage:
+        """Add the agent's time to a message that is about to be written, because times in it count from now."""
         if message.WhichOneof("body") in ("desired", "renewed"):
             message.agent_s = link.clock.at(self.world.now_s())
         return message
@@ -124,14 +125,14 @@ class Links:
     async def admit(self, link: NodeLink) -> bool:
         """Welcome the agent, or dismiss it; return whether it is welcome."""
         if self._stopping:
-            link.close("the scheduler stops")
+            link.close("the scheduler is stopping")
             return False
         margin_s = self.world.state.settings.lease_margin_s
         fault = refusal_of(link.hello, margin_s, VERSION)
-        if fault is None and not await self._gets_its_name(link):
+        if fault is None and not await self._take_name(link):
             fault = (
                 "duplicate",
-                f"another agent is linked as '{link.name}': give this one a name of its own (--name)",
+                f"another agent is linked as '{link.name}': start this one under another name (--name)",
             )
         if fault is None:
             try:
@@ -156,12 +157,12 @@ class Links:
         )
         link.welcome = True
         link.outbox.welcome(pb.SchedulerMessage(welcome=welcome))
-        self._came.pop(link.name, asyncio.Event()).set()
+        self._linked.pop(link.name, asyncio.Event()).set()
         log.info("node %(node)s is linked from %(address)s: %(gpus)d × %(worker_type)s", _fields(link))
         return True
 
-    async def _gets_its_name(self, link: NodeLink) -> bool:
-        """Take the name if it is free, or held by this agent's older link or by one that does not answer."""
+    async def _take_name(self, link: NodeLink) -> bool:
+        """Take the name unless another agent's link holds it and answers; return whether the link has the name now."""
         for table in (self._arriving, self.by_name):
             other = table.get(link.name)
             if other is None:
@@ -176,14 +177,14 @@ class Links:
         return True
 
     async def _storage_of(self, link: NodeLink) -> str:
-        """Return the storage whose checkpoints a node sees; empty if it sees only its own."""
+        """Return the storage whose checkpoints a node sees; empty if it sees only its own checkpoints."""
         claim, state = link.hello.storage_id, self.world.state
-        known = {name: node.spec for name, node in state.nodes.items()}
-        if link.name in known and not known[link.name].storage and state.on_node(link.name):
-            # Not now: with another storage, the node would lose the leases that it still holds.
+        specs = {name: node.spec for name, node in state.nodes.items()}
+        if link.name in specs and not specs[link.name].storage and state.on_node(link.name):
+            # Do not change it now: with another storage, the node would lose the leases that it still holds.
             return ""
         others = [other for other in self.by_name.values() if other.storage == claim and other is not link]
-        match shared_storage.standing(link.name, claim, known):
+        match shared_storage.judge_claim(link.name, claim, specs):
             case "known":
                 return claim
             case "first" if not others:
@@ -214,17 +215,17 @@ class Links:
         self._refusals.pop(link.name, None)
         durable: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
-        def answered(failed: str = "") -> None:
-            if failed:
-                self._refusals[link.name] = failed
+        def end_wait(failure: str = "") -> None:
+            if failure:
+                self._refusals[link.name] = failure
             if not durable.done():
                 durable.set_result("")
 
-        self.world.tell(hello_of(link.hello, link.storage), answered, answered)
+        self.world.send(hello_of(link.hello, link.storage), end_wait, end_wait)
         await asyncio.wait({durable, link.closed}, return_when=asyncio.FIRST_COMPLETED)
         node = self.world.state.nodes.get(link.name)
         if node is not None and node.left:
-            self.world.tell(
+            self.world.send(
                 NodeCommand(node=link.name, action="resume", user="its agent, which is back", by_agent=True)
             )
         refusal = self._refusals.pop(link.name, None)
@@ -236,7 +237,7 @@ class Links:
         """Handle a message of an agent; messages of a closed stream are ignored."""
         if link.closed.done():
             return
-        link.hear(message.sent_s, self.world.now_s())
+        link.on_message(message.sent_s, self.world.now_s())
         match message.WhichOneof("body"):
             case "report":
                 self._on_report(link, message.report)
@@ -244,7 +245,7 @@ class Links:
                 node = self.world.state.nodes.get(link.name)
                 report = link.on_health(message.health, node)
                 if report is not None:
-                    self.world.tell(report)
+                    self.world.send(report)
             case "gang_preparing":
                 lease = message.gang_preparing.lease
                 nodes = self._nodes_of(lease)
@@ -256,11 +257,11 @@ class Links:
                 self._send_go(self._gangs.on_ready(self.world.now_s(), link.name, part.lease, ready, nodes))
             case "leaving":
                 node = self.world.state.nodes.get(link.name)
-                # A node that an operator has drained stays so until an operator resumes it.
+                # A node that an operator has drained stays drained until an operator resumes it.
                 if node is None or (node.drained and not node.left):
                     return
                 user = "its agent, which stops"
-                self.world.tell(NodeCommand(node=link.name, action="drain", user=user, by_agent=True))
+                self.world.send(NodeCommand(node=link.name, action="drain", user=user, by_agent=True))
             case "storage_checked":
                 link.on_checked(message.storage_checked)
 
@@ -279,7 +280,7 @@ class Links:
                 # The node is drained because of this report, or gone: receiving it again would not help.
                 confirm()
 
-        self.world.tell(report_of(link.name, report), confirm, failed)
+        self.world.send(report_of(link.name, report), confirm, failed)
 
     def _nodes_of(self, lease: str) -> tuple[str, ...]:
         """Return the nodes of a lease in force; none if it is over or about to end."""
@@ -291,7 +292,7 @@ class Links:
     def _send_go(self, orders: Iterable[Go]) -> None:
         for go in orders:
             link = self.by_name.get(go.node)
-            # A node without a link asks again when it is back.
+            # A node without a link reports again when it is back.
             if link is not None:
                 order = pb.GangGo(
                     lease=go.lease,
@@ -311,8 +312,8 @@ class Links:
 
     # --------------------------------------------------------------------------------------------------- ending
 
-    def gone(self, link: NodeLink, why: str) -> None:
-        """Note that a stream has ended, from either side."""
+    def on_stream_end(self, link: NodeLink, why: str) -> None:
+        """Record that a stream has ended, from either side."""
         link.close(why)
         if self.by_name.get(link.name) is link:
             del self.by_name[link.name]
@@ -324,26 +325,27 @@ class Links:
                 "node %(node)s: the link is gone: %(why)s", {"node": link.name, "why": link.closed.result()}
             )
             # A restarted agent or a short network failure must not cost a lease.
-            away_s, silent_s = self.world.now_s() + self.pace.away_s, link.heard_s + self.pace.silence_s
-            self._away[link.name] = min(away_s, silent_s)
+            self._silent_at_s[link.name] = min(
+                self.world.now_s() + self.pace.away_s, link.last_message_s + self.pace.silence_s
+            )
 
     def stop(self) -> None:
-        """Prepare for the scheduler's stop: welcome no agent, and count none as silent."""
+        """Prepare for the stop of the scheduler: welcome no more agents, and count none as silent."""
         self._stopping = True
 
     def close(self) -> None:
         """End all links."""
         self.stop()
         for link in (*self._arriving.values(), *self.by_name.values()):
-            link.close("the scheduler stops")
+            link.close("the scheduler is stopping")
 
     async def watch(self) -> None:
         """Watch for silence, late gangs and nodes that did not come back, until cancelled."""
         state, now_s = self.world.state, self.world.now_s()
         for name, node in state.nodes.items():
-            # After a restart of the scheduler, nodes have some time to link again.
+            # After a restart of the scheduler, nodes need some time to link again.
             if node.state in _EXPECTED and name not in self.by_name:
-                self._away.setdefault(name, now_s + self.pace.silence_s)
+                self._silent_at_s.setdefault(name, now_s + self.pace.silence_s)
         pause_s = min(1.0, self.pace.silence_s / 10, self.pace.away_s / 2)
         while True:
             due_s = self.world.now_s() + pause_s
@@ -351,39 +353,40 @@ class Links:
             try:
                 now_s = self.world.now_s()
                 if now_s > due_s + pause_s:
-                    self._excuse(now_s - due_s)
-                self._look_after_all(now_s)
+                    self._postpone_silence(now_s - due_s)
+                self._check_all(now_s)
             except Exception:
-                log.exception("looking after the links failed; it goes on")
+                log.exception("a check of the links failed; the next one follows")
 
-    def _look_after_all(self, now_s: float) -> None:
-        self._look_at_links(now_s)
-        for name, silent_s in list(self._away.items()):
+    def _check_all(self, now_s: float) -> None:
+        self._check_links(now_s)
+        for name, silent_s in list(self._silent_at_s.items()):
             if name in self.by_name:
-                del self._away[name]
+                del self._silent_at_s[name]
             elif silent_s <= now_s:
-                del self._away[name]
+                del self._silent_at_s[name]
                 log.warning("node %(node)s is silent: it has no link, and did not come back", {"node": name})
-                self.world.tell(NodeSilent(node=name))
-        self._send_go(self._gangs.overdue(now_s))
+                self.world.send(NodeSilent(node=name))
+        self._send_go(self._gangs.fail_overdue(now_s))
         self._gangs.keep(lambda lease: bool(self._nodes_of(lease)))
 
-    def _excuse(self, late_s: float) -> None:
-        """Give agents the time that the scheduler itself lost, to a slow disk for example: messages may wait unread."""
+    def _postpone_silence(self, late_s: float) -> None:
+        """Do not count time that the scheduler itself lost, for example to a slow disk: messages may wait unread."""
         for link in self.by_name.values():
-            link.heard_s += late_s
-        for name in self._away:
-            self._away[name] += late_s
+            link.last_message_s += late_s
+        for name in self._silent_at_s:
+            self._silent_at_s[name] += late_s
 
-    def _look_at_links(self, now_s: float) -> None:
+    def _check_links(self, now_s: float) -> None:
         quiet_s = self.pace.silence_s / 3
         for link in list(self.by_name.values()):
-            if now_s - link.heard_s > self.pace.silence_s:
+            if now_s - link.last_message_s > self.pace.silence_s:
                 link.close(f"no message arrived for {self.pace.silence_s:g} s")
             elif now_s - link.outbox.put_s > quiet_s:
                 link.outbox.put(pb.SchedulerMessage(alive=pb.Alive()))
 
 
+# After a restart of the scheduler, the nodes in these states should link again.
 _EXPECTED = (NodeState.UP, NodeState.DRAINING, NodeState.FAULTY)
 
 

@@ -24,16 +24,17 @@ from scheduler.live.data.attempts import Attempt, Attempts
 CHUNKS_WAITING_MAX = 8
 # How long a node may take to answer LogsWanted.
 ANSWER_S = 15.0
-# How many attempts are searched for the last lines.
+# How many attempts are searched for the last lines of a job.
 TAIL_ATTEMPTS_MAX = 50
 # How long to wait before asking again for an attempt that has printed nothing yet.
 LOOK_S = 1.0
-_STIRRING = (GpusFilled, JobMoved, LeaseClosed, RoundPlanned)
+# Facts that may begin or end an attempt.
+_ATTEMPT_FACTS = (GpusFilled, JobMoved, LeaseClosed, RoundPlanned)
 Queue = asyncio.Queue["pb.SentLogs | None"]
 
 
-class Wanted(NamedTuple):
-    """A reader's request."""
+class LogRequest(NamedTuple):
+    """A reader's request for the output of a job."""
 
     job: str
     rank: int | None
@@ -41,40 +42,39 @@ class Wanted(NamedTuple):
     follow: bool
 
 
-class _Call:
-    """One node's part of one reading. `None` in the queue means that `broken` has changed."""
+class _NodeCall:
+    """The call with which one node sends its output to one reader. `None` in the queue: `broken` has changed."""
 
     def __init__(self, node: str) -> None:
         self.node = node
         self.queue: Queue = asyncio.Queue(CHUNKS_WAITING_MAX)
-        # Set when the reader has gone.
-        self.left = asyncio.Event()
+        self.reader_gone = asyncio.Event()
         # Whether the stream broke off before its end; the queue may still hold chunks.
         self.broken = False
 
 
 class LogRelay:
-    """All readings in progress. Give `listen` to the Feed."""
+    """All readings in progress. `listen` must be a listener of the Feed."""
 
     def __init__(
         self, links: Links, attempts: Attempts, state: SchedulerState, answer_s: float = ANSWER_S
     ) -> None:
         self._links, self._attempts, self._state = links, attempts, state
         self._answer_s = answer_s
-        self._calls: dict[str, _Call] = {}
-        self._stirred = asyncio.Event()
+        self._calls: dict[str, _NodeCall] = {}
+        self._attempts_changed = asyncio.Event()
 
     def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
         """Wake the readers if a fact may concern a job that one of them follows."""
-        if any(isinstance(fact, _STIRRING) for fact in facts):
-            self._stirred.set()
-            self._stirred = asyncio.Event()
+        if any(isinstance(fact, _ATTEMPT_FACTS) for fact in facts):
+            self._attempts_changed.set()
+            self._attempts_changed = asyncio.Event()
 
     # -------------------------------------------------------------------------------------------- from the nodes
 
     async def receive(self, requests: AsyncIterator[pb.SentLogs], names: Sequence[str] | None) -> None:
-        """Receive a node's answer to LogsWanted. `names`: those of its certificate; None without certificates."""
-        call: _Call | None = None
+        """Receive a node's answer to LogsWanted. `names`: the names in its certificate; None without certificates."""
+        call: _NodeCall | None = None
         ended = False
         try:
             async for sent in requests:
@@ -99,139 +99,144 @@ class LogRelay:
     async def read_logs(
         self, job: str, attempt: int, rank: int | None, tail_lines: int | None, follow: bool
     ) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
-        """Yield a job's output, oldest first; with `follow`, until the job has ended for good."""
-        wanted = Wanted(job, rank, tail_lines, follow)
+        """Yield a job's output, oldest first; with `follow`, until the job is in a final state."""
+        request = LogRequest(job, rank, tail_lines, follow)
         newest_read = 0
         while True:
-            stirred = self._stirred
-            # Asked before the attempts, so that no attempt can begin in between.
-            over = self._is_over(job)
-            known = self._attempts.of(job)
-            todo = [
-                each for each in known if (each.number == attempt if attempt else each.number > newest_read)
+            attempts_changed = self._attempts_changed
+            # Read this before the attempts, so that no attempt can begin in between.
+            is_over = self._is_over(job)
+            attempts = self._attempts.of(job)
+            unread = [
+                each
+                for each in attempts
+                if (each.number == attempt if attempt else each.number > newest_read)
             ]
-            end = [] if tail_lines is None or newest_read else await self._end_of(wanted, tail_lines, todo)
-            for each, lines in end or [(each, None) for each in todo]:
+            tail = (
+                [] if tail_lines is None or newest_read else await self._tail_of(request, tail_lines, unread)
+            )
+            for each, lines in tail or [(each, None) for each in unread]:
                 heading = f"attempt {each.number} starts on {', '.join(each.nodes)}" if newest_read else ""
                 newest_read = each.number
-                async for chunk in self._read_attempt(wanted._replace(tail_lines=lines), each):
+                async for chunk in self._read_attempt(request._replace(tail_lines=lines), each):
                     # Only with the first chunk: an attempt that never ran is not shown to readers.
                     if heading:
                         yield jobs_pb2.LogChunk(job=job, attempt=each.number, notice=heading)
                         heading = ""
                     yield chunk
-            if attempt and not todo and (not follow or over or (known and known[-1].number > attempt)):
+            is_past = bool(attempts) and attempts[-1].number > attempt
+            if attempt and not unread and (not follow or is_over or is_past):
                 raise CallFailed(NOT_FOUND, f"job '{job}' has no attempt {attempt}")
-            if not follow or over or (attempt and todo):
+            if not follow or is_over or (attempt and unread):
                 return
-            await stirred.wait()
+            await attempts_changed.wait()
 
-    async def _end_of(
-        self, wanted: Wanted, lines: int, attempts: Sequence[Attempt]
+    async def _tail_of(
+        self, request: LogRequest, lines: int, attempts: Sequence[Attempt]
     ) -> list[tuple[Attempt, int | None]]:
         """Return the attempts that hold the last lines, oldest first, with the number of lines to read of each.
 
-        The rank that printed most lines counts.
+        The lines of an attempt are those of the rank that printed most.
         """
-        end: list[tuple[Attempt, int | None]] = []
+        tail: list[tuple[Attempt, int | None]] = []
         for attempt in reversed(attempts[-TAIL_ATTEMPTS_MAX:]):
-            end.insert(0, (attempt, lines))
+            tail.insert(0, (attempt, lines))
             if lines and attempt.number != attempts[0].number:
-                lines -= await self._count_lines(wanted._replace(tail_lines=lines, follow=False), attempt)
+                lines -= await self._count_lines(request._replace(tail_lines=lines, follow=False), attempt)
             if lines <= 0 or attempt.number == attempts[0].number:
                 break
-        return end
+        return tail
 
-    async def _count_lines(self, wanted: Wanted, attempt: Attempt) -> int:
-        ends: Counter[int] = Counter()
-        rest: dict[int, int] = {}
-        async with contextlib.aclosing(self._read_attempt(wanted, attempt)) as chunks:
+    async def _count_lines(self, request: LogRequest, attempt: Attempt) -> int:
+        complete: Counter[int] = Counter()
+        has_incomplete: dict[int, bool] = {}
+        async with contextlib.aclosing(self._read_attempt(request, attempt)) as chunks:
             async for chunk in chunks:
                 if chunk.data:
-                    ends[chunk.rank] += chunk.data.count(b"\n")
-                    rest[chunk.rank] = not chunk.data.endswith(b"\n")
-        return max((ends[rank] + rest[rank] for rank in rest), default=0)
+                    complete[chunk.rank] += chunk.data.count(b"\n")
+                    has_incomplete[chunk.rank] = not chunk.data.endswith(b"\n")
+        return max((complete[rank] + more for rank, more in has_incomplete.items()), default=0)
 
     def _is_over(self, name: str) -> bool:
         job = self._state.jobs.get(name)
         return job is None or (job.is_terminal and job.leaving is None)
 
     async def _read_attempt(
-        self, wanted: Wanted, attempt: Attempt
+        self, request: LogRequest, attempt: Attempt
     ) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
         """Yield the output of all nodes of an attempt, as it arrives."""
         if len(attempt.nodes) == 1:
-            async for chunk in self._read_node(wanted, attempt, attempt.nodes[0]):
+            async for chunk in self._read_node(request, attempt, attempt.nodes[0]):
                 yield chunk
             return
         merged: asyncio.Queue[jobs_pb2.LogChunk | None] = asyncio.Queue(CHUNKS_WAITING_MAX)
 
-        async def pour(node: str) -> None:
-            async with contextlib.aclosing(self._read_node(wanted, attempt, node)) as chunks:
+        async def forward(node: str) -> None:
+            async with contextlib.aclosing(self._read_node(request, attempt, node)) as chunks:
                 async for chunk in chunks:
                     await merged.put(chunk)
             await merged.put(None)
 
-        pouring = [asyncio.create_task(pour(node)) for node in attempt.nodes]
+        tasks = [asyncio.create_task(forward(node)) for node in attempt.nodes]
         try:
-            left = len(pouring)
-            while left:
-                poured = await merged.get()
-                if poured is None:
-                    left -= 1
+            nodes_left = len(tasks)
+            while nodes_left:
+                merged_chunk = await merged.get()
+                if merged_chunk is None:
+                    nodes_left -= 1
                 else:
-                    yield poured
+                    yield merged_chunk
         finally:
-            for task in pouring:
+            for task in tasks:
                 task.cancel()
-            await asyncio.gather(*pouring, return_exceptions=True)
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _read_node(
-        self, wanted: Wanted, attempt: Attempt, node: str
+        self, request: LogRequest, attempt: Attempt, node: str
     ) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
         """Yield one node's output. If its link breaks during the attempt, a follower waits for it to return."""
-        # Rank → the offset behind what was read.
+        # Rank → the offset up to which its output was read.
         ends: dict[int, int] = {}
         while True:
-            why, held = "", attempt.lease in self._state.leases
-            async with contextlib.aclosing(self._read_once(wanted, attempt, node, bool(ends))) as parts:
+            why, is_held = "", attempt.lease in self._state.leases
+            async with contextlib.aclosing(self._read_once(request, attempt, node, bool(ends))) as parts:
                 async for sent in parts:
                     if isinstance(sent, str):
                         why = sent
                         continue
-                    # Where a tail begins is unknown.
-                    begin = 0 if wanted.tail_lines is None else None
+                    # The offset at which a tail begins is unknown.
+                    begin = 0 if request.tail_lines is None else None
                     end = ends.get(sent.rank, begin)
                     if (chunk := _new_part(sent, ends)) is not None:
                         if end is not None and chunk.data and chunk.offset > end:
-                            yield _dropped(chunk, end)
+                            yield _drop_notice(chunk, end)
                         yield chunk
-            # The attempt has not started there yet, or has printed nothing.
-            if not why and wanted.follow and held and not ends:
+            # The attempt has not started on this node yet, or has printed nothing.
+            if not why and request.follow and is_held and not ends:
                 await asyncio.sleep(LOOK_S)
                 continue
             if not why:
                 return
-            wait = wanted.follow and attempt.lease in self._state.leases
-            rest = "; waiting for it" if wait else ": its part of the log is left out"
+            waits = request.follow and attempt.lease in self._state.leases
+            rest = "; waiting for it" if waits else ": its part of the log is left out"
             yield jobs_pb2.LogChunk(
-                job=wanted.job, attempt=attempt.number, node=node, notice=f"{node} {why}{rest}"
+                job=request.job, attempt=attempt.number, node=node, notice=f"{node} {why}{rest}"
             )
-            if not wait or not await self._back(node, attempt.lease):
+            if not waits or not await self._linked_again(node, attempt.lease):
                 return
 
-    async def _back(self, node: str, lease: str) -> bool:
-        """Wait until a node has a link again; return False if the lease is over before."""
-        coming = asyncio.ensure_future(self._links.come_back(node))
+    async def _linked_again(self, node: str, lease: str) -> bool:
+        """Wait until a node has a link again; return False if the lease ends before."""
+        link = asyncio.ensure_future(self._links.wait_for_link(node))
         try:
-            while not coming.done() and lease in self._state.leases:
-                await asyncio.wait({coming}, timeout=1.0)
-            return coming.done()
+            while not link.done() and lease in self._state.leases:
+                await asyncio.wait({link}, timeout=1.0)
+            return link.done()
         finally:
-            coming.cancel()
+            link.cancel()
 
     async def _read_once(
-        self, wanted: Wanted, attempt: Attempt, node: str, again: bool
+        self, request: LogRequest, attempt: Attempt, node: str, again: bool
     ) -> AsyncGenerator[jobs_pb2.LogChunk | str, None]:
         """Yield chunks until the node has no more; if the stream broke off, yield the reason last, as text."""
         link = self._links.by_name.get(node)
@@ -239,17 +244,17 @@ class LogRelay:
             yield "cannot be reached"
             return
         name = secrets.token_hex(16)
-        call = self._calls[name] = _Call(node)
-        asking = pb.LogsWanted(
+        call = self._calls[name] = _NodeCall(node)
+        order = pb.LogsWanted(
             call=name,
-            job=wanted.job,
+            job=request.job,
             attempt=attempt.number,
             lease=attempt.lease,
-            rank=wanted.rank,
-            tail_lines=None if again else wanted.tail_lines,
-            follow=wanted.follow,
+            rank=request.rank,
+            tail_lines=None if again else request.tail_lines,
+            follow=request.follow,
         )
-        link.outbox.put(pb.SchedulerMessage(logs_wanted=asking))
+        link.outbox.put(pb.SchedulerMessage(logs_wanted=order))
         ended, answered = False, False
         try:
             while True:
@@ -260,56 +265,54 @@ class LogRelay:
                 answered = True
                 if sent.HasField("chunk"):
                     sent.chunk.node = node
-                    sent.chunk.job, sent.chunk.attempt = wanted.job, attempt.number
+                    sent.chunk.job, sent.chunk.attempt = request.job, attempt.number
                     yield sent.chunk
                 if sent.end:
                     ended = True
                     if sent.error:
-                        yield f"says: {sent.error[:500]}"
+                        yield f"reports: {sent.error[:500]}"
                     return
         finally:
             del self._calls[name]
-            call.left.set()
+            call.reader_gone.set()
             if not ended and not link.closed.done():
                 link.outbox.put(pb.SchedulerMessage(logs_wanted=pb.LogsWanted(call=name, stop=True)))
 
 
-async def _put(call: _Call, sent: pb.SentLogs) -> bool:
+async def _put(call: _NodeCall, sent: pb.SentLogs) -> bool:
     """Pass a chunk on at the reader's pace; return False if the reader has gone."""
     if not call.queue.full():
         call.queue.put_nowait(sent)
-        return not call.left.is_set()
-    putting, leaving = (
-        asyncio.ensure_future(call.queue.put(sent)),
-        asyncio.ensure_future(call.left.wait()),
-    )
+        return not call.reader_gone.is_set()
+    put = asyncio.ensure_future(call.queue.put(sent))
+    reader_gone = asyncio.ensure_future(call.reader_gone.wait())
     try:
-        await asyncio.wait({putting, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return putting.done()
+        await asyncio.wait({put, reader_gone}, return_when=asyncio.FIRST_COMPLETED)
+        return put.done()
     finally:
-        putting.cancel()
-        leaving.cancel()
+        put.cancel()
+        reader_gone.cancel()
 
 
-async def _next(call: _Call, closed: asyncio.Future[str], wait_s: float | None) -> pb.SentLogs | str:
+async def _next(call: _NodeCall, closed: asyncio.Future[str], wait_s: float | None) -> pb.SentLogs | str:
     """Return the next chunk, or why there is none."""
     if call.broken and call.queue.empty():
         return "broke off"
-    getting = asyncio.ensure_future(call.queue.get())
-    both: set[asyncio.Future[Any]] = {getting, closed}
+    item = asyncio.ensure_future(call.queue.get())
+    both: set[asyncio.Future[Any]] = {item, closed}
     try:
         await asyncio.wait(both, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-        if getting.done():
-            sent = getting.result()
+        if item.done():
+            sent = item.result()
             return "broke off" if sent is None else sent
         return "cannot be reached any more" if closed.done() else f"gave no answer within {wait_s:g} s"
     finally:
-        getting.cancel()
+        item.cancel()
 
 
-def _dropped(chunk: jobs_pb2.LogChunk, had: int) -> jobs_pb2.LogChunk:
-    """Return the notice about output that the node has dropped."""
-    size_mb = max((chunk.offset - had) / 1e6, 0.1)
+def _drop_notice(chunk: jobs_pb2.LogChunk, read_to: int) -> jobs_pb2.LogChunk:
+    """Return the notice that the node has dropped the output between `read_to` and this chunk."""
+    size_mb = max((chunk.offset - read_to) / 1e6, 0.1)
     notice = f"rank {chunk.rank}: {size_mb:,.1f} MB of earlier output were dropped by rotation"
     return jobs_pb2.LogChunk(job=chunk.job, attempt=chunk.attempt, node=chunk.node, notice=notice)
 
@@ -318,12 +321,12 @@ def _new_part(chunk: jobs_pb2.LogChunk, ends: dict[int, int]) -> jobs_pb2.LogChu
     """Return the part of a chunk that the reader does not have yet, and record where it ends."""
     if chunk.notice or not chunk.data:
         return chunk if chunk.notice else None
-    had = ends.get(chunk.rank, 0)
+    read_to = ends.get(chunk.rank, 0)
     end = chunk.offset + len(chunk.data)
-    if end <= had:
+    if end <= read_to:
         return None
-    if chunk.offset < had:
-        chunk.data = chunk.data[had - chunk.offset :]
-        chunk.offset = had
+    if chunk.offset < read_to:
+        chunk.data = chunk.data[read_to - chunk.offset :]
+        chunk.offset = read_to
     ends[chunk.rank] = end
     return chunk

@@ -1,7 +1,7 @@
 """The messages that wait to be written to one agent, however slowly it reads.
 
 Sets of leases are complete, so only the newest set waits, with its newest renewal. They become messages at the moment
-they are written, because they state how much time is left. All other messages wait in a short queue that drops the
+they are written, because they state the time left. All other messages wait in a short queue that drops the
 oldest when it is full: each of them is sent, or requested, again.
 """
 
@@ -31,22 +31,22 @@ class Outbox:
         self._others: deque[pb.SchedulerMessage] = deque(maxlen=WAITING_MAX)
         self._filled = asyncio.Event()
         self._welcomed = False
-        # When a message was last put in.
+        # The time at which a message was last put in.
         self.put_s = now_s()
 
     def welcome(self, message: pb.SchedulerMessage) -> None:
-        """Send the welcome first; from now on leases may follow."""
+        """Send the welcome before all others; leases may follow it."""
         self._welcome = message
         self._welcomed = True
         self._fill()
 
     def goodbye(self, message: pb.SchedulerMessage) -> None:
-        """Send this as the last message; all others are dropped."""
+        """Send this message next, and as the last one; drop all that wait."""
         self._goodbye = message
         self._fill()
 
     def send(self, effect: SendLeases) -> None:
-        """Send this set of leases instead of any that waits."""
+        """Send this set of leases; it replaces one that waits."""
         self._desired = effect
         self._renewed = None
         self._fill()
@@ -57,7 +57,7 @@ class Outbox:
         self._fill()
 
     def put(self, message: pb.SchedulerMessage) -> None:
-        """Send any other message."""
+        """Send another kind of message."""
         self._others.append(message)
         self._fill()
 

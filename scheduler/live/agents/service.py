@@ -1,7 +1,7 @@
 """The service that agents call: their stream, the logs they send, the packages they fetch, and how a node joins.
 
 Every stream has its own reader and writer; `links.py` decides what they carry. With certificates, a node's name is the
-one in its certificate; without, on loopback only, the one it gives.
+one in its certificate; without (on loopback only), it is the one in its Hello.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ HELLO_S = 20.0
 Context = aio.ServicerContext[Any, Any]
 
 
-# Whether a node's certificate has been revoked.
+# Returns whether a certificate of a node, in PEM, has been revoked.
 Revoked = Callable[[str, bytes], bool]
 Joining = Callable[[pb.JoinRequest], Awaitable[pb.JoinResponse]]
 
 
-async def _nobody_joins(_: pb.JoinRequest) -> pb.JoinResponse:
+async def _refuse_join(_: pb.JoinRequest) -> pb.JoinResponse:
     raise CallFailed(INVALID, "this scheduler works without certificates: agents need not join")
 
 
@@ -45,7 +45,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         packages: Packages,
         *,
         certificates: bool = False,
-        joining: Joining = _nobody_joins,
+        joining: Joining = _refuse_join,
         revoked: Revoked = lambda node, certificate_pem: False,
     ) -> None:
         self._links, self._relay, self._packages = links, relay, packages
@@ -59,7 +59,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
 
     async def Link(self, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
         """Serve one node's stream until either side ends it."""
-        # Tell the caller that it is admitted and may send.
+        # The headers are the sign for the agent that its call is accepted and it may send.
         await context.send_initial_metadata(())
         try:
             first = await asyncio.wait_for(anext(requests, None), HELLO_S)
@@ -69,9 +69,9 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             return
         if first.WhichOneof("body") != "hello":
             raise CallFailed(INVALID, "the first message of a link must be Hello", "hello")
-        wrong = self._wrong_name(context, first.hello.node)
-        if wrong:
-            await context.write(goodbye("refused", wrong))
+        refusal = self._name_refusal(context, first.hello.node)
+        if refusal:
+            await context.write(goodbye("refused", refusal))
             return
         link = self._links.open(first, context.peer())
         admission = asyncio.create_task(self._links.admit(link), name=f"admit {link.name}")
@@ -83,13 +83,13 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             await asyncio.wait({admission, *ends}, return_when=asyncio.FIRST_COMPLETED)
             if admission.done() and admission.exception() is None:
                 # The certificate may have been revoked during admission.
-                if wrong := self._wrong_name(context, link.name):
-                    link.close(wrong)
+                if refusal := self._name_refusal(context, link.name):
+                    link.close(refusal)
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in tasks:
                 task.cancel()
-            self._links.gone(link, _why(tasks))
+            self._links.on_stream_end(link, _end_of(tasks))
         for task in tasks:
             if task.done() and not task.cancelled():
                 # Raises the error that the caller receives.
@@ -100,20 +100,20 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
     async def _read(
         self, link: NodeLink, requests: AsyncIterator[pb.AgentMessage], admission: asyncio.Task[bool]
     ) -> None:
-        """Read messages; until an agent is welcome, it may only answer questions."""
+        """Pass on the messages of an agent; until it is welcome, it may only answer questions."""
         async for message in requests:
             if link.welcome or message.WhichOneof("body") in ("storage_checked", "alive"):
                 self._links.on_message(link, message)
             elif not admission.done():
-                raise CallFailed(INVALID, "between Hello and Welcome an agent may only answer")
+                raise CallFailed(INVALID, "between Hello and Welcome an agent may only answer questions")
 
     async def _write(self, link: NodeLink, context: Context) -> None:
-        """Write what the outbox holds until it ends. An agent that does not read delays only itself."""
+        """Write the messages of the outbox until its end. An agent that does not read delays only itself."""
         while (message := await link.outbox.get()) is not None:
-            await context.write(self._links.stamped(link, message))
+            await context.write(self._links.stamp(link, message))
 
-    def _wrong_name(self, context: Context, node: str) -> str:
-        """Return why the caller may not speak for this node; empty if it may."""
+    def _name_refusal(self, context: Context, node: str) -> str:
+        """Return why the caller may not use the name of this node; empty if it may."""
         if not self._certificates:
             return ""
         try:
@@ -122,7 +122,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             return failed.text
         if f"node:{node}" in names:
             return ""
-        return f"its certificate is for {', '.join(names) or 'nobody'}, and not for node:{node}: join with that name"
+        return f"its certificate is for {', '.join(names) or 'no node'}, and not for node:{node}: join with that name"
 
     # --------------------------------------------------------------------------------------- logs and packages
 
@@ -158,8 +158,8 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         return names
 
 
-def _why(tasks: list[asyncio.Task[Any]]) -> str:
-    """Return why a link ended by itself."""
+def _end_of(tasks: list[asyncio.Task[Any]]) -> str:
+    """Return why a stream ended: the error of one of its tasks; without an error, the agent closed it."""
     for task in tasks:
         if task.done() and not task.cancelled() and task.exception() is not None:
             return f"{type(task.exception()).__name__}: {task.exception()}"

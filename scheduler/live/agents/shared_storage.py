@@ -20,19 +20,19 @@ _ID = re.compile(r"[A-Za-z0-9_-]{8,128}")
 Ask = Callable[[pb.StorageCheck], Awaitable[pb.StorageChecked]]
 
 
-def standing(node: str, claim: str, known: Mapping[str, NodeSpec]) -> str:
-    """Return how to treat a claim: "" if there is none, "known" if proved before, "first", or "challenge"."""
+def judge_claim(node: str, claim: str, specs: Mapping[str, NodeSpec]) -> str:
+    """Return how to treat a node's claim of an id: "" (none), "known" (proved before), "first" or "challenge"."""
     if not _ID.fullmatch(claim):
         return ""
-    if node in known and known[node].storage == claim:
+    if node in specs and specs[node].storage == claim:
         # The last proof stays valid, so that a restart of either side moves no job.
         return "known"
-    others = any(spec.storage == claim for name, spec in known.items() if name != node)
+    others = any(spec.storage == claim for name, spec in specs.items() if name != node)
     return "challenge" if others else "first"
 
 
 async def prove(writer: Ask, reader: Ask, patience_s: float = PROOF_S) -> str:
-    """Return "" if the reader sees what the writer has written, otherwise why the proof failed."""
+    """Return why the proof failed; empty if the reader finds the nonce that the writer has written."""
     check, nonce = secrets.token_hex(8), secrets.token_hex(16)
 
     def request(action: pb.StorageCheck.Action) -> pb.StorageCheck:
@@ -49,15 +49,15 @@ async def prove(writer: Ask, reader: Ask, patience_s: float = PROOF_S) -> str:
     except ConnectionError as error:
         return str(error)
     finally:
-        removing = asyncio.ensure_future(_quietly(writer, request(pb.StorageCheck.ACTION_REMOVE)))
-        _removals.add(removing)
-        removing.add_done_callback(_removals.discard)
+        removal = asyncio.ensure_future(_quietly(writer, request(pb.StorageCheck.ACTION_REMOVE)))
+        _removals.add(removal)
+        removal.add_done_callback(_removals.discard)
     if read.found:
         return ""
     return f"the nonce is not there{': ' + read.error if read.error else ''}"
 
 
-# Kept, because asyncio itself does not keep a task that is still running.
+# Removals in progress: asyncio itself keeps no reference to a running task.
 _removals: set[asyncio.Future[None]] = set()
 
 

@@ -15,7 +15,7 @@ from protos.gavel.v1 import cluster_pb2_grpc
 from protos.gavel.v1.plain import plain
 from scheduler.core.facts import RoundPlanned
 from scheduler.core.messages import GiveRates, NodeCommand, SetPolicy, SetPrices
-from scheduler.live.access.limits import Places
+from scheduler.live.access.limits import Slots
 from scheduler.live.access.roles import Role, caller
 from scheduler.live.api.cluster_view import (
     allocation_view,
@@ -63,7 +63,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         changes: JobChanges,
         nodes: NodeSource,
         usage: Usage,
-        watchers: Places,
+        watchers: Slots,
         data_dir: Path,
         warnings: Warnings,
     ) -> None:

@@ -10,7 +10,7 @@ from protos.gavel.v1 import cluster_pb2 as pb
 from scheduler.core.planning.kinds import rate_of
 from scheduler.core.planning.pairing import pair_rates
 from scheduler.core.state import SchedulerState
-from scheduler.live.node_views import GpuSeen, NodeSeen, NodeSource
+from scheduler.live.node_views import GpuDetails, NodeDetails, NodeSource
 from scheduler.live.wire.job_view import stamp
 from scheduler.model import bounds
 from scheduler.model.cluster import FAULTY
@@ -22,10 +22,10 @@ from scheduler.model.throughput import RateKey
 RATES_MAX = 100_000
 # How many columns of the allocation are read before other tasks have their turn.
 SLICE = 2000
-_NOTHING_SEEN = GpuSeen()
+_NOTHING_SEEN = GpuDetails()
 
 
-def node_view(state: SchedulerState, name: str, report: NodeSeen | None) -> pb.Node:
+def node_view(state: SchedulerState, name: str, report: NodeDetails | None) -> pb.Node:
     """Return a node with the last report of its agent, if there is one."""
     node = state.node(name)
     spec = node.spec
@@ -43,7 +43,7 @@ def node_view(state: SchedulerState, name: str, report: NodeSeen | None) -> pb.N
     if node.state is FAULTY and node.back_s is not None:
         wire.back.CopyFrom(stamp(node.back_s))
     if report is not None:
-        wire.heard.CopyFrom(stamp(report.heard_s))
+        wire.heard.CopyFrom(stamp(report.last_message_s))
         wire.agent_version, wire.driver_version = report.agent_version, report.driver_version
         wire.storage, wire.speed, wire.containment = report.storage, report.speed, report.containment
     for index, gpu in enumerate(node.every_gpu):

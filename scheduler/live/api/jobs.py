@@ -17,7 +17,7 @@ from scheduler.core.messages import JobCommand, SubmitJobs
 from scheduler.core.state import SchedulerState
 from scheduler.explain import explain, render
 from scheduler.live.access import roles
-from scheduler.live.access.limits import PeopleConfig, Places, Submissions
+from scheduler.live.access.limits import PeopleConfig, Slots, Submissions
 from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import FORBIDDEN, INVALID, UNAVAILABLE, CallFailed
 from scheduler.live.api.preview import preview
@@ -51,7 +51,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         logs: LogSource,
         packages: Packages,
         config: PeopleConfig,
-        watchers: Places,
+        watchers: Slots,
     ) -> None:
         self._world = world
         self._changes = changes

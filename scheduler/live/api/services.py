@@ -23,7 +23,7 @@ from protos.gavel.v1.limits import MESSAGE_BYTES_MAX
 from scheduler.live.access.audit import Audit
 from scheduler.live.access.auth import ByToken, single_user
 from scheduler.live.access.interceptor import Guard
-from scheduler.live.access.limits import CallPlaces, PeopleConfig, Places
+from scheduler.live.access.limits import CallSlots, PeopleConfig, Slots
 from scheduler.live.access.tls import Keys, expiry_warnings
 from scheduler.live.access.tokens import Access
 from scheduler.live.api.access import AccessService
@@ -90,7 +90,7 @@ class People:
     ) -> None:
         """`nodes`: the Links; `logs`: the LogRelay; `warnings`: returns more lines for operators at each GetStatus."""
         self.changes = JobChanges(world.state)
-        feed.listen(self.changes.hear)
+        feed.listen(self.changes.listen)
         self.usage = Usage(world, self.changes, folder / "usage.db")
         self.book = HistoryBook(folder / "history.db")
         self.historian = Historian(
@@ -100,9 +100,9 @@ class People:
         self.access = Access(folder / "access.db", world.now_s) if auth == "tokens" else None
         self.audit = Audit(folder / "audit.log", config)
         recognise = ByToken(self.access, world.now_s).recognise if self.access else single_user
-        self.guard = Guard(recognise, self.audit, CallPlaces(config))
+        self.guard = Guard(recognise, self.audit, CallSlots(config))
         keys = Keys(folder / "tls")
-        self.watchers = watchers = Places(config.watchers_max, "calls that watch or follow something")
+        self.watchers = watchers = Slots(config.watchers_max, "calls that watch or follow something")
 
         def all_warnings() -> Sequence[str]:
             withheld = withheld_warnings(world.state, nodes)

@@ -43,7 +43,7 @@ class Attempts:
     def __init__(self, path: Path | None = None, rows_max: int = ROWS_MAX) -> None:
         """Open the file, or a table in memory if `path` is None. A damaged file is set aside, with a `warning`."""
         self._rows_max, self._rows_since_trim = rows_max, 0
-        self._db, self.warning = open_private(path, _SCHEMA, lost=LOST)
+        self._db, self.warning = open_private(path, _SCHEMA, loss=LOST)
 
     def close(self) -> None:
         """Close the file."""

@@ -112,7 +112,7 @@ class Usage:
         self._pending = changes.pending()
         self._booking = asyncio.Lock()
         # synchronous = NORMAL: rows lost to a power failure are booked again at the start.
-        self._db, self.warning = open_private(path, _SCHEMA, lost=LOST)
+        self._db, self.warning = open_private(path, _SCHEMA, loss=LOST)
         (until_s,) = self._db.execute("SELECT max(until_s) FROM complete").fetchone()
         unbooked = {
             job.id

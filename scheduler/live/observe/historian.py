@@ -139,7 +139,7 @@ class Historian:
         if message.jobs or message.keys:
             done = asyncio.Event()
             # After a failure, the next sweep asks again.
-            self._world.tell(message, done.set, lambda why: done.set())
+            self._world.send(message, done.set, lambda why: done.set())
             await done.wait()
 
     # Reading.

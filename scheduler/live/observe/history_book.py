@@ -70,7 +70,7 @@ class HistoryBook:
     def __init__(self, path: Path | None) -> None:
         """Open the file, or a database in memory if `path` is None. A damaged file is set aside, with a `warning`."""
         # synchronous = FULL, because the state forgets the jobs that are written here.
-        self._db, self.warning = open_private(path, _SCHEMA, synchronous="FULL", lost=LOST)
+        self._db, self.warning = open_private(path, _SCHEMA, synchronous="FULL", loss=LOST)
         self._lock = threading.Lock()
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Literal
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import SendLeases
 from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Progress
-from scheduler.live.node_views import GpuSeen
+from scheduler.live.node_views import GpuDetails
 from scheduler.live.wire.jobs import launch_to_wire
 from scheduler.model import bounds
 from scheduler.model.cluster import NodeSpec
@@ -86,9 +86,9 @@ def hello_of(hello: pb.Hello, storage: str) -> NodeHello:
     return NodeHello(spec=spec_of(hello, storage), held=leases, trouble=hello.trouble)
 
 
-def gpus_of(hello: pb.Hello) -> dict[int, GpuSeen]:
+def gpus_of(hello: pb.Hello) -> dict[int, GpuDetails]:
     """Return the GPUs of a node, by index, for users."""
-    return {gpu.index: GpuSeen(name=gpu.name, uuid=gpu.uuid, memory_gb=gpu.memory_gb) for gpu in hello.gpus}
+    return {gpu.index: GpuDetails(name=gpu.name, uuid=gpu.uuid, memory_gb=gpu.memory_gb) for gpu in hello.gpus}
 
 
 def report_of(node: str, report: pb.Report) -> NodeReport:

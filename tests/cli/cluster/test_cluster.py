@@ -20,7 +20,7 @@ from gavel.client import results as r
 from gavel.client.reading import read
 from gavel.client.settings import ADDRESS
 from protos.gavel.v1 import cluster_pb2
-from scheduler.live.node_views import GpuSeen, NodeSeen
+from scheduler.live.node_views import GpuDetails, NodeDetails
 from tests.cli.conftest import Gavel, keys
 from tests.cli.live import finish
 from tests.support.live_thread import LiveThread, own_port
@@ -32,11 +32,11 @@ def test_nodes(live: LiveThread, gavel: Gavel) -> None:
     live.do(live.daemon.node("n2", gpus=1, worker_type="a100"))
     gavel("submit", "-g", "2", "--", "true")
     live.do(live.daemon.run_job("1"))
-    live.daemon.nodes.news["n1"] = NodeSeen(
+    live.daemon.nodes.news["n1"] = NodeDetails(
         # In the middle of an hour: the age stays "2d12h" however slow the machine is.
-        heard_s=live.daemon.world.now_s() - 60.5 * 3600,
+        last_message_s=live.daemon.world.now_s() - 60.5 * 3600,
         agent_version="0.1.0",
-        gpus={0: GpuSeen(name="V100", memory_gb=16.0, memory_used_gb=3.5, temperature_c=60.0)},
+        gpus={0: GpuDetails(name="V100", memory_gb=16.0, memory_used_gb=3.5, temperature_c=60.0)},
     )
     lines = gavel("nodes").stdout.splitlines()
     assert lines[0].split() == ["node", "type", "state", "busy", "CPUs", "memory", "heard", "jobs,", "why"]

@@ -58,7 +58,7 @@ def test_a_forgotten_job_keeps_its_name(live: LiveThread, gavel: Gavel, wording:
 
     async def forget() -> None:
         await live.daemon.people.historian.catch_up()
-        live.daemon.world.tell(Forget(jobs=("1",)))
+        live.daemon.world.send(Forget(jobs=("1",)))
         await live.daemon.until(lambda: not live.daemon.world.state.jobs)
 
     live.do(forget())

@@ -20,7 +20,7 @@ from gavel.cli.service import checks
 from gavel.client import Client
 from scheduler.core.messages import NodeReport, NodeSilent
 from scheduler.live.access.tls import Keys
-from scheduler.live.node_views import GpuSeen, NodeSeen
+from scheduler.live.node_views import GpuDetails, NodeDetails
 from tests.cli.conftest import Gavel
 from tests.cli.service.upkeep import findings, free_port
 from tests.support.daemon_thread import DaemonThread
@@ -161,13 +161,13 @@ def test_a_scheduler_that_answers(live: LiveThread, gavel: Gavel, wording: Wordi
     daemon = live.daemon
     live.do(daemon.node("n2", gpus=2))
     live.do(daemon.node("n3", gpus=1))
-    daemon.world.tell(NodeSilent(node="n3"))
+    daemon.world.send(NodeSilent(node="n3"))
     generation = daemon.world.state.nodes["n2"].generation
-    daemon.world.tell(NodeReport(node="n2", generation=generation, broken_gpus=(1,)))
+    daemon.world.send(NodeReport(node="n2", generation=generation, broken_gpus=(1,)))
     live.do(daemon.until(lambda: bool(daemon.world.state.nodes["n2"].broken)))
-    daemon.nodes.news["n1"] = NodeSeen(heard_s=daemon.world.now_s(), agent_version="9.9.9", gpus={})
-    daemon.nodes.news["n2"] = NodeSeen(
-        heard_s=daemon.world.now_s(), gpus={1: GpuSeen(name="V100", broken="XID 79")}
+    daemon.nodes.news["n1"] = NodeDetails(last_message_s=daemon.world.now_s(), agent_version="9.9.9", gpus={})
+    daemon.nodes.news["n2"] = NodeDetails(
+        last_message_s=daemon.world.now_s(), gpus={1: GpuDetails(name="V100", broken="XID 79")}
     )
     code, report = findings(gavel, "doctor")
     assert code == 1

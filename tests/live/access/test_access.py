@@ -22,7 +22,7 @@ from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.live.access.roles import METHODS, Caller, Role
 from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access, BadToken
-from scheduler.live.node_views import NodeSeen
+from scheduler.live.node_views import NodeDetails
 from tests.support.live import Live, SetClock, problem_of, spec, with_daemon
 from tests.support.wording import Wording
 
@@ -68,8 +68,8 @@ def test_roles_are_a_ladder_with_agents_beside_it() -> None:
 
 def test_a_refused_call_is_named_in_plain_words() -> None:
     """A caller need not know the protocol's names: every method above viewer has a phrase."""
-    people = [method for method in METHODS.values() if method.least not in (Role.NOBODY, Role.VIEWER)]
-    assert [method for method in people if method.deed == "this call"] == []
+    people = [method for method in METHODS.values() if method.least_role not in (Role.NOBODY, Role.VIEWER)]
+    assert [method for method in people if method.action == "this call"] == []
 
 
 @with_daemon(auth="tokens")
@@ -84,7 +84,7 @@ async def test_every_method_asks_for_its_role(live: Live) -> None:
     channel = live.channel()
     for service, (stub, module) in stubs.items():
         for method in module.DESCRIPTOR.services_by_name[service].methods:
-            need = METHODS[f"/gavel.v1.{service}/{method.name}"].least
+            need = METHODS[f"/gavel.v1.{service}/{method.name}"].least_role
             request: Any = getattr(module, method.input_type.name)()
             for role in (Role.NOBODY, *tokens):
                 metadata = () if role is Role.NOBODY else (("authorization", f"Bearer {tokens[role]}"),)
@@ -255,7 +255,7 @@ async def test_a_node_is_revoked_by_an_admin_where_nodes_have_certificates(
     assert problem.code == Code.FAILED_PRECONDITION
     wording(problem.text)
     Keys(live.folder / "tls").make([])
-    live.nodes.news["n1"] = NodeSeen(heard_s=0.0)
+    live.nodes.news["n1"] = NodeDetails(last_message_s=0.0)
     for node, was_linked in (("n1", True), ("n2", False)):
         done = await admin.RevokeNode(cpb.RevokeNodeRequest(node=node))
         assert (done.node, done.was_linked) == (node, was_linked)

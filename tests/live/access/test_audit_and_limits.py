@@ -14,7 +14,7 @@ from protos.gavel.v1 import cluster_pb2 as cpb
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.live.access import interceptor
 from scheduler.live.access.audit import Audit
-from scheduler.live.access.limits import Buckets, PeopleConfig, Places
+from scheduler.live.access.limits import Buckets, PeopleConfig, Slots
 from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import INTERNAL, CallFailed, failure, status_of
 from scheduler.model.errors import InvalidSpec
@@ -67,11 +67,11 @@ async def test_a_call_that_gets_no_answer_ends(live: Live) -> None:
     """The server ends a call that has no answer, even if its caller sets no deadline."""
     before, interceptor.CALL_S = interceptor.CALL_S, 0.05
     try:
-        live.world.tell = lambda *_: None  # type: ignore[method-assign]
+        live.world.send = lambda *_: None  # type: ignore[method-assign]
         problem = await problem_of(live.jobs().SubmitJobs(pb.SubmitJobsRequest(specs=[spec()])))
     finally:
         interceptor.CALL_S = before
-        del live.world.tell  # type: ignore[method-assign]
+        del live.world.send  # type: ignore[method-assign]
     assert (problem.code.name, problem.reason) == ("UNAVAILABLE", "unavailable")
 
 
@@ -117,19 +117,19 @@ def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
     assert buckets.wait_s("b") == 45.5
 
 
-def test_places_are_given_back() -> None:
-    """A place is free again even when the work that took it fails."""
-    places = Places(1, "watchers")
+def test_slots_are_released() -> None:
+    """A slot is free again even when the work that took it fails."""
+    slots = Slots(1, "watchers")
 
     def work() -> None:
-        with places:
-            with pytest.raises(CallFailed, match="1 watchers"), places:
+        with slots:
+            with pytest.raises(CallFailed, match="1 watchers"), slots:
                 pass
             raise ValueError("x")
 
     with pytest.raises(ValueError, match="x"):
         work()
-    assert places.taken == 0
+    assert slots.used == 0
 
 
 @pytest.mark.parametrize("field", PeopleConfig.__struct_fields__)

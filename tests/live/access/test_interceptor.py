@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from protos.gavel.v1 import agents_pb2, jobs_pb2
 from scheduler.live.access.audit import UNKNOWN_BURST, Audit
 from scheduler.live.access.interceptor import STRANGER_BYTES_MAX
-from scheduler.live.access.limits import Crowd, PeopleConfig
+from scheduler.live.access.limits import NamedSlots, PeopleConfig
 from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import CallFailed
 from scheduler.live.access.tokens import Access
@@ -107,34 +107,34 @@ async def test_calls_in_flight_are_limited_by_user_and_in_all(live: Live) -> Non
         ask = live.channel().stream_stream("/gavel.v1.Jobs/GetJob", lambda data: data, lambda data: data)
         return ask(metadata=metadata, timeout=TIMEOUT_S)
 
-    places = live.people.guard.places.users
+    slots = live.people.guard.slots.users
     open_calls = [call("ann"), call("ann")]
-    await live.until(lambda: places.taken == 2)
+    await live.until(lambda: slots.used == 2)
     one_too_many = await ends(call("ann"))
     assert (one_too_many.code, one_too_many.reason) == (Code.RESOURCE_EXHAUSTED, "too_many")
     assert one_too_many.retry_s == 0.5
     open_calls.append(call("bob"))
-    await live.until(lambda: places.taken == 3)
+    await live.until(lambda: slots.used == 3)
     in_all = await ends(call("cy"))
     assert (in_all.code, in_all.reason, in_all.retry_s) == (Code.RESOURCE_EXHAUSTED, "too_many", 1.0)
     for open_call in open_calls:
         open_call.cancel()
-    await live.until(lambda: places.taken == 0)
+    await live.until(lambda: slots.used == 0)
     served = await live.jobs("ann").ListJobs(jobs_pb2.ListJobsRequest())
     assert served.total == 0
 
 
 def test_names_without_calls_are_not_remembered() -> None:
-    """Places are counted by name and in all, and a name that has no call takes no memory."""
-    crowd = Crowd(5, 1)
-    crowd.enter("a")
-    crowd.enter("b")
+    """Slots are counted by name and in all, and a name without calls takes no memory."""
+    slots = NamedSlots(5, 1)
+    slots.take("a")
+    slots.take("b")
     with pytest.raises(CallFailed):
-        crowd.enter("a")
-    assert (crowd.taken, len(crowd._each)) == (2, 2)
-    crowd.leave("a")
-    crowd.leave("b")
-    assert (crowd.taken, len(crowd._each)) == (0, 0)
+        slots.take("a")
+    assert (slots.used, len(slots._used_by)) == (2, 2)
+    slots.release("a")
+    slots.release("b")
+    assert (slots.used, len(slots._used_by)) == (0, 0)
 
 
 def test_callers_without_a_token_may_send_little(tmp_path) -> None:

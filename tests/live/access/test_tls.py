@@ -22,7 +22,7 @@ from protos.gavel.v1 import cluster_pb2 as pb
 from scheduler.live.access.status import CallFailed
 from scheduler.live.access.tls import Keys, expiry_warnings
 from scheduler.live.access.tokens import Access
-from scheduler.live.agents.join import joining
+from scheduler.live.agents.join import join_handler
 from scheduler.model.errors import InvalidSpec, Refused
 from tests.support.live import DEADLINE_S, Live
 
@@ -149,7 +149,7 @@ def test_an_operator_is_warned_before_certificates_expire(tmp_path: Path) -> Non
 def test_a_node_joins_once_with_its_token(tmp_path: Path) -> None:
     """A request that can be signed uses the token up, and no other does; wrong tokens are refused and slowed."""
     keys, access = new_keys(tmp_path / "tls"), Access(tmp_path / "access.db", lambda: 0.0)
-    join = joining(access, keys, lambda: "sched:7071")
+    join = join_handler(access, keys, lambda: "sched:7071")
     secret, _ = access.create_join("n1")
 
     def join_request(token: str, node: str = "n1", pem: bytes | None = None) -> agents_pb2.JoinRequest:
@@ -188,6 +188,6 @@ def test_a_node_that_is_revoked_while_it_joins_is_revoked(tmp_path: Path) -> Non
     joins = agents_pb2.JoinRequest(
         node="n1", token=access.create_join("n1")[0], certificate_request_pem=request()[0]
     )
-    answer = asyncio.run(joining(access, keys, lambda: "sched:7071")(joins))
+    answer = asyncio.run(join_handler(access, keys, lambda: "sched:7071")(joins))
     assert access.is_revoked("n1", answer.certificate_pem)
     access.close()

@@ -36,11 +36,11 @@ def test_no_node_waits_longer_than_the_patience(wording):
     """The missing nodes are named, once."""
     gangs = Gangs(patience_s=60.0)
     gangs.on_ready(10, "a", "7", Ready(1, 2), NODES)
-    assert gangs.overdue(69.9) == []
-    (go,) = gangs.overdue(70.0)
+    assert gangs.fail_overdue(69.9) == []
+    (go,) = gangs.fail_overdue(70.0)
     assert (go.node, go.lease, "b, c" in go.failed, "60 s" in go.failed) == ("a", "7", True, True)
     wording(go.failed)
-    assert gangs.overdue(200.0) == []
+    assert gangs.fail_overdue(200.0) == []
 
 
 def test_a_node_that_prepares_is_waited_for():
@@ -50,7 +50,7 @@ def test_a_node_that_prepares_is_waited_for():
     gangs.on_preparing(1, "b", "7", NODES)
     gangs.on_ready(2, "a", "7", Ready(1, 2), NODES)
     gangs.on_preparing(50, "c", "7", NODES)
-    assert gangs.overdue(600.0) == []
+    assert gangs.fail_overdue(600.0) == []
     gangs.on_ready(700, "b", "7", Ready(), NODES)
     goes = gangs.on_ready(701, "c", "7", Ready(), NODES)
     assert goes == [Go(node, "7", "a", 1, 2) for node in NODES]
@@ -94,7 +94,7 @@ def test_a_lease_that_is_over_or_on_other_nodes_starts_nothing(wording):
     assert gangs.on_ready(0, "x", "7", Ready(), NODES) == [Go("x", "7", failed=OVER)]
     gangs.on_ready(0, "a", "8", Ready(), NODES)
     gangs.keep(lambda lease: False)
-    assert gangs.overdue(1e9) == []
+    assert gangs.fail_overdue(1e9) == []
 
 
 # ------------------------------------------------------------------------------------------------ over the stream

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from protos.gavel.v1 import agents_pb2 as pb
-from scheduler.live.agents.shared_storage import prove, standing
+from scheduler.live.agents.shared_storage import judge_claim, prove
 from scheduler.model.cluster import NodeSpec
 from tests.support.linked import CALM, PATIENCE_S, Peer, Scheduler, story
 from worker_agent.node.storage import CheckpointStorage, StorageError
@@ -38,7 +38,7 @@ def node(name: str, storage: str) -> NodeSpec:
 )
 def test_what_a_claim_is_worth(claim, known, expected):
     """The first node with an id founds its group, a proof holds over restarts, and every other node is challenged."""
-    assert standing("n1", claim, known) == expected
+    assert judge_claim("n1", claim, known) == expected
 
 
 async def act(peer: Peer, folder: CheckpointStorage) -> None:

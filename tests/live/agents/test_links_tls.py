@@ -22,11 +22,11 @@ from protos.gavel.v1 import agents_pb2_grpc
 from scheduler.live.access.audit import Audit
 from scheduler.live.access.auth import ByToken
 from scheduler.live.access.interceptor import Guard
-from scheduler.live.access.limits import CallPlaces, PeopleConfig
+from scheduler.live.access.limits import CallSlots, PeopleConfig
 from scheduler.live.access.roles import Role
 from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access
-from scheduler.live.agents.join import joining
+from scheduler.live.agents.join import join_handler
 from tests.support.linked import Remembering, Scheduler, story, until
 from tests.worker_agent.link.test_stream import hello, linked
 from worker_agent.link.join import JoinError, fingerprint_of, join
@@ -209,7 +209,7 @@ async def test_without_tls_the_token_has_to_be_an_agents(tmp_path):
     guard = Guard(
         ByToken(access, lambda: 0.0).recognise,
         Audit(tmp_path / "audit.log", PeopleConfig()),
-        CallPlaces(PeopleConfig()),
+        CallSlots(PeopleConfig()),
     )
     async with Scheduler(interceptors=(guard,)) as scheduler:
 
@@ -242,7 +242,7 @@ def test_an_agent_that_is_refused_sends_nothing_and_logs_why(
     guard = Guard(
         ByToken(access, long_between).recognise,
         Audit(tmp_path / "audit.log", PeopleConfig()),
-        CallPlaces(PeopleConfig()),
+        CallSlots(PeopleConfig()),
     )
     hellos = []
 
@@ -275,7 +275,7 @@ def joins(test):
     def run(keys, tmp_path, **fixtures):
         async def serve_and_test() -> None:
             access = Access(tmp_path / "access.db", lambda: 0.0)
-            answers = joining(access, keys, lambda: "0.0.0.0:7071")
+            answers = join_handler(access, keys, lambda: "0.0.0.0:7071")
             credentials = grpc.ssl_server_credentials([keys.server()])
             async with Scheduler(credentials=credentials, joining=answers) as scheduler:
                 folder = tmp_path / "certificates"
@@ -360,7 +360,7 @@ def test_a_bought_certificate_is_trusted_as_this_machine_trusts_it(keys, tmp_pat
     credentials = grpc.ssl_server_credentials([(bought.server()[0], leaf)])
 
     async def joins_twice() -> None:
-        answers = joining(access, keys, lambda: "127.0.0.1:7071")
+        answers = join_handler(access, keys, lambda: "127.0.0.1:7071")
         async with Scheduler(credentials=credentials, joining=answers) as scheduler:
             ask = functools.partial(join, scheduler.address, "n1", token)
             with pytest.raises(JoinError) as failed:

@@ -56,11 +56,11 @@ async def test_an_agent_that_is_started_again_at_once_was_never_silent():
             (order,) = await peer.orders()
             await peer.report(started=[order.lease])
             await peer.next("taken")
-        await until(lambda: "n1" in scheduler.links._away)
+        await until(lambda: "n1" in scheduler.links._silent_at_s)
         async with scheduler.peer("n1", incarnation="started again") as peer:
             await peer.join(held=(order.lease,))
             # The absence is forgotten, and is not reported later either.
-            await until(lambda: scheduler.links._away == {})
+            await until(lambda: scheduler.links._silent_at_s == {})
             assert [each.lease for each in await peer.orders()] == [order.lease]
         facts = {type(fact).__name__ for _, fact in scheduler.journal.read()}
         assert not {"NodeMoved", "LeaseRecalled", "LeasesResumed"} & facts
@@ -137,7 +137,7 @@ async def test_a_withheld_gpu_stays_out_until_its_agent_or_an_operator_releases_
             await until(lambda: not node.withheld)
         await peer.say(health=held)
         await until(lambda: node.withheld)
-        scheduler.world.tell(NodeCommand(node="n1", action="resume", user="ann"))
+        scheduler.world.send(NodeCommand(node="n1", action="resume", user="ann"))
         await peer.next("let_go")
         assert not node.withheld
         assert withheld_warnings(scheduler.state, scheduler.links) == []

@@ -10,7 +10,7 @@ from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.facts import PricesSet, RatesGiven
 from scheduler.live import feed
-from scheduler.live.node_views import GpuSeen, NodeSeen
+from scheduler.live.node_views import GpuDetails, NodeDetails
 from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
 
 Code, Node = grpc.StatusCode, pb.CommandNodeRequest
@@ -40,8 +40,10 @@ async def test_nodes_are_shown_with_their_agents_news(live: Live) -> None:
     """The core's part and the agent's, and the jobs on each GPU; an unknown name is NOT_FOUND."""
     await live.node("n1", gpus=2, labels={"disk": "ssd"}, cpus=8.0, gpu_memory_gb=16.0)
     await live.node("n2", gpus=1, worker_type="t4")
-    live.nodes.news["n1"] = NodeSeen(
-        heard_s=100.5, agent_version="0.1", gpus={1: GpuSeen(name="V100", uuid="GPU-1", memory_gb=32.0)}
+    live.nodes.news["n1"] = NodeDetails(
+        last_message_s=100.5,
+        agent_version="0.1",
+        gpus={1: GpuDetails(name="V100", uuid="GPU-1", memory_gb=32.0)},
     )
     await submitted(live, spec(worker_types=["v100"]))
     await live.run_job("1")

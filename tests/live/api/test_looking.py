@@ -200,13 +200,13 @@ async def test_there_are_only_so_many_watchers(live: Live) -> None:
     problem = await problem_of(live.jobs().WatchJobs(pb.WatchJobsRequest()).read())
     assert (problem.code, problem.reason) == (Code.RESOURCE_EXHAUSTED, "too_many")
     watches[0].cancel()
-    places = live.people.watchers
-    await live.until(lambda: places.taken == 1)
+    slots = live.people.watchers
+    await live.until(lambda: slots.used == 1)
     again = live.jobs().WatchJobs(pb.WatchJobsRequest())
     assert (await again.read()).all_present
     again.cancel()
     watches[1].cancel()
-    await live.until(lambda: places.taken == 0)
+    await live.until(lambda: slots.used == 0)
 
 
 @with_daemon()

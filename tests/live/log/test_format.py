@@ -89,7 +89,7 @@ def test_changes_and_late_answers_are_in_the_daemons_log(caplog: pytest.LogCaptu
         caplog.clear()
         out = desk.tell(now_s, *messages)
         lines.listen(now_s, out.facts)
-        changes.hear(now_s, out.facts)
+        changes.listen(now_s, out.facts)
         questions.extend(effect for effect in out.effects if isinstance(effect, Solve))
         desk.settle()
         return [record.args for record in caplog.records if record.getMessage()]  # type: ignore[misc]
@@ -125,7 +125,7 @@ def test_each_job_that_ends_has_one_line(caplog: pytest.LogCaptureFixture) -> No
 
     def happen(out: Outcome) -> None:
         lines.listen(desk.now_s, out.facts)
-        changes.hear(desk.now_s, out.facts)
+        changes.listen(desk.now_s, out.facts)
         desk.settle()
 
     happen(desk.report(exits=(done,)))

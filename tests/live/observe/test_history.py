@@ -68,7 +68,7 @@ async def lived(live: Live) -> None:
     await submitted(live, spec(name="next", job_type="cnn", steps=10.0))
     live.world.clock.at_s += 400.0  # type: ignore[attr-defined]
     # The next allocation drops job 1.
-    live.world.tell(Woke(what="tick"))
+    live.world.send(Woke(what="tick"))
     await live.until(lambda: "1" not in live.world.state.shares.job_row)
 
 

@@ -257,7 +257,7 @@ def test_without_a_rescue_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(service.core._on, SubmitJobs, poisonous(on_jobs.on_submit, lambda *_: True))
 
     async def run() -> None:
-        service.world.tell(submit("a"))
+        service.world.send(submit("a"))
         service.world._stopped = False
         await drive(service.core, service.world, service.feed)
 
