@@ -1,4 +1,4 @@
-"""Costs of starting and stopping jobs, a line for each job type: `job_type, restart_s, checkpoint_s`."""
+"""Read the costs of starting and stopping jobs: a table with the columns `job_type, restart_s, checkpoint_s`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Cost(NamedTuple):
 
 
 def read_costs(path: str | Path, known: Collection[str] | None = None) -> Mapping[str, Cost]:
-    """Read costs by job type; types that are not in the file keep the default, types not in `known` are refused."""
+    """Return costs by job type. Types without a line keep the default; types that are not in `known` are refused."""
     path = Path(path)
     costs: dict[str, Cost] = {}
     for row in rows(path, read_text(path), COSTS):

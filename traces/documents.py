@@ -1,4 +1,4 @@
-"""Read text, tables and JSON from arbitrary files; each fault has its file and line.
+"""Read text, tables and JSON from arbitrary files; every error names the file and the line.
 
 Rules: content is never guessed, and no input raises anything but `TraceError`. Lines are numbered from 1, as in
 editors.
@@ -32,9 +32,9 @@ def read_text(path: Path) -> str:
     """Return the text of a file, compressed by gzip or not, without a byte order mark."""
     try:
         with path.open("rb") as plain:
-            packed = plain.read(2) == b"\x1f\x8b"
+            is_compressed = plain.read(2) == b"\x1f\x8b"
             plain.seek(0)
-            if packed:
+            if is_compressed:
                 with gzip.open(plain) as unpacked:
                     data = unpacked.read(BYTES_MAX + 1)
             else:
@@ -63,15 +63,17 @@ def read_json(path: Path, text: str) -> Any:
     """Return the JSON of a text; NaN, infinities and keys that appear twice are refused."""
 
     def constant(name: str) -> NoReturn:
-        raise BadTable(f"{name} is not a measurement", hint="leave it out, or give 0 for what does not fit")
+        raise BadTable(
+            f"{name} is not a measurement", hint="leave it out, or give 0 for a job that does not fit"
+        )
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        unrepeated = dict(pairs)
-        if len(unrepeated) < len(pairs):
+        entries = dict(pairs)
+        if len(entries) < len(pairs):
             keys = [key for key, _ in pairs]
             twice = next(key for n, key in enumerate(keys) if key in keys[:n])
             raise BadTable(f"{show(twice)} appears twice in one object", hint="keep one of them")
-        return unrepeated
+        return entries
 
     try:
         return json.loads(text, parse_constant=constant, object_pairs_hook=unique)
@@ -107,12 +109,12 @@ def line_of_bad_json(text: str) -> int | None:
 
 def line_of(text: str, keys: Sequence[str]) -> int | None:
     """Return the line of a value in nested objects, given the keys that lead to it, outermost first."""
-    at: int | None = None
+    end: int | None = None
     for depth, key in enumerate(keys, start=1):
-        opens = r"\s*:\s*\{" if depth < len(keys) else r"\s*:"
-        match = re.compile(re.escape(json.dumps(key)) + opens).search(text, at or 0)
-        at = match.end() if match else at
-    return None if at is None else text.count("\n", 0, at) + 1
+        separator = r"\s*:\s*\{" if depth < len(keys) else r"\s*:"
+        match = re.compile(re.escape(json.dumps(key)) + separator).search(text, end or 0)
+        end = match.end() if match else end
+    return None if end is None else text.count("\n", 0, end) + 1
 
 
 @dataclass(slots=True)
@@ -122,12 +124,12 @@ class Row:
     file: str
     line: int
     cells: list[str]
-    at: Mapping[str, int]
+    index_of: Mapping[str, int]
 
     def text(self, column: str) -> str:
-        """Return a cell without spaces around it; empty also if the table has no such column."""
-        place = self.at.get(column)
-        return "" if place is None else self.cells[place].strip()
+        """Return a cell without spaces around it; empty if the table does not have the column."""
+        index = self.index_of.get(column)
+        return "" if index is None else self.cells[index].strip()
 
     def number(self, column: str) -> float | None:
         """Return a finite number; None if the cell is empty."""
@@ -206,28 +208,28 @@ def header_of(text: str) -> list[str]:
 
 
 def rows(path: Path, text: str, layout: Layout, cut: list[int] | None = None) -> Iterator[Row]:
-    """Yield the lines of a CSV table after checking its header; empty lines are skipped, short and long ones refused.
+    """Yield the lines of a CSV table after checking its header; skip empty lines, refuse short and long ones.
 
-    If the last line is too short and `cut` is given, its number is appended there instead.
+    If the last line is too short and `cut` is given, append its number there instead.
     """
     file = str(path)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     columns: list[str] | None = None
-    at: dict[str, int] = {}
+    index_of: dict[str, int] = {}
     try:
         for cells in reader:
             if not cells:
                 continue
             if columns is None:
                 columns = _checked_header(file, reader.line_num, cells, layout)
-                at = {name: place for place, name in enumerate(columns)}
+                index_of = {name: index for index, name in enumerate(columns)}
             elif len(cells) != len(columns):
                 fault = wrong_length(file, reader.line_num, len(cells), len(columns))
                 if cut is None or len(cells) > len(columns) or any(reader):
                     raise fault
                 cut.append(fault.line or 0)
             else:
-                yield Row(file, reader.line_num, cells, at)
+                yield Row(file, reader.line_num, cells, index_of)
     except csv.Error as fault:
         raise UnreadableFile(
             f"is not CSV: {fault}", file=file, line=reader.line_num, hint="check quotes and line ends"
@@ -239,7 +241,7 @@ def _checked_header(file: str, line: int, cells: list[str], layout: Layout) -> l
     known = (*layout.needed, *layout.optional)
     for name in columns:
         if name not in known:
-            missing = [need for need in layout.needed if need not in columns]
+            missing = [column for column in layout.needed if column not in columns]
             hint = nearest(name, missing or known)
             raise BadRow("unknown column", field=show(name), hint=hint, file=file, line=line)
         if columns.count(name) > 1:
@@ -250,9 +252,9 @@ def _checked_header(file: str, line: int, cells: list[str], layout: Layout) -> l
     return columns
 
 
-def wrong_length(file: str, line: int, fields: int, wanted: int) -> BadRow:
+def wrong_length(file: str, line: int, fields: int, columns: int) -> BadRow:
     """Return the error of a line with too few or too many fields."""
     hint = (
-        "the line was cut off, or a comma is missing" if fields < wanted else "quote texts that hold commas"
+        "the line was cut off, or a comma is missing" if fields < columns else "quote texts that hold commas"
     )
-    return BadRow(f"{fields} fields where the table has {wanted}", file=file, line=line, hint=hint)
+    return BadRow(f"{fields} fields where the table has {columns}", file=file, line=line, hint=hint)

@@ -1,4 +1,4 @@
-"""Errors in workloads, with messages that tell their owner how to correct them.
+"""Errors in workloads, with messages that explain how to correct them.
 
     TraceError              base; `str()` is "FILE:LINE: field: what is wrong; what to do"
     ├── UnreadableFile      cannot be opened, is not text, or is in no known format
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 
 class TraceError(ValueError):
-    """Base of all these errors; its parts are attributes, for callers that show them in their own way."""
+    """Base of all these errors. The parts of the message are attributes, for callers that show them in another way."""
 
     def __init__(
         self, message: str, *, hint: str = "", field: str = "", file: str = "", line: int | None = None
@@ -25,7 +25,7 @@ class TraceError(ValueError):
         self.message, self.hint, self.field, self.file, self.line = message, hint, field, file, line
 
     def at(self, file: str, line: int | None = None) -> TraceError:
-        """Return the error with this place, unless it has one already."""
+        """Return the error with this file and line, unless it has its own already."""
         return type(self)(
             self.message,
             hint=self.hint,
@@ -57,10 +57,10 @@ class BadWorkload(TraceError):
     """The requested workload cannot be made."""
 
 
-def show(value: object, most: int = 60) -> str:
+def show(value: object, chars_max: int = 60) -> str:
     """Return a value as text, shortened, and without control characters."""
     text = ascii(value)
-    return text if len(text) <= most else f"{text[:most]}…"
+    return text if len(text) <= chars_max else f"{text[:chars_max]}…"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

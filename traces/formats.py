@@ -25,8 +25,8 @@ def read_trace(
 ) -> Trace:
     """Read a trace: our own CSV table, the original's `.trace`, or the table of importers.py; also compressed by gzip.
 
-    With `throughputs` the trace has to fit that table. Small faults are refused, or with `repair` mended and
-    counted in the trace's notes (see intake.py). `subtrace` chooses one of several in a file.
+    With `throughputs`, the trace has to fit that table. Small faults are refused; with `repair` they are repaired, and
+    counted in the notes of the trace (see intake.py). `subtrace` chooses one of several in a file.
     """
     path = Path(path)
     text = read_text(path)

@@ -1,6 +1,6 @@
 """Workloads of your own: the jobs of a `WorkloadSpec`, drawn with a seed. Named workloads are in named.py.
 
-Rules: the same spec, table and seed give the same jobs. Arrivals, sizes and the rest have separate random streams, so
+Rules: the same spec, table and seed give the same jobs. Arrivals, sizes and the rest have separate rng streams, so
 that changing the rate keeps the jobs, and changing the tenants keeps their sizes.
 """
 
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A branch of the distribution of durations: log-uniform between two times, on the reference type."""
+    """A branch of the distribution of durations on the reference type: log-uniform between two times."""
 
     chance: float
     from_s: float
@@ -35,10 +35,10 @@ class Duration:
 class WorkloadSpec:
     """The description of a workload. Chances need not sum to one; only their ratios count.
 
-    Without `job_types`, all types of the table have equal chances; without `tenants`, jobs have none. An infinite rate
-    lets all jobs arrive at 0. `daily_swing` is how far the rate rises above its mean at `busiest_h` o'clock and falls
-    below it half a day later. `deadline_factors` are multiples of the duration, given to the fraction `deadline_share`
-    of the jobs; the fraction `elastic_share` may run at any width of its type.
+    Without `job_types`, all types of the table have equal chances; without `tenants`, jobs have no tenant. At an
+    infinite rate, all jobs arrive at 0. `daily_swing` is how far the rate rises above its mean at `busiest_h` o'clock
+    and falls below it half a day later. `deadline_factors` are multiples of the duration, given to the fraction
+    `deadline_share` of the jobs; the fraction `elastic_share` may run at any width of its type.
     """
 
     rate_per_h: float
@@ -60,7 +60,9 @@ class WorkloadSpec:
             raise BadWorkload(f"is {self.rate_per_h}", field="rate_per_h", hint="give jobs per hour, above 0")
         for name in ("deadline_share", "elastic_share", "daily_swing"):
             if not 0 <= getattr(self, name) <= 1:
-                raise BadWorkload(f"is {getattr(self, name)}", field=name, hint="give a part, from 0 to 1")
+                raise BadWorkload(
+                    f"is {getattr(self, name)}", field=name, hint="give a fraction, from 0 to 1"
+                )
         if not 0 <= self.busiest_h < 24:
             raise BadWorkload(
                 f"is {self.busiest_h}", field="busiest_h", hint="give an hour, from 0 to below 24"
@@ -107,14 +109,15 @@ def _jobs(
     widths_of: Mapping[str, tuple[int, ...]],
     seed: int,
 ) -> Iterator[TraceJob]:
-    sizes, people = (Random(f"{spec.id_prefix}/{stream}/{seed}") for stream in ("sizes", "people"))
+    sizes, others = (Random(f"{spec.id_prefix}/{stream}/{seed}") for stream in ("sizes", "people"))
     for number, arrival_s in enumerate(_arrivals(spec, Random(f"{spec.id_prefix}/arrivals/{seed}"))):
         gpus = _draw(sizes, spec.widths)
         job_type = _draw(sizes, types_of[gpus])
         branch = sizes.choices(spec.durations, [branch.chance for branch in spec.durations])[0]
         duration_s = branch.from_s * (branch.to_s / branch.from_s) ** sizes.random()
-        due, elastic = people.random() < spec.deadline_share, people.random() < spec.elastic_share
-        factor = _draw(people, spec.deadline_factors) if spec.deadline_factors else math.nan
+        has_deadline = others.random() < spec.deadline_share
+        is_elastic = others.random() < spec.elastic_share
+        factor = _draw(others, spec.deadline_factors) if spec.deadline_factors else math.nan
         yield TraceJob(
             id=f"{spec.id_prefix}{number}",
             arrival_s=arrival_s,
@@ -122,24 +125,24 @@ def _jobs(
             gpus=gpus,
             steps=duration_s * throughputs.reference_rate(job_type, gpus),
             duration_s=duration_s,
-            weight=_draw(people, spec.weights),
-            tenant=_draw(people, spec.tenants) if spec.tenants else "",
-            deadline_s=factor * duration_s if due and spec.deadline_factors else None,
-            gpus_min=widths_of[job_type][0] if elastic else None,
-            gpus_max=widths_of[job_type][-1] if elastic else None,
+            weight=_draw(others, spec.weights),
+            tenant=_draw(others, spec.tenants) if spec.tenants else "",
+            deadline_s=factor * duration_s if has_deadline and spec.deadline_factors else None,
+            gpus_min=widths_of[job_type][0] if is_elastic else None,
+            gpus_max=widths_of[job_type][-1] if is_elastic else None,
         )
 
 
-def _arrivals(spec: WorkloadSpec, lots: Random) -> Iterator[float]:
-    """Yield the times of a Poisson process from 0 on, as busy as the busiest hour, and thinned out in the others."""
+def _arrivals(spec: WorkloadSpec, rng: Random) -> Iterator[float]:
+    """Yield the times of a Poisson process from 0 on: drawn at the rate of the busiest hour, then thinned out."""
     arrival_s = 0.0
     while True:
-        arrival_s -= math.log(1 - lots.random()) * 3600 / (spec.rate_per_h * (1 + spec.daily_swing))
+        arrival_s -= math.log(1 - rng.random()) * 3600 / (spec.rate_per_h * (1 + spec.daily_swing))
         if spec.rate_per_h == math.inf:
             yield 0.0
             continue
         phase = 2 * math.pi * (arrival_s / DAY_S - spec.busiest_h / 24)
-        if lots.random() * (1 + spec.daily_swing) <= 1 + spec.daily_swing * math.cos(phase):
+        if rng.random() * (1 + spec.daily_swing) <= 1 + spec.daily_swing * math.cos(phase):
             yield arrival_s
 
 
@@ -150,20 +153,22 @@ def _types_of(spec: WorkloadSpec, throughputs: Throughputs, gpus: int) -> Chance
         if name not in throughputs.job_types:
             hint = nearest(name, throughputs.job_types)
             raise BadWorkload(f"{show(name)} is not in the throughput table", field="job_types", hint=hint)
-    fitting = {name: chance for name, chance in chances.items() if throughputs.reference_rate(name, gpus) > 0}
-    if not any(fitting.values()):
+    runnable = {
+        name: chance for name, chance in chances.items() if throughputs.reference_rate(name, gpus) > 0
+    }
+    if not any(runnable.values()):
         raise BadWorkload(
             f"no job type of the table runs on {gpus} GPUs", field="widths", hint="leave this width out"
         )
-    return fitting
+    return runnable
 
 
-def _draw(lots: Random, chances: Mapping[T, float]) -> T:
-    return lots.choices(list(chances), list(chances.values()))[0]
+def _draw(rng: Random, chances: Mapping[T, float]) -> T:
+    return rng.choices(list(chances), list(chances.values()))[0]
 
 
 def _check_chances(name: str, chances: list[float]) -> None:
     if not all(0 <= chance < math.inf for chance in chances) or not sum(chances) > 0:
         raise BadWorkload(
-            f"has the chances {chances}", field=name, hint="give numbers ≥ 0, one of them above"
+            f"has the chances {chances}", field=name, hint="give numbers ≥ 0, at least one above 0"
         )

@@ -1,9 +1,9 @@
 """Traces of other clusters and papers, in one common table: its columns are in LAYOUT.
 
 Rules: `subtrace` chooses one of several traces in a file; "*" takes all of them as one, with the subtrace in front of
-each id. A virtual cluster (`vc`) is the tenant. Of `extra`, a list of `key=value;…`, three keys are read: `priority`
-above 0 is the weight, `slo` above 0 the deadline as a multiple of the duration, and `expect_s` with `deadline=strict`
-the deadline in seconds.
+each id. A virtual cluster (`vc`) is the tenant. `extra` is a list of `key=value;…`: `priority`, if above 0, is the
+weight; `slo`, if above 0, is the deadline as a multiple of the duration; `expect_s`, if `deadline=strict`, is the
+deadline in seconds; other keys are ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def read(path: Path, text: str, intake: Intake, subtrace: str | None) -> None:
                 intake.add(row.line, facts, _take_extra(_extra(row), facts))
             except BadRow:
                 if subtrace is None:
-                    # Report first that a subtrace must be chosen: another subtrace may have no fault.
+                    # Without a choice, report first that one is needed: another subtrace may have no fault.
                     _refuse_several(path, text)
                 raise
     if subtrace not in (None, ALL) and subtrace not in names:
@@ -69,7 +69,7 @@ def _refuse_several(path: Path, text: str) -> None:
 def _facts(row: Row) -> dict[str, Any]:
     gpus = row.count("num_gpus")
     if gpus is None:
-        row.refuse("num_gpus", "is empty", "every job needs some")
+        row.refuse("num_gpus", "is empty", "give the number of GPUs")
     kind = row.text("gpu_type_requested")
     return {
         "id": row.text("job_id"),

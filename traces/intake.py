@@ -22,18 +22,18 @@ REPAIR = "repair=True"
 
 
 class Intake:
-    """Collects the jobs of one file, line by line, and makes a trace of them."""
+    """Collects the jobs of one file, line by line, and makes a trace from them."""
 
     def __init__(self, file: str, *, repair: bool = False, throughputs: Throughputs | None = None) -> None:
         self.file, self.repair, self.throughputs = file, repair, throughputs
         self.jobs: list[TraceJob] = []
         self._lines: list[int] = []
-        self.mended: Counter[str] = Counter()
+        self.repair_counts: Counter[str] = Counter()
         self._line_of_id: dict[str, int] = {}
         self._last_s = 0.0
         self._in_order = True
         table = throughputs or Throughputs({})
-        # A trace has many jobs of few kinds.
+        # Cached, because a trace has many jobs of few types.
         self._widths_of = cache(table.widths)
         self._reference_rate = cache(table.reference_rate)
 
@@ -58,8 +58,10 @@ class Intake:
                 )
             raise fault.at(self.file, line) from None
         if job.arrival_s < self._last_s:
-            self._sloppy(line, "arrival_s", f"{job.arrival_s:g} is before the line above", "sort the lines")
-            self.mended["jobs put in order of arrival"] += 1
+            self._require_repair(
+                line, "arrival_s", f"{job.arrival_s:g} is before the line above", "sort the lines"
+            )
+            self.repair_counts["jobs sorted by arrival"] += 1
             self._in_order = False
         self._last_s = job.arrival_s
         self._line_of_id[job.id] = line
@@ -72,19 +74,19 @@ class Intake:
 
     def cut_off(self, line: int) -> None:
         """Refuse the last line, which is incomplete, or leave it out."""
-        self._sloppy(line, "", "the last line was cut off", "complete or delete it")
-        self.mended["last line left out: it was cut off"] += 1
+        self._require_repair(line, "", "the last line was cut off", "complete or delete it")
+        self.repair_counts["last line left out: it was cut off"] += 1
 
     def trace(self, *remarks: str) -> Trace:
-        """Return the jobs in order of arrival, with notes of the repairs and other remarks."""
+        """Return the jobs in order of arrival, with notes on the repairs and with further remarks."""
         order = list(range(len(self.jobs)))
         if not self._in_order:
             order.sort(key=lambda number: self.jobs[number].arrival_s)
-        notes = tuple(f"{repair}: {count}" for repair, count in sorted(self.mended.items()))
+        notes = tuple(f"{text}: {count}" for text, count in sorted(self.repair_counts.items()))
         jobs, lines = tuple(self.jobs[n] for n in order), tuple(self._lines[n] for n in order)
         return Trace(jobs, self.file, (*notes, *remarks), lines)
 
-    def _sloppy(self, line: int, field: str, message: str, hint: str) -> None:
+    def _require_repair(self, line: int, field: str, message: str, hint: str) -> None:
         """Refuse the line, unless repairs are on."""
         if not self.repair:
             raise BadRow(
@@ -93,19 +95,21 @@ class Intake:
 
     def _make_whole(self, line: int, facts: dict[str, Any]) -> None:
         gpus = float(facts["gpus"])
-        self._sloppy(line, "gpus", f"{gpus} is not written as a whole number", "write it as one")
+        self._require_repair(line, "gpus", f"{gpus} is not written as a whole number", "write it as one")
         facts["gpus"] = math.ceil(gpus)
-        self.mended["gpus rounded up to whole ones"] += 1
+        self.repair_counts["gpus rounded up to whole ones"] += 1
 
     def _rename(self, line: int, facts: dict[str, Any]) -> None:
         name = facts["id"]
         first = self._line_of_id[name]
-        self._sloppy(line, "id", f"{show(name)} is already the id of line {first}", "give every job its own")
+        self._require_repair(
+            line, "id", f"{show(name)} is already the id of line {first}", "give every job its own"
+        )
         count = 2
         while f"{name}#{count}" in self._line_of_id:
             count += 1
         facts["id"] = f"{name}#{count}"
-        self.mended["ids that came again given a number"] += 1
+        self.repair_counts["repeated ids given a number"] += 1
 
     def _set_deadline(self, line: int, facts: dict[str, Any], factor: float) -> None:
         rate = self._reference_rate(facts["job_type"], facts["gpus"])
@@ -113,7 +117,7 @@ class Intake:
             facts["duration_s"] = facts["steps"] / rate
         if facts.get("duration_s") is None:
             raise BadRow(
-                "the deadline is a multiple of a duration that is not known",
+                "the deadline is a multiple of an unknown duration",
                 field="deadline_s",
                 hint="give a throughput table",
                 file=self.file,
@@ -123,38 +127,40 @@ class Intake:
 
     def _fit(self, line: int, facts: dict[str, Any], table: Throughputs) -> None:
         """Check type and width by the table, and derive missing steps; refuse or repair what does not fit."""
-        wanted, gpus = facts["job_type"], facts["gpus"]
-        stands_in = not self._widths_of(wanted)
-        if stands_in:
-            if wanted in table.job_types:
+        job_type, gpus = facts["job_type"], facts["gpus"]
+        has_no_rate = not self._widths_of(job_type)
+        if has_no_rate:
+            if job_type in table.job_types:
                 fault, hint = "has no rate above 0 in the throughput table", "give one"
             else:
                 fault = "is not in the throughput table"
-                hint = nearest(wanted, table.job_types) if wanted else "name it"
-            self._sloppy(line, "job_type", f"{show(wanted)} {fault}", hint)
-            facts["job_type"] = self._stand_in(wanted or facts["id"], gpus, table)
-            self.mended["job types of the table put in place of unknown ones"] += 1
+                hint = nearest(job_type, table.job_types) if job_type else "name it"
+            self._require_repair(line, "job_type", f"{show(job_type)} {fault}", hint)
+            facts["job_type"] = self._substitute(job_type or facts["id"], gpus, table)
+            self.repair_counts["unknown job types replaced by types of the table"] += 1
         widths = self._widths_of(facts["job_type"])
         if gpus not in widths and gpus > 0:
             listed = f"{', '.join(map(str, widths))} GPU{'s' if widths != (1,) else ''}"
-            self._sloppy(line, "gpus", f"{show(facts['job_type'])} runs on {listed}, not {gpus}", "change it")
+            self._require_repair(
+                line, "gpus", f"{show(facts['job_type'])} runs on {listed}, not {gpus}", "change it"
+            )
             facts["gpus"] = gpus = max((w for w in widths if w <= gpus), default=widths[0])
             self._move_limits(facts)
-            self.mended["widths changed to ones that the table has"] += 1
-        if facts.get("duration_s") is not None and (stands_in or facts.get("steps") is None):
-            self._sloppy(line, "steps", "are missing", "give them")
+            self.repair_counts["widths changed to widths of the table"] += 1
+        if facts.get("duration_s") is not None and (has_no_rate or facts.get("steps") is None):
+            self._require_repair(line, "steps", "are missing", "give them")
             facts["steps"] = facts["duration_s"] * self._reference_rate(facts["job_type"], gpus)
-            self.mended["steps taken as duration times the rate on the reference type"] += 1
+            self.repair_counts["steps set to duration times the rate on the reference type"] += 1
 
-    def _stand_in(self, name: str, gpus: int, table: Throughputs) -> str:
+    def _substitute(self, name: str, gpus: int, table: Throughputs) -> str:
         """Return a known type for an unknown one: always the same one, if possible one that runs at that width."""
-        known = [job_type for job_type in table.job_types if self._widths_of(job_type)]
-        fitting = [job_type for job_type in known if gpus in self._widths_of(job_type)] or known
-        if not fitting:
+        usable = [job_type for job_type in table.job_types if self._widths_of(job_type)]
+        choices = [job_type for job_type in usable if gpus in self._widths_of(job_type)] or usable
+        if not choices:
             raise BadRow(
                 "the throughput table is empty", field="job_type", hint="give another", file=self.file
             )
-        return fitting[crc32(name.encode()) % len(fitting)]
+        return choices[crc32(name.encode()) % len(choices)]
 
     @staticmethod
     def _move_limits(facts: dict[str, Any]) -> None:

@@ -1,6 +1,6 @@
 """Workloads by name, for simulations, benchmarks and the command line.
 
-    published-single, published-multi, published-multi-weighted     the published figures' (published.py)
+    published-single, published-multi, published-multi-weighted     those of the published figures (published.py)
     mixed-day                                                       four teams on a mixed cluster of current GPUs
 
 They are endless; `generator.trace_of` cuts a trace from one.
@@ -78,7 +78,7 @@ TEAMS = (
 def mixed_day(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
     """Return the jobs of four teams on one cluster, each with its own models, hours, widths and requirements.
 
-    A job is some 11 GPU-hours of V100, 7 of A100, 3 of H100: at 10 jobs/h they keep about 66 A100 busy.
+    A job takes about 11 GPU-hours on V100, 7 on A100 or 3 on H100: 10 jobs/h keep about 66 A100 busy.
     """
     if rate_per_h == math.inf:
         # Mix the teams' jobs as at a finite rate, then let all arrive at once.

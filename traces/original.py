@@ -1,8 +1,8 @@
 """The original's `.trace` files: tab-separated, no header, one line per job, read and written.
 
-Rules: the number of fields, equal on every line, shows which of three layouts a file has. Commands, folders and
-arguments are skipped, never run. An SLO is a multiple of the job's duration on the reference
-type, below 0 when there is none. Ids are line numbers from 0.
+Rules: a file has one of three layouts, recognised by the number of fields, which is equal on every line. Commands,
+folders and arguments are skipped, never run. An SLO is the deadline as a multiple of the job's duration on the
+reference type, below 0 if there is none. Ids are line numbers from 0.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LAYOUTS = {
         "scale_factor",
     ],
 }
-# A first line with this many tabs counts as one of such a file, complete or not.
+# A file whose first line has at least this many tabs is read as a .trace file.
 TABS_MIN = 4
 
 
@@ -40,24 +40,24 @@ def read(path: Path, text: str, intake: Intake) -> None:
     """Add every line of the file to the intake."""
     lines = [(number, line.rstrip("\r")) for number, line in enumerate(text.split("\n"), start=1)]
     lines = [(number, line) for number, line in lines if line.strip()]
-    wanted = len(lines[0][1].split("\t"))
-    if wanted not in LAYOUTS:
+    fields = len(lines[0][1].split("\t"))
+    if fields not in LAYOUTS:
         raise BadRow(
-            f"{wanted} fields",
+            f"{fields} fields",
             file=str(path),
             line=lines[0][0],
             hint="lines of a .trace file have 10, 9 or 7",
         )
-    at = {name: place for place, name in enumerate(LAYOUTS[wanted])}
+    index_of = {name: index for index, name in enumerate(LAYOUTS[fields])}
     for number, line in lines:
         cells = line.split("\t")
-        if len(cells) == wanted:
-            row = Row(str(path), number, cells, at)
+        if len(cells) == fields:
+            row = Row(str(path), number, cells, index_of)
             intake.add(number, _facts(row, len(intake.jobs)), _deadline_factor(row))
-        elif intake.repair and len(cells) < wanted and number == lines[-1][0]:
+        elif intake.repair and len(cells) < fields and number == lines[-1][0]:
             intake.cut_off(number)
         else:
-            raise wrong_length(str(path), number, len(cells), wanted)
+            raise wrong_length(str(path), number, len(cells), fields)
 
 
 def _facts(row: Row, number: int) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def _facts(row: Row, number: int) -> dict[str, Any]:
         "gpus": gpus,
         "steps": row.needed("total_steps"),
         "arrival_s": row.needed("arrival_time"),
-        "weight": row.needed("priority_weight") if "priority_weight" in row.at else 1.0,
+        "weight": row.needed("priority_weight") if "priority_weight" in row.index_of else 1.0,
     }
 
 

@@ -1,8 +1,8 @@
 """The synthetic workload of the published figures, job for job.
 
-Rules: the draws below are made in exactly this order, even those that are then ignored, so that a seed gives exactly
-the jobs of the published runs. Jobs, arrivals and deadlines have separate streams: the same jobs arrive at any rate,
-with or without deadlines.
+Rules: the draws below are made in exactly this order, including those whose result is ignored, so that a seed gives
+exactly the jobs of the published runs. Jobs, arrivals and deadlines have separate streams: the same jobs arrive at any
+rate, with or without deadlines.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def published_jobs(
 ) -> Iterator[TraceJob]:
     """Return the jobs, without end; at an infinite rate all of them arrive at 0."""
     if kind not in ("single", "multi"):
-        raise BadWorkload(f"{show(kind)} is not a published workload", hint="ask for 'single' or 'multi'")
+        raise BadWorkload(f"{show(kind)} is not a published workload", hint="choose 'single' or 'multi'")
     if not rate_per_h > 0:
         raise BadWorkload(f"is {rate_per_h}", field="rate_per_h", hint="give jobs per hour, above 0")
     _check_table(kind, throughputs)
@@ -59,17 +59,17 @@ def published_jobs(
 def _jobs(
     kind: Kind, rate_per_h: float, seed: int, throughputs: Throughputs, weighted: bool, deadlines: bool
 ) -> Iterator[TraceJob]:
-    lots, arrivals, due = Random(seed + 2), Random(seed + 3), Random(seed + 6)
+    draws, arrivals, deadline_draws = Random(seed + 2), Random(seed + 3), Random(seed + 6)
     number, arrival_s = 0, 0.0
     while True:
-        drawn = _width(lots.uniform(0, 1))
-        gpus = drawn if kind == "multi" else 1
-        low, high = (3.0, 4.0) if lots.random() >= 0.8 else (1.5, 3.0)
-        duration_s = 60 * 10 ** lots.uniform(low, high)
-        job_type = lots.choice(JOB_TYPES)
+        width = _width(draws.uniform(0, 1))
+        gpus = width if kind == "multi" else 1
+        low, high = (3.0, 4.0) if draws.random() >= 0.8 else (1.5, 3.0)
+        duration_s = 60 * 10 ** draws.uniform(low, high)
+        job_type = draws.choice(JOB_TYPES)
         while gpus > 1 and job_type in SINGLE_GPU_ONLY:
-            job_type = lots.choice(JOB_TYPES)
-        weight = 5.0 if weighted and lots.uniform(0, 1) <= 0.2 else 1.0
+            job_type = draws.choice(JOB_TYPES)
+        weight = 5.0 if weighted and draws.uniform(0, 1) <= 0.2 else 1.0
         yield TraceJob(
             id=str(number),
             arrival_s=arrival_s,
@@ -78,7 +78,7 @@ def _jobs(
             steps=duration_s * throughputs.rate(job_type, gpus, REFERENCE),
             duration_s=duration_s,
             weight=weight,
-            deadline_s=_deadline_factor(due.random()) * duration_s if deadlines else None,
+            deadline_s=_deadline_factor(deadline_draws.random()) * duration_s if deadlines else None,
         )
         number += 1
         arrival_s += -math.log(1 - arrivals.random()) * 3600 / rate_per_h

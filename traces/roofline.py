@@ -1,8 +1,8 @@
 """The throughput table that Gavel ships, computed from a stated model of machines and networks.
 
-A step takes as long as the slowest of four: arithmetic, memory traffic, starting kernels, the host's part.
-Several GPUs train with a batch each and sum their gradients around a ring; half of a step hides that exchange, and all
-wait for the slowest. Two jobs on one GPU slow each other down if together they need more than the GPU has.
+A step takes as long as the slowest of four: arithmetic, memory traffic, starting kernels, the host's work.
+Several GPUs train with one batch each and sum their gradients around a ring; half of a step hides that exchange, and
+all wait for the slowest. Two jobs on one GPU slow each other down if together they need more than the GPU has.
 
 These are estimates, good for comparing types and for trying policies, not measurements: docs/throughputs.md
 describes how far they can be trusted.
@@ -20,6 +20,7 @@ from traces.throughputs import Key, PairKey, PairRates, Throughputs
 WIDTHS = (1, 2, 4, 8)
 # The fraction of the memory that a job can use; the rest goes to the framework and to fragmentation.
 USABLE_MEMORY = 0.92
+# The fraction of the peak bandwidth of the memory that a job reaches.
 REACHED_BANDWIDTH = 0.80
 # The fraction of a step during which gradients can be exchanged at no cost.
 HIDDEN_EXCHANGE = 0.50
@@ -66,15 +67,15 @@ def rate(model: Model, gpus: int, kind: WorkerType, consolidated: bool = True) -
 
 
 def pair_rates(a: Model, b: Model, kind: WorkerType) -> PairRates:
-    """Return steps per second of two models on one GPU, slowed equally below every roof; zeros if they do not fit."""
+    """Return steps per second of two models on one GPU, both slowed by the same factor; zeros if they do not fit."""
     if not fits(kind, a, b):
         return 0.0, 0.0
     demand = max(
         sum(time_s(model, kind) / step_s(model, kind) for model in (a, b))
         for time_s in (arithmetic_s, traffic_s)
     )
-    slowed = SHARING / max(1.0, demand)
-    return slowed / step_s(a, kind), slowed / step_s(b, kind)
+    speed = SHARING / max(1.0, demand)
+    return speed / step_s(a, kind), speed / step_s(b, kind)
 
 
 @cache

@@ -14,9 +14,9 @@ class WorkerType:
     """A type of accelerator: its speed, its links to others, and its price in USD.
 
     `peak_tflops` is dense, 16 bit with 32-bit sums (for a CPU 32 bit), and `sustained` the fraction of it that clocks
-    and power allow under load. `bandwidth_gb_per_s` is that of its memory, `kernel_s` the least time from one kernel to
-    the next. `link_gb_per_s` is the speed to others of its node, each way, as an all-reduce sees it; `network_gb_per_s`
-    is its share of the node's network.
+    and power allow under load. `bandwidth_gb_per_s` is that of the memory, `kernel_s` the least time from one kernel to
+    the next. `link_gb_per_s` is the speed to the other GPUs of the node, each way, in an all-reduce; `network_gb_per_s`
+    is the share of one GPU in the node's network.
     """
 
     name: str

@@ -4,7 +4,7 @@
     pairs.csv   worker_type, job_type_a, gpus_a, job_type_b, gpus_b, steps_per_s_a, steps_per_s_b
     types.csv   worker_type, price_per_gpu_hour, memory_gb
 
-Rules: a key appears once. A pair may appear both ways round if the figures agree.
+Rules: a key appears once. A pair may appear in both orders if the figures agree.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ TYPES = Layout(("worker_type",), ("price_per_gpu_hour", "memory_gb"))
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """The names of the columns in one format; empty if it has no such column.
+    """The names of the columns in one format; empty for a column that it lacks.
 
-    The `batch_size` becomes part of the job type. `unmeasured` is how a format that lists every width writes a
-    rate that was not measured.
+    The `batch_size` becomes part of the job type. `unmeasured` is the cell of a rate that was not measured, in a
+    format that lists every width.
     """
 
     layout: Layout
@@ -60,7 +60,7 @@ OURS = Columns(
     "steps_per_s",
 )
 # The measurements of the original and of Shockwave, in one common table.
-TIDIED = Columns(
+COMMON = Columns(
     Layout(
         ("source", "job_type", "scale_factor", "gpu_type", "throughput_steps_per_s"),
         ("model", "batch_size", "placement"),
@@ -83,13 +83,13 @@ ELASTIC = Columns(
 OUR_PAIRS = Layout(
     ("worker_type", "job_type_a", "gpus_a", "job_type_b", "gpus_b", "steps_per_s_a", "steps_per_s_b")
 )
-TIDIED_PAIRS = Layout(
+COMMON_PAIRS = Layout(
     ("source", "job_type_a", "scale_a", "job_type_b", "scale_b", "gpu_type", "throughput_a", "throughput_b")
 )
 # The columns of each format in the order of OUR_PAIRS.
 PAIR_COLUMNS = {
     OUR_PAIRS: OUR_PAIRS.needed,
-    TIDIED_PAIRS: (
+    COMMON_PAIRS: (
         "gpu_type",
         "job_type_a",
         "scale_a",
@@ -102,7 +102,7 @@ PAIR_COLUMNS = {
 
 
 def read_folder(folder: Path) -> Throughputs:
-    """Read a folder of ours: rates and, if the files exist, pairs and facts of the types."""
+    """Read a folder in our format: rates and, if their files exist, pairs, prices and memory."""
     rates, pairs, types = (folder / name for name in ("rates.csv", "pairs.csv", "types.csv"))
     solo, spread = _rates(rates, read_text(rates), None)
     known = {key[0] for table in (solo, spread) for key in table}
@@ -121,20 +121,20 @@ def read_folder(folder: Path) -> Throughputs:
 def read_rates(path: Path, text: str, measured: str | None, pairs: Path | None) -> Throughputs:
     """Read one table of rates, ours or published, and the file of its pairs if one is given."""
     solo, spread = _rates(path, text, measured)
-    together = {} if pairs is None else _pairs(pairs, measured)
-    return Throughputs(solo, spread, together, source=path.name).priced(PUBLISHED_PRICES)
+    pair_rates = {} if pairs is None else _pairs(pairs, measured)
+    return Throughputs(solo, spread, pair_rates, source=path.name).priced(PUBLISHED_PRICES)
 
 
 def _rates(path: Path, text: str, measured: str | None) -> tuple[dict[Key, float], dict[Key, float]]:
     header = header_of(text)
-    columns = next((known for known in (ELASTIC, TIDIED, OURS) if known.layout.matches(header)), None)
+    columns = next((known for known in (ELASTIC, COMMON, OURS) if known.layout.matches(header)), None)
     if columns is None:
         if not set(header) & set(OURS.layout.needed):
             raise UnreadableFile("is not a throughput table", hint="see docs/trace-format.md")
         # The check of the header reports the missing columns.
         columns = OURS
     tables: tuple[dict[Key, float], dict[Key, float]] = ({}, {})
-    for row in _chosen(path, text, columns.layout, measured):
+    for row in _lines_of_set(path, text, columns.layout, measured):
         if columns.unmeasured and row.text(columns.rate) == columns.unmeasured:
             continue
         placement = row.text("placement")
@@ -153,15 +153,15 @@ def _pairs(path: Path, measured: str | None, known: Collection[str] = ()) -> dic
     layout = next((known for known in PAIR_COLUMNS if known.matches(header_of(text))), OUR_PAIRS)
     kind, name_a, gpus_a, name_b, gpus_b, rate_a, rate_b = PAIR_COLUMNS[layout]
     pairs: dict[PairKey, PairRates] = {}
-    for row in _chosen(path, text, layout, measured):
+    for row in _lines_of_set(path, text, layout, measured):
         for column in (name_a, name_b) if known else ():
             if row.word(column) not in known:
                 hint = nearest(row.word(column), sorted(known))
                 row.refuse(column, f"{show(row.word(column))} has no rates of its own", hint)
         a, b = (row.word(name_a), _width(row, gpus_a)), (row.word(name_b), _width(row, gpus_b))
         key, rates = (row.word(kind), *a, *b), (row.amount(rate_a, RATE), row.amount(rate_b, RATE))
-        turned = pairs.get((key[0], *b, *a), rates[::-1])
-        if key in pairs or turned != rates[::-1]:
+        reversed_rates = pairs.get((key[0], *b, *a), rates[::-1])
+        if key in pairs or reversed_rates != rates[::-1]:
             row.refuse(name_a, f"{show(key)} is already given above", "keep one of them")
         pairs[key] = rates
     return pairs
@@ -185,19 +185,19 @@ def _types(path: Path, known: Collection[str]) -> tuple[dict[str, float], dict[s
     return prices, memory
 
 
-def _chosen(path: Path, text: str, layout: Layout, measured: str | None) -> Iterable[Row]:
+def _lines_of_set(path: Path, text: str, layout: Layout, measured: str | None) -> Iterable[Row]:
     """Yield the lines of one set of measurements; a `source` cell may name several sets, as in `a+b`."""
     if "source" not in layout.needed:
         if measured is not None:
             raise BadTable(
-                "the file has no column `source` by which to choose",
+                "the file has no column `source` to choose by",
                 field="measured",
                 hint="leave it out",
                 file=str(path),
             )
         yield from rows(path, text, layout)
         return
-    # The sets that contain all lines.
+    # The sets that each contain all lines.
     common: set[str] | None = None
     known: set[str] = set()
     lines = []

@@ -1,7 +1,7 @@
-"""Throughput tables in files of any known format, recognised by its content; here the original's JSON.
+"""Read throughput tables of any known format, recognised by its content. The original's JSON is read here.
 
-docs/trace-format.md describes the formats. Rules: a figure that is not finite, is negative, or is given twice with two
-values is refused with file and line.
+docs/trace-format.md describes the formats. Rule: a figure that is negative, not finite, or given twice with different
+values is refused, with file and line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from traces.documents import line_of, read_json, read_text
 from traces.errors import BadTable, TraceError, show
 from traces.throughputs import Key, PairKey, PairRates, Throughputs
 
-# A worker type with this suffix, in the original's JSON, holds gangs spread over nodes.
+# In the original's JSON, a worker type with this suffix has the rates of gangs that are spread over nodes.
 SPREAD = "_unconsolidated"
 ORIGINAL_KEY = re.compile(r"""\((?:'([^']+)'|"([^"]+)"), ?([1-9]\d{0,5})\)""")
 
@@ -28,24 +28,24 @@ def load_throughputs(
     """Read a throughput table in any known format: a folder of ours, a CSV table, or the original's JSON.
 
     `measured` chooses one of several sets of measurements in a file with a `source` column; `pairs` is a second file
-    with rates of pairs, for formats that keep them apart. Either is refused where it makes no sense.
+    with rates of pairs, for formats that keep them separate. Formats that need neither refuse them.
     """
     path, pairs = Path(path), None if pairs is None else Path(pairs)
     try:
         if path.is_dir():
-            _no_choice(measured, pairs)
+            _refuse_choices(measured, pairs)
             return throughput_csv.read_folder(path)
         text = read_text(path)
         if text.lstrip().startswith("{"):
-            _no_choice(measured, pairs)
+            _refuse_choices(measured, pairs)
             return _original_json(path, text)
         return throughput_csv.read_rates(path, text, measured, pairs)
     except TraceError as fault:
         raise fault.at(str(path)) from None
 
 
-def _no_choice(measured: str | None, pairs: Path | None) -> None:
-    """Refuse the choices that only other formats offer."""
+def _refuse_choices(measured: str | None, pairs: Path | None) -> None:
+    """Refuse arguments that only other formats take."""
     if measured is not None:
         raise BadTable("it holds one set of measurements", field="measured", hint="leave it out")
     if pairs is not None:
@@ -53,7 +53,7 @@ def _no_choice(measured: str | None, pairs: Path | None) -> None:
 
 
 def _original_json(path: Path, text: str) -> Throughputs:
-    """`{worker type: {"('job type', GPUs)": {"null": rate, "('other', GPUs)": [rate, other's rate]}}}`."""
+    """Read `{worker type: {"('job type', GPUs)": {"null": rate, "('other', GPUs)": [rate, other's rate]}}}`."""
     tree = read_json(path, text)
     # The keys that lead to the value being read.
     where: list[str] = []
@@ -80,7 +80,7 @@ def _original_tree(tree: Any, where: list[str], source: str) -> Throughputs:
                 both, rates = _original_key(other), _two_figures(figure)
                 if pairs.get((plain, *both, *job), rates[::-1]) != rates[::-1]:
                     raise BadTable(
-                        "has other rates the other way round", field="pair", hint="keep one of them"
+                        "has different rates in the other order", field="pair", hint="keep one of them"
                     )
                 # Two jobs on the same GPUs are never spread.
                 if not is_spread:
@@ -111,7 +111,9 @@ def _figure(value: Any) -> float:
     except OverflowError:
         rate = math.inf
     if not 0 <= rate < math.inf:
-        raise BadTable(f"{show(value)} is not a rate", hint="give steps per second, 0 for what does not fit")
+        raise BadTable(
+            f"{show(value)} is not a rate", hint="give steps per second, 0 for a job that does not fit"
+        )
     return rate
 
 

@@ -2,7 +2,7 @@
 
 Rules: rates are steps per second of the whole job (all its GPUs together), finite and not negative; 0 means that the
 job does not fit, and so does a missing entry. Pairs are stored in both orders, so that one look-up is enough. A table
-does not change; `restrict` and `priced` return another one.
+is immutable; `restrict` and `priced` return a new one.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ REFERENCE = "v100"
 
 @dataclass(frozen=True, slots=True)
 class Throughputs:
-    """Rates by job type, GPUs and worker type; prices and memory of the types where they are known.
+    """Rates by job type, GPUs and worker type; prices and memory of the types, if known.
 
-    `solo` holds gangs on as few nodes as possible, `unconsolidated` the same spread over more of them.
+    `solo` has the rates of gangs on as few nodes as possible, `unconsolidated` of gangs spread over more nodes.
     """
 
     solo: Mapping[Key, float]
@@ -64,7 +64,7 @@ class Throughputs:
             _set(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Copy, and send to other processes, as plain dictionaries: frozen ones cannot be pickled."""
+        """Copy and pickle the tables as plain dictionaries, because frozen ones cannot be pickled."""
         rates = dict(self.solo), dict(self.unconsolidated), dict(self.pairs)
         return Throughputs, (*rates, dict(self.prices_per_gpu_hour), dict(self.memory_gb), self.source)
 
@@ -78,33 +78,33 @@ class Throughputs:
         return tuple(sorted({key[1] for key, rate in self.solo.items() if key[0] == job_type and rate > 0}))
 
     def reference_rate(self, job_type: str, gpus: int) -> float:
-        """Return the rate of a job alone on the reference type; if it does not fit there, on the first type it fits.
+        """Return the rate of a job alone on the reference type, V100.
 
-        The reference is V100, as in published traces, or else the first type of the table.
+        If it has none there, return the rate on the first type of the table that has one, or 0.
         """
         kinds = sorted(self.worker_types, key=lambda kind: kind != REFERENCE)
         rates = (self.rate(job_type, gpus, kind) for kind in kinds)
         return next((rate for rate in rates if rate > 0), 0.0)
 
     def restrict(self, worker_types: Iterable[str]) -> Throughputs:
-        """Return the table of these worker types only; a type that it does not have is refused."""
-        kept = set(worker_types)
-        for kind in sorted(kept - set(self.worker_types)):
+        """Return the table of these worker types only; refuse a type that the table does not have."""
+        kinds = set(worker_types)
+        for kind in sorted(kinds - set(self.worker_types)):
             hint = nearest(kind, self.worker_types)
             raise BadTable(
                 f"{show(kind)} is not in {self.source or 'the table'}", field="worker_type", hint=hint
             )
         return replace(
             self,
-            solo={key: rate for key, rate in self.solo.items() if key[2] in kept},
-            unconsolidated={key: rate for key, rate in self.unconsolidated.items() if key[2] in kept},
-            pairs={key: rates for key, rates in self.pairs.items() if key[0] in kept},
-            prices_per_gpu_hour={k: v for k, v in self.prices_per_gpu_hour.items() if k in kept},
-            memory_gb={k: v for k, v in self.memory_gb.items() if k in kept},
+            solo={key: rate for key, rate in self.solo.items() if key[2] in kinds},
+            unconsolidated={key: rate for key, rate in self.unconsolidated.items() if key[2] in kinds},
+            pairs={key: rates for key, rates in self.pairs.items() if key[0] in kinds},
+            prices_per_gpu_hour={k: v for k, v in self.prices_per_gpu_hour.items() if k in kinds},
+            memory_gb={k: v for k, v in self.memory_gb.items() if k in kinds},
         )
 
     def priced(self, prices_per_gpu_hour: Mapping[str, float]) -> Throughputs:
-        """Return the table with these prices; types that are not named keep theirs."""
+        """Return the table with these prices; other types keep theirs."""
         known = {kind: price for kind, price in prices_per_gpu_hour.items() if kind in self.worker_types}
         return replace(self, prices_per_gpu_hour={**self.prices_per_gpu_hour, **known})
 
@@ -112,7 +112,7 @@ class Throughputs:
     def from_rows(
         cls, solo: Iterable[Row], unconsolidated: Iterable[Row], pairs: Iterable[PairRow], source: str
     ) -> Throughputs:
-        """Return the table of such rows as `rows` returns; of those given twice, the later counts."""
+        """Return the table of rows as `rows` returns them; of two rows with the same key, the later one counts."""
         both: dict[PairKey, PairRates] = {}
         for kind, a, b, gpus, rate_a, rate_b in pairs:
             both[kind, a, gpus, b, gpus] = (rate_a, rate_b)
@@ -155,7 +155,7 @@ def _check_figure(name: str, value: float, limits: Limits) -> None:
 
 
 def _both_orders(pairs: Mapping[PairKey, PairRates]) -> dict[PairKey, PairRates]:
-    """Return every pair in both orders; two figures of the same pair must agree."""
+    """Return every pair in both orders; if it is given in both, the rates must agree."""
     complete = dict(pairs)
     for (kind, a, gpus_a, b, gpus_b), (rate_a, rate_b) in pairs.items():
         _check_names(kind, a, b)
@@ -163,11 +163,11 @@ def _both_orders(pairs: Mapping[PairKey, PairRates]) -> dict[PairKey, PairRates]
         _check_width(b, gpus_b)
         for rate in (rate_a, rate_b):
             _check_figure(f"rate of {show(a)} with {show(b)} on {show(kind)}", rate, RATE)
-        turned = complete.setdefault((kind, b, gpus_b, a, gpus_a), (rate_b, rate_a))
-        if turned != (rate_b, rate_a):
+        reversed_rates = complete.setdefault((kind, b, gpus_b, a, gpus_a), (rate_b, rate_a))
+        if reversed_rates != (rate_b, rate_a):
             raise BadTable(
                 f"{show(a)} with {show(b)} on {show(kind)} has other rates than {show(b)} with {show(a)}",
                 field="pairs",
-                hint="state each pair once, or the same both ways",
+                hint="give each pair once, or with the same rates in both orders",
             )
     return complete

@@ -12,8 +12,8 @@ from traces.intake import Intake
 from traces.trace import TraceJob
 
 NEEDED = ("id", "arrival_s", "job_type", "gpus")
-# How the cell of each column is read, unless it is empty.
-READ = {
+# The reader for the cells of each column. Empty cells are not read.
+READERS = {
     "id": Row.text,
     "arrival_s": Row.number,
     "job_type": Row.text,
@@ -29,7 +29,7 @@ READ = {
     "name": Row.text,
     "user": Row.text,
 }
-LAYOUT = Layout(NEEDED, tuple(column for column in READ if column not in NEEDED))
+LAYOUT = Layout(NEEDED, tuple(column for column in READERS if column not in NEEDED))
 
 
 def read(path: Path, text: str, intake: Intake) -> None:
@@ -37,9 +37,9 @@ def read(path: Path, text: str, intake: Intake) -> None:
     cut: list[int] = []
     for row in rows(path, text, LAYOUT, cut if intake.repair else None):
         facts: dict[str, Any] = {"job_type": ""}
-        for column, place in row.at.items():
-            if row.cells[place]:
-                facts[column] = READ[column](row, column)
+        for column, index in row.index_of.items():
+            if row.cells[index]:
+                facts[column] = READERS[column](row, column)
         for column in ("id", "arrival_s", "gpus"):
             if facts.get(column, "") == "":
                 row.refuse(column, "is empty", "every job needs one")
@@ -52,9 +52,9 @@ def write(path: Path, jobs: Iterable[TraceJob]) -> None:
     """Write the table job by job, so that it may be larger than memory."""
     with path.open("w", encoding="utf-8", newline="") as file:
         lines = csv.writer(file, lineterminator="\n")
-        lines.writerow(READ)
+        lines.writerow(READERS)
         for job in jobs:
-            lines.writerow([_cell(getattr(job, column)) for column in READ])
+            lines.writerow([_cell(getattr(job, column)) for column in READERS])
 
 
 def _cell(value: Any) -> str:

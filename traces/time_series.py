@@ -1,10 +1,10 @@
-"""Capacity and prices over time: how many GPUs there are, and how much they cost.
+"""Capacity and prices over time: the number of GPUs, and how much they cost.
 
     capacity   t_s, worker_type, gpus                     from then on, until the next line of that type
     prices     t_s, worker_type, price_per_gpu_hour
 
 Rules: changes are returned in order of time, then type, each (time, type) once. Our own tables must be in order.
-Published tables of spot instances are recognised by their columns; their time starts with their first line.
+Published tables of spot instances are recognised by their columns; their time starts at their first line.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[Capaci
         Path(path),
         {
             CAPACITY: lambda lines: _own_capacity(lines, known),
-            SPOT_AVAILABILITY: lambda lines: _of(_cluster_sizes(lines), known),
-            INSTANCE_EVENTS: lambda lines: _of(_instances_running(lines), known),
+            SPOT_AVAILABILITY: lambda lines: _of_types(_cluster_sizes(lines), known),
+            INSTANCE_EVENTS: lambda lines: _of_types(_instances_running(lines), known),
         },
     )
 
@@ -75,33 +75,33 @@ def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[Capaci
 def read_prices(
     path: str | Path, known: Collection[str] = (), *, cloud: str | None = None
 ) -> tuple[PriceChange, ...]:
-    """Read prices over time: our own table, or spot prices, of which the lowest of all zones (or of one cloud's)
-    counts.
+    """Read prices over time: our own table, or spot prices, where the lowest of all zones, or of one cloud, counts.
 
-    `known` types are used as for capacity.
+    `known` has the same meaning as for capacity.
     """
     return _read(
         Path(path),
         {
             PRICES: lambda lines: _own_prices(lines, known),
-            SPOT_PRICES: lambda lines: _of(_lowest_price(lines, cloud), known),
+            SPOT_PRICES: lambda lines: _of_types(_lowest_price(lines, cloud), known),
         },
     )
 
 
 def _read(
-    path: Path, known: dict[Layout, Callable[[Iterator[Row]], tuple[Change, ...]]]
+    path: Path, readers: dict[Layout, Callable[[Iterator[Row]], tuple[Change, ...]]]
 ) -> tuple[Change, ...]:
+    """Read a table with the reader of its layout; the first is our own."""
     text = read_text(path)
     header = header_of(text)
-    own = next(iter(known))
-    layout = next((layout for layout in known if layout.matches(header)), own)
+    own = next(iter(readers))
+    layout = next((layout for layout in readers if layout.matches(header)), own)
     if layout is own and not set(header) & set(own.needed):
         raise UnreadableFile(
-            "is not such a table", file=str(path), hint=f"its columns are {', '.join(own.needed)}"
+            "has none of the expected columns", file=str(path), hint=f"they are {', '.join(own.needed)}"
         )
     try:
-        return known[layout](rows(path, text, layout))
+        return readers[layout](rows(path, text, layout))
     except TraceError as fault:
         raise fault.at(str(path)) from None
 
@@ -122,7 +122,7 @@ def _own_prices(lines: Iterator[Row], known: Collection[str]) -> tuple[PriceChan
 
 def _in_order(lines: Iterator[Row], known: Collection[str]) -> Iterator[tuple[float, str, Row]]:
     """Return the lines sorted by time and type; refuse times that run backwards, and repeated lines."""
-    in_order: dict[tuple[float, str], Row] = {}
+    row_at: dict[tuple[float, str], Row] = {}
     last_s = 0.0
     for row in lines:
         t_s, kind = row.amount("t_s"), row.word("worker_type")
@@ -130,11 +130,11 @@ def _in_order(lines: Iterator[Row], known: Collection[str]) -> Iterator[tuple[fl
             row.refuse("worker_type", f"{show(kind)} is not in the cluster", nearest(kind, known))
         if t_s < last_s:
             row.refuse("t_s", f"{t_s:g} is before the line above", "sort the lines")
-        if (t_s, kind) in in_order:
+        if (t_s, kind) in row_at:
             row.refuse("worker_type", f"{kind!r} at {t_s:g} s is already given above", "keep one of them")
-        in_order[t_s, kind] = row
+        row_at[t_s, kind] = row
         last_s = t_s
-    return ((t_s, kind, row) for (t_s, kind), row in sorted(in_order.items(), key=lambda item: item[0]))
+    return ((t_s, kind, row) for (t_s, kind), row in sorted(row_at.items(), key=lambda item: item[0]))
 
 
 def _gpus(row: Row, column: str) -> int:
@@ -147,7 +147,7 @@ def _gpus(row: Row, column: str) -> int:
 # --------------------------------------------------------------------------------------------- published
 
 
-def _of(changes: tuple[Change, ...], known: Collection[str]) -> tuple[Change, ...]:
+def _of_types(changes: tuple[Change, ...], known: Collection[str]) -> tuple[Change, ...]:
     """Return the changes of the known types; refuse a table that has none."""
     kinds = dict.fromkeys(change.worker_type for change in changes)
     if known and not kinds.keys() & set(known):
@@ -202,7 +202,7 @@ def _lowest_price(lines: Iterator[Row], cloud: str | None) -> tuple[PriceChange,
 
 def _by_time(lines: Iterator[Row], cloud: str | None = None) -> Iterator[tuple[float, Row]]:
     """Return the lines in order of time, with their seconds since the first."""
-    stamped = []
+    timed = []
     clouds: dict[str, None] = {}
     for row in lines:
         clouds[row.text("cloud")] = None
@@ -213,11 +213,11 @@ def _by_time(lines: Iterator[Row], cloud: str | None = None) -> Iterator[tuple[f
                 row.refuse("timestamp", "is not a time", "write it as 2020-03-15T10:07:33Z")
             if stamp.tzinfo is None:
                 row.refuse("timestamp", "has no time zone", "write it as 2020-03-15T10:07:33Z")
-            stamped.append((stamp, row))
+            timed.append((stamp, row))
     if cloud is not None and cloud not in clouds:
         raise BadTable(f"has no lines about {show(cloud)}", field="cloud", hint=nearest(cloud, clouds))
-    stamped.sort(key=lambda item: item[0])
-    return (((stamp - stamped[0][0]).total_seconds(), row) for stamp, row in stamped)
+    timed.sort(key=lambda item: item[0])
+    return (((stamp - timed[0][0]).total_seconds(), row) for stamp, row in timed)
 
 
 def _changes_only(changes: Iterator[Change]) -> Iterator[Change]:

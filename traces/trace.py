@@ -1,7 +1,7 @@
 """A job of a trace, and a trace.
 
-Rules: a wrong job or trace is refused when it is made, so that no other module has to check it. Times
-are seconds from the start of the trace.
+Rules: a wrong job or trace is refused when it is made, so that no other module has to check it. Times are seconds from
+the start of the trace.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ GPUS_MAX = 1 << 20
 class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     """One job as it arrives.
 
-    `steps` is its work; None if that is unknown, and then it runs until it reports that it is done. `duration_s` is
+    `steps` is its work; if None, its work is unknown and it runs until it reports that it is done. `duration_s` is
     how long the work takes on the reference type (information only), `deadline_s` counts from arrival. `gpus_min`
-    and `gpus_max` allow other widths than `gpus`; `worker_types` are the types that it may use, all if empty.
+    and `gpus_max` allow other widths than `gpus`; `worker_types` are the types that it may use; empty means all.
     """
 
     id: str
@@ -61,7 +61,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
             ("deadline_s", self.deadline_s, LENGTH_S),
         ):
             if value is not None and not limits.least <= value <= limits.most:
-                raise BadRow(f"is {value}", field=field, hint=f"give {_MEANT[field]}{limits}")
+                raise BadRow(f"is {value}", field=field, hint=f"give {_HINTS[field]}{limits}")
         self._check_widths()
 
     def _check_widths(self) -> None:
@@ -77,7 +77,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
             raise BadRow(f"is {self.gpus_max}, below gpus = {self.gpus}", field="gpus_max", hint="raise it")
 
 
-_MEANT = {
+_HINTS = {
     "arrival_s": "seconds, ",
     "weight": "a number, 1 as usual or ",
     "steps": "a number, or leave it empty: ",
@@ -112,7 +112,7 @@ class Trace(msgspec.Struct, frozen=True):
                 raise BadRow(f"{show(job.id)} appears twice", field="id", hint="give every job its own")
             if job.arrival_s < last_s:
                 raise BadRow(
-                    f"job {show(job.id)} arrives before the one in front of it",
+                    f"job {show(job.id)} arrives before the previous job",
                     field="arrival_s",
                     hint="sort jobs by arrival",
                 )

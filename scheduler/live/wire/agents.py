@@ -88,7 +88,9 @@ def hello_of(hello: pb.Hello, storage: str) -> NodeHello:
 
 def gpus_of(hello: pb.Hello) -> dict[int, GpuDetails]:
     """Return the GPUs of a node, by index, for users."""
-    return {gpu.index: GpuDetails(name=gpu.name, uuid=gpu.uuid, memory_gb=gpu.memory_gb) for gpu in hello.gpus}
+    return {
+        gpu.index: GpuDetails(name=gpu.name, uuid=gpu.uuid, memory_gb=gpu.memory_gb) for gpu in hello.gpus
+    }
 
 
 def report_of(node: str, report: pb.Report) -> NodeReport:
