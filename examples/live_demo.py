@@ -154,7 +154,7 @@ def watch(console: Console, cluster: LocalCluster, client: Client, began_s: floa
                 if all(job.state.is_final for job in listed):
                     return listed
                 explain_and_restart(cluster, client, listed, now_s, story)
-            if name := cluster.died():
+            if name := cluster.ended_process():
                 raise SystemExit(f"{name} ended: {cluster.last_line(name)}")
             if now_s > LIMIT_S:
                 return listed

@@ -81,9 +81,9 @@ class Cluster(LocalCluster):
         """Start an agent, or the same one again."""
         self.start_agent(name, gpus, *self._agent_options, *options)
 
-    def _started(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
+    def _start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         with mock.patch.dict(os.environ, {MARK: str(self.folder)}):
-            return super()._started(name, arguments)
+            return super()._start(name, arguments)
 
     def kill(self, name: str) -> None:
         """Send kill -9 to an agent or to the scheduler."""

@@ -104,7 +104,13 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
 @JSON
 @click.pass_obj
 def join(
-    outer: Any, /, token: str | None, token_file: str | None, ca_fingerprint: str, as_json: bool, **flags: Any
+    parent: Any,
+    /,
+    token: str | None,
+    token_file: str | None,
+    ca_fingerprint: str,
+    as_json: bool,
+    **flags: Any,
 ) -> None:
     """Get a certificate for this node.
 
@@ -118,7 +124,7 @@ def join(
     from worker_agent.config import agent_config
     from worker_agent.link import join
 
-    path, settings = outer
+    path, settings = parent
     settings |= {key: value for key, value in flags.items() if value is not None}
     with refusing(ConfigError):
         config = agent_config(path, settings, os.environ)

@@ -46,7 +46,7 @@ def set_up(folder: Path, hosts: Sequence[str], user: str, port: int, token_file:
     listen = f"{'0.0.0.0' if is_remote else '127.0.0.1'}:{port}"  # noqa: S104 - with certificates and tokens
     settings = {"data_dir": str(folder), "listen": listen, "tls": True, "auth": "tokens"}
     write_public(folder / CONFIG, _config(settings).encode())
-    token, token_words = _token(folder, user, token_file)
+    token, token_lines = _token(folder, user, token_file)
     address, ca = f"{hosts[0] if hosts else 'localhost'}:{port}", keys.folder / "ca.pem"
     data = {
         "keys": str(keys.folder),
@@ -60,7 +60,7 @@ def set_up(folder: Path, hosts: Sequence[str], user: str, port: int, token_file:
         f"Keys and certificates: {keys.folder}",
         f"Authority:             {keys.fingerprint()}",
         f"Settings:              {folder / CONFIG}",
-        *token_words,
+        *token_lines,
         f"\nStart it:     gavel serve --config {folder / CONFIG}",
         f"Users need:   GAVEL_ADDRESS={address}, GAVEL_TOKEN, GAVEL_CA (a copy of {ca})",
     ]

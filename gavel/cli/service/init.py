@@ -57,11 +57,11 @@ def init(
     try:
         with refusing(InvalidSpec):
             if renew:
-                data, words = data_directory.renew(directory, hosts)
+                data, lines = data_directory.renew(directory, hosts)
             elif only_token:
-                data, words = data_directory.another_token(directory, user, token_file)
+                data, lines = data_directory.another_token(directory, user, token_file)
             else:
-                data, words = data_directory.set_up(directory, hosts, user, port, token_file)
+                data, lines = data_directory.set_up(directory, hosts, user, port, token_file)
     except sqlite3.Error as error:
         raise Fault(f"{directory / 'access.db'}: {error}; is it a file of another program?") from None
     except OSError as error:
@@ -70,4 +70,4 @@ def init(
     if as_json:
         print_data(data)
     else:
-        click.echo("\n".join(words))
+        click.echo("\n".join(lines))

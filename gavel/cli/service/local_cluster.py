@@ -142,14 +142,14 @@ class LocalCluster:
             self._wait([self.scheduler])
         self.nodes, self.scheduler = {}, None
 
-    def stop_scheduler(self, how: signal.Signals = signal.SIGTERM) -> None:
-        """Stop only the scheduler; jobs keep running."""
+    def stop_scheduler(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Stop only the scheduler, with this signal; jobs keep running."""
         assert self.scheduler is not None
-        self.scheduler.send_signal(how)
+        self.scheduler.send_signal(number)
         self._wait([self.scheduler])
 
-    def died(self) -> str:
-        """Return the name of a process that ended by itself; empty if all run."""
+    def ended_process(self) -> str:
+        """Return the name of a process that ended without `stop`; empty if all run."""
         running = {"scheduler": self.scheduler, **self.nodes}
         return next((name for name, process in running.items() if process and process.poll() is not None), "")
 
@@ -257,7 +257,7 @@ def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str
         click.echo("  gavel queue --since 1h; gavel logs 1; gavel top\n")
         click.echo("Ctrl-C stops them; jobs first save and end, and continue with the next `gavel up`.")
         while not ended.wait(0.5):
-            if name := cluster.died():
+            if name := cluster.ended_process():
                 click.echo(f"{name} ended by itself; stopping the others", err=True)
                 raise Fault(f"{name} ended: {cluster.last_line(name)}; its log is {cluster.log(name)}")
         click.echo("stopping: jobs save and end first; Ctrl-C again does not wait for them", err=True)

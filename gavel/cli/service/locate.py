@@ -21,7 +21,7 @@ from scheduler.live.data.backup import JOURNAL
 RETRY_S = 3.0
 
 
-class Running(NamedTuple):
+class LocalScheduler(NamedTuple):
     """How to reach a scheduler of this machine. `ca`: a file; empty if another authority issued the certificate."""
 
     address: str
@@ -29,7 +29,7 @@ class Running(NamedTuple):
     ca: str
 
 
-def running_scheduler(folder: Path) -> Running | None:
+def running_scheduler(folder: Path) -> LocalScheduler | None:
     """Return the scheduler of a data directory; None unless it is running and listens."""
     try:
         with hands_off(folder / JOURNAL):
@@ -45,10 +45,10 @@ def running_scheduler(folder: Path) -> Running | None:
     host, _, port = listen.rpartition(":")
     if host in ("0.0.0.0", "[::]", "::"):  # noqa: S104 - compared, not listened on
         host = "127.0.0.1" if "." in host else "localhost"
-    return Running(f"{host}:{port}", tls, ca)
+    return LocalScheduler(f"{host}:{port}", tls, ca)
 
 
-def client_of(scheduler: Running) -> Client:
+def client_of(scheduler: LocalScheduler) -> Client:
     """Return a client of a scheduler of this machine, with the token for it."""
     if scheduler.tls and not scheduler.ca:
         raise Fault(
@@ -73,7 +73,7 @@ def remote_client(
     return Client(address, context=context, retry_s=RETRY_S)
 
 
-def _token(scheduler: Running) -> str:
+def _token(scheduler: LocalScheduler) -> str:
     """Return the token of the environment, or of a context for this scheduler; no other scheduler may receive it."""
     if token := os.environ.get("GAVEL_TOKEN"):
         return token

@@ -47,17 +47,17 @@ def node_view(state: SchedulerState, name: str, report: NodeDetails | None) -> p
         wire.agent_version, wire.driver_version = report.agent_version, report.driver_version
         wire.storage, wire.speed, wire.containment = report.storage, report.speed, report.containment
     for index, gpu in enumerate(node.every_gpu):
-        reported = _NOTHING_SEEN if report is None else report.gpus.get(index, _NOTHING_SEEN)
-        broken = reported.broken or ("it reported a fatal error" if index in node.broken else "")
+        gpu_report = _NOTHING_SEEN if report is None else report.gpus.get(index, _NOTHING_SEEN)
+        broken = gpu_report.broken or ("it reported a fatal error" if index in node.broken else "")
         if index in node.withheld:
-            broken = broken or reported.withheld or "an ended job may have left processes on it"
+            broken = broken or gpu_report.withheld or "an ended job may have left processes on it"
         wire.gpus.add(
             index=index,
-            name=reported.name,
-            uuid=reported.uuid,
-            memory_gb=reported.memory_gb or spec.gpu_memory_gb or 0.0,
-            memory_used_gb=reported.memory_used_gb,
-            temperature_c=reported.temperature_c,
+            name=gpu_report.name,
+            uuid=gpu_report.uuid,
+            memory_gb=gpu_report.memory_gb or spec.gpu_memory_gb or 0.0,
+            memory_used_gb=gpu_report.memory_used_gb,
+            temperature_c=gpu_report.temperature_c,
             broken=broken,
             withheld=index in node.withheld,
             jobs=[state.leases[lease].lease.job for lease in state.holders.get(gpu, ())],

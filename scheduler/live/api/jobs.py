@@ -25,7 +25,7 @@ from scheduler.live.data.packages import Packages
 from scheduler.live.job_feed import JobChanges
 from scheduler.live.node_views import LogSource
 from scheduler.live.observe.historian import Historian
-from scheduler.live.observe.history_book import PageEnd, Past, page_end
+from scheduler.live.observe.history_book import PageEnd, PastJob, page_end
 from scheduler.live.observe.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher, wants_ended
 from scheduler.live.wire.job_view import job_view, stamp
 from scheduler.live.wire.jobs import STATE_NUMBERS, spec_from_wire
@@ -73,7 +73,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         if key not in state.requests:
             self._admit(specs, caller)
         try:
-            past = await self._past(specs)
+            past = await self._past_states(specs)
             accepted = await self._world.ask(SubmitJobs(specs=specs, key=key, user=caller.user, past=past))
         except CallRefused as refused:
             raise _with_position(refused, specs, request.idempotency_key) from None
@@ -114,9 +114,9 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             )
         return spec
 
-    async def _past(self, specs: Sequence[JobSpec]) -> dict[str, JobState]:
+    async def _past_states(self, specs: Sequence[JobSpec]) -> dict[str, JobState]:
         """Return the final states of the forgotten jobs on which these depend."""
-        return await self._historian.ends({other.job for spec in specs for other in spec.after})
+        return await self._historian.final_states({other.job for spec in specs for other in spec.after})
 
     def _admit(self, specs: tuple[JobSpec, ...], caller: Caller) -> None:
         counts: dict[str, int] = {}
@@ -139,7 +139,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                 why = error.problem if isinstance(error, InvalidSpec) else str(error)
                 previews.previews.add(refused_field=field, refused_why=why, text=f"refused: {field}: {why}")
                 continue
-            past = await self._past([spec])
+            past = await self._past_states([spec])
             previews.previews.append(preview(self._world.state, spec, self._world.now_s(), past))
         return previews
 
@@ -157,11 +157,11 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             raise InvalidSpec("page_size", f"is {size:,}, must be at most {PAGE_JOBS_MAX:,}")
         matches, page = matcher(state, request.filter), Page(request.filter, request.page_token)
         if wants_ended(request.filter):
-            return await self._ended(request, page, size, caller)
+            return await self._history_page(request, page, size, caller)
         matching: list[Job] = []
         async for jobs in in_slices(candidates(state, request.filter)):
             matching += [job for job in jobs if matches(job)]
-        past = {entry.job.id: entry for entry in await self._named(request.filter) if matches(entry.job)}
+        past = {entry.job.id: entry for entry in await self._forgotten(request.filter) if matches(entry.job)}
         matching = sorted([entry.job for entry in past.values()], key=lambda job: job.order) + matching
         reply = pb.ListJobsResponse(total=len(matching))
         remaining = page.remaining(matching)
@@ -172,7 +172,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         return reply
 
     async def _fill(
-        self, reply: pb.ListJobsResponse, jobs: Sequence[Past | Job], caller: Caller, brief: bool
+        self, reply: pb.ListJobsResponse, jobs: Sequence[PastJob | Job], caller: Caller, brief: bool
     ) -> None:
         """Add jobs to a page, at least one, as long as the page fits into one message."""
         bytes_left = PAGE_BYTES_MAX
@@ -184,70 +184,70 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                     return
                 reply.jobs.append(view)
 
-    async def _ended(
+    async def _history_page(
         self, request: pb.ListJobsRequest, page: Page, size: int, caller: Caller
     ) -> pb.ListJobsResponse:
         """Return a page of ended jobs from the history, including those that are still in the state."""
         before = None if page.before is None else PageEnd(page.before[0], int(page.before[1]))
-        listed = await self._historian.page(request.filter, before, size + 1)
+        entries = await self._historian.page(request.filter, before, size + 1)
         reply = pb.ListJobsResponse()
-        await self._fill(reply, listed[:size], caller, request.brief)
-        if len(reply.jobs) < len(listed):
-            reply.next_page_token = page.token(*page_end(listed[len(reply.jobs) - 1].job))
+        await self._fill(reply, entries[:size], caller, request.brief)
+        if len(reply.jobs) < len(entries):
+            reply.next_page_token = page.token(*page_end(entries[len(reply.jobs) - 1].job))
         return reply
 
     async def WatchJobs(self, request: pb.WatchJobsRequest, context: Any) -> AsyncIterator[pb.JobEvent]:
         """Yield the jobs that match the filter, then each change of such a job."""
         caller, state = roles.caller(), self._world.state
         matches = matcher(state, request.filter)
-        # Jobs that matched when they were last sent. A job that no longer matches is sent once more.
-        matched: set[str] = set()
+        # The jobs that matched when they were last sent. A job that no longer matches is sent once more.
+        sent_matching: set[str] = set()
         with self._watchers, self._changes.watch() as pending:
             at_s = self._world.now_s()
             async for jobs in in_slices(candidates(state, request.filter)):
                 for job in jobs:
                     if matches(job):
                         if not job.is_terminal:
-                            matched.add(job.id)
+                            sent_matching.add(job.id)
                         if not request.skip_present:
                             yield pb.JobEvent(job=self._view(job, caller), at=stamp(at_s), present=True)
-            for past in await self._named(request.filter):
+            for past in await self._forgotten(request.filter):
                 if matches(past.job) and not request.skip_present:
                     yield pb.JobEvent(job=self._view(past, caller), at=stamp(at_s), present=True)
             yield pb.JobEvent(at=stamp(at_s), all_present=True)
             while True:
                 for name, changed_s in (await pending.take()).items():
                     changed = state.jobs.get(name)
-                    if changed is None or not (matches(changed) or name in matched):
+                    if changed is None or not (matches(changed) or name in sent_matching):
                         continue
                     if matches(changed) and not changed.is_terminal:
-                        matched.add(name)
+                        sent_matching.add(name)
                     else:
-                        matched.discard(name)
+                        sent_matching.discard(name)
                     yield pb.JobEvent(job=self._view(changed, caller), at=stamp(changed_s))
 
-    async def _job(self, name: str) -> Past | Job:
+    async def _job(self, name: str) -> PastJob | Job:
         """Return a job of the state or of the history; raise NotFound if there is none."""
         job = self._world.state.jobs.get(name) or await self._historian.get(name)
         return self._world.state.job(name) if job is None else job
 
-    async def _named(self, job_filter: pb.JobFilter) -> Sequence[Past]:
+    async def _forgotten(self, job_filter: pb.JobFilter) -> Sequence[PastJob]:
         """Return the jobs that a filter names and the state has forgotten."""
         if not job_filter.jobs:
             return ()
         known = self._world.state.jobs
-        return await self._historian.named([name for name in job_filter.jobs if name not in known])
+        return await self._historian.find([name for name in job_filter.jobs if name not in known])
 
-    def _view(self, job: Past | Job, caller: Caller, brief: bool = False) -> pb.Job:
+    def _view(self, job: PastJob | Job, caller: Caller, brief: bool = False) -> pb.Job:
         if isinstance(job, Job):
             nodes = self._historian.nodes_of(job) if job.is_terminal else ()
-            job = Past(job, nodes)
+            job = PastJob(job, nodes)
         return job_view(self._world.state, job.job, caller, self._changes.rates, brief, job.nodes)
 
     async def ExplainJob(self, request: pb.ExplainJobRequest, context: Any) -> pb.Explanation:
         """Explain why a job waits, why it runs on its GPUs, or how it ended."""
         entry, state = await self._job(request.job), self._world.state
-        if isinstance(entry, Past):
+        if isinstance(entry, PastJob):
             # Explaining an ended job needs no other job.
             state = SchedulerState()
             state.jobs[request.job] = entry.job
@@ -269,7 +269,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:
         """Yield the output of a job."""
         entry = await self._job(request.job)
-        job = entry.job if isinstance(entry, Past) else entry
+        job = entry.job if isinstance(entry, PastJob) else entry
         roles.caller().must_own(job.spec.user, f"job {job.id}")
         if request.attempt > job.attempt:
             raise InvalidSpec(
@@ -300,16 +300,16 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         members = state.arrays.get(request.job, [request.job])
         for name in members:
             if name not in state.jobs:
-                raise await self._too_late(request.job, action)
+                raise await self._absence(request.job, action)
             caller.must_own(state.jobs[name].spec.user, f"job {name}")
         reply: Mapping[str, Any] = await self._world.ask(
             JobCommand(job=request.job, action=action, user=caller.user)
         )
         return pb.CommandJobResponse(jobs=reply["jobs"])
 
-    async def _too_late(self, job: str, action: str) -> Refused:
+    async def _absence(self, job: str, action: str) -> Refused:
         """Return the error for a command about a job or an array that the state does not have."""
-        states = sorted({past.job.state.value for past in await self._historian.named([job])})
+        states = sorted({past.job.state.value for past in await self._historian.find([job])})
         if not states:
             return NotFound(f"there is no job '{job}'")
         return Refused(f"job {job} ended long ago ({', '.join(states)}); it can no longer be changed")

@@ -32,7 +32,7 @@ from scheduler.live.api.cluster_view import withheld_warnings
 from scheduler.live.api.jobs import JobsService
 from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
-from scheduler.live.data.packages import Packages, needed
+from scheduler.live.data.packages import Packages, packages_in_use
 from scheduler.live.data.usage import Usage
 from scheduler.live.feed import Feed
 from scheduler.live.job_feed import JobChanges
@@ -125,7 +125,7 @@ class People:
         ]
 
     async def __aenter__(self) -> People:
-        work = [
+        loops = [
             _repeat(WRITE_S, self.usage.book_changes, "usage cannot be booked"),
             _repeat(WRITE_S, self.historian.write_ended, "history.db cannot be written"),
             _repeat(FORGET_S, self.historian.forget, "no job can be forgotten"),
@@ -133,8 +133,8 @@ class People:
         ]
         if self.access is not None:
             write = partial(asyncio.to_thread, self.access.write_used)
-            work.append(_repeat(TOKENS_S, write, "the last use of tokens cannot be written"))
-        self._tasks = [asyncio.create_task(task) for task in work]
+            loops.append(_repeat(TOKENS_S, write, "the last use of tokens cannot be written"))
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
         return self
 
     async def __aexit__(self, *error: object) -> None:
@@ -156,7 +156,7 @@ class People:
             self.access.close()
 
     async def _sweep_packages(self) -> None:
-        self.packages.sweep(needed(self._world.state))
+        self.packages.sweep(packages_in_use(self._world.state))
 
 
 async def _repeat(pause_s: float, work: Callable[[], Awaitable[object]], failure: str) -> None:

@@ -89,7 +89,7 @@ def backup(
             with os.fdopen(fd, "wb") as file:
                 with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
                     for name in (MANIFEST, *names):
-                        tar.add(copy / name, name, recursive=False, filter=_anonymous)
+                        tar.add(copy / name, name, recursive=False, filter=_without_owner)
                 file.flush()
                 os.fsync(file.fileno())
         unfinished.replace(archive)
@@ -291,7 +291,7 @@ def _write(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.uid = member.gid = 0
     member.uname = member.gname = ""
     member.mode = 0o600

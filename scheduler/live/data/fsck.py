@@ -47,14 +47,14 @@ def check_data_directory(folder: Path) -> Iterator[Finding]:
         why = (error.strerror or str(error)).lower()
         yield Finding("bad", f"{folder} cannot be read: {why}", "run this as its owner")
         return
-    yield from _modes(folder)
+    yield from _check_modes(folder)
     for name in DATABASES:
         if (folder / name).is_file():
-            yield _database(folder / name)
-    yield from _journal(folder / JOURNAL)
+            yield _check_database(folder / name)
+    yield from _check_journal(folder / JOURNAL)
 
 
-def _modes(folder: Path) -> Iterator[Finding]:
+def _check_modes(folder: Path) -> Iterator[Finding]:
     secret = [folder, *(folder / "tls").glob("*.key"), *folder.glob("access.db*"), *folder.glob("*.token")]
     open_to_others = [path for path in secret if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO)]
     for path in open_to_others:
@@ -64,7 +64,7 @@ def _modes(folder: Path) -> Iterator[Finding]:
         yield Finding("ok", "keys and tokens are readable for their owner alone")
 
 
-def _database(path: Path) -> Finding:
+def _check_database(path: Path) -> Finding:
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=2.0)) as db:
             faults = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
@@ -77,7 +77,7 @@ def _database(path: Path) -> Finding:
     return Finding("bad", f"{path.name} is damaged: {faults[0]}", "restore a backup, or move the file away")
 
 
-def _journal(path: Path) -> Iterator[Finding]:
+def _check_journal(path: Path) -> Iterator[Finding]:
     try:
         with SqliteJournal(path, read_only=True) as journal:
             if journal.mended:
@@ -87,9 +87,9 @@ def _journal(path: Path) -> Iterator[Finding]:
                     "the daemon mends it at its next start, and keeps the damaged file beside it",
                 )
             recovered = recover_scheduler(journal)
-            yield from _records(journal, recovered)
-            yield from _promises(journal, bool(recovered.set_aside))
-            yield from _planning(recovered.state)
+            yield from _check_records(journal, recovered)
+            yield from _check_promises(journal, bool(recovered.set_aside))
+            yield from _check_planning(recovered.state)
     except JournalBusy as error:
         yield Finding("bad", f"the journal was not checked: {error}", "stop the daemon, then check again")
     except NewerJournal as error:
@@ -98,15 +98,15 @@ def _journal(path: Path) -> Iterator[Finding]:
         yield Finding("bad", str(error), "restore a backup")
 
 
-def _records(journal: SqliteJournal, recovered: Recovered[SchedulerState]) -> Iterator[Finding]:
+def _check_records(journal: SqliteJournal, recovered: Recovered[SchedulerState]) -> Iterator[Finding]:
     for line in recovered.report():
         yield Finding("bad", line, "the facts that still apply are kept; a backup may have the rest")
     if recovered.set_aside:
-        about = named_in(recovered.state, recovered.set_aside)
+        suspects = named_in(recovered.state, recovered.set_aside)
         yield Finding(
             "bad",
             f"{len(recovered.set_aside)} facts cannot be applied, though nothing before them is damaged",
-            f"the daemon starts without them and {about.measures}; {KEEP}" if about else KEEP,
+            f"the daemon starts without them and {suspects.measures}; {KEEP}" if suspects else KEEP,
         )
     if recovered.lost_records:
         yield Finding("bad", f"{recovered.lost_records} records that are needed are lost", "restore a backup")
@@ -118,7 +118,7 @@ def _records(journal: SqliteJournal, recovered: Recovered[SchedulerState]) -> It
     )
 
 
-def _promises(journal: SqliteJournal, reported: bool) -> Iterator[Finding]:
+def _check_promises(journal: SqliteJournal, reported: bool) -> Iterator[Finding]:
     """Check the promises of the scheduler on all records after the oldest sound snapshot.
 
     `reported`: whether an earlier finding reports facts that cannot be applied.
@@ -148,7 +148,7 @@ def _promises(journal: SqliteJournal, reported: bool) -> Iterator[Finding]:
         yield Finding("ok", f"{facts} facts keep every promise")
 
 
-def _planning(state: SchedulerState) -> Iterator[Finding]:
+def _check_planning(state: SchedulerState) -> Iterator[Finding]:
     """Check that a daemon could start from this state and plan a round."""
     snapshot, now_s = state.snapshot(), next_round_s(state, state.now_s)
     try:

@@ -73,7 +73,7 @@ class Packages:
         present = [digest for digest in digests if digest in self._sizes]
         for digest in present:
             with suppress(FileNotFoundError):
-                os.utime(_name(digest), dir_fd=self._folder, follow_symlinks=False)
+                os.utime(_file_name(digest), dir_fd=self._folder, follow_symlinks=False)
         return present
 
     async def receive(self, requests: AsyncIterator[UploadPackageRequest]) -> int:
@@ -92,8 +92,8 @@ class Packages:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         file = os.open(part, flags, 0o600, dir_fd=self._folder)
         try:
-            async for piece in _in_time(requests):
-                digest = digest or _checked(piece.digest)
+            async for piece in _with_timeout(requests):
+                digest = digest or _valid_digest(piece.digest)
                 size += len(piece.data)
                 self._arriving += len(piece.data)
                 self._check_size(size)
@@ -128,14 +128,14 @@ class Packages:
     def _keep(self, file: int, part: str, digest: str) -> None:
         """Give a part file its final name, durably."""
         os.fsync(file)
-        os.rename(part, _name(digest), src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        os.rename(part, _file_name(digest), src_dir_fd=self._folder, dst_dir_fd=self._folder)
         os.fsync(self._folder)
 
     async def read(self, digest: str) -> AsyncIterator[bytes]:
         """Yield the content in pieces. Raise NotFound if there is no such package."""
-        if not self.has(_checked(digest)):
+        if not self.has(_valid_digest(digest)):
             raise NotFound(f"there is no package {digest}")
-        file = os.open(_name(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
+        file = os.open(_file_name(digest), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
         try:
             while data := await in_thread(partial(os.read, file, CHUNK_BYTES)):
                 yield data
@@ -148,10 +148,10 @@ class Packages:
         removed: list[str] = []
         for digest in self._sizes.keys() - set(keep):
             try:
-                age_s = now_s - os.stat(_name(digest), dir_fd=self._folder).st_mtime
+                age_s = now_s - os.stat(_file_name(digest), dir_fd=self._folder).st_mtime
                 if age_s < self._config.package_keep_s:
                     continue
-                os.unlink(_name(digest), dir_fd=self._folder)
+                os.unlink(_file_name(digest), dir_fd=self._folder)
             except OSError as error:
                 log.warning(
                     "package %(package)s could not be removed: %(error)s", {"package": digest, "error": error}
@@ -163,12 +163,12 @@ class Packages:
         return removed
 
 
-def needed(state: SchedulerState) -> set[str]:
+def packages_in_use(state: SchedulerState) -> set[str]:
     """Return the packages that unfinished jobs name."""
     return {job.spec.launch.upload for job in state.active.values() if job.spec.launch is not None} - {""}
 
 
-async def _in_time(requests: AsyncIterator[UploadPackageRequest]) -> AsyncIterator[UploadPackageRequest]:
+async def _with_timeout(requests: AsyncIterator[UploadPackageRequest]) -> AsyncIterator[UploadPackageRequest]:
     """Yield each piece; raise CallFailed if one takes too long, because a stalled upload must not keep its place."""
     pieces = aiter(requests)
     while True:
@@ -182,13 +182,13 @@ async def _in_time(requests: AsyncIterator[UploadPackageRequest]) -> AsyncIterat
         yield piece
 
 
-def _checked(digest: str) -> str:
+def _valid_digest(digest: str) -> str:
     if not is_digest(digest):
         raise InvalidSpec("digest", "must be 'sha256:' and 64 hexadecimal digits in small letters")
     return digest
 
 
-def _name(digest: str) -> str:
+def _file_name(digest: str) -> str:
     return f"{digest.removeprefix('sha256:')}{_SUFFIX}"
 
 

@@ -53,15 +53,15 @@ def _by(query: str) -> dict[str, str]:
     return {column: query.replace("COLUMN", column) for column in ("user", "tenant", "job_type")}
 
 
-_USED = _by(
+_USED_QUERIES = _by(
     "SELECT COLUMN, worker_type, sum(gpu_s), sum(cost) FROM used "
     "WHERE day >= :first AND day < :end AND OF_USER GROUP BY 1, 2"
 )
-_SUBMITTED = _by(
+_SUBMITTED_QUERIES = _by(
     "SELECT COLUMN, count(*) FROM job "
     "WHERE submitted_s >= :first * :day_s AND submitted_s < :end * :day_s AND OF_USER GROUP BY 1"
 )
-_ENDED = _by(
+_ENDED_QUERIES = _by(
     "SELECT COLUMN, state, count(*) FROM job "
     "WHERE ended_s >= :first * :day_s AND ended_s < :end * :day_s AND OF_USER GROUP BY 1, 2"
 )
@@ -194,9 +194,9 @@ class Usage:
         rows: dict[str, Row] = {}
         values = {"first": first, "end": end, "user": user, "day_s": DAY_S}
         with self._lock:
-            used = self._db.execute(_USED[by], values).fetchall()
-            submitted = self._db.execute(_SUBMITTED[by], values).fetchall()
-            ended = self._db.execute(_ENDED[by], values).fetchall()
+            used = self._db.execute(_USED_QUERIES[by], values).fetchall()
+            submitted = self._db.execute(_SUBMITTED_QUERIES[by], values).fetchall()
+            ended = self._db.execute(_ENDED_QUERIES[by], values).fetchall()
         for name, kind, gpu_s, cost in used:
             row = rows.setdefault(name, Row(name))
             row.gpu_s[kind] = gpu_s
@@ -224,14 +224,14 @@ def _entry(job: Job, now_s: float) -> Entry:
 
 def _spread(entry: Entry, booked: Total) -> Iterator[tuple[int, str, float, float]]:
     """Spread unbooked usage over the days before `at_s`: yield (day, worker type, GPU seconds, cost)."""
-    new = {kind: gpu_s - booked.gpu_s.get(kind, 0.0) for kind, gpu_s in entry.total.gpu_s.items()}
-    new = {kind: gpu_s for kind, gpu_s in new.items() if gpu_s > 0}
-    all_gpu_s = sum(new.values())
+    unbooked = {kind: gpu_s - booked.gpu_s.get(kind, 0.0) for kind, gpu_s in entry.total.gpu_s.items()}
+    unbooked = {kind: gpu_s for kind, gpu_s in unbooked.items() if gpu_s > 0}
+    all_gpu_s = sum(unbooked.values())
     cost = max(entry.total.cost - booked.cost, 0.0)
-    for kind, gpu_s in new.items():
+    for kind, gpu_s in unbooked.items():
         ran_s = entry.total.time_s.get(kind, 0.0) - booked.time_s.get(kind, 0.0)
-        for day, part in _days(entry.at_s - max(ran_s, 0.0), entry.at_s):
-            yield day, kind, gpu_s * part, cost * gpu_s / all_gpu_s * part
+        for day, fraction in _days(entry.at_s - max(ran_s, 0.0), entry.at_s):
+            yield day, kind, gpu_s * fraction, cost * gpu_s / all_gpu_s * fraction
 
 
 def _days(since_s: float, until_s: float) -> Iterator[tuple[int, float]]:

@@ -35,7 +35,7 @@ class EventLines:
                 case f.NodeRemoved():
                     log.info("node %(node)s was removed by %(by)s", {"node": fact.node, "by": fact.by})
                 case f.Configured():
-                    self._configured(fact)
+                    self._log_settings(fact)
                 case f.PricesSet():
                     fields = {"types": ", ".join(sorted(fact.price_per_gpu_hour)), "by": fact.by}
                     log.info("prices of %(types)s were set by %(by)s", fields)
@@ -45,7 +45,7 @@ class EventLines:
                 case f.AllocationAsked():
                     self._asked_s = (fact.number, now_s)
                 case f.AllocationAdopted():
-                    self._answered(fact, now_s)
+                    self._log_slow_answer(fact, now_s)
 
     def job_ended(self, job: Job) -> None:
         """Log how a job ended."""
@@ -68,7 +68,7 @@ class EventLines:
             return job.run_s
         return job.run_s + max(job.ended_s - holding.started_s, 0.0)
 
-    def _configured(self, fact: f.Configured) -> None:
+    def _log_settings(self, fact: f.Configured) -> None:
         old, self._policy = self._policy, fact.settings.policy
         fields = {"policy": self._policy, "was": old, "by": fact.by}
         if old != self._policy:
@@ -76,7 +76,7 @@ class EventLines:
         else:
             log.info("settings were changed by %(by)s", fields)
 
-    def _answered(self, fact: f.AllocationAdopted, now_s: float) -> None:
+    def _log_slow_answer(self, fact: f.AllocationAdopted, now_s: float) -> None:
         """Log an answer that took longer than solve_lead_s and so came too late for its round."""
         number, asked_s = self._asked_s
         took_s, lead_s = now_s - asked_s, self._state.settings.solve_lead_s

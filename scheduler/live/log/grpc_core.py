@@ -131,21 +131,21 @@ class CoreLines:
     """Takes over standard error. `stream` is the original; set `ports` to our ports once they are open."""
 
     def __init__(self) -> None:
-        original, (reading, writing) = os.dup(2), os.pipe()
+        original, (read_end, write_end) = os.dup(2), os.pipe()
         # If the pipe is full, a line is lost; the core must not wait for us.
-        os.set_blocking(writing, False)
+        os.set_blocking(write_end, False)
         self.stream: TextIO = os.fdopen(
             original, "w", encoding="utf-8", errors="backslashreplace", buffering=1
         )
         self.ports: tuple[int, ...] = ()
         self._suspects = Suspects()
-        os.dup2(writing, 2)
-        os.close(writing)
+        os.dup2(write_end, 2)
+        os.close(write_end)
         sys.stderr = self.stream
-        threading.Thread(target=self._pump, args=(reading,), daemon=True, name="lines of gRPC").start()
+        threading.Thread(target=self._pump, args=(read_end,), daemon=True, name="lines of gRPC").start()
 
-    def _pump(self, reading: int) -> None:
-        with os.fdopen(reading, encoding="utf-8", errors="replace") as lines:
+    def _pump(self, read_end: int) -> None:
+        with os.fdopen(read_end, encoding="utf-8", errors="replace") as lines:
             for line in lines:
                 record = record_of(line)
                 if record is None:

@@ -20,7 +20,7 @@ from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.data.usage import Usage
 from scheduler.live.job_feed import JobChanges
-from scheduler.live.observe.history_book import HistoryBook, PageEnd, Past, row_of
+from scheduler.live.observe.history_book import HistoryBook, PageEnd, PastJob, row_of
 from scheduler.live.observe.job_filter import in_slices
 from scheduler.live.threads import in_thread
 from scheduler.live.world import LiveWorld
@@ -85,7 +85,7 @@ class Historian:
     async def _add_missing(self) -> None:
         """Queue the ended jobs that the book lacks after a crash or after the loss of the file."""
         async for jobs in in_slices([job for job in self._world.state.jobs.values() if job.is_terminal]):
-            outdated = await in_thread(partial(self._book.outdated, _ends(jobs)))
+            outdated = await in_thread(partial(self._book.outdated, _end_times(jobs)))
             self._pending.add(set(outdated), self._world.now_s())
 
     # Forgetting.
@@ -103,7 +103,7 @@ class Historian:
             old += [job.id for job in jobs if job.ended_s is not None and job.ended_s <= until_s]
         before = len(state.jobs)
         async for names in in_slices(old, FORGET_MAX):
-            await self._ask(Forget(jobs=tuple(await self._written(names))))
+            await self._ask(Forget(jobs=tuple(await self._forgettable(names))))
         if before > len(state.jobs):
             log.info("ended jobs that only history.db has now: %(jobs)d", {"jobs": before - len(state.jobs)})
         until_s = self._world.now_s() - self._keeping.keep_keys_s
@@ -119,7 +119,7 @@ class Historian:
             while await in_thread(partial(self._book.prune, until_s, BATCH)) == BATCH:
                 pass
 
-    async def _written(self, names: Sequence[str]) -> list[str]:
+    async def _forgettable(self, names: Sequence[str]) -> list[str]:
         """Return the jobs among these whose rows are final and durable, and whose GPU time is booked."""
         jobs = [
             job
@@ -130,7 +130,7 @@ class Historian:
             and name not in self._usage.pending
         ]
         async with self._writing:
-            outdated = set(await in_thread(partial(self._book.outdated, _ends(jobs))))
+            outdated = set(await in_thread(partial(self._book.outdated, _end_times(jobs))))
         self._pending.add(outdated, self._world.now_s())
         return [job.id for job in jobs if job.id not in outdated]
 
@@ -151,28 +151,28 @@ class Historian:
         attempts = reversed(self._attempts.of(job.id))
         return tuple(dict.fromkeys(node for attempt in attempts for node in attempt.nodes))
 
-    async def get(self, job: str) -> Past | None:
+    async def get(self, job: str) -> PastJob | None:
         """Return a job of the history, or None."""
         return await in_thread(partial(self._book.get, job))
 
-    async def named(self, names: Iterable[str]) -> list[Past]:
+    async def find(self, names: Iterable[str]) -> list[PastJob]:
         """Return the jobs of these ids and arrays that the state has forgotten."""
         state = self._world.state
-        past = await in_thread(partial(self._book.named, list(names)))
+        past = await in_thread(partial(self._book.find, list(names)))
         return [entry for entry in past if entry.job.id not in state.jobs]
 
-    async def ends(self, names: Iterable[str]) -> dict[str, JobState]:
+    async def final_states(self, names: Iterable[str]) -> dict[str, JobState]:
         """Return the final states of these jobs and arrays, as far as the history has them and the state does not."""
         state = self._world.state
         unknown = [name for name in names if name not in state.jobs]
-        return await in_thread(partial(self._book.ends, unknown)) if unknown else {}
+        return await in_thread(partial(self._book.final_states, unknown)) if unknown else {}
 
-    async def page(self, job_filter: jobs_pb2.JobFilter, before: PageEnd | None, size: int) -> list[Past]:
+    async def page(self, job_filter: jobs_pb2.JobFilter, before: PageEnd | None, size: int) -> list[PastJob]:
         """Return a page of ended jobs, including those that are still in the state; the latest end first."""
         await self.catch_up()
         past = await in_thread(partial(self._book.page, job_filter, before, size))
         return [entry for entry in past if entry.job.id not in self._world.state.active]
 
 
-def _ends(jobs: Iterable[Job]) -> dict[str, float]:
+def _end_times(jobs: Iterable[Job]) -> dict[str, float]:
     return {job.id: job.ended_s for job in jobs if job.ended_s is not None}

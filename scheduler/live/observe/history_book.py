@@ -45,12 +45,12 @@ _INSERT = f"INSERT OR REPLACE INTO job VALUES ({', '.join('?' * 21)})"  # noqa: 
 _PRUNE = "DELETE FROM job WHERE id IN (SELECT id FROM job WHERE ended_s <= ? ORDER BY ended_s LIMIT ?)"
 _WITH_IDS = "SELECT id, ended_s FROM job WHERE id IN (MARKS)"
 _JOBS = "SELECT job, nodes FROM job WHERE"
-_NAMED = f"{_JOBS} id IN (MARKS) UNION ALL {_JOBS} array_id IN (MARKS)"
+_FIND = f"{_JOBS} id IN (MARKS) UNION ALL {_JOBS} array_id IN (MARKS)"
 _STATES = "SELECT id, state FROM job WHERE id IN (MARKS)"
 _STATES += " UNION ALL SELECT array_id, state FROM job WHERE array_id IN (MARKS)"
 
 
-class Past(NamedTuple):
+class PastJob(NamedTuple):
     """An ended job, and the nodes of its attempts, latest first."""
 
     job: Job
@@ -89,36 +89,36 @@ class HistoryBook:
         with self._lock:
             return self._db.execute(_PRUNE, (until_s, limit)).rowcount
 
-    def outdated(self, ends: dict[str, float]) -> list[str]:
-        """Return the jobs whose row is missing, or whose end in the row differs from the one in `ends`."""
+    def outdated(self, end_times: dict[str, float]) -> list[str]:
+        """Return the jobs whose row is missing or has another end time."""
         stored: dict[str, float] = {}
-        for batch in _batches(ends):
+        for batch in _batches(end_times):
             stored.update(self._rows(_WITH_IDS.replace("MARKS", _marks(batch)), batch))
-        return [name for name, ended_s in ends.items() if stored.get(name) != ended_s]
+        return [name for name, ended_s in end_times.items() if stored.get(name) != ended_s]
 
-    def get(self, job: str) -> Past | None:
+    def get(self, job: str) -> PastJob | None:
         """Return one job, or None."""
         rows = self._rows(f"{_JOBS} id = ?", (job,))
         return next(iter(_read(rows)), None)
 
-    def named(self, names: Iterable[str]) -> list[Past]:
+    def find(self, names: Iterable[str]) -> list[PastJob]:
         """Return the jobs with these ids, and all jobs of arrays with these ids."""
-        jobs: dict[str, Past] = {}
+        jobs: dict[str, PastJob] = {}
         for batch in _batches(names):
-            rows = self._rows(_NAMED.replace("MARKS", _marks(batch)), (*batch, *batch))
+            rows = self._rows(_FIND.replace("MARKS", _marks(batch)), (*batch, *batch))
             jobs.update({past.job.id: past for past in _read(rows)})
         return list(jobs.values())
 
-    def ends(self, names: Iterable[str]) -> dict[str, JobState]:
+    def final_states(self, names: Iterable[str]) -> dict[str, JobState]:
         """Return the final states of the jobs and arrays that have rows. An array is completed if all its jobs are."""
-        ends: dict[str, JobState] = {}
+        states: dict[str, JobState] = {}
         for batch in _batches(names):
             for name, state in self._rows(_STATES.replace("MARKS", _marks(batch)), (*batch, *batch)):
-                if ends.get(name, JobState.COMPLETED) is JobState.COMPLETED:
-                    ends[name] = JobState(state)
-        return ends
+                if states.get(name, JobState.COMPLETED) is JobState.COMPLETED:
+                    states[name] = JobState(state)
+        return states
 
-    def page(self, job_filter: jobs_pb2.JobFilter, before: PageEnd | None, size: int) -> list[Past]:
+    def page(self, job_filter: jobs_pb2.JobFilter, before: PageEnd | None, size: int) -> list[PastJob]:
         """Return up to `size` jobs that match and ended before `before`, the latest end first."""
         conditions, values = _conditions(job_filter)
         if before is not None:
@@ -154,11 +154,11 @@ def page_end(job: Job) -> PageEnd:
 _decoder = JobDecoder(msgspec.json, Job)
 
 
-def _read(rows: Iterable[tuple[str, str]]) -> list[Past]:
+def _read(rows: Iterable[tuple[str, str]]) -> list[PastJob]:
     jobs = []
     for job, nodes in rows:
         try:
-            jobs.append(Past(_decoder.decode(job), tuple(nodes.split("\n")) if nodes else ()))
+            jobs.append(PastJob(_decoder.decode(job), tuple(nodes.split("\n")) if nodes else ()))
         except (msgspec.DecodeError, ValueError) as error:
             log.error("a row of history.db cannot be read: %(error)s", {"error": error})
     return jobs

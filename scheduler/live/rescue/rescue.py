@@ -149,9 +149,9 @@ class Rescue:
 
     # Messages with a sender.
 
-    def _refuse(self, message: Message, number: int, more: str = "") -> None:
+    def _refuse(self, message: Message, number: int, detail: str = "") -> None:
         self.refused += 1
-        reason = f" ({more})" if more else ""
+        reason = f" ({detail})" if detail else ""
         self._world.failed(
             message,
             f"the scheduler failed on this message and did nothing{reason}: error {number}, explained in its log",
@@ -165,8 +165,8 @@ class Rescue:
         failures = self._count_failure(f"node {name}", now_s)
         if failures < NODE_FAILURES_MAX or name not in self._world.state.nodes:
             return
-        which = "reports" if isinstance(message, NodeReport) else "requests to join"
-        why = f"its {which} cannot be handled"
+        messages = "reports" if isinstance(message, NodeReport) else "requests to join"
+        why = f"its {messages} cannot be handled"
         yield from self._put_out(now_s, Blame(nodes=(name,)), why, number)
 
     # Timers, answers and silences.
@@ -235,16 +235,16 @@ class Rescue:
 
     # The start.
 
-    def take_over(self, now_s: float, doubted: Blame) -> Iterator[Outcome]:
+    def take_over(self, now_s: float, suspects: Blame) -> Iterator[Outcome]:
         """Begin an epoch, even if the state makes the core raise. The caller carries out the last outcome's effects.
 
-        `doubted`: jobs and nodes with facts that could not be applied. They are held or drained first.
+        `suspects`: jobs and nodes with facts that could not be applied. They are held or drained first.
         """
-        if doubted:
+        if suspects:
             number = self.troubles.note(
-                "facts of the journal were set aside", CannotReplay(f"about {doubted}")
+                "facts of the journal were set aside", CannotReplay(f"about {suspects}")
             )
-            yield from self._put_out(now_s, doubted, "a fact about it cannot be applied", number)
+            yield from self._put_out(now_s, suspects, "a fact about it cannot be applied", number)
         outcome = self._try(lambda: self._core.take_over(now_s))
         if isinstance(outcome, Exception):
             number = self.troubles.note("leases and questions were not repeated", outcome)

@@ -47,10 +47,10 @@ def _die_with_scheduler() -> None:
 
 
 def _read(stream: BinaryIO) -> bytes | None:
-    head = stream.read(LENGTH_BYTES)
-    if len(head) < LENGTH_BYTES:
+    header = stream.read(LENGTH_BYTES)
+    if len(header) < LENGTH_BYTES:
         return None
-    size = int.from_bytes(head, "big")
+    size = int.from_bytes(header, "big")
     data = stream.read(size)
     return data if len(data) == size else None
 

@@ -24,9 +24,9 @@ def stamp(at_s: float) -> Timestamp:
     return Timestamp(seconds=seconds, nanos=int((at_s - seconds) * 1e9))
 
 
-def seconds(at: Timestamp) -> float:
-    """Return a time of the protocol as seconds since 1970."""
-    return at.seconds + at.nanos * 1e-9
+def seconds(timestamp: Timestamp) -> float:
+    """Return a timestamp of the protocol as seconds since 1970."""
+    return timestamp.seconds + timestamp.nanos * 1e-9
 
 
 def job_view(

@@ -25,8 +25,8 @@ STATE_NUMBERS: dict[JobState, Any] = {
 STATES: dict[int, JobState] = {number: state for state, number in STATE_NUMBERS.items()}
 
 # Large fields, which lists omit.
-LONG = ("rates", "labels", "launch")
-_FIELDS = [field for field in jobs_pb2.JobSpec.DESCRIPTOR.fields if field.name not in (*LONG, "after")]
+_LARGE = ("rates", "labels", "launch")
+_FIELDS = [field for field in jobs_pb2.JobSpec.DESCRIPTOR.fields if field.name not in (*_LARGE, "after")]
 # Fields whose zero differs from being absent.
 _OPTIONAL = tuple(field.name for field in _FIELDS if field.has_presence)
 _OTHERS = tuple(field.name for field in _FIELDS if not field.has_presence)

@@ -21,7 +21,7 @@ from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.access.status import CallFailed
 from scheduler.live.data import packages as module
-from scheduler.live.data.packages import Packages, needed
+from scheduler.live.data.packages import Packages, packages_in_use
 from scheduler.model.errors import InvalidSpec, NotFound
 from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
 
@@ -68,7 +68,7 @@ async def test_a_package_is_sent_once_and_read_back(live: Live) -> None:
     assert data == b"".join([piece async for piece in live.people.packages.read(digest)])
     job = spec(launch=pb.Launch(command=["x"], upload=digest, workdir="src"))
     await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[job]))
-    assert {digest} == needed(live.world.state)
+    assert {digest} == packages_in_use(live.world.state)
     again = Packages(live.folder / "packages", PeopleConfig())
     assert again.has(digest)
     again.close()
