@@ -96,7 +96,7 @@ def checkpoint_saved(state: SchedulerState, now_s: float, fact: f.CheckpointSave
     job.checkpoint_beside = stores[1:] if stores[:1] == (fact.place,) else ()
     if not job.is_terminal:
         state.saved.add(job.id)
-        if len(state.places) > 1:
+        if len(state.stores) > 1:
             # There may be fewer ways to run the job now.
             state.stale = True
 

@@ -198,7 +198,7 @@ class ProgressMade(Fact, frozen=True, kw_only=True):
 
 
 class CheckpointSaved(Fact, frozen=True, kw_only=True):
-    """A job saved in another store (`NodeSpec.place`) than before, and will continue from there."""
+    """A job saved in another store (`NodeSpec.store`) than before, and will continue from there."""
 
     job: str
     place: str

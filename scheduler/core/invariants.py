@@ -160,9 +160,9 @@ def nodes_are_counted(state: SchedulerState) -> Iterator[str]:
     sizes: dict[str, int] = {}
     for node in state.nodes.values():
         sizes[node.spec.worker_type] = sizes.get(node.spec.worker_type, 0) + node.spec.gpus
-    places = Counter(node.spec.place for node in state.nodes.values())
-    if state.places != places:
-        yield f"places for checkpoints are {state.places}, the nodes have {dict(places)}"
+    stores = Counter(node.spec.store for node in state.nodes.values())
+    if state.stores != stores:
+        yield f"stores of checkpoints are {state.stores}, the nodes have {dict(stores)}"
     if state.size_of_type != sizes:
         yield f"GPUs by type are {state.size_of_type}, the nodes have {sizes}"
 
@@ -176,10 +176,10 @@ def nothing_names_forgotten_jobs(state: SchedulerState) -> Iterator[str]:
         "a reservation": [job for bundle in state.round.reserved.values() for job in bundle.jobs],
         "an array": [job for members in state.arrays.values() for job in members],
     }
-    for place, jobs in named.items():
+    for where, jobs in named.items():
         unknown = sorted({job for job in jobs if job not in state.jobs})
         if unknown:
-            yield f"{place} names {', '.join(unknown[:8])}, which the state lacks"
+            yield f"{where} names {', '.join(unknown[:8])}, which the state lacks"
     orders = [job.order for job in state.jobs.values()]
     if orders != sorted(set(orders)) or (orders and orders[-1] >= state.next_order):
         yield f"jobs are not in the order of their submission, or the next one ({state.next_order}) is not the last"

@@ -201,11 +201,11 @@ def _note_checkpoint(out: Outcome, node: Node, job: Job, holding: Holding, repor
     """Record that a job saved in another store than before. Rank 0 saves, on the first node of a gang."""
     if (
         0 < report.saved != job.steps_saved
-        and job.checkpoint_at != node.spec.place
+        and job.checkpoint_at != node.spec.store
         and job.state not in TERMINAL
         and nodes_of(holding.lease.gpus)[0] == node.spec.name
     ):
-        out.fact(CheckpointSaved(job=job.id, place=node.spec.place))
+        out.fact(CheckpointSaved(job=job.id, place=node.spec.store))
 
 
 def _is_plausible(report: Progress | Exit) -> bool:

@@ -321,10 +321,10 @@ def _by_rank(state: SchedulerState, bundle: Bundle, gpus: tuple[GpuId, ...]) -> 
     """Order the GPUs of a gang so that its ranks find their checkpoints, rank 0 first."""
     if len(gpus) < 2 or len(bundle.jobs) > 1:
         return gpus
-    places = state.confined_to(state.jobs[bundle.jobs[0]])
-    if len(places) < 2:
+    stores = state.confined_to(state.jobs[bundle.jobs[0]])
+    if len(stores) < 2:
         return gpus
-    return tuple(sorted(gpus, key=lambda gpu: places.index(state.nodes[node_of(gpu)].spec.place)))
+    return tuple(sorted(gpus, key=lambda gpu: stores.index(state.nodes[node_of(gpu)].spec.store)))
 
 
 def _rebundled(state: SchedulerState, changes: LeaseChanges) -> tuple[tuple[str, Bundle], ...]:

@@ -22,8 +22,8 @@ from scheduler.model.shares import ShareRows, ShareTable
 from scheduler.model.throughput import RateBook, RateRows
 from scheduler.rounds.inputs import Held
 
-# Stores of checkpoints, as in `NodeSpec.place`.
-Places = tuple[str, ...]
+# Names of stores of checkpoints, as in `NodeSpec.store`.
+Stores = tuple[str, ...]
 
 
 class Round(msgspec.Struct):
@@ -93,7 +93,7 @@ class SchedulerState:
         *("now_s", "epoch", "settings", "prices", "jobs", "requests", "arrays", "next_job", "next_lease"),
         *("nodes", "generation_floor", "doubtful", "next_order", "adopted_s"),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
-        *("active", "watched", "picky", "protectable", "on_hold", "saved", "places", "dependents"),
+        *("active", "watched", "picky", "protectable", "on_hold", "saved", "stores", "dependents"),
         *("held", "holders", "claims", "blocks"),
         *("gpus_of", "_gpus_in_order", "size_of_type", "isolated_rate", "cluster_version"),
     )
@@ -137,7 +137,7 @@ class SchedulerState:
         # Active jobs that have started, so that they may have a checkpoint or will save one when they stop.
         self.saved: set[str] = set()
         # How many nodes reach each store of checkpoints.
-        self.places: dict[str, int] = {}
+        self.stores: dict[str, int] = {}
         # By job: the jobs that wait for its end.
         self.dependents: dict[str, list[str]] = {}
         # By job: the bundle and GPUs of its lease, if the lease is not ending.
@@ -191,29 +191,29 @@ class SchedulerState:
             if name not in on_hold and (name not in limited or self.eligible(job, now_s))
         }
 
-    def confined_to(self, job: Job) -> Places:
+    def confined_to(self, job: Job) -> Stores:
         """Return the stores to which the job's last checkpoint confines it; empty if it may run on every node.
 
         A gang that saved to several disks has several stores: each rank starts where it was, rank 0 at the first store.
         """
         if job.checkpoint_at:
-            stores: Places = (job.checkpoint_at, *job.checkpoint_beside)
-        elif len(self.places) <= 1 or job.id not in self.saved:
+            stores: Stores = (job.checkpoint_at, *job.checkpoint_beside)
+        elif len(self.stores) <= 1 or job.id not in self.saved:
             return ()
         else:
             stores = self.saves_at(job)
-        return () if not stores or self.places.get(stores[0]) == len(self.nodes) else stores
+        return () if not stores or self.stores.get(stores[0]) == len(self.nodes) else stores
 
-    def saves_at(self, job: Job) -> Places:
+    def saves_at(self, job: Job) -> Stores:
         """Return the stores to which a running job will save when it stops; empty if it is not running."""
         for name in (job.lease, job.leaving):
             holding = self.leases.get(name or "")
             if holding is not None and holding.started_s is not None:
                 nodes = nodes_of(holding.lease.gpus)
-                first, *others = dict.fromkeys(self.nodes[name].spec.place for name in nodes)
+                first, *others = dict.fromkeys(self.nodes[name].spec.store for name in nodes)
                 if not others:
                     return (first,)
-                beside = sum(node.spec.gpus for node in self.nodes.values() if node.spec.place in others)
+                beside = sum(node.spec.gpus for node in self.nodes.values() if node.spec.store in others)
                 # Name the others only if they have too few GPUs without the first, where rank 0 must start.
                 return (first, *others) if beside < job.spec.narrowest else (first,)
         return ()
@@ -294,7 +294,7 @@ class SchedulerState:
         if self.allocation is not None:
             rates = self.allocation.shares
             self.isolated_rate = dict(zip(rates.jobs, rates.isolated_rate, strict=False))
-        self.gpus_of, self.size_of_type, self.places = {}, {}, {}
+        self.gpus_of, self.size_of_type, self.stores = {}, {}, {}
         for node in self.nodes.values():
             self.add_node(node)
         self.cluster_version += 1
@@ -307,7 +307,7 @@ class SchedulerState:
         self.gpus_of[spec.name] = node.every_gpu
         self._gpus_in_order = []
         self.size_of_type[spec.worker_type] = self.size_of_type.get(spec.worker_type, 0) + spec.gpus
-        self.places[spec.place] = self.places.get(spec.place, 0) + 1
+        self.stores[spec.store] = self.stores.get(spec.store, 0) + 1
 
     def drop_node(self, node: Node) -> None:
         """Remove a node from the derived tables, because it was removed or will change."""
@@ -317,9 +317,9 @@ class SchedulerState:
         self.size_of_type[spec.worker_type] -= spec.gpus
         if not self.size_of_type[spec.worker_type]:
             del self.size_of_type[spec.worker_type]
-        self.places[spec.place] -= 1
-        if not self.places[spec.place]:
-            del self.places[spec.place]
+        self.stores[spec.store] -= 1
+        if not self.stores[spec.store]:
+            del self.stores[spec.store]
 
     def keep(self, holding: Holding) -> None:
         """Enter a lease that is not ending in `held`, from which rounds are planned."""

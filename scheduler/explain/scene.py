@@ -14,7 +14,7 @@ import numpy as np
 from scheduler.core.planning.kinds import rate_of
 from scheduler.core.planning.pairing import pair_rates
 from scheduler.core.planning.round_inputs import kept_until_s
-from scheduler.core.state import Places, SchedulerState
+from scheduler.core.state import SchedulerState, Stores
 from scheduler.explain.answer import Holder, Way
 from scheduler.explain.forecast import ends_s
 from scheduler.model.cluster import Node, NodeState, gpus_for
@@ -76,8 +76,8 @@ class Scene:
     def __init__(self, state: SchedulerState, job: Job, now_s: float) -> None:
         self.state, self.job, self.now_s = state, job, now_s
         # The stores that hold its last checkpoint. Only their nodes can run it; if there are none, all nodes can.
-        self.places = state.confined_to(job)
-        self.pools = _pools(state, job, self.places)
+        self.stores = state.confined_to(job)
+        self.pools = _pools(state, job, self.stores)
         self.columns = _columns(state, job, self.pools, now_s)
 
     @property
@@ -88,7 +88,7 @@ class Scene:
 
     def suits(self, node: Node) -> bool:
         """Whether the job could use this node when it is up, given the job's last checkpoint and needs."""
-        return (not self.places or node.spec.place in self.places) and node.fits(self.job.spec)
+        return (not self.stores or node.spec.store in self.stores) and node.fits(self.job.spec)
 
     def possible(self, column: Column) -> bool:
         """Whether the job could run in this way if there were no other jobs."""
@@ -191,10 +191,10 @@ def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
     return max(at_s, now_s)
 
 
-def _pools(state: SchedulerState, job: Job, places: Places) -> dict[str, Pool]:
-    """Return the GPUs of every worker type, by type. `places`: the stores that the job's nodes must reach, if any."""
+def _pools(state: SchedulerState, job: Job, stores: Stores) -> dict[str, Pool]:
+    """Return the GPUs of every worker type, by type. `stores`: the stores that the job's nodes must reach, if any."""
     spec = job.spec
-    picky = bool(places or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
+    picky = bool(stores or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
     used = _used(state) if spec.cpus or spec.memory_gb else {}
     busy = state.holders.keys() | state.claims.keys()
     pools: dict[str, Pool] = {}
@@ -211,7 +211,7 @@ def _pools(state: SchedulerState, job: Job, places: Places) -> dict[str, Pool]:
         pool.total += len(gpus)
         pool.free += free
         pool.widest_node = max(pool.widest_node, len(gpus))
-        if places and node.spec.place not in places:
+        if stores and node.spec.store not in stores:
             pool.out_of_reach += gpus_for(node, spec)
             continue
         pool.free_in_reach += free

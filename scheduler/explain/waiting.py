@@ -119,14 +119,14 @@ def _checkpoint(
     scene: Scene, pools: Sequence[Pool], changes: tuple[Change, ...], start: Start = UNKNOWN
 ) -> Finding:
     """Explain that the job could run, but not on nodes that can read its last checkpoint."""
-    state, places = scene.state, scene.places
-    in_reach = [name for name, node in sorted(state.nodes.items()) if node.spec.place in places]
+    state, stores = scene.state, scene.stores
+    in_reach = [name for name, node in sorted(state.nodes.items()) if node.spec.store in stores]
     location = listed(
         [
-            f"on the disk of node {place.removeprefix(OWN_DISK)}"
-            if place.startswith(OWN_DISK)
-            else f"in the store {place}"
-            for place in places
+            f"on the disk of node {store.removeprefix(OWN_DISK)}"
+            if store.startswith(OWN_DISK)
+            else f"in the store {store}"
+            for store in stores
         ]
     )
     text = f"Its last checkpoint is {location}, and it can only continue on nodes that can read it: "

@@ -51,7 +51,7 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     storage: str = ""
 
     @property
-    def place(self) -> str:
+    def store(self) -> str:
         """The store in which jobs on this node save their checkpoints."""
         return self.storage or OWN_DISK + self.name
 

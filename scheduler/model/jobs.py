@@ -275,7 +275,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     # How many turns ended before its first step, although it reports steps.
     fruitless: int = 0
     cost_usd: float = 0.0
-    # The store of its last checkpoint (`NodeSpec.place`). Empty: none yet, or a store that all nodes reach.
+    # The store of its last checkpoint (`NodeSpec.store`). Empty: none yet, or a store that all nodes reach.
     checkpoint_at: str = ""
     # For a gang on several stores: the stores of its other ranks, in order.
     checkpoint_beside: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Pinned jobs keep exactly their GPUs. The only question is which jobs share these GPUs with them.
 
-Two jobs pinned as a pair stay a pair. A job that is pinned alone, or whose partner is not pinned, is `open`: its best
-ranked column that fits its GPUs decides whether it runs alone or with a partner. Without such a column it runs alone.
+Two jobs pinned as a pair stay a pair. A job that is pinned alone, or whose partner is not pinned, is undecided: the
+column of best rank that fits its GPUs decides whether it has a partner. Without such a column it runs alone.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Pins:
         """Place all pinned jobs that have no choice of partners. `held`: the holding of each pinned job."""
         self.board = board
         self.held = held
-        self.open: set[str] = set()
+        self.undecided: set[str] = set()
         self.placements: dict[Bundle, tuple[GpuId, ...]] = {}
         # The number of GPUs of pinned jobs that have not been visited, by worker type.
         self.unvisited_gpus = [0] * len(board.sites)
@@ -48,14 +48,14 @@ class Pins:
             if alone or paired:
                 self.placements[holding.bundle] = holding.gpus
             else:
-                self.open.add(job)
+                self.undecided.add(job)
         for gpus, jobs in sharing.items():
             self.gpus.update(gpus)
             kind = kind_of.get(held[jobs[0]].bundle.worker_type, NO_ROW)
             if kind != NO_ROW:
                 self.unvisited_gpus[kind] += len(gpus)
         gangs = max(board.widths, default=1) > 1
-        self.watched = {row for row, job in self.rows.items() if gangs or job in self.open}
+        self.watched = {row for row, job in self.rows.items() if gangs or job in self.undecided}
         if board.any_needs:
             self.stock = Stock(board.inputs.nodes)
             for gpus, jobs in sharing.items():
@@ -79,21 +79,21 @@ class Pins:
             self._visited.add(holding.gpus)
             self.unvisited_gpus[board.kinds[row]] -= board.widths[row]
         joining = [job for job in members if job not in self.rows]
-        if any(job not in self.open for job in pinned) or any(busy[job] for job in joining):
+        if any(job not in self.undecided for job in pinned) or any(busy[job] for job in joining):
             return
         if joining and not self._admit(board.inputs.jobs[joining[0]], holding.gpus, board.kinds[row]):
             return
         self.placements[bundle] = holding.gpus
-        self.open.difference_update(self.rows[job] for job in members if job in self.rows)
+        self.undecided.difference_update(self.rows[job] for job in members if job in self.rows)
         for job in joining:
             busy[job] = True
 
     def settle(self) -> None:
         """Let every job without a decided partner run alone."""
-        for job in sorted(self.open):
+        for job in sorted(self.undecided):
             holding = self.held[job]
             self.placements[holding.bundle._replace(jobs=(job,))] = holding.gpus
-        self.open.clear()
+        self.undecided.clear()
 
     def _admit(self, job: str, gpus: tuple[GpuId, ...], kind: int) -> bool:
         """Charge the nodes for the needs of the partner; return False if they lack resources or take no new work."""

@@ -50,7 +50,7 @@ def types_of(desk: Desk, name: str) -> set[str]:
 
 
 def test_the_first_checkpoint_is_a_fact_and_the_next_at_the_same_place_is_none(desk_of: DeskOf) -> None:
-    """The place is recorded once, however often the job saves there."""
+    """The store is recorded once, however often the job saves there."""
     desk = desk_of(node("n1", 1, storage=""))
     (lease,) = desk.run(job())
     desk.report(progress=(Progress(lease, 50.0, 0.0, 5.0),))
@@ -101,14 +101,14 @@ def test_in_a_gang_the_first_node_saves(desk_of: DeskOf) -> None:
 
 
 def test_the_place_survives_a_snapshot(desk_of: DeskOf) -> None:
-    """A restored scheduler knows the place, and which jobs are confined to it."""
+    """A restored scheduler has the store, and the jobs that are confined to it."""
     desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""))
     (lease,) = desk.run(job(nodes=("n1",)))
     saved(desk, lease, "n1")
     desk.settle()
     restored = SchedulerState.restore(desk.core.state.snapshot())
     assert restored.confined_to(restored.jobs["1"]) == ("node:n1",)
-    assert (restored.saved, restored.places) == (desk.core.state.saved, desk.core.state.places)
+    assert (restored.saved, restored.stores) == (desk.core.state.saved, desk.core.state.stores)
 
 
 @pytest.mark.parametrize("storage", ["a b", "a:b", "a/b", "x" * 300])
@@ -210,7 +210,7 @@ def test_another_worker_type_is_advised_only_if_it_sees_the_checkpoint(
 
 
 def test_a_running_job_is_kept_where_it_will_save(desk_of: DeskOf) -> None:
-    """A job that will save when it is stopped gets no next lease on a node that cannot see that place."""
+    """A job that will save when it is stopped gets no next lease on a node that cannot reach that store."""
     desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2")))
     (lease,) = desk.run(job(steps=1e6))
     assert (where(desk, "1"), desk.job("1").checkpoint_at) == ({"n1"}, "")
@@ -236,7 +236,7 @@ def test_a_run_without_a_checkpoint_confines_no_job(desk_of: DeskOf) -> None:
 
 
 def test_with_one_store_for_all_nodes_no_job_is_confined(desk_of: DeskOf) -> None:
-    """With one store for all nodes a round is planned as if there were no places."""
+    """With one store for all nodes a round is planned as if there were no stores."""
     desk = stopped(desk_of, "nfs", "nfs", "nfs")
     state = desk.core.state
     assert state.confined_to(state.jobs["1"]) == ()
@@ -247,7 +247,7 @@ def test_with_one_store_for_all_nodes_no_job_is_confined(desk_of: DeskOf) -> Non
 
 
 def test_a_job_without_a_recorded_place_runs_anywhere(desk_of: DeskOf) -> None:
-    """An older journal records no places; its jobs may run on any node, as before."""
+    """An older journal records no stores; its jobs may run on any node, as before."""
     desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""))
     (lease,) = desk.run(job(steps=1e6))
     state = desk.core.state
@@ -372,9 +372,9 @@ def test_every_attempt_starts_where_it_can_read_its_checkpoint(seed: int) -> Non
             apply(state, now_s, fact)
             for name in fact.leases if isinstance(fact, LeasesStarted) else ():
                 lease = state.leases[name].lease
-                place = state.nodes[nodes_of(lease.gpus)[0]].spec.place
-                assert state.jobs[lease.job].checkpoint_at in ("", place), f"at {now_s:g} s, lease {name}"
+                store = state.nodes[nodes_of(lease.gpus)[0]].spec.store
+                assert state.jobs[lease.job].checkpoint_at in ("", store), f"at {now_s:g} s, lease {name}"
                 starts += 1
-                elsewhere += place != "nfs"
+                elsewhere += store != "nfs"
     assert starts > 15
     assert elsewhere > 3

@@ -136,5 +136,5 @@ def test_facts_of_older_releases_mean_what_they_meant() -> None:
     recalled, joined = decode_facts(written)
     assert isinstance(recalled, LeaseRecalled)
     assert isinstance(joined, NodeJoined)
-    assert (recalled.untold, joined.spec.storage, joined.spec.place) == (False, "", "node:n1")
+    assert (recalled.untold, joined.spec.storage, joined.spec.store) == (False, "", "node:n1")
     assert encode_facts([recalled, joined]) == written

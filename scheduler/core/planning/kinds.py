@@ -8,7 +8,7 @@ import numpy as np
 
 from policies.problem import Floats, Ints
 from scheduler.core.planning.round_cache import Frame
-from scheduler.core.state import Places, SchedulerState
+from scheduler.core.state import SchedulerState, Stores
 from scheduler.model import bounds
 from scheduler.model.cluster import Node, NodeSpec, gpus_for
 from scheduler.model.jobs import Job, JobSpec
@@ -35,15 +35,18 @@ class Ways:
 class Kinds:
     """A cache of everything that all jobs of a kind share. It can be dropped at any time."""
 
+    # The number of each kind.
     number: dict[KindKey, int] = field(default_factory=dict)
+    # By kind: the spec of its first job.
     specs: list[JobSpec] = field(default_factory=list)
+    # By job: its kind.
     of_job: dict[str, int] = field(default_factory=dict)
     # By kind and stores of the last checkpoint.
-    ways: dict[tuple[int, Places], Ways] = field(default_factory=dict)
+    ways: dict[tuple[int, Stores], Ways] = field(default_factory=dict)
     # The results of `rate_of`, by kind, worker type and GPUs.
     rates: dict[tuple[int, str, int], float] = field(default_factory=dict)
     # The rows of pair rates, by two kinds with their stores.
-    paired: dict[tuple[tuple[int, Places], tuple[int, Places]], np.ndarray] = field(default_factory=dict)
+    paired: dict[tuple[tuple[int, Stores], tuple[int, Stores]], np.ndarray] = field(default_factory=dict)
     # Usable nodes by the store of checkpoints that they reach.
     by_store: dict[str, list[Node]] = field(default_factory=dict)
     # The versions of the nodes and of the rates from which the entries were computed.
@@ -80,7 +83,7 @@ class Kinds:
         self.nodes = tuple((node.spec, node.gpu_ids) for node in state.usable_nodes())
         self.by_store = {}
         for node in state.usable_nodes():
-            self.by_store.setdefault(node.spec.place, []).append(node)
+            self.by_store.setdefault(node.spec.store, []).append(node)
             row, gpus = row_of[node.spec.worker_type], len(node.gpu_ids)
             self.capacity[row] += gpus
             self.widest_node[row] = max(self.widest_node[row], gpus)
@@ -96,11 +99,11 @@ class Kinds:
             self.of_job[job.id] = kind
         return kind
 
-    def ways_of(self, state: SchedulerState, kind: int, places: Places = ()) -> Ways:
-        """Return the current ways of a kind. With `places`, count only nodes that reach one of these stores."""
-        ways = self.ways.get((kind, places))
+    def ways_of(self, state: SchedulerState, kind: int, stores: Stores = ()) -> Ways:
+        """Return the current ways of a kind. With `stores`, count only nodes that reach one of these stores."""
+        ways = self.ways.get((kind, stores))
         if ways is None:
-            ways = self.ways[kind, places] = _ways(state, self, self.specs[kind], places)
+            ways = self.ways[kind, stores] = _ways(state, self, self.specs[kind], stores)
         return ways
 
     def rate(self, state: SchedulerState, job: Job, bundle: Bundle) -> float:
@@ -111,9 +114,9 @@ class Kinds:
             rate = self.rates[key] = rate_of(state, job.spec, bundle.worker_type, bundle.gpus)[0]
         return rate
 
-    def reaching(self, places: Places) -> list[Node]:
+    def reaching(self, stores: Stores) -> list[Node]:
         """Return the usable nodes that reach one of these stores."""
-        return [node for place in places for node in self.by_store.get(place, ())]
+        return [node for store in stores for node in self.by_store.get(store, ())]
 
     def ways_for(self, state: SchedulerState, job: Job) -> Ways:
         """Return the ways of a job's kind, on nodes that reach the job's last checkpoint."""
@@ -135,10 +138,10 @@ def _key(spec: JobSpec) -> KindKey:
     )
 
 
-def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, places: Places) -> Ways:
+def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, stores: Stores) -> Ways:
     rows: list[tuple[int, int, float, bool]] = []
-    anywhere = not (places or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
-    nodes = [] if anywhere else kinds.reaching(places) if places else state.usable_nodes()
+    anywhere = not (stores or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
+    nodes = [] if anywhere else kinds.reaching(stores) if stores else state.usable_nodes()
     for row, worker_type in enumerate(kinds.worker_types):
         if not spec.may_use(worker_type):
             continue

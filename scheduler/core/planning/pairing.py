@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduler.core.effects import Pairs
-from scheduler.core.state import Places, SchedulerState
+from scheduler.core.state import SchedulerState, Stores
 from scheduler.model.bounds import TABLE_RATE
 from scheduler.model.jobs import Job
 from scheduler.model.throughput import RateKey
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scheduler.core.planning.kinds import Kinds
 
 # A kind of job, and the stores to which its jobs are confined.
-ConfinedKind = tuple[int, Places]
+ConfinedKind = tuple[int, Stores]
 NOT_PACKABLE: ConfinedKind = (-1, ())
 
 
@@ -81,12 +81,12 @@ def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], confined: lis
 
 def _paired(state: SchedulerState, kinds: Kinds, a: ConfinedKind, b: ConfinedKind) -> np.ndarray:
     """Return rows (worker type, GPUs, both rates) of two kinds; none if their widths or their stores differ."""
-    spec, other, places_a, places_b = kinds.specs[a[0]], kinds.specs[b[0]], a[1], b[1]
+    spec, other, stores_a, stores_b = kinds.specs[a[0]], kinds.specs[b[0]], a[1], b[1]
     rows: list[tuple[float, ...]] = []
-    if spec.gpus == other.gpus and not (places_a and places_b and places_a != places_b):
-        places = places_a or places_b
+    if spec.gpus == other.gpus and not (stores_a and stores_b and stores_a != stores_b):
+        stores = stores_a or stores_b
         for type_row, name in enumerate(kinds.worker_types):
-            if places and all(node.spec.worker_type != name for node in kinds.reaching(places)):
+            if stores and all(node.spec.worker_type != name for node in kinds.reaching(stores)):
                 continue
             rates = pair_rates(state, name, spec.job_type, other.job_type, spec.gpus)
             if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):

@@ -11,7 +11,7 @@ import numpy as np
 from scheduler.core.planning import problem
 from scheduler.core.planning.kinds import Kinds
 from scheduler.core.planning.round_cache import Frame, frame_of, key_of
-from scheduler.core.state import Places, SchedulerState
+from scheduler.core.state import SchedulerState, Stores
 from scheduler.model.cluster import Node
 from scheduler.model.jobs import Job
 from scheduler.model.lease import STOPPING, Bundle, Holding, Phase
@@ -226,29 +226,29 @@ def _ran_without_steps(state: SchedulerState, job: Job) -> bool:
 
 def _needs(state: SchedulerState, jobs: Sequence[str]) -> dict[str, Need]:
     """Return the needs of these jobs beyond GPUs. Jobs without such needs, which are most, are absent."""
-    confined = state.saved if len(state.places) > 1 else set()
+    confined = state.saved if len(state.stores) > 1 else set()
     with_needs = (state.picky | confined).intersection(jobs)
     if not with_needs:
         return {}
     nodes = state.usable_nodes()
     # The nodes that reach a checkpoint, by its stores. A job without a checkpoint can use every node.
-    reaching: dict[Places, list[Node]] = {(): nodes}
+    reaching: dict[Stores, list[Node]] = {(): nodes}
     # The needs of jobs that only have to reach their checkpoint.
-    need_to_reach: dict[Places, Need] = {}
+    need_to_reach: dict[Stores, Need] = {}
     needs: dict[str, Need] = {}
     for name in sorted(with_needs):
         job = state.jobs[name]
-        spec, places = job.spec, state.confined_to(job)
-        if places not in reaching:
-            reaching[places] = [node for node in nodes if node.spec.place in places]
+        spec, stores = job.spec, state.confined_to(job)
+        if stores not in reaching:
+            reaching[stores] = [node for node in nodes if node.spec.store in stores]
         if name not in state.picky:
-            if places and places not in need_to_reach:
-                need_to_reach[places] = Need(nodes=frozenset(node.spec.name for node in reaching[places]))
-            if places:
-                needs[name] = need_to_reach[places]
+            if stores and stores not in need_to_reach:
+                need_to_reach[stores] = Need(nodes=frozenset(node.spec.name for node in reaching[stores]))
+            if stores:
+                needs[name] = need_to_reach[stores]
             continue
         allowed = None
-        if places or spec.nodes or spec.labels or spec.gpu_memory_gb:
-            allowed = frozenset(node.spec.name for node in reaching[places] if node.fits(spec))
+        if stores or spec.nodes or spec.labels or spec.gpu_memory_gb:
+            allowed = frozenset(node.spec.name for node in reaching[stores] if node.fits(spec))
         needs[name] = Need(spec.cpus / spec.gpus, spec.memory_gb / spec.gpus, allowed)
     return needs
