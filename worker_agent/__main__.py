@@ -1,4 +1,4 @@
-"""`python -m worker_agent`: the agent of a node. `gavel agent` is the same with more help."""
+"""`python -m worker_agent` runs the agent of a node. `gavel agent` does the same, and has more help."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker_agent.daemon import run_agent
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Read the settings and run; the exit status."""
+    """Read the settings, run the agent, and return the exit status."""
     parser = argparse.ArgumentParser(
         "worker_agent", description="Run the agent of a node.", allow_abbrev=False
     )

@@ -1,8 +1,8 @@
-"""The agent's loop: its core between the processes on one side and a link on the other. No network in here.
+"""The agent's loop: its core, between the processes on one side and the link on the other. No network in here.
 
-What happens goes to the core as an event, and what the core wants is carried out as an action; a simulated agent
-differs in nothing else. The link (link/stream.py) exchanges messages with the scheduler: it calls `tell` with what the
-scheduler sent, and is called with what has to be sent. What it cannot send may be lost: the agent sends it again.
+The loop passes each event to the core and carries out the core's actions; a simulated agent has the same core and
+another loop. The link (link/stream.py) calls `handle` with the scheduler's messages, and sends the agent's messages. It
+may lose a message; the core then reports the same news again.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ if TYPE_CHECKING:
     from worker_agent.link.stream import GrpcLink
 
 LOG = logging.getLogger(__name__)
-# How a run ends whose lease is recalled before it has a process.
+# The end of a run whose lease is recalled before the run has a process.
 RECALLED = Ending(signalled=True)
 CLEANING_INTERVAL_S = 600.0
 
 
 class StateLocked(Exception):
-    """Another agent works in this state directory."""
+    """Another agent uses this state directory."""
 
 
 class Agent:
-    """One node's agent, but for its link and its GPUs."""
+    """One node's agent, without its link and its GPUs."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class Agent:
         retention: Retention | None = None,
         on_failed_start: Callable[[], object] = lambda: None,
     ) -> None:
-        """Lock the state directory; StateLocked when another agent has it."""
+        """Lock the state directory. Raises StateLocked if another agent uses it."""
         self._on_failed_start = on_failed_start
         state.mkdir(mode=0o711, parents=True, exist_ok=True)
         self._lock = _lock(state / "agent.lock")
@@ -84,22 +84,22 @@ class Agent:
         self._newest_set = (epoch, generation)
         self.core = AgentCore(limits, epoch=epoch, generation=generation)
         self.processes = Processes(
-            state, self.core.limits, self.tell, self._prepared, containment=containment, clock=clock
+            state, self.core.limits, self.handle, self._on_prepared, containment=containment, clock=clock
         )
         self.workshop, self.link, self.clock = workshop, link, clock
         self.retention = retention or Retention()
         self._timer: asyncio.TimerHandle | None = None
-        # When the timer fires.
+        # The time at which the timer fires.
         self._tick_s = math.inf
-        # Starts that have no process yet, by lease.
+        # By lease: the tasks that start runs.
         self._starts: dict[str, asyncio.Task[None]] = {}
         self._ports = HeldPorts()
-        # Leases that are about to run under MPS, if there is a daemon.
-        self._joining: set[str] = set()
+        # Leases whose runs are starting and will use the MPS daemon, if there is one.
+        self._joining_mps: set[str] = set()
         self._closed = False
 
     async def run(self) -> None:
-        """Adopt what an earlier agent left, then look after processes until cancelled. Start it before the link."""
+        """Adopt the runs of an earlier agent, then watch processes until cancelled. Start this before the link."""
         adopt_runs(self.processes)
         pipes = {lease: self.processes.variable(lease, PIPES) for lease in self.processes.live}
         self.workshop.mps.adopt(pipes)
@@ -109,7 +109,7 @@ class Agent:
             tasks.create_task(asyncio.to_thread(self.workshop.mps.quit_unused))
 
     def close(self) -> None:
-        """End the agent; its jobs go on."""
+        """End the agent. Its jobs continue."""
         self._closed = True
         for task in self._starts.values():
             task.cancel()
@@ -121,10 +121,10 @@ class Agent:
 
     # -------------------------------------------------------------------------------------------------- events
 
-    def tell(self, event: Event) -> None:
-        """Pass an event to the core, and do what it wants."""
+    def handle(self, event: Event) -> None:
+        """Pass an event to the core, and carry out its actions."""
         if isinstance(event, Desired) and (event.epoch, event.generation) >= self._newest_set:
-            self._note_set(event)
+            self._on_new_set(event)
         for action in self.core.handle(self.clock(), event):
             self._carry_out(action)
         if self.core.news:
@@ -137,13 +137,14 @@ class Agent:
                 self._on_failed_start()
             asyncio.get_running_loop().run_in_executor(None, self.workshop.mps.leave, event.lease)
         elif isinstance(event, Desired | Taken):
+            # A lease without a run or a kept exit in the core: the scheduler has its exit.
             kept, runs = self.core.exits.kept, self.core.runs
             unacknowledged = self.processes.unacknowledged
             self.processes.mark_acknowledged([x for x in unacknowledged if x not in kept and x not in runs])
         self._renew()
 
-    def _note_set(self, desired: Desired) -> None:
-        """Take from a new set what is for the logs of jobs, and remember that it was the newest."""
+    def _on_new_set(self, desired: Desired) -> None:
+        """Store the number of a new set. Pass its reasons for ends, and changes of packing, to the runs."""
         live = self.processes.live
         for lease in desired.why_ended.keys() & live.keys():
             live[lease].why_ended = desired.why_ended[lease]
@@ -151,23 +152,23 @@ class Agent:
         for order in desired.orders:
             run = live.get(order.lease)
             if run is not None and order.packed != run.packed:
-                # Another job has joined this one on its GPUs, or left them.
+                # Another job has joined this one on its GPUs, or has left them.
                 run.packed = order.packed
                 self.processes.note(
                     order.lease, self.workshop.sharing_note(run.order) if run.packed else ALONE_NOTE
                 )
 
-    def go(self, lease: str, meeting: Rendezvous) -> None:
-        """Start a part of a gang whose nodes are all ready; repeated for one that asks again."""
-        self.processes.go(lease, meeting)
+    def go(self, lease: str, rendezvous: Rendezvous) -> None:
+        """Start this node's part of a gang, because all its nodes are ready. May be called again for the same part."""
+        self.processes.go(lease, rendezvous)
 
-    def nobody_starts(self, lease: str, why: str) -> None:
-        """End what is prepared here of a gang, because another node cannot start its part."""
+    def call_off(self, lease: str, why: str) -> None:
+        """End this node's part of a gang, because another node cannot start its part."""
         if not self._cancel_start(lease):
             self.processes.call_off(lease, why)
 
-    def let_go(self) -> None:
-        """Give the withheld GPUs back: an operator has confirmed that nothing is left on them."""
+    def release_gpus(self) -> None:
+        """Release the withheld GPUs, because an operator has confirmed that nothing is left on them."""
         self.processes.release_withheld()
 
     def last_lines(self, lease: str) -> str:
@@ -177,7 +178,7 @@ class Agent:
     def _renew(self) -> None:
         for lease in self.processes.live:
             run = self.core.runs.get(lease)
-            if run is not None and run.wanted:
+            if run is not None and run.in_set:
                 self.processes.renew(lease, self.core.ends_s(lease))
 
     def _carry_out(self, action: Action) -> None:
@@ -206,54 +207,55 @@ class Agent:
         if at_s > self.clock():
             self._tick_at(at_s)
         else:
-            self.tell(Tick())
+            self.handle(Tick())
 
     # -------------------------------------------------------------------------------------------------- starts
 
     def _start(self, order: Order) -> None:
-        task = asyncio.get_running_loop().create_task(self._bring_up(order))
+        task = asyncio.get_running_loop().create_task(self._prepare_and_start(order))
         self._starts[order.lease] = task
-        task.add_done_callback(lambda done: self._came_up(order, done))
+        task.add_done_callback(lambda done: self._on_start_done(order, done))
 
-    def _came_up(self, order: Order, task: asyncio.Task[None]) -> None:
+    def _on_start_done(self, order: Order, task: asyncio.Task[None]) -> None:
         self._starts.pop(order.lease, None)
         if self._closed:
             return
         if task.cancelled():
-            self._cannot_meet(order, "its lease was recalled")
-            self.tell(exit_event(order, RECALLED))
+            self._send_cannot_start(order, "its lease was recalled")
+            self.handle(exit_event(order, RECALLED))
         elif (error := task.exception()) is not None:
             self.processes.log_failed_start(order, error)
-            self._cannot_meet(order, str(error))
-            self.tell(exit_event(order, None))
+            self._send_cannot_start(order, str(error))
+            self.handle(exit_event(order, None))
 
     def _cancel_start(self, lease: str) -> bool:
         """Cancel the start of a run that has no process yet; False if it has one."""
         task = self._starts.get(lease)
         return task is not None and lease not in self.processes.live and task.cancel()
 
-    async def _bring_up(self, order: Order) -> None:
-        """Prepare and start a run. It ends up running, waiting for the other nodes of its gang, or as an exit."""
-        gathers = order.nodes > 1
-        if gathers:
-            self.link.preparing(order)
+    async def _prepare_and_start(self, order: Order) -> None:
+        """Prepare and start a run. Afterwards it runs, waits for the other nodes of its gang, or has exited."""
+        is_gang = order.nodes > 1
+        if is_gang:
+            self.link.send_preparing(order)
         try:
             await self._fetch_package(order)
             self.workshop.account(order)
         except ValueError as error:
-            # The job is at fault, and its log says how.
+            # The job is at fault; the reason goes to its log.
             prepare = _refusal(error)
         else:
-            meeting = None if gathers else on_this_node(self._ports.take(order.lease))
+            rendezvous = None if is_gang else on_this_node(self._ports.take(order.lease))
             others = (run.order.lease for run in self.processes.runs_sharing_gpus(order))
-            without_mps = any(not (self.workshop.mps.serves(it) or it in self._joining) for it in others)
+            # MPS is of no use beside a run without it.
+            without_mps = any(not (self.workshop.mps.serves(x) or x in self._joining_mps) for x in others)
             if order.packed and not without_mps:
-                self._joining.add(order.lease)
+                self._joining_mps.add(order.lease)
             prepare = functools.partial(
-                self.workshop.prepare, order=order, meeting=meeting, without_mps=without_mps
+                self.workshop.prepare, order=order, meeting=rendezvous, without_mps=without_mps
             )
         await self.processes.start(order, self.core.ends_s(order.lease), prepare)
-        self._joining.discard(order.lease)
+        self._joining_mps.discard(order.lease)
 
     async def _fetch_package(self, order: Order) -> None:
         digest = self.workshop.missing_package(order)
@@ -262,24 +264,24 @@ class Agent:
                 async for data in self.link.fetch(digest):
                     file.write(data)
                     if file.tell() > self.workshop.packages.limits.archive_bytes_max:
-                        # `add` refuses it, and says why.
+                        # `add` refuses this part of it, with the reason.
                         break
                 file.seek(0)
                 chunks = iter(lambda: file.read(1 << 20), b"")
                 await asyncio.to_thread(self.workshop.packages.add, digest, chunks)
 
-    def _prepared(self, order: Order, trouble: str) -> None:
-        """Report to the other nodes of a gang whether this part can start."""
+    def _on_prepared(self, order: Order, trouble: str) -> None:
+        """Report whether this node's part of a gang can start. `trouble`: why it cannot, or empty."""
         if trouble:
-            self._cannot_meet(order, trouble)
+            self._send_cannot_start(order, trouble)
         else:
-            first = order.node_rank == 0
-            ports = self.processes.ports(order.lease) or (self._ports.take(order.lease) if first else ())
-            self.link.ready(order, ports if first else ())
+            is_first = order.node_rank == 0
+            ports = self.processes.ports(order.lease) or (self._ports.take(order.lease) if is_first else ())
+            self.link.send_ready(order, ports if is_first else ())
 
-    def _cannot_meet(self, order: Order, why: str) -> None:
+    def _send_cannot_start(self, order: Order, why: str) -> None:
         if order.nodes > 1:
-            self.link.cannot_meet(order, why)
+            self.link.send_cannot_start(order, why)
 
     # ---------------------------------------------------------------------------------------------------- state
 
@@ -294,7 +296,7 @@ class Agent:
             await asyncio.sleep(CLEANING_INTERVAL_S)
 
     def _read_newest_set(self) -> tuple[int, int]:
-        """Return the epoch and the generation of the newest set that an agent on this node has received."""
+        """Return the epoch and generation of the newest set that any agent on this node has received."""
         path = self._newest_set_path
         try:
             content = json.loads(path.read_bytes())
@@ -306,20 +308,22 @@ class Agent:
             return 0, 0
 
     def _write_newest_set(self, epoch: int, generation: int) -> None:
-        """Keep epoch and generation for the next agent. They need no flush: after a reboot no process is left."""
+        """Store epoch and generation for the next agent, without a flush: after a reboot no process is left."""
         if (epoch, generation) == self._newest_set:
             return
         self._newest_set = (epoch, generation)
-        aside = self._newest_set_path.with_suffix(".new")
+        new_path = self._newest_set_path.with_suffix(".new")
         try:
-            aside.write_text(json.dumps({"epoch": epoch, "generation": generation}))
-            aside.replace(self._newest_set_path)
+            new_path.write_text(json.dumps({"epoch": epoch, "generation": generation}))
+            new_path.replace(self._newest_set_path)
         except OSError as error:
             if self.processes.repeated.count(str(error)) is not None:
                 LOG.error("%s cannot be written: %s", self._newest_set_path, error)
 
 
 def _refusal(error: ValueError) -> Prepare:
+    """Return a preparation that raises this error."""
+
     def refuse(_: RunDirectory) -> dict[str, Any]:
         raise error
 
@@ -334,6 +338,6 @@ def _lock(path: Path) -> int:
     except BlockingIOError:
         os.close(fd)
         raise StateLocked(
-            f"{path.parent}: another agent works here; give each one a state directory of its own"
+            f"{path.parent}: another agent uses this directory; give each agent its own"
         ) from None
     return fd

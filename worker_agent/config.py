@@ -1,4 +1,4 @@
-"""Settings of an agent: a file (TOML or YAML), over it GAVEL_AGENT_KEY in the environment, over that options."""
+"""Settings of an agent: a TOML or YAML file, overridden by GAVEL_AGENT_KEY in the environment, then by options."""
 
 from __future__ import annotations
 
@@ -23,35 +23,40 @@ _UpTo12Days = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
 class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One agent. The command line has an option for every field."""
+    """The settings of one agent. The command line has an option for every field."""
 
-    scheduler: Annotated[str, "Where agents link, as HOST:PORT."] = "127.0.0.1:7070"
-    name: Annotated[str, "Name of this node. Empty: the host's."] = ""
+    scheduler: Annotated[str, "The scheduler's address for agents, HOST:PORT."] = "127.0.0.1:7070"
+    name: Annotated[str, "Name of this node. Empty: the host's name."] = ""
     gpus: Annotated[str, "GPUs to declare instead of measuring them: v100=4, or v100=2:speed=0.5."] = ""
     labels: Annotated[dict[str, str], "Labels that jobs can ask for."] = {}
-    state_dir: Annotated[str, "Runs, logs, packages: one directory per agent."] = "~/.local/state/gavel-agent"
+    state_dir: Annotated[str, "The agent's own directory, for runs, logs and packages."] = (
+        "~/.local/state/gavel-agent"
+    )
     checkpoint_dir: Annotated[
-        str, "Best a directory that all nodes share. Empty: in the state directory."
+        str, "Where jobs save checkpoints; best shared by all nodes. Empty: in the state directory."
     ] = ""
     secrets_dir: Annotated[str, "The directory of secrets that jobs may refer to. Empty: none."] = ""
     address: Annotated[
-        str, "Host under which other nodes reach this one. Empty: as the scheduler sees it."
+        str,
+        "The host name or IP at which other nodes reach this one. Empty: the one that the scheduler sees.",
     ] = ""
     single_user: Annotated[bool, "Run every job as the agent's user, even when that is root."] = False
     switch_users: Annotated[bool, "Run every job as the user who submitted it; the agent has to be root."] = (
         False
     )
     token_file: Annotated[
-        str, "A token of the role agent, for a scheduler that wants tokens without TLS."
+        str, "A file with a token of the role agent, for a scheduler that requires tokens without TLS."
     ] = ""
     cert_dir: Annotated[
         str,
-        "Directory of node.pem, node.key and ca.pem. Empty: in the state directory, once the node joined.",
+        "Directory of node.pem, node.key and ca.pem. Empty: the one that `gavel agent join` made, if any.",
     ] = ""
-    ask_s: Annotated[_UpTo12Days, "How long a job has to checkpoint and end before it gets a signal."] = 20.0
+    ask_s: Annotated[
+        _UpTo12Days, "How long a job may take to checkpoint and end before it gets a signal."
+    ] = 20.0
     grace_s: Annotated[_UpTo12Days, "Time from the signal until all processes of the job are killed."] = 5.0
     setup_limit_s: Annotated[
-        _UpTo12Days, "How long the setup of a job may take where the job does not say; 0: no limit."
+        _UpTo12Days, "How long the setup of a job may take, unless its job file sets it; 0: no limit."
     ] = 3600.0
     logs_mb: Annotated[
         float, Meta(ge=1, le=1_000_000), "How much of the newest output is kept, per process of an attempt."
@@ -59,16 +64,16 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     logs_days: Annotated[float, Meta(ge=0, le=100_000), "How long output is kept after its job ended."] = 7.0
     containment: Annotated[
         Literal["auto", "cgroup", "subreaper"],
-        "How a job's processes are held together: auto, cgroup (refuse to start without), or subreaper.",
+        "How a job's processes are contained: auto, cgroup (required), or subreaper.",
     ] = "auto"
-    drain_on_stop: Annotated[bool, "On SIGTERM, let jobs end first and take no more."] = False
+    drain_on_stop: Annotated[bool, "On SIGTERM, wait for jobs to end, and accept no more."] = False
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], "How much is logged: debug, info, warning or error."
     ] = "info"
     log_json: Annotated[bool, "Log one JSON object per line instead of text."] = False
 
     def checked(self) -> AgentConfig:
-        """Return these settings. BadInput names the field that cannot be right."""
+        """Return these settings. Raises BadInput, which names the field that is wrong."""
         if not _ADDRESS.fullmatch(self.scheduler) or int(self.scheduler.rpartition(":")[2]) > 65535:
             raise _objection("scheduler", self.scheduler, "must be an address such as head-node:7071")
         if not _NAME.fullmatch(self.node_name):
@@ -82,32 +87,32 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             if not _NAME.fullmatch(key) or len(value) > 256 or not value.isprintable():
                 raise _objection("labels", f"{key}={value}", "must be a plain name and a printable value")
         if self.single_user and self.switch_users:
-            raise BadInput("is on, and switch_users too", "choose one", place=("single_user",))
+            raise BadInput("is on, and so is switch_users", "choose one", place=("single_user",))
         return self
 
     @property
     def node_name(self) -> str:
-        """Return the name of this node."""
+        """The name of this node."""
         return self.name or socket.gethostname().partition(".")[0]
 
     @property
     def state(self) -> Path:
-        """Return the state directory."""
+        """The state directory."""
         return Path(self.state_dir).expanduser().absolute()
 
     @property
     def checkpoints(self) -> Path:
-        """Return the checkpoint directory."""
-        chosen = Path(self.checkpoint_dir).expanduser() if self.checkpoint_dir else self.state / "checkpoints"
-        return chosen.absolute()
+        """The checkpoint directory."""
+        path = Path(self.checkpoint_dir).expanduser() if self.checkpoint_dir else self.state / "checkpoints"
+        return path.absolute()
 
     @property
     def certificates(self) -> Path | None:
-        """Return where the certificates are; None where the node has not joined."""
+        """The directory of the certificates; None if the node has not joined."""
         if self.cert_dir:
             return Path(self.cert_dir).expanduser().absolute()
-        own = self.state / "certificates"
-        return own if own.is_dir() else None
+        joined = self.state / "certificates"
+        return joined if joined.is_dir() else None
 
 
 def _objection(field: str, value: str, advice: str) -> BadInput:
@@ -117,13 +122,13 @@ def _objection(field: str, value: str, advice: str) -> BadInput:
 def agent_config(
     path: str | None, flags: Mapping[str, Any], variables: Mapping[str, str] | None = None
 ) -> AgentConfig:
-    """Return the settings; ConfigError in one line otherwise. `flags`: by key; those that are None were not given."""
+    """Return the settings. Raises ConfigError with one line. `flags`: options by key; None counts as not given."""
     overrides = [*environment(ENVIRONMENT, variables or {}), *options(flags)]
     return read_settings(AgentConfig, path, [_with_labels(override) for override in overrides])
 
 
 def _with_labels(override: Override) -> Override:
-    """Return a setting given outside the file; labels come as `zone=a,rack=3` there, or as several such texts."""
+    """Return an override with its labels as a dict. They are given as `zone=a,rack=3`, or as several such texts."""
     if override.key != "labels":
         return override
     texts = [override.value] if isinstance(override.value, str) else override.value

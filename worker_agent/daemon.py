@@ -1,7 +1,7 @@
 """An agent put together from its settings, and run until it is stopped: link, processes, GPUs, logs.
 
-When the agent stops, its jobs do not: their shims carry on to the end of their leases, and the next agent adopts
-them. With `drain_on_stop` it waits for them to end first.
+When the agent stops, its jobs continue: their shims run them to the end of their leases, and the next agent adopts
+them. With `drain_on_stop` the agent waits for them to end first.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from worker_agent.shim.run_directory import START
 
 LOG = logging.getLogger("gavel.agent")
 HEALTH_S = 10.0
-# How often a reader's run is looked for that has not begun yet.
+# How often to check whether a run has begun whose log a reader follows.
 START_LOOK_S = 0.1
 # The exit status of an agent whose node was removed; a service manager should not start it again.
 REMOVED = 3
@@ -57,21 +57,21 @@ _STOPPING_S = 3600.0
 
 
 class CannotStart(Exception):
-    """An agent cannot run with these settings: why, and what to do."""
+    """An agent cannot run with these settings; the message has the reason and the remedy."""
 
 
-class WholeAgent:
-    """`async with WholeAgent(config) as whole: await whole.run()`."""
+class AgentService:
+    """An agent with its link, its GPUs and its checks, put together from its settings."""
 
     def __init__(self, config: AgentConfig) -> None:
-        """CannotStart where the node does not allow it."""
+        """Raises CannotStart if this node cannot run the agent."""
         self.config = config
         try:
             refuse_to_be_root(single_user=config.single_user, switch_users=config.switch_users)
             if config.switch_users and config.certificates is None:
                 raise UserError(
-                    "without a certificate anybody on this machine could have jobs run as any of its users: get one"
-                    " with `gavel agent join`, or, on a machine of your own, say --single-user for --switch-users"
+                    "without a certificate anybody on this machine could run jobs as any of its users: get one with"
+                    " `gavel agent join` or, on a machine of your own, use --single-user instead of --switch-users"
                 )
             visible = os.environ.get("CUDA_VISIBLE_DEVICES")
             self.nvml = None if config.gpus else Nvml(visible=visible)
@@ -100,8 +100,8 @@ class WholeAgent:
             )
         except NoControlGroups as error:
             raise CannotStart(
-                f"containment is 'cgroup', and no control group can be made for a job: {error}; under systemd,"
-                " Delegate=yes in the agent's unit lets it"
+                f"containment is 'cgroup', but no control group can be made for a job: {error}; under systemd, set"
+                " Delegate=yes in the agent's unit"
             ) from None
         except (UserError, InventoryError, StorageError, StateLocked, job_library.LibraryMissing) as error:
             raise CannotStart(str(error)) from None
@@ -130,10 +130,10 @@ class WholeAgent:
         )
 
     async def run(self) -> None:
-        """Run until cancelled; Dismissed when the scheduler sends the agent away."""
+        """Run until cancelled. Raises Dismissed if the scheduler dismisses the agent."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.agent.run())
-            # Let the agent adopt the runs of an earlier one before the link reports what is here.
+            # Let the agent adopt the runs of an earlier agent before the link reports them.
             await asyncio.sleep(0)
             tasks.create_task(self.link.run(self.agent))
             tasks.create_task(self.checking.run())
@@ -148,7 +148,7 @@ class WholeAgent:
                     await asyncio.sleep(0.2)
 
     def close(self) -> None:
-        """End the agent; its jobs go on."""
+        """End the agent. Its jobs continue."""
         self.agent.close()
         if self.nvml is not None:
             self.nvml.close()
@@ -185,7 +185,7 @@ class WholeAgent:
         )
 
     def _on_welcome(self, welcome: pb.Welcome) -> None:
-        """Take the scheduler's settings; Dismissed if it is another scheduler, whose orders would all be refused."""
+        """Adopt the scheduler's settings. Raises Dismissed if it is another one, whose orders the core would refuse."""
         core = self.agent.core
         if welcome.epoch < core.epoch:
             raise Dismissed(
@@ -208,7 +208,7 @@ class WholeAgent:
             await asyncio.sleep(HEALTH_S)
 
     async def _health(self) -> pb.Health:
-        """Return the state of the GPUs, and on which of them an ended job may have left processes."""
+        """Return the state of the GPUs; those on which an ended job may have left processes are withheld."""
         withheld = self.agent.processes.withheld()
         trouble = self.checking.trouble
         if self.nvml is None:
@@ -221,31 +221,31 @@ class WholeAgent:
         return pb.Health(gpus=gpus, driver_version=self.inventory.driver_version, trouble=trouble)
 
     def _send_trouble(self, trouble: str) -> None:
-        """Report at once whether this node can run jobs; the state of its GPUs follows at the interval."""
+        """Report at once whether this node can run jobs. The state of its GPUs is the one reported last."""
         self._last_health.trouble = trouble
         self.link.send_health(self._last_health)
 
-    async def _read_logs(self, wanted: pb.LogsWanted) -> AsyncIterator[Chunk]:
-        """Yield the output of one attempt. A reader that follows may come before it begins, and stays until it ends."""
-        agent, lease = self.agent, wanted.lease
+    async def _read_logs(self, request: pb.LogsWanted) -> AsyncIterator[Chunk]:
+        """Yield the output of one attempt. If the reader follows, wait for it to begin, and read to its end."""
+        agent, lease = self.agent, request.lease
         path = agent.processes.path(lease)
 
         def alive() -> bool:
             return lease in agent.core.runs or lease in agent.processes.live
 
         while not (path / START).exists():
-            if not (wanted.follow and alive()):
+            if not (request.follow and alive()):
                 return
             await asyncio.sleep(START_LOOK_S)
         with RunLogs(path) as logs:
-            if (logs.job, logs.attempt) != (wanted.job, wanted.attempt):
-                # It is a run of an earlier scheduler, whose leases had the same ids.
+            if (logs.job, logs.attempt) != (request.job, request.attempt):
+                # This run is from an earlier scheduler, whose leases had the same ids.
                 return
         chunks = follow(
             path,
-            ranks=(wanted.rank,) if wanted.HasField("rank") else None,
-            tail_lines=wanted.tail_lines if wanted.HasField("tail_lines") else None,
-            wait=wanted.follow,
+            ranks=(request.rank,) if request.HasField("rank") else None,
+            tail_lines=request.tail_lines if request.HasField("tail_lines") else None,
+            wait=request.follow,
             alive=alive,
         )
         async for chunk in chunks:
@@ -269,7 +269,7 @@ def _target(config: AgentConfig) -> Target:
 
 
 def run_agent(config: AgentConfig) -> int:
-    """Run an agent until it is stopped or sent away, and return the exit status."""
+    """Run an agent until it is stopped or dismissed, and return the exit status."""
     log_to(None, config.log_level, config.log_json)
     try:
         return asyncio.run(_run(config))
@@ -279,63 +279,62 @@ def run_agent(config: AgentConfig) -> int:
 
 
 async def _run(config: AgentConfig) -> int:
-    whole = WholeAgent(config)
+    service = AgentService(config)
     # Orphans of killed shims become our children.
     process_tree.adopt_orphans()
-    inventory: Inventory = whole.inventory
+    inventory: Inventory = service.inventory
     LOG.info(
         "node %s: %d × %s; %s; state in %s",
         *(
             config.node_name,
             len(inventory.gpus),
             inventory.worker_type,
-            whole.agent.workshop.users.mode,
+            service.agent.workshop.users.mode,
             config.state,
         ),
     )
     for note in inventory.notes:
         LOG.info("%s", note)
-    LOG.log(
-        logging.INFO if whole.containment.is_certain else logging.WARNING, "%s", whole.containment.description
-    )
+    containment = service.containment
+    LOG.log(logging.INFO if containment.is_certain else logging.WARNING, "%s", containment.description)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    running, stopping = asyncio.create_task(whole.run()), asyncio.create_task(stop.wait())
+    running, stopping = asyncio.create_task(service.run()), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not running.done() and config.drain_on_stop:
-            LOG.info("stopping when the jobs here have ended; a second signal does not wait")
+            LOG.info("stopping when the jobs here have ended; a second signal stops at once")
             stop.clear()
-            draining = asyncio.create_task(whole.drain())
-            again = asyncio.create_task(stop.wait())
-            await asyncio.wait({running, draining, again}, return_when=asyncio.FIRST_COMPLETED)
+            draining = asyncio.create_task(service.drain())
+            second_signal = asyncio.create_task(stop.wait())
+            await asyncio.wait({running, draining, second_signal}, return_when=asyncio.FIRST_COMPLETED)
             draining.cancel()
-            again.cancel()
+            second_signal.cancel()
         if running.done():
-            return _ended(running)
-        LOG.info("stopping%s", _left(len(whole.agent.core.running)))
+            return _exit_status(running)
+        LOG.info("stopping%s", _jobs_left(len(service.agent.core.running)))
         return 0
     finally:
         for task in (running, stopping):
             task.cancel()
         await asyncio.gather(running, stopping, return_exceptions=True)
-        whole.close()
+        service.close()
 
 
-def _left(jobs: int) -> str:
-    """Return the part of the last log line that is about the jobs that go on."""
+def _jobs_left(jobs: int) -> str:
+    """Return the part of the last log line about the jobs that continue."""
     if not jobs:
         return ""
-    go = (
-        "1 job goes on to the end of its lease"
+    continuing = (
+        "1 job continues to the end of its lease"
         if jobs == 1
-        else f"{jobs} jobs go on to the end of their leases"
+        else f"{jobs} jobs continue to the end of their leases"
     )
-    return f"; {go}, and the next agent takes up what is left"
+    return f"; {continuing}, and the next agent adopts those that still run"
 
 
-def _ended(running: asyncio.Task[None]) -> int:
+def _exit_status(running: asyncio.Task[None]) -> int:
     """Log why an agent ended by itself, and return the exit status."""
     try:
         running.result()

@@ -343,7 +343,7 @@ class Remembering:
         self.gangs: dict[str, Rendezvous | str] = {}
         self.say_hello = say_hello
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Remember the event; answer a link that is up as the core does."""
         from worker_agent.core.messages import LinkUp
 
@@ -353,11 +353,11 @@ class Remembering:
         elif isinstance(event, Desired):
             self.orders = {order.lease: order for order in event.orders}
 
-    def go(self, lease: str, meeting: Rendezvous) -> None:
+    def go(self, lease: str, rendezvous: Rendezvous) -> None:
         """Remember where the gang meets."""
-        self.gangs[lease] = meeting
+        self.gangs[lease] = rendezvous
 
-    def nobody_starts(self, lease: str, why: str) -> None:
+    def call_off(self, lease: str, why: str) -> None:
         """Remember that the gang does not start, and why."""
         self.gangs[lease] = why
 

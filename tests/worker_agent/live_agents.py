@@ -71,15 +71,15 @@ class FakeLink:
         """Remember the report."""
         self.reports.append(report)
 
-    def preparing(self, order: Order) -> None:
+    def send_preparing(self, order: Order) -> None:
         """Remember the lease."""
         self.begun.append(order.lease)
 
-    def ready(self, order: Order, ports: tuple[int, ...]) -> None:
+    def send_ready(self, order: Order, ports: tuple[int, ...]) -> None:
         """Remember the lease and its ports."""
         self.are_ready.append((order.lease, ports))
 
-    def cannot_meet(self, order: Order, why: str) -> None:
+    def send_cannot_start(self, order: Order, why: str) -> None:
         """Remember the reason."""
         self.cannot.append(why)
 
@@ -114,7 +114,7 @@ class LiveAgent:
         self.task = asyncio.create_task(self.agent.run())
         # It takes up the runs on disk before its link is up.
         await asyncio.sleep(0)
-        self.agent.tell(LinkUp())
+        self.agent.handle(LinkUp())
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -132,7 +132,7 @@ class LiveAgent:
     def desire(self, *orders: Order, epoch: int = 1, why_ended: dict[str, str] | None = None) -> None:
         """Hand over the next full set."""
         self.generation += 1
-        self.agent.tell(Desired(epoch, self.generation, orders, 0, why_ended or {}))
+        self.agent.handle(Desired(epoch, self.generation, orders, 0, why_ended or {}))
 
     def exits(self) -> dict[str, ProcessExited]:
         """Every exit that was reported, by lease."""

@@ -135,14 +135,14 @@ async def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
             lease = node.agent.processes.path("17") / "lease.json"
             first = lease.stat().st_ino
             # A renewal of the same round changes nothing.
-            node.agent.tell(Renewed(1, 1, 0, time.monotonic() + 60))
+            node.agent.handle(Renewed(1, 1, 0, time.monotonic() + 60))
             assert lease.stat().st_ino == first
-            node.agent.tell(Renewed(1, 1, 1, time.monotonic() + 60))
+            node.agent.handle(Renewed(1, 1, 1, time.monotonic() + 60))
             if time.monotonic() > order.ends_s:
                 return False
             second = lease.stat().st_ino
             assert json.loads(lease.read_text())["ask_s"] > order.ends_s + 30
-            node.agent.tell(Renewed(1, 1, 1, time.monotonic() + 60))
+            node.agent.handle(Renewed(1, 1, 1, time.monotonic() + 60))
             assert lease.stat().st_ino == second
             assert (await node.exit()).outcome == "finished"
             return True

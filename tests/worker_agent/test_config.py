@@ -17,7 +17,7 @@ from protos.files.settings import ConfigError
 from protos.gavel.v1 import agents_pb2 as pb
 from worker_agent.__main__ import main
 from worker_agent.config import AgentConfig, agent_config
-from worker_agent.daemon import REMOVED, WholeAgent, run_agent
+from worker_agent.daemon import REMOVED, AgentService, run_agent
 from worker_agent.link.outgoing import Outgoing
 from worker_agent.link.stream import Dismissed
 
@@ -165,7 +165,7 @@ def test_a_second_agent_in_the_same_state_directory_is_refused(tmp_path, capsys)
     with (state / "agent.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert main(["--gpus", "v100=1", "--single-user", "--state-dir", str(state)]) == 1
-    assert "another agent works" in capsys.readouterr().err
+    assert "another agent uses" in capsys.readouterr().err
 
 
 def test_a_token_file_that_cannot_be_used_is_named(tmp_path, capsys):
@@ -191,11 +191,11 @@ def test_an_agent_leaves_a_scheduler_that_lost_its_epochs(tmp_path):
     state.mkdir()
     (state / "agent.json").write_text('{"epoch": 7, "generation": 3}')
     config = agent_config(None, {"gpus": "v100=1", "single_user": True, "state_dir": str(state)})
-    whole = WholeAgent(config)
+    service = AgentService(config)
     with pytest.raises(Dismissed, match=r"epoch 1.*epoch 7.*agent\.json"):
-        whole.link._on_welcomed(pb.Welcome(epoch=1), Outgoing(lambda lease: "", time.monotonic))
-    whole.link._on_welcomed(pb.Welcome(epoch=7), Outgoing(lambda lease: "", time.monotonic))
-    whole.close()
+        service.link._on_welcomed(pb.Welcome(epoch=1), Outgoing(lambda lease: "", time.monotonic))
+    service.link._on_welcomed(pb.Welcome(epoch=7), Outgoing(lambda lease: "", time.monotonic))
+    service.close()
 
 
 @pytest.mark.parametrize(("reason", "status"), [("removed", 3), ("duplicate", 1), ("older", 1)])
@@ -209,7 +209,7 @@ def test_the_exit_status_of_a_removed_node_is_its_own(tmp_path, monkeypatch, rea
     async def raising(error):
         raise error
 
-    monkeypatch.setattr(WholeAgent, "run", sent_away)
+    monkeypatch.setattr(AgentService, "run", sent_away)
     config = agent_config(None, {"gpus": "v100=1", "single_user": True, "state_dir": str(tmp_path / "s")})
     assert run_agent(config) == status
     unit = Path(__file__).parents[2] / "deploy" / "gavel-agent.service"
@@ -220,7 +220,7 @@ def test_the_operator_sets_how_much_output_is_kept(tmp_path):
     """In four pieces, of which all are full at most."""
     options = {"gpus": "v100=1", "single_user": True, "state_dir": str(tmp_path), "logs_mb": 20.0}
     config = agent_config(None, options)
-    whole = WholeAgent(config)
-    node = whole.agent.workshop.node
-    whole.close()
+    service = AgentService(config)
+    node = service.agent.workshop.node
+    service.close()
     assert (node.log_bytes_max, node.log_files_max) == (5_000_000, 4)

@@ -1,4 +1,4 @@
-"""The newest attempt of each job that was ordered on this node, and the job's last exit here."""
+"""For each job ordered on this node: its newest attempt, and its last exit here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from worker_agent.core.messages import Order, ProcessExited, Token
 
 
 class Attempt(msgspec.Struct, gc=False):
-    """The newest attempt of a job on this node, and the last exit of the job here, which may be of an earlier one."""
+    """The newest attempt of a job on this node, and the job's last exit here, which may be of an earlier attempt."""
 
     token: Token
     exit: ProcessExited | None = None
@@ -18,7 +18,7 @@ class Attempts(dict[str, Attempt]):
     """Attempts by job, least recently ordered first; those are evicted first."""
 
     def order(self, order: Order, jobs_max: int) -> bool:
-        """Record the attempt of an order; False if the order is stale or was recorded before."""
+        """Record the attempt of an order. Return False if the order is stale or was recorded before."""
         job, token = order.job, (order.epoch, order.attempt)
         attempt = self.get(job)
         if attempt is None:
@@ -34,13 +34,13 @@ class Attempts(dict[str, Attempt]):
         return True
 
     def adopt(self, order: Order) -> None:
-        """Record the attempt of an order that an earlier agent on this node was given."""
+        """Record the attempt of an order that an earlier agent on this node received."""
         attempt = self.get(order.job)
         if attempt is None or order.token >= attempt.token:
             self[order.job] = Attempt(order.token)
 
     def end(self, order: Order, exit: ProcessExited) -> None:
-        """Record how an attempt ended, unless a newer one was ordered."""
+        """Record the exit of an attempt, unless a newer attempt was ordered."""
         token = order.epoch, order.attempt
         attempt = self.get(order.job)
         if attempt is None:
@@ -49,9 +49,10 @@ class Attempts(dict[str, Attempt]):
             attempt.token, attempt.exit = token, exit
 
     def exit_without_run(self, order: Order) -> ProcessExited:
-        """Return the exit to report for an order that has no processes: the one it had, or that it never ran.
+        """Return the exit to report for an order without processes.
 
-        An order that never ran reports the progress of the job's last exit on this node.
+        If the order has run, this is its own exit. Otherwise it is an exit after no time, with the progress that the
+        job had at its last exit on this node.
         """
         attempt = self.get(order.job)
         exit = attempt.exit if attempt else None

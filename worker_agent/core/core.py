@@ -4,10 +4,10 @@ Rules:
 - a set of orders is reconciled as a whole; an older (epoch, generation) is refused;
 - a GPU gets a new process once the exit of the former one is confirmed on this node; only the two orders of a packed
   pair, which name the same GPUs in the same set, run side by side; two attempts of a job never do;
-- an order is not started if a newer attempt of its job was ordered on this node, or if it has ended;
-- the agent itself stops a lease that is not renewed; the end of a lease only moves forward;
-- a renewal may be a little late, unless the set said that none would come;
-- a job is asked to stop through its lease; then its leader is signalled; then its group is killed;
+- an order is not started if it has ended, or if a newer attempt of its job was ordered on this node;
+- the agent itself stops the run of a lease that is not renewed; the end of a lease only moves forward;
+- a renewal may be a little late, except for a lease that the set marks as its job's last;
+- a job is asked to stop through its lease file; then its leader is signalled; then its group is killed;
 - an exit is kept, and reported again, until the scheduler is known to have it.
 """
 
@@ -70,16 +70,17 @@ class AgentCore:
         self.runs: dict[str, Run] = {}
         self.exits = Exits()
         self.attempts = Attempts()
-        # There is something to report, and a link to send it on.
+        # Whether there is something to report, and a link to send it on.
         self.news = False
-        # When a Tick is wanted if nothing happens before.
+        # The time by which a Tick is needed, unless an event comes first.
         self.tick_s = INF
         # The end of every order in the set, unless the order's own end is later.
         self._renewed_s = -INF
-        # Whether something has happened since the next three times were computed.
+        # Whether an event has come since the next three times were computed.
         self._stale = False
-        # The first end of a lease that may be renewed, plus the time for which its renewal may be late.
+        # The first end of a lease that may be renewed, plus the time by which its renewal may be late.
         self._end_s = INF
+        # When the next report is due.
         self._report_s = INF
         # The first time at which anything else is due.
         self._other_s = INF
@@ -87,7 +88,7 @@ class AgentCore:
         self._started: list[str] = []
         self._progress: list[Progressed] = []
 
-    # ---------------------------------------------------------------------------------------- what can be read
+    # ---------------------------------------------------------------------------------------------- properties
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -96,14 +97,14 @@ class AgentCore:
 
     @property
     def report_s(self) -> float:
-        """When the next report is due: an interval after the oldest last report of a job or an exit."""
+        """When the next report is due: an interval after the last report of the job or exit reported least recently."""
         if self._stale:
             self._look_ahead()
         return self._report_s
 
     @property
     def due_s(self) -> float:
-        """When something has to be done, if nothing happens earlier."""
+        """When the core next needs a Tick, unless an event comes first."""
         if self._stale:
             self._look_ahead()
         return min(self._end_s, self._other_s)
@@ -111,10 +112,13 @@ class AgentCore:
     def ends_s(self, lease: str) -> float:
         """Return the end of a lease, as last renewed."""
         run = self.runs[lease]
-        return max(run.ends_s, self._renewed_s) if run.wanted and not run.last else run.ends_s
+        return max(run.ends_s, self._renewed_s) if run.in_set and not run.last else run.ends_s
 
     def put_off_tick(self, now_s: float) -> float:
-        """Return `now_s` if a Tick is needed now, and otherwise when one will be: renewals make ticks early."""
+        """Return `now_s` if a Tick is needed now, else the time at which one will be.
+
+        A renewal does not move the Tick that was arranged for the old end, so that Tick comes early.
+        """
         if self._stale:
             self._look_ahead()
         due_s = self._end_s if self._end_s < self._other_s else self._other_s
@@ -175,9 +179,9 @@ class AgentCore:
                 order = listed.get(lease)
                 if order is None:
                     self._stop(now_s, run, actions)
-                elif run.wanted:
+                elif run.in_set:
                     if run.phase is WAITING:
-                        # Whether another job will be on its GPUs may have changed.
+                        # The new order may name another job on the same GPUs, or none.
                         run.order = order
                     run.ends_s, run.last = max(self.ends_s(lease), order.ends_s), order.last
                     self._tick_by(run.ends_s if run.last else run.ends_s + self.limits.late_s)
@@ -200,7 +204,7 @@ class AgentCore:
         self._start_free(actions)
 
     def _accept(self, now_s: float, order: Order) -> bool:
-        """Accept an order, or report its exit if it has ended, is stale or came too late. True if it was new."""
+        """Accept an order. If it has ended, is stale or came too late, report its exit. Return whether it was new."""
         if order.lease in self.exits.kept:
             self.exits.resend(order.lease)
             self.news = self.linked
@@ -241,19 +245,19 @@ class AgentCore:
         return ()
 
     def _on_progressed(self, now_s: float, event: Progressed) -> Sequence[Action]:
-        """Remember the progress for the report at the interval; report the end of a slow start at once.
+        """Keep the progress for the next regular report; report the first step after a slow start at once.
 
-        The scheduler lets a job keep its GPUs until its first step is reported, and other jobs may wait for them.
+        The scheduler leaves a job on its GPUs until its first step is reported, and other jobs may wait for them.
         """
         run = self.runs.get(event.lease)
         if run is None or run.phase is WAITING:
             return ()
-        first = not run.stepping_s and event.stepping_s > 0.0
+        is_first = not run.stepping_s and event.stepping_s > 0.0
         run.changed = True
         run.steps = max(run.steps, event.steps)
         run.saved = max(run.saved, event.saved)
         run.stepping_s = max(run.stepping_s, event.stepping_s)
-        if first and self.linked and now_s - run.stepping_s - run.started_s >= self.limits.first_step_s:
+        if is_first and self.linked and now_s - run.stepping_s - run.started_s >= self.limits.first_step_s:
             self._report_progress(run)
         return ()
 
@@ -264,14 +268,14 @@ class AgentCore:
         self.news = True
 
     def _on_exited(self, now_s: float, event: ProcessExited) -> Sequence[Action]:
-        """Report the exit, and start what was waiting for its GPUs."""
+        """Report the exit, and start the orders that waited for its GPUs."""
         runs = self.runs
         run = runs.get(event.lease)
         if run is None or run.phase is WAITING:
             return ()
         del runs[event.lease]
         if event.outcome == "failed" and run.phase in (SIGNALLED, KILLED):
-            # The job died of our signal, not of a fault of its own.
+            # Our signal ended the job, not a fault of its own.
             event = structs.replace(event, outcome="yielded")
         self.attempts.end(run.order, event)
         self._keep_exit(now_s, event, run.order)
@@ -303,7 +307,7 @@ class AgentCore:
         actions: list[Action] = []
         report_is_due = self.report_s <= now_s
         for run in list(self.runs.values()):
-            if run.wanted:
+            if run.in_set:
                 late_s = max(run.ends_s, self._renewed_s) + self.limits.late_s
                 if (run.ends_s if run.last else late_s) <= now_s:
                     self._stop(now_s, run, actions)
@@ -316,7 +320,7 @@ class AgentCore:
         return actions
 
     def _report_all(self, now_s: float) -> None:
-        """Report the progress of every job, and every kept exit again: an earlier report may have been lost."""
+        """Report the progress of every job. Report every kept exit again, since earlier reports may have been lost."""
         for run in self.runs.values():
             if run.reported_s < INF:
                 run.reported_s = now_s
@@ -332,18 +336,19 @@ class AgentCore:
     # ------------------------------------------------------------------------------------------------- decisions
 
     def _stop(self, now_s: float, run: Run, actions: list[Action]) -> None:
-        """Begin to stop a run, unless it is stopping already. One that has no processes ends at once."""
+        """Begin to stop a run, unless it is stopping already. A run without processes ends at once."""
         if run.phase is WAITING:
             del self.runs[run.order.lease]
             self._keep_exit(now_s, self.attempts.exit_without_run(run.order), run.order)
-        elif run.wanted:
-            run.wanted = False
+        elif run.in_set:
+            run.in_set = False
             run.phase = ASKED
             run.due_s = now_s + self.limits.ask_s
             self._tick_by(run.due_s)
             actions.append(AskToStop(run.order.lease))
 
     def _escalate(self, now_s: float, run: Run, actions: list[Action]) -> None:
+        """Take the next step of stopping a run: signal its leader, then kill its group."""
         run.due_s = now_s + self.limits.grace_s
         if run.phase is ASKED:
             run.phase = SIGNALLED
@@ -376,7 +381,7 @@ class AgentCore:
         self.tick_s = at_s if at_s < self.tick_s else self.tick_s
 
     def _look_ahead(self) -> None:
-        """Compute when the next things are due."""
+        """Recompute `_end_s`, `_report_s` and `_other_s`."""
         end_s, other_s, reported_s = first_times(self.runs.values(), self.exits.reported_s)
         self._end_s = (end_s if end_s > self._renewed_s else self._renewed_s) + self.limits.late_s
         self._report_s = report_s = reported_s + self.limits.report_interval_s

@@ -1,4 +1,4 @@
-"""Exits that the scheduler may not have yet: reported again until it is known to have them."""
+"""Exits that the scheduler may not have received: each is reported again until the scheduler is known to have it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from worker_agent.core.messages import ProcessExited
 
 
 class KeptExit(msgspec.Struct, gc=False):
-    """An exit, and the progress of its report."""
+    """An exit, and the state of its report."""
 
     exit: ProcessExited
     gpus: tuple[int, ...]
-    # The number of the last report that carried it; 0 before the first.
+    # The number of the last report that carried the exit; 0 before the first.
     report: int = 0
-    # Whether a set without this lease has arrived since.
+    # Whether a set without this lease has arrived after a report of the exit.
     omitted: bool = False
 
 
@@ -30,7 +30,7 @@ class Exits:
         self.kept: dict[str, KeptExit] = {}
         # The exits in the next report.
         self.pending: dict[str, KeptExit] = {}
-        # When all kept exits were last reported or, before that, when the first was kept; inf while none is kept.
+        # When all kept exits were last reported; before that, when the first was kept; inf while there are none.
         self.reported_s = math.inf
 
     def keep(self, now_s: float, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
@@ -48,7 +48,7 @@ class Exits:
         self.pending.update(self.kept)
 
     def take_pending(self, report: int) -> tuple[ProcessExited, ...]:
-        """Return the exits for the report of this number; and clear the pending ones."""
+        """Return the exits for the report of this number, and leave none pending."""
         exits = []
         for kept in self.pending.values():
             kept.report = report
@@ -57,15 +57,16 @@ class Exits:
         return tuple(exits)
 
     def confirm(self, report: int) -> None:
-        """Forget the exits last carried by this report: the scheduler has made it durable."""
+        """Forget the exits that were last sent in this report, because the scheduler has made it durable."""
         for lease in [lease for lease, kept in self.kept.items() if kept.report == report]:
             self._forget(lease)
 
     def compare_with_set(self, listed: Collection[str], new_gpus: Set[int]) -> None:
-        """Forget the exits that the sender of this set must have. `new_gpus`: those of leases new to this node.
+        """Forget the exits that the scheduler must have received before it sent this set.
 
-        The scheduler leases a GPU again only after it has closed the old lease, which is proof. A set that merely lacks
-        the lease may have crossed the report of its exit on the way, so two such sets are needed.
+        `new_gpus`: the GPUs of leases that are new to this node. The scheduler leases a GPU again only after it has
+        closed the old lease, so a new lease on a GPU proves that it has the exit. A set that merely omits the old lease
+        may have crossed the report of the exit on the way; two such sets are needed.
         """
         for lease, kept in list(self.kept.items()):
             if lease in listed or not kept.report:

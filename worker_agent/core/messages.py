@@ -1,7 +1,7 @@
 """The values that an agent's core takes and returns: orders, events, actions, reports.
 
-Times are seconds on the agent's own monotonic clock. Nothing here knows how a process is started or how a message
-travels: the live agent and the simulated nodes carry out the same actions, each in its own way.
+Times are seconds on the agent's own monotonic clock. Nothing here depends on how a process is started or a message is
+sent: the live agent and the simulated nodes carry out the same actions, each in its own way.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
-    """How the user wants the job started. The scheduler has checked it; the core only passes it on."""
+    """The user's description of how to start the job. The scheduler has checked it; the core only passes it on."""
 
     # Either an argument vector, or lines for /bin/sh.
     command: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     # The digest of a package that is unpacked for the job.
     upload: str = ""
     env: dict[str, str] = {}
-    # By variable, the secret on the node: "secret:PATH".
+    # By name of variable: the secret on the node, as "secret:PATH".
     env_from: dict[str, str] = {}
     # Empty: a directory of the agent, by job.
     checkpoint_dir: str = ""
@@ -64,15 +64,15 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):
-    """One node's part of a lease: run the job on these GPUs until the end. It leaves nothing to choose.
+    """One node's part of a lease: run the job on these GPUs until the end. The agent has nothing to choose.
 
-    The first twelve fields are kept with the run on disk (`record`); a restarted agent knows no others.
+    The first twelve fields are kept with the run on disk (`record`); a restarted agent has only these.
     """
 
     lease: str
     job: str
     attempt: int
-    # By local index.
+    # Their local indexes.
     gpus: tuple[int, ...]
     ends_s: float
     # The epoch of the scheduler that granted the lease; with the attempt, the token.
@@ -86,7 +86,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     last: bool = False
     name: str = ""
     user: str = ""
-    # The first rank on this node, where each GPU has a rank.
+    # The first rank on this node, if each GPU has a rank.
     rank_first: int = 0
     array_index: int | None = None
     # Another job is on the same GPUs.
@@ -114,7 +114,7 @@ _RECORDED = Order.__struct_fields__.index("last") + 1
 class Phase(Enum):
     """The state of an order, from accepted to ended."""
 
-    # Until the processes that had its GPUs before are gone.
+    # Until the earlier processes on its GPUs are gone.
     WAITING = "waiting"
     STARTING = "starting"
     RUNNING = "running"
@@ -124,7 +124,7 @@ class Phase(Enum):
     KILLED = "killed"
 
 
-# Module names, because every order is compared with them and looking a member up in its Enum takes five times as long.
+# Module-level names, because every order is compared with them and a look-up in the Enum takes five times as long.
 WAITING, STARTING, RUNNING = Phase.WAITING, Phase.STARTING, Phase.RUNNING
 ASKED, SIGNALLED, KILLED = Phase.ASKED, Phase.SIGNALLED, Phase.KILLED
 
@@ -135,19 +135,19 @@ class Run(msgspec.Struct, kw_only=True, gc=False):
     order: Order
     ends_s: float
     phase: Phase = Phase.WAITING
-    # In the newest set; False while it is stopping.
-    wanted: bool = True
-    # As in the newest set.
+    # Whether the newest set has the order; False once the run is stopping.
+    in_set: bool = True
+    # `Order.last` in the newest set.
     last: bool = False
     # When the next step of stopping is due.
     due_s: float = math.inf
     started_s: float = math.inf
-    # When its start or its progress was last reported.
+    # When its start or progress was last reported.
     reported_s: float = math.inf
     steps: float = 0.0
     saved: float = 0.0
     stepping_s: float = 0.0
-    # It made progress that was not reported yet.
+    # Whether it has made progress that was not reported yet.
     changed: bool = False
 
 
@@ -155,18 +155,18 @@ class Run(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Desired(msgspec.Struct, frozen=True, gc=False):
-    """The full set of orders from now on. Its ends hold for its round, even against a Renewed for that round."""
+    """The full set of orders from now on. For its round, its ends take precedence over a Renewed."""
 
     epoch: int
     generation: int
     orders: tuple[Order, ...]
     round_number: int = 0
-    # By lease, the reason why it ends, for the log of its job.
+    # By lease: why it ends, for the log of its job.
     why_ended: dict[str, str] = {}
 
 
 class Renewed(msgspec.Struct, frozen=True, gc=False):
-    """In this round, the set of this generation continues until `ends_s`, except for orders that are stopping."""
+    """In this round, the orders of this generation's set end at `ends_s`, except those that are stopping."""
 
     epoch: int
     generation: int
@@ -175,7 +175,7 @@ class Renewed(msgspec.Struct, frozen=True, gc=False):
 
 
 class ProcessStarted(msgspec.Struct, frozen=True, gc=False):
-    """The processes of an order run."""
+    """The processes of an order have started."""
 
     lease: str
 
@@ -204,7 +204,7 @@ class ProcessExited(msgspec.Struct, frozen=True, gc=False):
 
 
 class Progressed(msgspec.Struct, frozen=True, gc=False):
-    """The progress of a job: steps in all, and seconds of stepping under this lease."""
+    """The progress of a job: its steps in all, and its seconds of stepping under this lease."""
 
     lease: str
     steps: float
@@ -279,7 +279,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
 
 class SendHello(msgspec.Struct, frozen=True):
-    """Send the first message of a new link: this node is there, and these orders are on it."""
+    """Send the first message of a new link: this node is up, and is responsible for these orders."""
 
     held: tuple[Held, ...] = ()
 
@@ -290,7 +290,7 @@ Action = StartProcess | AskToStop | SignalLeader | KillGroup | SendHello
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
-    """The news since the last report. A scheduler whose set is newer than `generation` sends its set again."""
+    """The news since the last report. The scheduler sends its set again if that is newer than `generation`."""
 
     number: int
     generation: int

@@ -1,4 +1,4 @@
-"""Questions about the runs of an agent: whether an order may start, when the next one is due."""
+"""Calculations about the runs of an agent: whether an order may start, and the next due times."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from worker_agent.core.messages import RUNNING, STARTING, WAITING, Order, Proces
 
 
 def adopted_run(now_s: float, event: ProcessFound) -> Run:
-    """Return the run of processes that an earlier agent started."""
+    """Return a run for processes that an earlier agent started."""
     started_s = math.inf if event.ran_s is None else now_s - event.ran_s
     return Run(
         order=event.order,
@@ -34,7 +34,7 @@ def may_start(order: Order, runs: Iterable[Run]) -> bool:
             return False
         if other.gpus == order.gpus or not set(other.gpus).isdisjoint(order.gpus):
             partners += 1
-            if not run.wanted or sorted(other.gpus) != sorted(order.gpus):
+            if not run.in_set or sorted(other.gpus) != sorted(order.gpus):
                 return False
     return partners < 2
 
@@ -42,12 +42,12 @@ def may_start(order: Order, runs: Iterable[Run]) -> bool:
 def first_times(runs: Iterable[Run], reported_s: float) -> tuple[float, float, float]:
     """Return the first end of a lease that may be renewed, the first other due time, and the oldest report.
 
-    Other due times are the ends of leases that will not be renewed and the next steps of runs that are stopping. Both
-    times are inf if there is none. `reported_s`: when the exits were last reported.
+    Other due times are the ends of leases that will not be renewed, and the next steps of runs that are stopping. The
+    first two times are inf if there are none. `reported_s`: when the exits were last reported.
     """
     end_s = other_s = math.inf
     for run in runs:
-        if not run.wanted:
+        if not run.in_set:
             other_s = min(other_s, run.due_s)
         elif run.last:
             other_s = min(other_s, run.ends_s)

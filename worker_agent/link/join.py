@@ -1,7 +1,7 @@
-"""Getting a node its certificate: by a one-time token, a key that never leaves the node, and a fingerprint.
+"""How a node gets its certificate, from a one-time token and the fingerprint of the scheduler's authority.
 
-Nothing vouches yet for the server of the first connection. It is trusted only once it has presented a certificate of
-the authority whose fingerprint the operator gave; the token is not sent before that.
+The node's key never leaves the node. The server of the first connection is not trusted until it has presented a
+certificate of the authority whose fingerprint the operator gave; only then is the token sent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FINGERPRINT = re.compile(r"(?:sha256:)?((?:[0-9a-f]{2}:?){31}[0-9a-f]{2})")
 
 
 class JoinError(Exception):
-    """The node could not join: why, and what to do."""
+    """The node could not join; the message has the reason and the remedy."""
 
 
 class Joined(NamedTuple):
@@ -41,14 +41,14 @@ class Joined(NamedTuple):
 
 
 def join(scheduler: str, node: str, token: str, fingerprint: str, into: Path) -> Joined:
-    """Get a certificate for this node and keep it. Existing files are never overwritten."""
-    wanted = fingerprint_of(fingerprint)
+    """Get a certificate for this node, and store it in `into`. Existing files are never overwritten."""
+    expected = fingerprint_of(fingerprint)
     for name in (KEY, CERTIFICATE, CA):
         if (into / name).exists():
             raise JoinError(
-                f"{into / name} is there already: this node has joined; remove {into} to join anew"
+                f"{into / name} exists already: this node has joined; remove {into} to join again"
             )
-    ca_pem = _authority(scheduler, wanted)
+    ca_pem = _trusted_certificates(scheduler, expected)
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"node:{node}"[:64])])
     request = x509.CertificateSigningRequestBuilder().subject_name(subject).sign(key, hashes.SHA256())
@@ -61,7 +61,7 @@ def join(scheduler: str, node: str, token: str, fingerprint: str, into: Path) ->
             certificate_request_pem=request.public_bytes(serialization.Encoding.PEM),
         ),
     )
-    _check(answer, node, key, wanted)
+    _check(answer, node, key, expected)
     into.mkdir(mode=0o700, parents=True, exist_ok=True)
     pem = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -72,7 +72,7 @@ def join(scheduler: str, node: str, token: str, fingerprint: str, into: Path) ->
 
 
 def fingerprint_of(text: str) -> bytes:
-    """Return the hash in "sha256:…", with or without colons."""
+    """Return the hash in a text such as "sha256:…", with or without colons."""
     match = _FINGERPRINT.fullmatch(text.strip().lower())
     if match is None:
         raise JoinError(
@@ -81,14 +81,14 @@ def fingerprint_of(text: str) -> bytes:
     return bytes.fromhex(match[1].replace(":", ""))
 
 
-def _authority(scheduler: str, wanted: bytes) -> bytes:
-    """Return the certificates by which to trust the scheduler: that of the fingerprint, or those this machine trusts.
+def _trusted_certificates(scheduler: str, expected: bytes) -> bytes:
+    """Return the certificate with this fingerprint, or else those of this machine if they cover the scheduler.
 
-    A scheduler whose certificate was bought does not present its own authority, but the machine's trust covers it.
+    A scheduler with a certificate of a public authority does not present that authority, but the machine trusts it.
     """
     chain = _chain(scheduler, _unverified_context())
     for der in chain:
-        if hashlib.sha256(der).digest() == wanted:
+        if hashlib.sha256(der).digest() == expected:
             return ssl.DER_cert_to_PEM_cert(der).encode()
     trusted = ssl.get_default_verify_paths().cafile
     if trusted is not None:
@@ -99,8 +99,8 @@ def _authority(scheduler: str, wanted: bytes) -> bytes:
             pass
     root = f"sha256:{hashlib.sha256(chain[-1]).hexdigest()}" if chain else "nothing"
     raise JoinError(
-        f"{scheduler} is not the scheduler of this fingerprint (its chain ends in {root}): compare with what "
-        "`gavel token join` prints there, and trust nobody in between"
+        f"{scheduler} is not the scheduler of this fingerprint (its chain ends in {root}): compare with the "
+        "output of `gavel token join` there; another server may be answering in its place"
     )
 
 
@@ -129,14 +129,14 @@ def _unverified_chain(secure: ssl.SSLSocket) -> list[bytes]:
     if get is not None:
         # Python 3.13 and later have this method.
         return [bytes(der) for der in get()]
-    # Before that it was private, and returned other objects.
+    # Before 3.13, it was private and returned other objects.
     inner = getattr(secure, "_sslobj", None)
     if inner is None:
         return []
     return [bytes(certificate.public_bytes(_DER)) for certificate in inner.get_unverified_chain()]
 
 
-# The private method's number for the encoding DER.
+# The number by which the private objects encode as DER.
 _DER = 2
 
 
@@ -152,22 +152,24 @@ def _ask(scheduler: str, ca_pem: bytes, request: pb.JoinRequest) -> pb.JoinRespo
     return answer
 
 
-def _check(answer: pb.JoinResponse, node: str, key: ec.EllipticCurvePrivateKey, wanted: bytes) -> None:
-    """Raise JoinError unless the certificate is for this node and key, and of the expected authority."""
+def _check(answer: pb.JoinResponse, node: str, key: ec.EllipticCurvePrivateKey, expected: bytes) -> None:
+    """Raise JoinError unless the certificate is for this node and key, from the expected authority."""
     try:
         certificate = x509.load_pem_x509_certificate(answer.certificate_pem)
         authority = x509.load_pem_x509_certificate(answer.ca_pem)
     except ValueError:
         raise JoinError("the scheduler's answer holds no certificates: is it of the same release?") from None
     names = [name.value for name in certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
-    if authority.fingerprint(hashes.SHA256()) != wanted or names != [f"node:{node}"]:
-        raise JoinError("the scheduler's answer is for another node, or of another authority: it is not used")
+    if authority.fingerprint(hashes.SHA256()) != expected or names != [f"node:{node}"]:
+        raise JoinError(
+            "the scheduler's answer is for another node, or from another authority: it is not used"
+        )
     if certificate.public_key() != key.public_key():
         raise JoinError("the certificate is for another key: it is not used")
 
 
 def _reachable(address: str, scheduler: str) -> str:
-    """Return the address for agents, with the host just used if the scheduler listens on all addresses."""
+    """Return the address for agents. If the scheduler listens on all addresses, use the host that it was reached at."""
     host, _, port = address.rpartition(":")
     if host in ("", "0.0.0.0", "[::]", "::"):  # noqa: S104 - compared, not listened on
         return f"{scheduler.rpartition(':')[0]}:{port}"

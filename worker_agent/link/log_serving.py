@@ -1,4 +1,4 @@
-"""Logs for readers who ask the scheduler for them: one call for each reader, at the reader's pace."""
+"""Logs for readers, requested through the scheduler: one call for each reader, at the reader's pace."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from worker_agent.runs.logs import Chunk
 LOG = logging.getLogger(__name__)
 READERS_MAX = 64
 
-Reading = Callable[[pb.LogsWanted], AsyncIterator[Chunk]]
+ReadLog = Callable[[pb.LogsWanted], AsyncIterator[Chunk]]
 
 
 class LogServing:
-    """All readings of this node's logs. `reading` opens one."""
+    """Sends this node's logs to their readers. `read_log` yields the output that a reader requested."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
+    def __init__(self, read_log: ReadLog) -> None:
+        self._read_log = read_log
         self._calls: dict[str, asyncio.Task[None]] = {}
 
-    def on_wanted(self, wanted: pb.LogsWanted, stub: Any, metadata: Any) -> None:
-        """Begin to send a log to a reader, or stop."""
-        if wanted.stop:
-            task = self._calls.get(wanted.call)
+    def on_request(self, request: pb.LogsWanted, stub: Any, metadata: Any) -> None:
+        """Begin to send a log to a reader, or stop sending it."""
+        if request.stop:
+            task = self._calls.get(request.call)
             if task is not None:
                 task.cancel()
-        elif wanted.call not in self._calls:
-            full = len(self._calls) >= READERS_MAX
-            task = asyncio.get_running_loop().create_task(self._send(wanted, stub, metadata, full))
-            self._calls[wanted.call] = task
-            task.add_done_callback(lambda done: self._calls.pop(wanted.call, None))
+        elif request.call not in self._calls:
+            is_full = len(self._calls) >= READERS_MAX
+            task = asyncio.get_running_loop().create_task(self._send(request, stub, metadata, is_full))
+            self._calls[request.call] = task
+            task.add_done_callback(lambda done: self._calls.pop(request.call, None))
 
     def stop_all(self) -> None:
-        """Stop all readings, because the link is gone."""
+        """Stop sending all logs, because the link is lost."""
         for task in list(self._calls.values()):
             task.cancel()
 
-    async def _send(self, wanted: pb.LogsWanted, stub: Any, metadata: Any, full: bool) -> None:
+    async def _send(self, request: pb.LogsWanted, stub: Any, metadata: Any, is_full: bool) -> None:
         call = stub.SendLogs(metadata=metadata)
-        error = f"{READERS_MAX} readers of logs are served here already; try again later" if full else ""
+        error = f"this node serves {READERS_MAX} log readers already; try again later" if is_full else ""
         try:
-            await call.write(pb.SentLogs(call=wanted.call))
-            if not full:
-                error = await self._send_chunks(wanted, call)
-            await call.write(pb.SentLogs(call=wanted.call, end=True, error=error))
+            await call.write(pb.SentLogs(call=request.call))
+            if not is_full:
+                error = await self._send_chunks(request, call)
+            await call.write(pb.SentLogs(call=request.call, end=True, error=error))
             await call.done_writing()
             await call
         except (aio.AioRpcError, asyncio.InvalidStateError) as broken:
@@ -59,19 +59,19 @@ class LogServing:
         finally:
             call.cancel()
 
-    async def _send_chunks(self, wanted: pb.LogsWanted, call: Any) -> str:
-        """Send until there is no more, and return what went wrong."""
+    async def _send_chunks(self, request: pb.LogsWanted, call: Any) -> str:
+        """Send all requested output, and return the error, or an empty text."""
         try:
-            async with contextlib.aclosing(self._reading(wanted)) as chunks:  # type: ignore[type-var]
+            async with contextlib.aclosing(self._read_log(request)) as chunks:  # type: ignore[type-var]
                 async for chunk in chunks:
                     message = jobs_pb2.LogChunk(
-                        job=wanted.job,
+                        job=request.job,
                         attempt=chunk.attempt,
                         rank=chunk.rank,
                         offset=chunk.offset,
                         data=chunk.data,
                     )
-                    await call.write(pb.SentLogs(call=wanted.call, chunk=message))
+                    await call.write(pb.SentLogs(call=request.call, chunk=message))
         except (OSError, ValueError) as error:
             return str(error)
         return ""

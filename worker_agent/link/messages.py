@@ -1,4 +1,4 @@
-"""Convert messages of the protocol to values of the agent's core, and back. Pure."""
+"""Convert messages of the protocol to values of the agent's core, and back."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ PROTOCOL = 1
 # The largest report that we send; the scheduler accepts four times as much.
 MESSAGE_BYTES = 4 << 20
 # The prefix of a reference to a secret on the node.
-_BY_NAME = "secret:"
+_REFERENCE_PREFIX = "secret:"
 
 
 def launch_of(launch: jobs_pb2.Launch) -> Launch:
-    """Return how to start a job. A word that only newer releases know counts as not given."""
+    """Return the description of how to start a job. A word of a newer release counts as not given."""
     fields = {field: value for field, value in plain(launch, unknown="").items() if value != ""}
-    secrets = {name: _BY_NAME + secret.removeprefix(_BY_NAME) for name, secret in launch.env_from.items()}
+    secrets = {
+        name: _REFERENCE_PREFIX + secret.removeprefix(_REFERENCE_PREFIX)
+        for name, secret in launch.env_from.items()
+    }
     return Launch(**fields | {"env_from": secrets})
 
 
 def order_of(order: pb.Order, base_s: float) -> Order:
-    """Return an order whose end counts from `base_s` on our clock."""
+    """Return an order. Its end counts from `base_s` on the agent's clock."""
     return Order(
         lease=order.lease,
         job=order.job,
@@ -51,19 +54,19 @@ def order_of(order: pb.Order, base_s: float) -> Order:
 
 
 def desired_of(desired: pb.Desired, base_s: float) -> Desired:
-    """Return a full set of orders, whose ends count from `base_s` on our clock."""
+    """Return a full set of orders. Their ends count from `base_s` on the agent's clock."""
     orders = tuple(order_of(order, base_s) for order in desired.orders)
     why_ended = {lease: " ".join(why.split()) for lease, why in desired.why_ended.items()}
     return Desired(desired.epoch, desired.generation, orders, desired.round_number, why_ended)
 
 
 def renewed_of(renewed: pb.Renewed, base_s: float) -> Renewed:
-    """Return a renewal, whose end counts from `base_s` on our clock."""
+    """Return a renewal. Its end counts from `base_s` on the agent's clock."""
     return Renewed(renewed.epoch, renewed.generation, renewed.round_number, base_s + renewed.ends_in_s)
 
 
-class Packed(NamedTuple):
-    """A report for the link, and the numbers of the core's reports that are complete once it is taken."""
+class LinkReport(NamedTuple):
+    """A report for the link, and the numbers of the core's reports that end with it."""
 
     report: pb.Report
     numbers: tuple[int, ...]
@@ -74,29 +77,30 @@ def pack(
     first_number: int,
     last_lines: Callable[[str], str],
     size_bytes_max: int = MESSAGE_BYTES,
-) -> list[Packed]:
-    """Pack the core's reports into as few messages as possible: only the newest progress and exit per lease.
+) -> list[LinkReport]:
+    """Pack the core's reports into as few messages as possible, with only the newest progress and exit of each lease.
 
-    The link has its own numbers. Parts arrive in order, so the number of the last one confirms all.
+    The messages are numbered from `first_number`, independently of the core's reports. They arrive in order, so once
+    the last one is confirmed, so are all of the core's reports.
     """
     generation = reports[-1].generation
     parts = [pb.Report(generation=generation)]
-    left = size_bytes_max
+    bytes_left = size_bytes_max
     for field, item in _items(reports, last_lines):
         size = (len(item.encode()) if isinstance(item, str) else item.ByteSize()) + 8
-        if size > left:
+        if size > bytes_left:
             parts.append(pb.Report(generation=generation))
-            left = size_bytes_max
-        left -= size
+            bytes_left = size_bytes_max
+        bytes_left -= size
         getattr(parts[-1], field).append(item)
     for number, part in enumerate(parts, first_number):
         part.number = number
     numbers = tuple(report.number for report in reports)
-    return [Packed(part, numbers if part is parts[-1] else ()) for part in parts]
+    return [LinkReport(part, numbers if part is parts[-1] else ()) for part in parts]
 
 
 def _items(reports: Sequence[Report], last_lines: Callable[[str], str]) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of a report, each with the name of its field."""
+    """Yield the entries of the reports together, each with the name of its field."""
     for lease in dict.fromkeys(lease for report in reports for lease in report.started):
         yield "started", lease
     progress = {entry.lease: entry for report in reports for entry in report.progress}

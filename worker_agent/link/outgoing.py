@@ -1,7 +1,7 @@
 """Messages that wait to be sent on one link. Their number is bounded, even while the scheduler does not read.
 
-Waiting reports are merged; only the newest message about readiness and health is kept. Until the scheduler has welcomed
-the agent, only the hello and answers are sent.
+Waiting reports are merged. Of the messages about health, and of those about each gang, only the newest is kept. Until
+the scheduler has welcomed the agent, only the hello and answers are sent.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from protos.gavel.v1 import agents_pb2 as pb
 from worker_agent.core.messages import Report
 from worker_agent.link.messages import pack
 
-# The most reports that may wait. Beyond that the oldest is dropped: its exits are reported again, its progress is
+# The most reports that may wait; then the oldest is dropped. Its exits are reported again, and its progress is
 # outdated.
 REPORTS_WAITING_MAX = 10_000
 
 
 class Outgoing:
-    """The agent's side of one stream."""
+    """The agent's messages on one stream, from `answer`, `report` and the like to `get`."""
 
     def __init__(self, last_lines: Callable[[str], str], clock: Callable[[], float]) -> None:
         self._last_lines, self._clock = last_lines, clock
@@ -31,19 +31,19 @@ class Outgoing:
         self._leaving = False
         self._packed: deque[pb.Report] = deque()
         self._numbers = 0
-        # Reports that were sent and are not durable yet: their numbers, and those of the core's reports in them.
-        self._open: deque[tuple[int, tuple[int, ...]]] = deque()
+        # Reports that were packed and are not durable yet: their numbers, and those of the core's reports in them.
+        self._unconfirmed: deque[tuple[int, tuple[int, ...]]] = deque()
         self._welcome = False
         self._filled = asyncio.Event()
         self.sent_s = clock()
 
     def welcome(self) -> None:
-        """Send everything from now on: the scheduler has welcomed the agent."""
+        """Send everything from now on, because the scheduler has welcomed the agent."""
         self._welcome = True
         self._filled.set()
 
     def answer(self, message: pb.AgentMessage) -> None:
-        """Queue what does not wait for the welcome: the hello, and answers to the scheduler's questions."""
+        """Queue the hello, or an answer to the scheduler. These do not wait for the welcome."""
         self._answers.append(message)
         self._filled.set()
 
@@ -58,21 +58,21 @@ class Outgoing:
         self._filled.set()
 
     def leaving(self) -> None:
-        """Queue the message that the agent is stopping."""
+        """Queue the message that the agent stops when its jobs have ended."""
         self._leaving = True
         self._filled.set()
 
     def gang(self, lease: str, message: pb.AgentMessage) -> None:
-        """Queue the state of a part of a gang, in place of an older message about it."""
+        """Queue the state of this node's part of a gang, in place of an older message about it."""
         self._gangs[lease] = message
         self._filled.set()
 
     def on_taken(self, number: int) -> list[int]:
-        """Return the numbers of the core's reports that are durable once the report of this number is."""
-        done: list[int] = []
-        while self._open and self._open[0][0] <= number:
-            done += self._open.popleft()[1]
-        return done
+        """Return the numbers of the core's reports that are durable, given that the link's report of this number is."""
+        durable: list[int] = []
+        while self._unconfirmed and self._unconfirmed[0][0] <= number:
+            durable += self._unconfirmed.popleft()[1]
+        return durable
 
     async def get(self) -> pb.AgentMessage:
         """Return the next message, stamped with the time of sending."""
@@ -92,7 +92,7 @@ class Outgoing:
             return pb.AgentMessage(leaving=pb.Leaving())
         if self._gangs:
             return self._gangs.pop(next(iter(self._gangs)))
-        # Before reports: a node in trouble must not get new jobs for those that ended.
+        # Health goes before reports: a node in trouble must not get new jobs in place of those that have ended.
         if self._health is not None:
             health, self._health = self._health, None
             return pb.AgentMessage(health=health)
@@ -100,7 +100,7 @@ class Outgoing:
             for report, numbers in pack(tuple(self._reports), self._numbers + 1, self._last_lines):
                 self._numbers = report.number
                 self._packed.append(report)
-                self._open.append((report.number, numbers))
+                self._unconfirmed.append((report.number, numbers))
             self._reports.clear()
         if self._packed:
             return pb.AgentMessage(report=self._packed.popleft())

@@ -1,12 +1,12 @@
-"""The agent's end of the stream to the scheduler: it connects, and connects again whenever the link breaks.
+"""The agent's end of the stream to the scheduler: it connects, and reconnects whenever the link breaks.
 
     connect → Hello → Welcome → orders down, reports up → the link breaks → wait → connect …
 
 Rules:
-- only a Goodbye ends it; after any other failure it tries again, later and later, and not all nodes at the same time;
+- only a Goodbye ends it; after any other failure it retries, after pauses that grow and differ between nodes;
 - it sends nothing before the scheduler has accepted the call: a message to a refused call would hide the reason;
-- times of leases count from when they were sent, not from when they were read;
-- what the scheduler has not made durable when a link breaks is not kept here: the agent's core reports it again.
+- times of leases count from when the scheduler sent them, not from when the agent read them;
+- reports that are not durable when a link breaks are not kept here: the agent's core reports their contents again.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from worker_agent.runs.rendezvous import Rendezvous
 LOG = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
 
-# The longest wait where a setting is wrong, which time does not mend.
+# The longest pause if a setting is wrong, which waiting does not mend.
 REFUSED_BACKOFF_MAX_S = 120.0
 # How long the scheduler has to accept the call.
-FIRST_SIGN_S = 5.0
+ACCEPT_S = 5.0
 # How a port with TLS ends a plain connection.
 _CUT_OFF = ("socket closed", "reset by peer", "end of tcp stream")
-# How long the scheduler may take for its welcome: for a proof of shared storage, or until another agent of this name
-# has gone.
+# How long the scheduler may take to welcome the agent. It may first ask for a proof of shared storage, or wait for
+# another agent of this name to go.
 WELCOME_S = 45.0
 
 
 class Refusal(str):
-    """Why there is no link, where only a person can mend it."""
+    """The reason why there is no link, if only an operator can mend it."""
 
 
 class Dismissed(Exception):
-    """The scheduler said goodbye: `reason` is its code."""
+    """The scheduler dismissed this agent with a Goodbye; `reason` is its code."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -61,24 +61,24 @@ class Dismissed(Exception):
 class Node(Protocol):
     """The receiver of messages from the scheduler: `worker_agent.agent.Agent`."""
 
-    def tell(self, event: Event) -> None:
+    def handle(self, event: Event) -> None:
         """Handle an event."""
 
-    def go(self, lease: str, meeting: Rendezvous) -> None:
-        """Start a part of a gang whose nodes are all ready."""
+    def go(self, lease: str, rendezvous: Rendezvous) -> None:
+        """Start this node's part of a gang, because all its nodes are ready."""
 
-    def nobody_starts(self, lease: str, why: str) -> None:
-        """End a part of a gang of which another part cannot start."""
+    def call_off(self, lease: str, why: str) -> None:
+        """End this node's part of a gang, because another node cannot start its part."""
 
-    def let_go(self) -> None:
-        """Give the withheld GPUs back: an operator has confirmed that nothing is left on them."""
+    def release_gpus(self) -> None:
+        """Release the withheld GPUs, because an operator has confirmed that nothing is left on them."""
 
     def last_lines(self, lease: str) -> str:
         """Return the end of the output of a run."""
 
 
 class GrpcLink:
-    """A link to one scheduler. Made first, then the agent with it, then `run(agent)`."""
+    """A link to one scheduler. Create the link, then the agent with it, then call `run(agent)`."""
 
     def __init__(
         self,
@@ -91,17 +91,18 @@ class GrpcLink:
         clock: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
     ) -> None:
-        """`hello`: this node as it is now, without what it holds."""
+        """`hello` describes this node at present, without its leases."""
         self._target, self._hello = target, hello
         self._storage, self._logs, self._on_welcome = storage, logs, on_welcome
         self._clock, self._chance = clock, chance or random.Random()
         self._node: Node | None = None
         self._outgoing: Outgoing | None = None
         self._stub: agents_pb2_grpc.AgentsStub | None = None
-        self._silence_s, self._heard_s = WELCOME_S, 0.0
+        # The link is broken if no message arrives for this long; when the last one arrived.
+        self._silence_s, self._received_s = WELCOME_S, 0.0
         self._welcomed = self._was_linked = self._leaving = False
         self._health: pb.Health | None = None
-        # Sent again on a new link, until the order is gone.
+        # By lease: the newest message about a gang, sent again on every new link until the order is gone.
         self._gangs: dict[str, pb.AgentMessage] = {}
 
     # ------------------------------------------------------------------------------------------- for the agent
@@ -114,44 +115,49 @@ class GrpcLink:
             self._outgoing.answer(pb.AgentMessage(hello=hello))
 
     def send_report(self, report: Report) -> None:
-        """Send a report; it is lost when there is no link."""
+        """Send a report. It is lost if there is no link."""
         if self._outgoing is not None:
             self._outgoing.report(report)
 
     def send_health(self, health: pb.Health) -> None:
-        """Send the state of the GPUs, again on every new link."""
+        """Send the state of the GPUs, now and on every new link."""
         self._health = health
         if self._outgoing is not None:
             self._outgoing.health(health)
 
     def send_leaving(self) -> None:
-        """Report, again on every new link, that this agent stops when its jobs have ended."""
+        """Report, now and on every new link, that this agent stops when its jobs have ended."""
         self._leaving = True
         if self._outgoing is not None:
             self._outgoing.leaving()
 
-    def preparing(self, order: Order) -> None:
+    def send_preparing(self, order: Order) -> None:
         """Report that this node has begun to prepare its part of a gang, which may take a while."""
-        self._send_of_gang(order.lease, pb.AgentMessage(gang_preparing=pb.GangPreparing(lease=order.lease)))
+        self._send_gang_message(
+            order.lease, pb.AgentMessage(gang_preparing=pb.GangPreparing(lease=order.lease))
+        )
 
-    def ready(self, order: Order, ports: tuple[int, ...]) -> None:
-        """Report that this part can start; answered by `go` or `nobody_starts`. `ports`: two of the first node."""
+    def send_ready(self, order: Order, ports: tuple[int, ...]) -> None:
+        """Report that this node's part of a gang can start. The answer is a call of `Node.go` or `Node.call_off`.
+
+        `ports`: two free ports on the gang's first node; empty on other nodes.
+        """
         master, coordinator = ports or (0, 0)
         ready = pb.GangReady(lease=order.lease, master_port=master, coordinator_port=coordinator)
-        self._send_of_gang(order.lease, pb.AgentMessage(gang_ready=ready))
+        self._send_gang_message(order.lease, pb.AgentMessage(gang_ready=ready))
 
-    def cannot_meet(self, order: Order, why: str) -> None:
-        """Report that this part cannot start, so that no other part does."""
+    def send_cannot_start(self, order: Order, why: str) -> None:
+        """Report that this node's part of a gang cannot start, so that no other part does."""
         ready = pb.GangReady(lease=order.lease, failed=why[:500] or "it cannot start")
-        self._send_of_gang(order.lease, pb.AgentMessage(gang_ready=ready))
+        self._send_gang_message(order.lease, pb.AgentMessage(gang_ready=ready))
 
-    def _send_of_gang(self, lease: str, message: pb.AgentMessage) -> None:
+    def _send_gang_message(self, lease: str, message: pb.AgentMessage) -> None:
         self._gangs[lease] = message
         if self._outgoing is not None:
             self._outgoing.gang(lease, message)
 
     async def fetch(self, digest: str) -> AsyncIterator[bytes]:
-        """Fetch a package from the scheduler; OSError when it cannot be had."""
+        """Fetch a package from the scheduler. Raises OSError if that fails."""
         if self._stub is None:
             raise OSError(f"package {digest} cannot be fetched: the scheduler cannot be reached")
         call = self._stub.FetchPackage(pb.FetchPackageRequest(digest=digest), metadata=self._target.metadata)
@@ -166,20 +172,20 @@ class GrpcLink:
     # ------------------------------------------------------------------------------------------------- the link
 
     async def run(self, node: Node) -> None:
-        """Keep a link until the scheduler sends a Goodbye, which is raised as Dismissed."""
+        """Keep a link until the scheduler sends a Goodbye, then raise Dismissed."""
         self._node = node
         failures = 0
         while True:
             self._welcomed = False
-            why = await self._once(node)
+            why = await self._use_one_connection(node)
             if not self._welcomed:
                 why = _with_remedy(why, self._target)
             failures = 0 if self._welcomed else failures + 1
             self._was_linked |= self._welcomed
-            # An agent that was linked before may have jobs: it does not wait that long.
-            patient = isinstance(why, Refusal) and not self._was_linked
-            most_s = REFUSED_BACKOFF_MAX_S if patient else BACKOFF_MAX_S
-            ceiling_s = min(BACKOFF_S * 2.0 ** min(failures, 10), most_s)
+            # An agent that was linked before may have jobs, so it retries soon.
+            may_wait_long = isinstance(why, Refusal) and not self._was_linked
+            limit_s = REFUSED_BACKOFF_MAX_S if may_wait_long else BACKOFF_MAX_S
+            ceiling_s = min(BACKOFF_S * 2.0 ** min(failures, 10), limit_s)
             wait_s = ceiling_s * self._chance.uniform(0.5, 1.0)
             LOG.warning(
                 "no link to the scheduler at %(scheduler)s: %(why)s; again in %(wait_s).1f s",
@@ -187,8 +193,8 @@ class GrpcLink:
             )
             await asyncio.sleep(wait_s)
 
-    async def _once(self, node: Node) -> str:
-        """Make one connection, use it to its end, and return why it ended."""
+    async def _use_one_connection(self, node: Node) -> str:
+        """Connect, use the connection to its end, and return why it ended."""
         try:
             channel = self._target.channel()
         except OSError as error:
@@ -198,23 +204,23 @@ class GrpcLink:
         is_up = False
         try:
             async with asyncio.timeout(WELCOME_S):
-                refused = await _let_in(call)
-            if refused:
-                return refused
+                refusal = await _refusal_of(call)
+            if refusal:
+                return refusal
             self._outgoing, self._stub = Outgoing(node.last_lines, self._clock), stub
-            self._silence_s, self._heard_s = WELCOME_S, self._clock()
+            self._silence_s, self._received_s = WELCOME_S, self._clock()
             is_up = True
-            node.tell(LinkUp())
+            node.handle(LinkUp())
             return await self._converse(call, node)
         except aio.AioRpcError as error:
-            return _words_of(error.code(), error.details())
+            return _reason(error.code(), error.details())
         except TimeoutError:
             return "no connection in time"
         except Dismissed:
             raise
         except Exception as error:
             # Jobs depend on this agent, so it tries again whatever happens.
-            LOG.exception("the link broke for a fault of our own")
+            LOG.exception("the link broke because of an internal error")
             return f"{type(error).__name__}: {error}"
         finally:
             self._outgoing = self._stub = None
@@ -222,23 +228,21 @@ class GrpcLink:
             if self._logs is not None:
                 self._logs.stop_all()
             if is_up:
-                node.tell(LinkDown())
+                node.handle(LinkDown())
             await channel.close()
 
     async def _converse(self, call: Any, node: Node) -> str:
-        """Read, write and watch until one of them ends, and return why it did."""
-        tasks = [
-            asyncio.create_task(self._read(call, node)),
-            asyncio.create_task(self._write(call)),
-            asyncio.create_task(self._watch()),
-        ]
+        """Read, write and watch until one of these tasks ends, and return the reason."""
+        reader = asyncio.create_task(self._read(call, node))
+        writer = asyncio.create_task(self._write(call))
+        tasks = [reader, writer, asyncio.create_task(self._watch())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            # A reader that ended knows more than a writer that failed for the same reason.
+            # If the writer failed, the reader soon ends as well, with a more precise reason.
             first = next(task for task in tasks if task in done)
-            if first is tasks[1] and first.exception() is not None:
+            if first is writer and first.exception() is not None:
                 with contextlib.suppress(TimeoutError):
-                    return await asyncio.wait_for(asyncio.shield(tasks[0]), 1.0)
+                    return await asyncio.wait_for(asyncio.shield(reader), 1.0)
             return first.result()
         finally:
             for task in tasks:
@@ -247,13 +251,13 @@ class GrpcLink:
 
     async def _read(self, call: Any, node: Node) -> str:
         while (message := await call.read()) is not aio.EOF:
-            now_s = self._heard_s = self._clock()
+            now_s = self._received_s = self._clock()
             base_s = min(now_s, message.agent_s) if message.agent_s else now_s
             self._on_message(message, base_s, node)
         status = await call.code()
         if status is grpc.StatusCode.OK:
             return "the scheduler closed it"
-        return _words_of(status, await call.details())
+        return _reason(status, await call.details())
 
     async def _write(self, call: Any) -> str:
         outgoing = self._outgoing
@@ -262,17 +266,17 @@ class GrpcLink:
             await call.write(await outgoing.get())
 
     async def _watch(self) -> str:
-        """Send a sign of life now and then; return when none has come for too long."""
+        """Send keepalives. Return if no message has arrived for too long."""
         while True:
             pause_s = min(1.0, self._silence_s / 10)
             due_s = self._clock() + pause_s
             await asyncio.sleep(pause_s)
             now_s, outgoing = self._clock(), self._outgoing
             if now_s > due_s + pause_s:
-                # This process stood still; what the scheduler sent meanwhile may wait to be read.
-                self._heard_s += now_s - due_s
-            if now_s - self._heard_s > self._silence_s:
-                return f"nothing was heard for {self._silence_s:g} s"
+                # This process was suspended, so messages of the scheduler may still wait to be read.
+                self._received_s += now_s - due_s
+            if now_s - self._received_s > self._silence_s:
+                return f"no message arrived for {self._silence_s:g} s"
             if self._welcomed and outgoing is not None and now_s - outgoing.sent_s > self._silence_s / 3:
                 outgoing.answer(pb.AgentMessage(alive=pb.Alive()))
 
@@ -285,13 +289,13 @@ class GrpcLink:
             case "desired":
                 event = desired_of(message.desired, base_s)
                 listed = {order.lease for order in event.orders}
-                self._gangs = {lease: part for lease, part in self._gangs.items() if lease in listed}
-                node.tell(event)
+                self._gangs = {lease: sent for lease, sent in self._gangs.items() if lease in listed}
+                node.handle(event)
             case "renewed":
-                node.tell(renewed_of(message.renewed, base_s))
+                node.handle(renewed_of(message.renewed, base_s))
             case "taken":
                 for number in outgoing.on_taken(message.taken.number):
-                    node.tell(Taken(number))
+                    node.handle(Taken(number))
             case "alive":
                 outgoing.answer(pb.AgentMessage(alive=pb.Alive()))
             case "welcome":
@@ -299,11 +303,11 @@ class GrpcLink:
             case "gang_go":
                 self._on_go(message.gang_go, node)
             case "let_go":
-                node.let_go()
+                node.release_gpus()
             case "logs_wanted" if self._logs is not None and self._stub is not None:
-                self._logs.on_wanted(message.logs_wanted, self._stub, self._target.metadata)
+                self._logs.on_request(message.logs_wanted, self._stub, self._target.metadata)
             case "storage_check":
-                self._check(message.storage_check, outgoing)
+                self._check_storage(message.storage_check, outgoing)
             case "goodbye":
                 raise Dismissed(message.goodbye.reason, message.goodbye.text)
 
@@ -315,8 +319,8 @@ class GrpcLink:
             *(self._target.address, welcome.scheduler_version, welcome.epoch),
         )
         self._on_welcome(welcome)
-        for lease, part in self._gangs.items():
-            outgoing.gang(lease, part)
+        for lease, message in self._gangs.items():
+            outgoing.gang(lease, message)
         if self._health is not None:
             outgoing.health(self._health)
         if self._leaving:
@@ -325,39 +329,40 @@ class GrpcLink:
 
     def _on_go(self, go: pb.GangGo, node: Node) -> None:
         if go.failed:
-            node.nobody_starts(go.lease, go.failed)
+            node.call_off(go.lease, go.failed)
         else:
             node.go(go.lease, Rendezvous(go.master_address, go.master_port, go.coordinator_port))
 
-    def _check(self, check: pb.StorageCheck, outgoing: Outgoing) -> None:
-        async def answered() -> None:
+    def _check_storage(self, check: pb.StorageCheck, outgoing: Outgoing) -> None:
+        async def answer() -> None:
             if self._storage is None:
                 result = pb.StorageChecked(check=check.check, error="this node has no checkpoint directory")
             else:
                 result = await self._storage.act(check)
             outgoing.answer(pb.AgentMessage(storage_checked=result))
 
-        task = asyncio.get_running_loop().create_task(answered())
-        _checking.add(task)
-        task.add_done_callback(_checking.discard)
+        task = asyncio.get_running_loop().create_task(answer())
+        _storage_checks.add(task)
+        task.add_done_callback(_storage_checks.discard)
 
 
-_checking: set[asyncio.Task[None]] = set()
+# Keeps the tasks from being garbage-collected before they end.
+_storage_checks: set[asyncio.Task[None]] = set()
 
 
-async def _let_in(call: Any) -> str:
-    """Wait until the scheduler accepts the call, and return why it refuses, or an empty text."""
+async def _refusal_of(call: Any) -> str:
+    """Wait until the scheduler accepts or refuses the call. Return the reason of a refusal, or an empty text."""
     await call.wait_for_connection()
-    # An older scheduler sends no first metadata, and something on the way may hold them back.
+    # An older scheduler sends no initial metadata, and a proxy may hold them back.
     with contextlib.suppress(TimeoutError):
         # asyncio.wait_for may swallow a cancellation.
-        async with asyncio.timeout(FIRST_SIGN_S):
+        async with asyncio.timeout(ACCEPT_S):
             await call.initial_metadata()
-    return _words_of(await call.code(), await call.details()) if call.done() else ""
+    return _reason(await call.code(), await call.details()) if call.done() else ""
 
 
-def _words_of(status: grpc.StatusCode, details: str | None) -> str:
-    """Return a status in words for the log, with what to do where that is known."""
+def _reason(status: grpc.StatusCode, details: str | None) -> str:
+    """Return the reason of a failed call for the log, with a remedy if one is known."""
     text = (details or status.name.lower()).splitlines()[0][:500]
     if status is grpc.StatusCode.UNAUTHENTICATED:
         return Refusal(f"the token is refused: {text}; see --token-file")
@@ -366,27 +371,29 @@ def _words_of(status: grpc.StatusCode, details: str | None) -> str:
     if "Failed to connect to remote host: " in text:
         return text.rpartition(": ")[2].lower()
     if text.startswith("Internal error from Core"):
-        # gRPC says so of a message that was sent after the end.
+        # gRPC reports this for a message sent after the end of the stream.
         return "the scheduler ended the link"
     if "WRONG_VERSION_NUMBER" in text or "HTTP_REQUEST" in text:
         return Refusal(
-            "what answers there does not speak TLS: is --scheduler the address of its port for agents?"
+            "the server there does not use TLS: is --scheduler the address of its port for agents?"
         )
     if "CERTIFICATE_VERIFY_FAILED" in text or "handshake" in text.lower():
-        why = f"no trust: {text}; is the certificate of this scheduler's CA? `gavel agent join` gets one"
+        why = f"no trust: {text}; is the certificate from this scheduler's CA? `gavel agent join` gets one"
         return Refusal(why) if "CERTIFICATE_VERIFY_FAILED" in text else why
     return text
 
 
 def _with_remedy(why: str, target: Target) -> str:
-    """Add to a reason what to do if the address looks like the wrong one of a scheduler's two ports."""
+    """Add a remedy to a reason if the address seems to be the wrong one of the scheduler's two ports."""
     if target.certificates is not None and why.startswith("the token is refused"):
         return Refusal(
-            "this is the port for people, where certificates do not count; agents link at another, which `agent join` "
-            f"printed: {_next_port(target.address)} unless `agents_listen` is set there"
+            "this is the port for people, which ignores certificates of agents; `agent join` printed the address of "
+            f"the port for agents: {_next_port(target.address)}, unless `agents_listen` is set there"
         )
     if target.is_plain and why.lower().endswith(_CUT_OFF):
-        return f"{why}; if it wants certificates, `gavel agent join` gets one (then --state-dir as there)"
+        return (
+            f"{why}; if it requires certificates, get one with `gavel agent join`, with the same --state-dir"
+        )
     return why
 
 

@@ -1,4 +1,4 @@
-"""The scheduler's address, and an agent's proof of identity: a certificate, a token, or, on loopback, none."""
+"""The scheduler's address, and the agent's proof of identity: a certificate, a token or, on loopback, none."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ OPTIONS = (
 
 
 class TargetError(OSError):
-    """The scheduler cannot be reached like this; the message has the reason and the remedy."""
+    """The scheduler cannot be reached with these settings; the message has the reason and the remedy."""
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True):
-    """A scheduler's address for agents."""
+    """A scheduler's address for agents, and the agent's credentials."""
 
     # host:port
     address: str
@@ -41,7 +41,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_plain(self) -> bool:
-        """Whether the agent proves nothing: no certificate and no token."""
+        """Whether the agent has neither a certificate nor a token."""
         return self.certificates is None and not self.token
 
     @property
@@ -50,7 +50,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
     def channel(self) -> aio.Channel:
-        """Return a new connection. Raises TargetError if keys cannot be read, or if TLS is missing between machines."""
+        """Return a new connection. Raises TargetError if keys cannot be read, or another machine would lack TLS."""
         if self.certificates is None:
             if not is_loopback(self.address):
                 raise TargetError(

@@ -300,7 +300,7 @@ def test_a_node_joins_with_token_and_fingerprint(address, keys, access, into):
         assert stat.S_IMODE(os.stat(path).st_mode) & 0o077 == 0
     context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cafile=str(into / "ca.pem"))
     context.load_cert_chain(into / "node.pem", into / "node.key")
-    with pytest.raises(JoinError, match="is there already"):
+    with pytest.raises(JoinError, match="exists already"):
         join(address, "n1", token, keys.fingerprint(), into)
 
 

@@ -236,13 +236,13 @@ async def test_the_parts_of_a_gang_meet_even_when_a_go_was_lost():
         await until(lambda: node_one.orders and node_two.orders)
         rank_of = {"n1": node_one.of(Desired)[-1].orders[0].node_rank}
         lead, other = (first_link, second_link) if rank_of["n1"] == 0 else (second_link, first_link)
-        other.preparing(order(1))
-        lead.ready(order(0), (2001, 2002))
+        other.send_preparing(order(1))
+        lead.send_ready(order(0), (2001, 2002))
         await asyncio.sleep(0.1)
         await first.die()
         async with Scheduler(pace=PATIENT, journal=first.journal, port=first.port):
             await until(lambda: len(node_one.of(LinkUp)) > 1 and len(node_two.of(LinkUp)) > 1)
-            other.ready(order(1), ())
+            other.send_ready(order(1), ())
             await until(lambda: node_one.gangs and node_two.gangs)
             address = "10.0.0.1" if rank_of["n1"] == 0 else "10.0.0.2"
             assert node_one.gangs["1"] == node_two.gangs["1"] == Rendezvous(address, 2001, 2002)
@@ -259,9 +259,9 @@ async def test_a_part_of_a_gang_that_cannot_start_stops_the_others():
         await until(lambda: node_one.of(Desired) and node_two.of(Desired))
         await scheduler.submit(gpus=2)
         await until(lambda: node_one.orders and node_two.orders)
-        first_link.preparing(order(0))
+        first_link.send_preparing(order(0))
         reason = "user 'eve' does not exist on this node"
-        second_link.cannot_meet(order(1), reason)
+        second_link.send_cannot_start(order(1), reason)
         await until(lambda: node_one.gangs)
         assert node_one.gangs["1"] == f"n2: {reason}"
 
@@ -330,7 +330,7 @@ async def test_an_agent_speaks_first_to_a_scheduler_that_waits(monkeypatch: pyte
         async def Link(self, requests: Any, context: Any) -> None:
             self.received.set_result(await context.read())
 
-    monkeypatch.setattr("worker_agent.link.stream.FIRST_SIGN_S", 0.05, raising=False)
+    monkeypatch.setattr("worker_agent.link.stream.ACCEPT_S", 0.05, raising=False)
     server = aio.server()
     agents_pb2_grpc.add_AgentsServicer_to_server(Earlier(), server)  # type: ignore[no-untyped-call]
     port = server.add_insecure_port("127.0.0.1:0")

@@ -98,7 +98,7 @@ async def test_a_gang_starts_nowhere_when_one_node_cannot(tmp_path: Path, wordin
         await until(lambda: node.link.are_ready)
         # Only the first node has ports.
         assert node.link.are_ready == [("17", ())]
-        node.agent.nobody_starts("17", "n1: setup ended with exit code 7")
+        node.agent.call_off("17", "n1: setup ended with exit code 7")
         exit = await node.exit()
         assert (exit.outcome, exit.ran_s) == ("node_failed", 0.0)
         assert "n1: setup ended with exit code 7]" in node.log(rank=1)
@@ -112,7 +112,7 @@ async def test_a_setup_that_is_in_vain_is_ended(tmp_path: Path, wording: Wording
     async with LiveAgent(tmp_path, limits=PATIENT) as node:
         node.desire(part(tmp_path, launch={"setup": "echo here; exec sleep 600"}))
         await node.says("here")
-        node.agent.nobody_starts("17", "n2: no such user")
+        node.agent.call_off("17", "n2: no such user")
         exit = await node.exit()
         assert (exit.outcome, exit.ran_s, node.started()) == ("node_failed", 0.0, set())
         line = next(line for line in node.log().splitlines() if "SIGTERM" in line)

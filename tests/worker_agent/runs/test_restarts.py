@@ -72,7 +72,7 @@ async def test_an_exit_while_the_agent_is_away_is_not_lost(tmp_path: Path) -> No
             assert (exit.outcome, exit.code) == ("failed", 7)
     async with LiveAgent(tmp_path) as node:
         await node.exit()
-        node.agent.tell(Taken(node.link.reports[-1].number))
+        node.agent.handle(Taken(node.link.reports[-1].number))
     async with LiveAgent(tmp_path) as node:
         assert node.link.hellos == [()]
 
@@ -288,7 +288,7 @@ async def test_the_hello_of_a_new_link_lists_the_held_leases(tmp_path: Path) -> 
     async with LiveAgent(tmp_path) as node:
         node.desire(job(WORKER))
         await node.runs()
-        node.agent.tell(LinkUp())
+        node.agent.handle(LinkUp())
         assert [held.lease for held in node.link.hellos[-1]] == ["17"]
 
 
