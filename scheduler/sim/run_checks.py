@@ -1,4 +1,4 @@
-"""Checks of a run before its trace is read: its numbers, its cluster, and options that do not go together."""
+"""Checks of a run before its trace is read: its numbers, its cluster, and options that exclude each other."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from traces.errors import nearest
 from traces.formats import is_foreign
 from traces.throughputs import Throughputs
 
-# So many nodes take a quarter of a minute to join.
+# A simulation takes 15 s to let this many nodes join.
 NODES_MAX = 100_000
 OVER_TIME = ("mtbf_h", "failures_file", "capacity_file", "prices_file")
 
 
 def check_cluster(run: Run, table: Throughputs) -> None:
-    """Refuse a cluster that is empty or too large, and types that the table or the cluster does not have."""
+    """Refuse a cluster that is empty or too large, and worker types that the table or the cluster lacks."""
     if not run.cluster:
         raise InvalidSpec("cluster", "is empty; give GPUs by type, such as v100=8,k80=16")
     for worker_type in run.cluster:
@@ -41,7 +41,7 @@ def _advice(run: Run, worker_type: str, table: Throughputs) -> str:
 
 
 def check_numbers(run: Run) -> None:
-    """Refuse numbers that are not possible, and options that do not go together."""
+    """Refuse numbers out of bounds, and options that exclude each other."""
     for field, knob in KNOBS.items():
         value = getattr(run, field)
         if knob.bound is not None and value is not None:
@@ -55,8 +55,7 @@ def check_numbers(run: Run) -> None:
         if getattr(run, field) and not getattr(run, file):
             raise InvalidSpec(field, f"belongs to --{file.replace('_', '-')}, which is missing")
     if run.ideal and any(getattr(run, field) for field in OVER_TIME):
-        problem = "knows nothing that happens over time: no failures, capacity or prices"
-        raise InvalidSpec("ideal", problem)
+        raise InvalidSpec("ideal", "cannot be combined with failures, or with capacity or prices over time")
 
 
 def _check_bound(field: str, value: float | dict[str, float], bound: Bound) -> None:

@@ -1,7 +1,7 @@
-"""From a `Run` to what `simulate` takes.
+"""Turn a `Run` into the options of `simulate`.
 
-Rules: everything that can be refused is refused here, before anything runs, with the field at fault (`InvalidSpec`) or
-the file and line (`TraceError`). Runs with the same values, and files with the same contents, have the same `key`.
+Rules: every mistake is refused here, before anything runs, with the field at fault (`InvalidSpec`) or the file and line
+(`TraceError`). Runs with the same values, and with files of the same contents, have the same `key`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from scheduler.sim.run_checks import check_cluster, check_numbers
 from scheduler.sim.scenario.arrivals import NOWHERE, Places, can_end
 from scheduler.sim.scenario.changes import changes_of, horizon_s
 from scheduler.sim.simulate import Conditions, SimOptions
-from scheduler.sim.tables import believed, prices, table_of
+from scheduler.sim.tables import prices, rates_for_scheduler, table_of
 from traces.costs import read_costs
 from traces.errors import TraceError, UnreadableFile
 from traces.formats import read_trace
@@ -36,12 +36,12 @@ from traces.named import PUBLISHED, WORKLOADS, workload
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 
-# The version of what a run means. It is part of every key: results of another version do not count.
+# The version of the meaning of a run. It is part of every key, so results of another version do not count.
 VERSION = 3
 
 
 def key(run: Run) -> str:
-    """Return a hash of the run's values and of the contents of its files, whatever the files are called."""
+    """Return a hash of the run's values and of the contents of its files, independent of the names of the files."""
     data = run.data
     for field in FILES:
         if field in data:
@@ -63,29 +63,29 @@ class Prepared:
     """A run that can start."""
 
     options: SimOptions
-    # How many jobs the run sees to their end, where that is known.
+    # The number of jobs that will end in the run, if known.
     jobs: int | None
-    # What was mended in the trace, and what other files leave open.
+    # Notes on repairs of the trace, and on gaps in other files.
     notes: tuple[str, ...] = ()
 
 
 def prepare(run: Run) -> Prepared:
-    """Check everything and read every file."""
+    """Check the run, and read its files."""
     settings = settings_of(run)
     check_numbers(run)
     if run.workload in PUBLISHED and not run.throughputs:
         problem = (
-            f"is missing: the jobs of {run.workload!r} are measured in the published table, which is not ours"
+            f"is missing: {run.workload!r} needs the published throughput table, which Gavel does not ship"
         )
-        raise InvalidSpec("throughputs", f"{problem}; give that one, or take a workload such as mixed-day")
+        raise InvalidSpec("throughputs", f"{problem}; give it, or choose a workload such as mixed-day")
     table = table_of(run.throughputs, run.measured, run.pairs)
     check_cluster(run, table)
     jobs, count, notes = jobs_of(run, table)
     if run.measure is not None and count is not None and run.measure[1] > count:
         raise InvalidSpec("measure", f"ends at job {run.measure[1]}, but there are only {count}")
     costs = read_costs(run.costs_file, table.job_types) if run.costs_file else {}
-    same = {name: run.effective(name) for name in Conditions.__struct_fields__ if name in KNOBS}
-    conditions = Conditions(**same, costs=costs)
+    shared = {name: run.effective(name) for name in Conditions.__struct_fields__ if name in KNOBS}
+    conditions = Conditions(**shared, costs=costs)
     until_s, more_notes = horizon_s(_last_arrival_s(run, jobs)), list[str]()
     events = changes_of(run, until_s=until_s, checkpoints_s=conditions.checkpoints_s, note=more_notes.append)
     options = SimOptions(
@@ -94,7 +94,7 @@ def prepare(run: Run) -> Prepared:
         gpus_per_node=run.effective("gpus_per_node"),
         jobs=jobs,
         throughputs=table,
-        believed=believed(run, table),
+        believed=rates_for_scheduler(run, table),
         settings=settings,
         prices=prices(run, table),
         measure=run.measure,
@@ -107,12 +107,12 @@ def prepare(run: Run) -> Prepared:
 def _last_arrival_s(run: Run, jobs: Iterable[TraceJob]) -> float:
     if isinstance(jobs, list):
         return jobs[-1].arrival_s if jobs else 0.0
-    assert run.measure is not None, "only measured jobs come without end"
+    assert run.measure is not None, "only measured jobs arrive without end"
     return HOUR_S * run.measure[1] / (run.rate_per_h or 1.0)
 
 
 def settings_of(run: Run) -> Settings:
-    """Return the scheduler's settings: those of a file or of the published figures, with the run's own on top."""
+    """Return the scheduler's settings: those of a file or of the published figures, overridden by the run's own."""
     base = _base(run)
     policy = run.policy or (base.policy if run.config else "las")
     _try_policy(policy, run)
@@ -120,7 +120,7 @@ def settings_of(run: Run) -> Settings:
     for field in ("round_s", "min_reallocation_s"):
         if getattr(run, field) is not None:
             changes[field] = getattr(run, field)
-    # A round shorter than the usual lead cannot be planned so early.
+    # A short round needs shorter leads than the usual ones.
     if run.round_s is not None and 0 < run.round_s <= Settings().solve_lead_s and not run.comparison:
         changes |= {"solve_lead_s": run.round_s / 4, "plan_lead_s": run.round_s / 8}
     return msgspec.structs.replace(base, **changes).checked()
@@ -130,12 +130,12 @@ def _base(run: Run) -> Settings:
     if not run.config:
         return COMPARISON if run.comparison else Settings()
     if run.comparison:
-        raise InvalidSpec("config", "does not go with --comparison, which sets how the scheduler behaves")
+        raise InvalidSpec("config", "cannot be combined with --comparison, which has its own settings")
     return read_settings(Settings, run.config)
 
 
 def _try_policy(policy: str, run: Run) -> None:
-    """Refuse a policy that does not exist or cannot work; its parameters are seen only when it is asked something."""
+    """Refuse a policy that does not exist or cannot work. Its parameters are checked only when it solves a problem."""
     types = tuple(run.cluster) or ("gpu",)
     ones = [1.0] * len(types)
     one_job = Problem.from_rates(
@@ -145,13 +145,13 @@ def _try_policy(policy: str, run: Run) -> None:
         resolve(policy)(one_job)
     except PolicyError as error:
         raise InvalidSpec("policy", str(error)) from None
-    # Python's parser raises MemoryError where parentheses are nested too deeply.
+    # Python's parser raises MemoryError if parentheses are nested too deeply.
     except (RecursionError, MemoryError):
         raise InvalidSpec("policy", "too long or too deeply nested") from None
 
 
 class Jobs(NamedTuple):
-    """Jobs in order of arrival, each of which can run somewhere; `total` is None where they never end."""
+    """Jobs in order of arrival, each of which can run somewhere. `total` is None if they are endless."""
 
     jobs: Iterable[TraceJob]
     total: int | None
@@ -168,10 +168,10 @@ def jobs_of(run: Run, table: Throughputs) -> Jobs:
 def _traced(run: Run, table: Throughputs) -> Jobs:
     for field in ("rate_per_h", "hours"):
         if getattr(run, field) is not None:
-            raise InvalidSpec(field, "belongs to --workload; a trace states itself when its jobs arrive")
+            raise InvalidSpec(field, "belongs to --workload; a trace has arrival times of its own")
     trace = read_trace(run.trace, repair=run.repair, throughputs=table, subtrace=run.subtrace)
     notes = tuple(f"{run.trace}: {note}" for note in trace.notes)
-    return _all(run, table, islice(trace, run.jobs), (run.trace, trace.lines))._replace(notes=notes)
+    return _counted(run, table, islice(trace, run.jobs), (run.trace, trace.lines))._replace(notes=notes)
 
 
 def _generated(run: Run, table: Throughputs) -> Jobs:
@@ -184,21 +184,21 @@ def _generated(run: Run, table: Throughputs) -> Jobs:
         hint = f"; {error.hint}" if error.hint else ""
         raise InvalidSpec(fields.get(error.field, "workload"), error.message + hint) from None
     if run.hours is not None:
-        end_s = _end_s(run.hours, run.rate_per_h, run.jobs)
+        end_s = _last_arrival_limit_s(run.hours, run.rate_per_h, run.jobs)
         jobs = takewhile(lambda job: job.arrival_s < end_s, jobs)
     elif run.jobs is None:
         if run.measure is None:
-            problem = "is missing: a workload never ends by itself; give --jobs, --hours or --measure"
+            problem = "is missing: a workload has no end of its own; give --jobs, --hours or --measure"
             raise InvalidSpec("jobs", problem)
         if run.rate_per_h == math.inf:
-            problem = "is missing: at an infinite rate --measure never ends; give --jobs"
+            problem = "is missing: at an infinite rate, --measure does not end the run; give --jobs"
             raise InvalidSpec("jobs", problem)
         return Jobs(can_end(run.cluster, table, jobs), None)
-    return _all(run, table, islice(jobs, run.jobs))
+    return _counted(run, table, islice(jobs, run.jobs))
 
 
-def _end_s(hours: float, rate_per_h: float, jobs: int | None) -> float:
-    """Return when the last job may arrive; refuse hours that do not bound how many jobs there are."""
+def _last_arrival_limit_s(hours: float, rate_per_h: float, jobs: int | None) -> float:
+    """Return when the last job may arrive. Refuse hours that do not bound the number of jobs."""
     if rate_per_h == math.inf:
         raise InvalidSpec("hours", "cannot bound an infinite rate: give --jobs")
     if jobs is None and hours * rate_per_h > JOBS.most:
@@ -207,6 +207,6 @@ def _end_s(hours: float, rate_per_h: float, jobs: int | None) -> float:
     return hours * HOUR_S
 
 
-def _all(run: Run, table: Throughputs, jobs: Iterator[TraceJob], places: Places = NOWHERE) -> Jobs:
-    listed = list(can_end(run.cluster, table, jobs, places))
-    return Jobs(listed, len(listed))
+def _counted(run: Run, table: Throughputs, jobs: Iterator[TraceJob], places: Places = NOWHERE) -> Jobs:
+    checked = list(can_end(run.cluster, table, jobs, places))
+    return Jobs(checked, len(checked))

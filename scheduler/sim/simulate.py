@@ -54,7 +54,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     restart_s: float = 0.0
     checkpoint_s: float = 0.0
-    # Both of these for job types with their own values.
+    # Both costs by job type, for types with costs of their own.
     costs: Mapping[str, Cost] = {}
     rate_noise: float = 0.0
     solver_latency_s: float = 0.0
@@ -65,26 +65,26 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checkpoints_s(self) -> tuple[float, ...]:
-        """How long jobs take to save: usually, and those of each type that has its own cost."""
+        """How long jobs take to save: the usual time, then those of job types with costs of their own."""
         return self.checkpoint_s, *(cost.checkpoint_s for cost in self.costs.values())
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """Return the fields above by name, to pass them on."""
+        """The fields of Conditions by name, also of a subclass."""
         return {name: getattr(self, name) for name in Conditions.__struct_fields__}
 
 
 class SimOptions(Conditions, frozen=True, kw_only=True):
-    """A simulation with all its files read. `KNOBS` of `scheduler.sim.run` explains the fields that `Run` has too."""
+    """A simulation whose files have been read. `scheduler.sim.run` explains the fields that `Run` has as well."""
 
     cluster: Mapping[str, int]
     gpus_per_node: int = 1
     # The jobs; endless ones need `measure`.
     jobs: Iterable[TraceJob] = ()
-    # For a replay: requests before the jobs, and users' later commands.
+    # For a replay: requests that precede `jobs`, and users' commands.
     arrivals: Sequence[Arrival] = ()
     commands: Sequence[tuple[float, JobCommand]] = ()
-    # The true rates, and those that the scheduler is given; None: the true ones.
+    # The true rates, and those given to the scheduler (None: the true ones).
     throughputs: Throughputs
     believed: Throughputs | None = None
     settings: Settings = Settings()
@@ -99,7 +99,7 @@ class SimOptions(Conditions, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class Progress:
-    """The progress of a run."""
+    """The progress of a run: the virtual time, and the jobs submitted and ended."""
 
     now_s: float = 0.0
     submitted: int = 0
@@ -108,7 +108,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class SimResult:
-    """The outcome of a run. `refused` has the name of each job that the scheduler refused, and why."""
+    """The outcome of a run. `refused` has the name of each refused job, and the reason."""
 
     metrics: Metrics
     wall_s: float
@@ -120,7 +120,7 @@ class SimResult:
 
 
 class _Recorder:
-    """Passes facts to a journal, if there is one, and to the metrics: many records in a row, a third faster."""
+    """Passes facts to the journal, if any, and to the metrics. Measuring many records in a row is a third faster."""
 
     def __init__(self, metrics: Metrics, journal: Journal | None) -> None:
         self.journal, self.facts = journal, 0
@@ -128,38 +128,40 @@ class _Recorder:
         self._unmeasured: deque[tuple[float, Sequence[Fact]]] = deque()
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Append one atomic record."""
+        """Record the facts of one atomic batch."""
         if self.journal is not None:
             self.journal.append(now_s, facts)
         self._unmeasured.append((now_s, facts))
         self.facts += len(facts)
         if len(self._unmeasured) >= MEASURED_AT_ONCE:
-            self.measured()
+            self.metrics()
 
-    def measured(self) -> Metrics:
+    def metrics(self) -> Metrics:
         """Return the metrics of all facts so far."""
         try:
             while self._unmeasured:
                 self._metrics.observe_all(*self._unmeasured.popleft())
         except BaseException:
-            # The metrics hold half of this record, on whose whole the later ones build.
+            # The metrics have only half of this record, so later records would not fit.
             self._unmeasured.clear()
             raise
         return self._metrics
 
 
 def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None] | None = None) -> SimResult:
-    """Run a simulation to its end. Ctrl-C, or a `progress` that returns False, stops the run and keeps its figures
-    until then."""
+    """Run a simulation to its end.
+
+    Ctrl-C, or a `progress` that returns False, stops the run early; the result then has the figures so far.
+    """
     began_s = time.perf_counter()
     # A wrong name must be an error before the run, not in the middle of it.
     resolve(options.settings.policy)
     recorder = _Recorder(Metrics(options.measure), options.journal)
     watch = _Watch(options, recorder, progress)
     run = _run_ideal if options.ideal else _run_rounds
-    with _rare_searches():
+    with _fewer_collections():
         rounds, events, refused = run(options, recorder, watch)
-    metrics = recorder.measured()
+    metrics = recorder.metrics()
     metrics.settle()
     return SimResult(
         metrics=metrics,
@@ -173,7 +175,7 @@ def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None]
 
 
 @contextmanager
-def _rare_searches() -> Iterator[None]:
+def _fewer_collections() -> Iterator[None]:
     """Make the garbage collector look for cycles less often within this block."""
     usual = gc.get_threshold()
     gc.set_threshold(max(COLLECT_EVERY, usual[0]), *usual[1:])
@@ -192,12 +194,12 @@ class _Watch:
         self.stopped = False
         self.state: SchedulerState | None = None
         self._recorder, self._progress, self._reported = recorder, progress, Progress()
-        # The number of jobs submitted when the last measured one has come.
+        # The number of submitted jobs at the arrival of the last measured one.
         self._least_jobs = options.measure[1] if options.measure else math.inf
         self._every_s = 20 * options.settings.round_s
 
     def over(self, now_s: float) -> bool:
-        """Whether every measured job has ended, or the run has to stop."""
+        """Return whether every measured job has ended, or the run has to stop. Report progress from time to time."""
         progress, state = self._reported, self.state
         if self._progress is not None and state is not None and now_s - progress.now_s >= self._every_s:
             progress.now_s, progress.submitted = now_s, len(state.jobs)
@@ -206,10 +208,10 @@ class _Watch:
         return self.stopped or now_s > STARVED_S or self._all_measured()
 
     def _all_measured(self) -> bool:
-        """Whether every measured job has ended. The metrics are asked only once all of them have come."""
+        """Return whether every measured job has ended. Metrics are updated for this only once all have arrived."""
         if self.state is None or len(self.state.jobs) < self._least_jobs:
             return False
-        return self._recorder.measured().all_ended
+        return self._recorder.metrics().all_ended
 
 
 class _Stillness:
@@ -219,18 +221,18 @@ class _Stillness:
         self._patience_s = settings.min_reallocation_s + STILL_ROUNDS * settings.round_s
         self._since_s = 0.0
 
-    def lasts(self, now_s: float, state: SchedulerState, world: SimWorld) -> bool:
-        """Whether no job has had a GPU for long, and no event is left that could change that."""
-        if state.leases or world.expects_anything:
+    def is_final(self, now_s: float, state: SchedulerState, world: SimWorld) -> bool:
+        """Return whether no job has had a GPU for many rounds, and no event is left that could change that."""
+        if state.leases or world.has_events_left:
             self._since_s = now_s
         return now_s - self._since_s > self._patience_s
 
 
-# Rounds, events, and the jobs that were refused with the reason.
-Ran = tuple[int, int, tuple[tuple[str, str], ...]]
+# The number of rounds, the number of events, and each refused job with the reason.
+Counts = tuple[int, int, tuple[tuple[str, str], ...]]
 
 
-def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
+def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Counts:
     """Run the real scheduler on simulated machines."""
     physics = Physics(
         options.throughputs,
@@ -238,20 +240,17 @@ def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
         noise_sigma=options.rate_noise,
         always_consolidated=options.settings.consolidated_rates,
     )
-    kind = RestartingMachines if options.renewal_restarts else Machines
-    machines = kind(
-        physics,
-        limits=agent_limits(options.report_interval_s, patience_s(options)),
-    )
+    machines_class = RestartingMachines if options.renewal_restarts else Machines
+    machines = machines_class(physics, limits=agent_limits(options.report_interval_s, patience_s(options)))
     core = Core()
     watch.state = core.state
 
-    still = _Stillness(options.settings)
+    stillness = _Stillness(options.settings)
 
     def over(now_s: float) -> bool:
         state = core.state
-        nothing_left = world.arrived_all and bool(state.nodes) and not state.active and not state.leases
-        return nothing_left or watch.over(now_s) or still.lasts(now_s, state, world)
+        nothing_left = world.all_arrived and bool(state.nodes) and not state.active and not state.leases
+        return nothing_left or watch.over(now_s) or stillness.is_final(now_s, state, world)
 
     world = SimWorld(
         machines, _arrivals(options), answer, solver_latency_s=options.solver_latency_s, over=over
@@ -264,7 +263,7 @@ def _run_rounds(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
     return core.state.round.number, world.events, tuple(world.refused)
 
 
-def _run_ideal(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
+def _run_ideal(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Counts:
     """Give every job exactly its shares, without rounds."""
     fluid = Fluid(options.settings, lambda now_s, fact: recorder.append(now_s, (fact,)))
     watch.state = fluid.state
@@ -278,12 +277,12 @@ def _run_ideal(options: SimOptions, recorder: _Recorder, watch: _Watch) -> Ran:
 
 
 def patience_s(options: SimOptions) -> float:
-    """How long agents wait for a checkpoint before they send SIGTERM: longer than the longest checkpoint takes."""
+    """Return how long agents wait for a checkpoint before they send SIGTERM: longer than any checkpoint takes."""
     return max(Limits().ask_s, 1.5 * max(options.checkpoints_s))
 
 
-def in_force(settings: Settings, options: SimOptions) -> Settings:
-    """Return the settings with a lease margin that outlasts the agents' patience."""
+def with_lease_margin(settings: Settings, options: SimOptions) -> Settings:
+    """Return the settings with a lease margin longer than agents take to stop a job."""
     wait_s = patience_s(options) + 2.0 * Limits().grace_s
     return msgspec.structs.replace(settings, lease_margin_s=max(settings.lease_margin_s, wait_s))
 
@@ -293,9 +292,9 @@ def _prices(options: SimOptions) -> Mapping[str, float]:
 
 
 def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
-    """Send the first messages (settings, rates, prices, nodes) and schedule the events."""
+    """Schedule the first messages (settings, rates, prices, nodes), the events and the users' commands."""
     table = (options.believed or options.throughputs).restrict(options.cluster)
-    world.at(0.0, Configure(settings=in_force(options.settings, options)))
+    world.at(0.0, Configure(settings=with_lease_margin(options.settings, options)))
     world.at(0.0, GiveRates(**table.rows()))
     prices = _prices(options)
     if prices:
@@ -304,14 +303,14 @@ def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
         world.at(0.0, partial(machines.join, spec=spec))
     for at_s, event in options.events:
         if isinstance(event, Configure):
-            event = msgspec.structs.replace(event, settings=in_force(event.settings, options))
+            event = msgspec.structs.replace(event, settings=with_lease_margin(event.settings, options))
         world.at(at_s, event if isinstance(event, Message) else partial(event, machines))
     for at_s, command in options.commands:
         world.command(at_s, command)
 
 
 def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:
-    """Yield the nodes of each type, with this many GPUs each; the last one has the rest."""
+    """Yield the nodes of each type, with this many GPUs each. The last node of a type has the rest."""
     for worker_type, gpus in cluster.items():
         count = -(-gpus // gpus_per_node)
         digits = len(str(count - 1))

@@ -1,4 +1,4 @@
-"""Many runs over processes: policies × rates × seeds × clusters, resumed where an earlier sweep was interrupted.
+"""Many runs, spread over processes: policies × rates × seeds × clusters. An interrupted sweep can be resumed.
 
 Rules:
 - a results directory holds one JSON file per finished run, named by the run's key; an incomplete file does not count;
@@ -44,12 +44,12 @@ class Engine(Protocol):
     """Carries out runs."""
 
     def carry_out(self, runs: Sequence[Run], progress: Callable[[float], None]) -> Finished:
-        """Yield each run's number and figures as it finishes; report the fraction of all work that is done."""
+        """Yield each run's number and figures as it finishes. Call `progress` with the fraction of all work done."""
         ...
 
 
 def grid(base: Run, axes: Mapping[str, Iterable[Any]]) -> list[Run]:
-    """Return the base with every combination of the values of its fields in `axes`, each run once."""
+    """Return a run for every combination of the values in `axes`, by field, without duplicates."""
     combinations = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
     runs = [msgspec.structs.replace(base, **values) for values in combinations]
     return list({key(run): run for run in runs}.values())
@@ -62,7 +62,7 @@ class Results:
     directory: Path
 
     def path(self, run: Run) -> Path:
-        """Return the file of a run's figures, written or not."""
+        """Return the path of the file for a run's figures."""
         return self.directory / f"{key(run)}.json"
 
     def load(self, run: Run) -> Figures | None:
@@ -74,12 +74,12 @@ class Results:
             return None
 
     def save(self, run: Run, figures: Figures) -> None:
-        """Write the figures of a run, completely or not at all."""
+        """Write the figures of a run, atomically."""
         path = self.path(run)
-        aside = path.with_suffix(f".{os.getpid()}.tmp")
+        new_path = path.with_suffix(f".{os.getpid()}.tmp")
         text = json.dumps({"run": run.data, "figures": figures}, indent=2, allow_nan=False)
-        aside.write_text(text + "\n")
-        aside.replace(path)
+        new_path.write_text(text + "\n")
+        new_path.replace(path)
 
 
 def sweep(
@@ -87,33 +87,35 @@ def sweep(
     results: Results,
     engine: Engine,
     *,
-    progress: Callable[[int, float], None] = lambda finished, part: None,
+    progress: Callable[[int, float], None] = lambda finished, fraction: None,
 ) -> list[Figures | str]:
-    """Return the figures of every run in order, or why it failed. `progress`: runs finished, fraction of the work
-    done."""
-    outcomes: list[Figures | str | None] = [results.load(run) for run in runs]
-    left = [number for number, figures in enumerate(outcomes) if figures is None]
-    before = len(runs) - len(left)
+    """Return, in order, the figures of each run or the reason why it failed.
 
-    def report(part: float) -> None:
+    `progress` is called with the number of finished runs, and with the fraction of all work done.
+    """
+    outcomes: list[Figures | str | None] = [results.load(run) for run in runs]
+    missing = [number for number, figures in enumerate(outcomes) if figures is None]
+    loaded = len(runs) - len(missing)
+
+    def report(fraction: float) -> None:
         finished = sum(figures is not None for figures in outcomes)
-        progress(finished, (before + part * len(left)) / max(len(runs), 1))
+        progress(finished, (loaded + fraction * len(missing)) / max(len(runs), 1))
 
     report(0.0)
-    with closing(engine.carry_out([runs[number] for number in left], report)) as finished:
-        for number, figures in finished:
-            run = runs[left[number]]
+    with closing(engine.carry_out([runs[number] for number in missing], report)) as finished:
+        for index, figures in finished:
+            number = missing[index]
             if "error" in figures:
-                outcomes[left[number]] = str(figures["error"])
+                outcomes[number] = str(figures["error"])
             else:
-                results.save(run, figures)
-                outcomes[left[number]] = figures
+                results.save(runs[number], figures)
+                outcomes[number] = figures
     report(1.0)
     return [figures if figures is not None else "was not carried out" for figures in outcomes]
 
 
 def carry_out(run: Run, progress: Callable[[float], None] | None = None) -> Figures:
-    """Carry out one run in this process."""
+    """Carry out one run in this process, and return its figures."""
     prepared = prepare(run)
 
     def report(now: Progress) -> None:
@@ -139,9 +141,11 @@ class Processes:
         if not runs:
             return
         spawn = multiprocessing.get_context("spawn")
-        parts = spawn.Array("d", len(runs))
+        fractions = spawn.Array("d", len(runs))
         workers = min(self.count, len(runs))
-        pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=_begin, initargs=(parts,))
+        pool = ProcessPoolExecutor(
+            workers, mp_context=spawn, initializer=_init_process, initargs=(fractions,)
+        )
         try:
             with no_interrupts():
                 numbers: dict[Future[Figures], int] = {
@@ -151,19 +155,19 @@ class Processes:
             while waiting:
                 done, waiting = wait(waiting, timeout=POLL_S, return_when=FIRST_COMPLETED)
                 for future in done:
-                    # If its process died, the other runs go on, as far as they can.
+                    # If a run's process died, the other runs continue as far as they can.
                     yield numbers[future], _attempt(future.result)
-                progress(sum(parts[:]) / len(runs))
+                progress(sum(fractions[:]) / len(runs))
         finally:
-            _end(pool)
+            _terminate(pool)
 
 
 @contextmanager
 def no_interrupts() -> Iterator[None]:
-    """Postpone Ctrl-C to the end of this block; processes started in it never receive it.
+    """Postpone Ctrl-C to the end of this block. Processes started in the block never receive it.
 
     Processes inherit the signals that this thread blocks. Other threads, such as numpy's, still receive the signal, and
-    Python would pass it to this thread, so its handler is postponed as well.
+    Python would run its handler in this thread, so the handler is replaced as well.
     """
     pressed: list[tuple[int, FrameType | None]] = []
     handler = None
@@ -180,37 +184,38 @@ def no_interrupts() -> Iterator[None]:
             handler(*pressed[0])
 
 
-_parts: SynchronizedArray[float] | None = None
+# By run: the fraction of its work that is done. Shared by the processes of a pool.
+_fractions: SynchronizedArray[float] | None = None
 
 
-def _begin(parts: SynchronizedArray[float]) -> None:
-    # The pool passes this to each of its processes, once.
-    global _parts  # noqa: PLW0603
-    _parts = parts
+def _init_process(fractions: SynchronizedArray[float]) -> None:
+    """Prepare a process of the pool. The pool calls this once in each of its processes."""
+    global _fractions  # noqa: PLW0603
+    _fractions = fractions
     # Ctrl-C is for the process that shows the progress.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _carry_out_in_process(number: int, run: Run) -> Figures:
-    assert _parts is not None
+    assert _fractions is not None
 
-    def progress(part: float) -> None:
-        _parts[number] = part
+    def progress(fraction: float) -> None:
+        _fractions[number] = fraction
 
     figures = _attempt(lambda: carry_out(run, progress))
-    _parts[number] = 1.0
+    _fractions[number] = 1.0
     return figures
 
 
 def _attempt(run: Callable[[], Figures]) -> Figures:
-    """Return figures, or the error as text, because not every exception can be passed between processes."""
+    """Return the figures, or the error as text: not every exception can be passed between processes."""
     try:
         return run()
     except Exception as error:
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def _end(pool: ProcessPoolExecutor) -> None:
+def _terminate(pool: ProcessPoolExecutor) -> None:
     """End the processes without waiting for their runs."""
     processes = list((getattr(pool, "_processes", None) or {}).values())
     pool.shutdown(wait=False, cancel_futures=True)
@@ -219,10 +224,10 @@ def _end(pool: ProcessPoolExecutor) -> None:
 
 
 class Ray:
-    """Spreads runs over a Ray cluster: the one at RAY_ADDRESS, or else one on this machine."""
+    """Spreads runs over the Ray cluster at RAY_ADDRESS, or else over one on this machine."""
 
     def __init__(self) -> None:
-        """Raise ImportError if the extra `ray` is not installed."""
+        """Raises ImportError if the extra `ray` is not installed."""
         self._ray: Any = importlib.import_module("ray")
 
     def carry_out(self, runs: Sequence[Run], progress: Callable[[float], None]) -> Finished:
@@ -251,7 +256,7 @@ def _carry_out_of_data(data: dict[str, Any]) -> Figures:
 
 
 def run_of(data: Mapping[str, Any]) -> Run:
-    """Return the run that `Run.data` was taken from."""
+    """Return the run with this `Run.data`."""
     plain = dict(data)
     if plain.get("rate_per_h") == "inf":
         plain["rate_per_h"] = float("inf")

@@ -1,4 +1,4 @@
-"""The throughput tables of a run: the true rates, and those that the scheduler is given."""
+"""The throughput tables of a run: the true rates, and the rates given to the scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from traces.throughputs import Throughputs
 
 
 def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughputs:
-    """Read the throughput table of these files; without a file, return our own."""
+    """Read a throughput table from these files. Without a file, return Gavel's own table."""
     for field, value in (("measured", measured), ("pairs", pairs)):
         if value and not throughputs:
             raise InvalidSpec(field, "belongs to --throughputs, which is missing")
@@ -22,19 +22,19 @@ def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughpu
     return load_throughputs(throughputs, measured=measured or None, pairs=pairs or None)
 
 
-def believed(run: Run, table: Throughputs) -> Throughputs | None:
-    """Return the rates that the scheduler is given if they are not the true ones; else None."""
+def rates_for_scheduler(run: Run, table: Throughputs) -> Throughputs | None:
+    """Return the rates given to the scheduler, or None if they are the true ones."""
     rates = _believed_file(run) if run.believed else None
     if rates is not None:
         for worker_type in run.cluster:
             if worker_type not in rates.worker_types:
                 advice = nearest(worker_type, rates.worker_types)
                 raise InvalidSpec("believed", f"{run.believed} has no rates of {worker_type!r}; {advice}")
-    return rates if run.rate_error == 0 else mistaken(rates or table, run.rate_error, run.seed)
+    return rates if run.rate_error == 0 else with_errors(rates or table, run.rate_error, run.seed)
 
 
 def _believed_file(run: Run) -> Throughputs:
-    """Read the believed table; `measured` applies only if it holds several sets of measurements."""
+    """Read the table for the scheduler. `measured` applies only if it holds several sets of measurements."""
     try:
         return load_throughputs(run.believed)
     except BadTable as error:
@@ -43,8 +43,8 @@ def _believed_file(run: Run) -> Throughputs:
         return load_throughputs(run.believed, measured=run.measured)
 
 
-def mistaken(table: Throughputs, sigma: float, seed: int) -> Throughputs:
-    """Multiply the rates of each job type on each worker type by its own lognormal factor with median 1."""
+def with_errors(table: Throughputs, sigma: float, seed: int) -> Throughputs:
+    """Return the table with a random error for each job type on each worker type: a lognormal factor of median 1."""
 
     def factor(job_type: str, worker_type: str) -> float:
         return Random(f"{seed}/{job_type}/{worker_type}").lognormvariate(0.0, sigma)
@@ -60,7 +60,7 @@ def mistaken(table: Throughputs, sigma: float, seed: int) -> Throughputs:
 
 
 def prices(run: Run, table: Throughputs) -> dict[str, float] | None:
-    """Return the prices of the cluster's types: the run's own override the table's; None if the run has none."""
+    """Return the prices of the cluster's types, from the run or else the table; None if the run gives none."""
     if not run.prices:
         return None
     known = {kind: price for kind, price in table.prices_per_gpu_hour.items() if kind in run.cluster}

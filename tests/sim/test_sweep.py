@@ -15,7 +15,7 @@ from scheduler.sim.figures.summary import KEYS
 from scheduler.sim.run import FILES, Run
 from scheduler.sim.runs import key, prepare, settings_of
 from scheduler.sim.sweep import Figures, Finished, Processes, Ray, Results, carry_out, grid, run_of, sweep
-from scheduler.sim.tables import mistaken
+from scheduler.sim.tables import with_errors
 from tests.support.wording import Wording
 from traces.errors import TraceError
 from traces.roofline import default_throughputs
@@ -254,9 +254,9 @@ def test_short_rounds_are_planned_less_early() -> None:
 def test_mistaken_rates_are_wrong_the_same_way_each_time() -> None:
     """The error is a factor by job type and worker type, the same for all widths; zero stays zero."""
     table = default_throughputs()
-    wrong = mistaken(table, 0.3, seed=1)
-    assert wrong.solo == mistaken(table, 0.3, seed=1).solo
-    assert wrong.solo != mistaken(table, 0.3, seed=2).solo
+    wrong = with_errors(table, 0.3, seed=1)
+    assert wrong.solo == with_errors(table, 0.3, seed=1).solo
+    assert wrong.solo != with_errors(table, 0.3, seed=2).solo
     factors = {
         gpus: wrong.rate("resnet50", gpus, "v100") / table.rate("resnet50", gpus, "v100") for gpus in (1, 4)
     }

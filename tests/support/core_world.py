@@ -122,7 +122,7 @@ class StageWorld(SimWorld):
         """Drop what dies with the scheduler's process: timers, questions to its solver, messages on their way to it."""
         self._timers.clear()
         self._messages.clear()
-        self._sent = sorted(event for event in self._sent if not isinstance(event[2], Solved))
+        self._scheduled = sorted(event for event in self._scheduled if not isinstance(event[2], Solved))
 
 
 class Jammable(Machines):

@@ -85,7 +85,7 @@ def read_history(path: str) -> History:
     with opened(path) as journal:
         history = History(journal.meta)
         for now_s, fact in journal.read():
-            history.take(now_s, fact)
+            history.add(now_s, fact)
         if not history.metrics.submitted:
             raise nothing_in(journal, path, "jobs")
         if not history.metrics.cluster:

@@ -73,7 +73,7 @@ def timeline_figure(metrics: Metrics, title: str) -> Figure:
     """Draw a row per GPU and a colour per job; two jobs that share a GPU have half a row each."""
     rows, count = _gpu_rows(metrics)
     names = [gpu for gpus in rows.values() for gpu in gpus]
-    stretches = metrics.who_was_where()
+    stretches = metrics.stretches_so_far()
     figure = _figure(11.0, 1.4 + min(7.0, 0.13 * len(names) + 1.0))
     axes = figure.subplots()
     caption = f"{count_of(count, 'GPU')}, {count_of(len({s.job for s in stretches}), 'job')}, a colour each"
@@ -281,7 +281,7 @@ def _gpu_rows(metrics: Metrics) -> tuple[dict[str, list[str]], int]:
     """Return the GPUs by type, ordered by name, at most GPUS_SHOWN in all; and how many GPUs there are."""
     by_kind = {kind: set(gpus) for kind, gpus in metrics.gpu_names().items()}
     # Leases may name GPUs of nodes without a fact about their joining.
-    for stretch in metrics.who_was_where():
+    for stretch in metrics.stretches_so_far():
         by_kind.setdefault(stretch.worker_type, set()).update(stretch.gpus)
     by_type = {kind: sorted(gpus, key=_natural) for kind, gpus in by_kind.items() if gpus}
     each = max(GPUS_SHOWN // max(len(by_type), 1), 1)

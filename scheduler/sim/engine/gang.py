@@ -1,4 +1,4 @@
-"""All processes of one lease, on all its nodes: they begin together, step together and end together."""
+"""All processes of one lease, on all its nodes. They begin, step and end together."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from worker_agent.core.messages import Token
 
 
 class Phase(Enum):
-    """The stage of a gang's life."""
+    """The stages of a gang's life."""
 
     # Some nodes have not started their ranks yet.
     GATHERING = "gathering"
@@ -36,7 +36,7 @@ class Gang:
         self.lease = lease
         self.truth = truth
         self.token: Token = (lease.epoch, lease.attempt)
-        # The GPUs of the gang; both jobs of a packed pair have the same place.
+        # A key for the GPUs of the gang, the same for both jobs of a packed pair.
         self.place: GpuId = min(lease.gpus)
         self.worker_type = worker_type
         self.consolidated = True
@@ -53,30 +53,31 @@ class Gang:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes its ranks run on, in order of rank."""
+        """The nodes of its ranks, in order of rank."""
         return nodes_of(self.lease.gpus)
 
     def settle(self, now_s: float) -> None:
         """Update steps, saved steps and stepping time to now."""
         if self.phase is not STEPPING or now_s <= self.since_s:
             return
-        span_s, every_s, to = now_s - self.since_s, self.truth.save_every_s, self.runs_to
+        span_s, every_s, end = now_s - self.since_s, self.truth.save_every_s, self.runs_to
         stepping_s = self.stepping_s + span_s
         if stepping_s >= every_s:
+            # From `since_s` to the last regular save.
             into_s = math.floor(stepping_s / every_s) * every_s - self.stepping_s
             if into_s >= 0.0:
-                self.saved = max(self.saved, min(self.steps + self.rate * into_s, to))
+                self.saved = max(self.saved, min(self.steps + self.rate * into_s, end))
         steps = self.steps + self.rate * span_s
-        self.steps = steps if steps < to else to
+        self.steps = steps if steps < end else end
         self.stepping_s = stepping_s
         self.since_s = now_s
 
-    def ends_itself_s(self) -> float:
+    def last_step_s(self) -> float:
         """Return when the gang reaches its last step at the present rate."""
         left = self.runs_to - self.steps
         return self.since_s + left / self.rate if left > 0 else self.since_s
 
-    def has_run_out(self) -> bool:
+    def is_at_last_step(self) -> bool:
         """Return whether the gang is at its last step, within rounding."""
-        to = self.runs_to
-        return to < math.inf and self.steps >= to - 1e-9 * (to if to > 1.0 else 1.0)
+        end = self.runs_to
+        return end < math.inf and self.steps >= end - 1e-9 * (end if end > 1.0 else 1.0)

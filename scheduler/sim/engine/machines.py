@@ -1,11 +1,10 @@
 """All machines of a simulated cluster: leases go in, reports come out, at the rates of the physics.
 
 Rules:
-- every node runs a real agent core; what is simulated is the machine under it;
-- processes start at once, then the job takes its restart time, then it steps; figures are computed exactly, not
-  sampled;
+- every node runs a real agent core; only the machine under it is simulated;
+- processes start at once, then the job takes its restart time, then it steps; steps are computed exactly, not sampled;
 - checkpoints lie on a disk that all nodes share, and only the newest attempt of a job may write its checkpoint;
-- nothing here reads the scheduler's state, and nothing happens before it is due: same calls, same answers;
+- the same calls give the same answers: nothing here reads the scheduler's state, and each event has its own time;
 - a node sends one report for everything that happens on it at one instant.
 """
 
@@ -44,23 +43,23 @@ from worker_agent.core.messages import (
 
 INF = math.inf
 TICK, UP, DOWN = Tick(), LinkUp(), LinkDown()
-# The checkpoint of a job that never saved: the token of its writer, and its steps.
+# The checkpoint of a job that has never saved: the token of its writer, and its steps.
 NEVER: tuple[Token, float] = ((0, 0), 0.0)
-# How many void entries the heap of due events may hold before it is cleaned up.
+# How many void entries may be on the heap of due events before they are removed.
 VOID_MAX = 64
 
 
 def agent_limits(report_interval_s: float, ask_s: float = Limits().ask_s) -> Limits:
     """Return the time limits of simulated agents.
 
-    `late_s` is tiny: a renewal that arrives at the very end of a lease still counts, and nothing later does. Progress
-    is computed when a report is due, so no first step can be reported earlier.
+    `late_s` is tiny: a renewal that arrives at the very end of a lease still counts, but not a later one. Progress is
+    computed only when a report is due, so `first_step_s` has no use here.
     """
     return Limits(report_interval_s=report_interval_s, late_s=1e-3, ask_s=ask_s, first_step_s=INF)
 
 
 class Machines:
-    """The cluster as it really is. Every call that takes `now_s` returns the messages that nodes send then."""
+    """The true state of the cluster. Calls with a `now_s` return the messages that nodes send at that time."""
 
     def __init__(
         self,
@@ -70,16 +69,16 @@ class Machines:
         limits: Limits | None = None,
         silence_s: float = 0.0,
     ) -> None:
-        """`silence_s`: how long a link is gone before the scheduler learns of it. `limits`: those of the agents."""
+        """`silence_s`: how long a link is gone before the scheduler receives NodeSilent. `limits`: those of agents."""
         self.physics = physics
         self.limits = limits or agent_limits(report_interval_s)
         self.silence_s = silence_s
         self.nodes: dict[str, Node] = {}
-        # By lease.
+        # Gangs by lease.
         self.gangs: dict[str, Gang] = {}
         # The shared disk: the writer's token and the steps of each job's checkpoint.
         self.saved: dict[str, tuple[Token, float]] = {}
-        # One gang for each place, or the two of a packed pair.
+        # The gangs that do steps, by place: one gang, or the two of a packed pair.
         self._stepping: dict[GpuId, list[Gang]] = {}
         self._due: list[tuple[float, int, int, Gang]] = []
         self._wakes = Wakes()
@@ -88,13 +87,13 @@ class Machines:
         # The exits that agents have yet to handle.
         self._exits: deque[tuple[Node, ProcessExited]] = deque()
         self._messages: list[Message] = []
-        # The nodes with something to report, in a set that keeps its order.
+        # The nodes with something to report: a dict, as sets keep no order.
         self._news: dict[Node, None] = {}
 
     # ------------------------------------------------------------------------------------------ for the world
 
     def join(self, now_s: float, spec: NodeSpec) -> list[Message]:
-        """Let a new node join, or one that had left."""
+        """Let a node join, new or back after it left."""
         if spec.name in self.nodes and self.nodes[spec.name].up:
             raise ValueError(f"node {spec.name!r} has joined already")
         self.nodes[spec.name] = node = Node(spec, self.limits)
@@ -129,7 +128,7 @@ class Machines:
             heappop(due)
         if due and due[0][0] < first_s:
             first_s = due[0][0]
-        while silences and silences[0][2] != self.nodes[silences[0][1]].unlinked:
+        while silences and silences[0][2] != self.nodes[silences[0][1]].link_changes:
             heappop(silences)
         if silences and silences[0][0] < first_s:
             first_s = silences[0][0]
@@ -151,7 +150,7 @@ class Machines:
     # -------------------------------------------------------------------------------------------------- faults
 
     def crash(self, now_s: float, name: str) -> list[Message]:
-        """Crash a node, and with it every job that has ranks there. Only the other nodes of its gangs report that."""
+        """Crash a node and every job with ranks on it. Only the other nodes of these jobs report their ends."""
         node = self.nodes[name]
         if not node.up:
             return []
@@ -181,7 +180,7 @@ class Machines:
         return self._link(now_s, node)
 
     def cut(self, now_s: float, name: str) -> list[Message]:
-        """Cut the link between a node and the scheduler; its jobs go on until their leases end."""
+        """Cut the link between a node and the scheduler. Its jobs continue until their leases end."""
         node = self.nodes[name]
         if node.reachable:
             self._unlink(now_s, node)
@@ -195,20 +194,20 @@ class Machines:
 
     def _link(self, now_s: float, node: Node) -> list[Message]:
         node.up = node.reachable = True
-        node.unlinked += 1
+        node.link_changes += 1
         self._pass(now_s, node, UP)
         return self._flush(now_s)
 
     def _unlink(self, now_s: float, node: Node) -> None:
         if node.reachable:
             node.reachable = False
-            node.unlinked += 1
-            heappush(self._silences, (now_s + self.silence_s, node.spec.name, node.unlinked))
+            node.link_changes += 1
+            heappush(self._silences, (now_s + self.silence_s, node.spec.name, node.link_changes))
 
     # -------------------------------------------------------------------------------------------------- agents
 
     def _wake(self, now_s: float) -> None:
-        """Give a Tick to every agent that needs it now. Those about to report get the progress of their jobs first."""
+        """Give a Tick to every agent that needs one now. Give it the progress of its jobs first if it is to report."""
         woken = self._wakes.take(now_s)
         for node in woken:
             core = node.core
@@ -223,7 +222,7 @@ class Machines:
             self._pass(now_s, node, TICK)
 
     def _pass(self, now_s: float, node: Node, event: Event) -> None:
-        """Pass an event to a node's agent, carry out its actions, and note its next Tick and its news."""
+        """Pass an event to a node's agent, carry out its actions, and record its next Tick and whether it has news."""
         core = node.core
         for action in core.handle(now_s, event):
             if isinstance(action, StartProcess):
@@ -245,7 +244,7 @@ class Machines:
             self._news[node] = None
 
     def _pass_exits(self, now_s: float) -> None:
-        """Pass the exits to their agents, and those that follow from them, until nothing more happens now."""
+        """Pass all exits to their agents, including further exits that this causes."""
         exits = self._exits
         while exits:
             node, exited = exits.popleft()
@@ -266,7 +265,7 @@ class Machines:
     # --------------------------------------------------------------------------------------------------- gangs
 
     def _start(self, now_s: float, node: Node, lease: Lease) -> None:
-        """Start the ranks of a lease on one node. The last node completes the gang, which then restarts its job."""
+        """Start the ranks of a lease on one node. Once all its nodes have started theirs, the job restarts."""
         gang = self.gangs.get(lease.id)
         if gang is None:
             token, saved = self.saved.get(lease.job, NEVER)
@@ -288,7 +287,7 @@ class Machines:
             self._begin_steps(now_s, gang)
 
     def _begin_steps(self, now_s: float, gang: Gang) -> None:
-        """Let the gang begin its steps. A partner on the same GPUs gets its new rate."""
+        """Let the gang begin its steps. A partner on the same GPUs gets the rate that it has beside this gang."""
         gang.phase = STEPPING
         gang.since_s = now_s
         sharing = self._stepping.get(gang.place)
@@ -304,10 +303,10 @@ class Machines:
             self._set_rate(now_s, other, gang.lease)
 
     def _set_rate(self, now_s: float, gang: Gang, beside: Lease | None) -> None:
-        """Set the rate of a gang that is settled up to now. At a rate of 0 the job does not fit there, and fails."""
+        """Set the rate of a gang that is settled up to now. If the rate is 0, the job does not fit, and fails."""
         gang.rate = self.physics.rate(gang.lease, gang.worker_type, gang.consolidated, beside)
         if gang.rate > 0.0:
-            self._due_at(gang, gang.ends_itself_s())
+            self._due_at(gang, gang.last_step_s())
         else:
             self._end(now_s, gang, "failed", CODE_NO_RATE)
 
@@ -317,8 +316,8 @@ class Machines:
             return
         if gang.phase is STEPPING:
             gang.settle(now_s)
-            if gang.has_run_out():
-                self._run_out(now_s, gang)
+            if gang.is_at_last_step():
+                self._end_at_last_step(now_s, gang)
                 return
             self._leave_place(now_s, gang)
             gang.phase = SAVING
@@ -336,9 +335,9 @@ class Machines:
             self._end_saved(now_s, gang)
         else:
             gang.settle(now_s)
-            self._run_out(now_s, gang)
+            self._end_at_last_step(now_s, gang)
 
-    def _run_out(self, now_s: float, gang: Gang) -> None:
+    def _end_at_last_step(self, now_s: float, gang: Gang) -> None:
         """End a gang that has done its last step."""
         gang.steps = gang.runs_to
         if gang.truth.fails_at_steps < gang.truth.steps_total:
@@ -352,7 +351,7 @@ class Machines:
         self._end(now_s, gang, "yielded")
 
     def _leave_place(self, now_s: float, gang: Gang) -> None:
-        """Stop the steps of a gang. A partner on the same GPUs continues at the rate it has alone."""
+        """Stop the steps of a gang. A partner on the same GPUs gets the rate that it has alone."""
         sharing = self._stepping[gang.place]
         if len(sharing) == 1:
             del self._stepping[gang.place]
@@ -363,7 +362,7 @@ class Machines:
 
     def _end(self, now_s: float, gang: Gang, outcome: Outcome, code: int = 0) -> None:
         """End all processes of a gang, on every node that has any."""
-        was, gang.phase = gang.phase, GONE
+        phase_before, gang.phase = gang.phase, GONE
         gang.version += 1
         lease = gang.lease
         del self.gangs[lease.id]
@@ -373,10 +372,11 @@ class Machines:
             ran_s = now_s - since_s
             exited = ProcessExited(lease.id, outcome, gang.steps, gang.saved, gang.stepping_s, ran_s, code)
             self._exits.append((self.nodes[name], exited))
-        if was is STEPPING:
+        if phase_before is STEPPING:
             self._leave_place(now_s, gang)
 
     def _due_at(self, gang: Gang, at_s: float) -> None:
+        """Set the time of a gang's next event, in place of any earlier one."""
         gang.version += 1
         if at_s < INF:
             due = self._due

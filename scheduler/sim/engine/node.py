@@ -16,28 +16,28 @@ from worker_agent.core.messages import Desired, Limits, Order, ProcessExited, Pr
 class Node:
     """One machine: whether it is up and reachable, its agent, and the leases that its agent received."""
 
-    __slots__ = ("core", "leases", "reachable", "spec", "unlinked", "up", "wake_s")
+    __slots__ = ("core", "leases", "link_changes", "reachable", "spec", "up", "wake_s")
 
     def __init__(self, spec: NodeSpec, limits: Limits) -> None:
         self.spec = spec
         self.core = AgentCore(limits)
         self.up = True
         self.reachable = True
-        # How many times its link was lost or came back.
-        self.unlinked = 0
-        # The next Tick of its agent.
+        # How many times its link was lost or restored.
+        self.link_changes = 0
+        # The time of its agent's next Tick.
         self.wake_s = math.inf
         # The newest set of leases that its agent has received.
         self.leases: tuple[Lease, ...] = ()
 
     def reboot(self, limits: Limits) -> None:
-        """Lose all processes and the agent's memory. The number of its newest set of leases is on disk, and stays."""
+        """Lose all processes and the agent's memory, except for the number of its newest set, which is on disk."""
         self.core = AgentCore(limits, epoch=self.core.epoch, generation=self.core.generation)
         self.wake_s = math.inf
         self.leases = ()
 
     def desired(self, effect: SendLeases) -> Desired:
-        """Return a set of leases as orders for the agent. Each names the GPUs of this node by their local index."""
+        """Return a set of leases as orders for the agent, which name the node's GPUs by their local indexes."""
         core, leases, epoch, generation = self.core, effect.leases, effect.epoch, effect.generation
         if (epoch, generation) >= (core.epoch, core.generation):
             self.leases = leases
@@ -55,19 +55,19 @@ class Node:
         return next(lease for lease in self.leases if lease.id == order.lease)
 
     def hello(self, action: SendHello) -> NodeHello:
-        """Return the message that the node sends when it joins or comes back."""
+        """Return the message that the node sends whenever its link comes up."""
         held = tuple(HeldLease(lease=run.lease, steps=run.steps, ran_s=run.ran_s) for run in action.held)
         return NodeHello(spec=self.spec, held=held)
 
     def report(self) -> NodeReport:
-        """Return one report of everything that its agent has to report at this instant."""
-        send = self.core.take_report()
+        """Return one report with all the news of its agent."""
+        news = self.core.take_report()
         return NodeReport(
             node=self.spec.name,
-            generation=send.generation,
-            started=send.started,
-            progress=tuple(map(_progress, send.progress)) if send.progress else (),
-            exits=tuple(map(_exit, send.exits)) if send.exits else (),
+            generation=news.generation,
+            started=news.started,
+            progress=tuple(map(_progress, news.progress)) if news.progress else (),
+            exits=tuple(map(_exit, news.exits)) if news.exits else (),
         )
 
 
@@ -82,13 +82,13 @@ def _exit(event: ProcessExited) -> Exit:
 
 
 def order_of(lease: Lease, node: str, last: bool) -> Order:
-    """Return the part of a lease that one of its nodes carries out, as an order for its agent."""
-    local, rank, nodes = _part(lease.gpus, node)
+    """Return one node's part of a lease, as an order for its agent."""
+    indexes, rank, nodes = _part(lease.gpus, node)
     return Order(
         lease.id,
         lease.job,
         lease.attempt,
-        local,
+        indexes,
         lease.ends_s,
         lease.epoch,
         rank,
@@ -102,7 +102,7 @@ def order_of(lease: Lease, node: str, last: bool) -> Order:
 
 @lru_cache(maxsize=65536)
 def _part(gpus: tuple[GpuId, ...], node: str) -> tuple[tuple[int, ...], int, int]:
-    """Return the local indexes of the GPUs in this node, its rank among the nodes, and the number of nodes."""
+    """Return the local indexes of the GPUs on this node, its rank among the nodes, and the number of nodes."""
     split = [gpu.rpartition(":") for gpu in gpus]
     nodes = nodes_of(gpus)
     return tuple([int(index) for name, _, index in split if name == node]), nodes.index(node), len(nodes)

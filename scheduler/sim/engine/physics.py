@@ -1,6 +1,6 @@
-"""The truth about jobs and machines, whatever the scheduler believes: rates, lengths, and times to start and save.
+"""The truth about jobs, from which the scheduler's figures may differ: rates, lengths, and times to start and save.
 
-Rules: a rate comes from a table, and is multiplied by a noise that depends on (seed, job, attempt) alone; two jobs on
+Rules: a rate comes from a table, and is multiplied by a noise that depends only on seed, job and attempt; two jobs on
 the same GPUs run at the rates of the pair while both do steps; a gang on more nodes than it needs runs at the
 unconsolidated rate.
 """
@@ -27,7 +27,7 @@ class JobTruth(msgspec.Struct, frozen=True, kw_only=True):
 
     job_type: str
     gpus: int = 1
-    # With inf the job runs until it is stopped.
+    # inf: the job runs until it is stopped.
     steps_total: float = math.inf
     # The time from the start of all its processes to its first step.
     restart_s: float = 0.0
@@ -35,21 +35,21 @@ class JobTruth(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_s: float = 0.0
     # The job saves each time it has stepped this long, and when it is asked to stop.
     save_every_s: float = math.inf
-    # Steps per second by worker type, instead of the table's, while the job runs on `gpus` GPUs.
+    # Steps per second by worker type. They replace the table's while the job runs on `gpus` GPUs.
     rates: dict[str, float] = {}
     # The step at which every attempt of the job fails.
     fails_at_steps: float = math.inf
-    # Whether the job runs on until it is killed.
+    # Whether the job ignores requests to stop, so that it has to be killed.
     ignores_stop: bool = False
 
     @property
     def runs_to(self) -> float:
-        """The step at which the processes end by themselves."""
+        """The step at which the job ends by itself."""
         return self.steps_total if self.steps_total < self.fails_at_steps else self.fails_at_steps
 
 
 class Physics:
-    """The real rates of jobs. The world adds every job to it; nothing here reads the scheduler's state."""
+    """The true rates of jobs. The world sets the truth about each job; nothing here reads the scheduler's state."""
 
     def __init__(
         self,
@@ -70,14 +70,14 @@ class Physics:
         self._truths[job] = truth
 
     def truth(self, job: str) -> JobTruth:
-        """Return the truth about a job. LookupError if it was never set."""
+        """Return the truth about a job. Raises LookupError if it was never set."""
         try:
             return self._truths[job]
         except KeyError:
             raise LookupError(f"job {job!r} started without a call of Physics.set_truth for it") from None
 
     def rate(self, lease: Lease, worker_type: str, consolidated: bool, beside: Lease | None = None) -> float:
-        """Return the steps per second of a lease's job, alone or beside another; 0 if it does not fit there."""
+        """Return the steps per second of a lease's job, alone or beside another lease's; 0 if it does not fit."""
         truth = self._truths[lease.job]
         gpus = len(lease.gpus)
         key = (truth.job_type, gpus, worker_type)
@@ -97,7 +97,7 @@ class Physics:
         return rate * self.noise(lease.job, lease.attempt) if self.noise_sigma else rate
 
     def noise(self, job: str, attempt: int) -> float:
-        """Return the noise of an attempt: lognormal with mean 1, and equal in all runs with this seed."""
+        """Return the noise of an attempt: lognormal with mean 1, and the same in all runs with this seed."""
         digest = blake2b(f"{self.seed}:{attempt}:{job}".encode(), digest_size=8).digest()
         chance = (int.from_bytes(digest, "big") + 0.5) / 2.0**64
         sigma = self.noise_sigma

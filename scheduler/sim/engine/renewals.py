@@ -1,4 +1,4 @@
-"""Machines on which a lease is never simply renewed: a job that continues saves, and starts again."""
+"""Machines on which a renewal interrupts a job: it saves and restarts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ class RestartingMachines(Machines):
     """Machines on which each renewal costs a job its checkpoint and its restart."""
 
     def deliver(self, now_s: float, effect: SendLeases | RenewLeases) -> list[Message]:
-        """Deliver leases as Machines do; then restart the jobs whose leases were extended."""
+        """Deliver leases as Machines do, then restart the jobs whose leases were extended."""
         messages = super().deliver(now_s, effect)
         for name in effect.generations if isinstance(effect, RenewLeases) else (effect.node,):
             if name in self.nodes:
                 core = self.nodes[name].core
                 gangs = [self.gangs[lease] for lease in core.running if lease in self.gangs]
                 for gang in gangs:
-                    # Its first node restarts a gang; the others pass it by.
+                    # A gang restarts once, on behalf of its first node.
                     if gang.nodes[0] == name:
                         self._restart_if_extended(now_s, gang, core.ends_s(gang.lease.id))
         return messages + self._flush(now_s)
@@ -32,8 +32,8 @@ class RestartingMachines(Machines):
         if gang.phase is not STEPPING:
             return
         gang.settle(now_s)
-        if gang.has_run_out():
-            self._run_out(now_s, gang)
+        if gang.is_at_last_step():
+            self._end_at_last_step(now_s, gang)
             return
         self._leave_place(now_s, gang)
         gang.saved = gang.steps

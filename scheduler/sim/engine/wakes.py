@@ -11,22 +11,22 @@ INF = math.inf
 
 
 class Wakes:
-    """Nodes by the time of their wake. Renewals extend leases, so most wakes turn out early and are put off."""
+    """Nodes by the time of their wake. Renewals extend leases, so most wakes come too early and are put off."""
 
     __slots__ = ("_nodes", "_times")
 
     def __init__(self) -> None:
-        # An entry is void once its node has another `wake_s`.
+        # The nodes by time, void if a node's `wake_s` is another; and a heap of the times.
         self._nodes: dict[float, list[Node]] = {}
         self._times: list[float] = []
 
     def put(self, at_s: float, node: Node) -> None:
-        """Wake the node at this time, instead of any time set before."""
+        """Wake the node at this time, in place of any earlier wake that was set."""
         node.wake_s = at_s
         self._at(at_s).append(node)
 
     def next_s(self) -> float:
-        """Return the time of the first wake that an agent really needs; inf if there is none."""
+        """Put off the wakes that come too early. Return the time of the first one that is needed, or inf."""
         times = self._times
         later_s: float | None = None
         later: list[Node] = []
@@ -41,7 +41,7 @@ class Wakes:
                 if again_s <= at_s:
                     nodes.append(node)
                     return at_s
-                # Nearly all wakes are put off to the same time: look its list up once.
+                # Nearly all wakes are put off to the same time, so its list is looked up once.
                 if again_s != later_s:
                     later_s, later = again_s, self._at(again_s)
                 node.wake_s = again_s
@@ -51,7 +51,7 @@ class Wakes:
         return INF
 
     def take(self, now_s: float) -> list[Node]:
-        """Remove and return the nodes that need a Tick now. `now_s` has to be the time of the next wake."""
+        """Remove and return the nodes that need a Tick now. `now_s` must be the answer of `next_s`."""
         heappop(self._times)
         needed = []
         for node in self._nodes.pop(now_s):
@@ -65,7 +65,7 @@ class Wakes:
         return needed
 
     def _at(self, at_s: float) -> list[Node]:
-        """Return the list of nodes to wake at this time, to append to. The list for inf is thrown away."""
+        """Return the list of nodes to wake at this time, for appending. The list for inf is not kept."""
         nodes = self._nodes.get(at_s)
         if nodes is None:
             nodes = []

@@ -1,9 +1,8 @@
-"""The fair share of each job: the time that its allocation promised, and the time that its work takes in an equal
-slice.
+"""Two measures of a job's fair share: the time that allocations promised, and the time of its work in an equal slice.
 
 In an equal slice, each of n jobs has 1/n of every type to itself. A job m of g GPUs then makes
 Σ_j T_mj c_j / max(n g, C) steps per second on a cluster of C GPUs, c_j of type j. The rates are those of the
-throughput table, the same whatever the policy believes, so that policies can be compared.
+throughput table, whatever rates a policy sees, so that policies can be compared.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from traces.throughputs import Row
 
 ROWS_FIRST = 256
 # Promises to removed jobs go to this row.
-NO_ROW = 0
+REMOVED_ROW = 0
 
 
 class IsolatedPace:
@@ -33,8 +32,9 @@ class IsolatedPace:
         self._jobs = 0
         self._gpus = 0
         self._since_s = 0.0
-        # By width: ∫ max(n g, C) until `since_s`.
+        # By number of GPUs g: ∫ max(n g, C) until `since_s`.
         self._crowding = defaultdict[int, float](float)
+        # By job type and number of GPUs: Σ_j T_mj c_j.
         self._weighted: dict[tuple[str, int], float] = {}
 
     def add_rates(self, rows: Iterable[Row]) -> None:
@@ -56,13 +56,13 @@ class IsolatedPace:
         self._weighted.clear()
 
     def marks(self, now_s: float) -> Mapping[int, float]:
-        """Return a point in time, by width of job, for `seconds_per_step`. Read it before time advances."""
+        """Return, by number of GPUs, the marks that `seconds_per_step` takes. They are valid until time advances."""
         if now_s > self._since_s:
             self._settle(now_s)
         return self._crowding
 
     def seconds_per_step(self, spec: JobSpec, mark: float, since_s: float, now_s: float) -> float | None:
-        """Return the mean time of a step since `mark` was taken at `since_s`; None if the table has no rates."""
+        """Return the mean time of a step since `since_s`, when `mark` was taken; None if the table has no rates."""
         crowding = self.marks(now_s)[spec.gpus] - mark
         weighted = self._weighted_rate(spec)
         if weighted <= 0:
@@ -94,18 +94,18 @@ class IsolatedPace:
 
 
 class Promised:
-    """The time that allocations promised to each job on each type: share × time, summed up for all jobs at once.
+    """The time that allocations promised to each job on each type: share × time, added up for all jobs at once.
 
-    Time counts in full for both jobs of a pair; GPU time counts by GPUs, half for each job of a pair.
+    Each job of a pair is credited with the whole time, but with half of the GPU time.
     """
 
     def __init__(self, kind: Callable[[str], int]) -> None:
-        """`kind`: the number of a worker type."""
+        """`kind` returns the number of a worker type."""
         self._kind = kind
         self._row_of: dict[str, int] = {}
-        self._free: list[int] = list(range(NO_ROW + 1, ROWS_FIRST))
+        self._free: list[int] = list(range(REMOVED_ROW + 1, ROWS_FIRST))
         self._since_s = 0.0
-        # Of time, and of GPU time.
+        # By measure (time, GPU time), row and worker type.
         self._share = np.zeros((2, ROWS_FIRST, 1))
         self._promised_s = np.zeros((2, ROWS_FIRST, 1))
 
@@ -118,11 +118,11 @@ class Promised:
         self._row_of[job] = self._free.pop()
 
     def so_far(self, now_s: float, job: str) -> dict[int, float]:
-        """Return the seconds by type promised to a job until now; empty for a removed job."""
+        """Return the seconds promised to a job until now, by type; empty for a removed job."""
         return self._sum(0, now_s, job)
 
     def gpu_time_so_far(self, now_s: float, job: str) -> dict[int, float]:
-        """Return the GPU-seconds by type promised to a job until now."""
+        """Return the GPU-seconds promised to a job until now, by type."""
         return self._sum(1, now_s, job)
 
     def _sum(self, measure: int, now_s: float, job: str) -> dict[int, float]:
@@ -135,7 +135,7 @@ class Promised:
         return {kind: time_s for kind, time_s in enumerate(times) if time_s}
 
     def remove(self, job: str) -> None:
-        """Remove a job that has ended: nothing is promised to it any more."""
+        """Remove a job that has ended; later promises to it do not count."""
         row = self._row_of.pop(job)
         self._share[:, row] = self._promised_s[:, row] = 0.0
         self._free.append(row)
@@ -153,23 +153,23 @@ class Promised:
         share = share[used]
         if not share.size:
             return
-        chosen = used.tolist()
+        is_used = used.tolist()
         first, kind, gpus = (
-            np.fromiter(compress(column, chosen), np.int64)
+            np.fromiter(compress(column, is_used), np.int64)
             for column in (shares.first, shares.worker_type, shares.gpus)
         )
-        row_of = np.array([self._row_of.get(job, NO_ROW) for job in shares.jobs])
+        row_of = np.array([self._row_of.get(job, REMOVED_ROW) for job in shares.jobs])
         row, kind, gpu_share = row_of[first], kind_of[kind], share * gpus
         if max(shares.second) >= 0:
-            second = np.fromiter(compress(shares.second, chosen), np.int64)
+            second = np.fromiter(compress(shares.second, is_used), np.int64)
             packed = second >= 0
             gpu_share[packed] *= 0.5
-            row = np.concatenate((row, np.where(packed, row_of[second], NO_ROW)))
+            row = np.concatenate((row, np.where(packed, row_of[second], REMOVED_ROW)))
             kind, share, gpu_share = np.tile(kind, 2), np.tile(share, 2), np.tile(gpu_share, 2)
         _, rows, kinds = self._share.shape
-        place = row * kinds + kind
-        for measure, each in enumerate((share, gpu_share)):
-            self._share[measure] = np.bincount(place, each, rows * kinds).reshape(rows, kinds)
+        cell = row * kinds + kind
+        for measure, amount in enumerate((share, gpu_share)):
+            self._share[measure] = np.bincount(cell, amount, rows * kinds).reshape(rows, kinds)
 
     def _resize(self, rows: int, kinds: int) -> None:
         self._share = _grown(self._share, rows, kinds)

@@ -1,7 +1,7 @@
 """GPU time by worker type: how much was available, how much of it was in use, and its cost.
 
-Rules: GPUs that two packed jobs share are in use once, and each of the two pays half while both have processes.
-A node counts until it is lost or removed; a drained or silent one still counts, as idle.
+Rules: GPUs that two packed jobs share count once as in use, and each job pays half while both have processes. A node
+counts until it is lost or removed; a drained or silent node still counts.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ HOUR_S = 3600.0
 
 
 class Sample(NamedTuple):
-    """Integrals up to a time, so that the mean between any two samples is exact, thinned or not."""
+    """Sums up to a time. The mean between any two samples is exact, even if samples between them were dropped."""
 
     at_s: float
     # Jobs with processes, and without.
     running: int
     waiting: int
-    # GPU-seconds by worker type; types that came later are missing.
+    # GPU-seconds by worker type, without types that appeared later.
     busy_s: tuple[float, ...]
     capacity_s: tuple[float, ...]
 
@@ -33,11 +33,11 @@ class Sample(NamedTuple):
 class Tenure(msgspec.Struct, eq=False):
     """One lease's time on its GPUs."""
 
-    # In order; both jobs of a packed pair have the same ones.
+    # Sorted, so that both jobs of a packed pair have the same tuple.
     gpus: tuple[str, ...]
     # The number of the worker type.
     kind: int
-    # Until when the cost is part of `cost_usd`.
+    # The time up to which `cost_usd` has the cost.
     charged_s: float = 0.0
     cost_usd: float = 0.0
 
@@ -55,7 +55,7 @@ class _NodeCount:
 
 
 class GpuTime:
-    """Counts GPUs and integrates over time. Times given to it never decrease."""
+    """Counts GPUs, and adds up their time. Times passed to it must not decrease."""
 
     def __init__(self) -> None:
         self.worker_types: list[str] = []
@@ -71,7 +71,7 @@ class GpuTime:
         self._capacity_s: list[float] = []
         self._prices: list[float] = []
         self._nodes: dict[str, _NodeCount] = {}
-        # The tenures on each set of GPUs in use: one, or the two of a pair.
+        # By set of GPUs in use: their tenure, or the two of a packed pair.
         self._tenures: dict[tuple[str, ...], list[Tenure]] = {}
         self._stride = 1
         self._skipped = 0
@@ -99,19 +99,19 @@ class GpuTime:
         self._add_capacity(now_s, node.kind, node.usable)
 
     def node_moved(self, now_s: float, name: str, state: NodeState) -> None:
-        """Count a node, unless it is lost."""
+        """Count a node again, or stop counting it if it is lost."""
         if node := self._nodes.get(name):
             before = node.usable
             node.present = state != NodeState.LOST
             self._add_capacity(now_s, node.kind, node.usable - before)
 
     def node_removed(self, now_s: float, name: str) -> None:
-        """Stop counting a node that is gone for good."""
+        """Stop counting a node that was removed."""
         if node := self._nodes.pop(name, None):
             self._add_capacity(now_s, node.kind, -node.usable)
 
     def gpus_broken(self, now_s: float, name: str, gpus: tuple[int, ...]) -> None:
-        """Stop counting GPUs that broke."""
+        """Stop counting GPUs that are broken."""
         if node := self._nodes.get(name):
             before = node.usable
             node.broken.update(gpus)
@@ -140,18 +140,18 @@ class GpuTime:
             self._add_busy(now_s, tenure.kind, -len(tenure.gpus))
 
     def count_unseen(self, kind: int, gpu_s: float) -> float:
-        """Count GPU-seconds without facts about their start and end, and return their cost at present prices."""
+        """Count GPU-seconds whose start and end are not in the facts. Return their cost at present prices."""
         self._busy_s[kind] += gpu_s
         return gpu_s * self._prices[kind] / HOUR_S
 
     def set_prices(self, now_s: float, price_per_gpu_hour: dict[str, float]) -> None:
-        """Set prices from now on; the time until now is charged at the old ones."""
+        """Set prices from now on. The time until now is charged at the old prices."""
         self.charge_all(now_s)
         self.price_per_gpu_hour.update(price_per_gpu_hour)
         self._prices = [self.price_per_gpu_hour.get(name, 0.0) for name in self.worker_types]
 
     def charge_all(self, now_s: float) -> None:
-        """Charge everything that runs up to now."""
+        """Charge all tenures up to now."""
         for tenures in self._tenures.values():
             self._charge(now_s, tenures)
 
@@ -164,7 +164,7 @@ class GpuTime:
         return tuple(self._busy_s), tuple(self._capacity_s)
 
     def sample(self, now_s: float, running: int, waiting: int) -> None:
-        """Take a sample of the time series, or skip it if there are too many."""
+        """Add a sample to the time series, or skip it to keep the series short."""
         self._skipped += 1
         if self._skipped < self._stride:
             return
@@ -191,6 +191,7 @@ class GpuTime:
             self._since_s[kind] = now_s
 
     def _charge(self, now_s: float, tenures: list[Tenure]) -> None:
+        """Charge the tenures on one set of GPUs up to now, each with its part."""
         first = tenures[0]
         gpu_h = (now_s - first.charged_s) * len(first.gpus) / HOUR_S
         each_usd = gpu_h * self._prices[first.kind] / len(tenures)

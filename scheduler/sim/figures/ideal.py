@@ -2,8 +2,8 @@
 
 Every job with an allocation advances at its effective throughput all the time. Allocations are made as in the
 scheduler: at boundaries of rounds, when something has changed, at least `min_reallocation_s` apart. There are no
-restarts, and time is not rounded to rounds. The scheduler's own code builds the problem from the state here, into which
-steps are written directly, because there are no leases that could report them.
+restarts, and time is not rounded to rounds. The scheduler's own code builds the problem from a state to which this
+module adds the steps itself, because there are no leases that could report them.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ class Fluid:
 
     def run(self, arrivals: Iterable[Arrival], over: Callable[[float], bool]) -> None:
         """Advance from one arrival, end or boundary to the next, until the run is over or no job advances any more."""
-        coming = iter(arrivals)
-        arrival = next(coming, None)
+        remaining = iter(arrivals)
+        arrival = next(remaining, None)
         while not over(self.now_s):
             if self.state.stale and self.now_s >= self._boundary_s() - LEAST_STEP_S:
                 self._allocate()
@@ -68,10 +68,10 @@ class Fluid:
             until_s = min(ends_s, boundary_s, arrival_s)
             if until_s == math.inf:
                 return
-            self._flow(until_s)
+            self._advance(until_s)
             if arrival is not None and arrival_s <= until_s:
                 self.fact(f.JobSubmitted(job=str(self.state.next_job), spec=arrival.spec))
-                arrival = next(coming, None)
+                arrival = next(remaining, None)
             elif ends_s <= until_s:
                 del self._rate[job]
                 self.fact(f.JobMoved(job=job, move=Move.COMPLETE))
@@ -99,15 +99,16 @@ class Fluid:
         }
 
     def _next_end(self) -> tuple[float, str]:
-        best_s, best = math.inf, ""
+        """Return when the next job ends, and which; inf if none does."""
+        first_s, first = math.inf, ""
         for name, rate in self._rate.items():
             if rate > 0:
                 ends_s = self.now_s + self.state.jobs[name].steps_left / rate
-                if ends_s < best_s:
-                    best_s, best = ends_s, name
-        return best_s, best
+                if ends_s < first_s:
+                    first_s, first = ends_s, name
+        return first_s, first
 
-    def _flow(self, until_s: float) -> None:
+    def _advance(self, until_s: float) -> None:
         for name, rate in self._rate.items():
             job = self.state.jobs[name]
             gained = rate * (until_s - self.now_s)

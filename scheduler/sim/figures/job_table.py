@@ -1,6 +1,6 @@
 """The outcome of each job in compact columns: 100,000 jobs take some tens of megabytes.
 
-Times are absolute seconds, NaN if unknown. `rows` gives them in the units that users read.
+Times are absolute seconds, NaN if unknown. `rows` converts them to the units that users read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class JobTable:
     """One row per job, in the order of submission."""
 
     def __init__(self, worker_types: list[str], offset: int = 0) -> None:
-        """`worker_types` grows as types appear; `offset` is the number of the first job here among all jobs."""
+        """`worker_types` is shared, and grows as types appear. `offset`: the number of the first job among all jobs."""
         self.worker_types = worker_types
         self.offset = offset
         self.ids: list[str] = []
@@ -68,21 +68,21 @@ class JobTable:
         self.states[row] = STATES.index(state)
 
     def put_times(self, row: int, received_s: dict[int, float], allocated_s: dict[int, float]) -> None:
-        """Set a job's times on each worker type: received, and promised."""
+        """Set a job's times on each worker type: received, and promised by allocations."""
         for columns, times in ((self._received, received_s), (self._allocated, allocated_s)):
             for kind, time_s in times.items():
-                _filled(columns, kind, len(self))[row] = time_s
+                _padded_column(columns, kind, len(self))[row] = time_s
 
     def numbers(self, name: str) -> NDArray[np.float64]:
         """Return a copy of one column."""
         return np.array(self._numbers[name], dtype=float)
 
     def received_s(self) -> NDArray[np.float64]:
-        """Return [n × t] the time on each type; for packed jobs, in full for each."""
+        """Return [n × t] the time on each type; each of two packed jobs has the whole time."""
         return self._matrix(self._received)
 
     def allocated_s(self) -> NDArray[np.float64]:
-        """Return [n × t] share × time over all allocations that include the job."""
+        """Return [n × t] the time promised on each type: share × time over all allocations with the job."""
         return self._matrix(self._allocated)
 
     def in_state(self, state: JobState) -> NDArray[np.bool_]:
@@ -97,7 +97,7 @@ class JobTable:
         return np.asarray(np.divide(taken_s, isolated_s, out=np.full(len(self), np.nan), where=known))
 
     def missed(self, now_s: float) -> NDArray[np.float64]:
-        """Return [n] 1 where a deadline was missed, 0 where it was kept, NaN without one or while it is open."""
+        """Return [n] 1 for a missed deadline, 0 for one that was met, NaN without one or before it is decided."""
         deadline_s, end_s = self.numbers("deadline_s"), self.numbers("end_s")
         completed, failed = self.in_state(JobState.COMPLETED), self.in_state(JobState.FAILED)
         over = ~completed & ~self.in_state(JobState.CANCELLED) & (failed | (deadline_s < now_s))
@@ -111,12 +111,12 @@ class JobTable:
         return np.maximum(until_s - self.numbers("arrival_s") - self.numbers("held_s"), 0.0)
 
     def rows(self, now_s: float) -> Iterator[dict[str, Any]]:
-        """Yield every job in the units that users read; None for figures without a value."""
+        """Yield every job as a dict, in the units that users read. A figure without a value is None."""
         n = {name: self.numbers(name) for name in NUMBERS}
         rho, missed, queue_s = self.rho(), self.missed(now_s), self.queue_s(now_s)
         received_s, allocated_s = self.received_s(), self.allocated_s()
         for row in range(len(self)):
-            late = missed[row]
+            is_missed = missed[row]
             yield {
                 "number": self.offset + row,
                 "id": self.ids[row],
@@ -134,7 +134,7 @@ class JobTable:
                 "preemptions": int(n["preemptions"][row]),
                 "cost_usd": float(n["cost_usd"][row]),
                 "rho": None if math.isnan(rho[row]) else float(rho[row]),
-                "deadline_missed": None if math.isnan(late) else bool(late),
+                "deadline_missed": None if math.isnan(is_missed) else bool(is_missed),
                 "received_h": self._by_type(received_s[row]),
                 "allocated_h": self._by_type(allocated_s[row]),
             }
@@ -149,7 +149,7 @@ class JobTable:
         return matrix
 
 
-def _filled(columns: list[array[float]], kind: int, rows: int) -> array[float]:
+def _padded_column(columns: list[array[float]], kind: int, rows: int) -> array[float]:
     """Return the column of a type, padded to all rows."""
     while len(columns) <= kind:
         columns.append(array("d"))

@@ -1,10 +1,10 @@
 """Measurements of a run, taken from its facts alone, so that a live journal is measured by the same code.
 
 Rules:
-- nothing here knows whether the facts were simulated, and nothing here is read by the scheduler;
-- `measure` restricts per-job figures to jobs by their number of submission; GPUs are counted whoever uses them,
-  from the submission of the first measured job to the end of the last one;
-- a job's time in an equal slice is summed lease by lease: steps gained × the mean time of a step there.
+- nothing here depends on whether the facts were simulated, and the scheduler reads nothing from here;
+- `measure` restricts the figures of jobs to a range of submission numbers; GPU time counts for all jobs, from the
+  submission of the first measured job to the end of the last one;
+- a job's time in an equal slice is added up lease by lease: steps gained × the mean time of a step in the slice.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from scheduler.sim.figures.job_table import JobTable
 STRETCHES_MAX = 20_000
 UNMEASURED = -1
 
-_ENDS = {Move.COMPLETE: JobState.COMPLETED, Move.FAIL: JobState.FAILED, Move.CANCEL: JobState.CANCELLED}
-_GOES_ON = {
+_END_STATE = {Move.COMPLETE: JobState.COMPLETED, Move.FAIL: JobState.FAILED, Move.CANCEL: JobState.CANCELLED}
+_NEXT_STATE = {
     Move.START: JobState.RUNNING,
     Move.PREEMPT: JobState.PREEMPTED,
     Move.HOLD: JobState.HELD,
@@ -48,14 +48,14 @@ class Stretch(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _OpenJob:
     """A job that has not ended, or that still has processes."""
 
     id: str
     spec: JobSpec
     row: int
     arrival_s: float
-    # At arrival.
+    # The mark of `IsolatedPace` at arrival.
     mark: float
     state: JobState = JobState.QUEUED
     ended: bool = False
@@ -68,26 +68,27 @@ class _Open:
     cost_usd: float = 0.0
     preemptions: int = 0
     received_s: dict[int, float] = field(default_factory=dict)
-    # Leases granted and not closed; how many of them have processes; whether there was ever one.
-    leases: dict[str, _Held] = field(default_factory=dict)
+    # Leases that are granted and not closed; how many of them have processes; whether there was ever a lease.
+    leases: dict[str, _HeldLease] = field(default_factory=dict)
     running: int = 0
     granted: bool = False
 
 
-class _Held(Tenure, kw_only=True, eq=False):
+class _HeldLease(Tenure, kw_only=True, eq=False):
     """A lease that was granted."""
 
-    job: _Open
-    # The GPUs in order.
+    job: _OpenJob
+    # The GPUs in order of rank.
     ranks: tuple[GpuId, ...]
-    # Whether it has processes.
+    # Whether the lease has processes.
     running: bool = False
     started_s: float = math.nan
+    # The mark of `IsolatedPace` at the start.
     mark: float = 0.0
 
 
-class Window(NamedTuple):
-    """A time, and the GPU-seconds until then by worker type: in use, and available."""
+class GpuTotals(NamedTuple):
+    """The GPU-seconds up to a time, by worker type: in use, and available."""
 
     at_s: float
     busy_s: tuple[float, ...]
@@ -95,7 +96,7 @@ class Window(NamedTuple):
 
 
 class Metrics:
-    """Observes facts, from which `summary.summarise` computes the figures."""
+    """Measurements of the facts observed so far. `summary.summarise` computes the figures from them."""
 
     def __init__(self, measure: tuple[int, int] | None = None) -> None:
         self.measure = measure
@@ -108,23 +109,23 @@ class Metrics:
         self.gpus = GpuTime()
         self.jobs = JobTable(self.gpus.worker_types, measure[0] if measure else 0)
         self.stretches: list[Stretch] = []
-        # When the first measured job arrived and the latest ended, and how many have ended.
-        self.opened: Window | None = None
-        self.closed: Window | None = None
+        # The totals when the first measured job arrived and when the latest ended; how many have ended.
+        self.at_first_arrival: GpuTotals | None = None
+        self.at_last_end: GpuTotals | None = None
         self.ended = 0
-        # Allocations that were not the policy's own, and why the first was not.
+        # How often the policy had no answer of its own, and the reason of the first time.
         self.fallbacks = 0
         self.fallback_why = ""
         self._nodes: dict[str, tuple[str, int]] = {}
-        self._open: dict[str, _Open] = {}
-        self._leases: dict[str, _Held] = {}
-        # Jobs that have not ended; of these, jobs with processes.
+        self._open: dict[str, _OpenJob] = {}
+        self._leases: dict[str, _HeldLease] = {}
+        # The number of jobs that have not ended, and of jobs with processes.
         self._live = self._running = 0
         self._pace = IsolatedPace()
         self._promised = Promised(self.gpus.kind)
         self._adopted: f.AllocationAdopted | None = None
         self._adopted_rate: dict[str, float] | None = None
-        self._on: dict[type[f.Fact], Callable[[float, Any], None]] = {
+        self._handlers: dict[type[f.Fact], Callable[[float, Any], None]] = {
             f.Configured: self._configured,
             f.RatesGiven: self._rates_given,
             f.PricesSet: self._prices_set,
@@ -149,7 +150,7 @@ class Metrics:
     def observe_all(self, now_s: float, facts: Iterable[f.Fact]) -> None:
         """Observe the facts of one instant."""
         self.now_s = now_s
-        handlers = self._on
+        handlers = self._handlers
         for fact in facts:
             handler = handlers.get(type(fact))
             if handler is not None:
@@ -157,21 +158,21 @@ class Metrics:
 
     @property
     def all_ended(self) -> bool:
-        """Whether every measured job has arrived and ended; never true if the number of jobs is open."""
+        """Whether every measured job has arrived and ended; False if there is no range of measured jobs."""
         return self.measure is not None and self.ended >= self.measure[1] - self.measure[0]
 
-    def who_was_where(self) -> list[Stretch]:
-        """Return the stretches until now, even of leases that have not ended; for a long run, only the first ones."""
-        open_yet = [
+    def stretches_so_far(self) -> list[Stretch]:
+        """Return the stretches until now, also of leases that have not ended; for a long run, only the first ones."""
+        unfinished = [
             Stretch(held.job.id, self.gpus.worker_types[held.kind], held.ranks, held.started_s, self.now_s)
             for held in self._leases.values()
             if held.started_s < self.now_s
         ]
-        known = self.stretches if self.opened is not None else []
-        return known + open_yet[: max(STRETCHES_MAX - len(known), 0)]
+        finished = self.stretches if self.at_first_arrival is not None else []
+        return finished + unfinished[: max(STRETCHES_MAX - len(finished), 0)]
 
     def gpu_names(self) -> dict[str, list[GpuId]]:
-        """Return by type every GPU of every node that ever joined, used or not; nodes in the order of joining."""
+        """Return, by type, all GPUs of all nodes that ever joined, in the order of joining."""
         names: dict[str, list[GpuId]] = {worker_type: [] for worker_type in self.gpus.worker_types}
         for node, (worker_type, gpus) in self._nodes.items():
             names[worker_type] += [f"{node}:{index}" for index in range(gpus)]
@@ -199,21 +200,21 @@ class Metrics:
         self._pace.set_jobs(now_s, self._live)
         row = UNMEASURED
         if self.measure is None or self.measure[0] <= number < self.measure[1]:
-            if self.opened is None:
-                self.opened = Window(now_s, *self.gpus.totals(now_s))
+            if self.at_first_arrival is None:
+                self.at_first_arrival = GpuTotals(now_s, *self.gpus.totals(now_s))
             due_s = math.nan if spec.deadline_s is None else now_s + spec.deadline_s
             row = self.jobs.add(fact.job, spec.name, spec.job_type, spec.gpus, now_s, due_s)
         self._promised.add(fact.job)
-        self._open[fact.job] = _Open(fact.job, spec, row, now_s, self._pace.marks(now_s)[spec.gpus])
+        self._open[fact.job] = _OpenJob(fact.job, spec, row, now_s, self._pace.marks(now_s)[spec.gpus])
 
     def _job_moved(self, now_s: float, fact: f.JobMoved) -> None:
         job = self._open.get(fact.job)
         if job is None or job.ended:
             return
-        if fact.move in _ENDS:
-            self._end(now_s, job, _ENDS[fact.move])
+        if fact.move in _END_STATE:
+            self._end(now_s, job, _END_STATE[fact.move])
         else:
-            job.state = _GOES_ON.get(fact.move, job.state)
+            job.state = _NEXT_STATE.get(fact.move, job.state)
 
     def _node_joined(self, now_s: float, fact: f.NodeJoined) -> None:
         self.gpus.node_joined(now_s, fact.spec)
@@ -244,13 +245,13 @@ class Metrics:
     def _allocation_adopted(self, now_s: float, fact: f.AllocationAdopted) -> None:
         self._adopted, self._adopted_rate = fact, None
         if fact.failed:
-            self._failed(fact.failed)
+            self._count_fallback(fact.failed)
         self._promised.adopt(now_s, fact.shares)
 
     def _allocation_failed(self, now_s: float, fact: f.AllocationFailed) -> None:
-        self._failed(fact.why)
+        self._count_fallback(fact.why)
 
-    def _failed(self, why: str) -> None:
+    def _count_fallback(self, why: str) -> None:
         self.fallbacks += 1
         self.fallback_why = self.fallback_why or why
 
@@ -265,7 +266,7 @@ class Metrics:
             if job is None:
                 continue
             gpus = ranks if len(ranks) == 1 else tuple(sorted(ranks))
-            held = _Held(gpus, self.gpus.kind(lease.bundle.worker_type), job=job, ranks=ranks)
+            held = _HeldLease(gpus, self.gpus.kind(lease.bundle.worker_type), job=job, ranks=ranks)
             self._leases[lease.id] = job.leases[lease.id] = held
             job.granted = True
             if not job.ended:
@@ -303,7 +304,7 @@ class Metrics:
             held.started_s = now_s - end.ran_s
             held.mark, since_s = self._pace.marks(now_s)[job.spec.gpus], now_s
         self._credit(now_s, job, held, end.steps, since_s)
-        # It is unknown what the processes of a lapsed lease did, and for how long.
+        # A lapsed lease has no report of how long its processes ran and stepped.
         if not fact.lapsed:
             job.restart_s += max(end.ran_s - end.stepping_s, 0.0)
         job.preemptions += end.outcome == "yielded"
@@ -311,18 +312,18 @@ class Metrics:
             if not job.running:
                 self._store(now_s, job)
                 self._forget(job)
-        # A job that finished is done, even if it had been asked to stop.
+        # The job is done, even if it was asked to stop.
         elif end.outcome == "finished":
             self._end(now_s, job, JobState.COMPLETED)
         elif not job.leases and job.state is RUNS:
             job.state = JobState.PREEMPTED
 
-    def _credit(self, now_s: float, job: _Open, held: _Held, steps: float, since_s: float) -> None:
-        """Credit a job with a lease's time, and with the time its steps take in an equal slice since `since_s`."""
+    def _credit(self, now_s: float, job: _OpenJob, held: _HeldLease, steps: float, since_s: float) -> None:
+        """Credit a job with a lease's time, and with the time that its steps since `since_s` take in an equal slice."""
         kind, held_s = held.kind, now_s - held.started_s
         job.held_s += held_s
         job.received_s[kind] = job.received_s.get(kind, 0.0) + held_s
-        if held_s > 0 and len(self.stretches) < STRETCHES_MAX and self.opened is not None:
+        if held_s > 0 and len(self.stretches) < STRETCHES_MAX and self.at_first_arrival is not None:
             worker_type = self.gpus.worker_types[kind]
             self.stretches.append(Stretch(job.id, worker_type, held.ranks, held.started_s, now_s))
         gained = steps - job.steps
@@ -332,7 +333,7 @@ class Metrics:
             job.isolated_s += gained * (self._adopted_pace(job.id) if per_step_s is None else per_step_s)
 
     def _adopted_pace(self, job: str) -> float:
-        """Return the time of a step by the allocation in force, for a job whose rates no table has."""
+        """Return the time of a step according to the allocation in force, for a job without rates in the table."""
         if self._adopted_rate is None:
             shares = self._adopted.shares if self._adopted else None
             pairs = zip(shares.jobs, shares.isolated_rate, strict=False) if shares else ()
@@ -340,8 +341,8 @@ class Metrics:
         rate = self._adopted_rate.get(job, 0.0)
         return 1.0 / rate if rate > 0 else 0.0
 
-    def _credit_shares(self, now_s: float, job: _Open) -> None:
-        """Credit a job that ended without any lease with exactly its shares, because the run is ideal."""
+    def _credit_shares(self, now_s: float, job: _OpenJob) -> None:
+        """Credit a job of an ideal run, which has no leases, with exactly its shares."""
         job.received_s = self._promised.so_far(now_s, job.id)
         job.held_s = sum(job.received_s.values())
         for kind, gpu_s in self._promised.gpu_time_so_far(now_s, job.id).items():
@@ -349,7 +350,7 @@ class Metrics:
         per_step_s = self._pace.seconds_per_step(job.spec, job.mark, job.arrival_s, now_s)
         job.isolated_s = (job.spec.steps or 0.0) * (per_step_s or 0.0)
 
-    def _end(self, now_s: float, job: _Open, state: JobState) -> None:
+    def _end(self, now_s: float, job: _OpenJob, state: JobState) -> None:
         if state == JobState.COMPLETED and not job.granted:
             self._credit_shares(now_s, job)
         job.state, job.ended = state, True
@@ -358,21 +359,21 @@ class Metrics:
         if job.row != UNMEASURED:
             self.jobs.put(job.row, end_s=now_s)
             self.ended += 1
-            self.closed = Window(now_s, *self.gpus.totals(now_s))
+            self.at_last_end = GpuTotals(now_s, *self.gpus.totals(now_s))
         self._store(now_s, job)
         self._promised.remove(job.id)
         if not job.running:
             self._forget(job)
 
-    def _forget(self, job: _Open) -> None:
-        """Forget a job that has ended and has no processes any more."""
-        # Leases that were granted but never began.
+    def _forget(self, job: _OpenJob) -> None:
+        """Forget a job that has ended and has no processes."""
+        # These leases were granted but never began.
         for name in job.leases:
             del self._leases[name]
         del self._open[job.id]
 
-    def _store(self, now_s: float, job: _Open) -> None:
-        """Update the row of a job to now, if it has one."""
+    def _store(self, now_s: float, job: _OpenJob) -> None:
+        """Update the row of a job to now, if it is measured."""
         if job.row == UNMEASURED:
             return
         held_s, cost_usd, received_s = job.held_s, job.cost_usd, dict(job.received_s)

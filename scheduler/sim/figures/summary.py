@@ -1,8 +1,8 @@
 """A run in twenty figures, as `--json` prints them. A figure without a value is None, never NaN.
-An interrupted run has one more, INTERRUPTED.
 
-`restart_h` and `cost_usd` are totals of the measured jobs, `utilization` is of the time from the submission of
-the first of them to the end of the last, and `unfair_fraction` is the fraction of completed jobs with ρ > 1.05.
+An interrupted run has one more figure, INTERRUPTED. `restart_h` and `cost_usd` are totals of the measured jobs.
+`utilization` is for the time from the submission of the first measured job to the end of the last. `unfair_fraction` is
+the fraction of completed jobs with ρ > 1.05.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from scheduler.model.jobs import JobState
 from scheduler.sim.figures.job_table import HOUR_S
-from scheduler.sim.figures.metrics import Metrics, Window
+from scheduler.sim.figures.metrics import GpuTotals, Metrics
 
 UNFAIR_RHO = 1.05
 KEYS = (
@@ -36,7 +36,7 @@ def summarise(
     seed: int | None = None,
     interrupted: bool = False,
 ) -> dict[str, Any]:
-    """Return the figures under KEYS, in that order. Arguments that are not given are taken from the facts."""
+    """Return the figures by name, in the order of KEYS. Arguments that are not given are taken from the facts."""
     metrics.settle()
     jobs, settings = metrics.jobs, metrics.settings
     n = len(jobs)
@@ -71,7 +71,7 @@ def summarise(
 
 
 def jct_hours(metrics: Metrics) -> NDArray[np.float64]:
-    """Return job completion times of the measured jobs that completed."""
+    """Return the completion times of the measured jobs that completed, in hours."""
     jobs = metrics.jobs
     taken_s = jobs.numbers("end_s") - jobs.numbers("arrival_s")
     return np.asarray(taken_s[jobs.in_state(JobState.COMPLETED)] / HOUR_S)
@@ -80,35 +80,35 @@ def jct_hours(metrics: Metrics) -> NDArray[np.float64]:
 def utilisation(metrics: Metrics) -> dict[str, float | None]:
     """Return the fraction of each type's GPU time that was in use while there were measured jobs."""
     names = metrics.gpus.worker_types
-    if metrics.opened is None:
+    if metrics.at_first_arrival is None:
         return dict.fromkeys(names)
-    start, end = metrics.opened, _end(metrics)
-    parts: dict[str, float | None] = {}
+    start, end = metrics.at_first_arrival, _final_totals(metrics)
+    fractions: dict[str, float | None] = {}
     for kind, name in enumerate(names):
-        there_s = _at(end.capacity_s, kind) - _at(start.capacity_s, kind)
-        busy_s = _at(end.busy_s, kind) - _at(start.busy_s, kind)
-        parts[name] = min(busy_s / there_s, 1.0) if there_s > 0 else None
-    return parts
+        capacity_s = _total(end.capacity_s, kind) - _total(start.capacity_s, kind)
+        busy_s = _total(end.busy_s, kind) - _total(start.busy_s, kind)
+        fractions[name] = min(busy_s / capacity_s, 1.0) if capacity_s > 0 else None
+    return fractions
 
 
-def _end(metrics: Metrics) -> Window:
-    """Return the sums at the end of the last measured job, or now if some have not ended."""
-    over = metrics.ended == len(metrics.jobs) and metrics.closed is not None
-    if over and metrics.closed is not None:
-        return metrics.closed
-    return Window(metrics.now_s, *metrics.gpus.totals(metrics.now_s))
+def _final_totals(metrics: Metrics) -> GpuTotals:
+    """Return the totals at the end of the last measured job, or now if some have not ended."""
+    if metrics.ended == len(metrics.jobs) and metrics.at_last_end is not None:
+        return metrics.at_last_end
+    return GpuTotals(metrics.now_s, *metrics.gpus.totals(metrics.now_s))
 
 
 def _makespan_h(metrics: Metrics) -> float | None:
     """Return the time from the first measured submission to the last measured end; None until all have ended."""
-    if metrics.opened is None or metrics.closed is None or metrics.ended < len(metrics.jobs):
+    first, last = metrics.at_first_arrival, metrics.at_last_end
+    if first is None or last is None or metrics.ended < len(metrics.jobs):
         return None
-    return (metrics.closed.at_s - metrics.opened.at_s) / HOUR_S
+    return (last.at_s - first.at_s) / HOUR_S
 
 
-def _at(sums: tuple[float, ...], kind: int) -> float:
-    # A type that appeared later has no sum yet.
-    return sums[kind] if kind < len(sums) else 0.0
+def _total(totals: tuple[float, ...], kind: int) -> float:
+    # A type that appeared later has no total yet.
+    return totals[kind] if kind < len(totals) else 0.0
 
 
 def _mean(values: NDArray[np.float64]) -> float | None:

@@ -1,1 +1,1 @@
-"""Simulations that continue from a journal: its history, the work already done, what made it."""
+"""Simulations that repeat a journal: its history, the work of its jobs, the conditions of the run that made it."""

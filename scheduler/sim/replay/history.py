@@ -1,8 +1,8 @@
-"""A journal read as a workload: what came when and on which cluster, so that another policy can be tried on it.
+"""A journal as a workload: the requests and the cluster over time, so that another policy can be tried on them.
 
-Rules: requests, what users did to jobs, nodes, settings and prices come as they came. The rest of the truth about jobs
-and machines is what they did (past_work.py), or what a simulation says of itself (made_by.py). Whatever cannot be
-carried over is counted in `notes`.
+Rules: requests, users' commands, nodes, settings and prices arrive as they did in the journal. The rest of the truth is
+derived from the leases (past_work.py), or is the conditions of the simulation that made the journal (made_by.py).
+`notes` counts what cannot be reproduced.
 """
 
 from __future__ import annotations
@@ -34,49 +34,48 @@ from scheduler.sim.engine.world import Arrival, Change
 from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.replay.made_by import MadeBy, read_made_by
 from scheduler.sim.replay.past_work import PastWork
-from scheduler.sim.scenario.faults import SPOT, NodeEvent, What, strike
+from scheduler.sim.scenario.faults import SPOT, EventName, NodeEvent, strike
 from scheduler.sim.scenario.reclaims import vacations
 from scheduler.sim.simulate import SimOptions
 from traces.costs import Cost
 from traces.throughputs import Throughputs
 
-BY_PEOPLE = (Move.CANCEL, Move.HOLD, Move.RELEASE, Move.REQUEUE)
-UNKNOWN_DEPENDENCY = "jobs that waited for one that is left out do not wait for it"
-CHANGED_NODE = "nodes that changed while they were there stay as they were"
-Happening = Message | NodeEvent | NodeSpec | f.GpusBroken
+USER_MOVES = (Move.CANCEL, Move.HOLD, Move.RELEASE, Move.REQUEUE)
+UNKNOWN_DEPENDENCY = "jobs that do not wait for a dependency, because it is left out"
+CHANGED_NODE = "changes of nodes that were present, which are not repeated"
+PastEvent = Message | NodeEvent | NodeSpec | f.GpusBroken
 
 
 class History:
-    """Takes facts in, and makes a run of them. `metrics` measures what really happened."""
+    """Collects facts, and makes a simulation that repeats them. `metrics` measures what really happened."""
 
     def __init__(self, meta: Mapping[str, str] | None = None) -> None:
-        """`meta`: the journal's metadata."""
+        """`meta` is the journal's metadata."""
         self.metrics = Metrics()
-        # The settings at first.
+        # The first settings.
         self.settings: Settings | None = None
         self.work = PastWork()
         self._made_by = read_made_by(meta or {})
         self._start_s: float | None = None
         self._submitted: dict[str, tuple[float, JobSpec]] = {}
-        # Jobs that users or their own limits stopped.
+        # Jobs stopped by users, or failed if they have a limit on time or cost.
         self._stopped: set[str] = set()
         self._leases: dict[str, Lease] = {}
-        # Rates given at the start, and later.
-        self._told: list[f.RatesGiven] = []
-        self._later: list[f.RatesGiven] = []
+        self._rates_at_start: list[f.RatesGiven] = []
+        self._rates_later: list[f.RatesGiven] = []
         self._nodes: dict[str, NodeSpec] = {}
         self._away: set[str] = set()
-        self._happened: list[tuple[float, Happening]] = []
+        self._past_events: list[tuple[float, PastEvent]] = []
         self._commands: list[tuple[float, JobCommand]] = []
-        self._changed: Counter[str] = Counter()
+        self._notes: Counter[str] = Counter()
 
     @property
     def notes(self) -> Counter[str]:
-        """The differences between the run of `options` and what happened, with their numbers."""
-        return self._changed + +self.work.notes
+        """How often the simulation of `options` differs from what happened, by kind of difference."""
+        return self._notes + +self.work.notes
 
-    def take(self, now_s: float, fact: f.Fact) -> None:
-        """Take one fact; they come in order."""
+    def add(self, now_s: float, fact: f.Fact) -> None:
+        """Add a fact. Facts must come in the journal's order."""
         if self._start_s is None:
             self._start_s = now_s
         at_s = now_s - self._start_s
@@ -89,17 +88,17 @@ class History:
             case f.LeaseClosed():
                 lease = self._leases.pop(fact.exit.lease, None)
                 if lease is not None:
-                    self.work.closed(lease, fact)
+                    self.work.add(lease, fact)
             case f.JobMoved():
-                self._moved(at_s, fact)
+                self._add_move(at_s, fact)
             case f.Configured():
-                self._configured(at_s, fact)
+                self._add_settings(at_s, fact)
             case f.RatesGiven():
-                self._rates(at_s, fact)
+                self._add_rates(at_s, fact)
             case f.PricesSet():
-                self._happened.append((at_s, SetPrices(price_per_gpu_hour=fact.price_per_gpu_hour)))
+                self._past_events.append((at_s, SetPrices(price_per_gpu_hour=fact.price_per_gpu_hour)))
             case f.NodeJoined() | f.NodeMoved() | f.NodeRemoved() | f.GpusBroken() | f.LeasesResumed():
-                self._node(at_s, fact)
+                self._add_node_event(at_s, fact)
 
     def options(
         self,
@@ -109,16 +108,16 @@ class History:
         restart_s: float | None = None,
         checkpoint_s: float | None = None,
     ) -> SimOptions:
-        """Make the run that repeats the history, except for what is given here."""
+        """Return the simulation that repeats the history, except for the arguments given here."""
         self.work.notes.clear()
-        settings = self._under(policy, self.settings or Settings())
+        settings = _with_policy(policy, self.settings or Settings())
         made_by = self._conditions(settings.seed)
         if restart_s is not None:
             made_by = structs.replace(made_by, restart_s=restart_s, costs={})
         if checkpoint_s is not None:
             made_by = structs.replace(made_by, checkpoint_s=checkpoint_s, costs={})
         kinds = tuple(dict.fromkeys(spec.worker_type for spec in self._nodes.values()))
-        rates_given = throughputs or table_of(self._told)
+        rates_given = throughputs or _table(self._rates_at_start)
         table = throughputs or self._true_rates(rates_given, kinds)
         return SimOptions(
             **made_by.conditions,
@@ -130,7 +129,7 @@ class History:
             settings=settings,
             prices={},
             events=(
-                *(self._again(policy, at_s, happening) for at_s, happening in self._happened),
+                *(_repeated(policy, at_s, event) for at_s, event in self._past_events),
                 *self._vacations(made_by.checkpoints_s),
             ),
         )
@@ -138,14 +137,14 @@ class History:
     # Jobs.
 
     def _conditions(self, seed: int) -> MadeBy:
-        """Return the conditions that no fact tells: those of the simulation, else what was usual in this journal."""
+        """Return the conditions of the simulation that made the journal, or else those usual in the journal."""
         if self._made_by is not None:
             return self._made_by
         usual = self.work.cost
         return MadeBy(seed=seed, restart_s=usual.restart_s, checkpoint_s=usual.checkpoint_s)
 
     def _arrivals(self, made_by: MadeBy, table: Throughputs, kinds: tuple[str, ...]) -> list[Arrival]:
-        """Return requests as they were made, arrays whole, of all jobs whose work is known."""
+        """Return the requests, with whole arrays, for all jobs whose work is known."""
         usual = Cost(made_by.restart_s, made_by.checkpoint_s)
         groups: dict[str, list[tuple[str, JobTruth]]] = {}
         for name, (_, spec) in self._submitted.items():
@@ -164,15 +163,15 @@ class History:
         return arrivals
 
     def _request(self, spec: JobSpec, names: tuple[str, ...], known: set[str]) -> JobSpec:
-        """Return the request without dependencies on jobs that are left out; the world puts the new ids in."""
+        """Return the request without dependencies on jobs that are left out. The world replaces the ids."""
         after = tuple(dependency for dependency in spec.after if dependency.job in known)
         self.work.notes[UNKNOWN_DEPENDENCY] += len(after) < len(spec.after)
         array = tuple(int(name.partition("_")[2]) for name in names) if spec.array else ()
         return structs.replace(spec, after=after, array=array)
 
-    def _moved(self, at_s: float, fact: f.JobMoved) -> None:
-        """Repeat what users did; what the scheduler did is left to the scheduler."""
-        if fact.move in BY_PEOPLE and fact.why.partition(" by ")[0] == fact.move:
+    def _add_move(self, at_s: float, fact: f.JobMoved) -> None:
+        """Add the command if a user moved the job. The scheduler's own moves are not repeated."""
+        if fact.move in USER_MOVES and fact.why.partition(" by ")[0] == fact.move:
             action = cast(Any, str(fact.move))
             self._commands.append((at_s, JobCommand(job=fact.job, action=action, user=fact.by)))
             if fact.move == Move.CANCEL:
@@ -184,106 +183,111 @@ class History:
 
     # Settings and rates.
 
-    def _configured(self, at_s: float, fact: f.Configured) -> None:
+    def _add_settings(self, at_s: float, fact: f.Configured) -> None:
         if self.settings is None:
             self.settings = fact.settings
         else:
-            self._happened.append((at_s, Configure(settings=fact.settings, user=fact.by)))
+            self._past_events.append((at_s, Configure(settings=fact.settings, user=fact.by)))
 
-    def _rates(self, at_s: float, fact: f.RatesGiven) -> None:
+    def _add_rates(self, at_s: float, fact: f.RatesGiven) -> None:
         if at_s > 0:
             rows = GiveRates(solo=fact.solo, unconsolidated=fact.unconsolidated, pairs=fact.pairs)
-            self._happened.append((at_s, rows))
-            self._later.append(fact)
+            self._past_events.append((at_s, rows))
+            self._rates_later.append(fact)
         else:
-            self._told.append(fact)
+            self._rates_at_start.append(fact)
 
     def _true_rates(self, rates_given: Throughputs, kinds: tuple[str, ...]) -> Throughputs:
-        """Return the simulation's own rates; of a live journal those given at any time, or measured."""
+        """Return the true rates of the simulation; for a live journal, those given at any time, else measured ones."""
         if self._made_by is not None:
             return rates_given if self._made_by.rates is None else self._made_by.rates.table
         jobs = [(name, spec) for name, (_, spec) in self._submitted.items()]
-        return self.work.table(table_of([*self._told, *self._later]), jobs, kinds)
-
-    @staticmethod
-    def _under(policy: str | None, settings: Settings) -> Settings:
-        return settings if policy is None else structs.replace(settings, policy=policy)
+        return self.work.table(_table([*self._rates_at_start, *self._rates_later]), jobs, kinds)
 
     # Nodes.
 
-    def _node(
+    def _add_node_event(
         self, at_s: float, fact: f.NodeJoined | f.NodeMoved | f.NodeRemoved | f.GpusBroken | f.LeasesResumed
     ) -> None:
         match fact:
             case f.NodeJoined(spec=spec):
                 if spec.name not in self._nodes or spec.name in self._away:
-                    self._happened.append((at_s, spec))
+                    self._past_events.append((at_s, spec))
                 else:
-                    self._changed[CHANGED_NODE] += 1
+                    self._notes[CHANGED_NODE] += 1
                 self._nodes[spec.name] = spec
                 self._away.discard(spec.name)
             case f.NodeMoved(node=node, state=NodeState.SILENT | NodeState.LOST):
                 if node not in self._away:
                     self._away.add(node)
-                    self._happened.append((at_s, NodeEvent(at_s, node, "crash")))
+                    self._past_events.append((at_s, NodeEvent(at_s, node, "crash")))
             case f.NodeMoved(node=node, state=state):
                 action = cast(Any, "resume" if state == NodeState.UP else "drain")
                 user = fact.why.partition(" by ")[2]
                 command = NodeCommand(node=node, action=action, user=user, by_agent=fact.left)
-                self._happened.append((at_s, command))
+                self._past_events.append((at_s, command))
             case f.NodeRemoved(node=node, by=user):
                 self._away.add(node)
-                self._happened.append((at_s, NodeCommand(node=node, action="remove", user=user)))
+                self._past_events.append((at_s, NodeCommand(node=node, action="remove", user=user)))
             case f.GpusBroken():
-                self._happened.append((at_s, fact))
+                self._past_events.append((at_s, fact))
             case f.LeasesResumed():
-                self._resumed(fact.leases)
+                self._on_resumed(fact.leases)
 
     def _vacations(self, checkpoints_s: tuple[float, ...]) -> Iterable[Change]:
-        """Return when jobs of reclaimed spot nodes were asked to save and leave."""
+        """Return the requests to the jobs of reclaimed spot nodes to save and stop."""
         events = []
-        for at_s, happening in self._happened:
-            if isinstance(happening, NodeCommand) and (happening.action, happening.user) == ("drain", SPOT):
-                events.append(NodeEvent(at_s, happening.node, "notice"))
-            elif isinstance(happening, NodeEvent | NodeSpec):
-                events.append(
-                    happening if isinstance(happening, NodeEvent) else NodeEvent(at_s, happening.name, "join")
-                )
+        for at_s, event in self._past_events:
+            if isinstance(event, NodeCommand) and (event.action, event.user) == ("drain", SPOT):
+                events.append(NodeEvent(at_s, event.node, "notice"))
+            elif isinstance(event, NodeEvent):
+                events.append(event)
+            elif isinstance(event, NodeSpec):
+                events.append(NodeEvent(at_s, event.name, "join"))
         return vacations(events, checkpoints_s, ("crash",))
 
-    def _resumed(self, leases: tuple[str, ...]) -> None:
-        """Turn the deaths of these leases' nodes into lost links: the nodes came back with their jobs."""
+    def _on_resumed(self, leases: tuple[str, ...]) -> None:
+        """Turn the deaths of these leases' nodes into lost links, because the nodes came back with their jobs."""
         for node in {
             name for lease in leases if lease in self._leases for name in nodes_of(self._leases[lease].gpus)
         }:
-            events = [
-                (number, happening)
-                for number, (_, happening) in enumerate(self._happened)
-                if (isinstance(happening, NodeEvent) and happening.node == node)
-                or (isinstance(happening, NodeSpec) and happening.name == node)
+            indexes = [
+                index
+                for index, (_, event) in enumerate(self._past_events)
+                if (isinstance(event, NodeEvent) and event.node == node)
+                or (isinstance(event, NodeSpec) and event.name == node)
             ]
-            (went, _), (came, happening) = events[-2:]
-            if isinstance(happening, NodeSpec):
-                for number, event in ((went, "cut"), (came, "mend")):
-                    at_s = self._happened[number][0]
-                    self._happened[number] = (at_s, NodeEvent(at_s, node, cast(What, event)))
+            loss, return_ = indexes[-2:]
+            if isinstance(self._past_events[return_][1], NodeSpec):
+                self._replace(loss, node, "cut")
+                self._replace(return_, node, "mend")
 
-    def _again(self, policy: str | None, at_s: float, happening: Happening) -> Change:
-        """Return what makes a past event happen again."""
-        match happening:
-            case NodeSpec():
-                return at_s, partial(Machines.join, spec=happening)
-            case NodeEvent():
-                return at_s, partial(strike, event=happening, pool={})
-            case f.GpusBroken():
-                return at_s, partial(_broken, fact=happening)
-            case Configure():
-                return at_s, structs.replace(happening, settings=self._under(policy, happening.settings))
-        return at_s, happening
+    def _replace(self, index: int, node: str, name: EventName) -> None:
+        """Replace a past event by a node's event of this name, at the same time."""
+        at_s = self._past_events[index][0]
+        self._past_events[index] = (at_s, NodeEvent(at_s, node, name))
 
 
-def table_of(facts: Sequence[f.RatesGiven]) -> Throughputs:
-    """Return all rates that were given; of those given twice, the later."""
+def _with_policy(policy: str | None, settings: Settings) -> Settings:
+    return settings if policy is None else structs.replace(settings, policy=policy)
+
+
+def _repeated(policy: str | None, at_s: float, event: PastEvent) -> Change:
+    """Return the change that repeats a past event."""
+    match event:
+        case NodeSpec():
+            return at_s, partial(Machines.join, spec=event)
+        case NodeEvent():
+            return at_s, partial(strike, event=event, pool={})
+        case f.GpusBroken():
+            return at_s, partial(_break_gpus, fact=event)
+        case Configure():
+            return at_s, structs.replace(event, settings=_with_policy(policy, event.settings))
+    return at_s, event
+
+
+def _table(facts: Sequence[f.RatesGiven]) -> Throughputs:
+    """Return all rates that were given. If a rate was given twice, the later one counts."""
     return Throughputs.from_rows(
         solo=[row for fact in facts for row in fact.solo],
         unconsolidated=[row for fact in facts for row in fact.unconsolidated],
@@ -292,8 +296,8 @@ def table_of(facts: Sequence[f.RatesGiven]) -> Throughputs:
     )
 
 
-def _broken(machines: Machines, now_s: float, fact: f.GpusBroken) -> list[Message]:
-    """Let the node report its broken GPUs, if it can be reached."""
+def _break_gpus(machines: Machines, now_s: float, fact: f.GpusBroken) -> list[Message]:
+    """Let a node report its broken GPUs, if its link is up."""
     node = machines.nodes[fact.node]
     if not node.reachable:
         return []

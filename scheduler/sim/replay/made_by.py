@@ -1,6 +1,6 @@
-"""The truth about a simulation that its scheduler never learnt, kept beside the journal so that it can be run again.
+"""The conditions of a simulation that are not in its facts, stored with its journal so that it can be repeated.
 
-It is stored in the journal's metadata under `made_by` (docs/journal-format.md). A live journal has none.
+They are in the journal's metadata under `made_by` (docs/journal-format.md). A live journal has none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ KEY = "made_by"
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """A throughput table as rows, in the form that a scheduler takes."""
+    """A throughput table as rows, in the form that the scheduler takes."""
 
     solo: list[Row] = []
     unconsolidated: list[Row] = []
@@ -29,13 +29,13 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class MadeBy(Conditions, frozen=True, kw_only=True, omit_defaults=True):
-    """The conditions of a simulation, and its true rates if the scheduler was given others."""
+    """The conditions of a simulation, and the true rates if the scheduler was given others."""
 
     rates: Rates | None = None
 
 
 def made_by(options: SimOptions) -> str:
-    """Return everything about the simulation that is not in its facts, as JSON."""
+    """Return the conditions of a simulation, as JSON."""
     rates = None
     if options.believed is not None:
         kinds = [kind for kind in options.cluster if kind in options.throughputs.worker_types]
@@ -44,8 +44,7 @@ def made_by(options: SimOptions) -> str:
 
 
 def read_made_by(meta: Mapping[str, str]) -> MadeBy | None:
-    """Return the conditions of the simulation that made a journal, from its metadata; None for any other journal."""
-    # Without the key the journal is not of a simulation; an unreadable value is from another version.
+    """Return the conditions from a journal's metadata; None if no simulation of this version made the journal."""
     try:
         return msgspec.json.decode(meta[KEY], type=MadeBy)
     except (KeyError, ValueError):

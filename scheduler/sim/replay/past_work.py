@@ -1,8 +1,8 @@
-"""The work of jobs in a journal, their rates and the cost of starting them, as far as their leases tell.
+"""The work of the jobs in a journal, their rates and the costs of starting and stopping, derived from their leases.
 
-Rules: a completed job had as much to do as it did. Rates are those that the scheduler was given; where it was given
-none, those that were measured, and where a job type never ran, the mean of where it did. A job that never reported a
-step takes the time that it took.
+Rules: the work of a completed job is the steps that it did. Rates are those given to the scheduler; for a job type
+without any, those measured; on worker types where it never ran, the mean of its other rates. A job that never reported
+a step takes as long as it took.
 """
 
 from __future__ import annotations
@@ -21,18 +21,16 @@ from traces.throughputs import Key, Throughputs
 
 # Steps and seconds.
 Amount = tuple[float, float]
-UNKNOWN_WORK = "jobs left out: nobody knows how much they had to do"
-UNKNOWN_RATES = "jobs left out: their rates are not known"
-UNFINISHED = "jobs that had not ended and never said how much they have to do end where they were"
-UNTOLD = "jobs that told no steps take the time that they took, on every worker type"
-UNSEEN = (
-    "worker types on which a kind of job never ran, and of which no table tells: as fast there as elsewhere"
-)
-AGAIN = "attempts that failed by themselves, and others after them did not, do not fail again"
+UNKNOWN_WORK = "jobs left out, because their work is unknown"
+UNKNOWN_RATES = "jobs left out, because their rates are unknown"
+UNFINISHED = "unfinished jobs of unknown work, which end at the steps that they had reached"
+NO_STEPS = "jobs that reported no steps, which take as long as they took, on every worker type"
+GUESSED_RATES = "rates of a job type on a worker type, guessed as the mean of its other rates"
+NOT_REPEATED = "failed attempts that are not repeated, because a later attempt did not fail"
 
 
 class PastWork:
-    """Collects leases as they end, and derives from them the truth about each job."""
+    """Collects leases that ended, and derives the truth about each job from them."""
 
     def __init__(self) -> None:
         self.notes: Counter[str] = Counter()
@@ -40,17 +38,17 @@ class PastWork:
         self._steps: dict[str, float] = {}
         self._ran_s: dict[str, float] = {}
         self._finished: set[str] = set()
-        # The step at which a job's last attempt failed by itself.
+        # The step at which a job's last attempt failed by its own fault.
         self._faults: dict[str, float] = {}
         self._attempts_failed: Counter[str] = Counter()
-        # What each job did, by number of GPUs and worker type.
+        # By job, number of GPUs and worker type: the steps done, and their seconds.
         self._measured: dict[str, dict[tuple[int, str], Amount]] = {}
-        # The time without steps: of leases that ended by themselves, and of those that were stopped.
+        # The seconds without steps: of leases whose jobs finished, and of leases that were stopped.
         self._starting_s: list[float] = []
         self._stopping_s: list[float] = []
 
-    def closed(self, lease: Lease, fact: LeaseClosed) -> None:
-        """Take in a lease that has ended."""
+    def add(self, lease: Lease, fact: LeaseClosed) -> None:
+        """Add a lease that has ended."""
         end, job = fact.exit, lease.job
         gained = end.steps - self._steps.get(job, 0.0)
         self._steps[job] = end.steps if end.outcome in ("finished", "yielded") else end.saved
@@ -72,7 +70,7 @@ class PastWork:
 
     @property
     def cost(self) -> Cost:
-        """The usual time from a start to the first step, and from a request to stop until all was saved."""
+        """The usual time from a start to the first step, and from a request to stop to the end of the save."""
         start_s = max(median(self._starting_s), 0.0) if self._starting_s else 0.0
         stop_s = max(median(self._stopping_s) - start_s, 0.0) if self._stopping_s else 0.0
         return Cost(round(start_s, 3), round(stop_s, 3))
@@ -80,36 +78,40 @@ class PastWork:
     def table(
         self, rates_given: Throughputs, jobs: Iterable[tuple[str, JobSpec]], kinds: Collection[str]
     ) -> Throughputs:
-        """Return the rates that were given, those measured of job types without any, and a guess at the rest."""
-        known = {key[0] for key in rates_given.solo}
+        """Return the given rates, the measured rates of job types without given ones, and guesses for the rest."""
+        types_given = {key[0] for key in rates_given.solo}
         measured: dict[Key, Amount] = {}
-        wanted: dict[tuple[str, int], None] = {}
+        # Every job type and number of GPUs, in a set that keeps its order.
+        widths: dict[tuple[str, int], None] = {}
         for name, spec in jobs:
             job_type = type_of(name, spec)
-            wanted |= dict.fromkeys((job_type, gpus) for gpus in range(spec.narrowest, spec.widest + 1))
-            if job_type not in known:
+            widths |= dict.fromkeys((job_type, gpus) for gpus in range(spec.narrowest, spec.widest + 1))
+            if job_type not in types_given:
                 for (gpus, kind), amount in self._measured.get(name, {}).items():
                     measured[job_type, gpus, kind] = _sum(measured.get((job_type, gpus, kind)), amount)
         solo = dict(rates_given.solo) | {key: steps / time_s for key, (steps, time_s) in measured.items()}
-        for job_type, gpus in wanted:
+        for job_type, gpus in widths:
             rates = [
                 solo[job_type, gpus, kind] for kind in kinds if solo.get((job_type, gpus, kind), 0.0) > 0
             ]
             for kind in kinds if rates else ():
                 if (job_type, gpus, kind) not in solo:
                     solo[job_type, gpus, kind] = fmean(rates)
-                    self.notes[UNSEEN] += 1
+                    self.notes[GUESSED_RATES] += 1
         return Throughputs(solo, rates_given.unconsolidated, rates_given.pairs, source=rates_given.source)
 
     def truth(
         self, name: str, spec: JobSpec, table: Throughputs, kinds: Collection[str], cost: Cost, stopped: bool
     ) -> JobTruth | None:
-        """Return the truth about a job; None where too little is known. `stopped`: a user or a limit ended it."""
+        """Return the truth about a job; None if too little is known. `stopped`: a user or a limit ended the job."""
         done, fault = self._steps.get(name, 0.0), self._faults.get(name, math.inf)
         if name in self._finished and not done:
-            self.notes[UNTOLD] += 1
-            own = dict.fromkeys(kinds, 1.0)
-            return JobTruth(job_type=f"job #{name}", gpus=spec.gpus, steps_total=self._ran_s[name], rates=own)
+            self.notes[NO_STEPS] += 1
+            # One step is one second.
+            rates_of_1 = dict.fromkeys(kinds, 1.0)
+            return JobTruth(
+                job_type=f"job #{name}", gpus=spec.gpus, steps_total=self._ran_s[name], rates=rates_of_1
+            )
         job_type = type_of(name, spec)
         steps = done if name in self._finished else spec.steps
         if steps is None:
@@ -124,7 +126,7 @@ class PastWork:
             self.notes[UNKNOWN_RATES] += 1
             return None
         if failed := self._attempts_failed[name] if fault == math.inf else 0:
-            self.notes[AGAIN] += failed
+            self.notes[NOT_REPEATED] += failed
         return JobTruth(
             job_type=job_type,
             gpus=spec.gpus,
@@ -137,7 +139,7 @@ class PastWork:
 
 
 def type_of(name: str, spec: JobSpec) -> str:
-    """Return the job's type, or one of its own where it has none."""
+    """Return the job's type, or a type of its own if it has none."""
     return spec.job_type or f"job #{name}"
 
 

@@ -1,1 +1,1 @@
-"""Events that come to a simulated cluster from outside: arrivals, changes, faults, reclaimed spot nodes."""
+"""External events of a simulated cluster: arrivals, changes, faults, reclaimed spot nodes."""

@@ -1,4 +1,4 @@
-"""Checks of jobs before they are simulated: each must arrive, run somewhere and end within YEARS_MAX."""
+"""Checks of jobs before they are simulated: each must arrive within YEARS_MAX, run somewhere, and end in time."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from traces.errors import BadRow
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 
-# The most years until the last arrival, and of the longest job at its fastest.
+# The most years until the last arrival, and the most years that a job may take at its fastest.
 YEARS_MAX = 10
 YEAR_S = 365 * 86_400.0
-# A file, and the line of each job in it.
+# A file of jobs, and the line of each job in it.
 Places = tuple[str, tuple[int, ...]]
 NOWHERE: Places = ("", ())
 Kind = tuple[str, int, int | None, int | None, tuple[str, ...]]
@@ -21,30 +21,31 @@ Kind = tuple[str, int, int | None, int | None, tuple[str, ...]]
 def can_end(
     cluster: Mapping[str, int], table: Throughputs, jobs: Iterable[TraceJob], places: Places = NOWHERE
 ) -> Iterator[TraceJob]:
-    """Yield the jobs as they are; refuse the first that would never end, with the place where it stands."""
+    """Yield the jobs unchanged. Refuse the first that would never end, with its place in the file."""
     fastest: dict[Kind, float] = {}
     for number, job in enumerate(jobs):
         kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.worker_types)
         if job.arrival_s > YEARS_MAX * YEAR_S:
             late = f"job {job.id!r} arrives at {job.arrival_s:g} s, after more than {YEARS_MAX} years"
-            raise _at(places, number, late, "arrivals are seconds from the start, not times of day")
+            raise _refusal(places, number, late, "arrivals are seconds from the start, not times of day")
         if job.steps is None:
-            endless = f"job {job.id!r} has no steps, so it is not known when it is done"
-            raise _at(places, number, endless, "give them")
+            endless = f"job {job.id!r} has no number of steps, so its end is unknown"
+            raise _refusal(places, number, endless, "add one")
         if kind not in fastest:
             fastest[kind] = fastest_rate(cluster, table, job)
             if not fastest[kind]:
                 why = "too few GPUs of a type that it fits, or no rate in the throughput table"
-                raise _at(places, number, f"{_described(job)} can run nowhere on the cluster", why, "cluster")
+                stuck = f"{_described(job)} cannot run anywhere on the cluster"
+                raise _refusal(places, number, stuck, why, "cluster")
         years = job.steps / fastest[kind] / YEAR_S
         if years > YEARS_MAX:
             long = f"job {job.id!r} has {job.steps:g} steps, {years:.3g} years at its fastest on this cluster"
-            raise _at(places, number, long, f"at most {YEARS_MAX} can be simulated")
+            raise _refusal(places, number, long, f"at most {YEARS_MAX} can be simulated")
         yield job
 
 
 def fastest_rate(cluster: Mapping[str, int], table: Throughputs, job: TraceJob) -> float:
-    """Return the job's greatest rate on this cluster, alone; 0 where it can run nowhere."""
+    """Return the job's greatest rate on this cluster, alone; 0 if it cannot run anywhere."""
     narrowest, widest = job.gpus_min or job.gpus, job.gpus_max or job.gpus
     widths = [w for w in table.widths(job.job_type) if narrowest <= w <= widest]
     rates = [
@@ -60,12 +61,12 @@ def fastest_rate(cluster: Mapping[str, int], table: Throughputs, job: TraceJob) 
 def _described(job: TraceJob) -> str:
     narrowest, widest = job.gpus_min or job.gpus, job.gpus_max or job.gpus
     kinds = f" of {' or '.join(job.worker_types)}" if job.worker_types else ""
-    wanted = f"{narrowest}" if narrowest == widest else f"{narrowest} to {widest}"
-    return f"job {job.id!r} ({job.job_type!r} on {wanted} GPUs{kinds})"
+    width = f"{narrowest}" if narrowest == widest else f"{narrowest} to {widest}"
+    return f"job {job.id!r} ({job.job_type!r} on {width} GPUs{kinds})"
 
 
-def _at(places: Places, number: int, message: str, hint: str, field: str = "workload") -> Exception:
-    """Return the refusal with file and line, or with the option for a workload that has no file."""
+def _refusal(places: Places, number: int, message: str, hint: str, field: str = "workload") -> Exception:
+    """Return the error for a job, with its file and line, or with the option if the workload has no file."""
     file, lines = places
     if number < len(lines):
         return BadRow(message, hint=hint, file=file, line=lines[number])

@@ -1,7 +1,7 @@
 """Changes of a simulated cluster while jobs run, all known before the run: failures, capacity, prices.
 
-Rules: a capacity file changes the types that it names from their initial size; additional nodes are called TYPE-more-N.
-A node that is away neither fails nor is repaired.
+Rules: a capacity file changes the worker types that it names from their initial sizes; additional nodes are called
+TYPE-more-N. A node that is away neither fails nor is repaired.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ def changes_of(
     checkpoints_s: Collection[float] = (),
     note: Callable[[str], None] = lambda text: None,
 ) -> tuple[Change, ...]:
-    """Return all changes of a run in order of time; random failures happen until `until_s`.
+    """Return all changes of a run in order of time, with random failures until `until_s`.
 
-    `checkpoints_s`: how long jobs need to save before a node leaves with notice. `note` is called with gaps in a file.
+    `checkpoints_s`: how long jobs take to save before a node leaves with notice. `note` is called with a text for each
+    oddity of a file.
     """
     start = list(nodes(run.cluster, run.effective("gpus_per_node")))
     pool, events = list(start), list[NodeEvent]()
@@ -49,16 +50,16 @@ def changes_of(
         mtbf_s, mttr_s = run.mtbf_h * HOUR_S, run.repair_h * HOUR_S
         events += failures(names, mtbf_s=mtbf_s, mttr_s=mttr_s, until_s=until_s, seed=run.seed)
     spec_of = {spec.name: spec for spec in pool}
-    possible = list(_possible(events))
-    changes: list[Change] = [(event.t_s, partial(strike, event=event, pool=spec_of)) for event in possible]
-    changes += vacations(possible, checkpoints_s)
+    events = list(_without_absent_nodes(events))
+    changes: list[Change] = [(event.t_s, partial(strike, event=event, pool=spec_of)) for event in events]
+    changes += vacations(events, checkpoints_s)
     if run.prices_file:
         changes += _price_changes(run, note)
     return tuple(sorted(changes, key=lambda change: change[0]))
 
 
 def horizon_s(last_arrival_s: float) -> float:
-    """Return the time until which events happen: long after the last job is expected to end."""
+    """Return the time at which random events end: long after the last job is expected to end."""
     return 3 * (last_arrival_s if math.isfinite(last_arrival_s) else 0.0) + 2000 * HOUR_S
 
 
@@ -72,18 +73,20 @@ def _capacity_events(run: Run, start: list[NodeSpec]) -> tuple[list[NodeSpec], l
         for number in range(-(-max(most - cluster[kind], 0) // gpus_per_node)):
             name = f"{kind}-more-{number}"
             pool.append(NodeSpec(name=name, worker_type=kind, gpus=gpus_per_node, storage=STORAGE))
-    named = {change.worker_type for change in changes if change.t_s == 0}
-    at_start = [CapacityChange(0.0, kind, gpus) for kind, gpus in cluster.items() if kind not in named]
+    types_in_file = {change.worker_type for change in changes if change.t_s == 0}
+    at_start = [
+        CapacityChange(0.0, kind, gpus) for kind, gpus in cluster.items() if kind not in types_in_file
+    ]
     events = capacity([*at_start, *changes], pool, run.notice_s)
-    # The cluster is present from the start; only differences of the file from it are events.
-    opening = {event.node for event in events if event.t_s == 0}
+    # The cluster is present from the start; only the file's differences from it are events.
+    joining = {event.node for event in events if event.t_s == 0}
     present = {spec.name for spec in start}
-    gone = [NodeEvent(0.0, spec.name, "leave") for spec in start if spec.name not in opening]
-    return pool, gone + [event for event in events if event.t_s > 0 or event.node not in present]
+    leaving = [NodeEvent(0.0, spec.name, "leave") for spec in start if spec.name not in joining]
+    return pool, leaving + [event for event in events if event.t_s > 0 or event.node not in present]
 
 
-def _possible(events: list[NodeEvent]) -> Iterator[NodeEvent]:
-    """Yield events in order of time, without those of nodes that are away."""
+def _without_absent_nodes(events: list[NodeEvent]) -> Iterator[NodeEvent]:
+    """Yield the events in order of time, without failures and repairs of nodes that are away."""
     away: set[str] = set()
     for event in sorted(events, key=lambda event: event.t_s):
         if event.event == "leave":
@@ -99,6 +102,6 @@ def _price_changes(run: Run, note: Callable[[str], None]) -> Iterator[Change]:
     changes = read_prices(run.prices_file, run.cluster, cloud=run.cloud or None)
     missing = [kind for kind in run.cluster if kind not in {change.worker_type for change in changes}]
     if missing:
-        note(f"{run.prices_file}: has no price of {', '.join(missing)}, which keep theirs")
+        note(f"{run.prices_file}: has no prices of {', '.join(missing)}; these keep their initial prices")
     for change in changes:
         yield change.t_s, SetPrices(price_per_gpu_hour={change.worker_type: change.price_per_gpu_hour})

@@ -1,11 +1,11 @@
-"""Schedules of faults: events of nodes in order of time, drawn from a seed or read from a file.
+"""Schedules of faults: events of nodes, drawn from a seed or read from a file.
 
 Rules: a schedule is a list in order of time, known before the run; each node has its own random stream, so that adding
 a node does not change the others' schedules.
 
-    crash   the machine dies            repair  it is back, empty
-    cut     its link is gone            mend    the link is back
-    notice  it will be taken away       leave   it is taken away         join  it is (again) there
+    crash   the node dies               repair  it is back, without jobs
+    cut     its link breaks             mend    the link is back
+    notice  it will be taken away       leave   it is taken away         join  it comes, or comes back
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from traces.documents import Layout, read_text, rows
 from traces.errors import nearest, show
 from traces.time_series import CapacityChange
 
-What = Literal["crash", "repair", "cut", "mend", "notice", "leave", "join"]
+EventName = Literal["crash", "repair", "cut", "mend", "notice", "leave", "join"]
 # The user recorded for draining a node that will be taken away.
 SPOT = "spot"
 LAYOUT = Layout(needed=("t_s", "node", "event"))
@@ -33,7 +33,7 @@ class NodeEvent(NamedTuple):
 
     t_s: float
     node: str
-    event: What
+    event: EventName
 
 
 def failures(
@@ -45,40 +45,40 @@ def failures(
     seed: int = 0,
     kind: Literal["crash", "cut"] = "crash",
 ) -> list[NodeEvent]:
-    """Let every node fail and come back after exponential times with these means, until `until_s`."""
-    back: What = "repair" if kind == "crash" else "mend"
+    """Return failures and returns of every node, until `until_s`, after exponential times with these means."""
+    return_event: EventName = "repair" if kind == "crash" else "mend"
     events = []
     for node in nodes:
-        luck = Random(f"{seed}/{kind}/{node}")
-        at_s = luck.expovariate(1 / mtbf_s)
+        random = Random(f"{seed}/{kind}/{node}")
+        at_s = random.expovariate(1 / mtbf_s)
         while at_s < until_s:
-            again_s = at_s + luck.expovariate(1 / mttr_s)
-            events += [NodeEvent(at_s, node, kind), NodeEvent(again_s, node, back)]
-            at_s = again_s + luck.expovariate(1 / mtbf_s)
+            back_s = at_s + random.expovariate(1 / mttr_s)
+            events += [NodeEvent(at_s, node, kind), NodeEvent(back_s, node, return_event)]
+            at_s = back_s + random.expovariate(1 / mtbf_s)
     return sorted(events)
 
 
 def capacity(
     changes: Iterable[CapacityChange], pool: Sequence[NodeSpec], notice_s: float = 0.0
 ) -> list[NodeEvent]:
-    """Let nodes of the pool come and go so that each type has as many GPUs as the changes say.
+    """Return the joins, notices and leaves of nodes by which each type gets the GPUs that the changes state.
 
-    A type starts with nothing. Nodes come in the order of the pool and go in the reverse; if whole nodes do not add up
-    to a number of GPUs, it is rounded down. Those that go get a notice `notice_s` before.
+    A type starts with nothing. Nodes join in the order of the pool, and leave in reverse order after a notice of
+    `notice_s`. If whole nodes do not add up to a number of GPUs, it is rounded down.
     """
     events: list[NodeEvent] = []
-    here: dict[str, list[NodeSpec]] = {}
+    nodes_of: dict[str, list[NodeSpec]] = {}
     for change in sorted(changes, key=lambda change: (change.t_s, change.worker_type)):
-        present = here.setdefault(change.worker_type, [])
-        wanted = _first_that_fit(
+        before = nodes_of.setdefault(change.worker_type, [])
+        after = _first_that_fit(
             [spec for spec in pool if spec.worker_type == change.worker_type], change.gpus
         )
-        for spec in reversed(present[len(wanted) :]):
+        for spec in reversed(before[len(after) :]):
             if notice_s > 0:
                 events.append(NodeEvent(max(0.0, change.t_s - notice_s), spec.name, "notice"))
             events.append(NodeEvent(change.t_s, spec.name, "leave"))
-        events += [NodeEvent(change.t_s, spec.name, "join") for spec in wanted[len(present) :]]
-        here[change.worker_type] = wanted
+        events += [NodeEvent(change.t_s, spec.name, "join") for spec in after[len(before) :]]
+        nodes_of[change.worker_type] = after
     return sorted(events, key=lambda event: event.t_s)
 
 
@@ -94,9 +94,10 @@ def _first_that_fit(nodes: list[NodeSpec], gpus: int) -> list[NodeSpec]:
 def read_events(
     path: str | Path, nodes: Iterable[str] = (), note: Callable[[str], None] = lambda text: None
 ) -> list[NodeEvent]:
-    """Read node events from a CSV file with the columns t_s, node, event; `nodes`: refuse any other.
+    """Read node events from a CSV file with the columns t_s, node, event.
 
-    Lines may be in any order; `note` is called if that is not the order of time.
+    Nodes that are not in `nodes` are refused, unless it is empty. Lines may be in any order; `note` is called if that
+    is not the order of time.
     """
     path, known = Path(path), sorted(set(nodes))
     events: list[NodeEvent] = []
@@ -105,18 +106,18 @@ def read_events(
         at_s, node, event = row.amount("t_s"), row.word("node"), row.word("event")
         if known and node not in known:
             row.refuse("node", f"there is no node {show(node)}", nearest(node, known))
-        if event not in get_args(What):
-            row.refuse("event", f"is {show(event)}", nearest(event, get_args(What)))
+        if event not in get_args(EventName):
+            row.refuse("event", f"is {show(event)}", nearest(event, get_args(EventName)))
         if events and at_s < events[-1].t_s and in_order:
             in_order = False
-            problem = f"line {row.line} is earlier than the one above"
-            note(f"{path}: {problem}: what counts is the time, not the line")
-        events.append(NodeEvent(at_s, node, cast(What, event)))
+            oddity = f"line {row.line} is earlier than the line above it"
+            note(f"{path}: {oddity}; events happen in the order of their times")
+        events.append(NodeEvent(at_s, node, cast(EventName, event)))
     return sorted(events, key=lambda event: event.t_s)
 
 
 def strike(machines: Machines, now_s: float, event: NodeEvent, pool: Mapping[str, NodeSpec]) -> list[Message]:
-    """Let an event happen, and return the messages to the scheduler. `pool` describes nodes that may join."""
+    """Apply an event, and return the messages to the scheduler. `pool` has the specs of nodes that may join."""
     match event.event:
         case "crash" | "leave":
             return machines.crash(now_s, event.node)

@@ -1,7 +1,7 @@
-"""Nodes that are taken away after a notice: their jobs are asked to save and leave in time.
+"""Nodes that are taken away after a notice: their jobs are asked in time to save and stop.
 
 Rules: a job is asked as late as its checkpoint allows, with EARLY_S to spare; at once if the notice is too short for
-that. Jobs that are still starting up are asked last.
+that. Jobs that have not begun their steps are asked last.
 """
 
 from __future__ import annotations
@@ -17,15 +17,17 @@ EARLY_S = 5.0
 
 
 def vacations(
-    events: Iterable[NodeEvent], checkpoints_s: Collection[float], gone: Collection[str] = ("leave",)
+    events: Iterable[NodeEvent], checkpoints_s: Collection[float], leaves: Collection[str] = ("leave",)
 ) -> Iterator[Change]:
-    """Yield the times at which jobs are asked, for events in order of time; `gone`: the events by which a node
-    leaves."""
+    """Yield the requests to save and stop, given the events of nodes in order of time.
+
+    `checkpoints_s`: how long jobs take to save. `leaves`: the names of events by which a node leaves.
+    """
     notices: dict[str, float] = {}
     for event in events:
         if event.event == "notice":
             notices.setdefault(event.node, event.t_s)
-        elif event.event in gone and event.node in notices:
+        elif event.event in leaves and event.node in notices:
             notice_s = notices.pop(event.node)
             for checkpoint_s in sorted({0.0, *checkpoints_s}, reverse=True):
                 vacate = partial(Machines.vacate, name=event.node, checkpoint_s=checkpoint_s)

@@ -59,7 +59,7 @@ def test_a_renewal_that_costs_something_comes_out_again_in_a_replay() -> None:
     history = History({KEY: made_by(options)})
     assert options.journal is not None
     for at_s, fact in options.journal.read():
-        history.take(at_s, fact)
+        history.add(at_s, fact)
     again = MemoryJournal()
     simulate(replace(history.options(), journal=again))
     assert list(again.read()) == list(options.journal.read())

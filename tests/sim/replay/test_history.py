@@ -24,7 +24,14 @@ from scheduler.sim.engine.physics import JobTruth, Physics
 from scheduler.sim.engine.world import Arrival
 from scheduler.sim.replay.history import CHANGED_NODE, UNKNOWN_DEPENDENCY, History
 from scheduler.sim.replay.made_by import KEY, made_by
-from scheduler.sim.replay.past_work import AGAIN, UNFINISHED, UNKNOWN_RATES, UNKNOWN_WORK, UNSEEN, UNTOLD
+from scheduler.sim.replay.past_work import (
+    GUESSED_RATES,
+    NO_STEPS,
+    NOT_REPEATED,
+    UNFINISHED,
+    UNKNOWN_RATES,
+    UNKNOWN_WORK,
+)
 from scheduler.sim.simulate import SimOptions, simulate
 from tests.support.journals import MemoryJournal
 from tests.support.story import lease
@@ -45,7 +52,7 @@ class Past:
 
     def add(self, at_h: float, fact: f.Fact) -> None:
         """Add a fact."""
-        self.history.take(START_S + at_h * 3600, fact)
+        self.history.add(START_S + at_h * 3600, fact)
 
     def run(self, at_h: float, job: str, number: str, steps: float, **end: float) -> None:
         """Add a lease of an hour, with its grant, start and exit."""
@@ -61,7 +68,7 @@ class Past:
         return {
             name: truth
             for arrival in self.history.options().arrivals
-            for name, truth in zip(arrival.known_as, arrival.truths, strict=True)
+            for name, truth in zip(arrival.names, arrival.truths, strict=True)
         }
 
     def rate(self, job: str) -> float:
@@ -121,7 +128,7 @@ def test_a_job_that_reports_no_steps_takes_as_long_as_it_did() -> None:
     past.add(0, f.JobSubmitted(job="1", spec=JobSpec(reports_steps=False)))
     past.run(0, "1", "1", 0.0, stepping_s=0.0)
     assert (past.jobs()["1"].steps_total, past.rate("1")) == (3600.0, 1.0)
-    assert past.history.notes == {UNTOLD: 1}
+    assert past.history.notes == {NO_STEPS: 1}
 
 
 def test_a_fault_comes_again_where_it_was() -> None:
@@ -136,7 +143,7 @@ def test_a_fault_comes_again_where_it_was() -> None:
     past.run(2, "2", "3", 9000.0)
     assert past.jobs()["1"].fails_at_steps == 800.0
     assert past.jobs()["2"].fails_at_steps == math.inf
-    assert past.history.notes == {AGAIN: 1}
+    assert past.history.notes == {NOT_REPEATED: 1}
 
 
 def test_a_job_type_is_as_fast_on_a_type_it_never_ran_on() -> None:
@@ -146,7 +153,7 @@ def test_a_job_type_is_as_fast_on_a_type_it_never_ran_on() -> None:
     past.add(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="new", steps=7200.0)))
     past.run(0, "1", "1", 7200.0)
     assert past.history.options().throughputs.rate("new", 1, "k80") == 2.0
-    assert past.history.notes == {UNSEEN: 1}
+    assert past.history.notes == {GUESSED_RATES: 1}
 
 
 def test_what_is_left_out_is_noted() -> None:
@@ -273,7 +280,7 @@ def test_an_eventful_history_comes_out_again() -> None:
     assert moves == {Move.HOLD, Move.RELEASE, Move.REQUEUE, Move.CANCEL, Move.RETRY, Move.FAIL}
     history = History({KEY: made_by(options)})
     for at_s, fact in facts:
-        history.take(at_s, fact)
+        history.add(at_s, fact)
     assert facts_of(history.options()) == facts
     assert history.notes == {}
 

@@ -121,7 +121,7 @@ def test_a_reclaim_comes_out_again_in_a_replay() -> None:
     history = History({KEY: made_by(options)})
     facts: list[tuple[float, Fact]] = list(journal.read())
     for at_s, fact in facts:
-        history.take(at_s, fact)
+        history.add(at_s, fact)
     replayed = MemoryJournal()
     simulate(replace(history.options(), journal=replayed))
     assert list(replayed.read()) == facts
