@@ -115,10 +115,7 @@ class AgentCore:
         return max(run.ends_s, self._renewed_s) if run.in_set and not run.last else run.ends_s
 
     def put_off_tick(self, now_s: float) -> float:
-        """Return `now_s` if a Tick is needed now, else the time at which one will be.
-
-        A renewal does not move the Tick that was arranged for the old end, so that Tick comes early.
-        """
+        """Return `now_s` if a Tick is needed now, else when one will be. After a renewal, Ticks come too early."""
         if self._stale:
             self._look_ahead()
         due_s = self._end_s if self._end_s < self._other_s else self._other_s

@@ -138,10 +138,7 @@ class GrpcLink:
         )
 
     def send_ready(self, order: Order, ports: tuple[int, ...]) -> None:
-        """Report that this node's part of a gang can start. The answer is a call of `Node.go` or `Node.call_off`.
-
-        `ports`: two free ports on the gang's first node; empty on other nodes.
-        """
+        """Report that this node's part of a gang can start. `ports`: two of the gang's first node; else empty."""
         master, coordinator = ports or (0, 0)
         ready = pb.GangReady(lease=order.lease, master_port=master, coordinator_port=coordinator)
         self._send_gang_message(order.lease, pb.AgentMessage(gang_ready=ready))
