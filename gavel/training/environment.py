@@ -40,8 +40,8 @@ def run_of(env: Mapping[str, str] = os.environ) -> Run | None:
         run_dir=Path(env["GAVEL_RUN_DIR"]),
         job=env.get("GAVEL_JOB_ID", ""),
         lease=env.get("GAVEL_LEASE", ""),
-        epoch=_whole(env, "GAVEL_EPOCH", 0),
-        attempt=_whole(env, "GAVEL_ATTEMPT", 0),
+        epoch=_whole_number(env, "GAVEL_EPOCH", 0),
+        attempt=_whole_number(env, "GAVEL_ATTEMPT", 0),
         rank=rank,
         world=world,
         steps=steps_of(env),
@@ -51,7 +51,7 @@ def run_of(env: Mapping[str, str] = os.environ) -> Run | None:
 
 def ranks_of(env: Mapping[str, str] = os.environ) -> tuple[int, int]:
     """Return the rank of this process and the number of ranks, under Gavel or any other launcher."""
-    rank, world = _whole(env, "RANK", 0), _whole(env, "WORLD_SIZE", 1)
+    rank, world = _whole_number(env, "RANK", 0), _whole_number(env, "WORLD_SIZE", 1)
     if not 0 <= rank < max(world, 1):
         raise EnvironmentFault(
             f"RANK is {rank}, WORLD_SIZE is {world}: expected a rank from 0 to WORLD_SIZE - 1"
@@ -61,7 +61,7 @@ def ranks_of(env: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 def steps_of(env: Mapping[str, str] = os.environ) -> int | None:
     """Return the job's total number of steps (`GAVEL_STEPS`), or None if it is not set."""
-    return _whole(env, "GAVEL_STEPS", 0) if env.get("GAVEL_STEPS") else None
+    return _whole_number(env, "GAVEL_STEPS", 0) if env.get("GAVEL_STEPS") else None
 
 
 def speed_of(env: Mapping[str, str] = os.environ) -> float:
@@ -76,7 +76,7 @@ def speed_of(env: Mapping[str, str] = os.environ) -> float:
     return speed
 
 
-def _whole(env: Mapping[str, str], name: str, default: int) -> int:
+def _whole_number(env: Mapping[str, str], name: str, default: int) -> int:
     text = env.get(name) or str(default)
     value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else -1
     if not 0 <= value <= STEPS_MAX:

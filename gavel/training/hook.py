@@ -1,8 +1,8 @@
 """Building blocks of callbacks for trainers: how far the trainer may go, and where its checkpoints are.
 
-A trainer has its own loop and its own format of checkpoints. `Steps` is the gate for its loop. `Places` gives each
-attempt a directory of its own, so that a stale attempt cannot overwrite the checkpoints of a newer one, and finds the
-newest complete checkpoint, which a file beside it marks (`NAME.complete`).
+A trainer has its own loop and its own format of checkpoints. `Steps` is the gate for its loop. `AttemptDirectories`
+gives each attempt a directory of its own, so that a stale attempt cannot overwrite the checkpoints of a newer one. It
+also finds the newest complete checkpoint; a file beside a checkpoint marks it as complete (`NAME.complete`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 from gavel.training import pacing, session
 from gavel.training.checkpoint import atomic
-from gavel.training.checkpoint.store import entries, store_of_process, token_of
+from gavel.training.checkpoint.store import entries, store_of_process, parse_token
 from gavel.training.environment import steps_of
-from gavel.training.gate import GO_ON, Due, Gate
+from gavel.training.gate import CONTINUE, Actions, Gate
 
 MARK = ".complete"
 
@@ -31,8 +31,8 @@ class Steps:
         # Whether the lease or the total number of steps ended the loop.
         self.stopped = False
 
-    def begin(self, done: int, total: int | None, every_s: float | None, every_steps: int | None) -> Due:
-        """Begin the loop; return the actions due before its first step."""
+    def begin(self, done: int, total: int | None, every_s: float | None, every_steps: int | None) -> Actions:
+        """Begin the loop; return the actions before its first step."""
         totals = [steps for steps in (total, steps_of()) if steps is not None]
         total = min(totals, default=None)
         self.stopped = False
@@ -45,18 +45,18 @@ class Steps:
         self._gate.looping = True
         return self.done(done)
 
-    def done(self, step: int) -> Due:
-        """Return the actions due after `step` steps."""
+    def done(self, step: int) -> Actions:
+        """Return the actions after `step` steps."""
         self._gate.done = step
         if step < self._gate.limit:
-            return GO_ON
-        due = self._gate.arrive(step)
-        self.stopped = self.stopped or due.stop
-        return due
+            return CONTINUE
+        actions = self._gate.arrive(step)
+        self.stopped = self.stopped or actions.stop
+        return actions
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
-        """Enclose the writing of a checkpoint, which is safe afterwards. After the last one, report the end as well."""
+        """Enclose the writing of a checkpoint, and report it as saved. After the last one, report the end as well."""
         if self._session is None:
             yield
         else:
@@ -74,28 +74,28 @@ class Steps:
             self._session.end(self._gate.finished or not self.stopped, step)
 
 
-class Places:
-    """Directories of attempts below one directory, and the checkpoints in them."""
+class AttemptDirectories:
+    """A checkpoint directory with one subdirectory per attempt, as one rank uses it."""
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._store = store_of_process(directory)
-        self._root, self._token, self.rank = self._store.root, self._store.claimed, self._store.rank
+        self._root, self._token, self.rank = self._store.root, self._store.claimant, self._store.rank
         self.newest: Path | None = None
         if self._token is not None:
-            self.newest = self._store.settle(self._newest)
+            self.newest = self._store.claim(self._find_newest)
 
     @property
-    def place(self) -> Path:
+    def own(self) -> Path:
         """The directory in which this attempt saves."""
         return self._root if self._token is None else self._root / str(self._token)
 
     def check(self) -> None:
-        """Raise StaleAttempt if a newer attempt has claimed the directory, or may. To be called before any write."""
+        """Raise StaleAttempt if a newer attempt has claimed the directory, or may. Call this before any write."""
         session.check_lease()
         self._store.check_claims()
 
     def complete(self, checkpoint: Path) -> None:
-        """Mark a checkpoint, a file or a directory that all ranks have written, as complete."""
+        """Mark a checkpoint (a file or a directory) as complete, once all ranks have written it."""
         if self.rank != 0:
             return
         for path in [checkpoint, *checkpoint.rglob("*")]:
@@ -107,9 +107,9 @@ class Places:
         atomic.replace_bytes(checkpoint.with_name(checkpoint.name + MARK), b"complete\n")
         self._delete_old(checkpoint)
 
-    def _newest(self) -> str | None:
-        """Return the last complete checkpoint of the newest attempt that has one, relative to the root; else None."""
-        attempts = sorted((path for path in entries(self._root) if token_of(path.name)), reverse=True)
+    def _find_newest(self) -> str | None:
+        """Return the last complete checkpoint of the newest attempt that has one, relative to the root."""
+        attempts = sorted((path for path in entries(self._root) if parse_token(path.name)), reverse=True)
         for attempt in attempts:
             marks = [path for path in entries(attempt) if path.name.endswith(MARK)]
             for mark in sorted(marks, key=lambda path: path.stat().st_mtime_ns, reverse=True):
@@ -121,7 +121,7 @@ class Places:
         """Delete attempts older than the one resumed from, and marks whose checkpoint the trainer has deleted."""
         keep = {newest.parent, self.newest.parent} if self.newest is not None else {newest.parent}
         for attempt in entries(self._root):
-            if self._token is None or token_of(attempt.name) is None or attempt in keep:
+            if self._token is None or parse_token(attempt.name) is None or attempt in keep:
                 continue
             if attempt.name < min(path.name for path in keep):
                 shutil.rmtree(attempt, ignore_errors=True)

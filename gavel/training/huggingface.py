@@ -5,7 +5,7 @@
     trainer = Trainer(model, arguments, callbacks=[lease], ...)
     trainer.train(resume_from_checkpoint=lease.resume_from)
 
-Checkpoints are the Trainer's own: its arguments say how often it saves and how many checkpoints it keeps.
+The Trainer writes its own checkpoints: its arguments set how often it saves and how many checkpoints it keeps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from gavel.training.hook import Places, Steps
+from gavel.training.hook import AttemptDirectories, Steps
 
 _FOLDER = "checkpoint"
 
@@ -24,43 +24,43 @@ _FOLDER = "checkpoint"
 class LeaseCallback(TrainerCallback):
     """Save and stop a Trainer when its lease ends, and find the checkpoint to resume from.
 
-    `directory` holds the checkpoints outside Gavel, and under a lease without a checkpoint directory.
-    `every_s` sets the time between periodic checkpoints, at a step that all ranks agree on.
+    `directory` holds the checkpoints outside Gavel, and under a lease without a checkpoint directory. `every_s` is the
+    time between periodic checkpoints; the ranks agree on the step of each.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, every_s: float | None = None) -> None:
-        self._places, self._steps, self._every_s = Places(directory), Steps(), every_s
+        self._directories, self._steps, self._every_s = AttemptDirectories(directory), Steps(), every_s
 
     @property
     def output_dir(self) -> str:
         """The directory for TrainingArguments: under a lease, one that belongs to this attempt alone."""
-        return os.fspath(self._places.place)
+        return os.fspath(self._directories.own)
 
     @property
     def resume_from(self) -> str | None:
         """The checkpoint to pass to `train`: under a lease the job's newest complete one, else None."""
-        return None if self._places.newest is None else os.fspath(self._places.newest)
+        return None if self._directories.newest is None else os.fspath(self._directories.newest)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Begin to watch the lease."""
         total = state.max_steps if state.max_steps > 0 else None
-        due = self._steps.begin(state.global_step, total, self._every_s, None)
-        control.should_training_stop = control.should_training_stop or due.stop
+        actions = self._steps.begin(state.global_step, total, self._every_s, None)
+        control.should_training_stop = control.should_training_stop or actions.stop
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Save, or save and stop, if that is due."""
-        due = self._steps.done(state.global_step)
-        if due.save:
+        """Make the Trainer save, or save and stop, at the steps that need it."""
+        actions = self._steps.done(state.global_step)
+        if actions.save:
             control.should_save = True
-        if due.stop:
+        if actions.stop:
             control.should_training_stop = True
         if control.should_save:
-            self._places.check()
+            self._directories.check()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Mark the checkpoint that the Trainer has written as complete."""
         with self._steps.saving(state.global_step):
-            self._places.complete(Path(args.output_dir) / f"{_FOLDER}-{state.global_step}")
+            self._directories.complete(Path(args.output_dir) / f"{_FOLDER}-{state.global_step}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Report the end: of the job, or only of this lease."""

@@ -7,8 +7,9 @@
     if steps.finished:
         export(model)
 
-The iterator loads the checkpoint when it is made, so make it after everything else. A step counts as done when the loop
-asks for the next batch. Outside Gavel the loop ends with its steps or its loader, and never before.
+The iterator loads the checkpoint when it is created, so create it after everything that the checkpoint restores. A step
+counts as done when the loop asks for the next batch. Outside Gavel only the end of the steps or of the loader ends the
+loop.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ _END = object()
 class Checkpoint(Protocol):
     """The checkpoint of a loop. All ranks call both methods; `save` returns when the step is safe on disk.
 
-    If it has a method `attach(name, part, of_rank)`, it also keeps the position in the data: `part` has `state_dict`
-    and `load_state_dict`, and differs between ranks if `of_rank` is set.
+    A checkpoint with a method `attach(name, part, of_rank)` also keeps the position in the data. `part` has
+    `state_dict` and `load_state_dict`, and differs between ranks if `of_rank` is set.
     """
 
     def load(self) -> int:
-        """Restore the newest state; return its step, or 0 for a fresh start."""
+        """Restore the newest state. Return its step, or 0 for a fresh start."""
 
     def save(self, step: int) -> None:
-        """Save the state as that of this step."""
+        """Save the current state as the state of this step."""
 
 
 class LeasedIterator(Generic[Batch]):
@@ -78,7 +79,7 @@ class LeasedIterator(Generic[Batch]):
             attach("position", self._position.of_rank, of_rank=True)
         self._saved = _whole_step(checkpoint.load())
         if not synthetic:
-            self._position.resume(self._saved, must_resume=attach is None and self._session is not None)
+            self._position.resume(self._saved, resumes_later=attach is None and self._session is not None)
         total = steps if steps is not None else steps_of()
         self._in_epochs = self._ended = self._end_reported = False
         if self._session is None:
@@ -129,7 +130,7 @@ class LeasedIterator(Generic[Batch]):
                         raise TrainingError(
                             "inside epochs(), iterate over the LeasedIterator: no step was done"
                         )
-                    self._position.pass_over(self.step)
+                    self._position.next_pass(self.step)
             if not self._over() and epochs is not None:
                 self._end(finished=True)
         finally:
@@ -158,7 +159,7 @@ class LeasedIterator(Generic[Batch]):
                     if step >= gate.limit and not self._may_continue(step):
                         return
                 if not self._synthetic:
-                    self._position.pass_over(step)
+                    self._position.next_pass(step)
                 if gate.total is None or self._in_epochs:
                     self._ended = gate.total is None and not self._in_epochs
                     return
@@ -177,15 +178,15 @@ class LeasedIterator(Generic[Batch]):
 
     def _may_continue(self, step: int) -> bool:
         """Act at the gate's limit: save if that is due. Return False if the loop must stop."""
-        due = self._gate.arrive(step)
-        if due.stop:
-            self._end(due.finished)
-        elif due.save:
+        actions = self._gate.arrive(step)
+        if actions.stop:
+            self._end(actions.finished)
+        elif actions.save:
             self._save(step, last=False)
-        return not due.stop
+        return not actions.stop
 
     def _over(self) -> bool:
-        """Whether nothing is left to do under this lease; if so, save and report the end once."""
+        """Return whether this lease has no more steps to do; if so, save and report the end, once."""
         over = self._gate.finished or self._gate.stopping
         if over and not self._end_reported:
             self._end(self._gate.finished)
@@ -201,7 +202,7 @@ class LeasedIterator(Generic[Batch]):
     # ---------------------------------------------------------------------------------------------- saving
 
     def _save(self, step: int, last: bool) -> None:
-        """Save a checkpoint. A periodic one that fails is only logged, because the one before it is still good."""
+        """Save a checkpoint. If a periodic one fails, only log that: the previous one is still good."""
         if step == self._saved:
             return
         if self._session is not None:
@@ -224,7 +225,7 @@ class LeasedIterator(Generic[Batch]):
         pacing.start_over()
 
     def _keep_time(self) -> None:
-        """Start a thread that keeps the time for `every_s`, for a single rank outside Gavel."""
+        """Start the thread that asks for a checkpoint every `every_s`, for a single rank outside Gavel."""
         if self._every_s is not None and self._world > 1:
             log.warning(
                 "gavel: several ranks cannot agree on a time outside Gavel; use every_steps instead of every_s"

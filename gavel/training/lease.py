@@ -1,11 +1,11 @@
 """The lease as a file: how long this process may run.
 
-The agent replaces the file as a whole. A file that is missing or unreadable leaves the last known lease in force.
+The agent replaces the file as a whole. While the file is missing or unreadable, the last known lease stays in force.
 
-The time that matters for saving is `kill_s`. Before it no other attempt of the job runs: the scheduler gives the GPUs
-away only when the exit of this attempt is confirmed, or when the end of the lease and a margin have passed, which is at
-`kill_s` or later (an agent whose patience exceeds the margin is refused). From `kill_s` on this process should be dead,
-another attempt may begin at any time, and nothing may be saved.
+A process may save until `kill_s`, because no other attempt of the job runs before that. The scheduler gives the GPUs to
+another attempt only when the exit of this one is confirmed, or when the end of the lease and a margin have passed. The
+latter is at `kill_s` or later, because the scheduler refuses agents whose patience exceeds the margin. From `kill_s` on
+this process should be dead, another attempt may begin at any time, and nothing may be saved.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE_BYTES_MAX = 65536
 
 @dataclass(frozen=True)
 class Lease:
-    """Three times of this machine's monotonic clock: when to save and end, get SIGTERM, get SIGKILL."""
+    """When the job should save and end (`ask_s`), gets SIGTERM and gets SIGKILL, on this machine's monotonic clock."""
 
     ask_s: float
     signal_s: float
@@ -34,26 +34,23 @@ class Lease:
         return max(0.0, self.ask_s - now_s)
 
     def late_s(self, now_s: float) -> float | None:
-        """Return for how long another attempt may have run; None while this one may still save."""
+        """Return how long ago this attempt had to end; None while it may still save."""
         return now_s - self.kill_s if now_s >= self.kill_s else None
 
 
 class LeaseFile:
-    """`lease.json`, read again only when it has been replaced."""
+    """`lease.json`, which is read again only after it has been replaced."""
 
     def __init__(self, path: Path) -> None:
         self._path = os.fspath(path)
         self._version: tuple[int, int, int, int] | None = None
-        self._asleep_s = asleep_s()
+        self._suspended_s = suspended_s()
         self.lease: Lease | None = None
 
     def now_s(self) -> float:
-        """Return the time on the clock of the lease, which also runs while this process or the machine is suspended.
-
-        The lease uses the monotonic clock, which stands still while the machine is suspended. So the time for which
-        the machine has slept since the lease was read is added.
-        """
-        return running_s() - self._asleep_s
+        """Return the time on the lease's clock, plus the time the machine was suspended since the lease was read."""
+        # The monotonic clock alone does not advance while the machine is suspended.
+        return since_boot_s() - self._suspended_s
 
     def read(self) -> Lease | None:
         """Return the newest lease that could be read; None if there has been none."""
@@ -64,7 +61,7 @@ class LeaseFile:
                 with open(self._path, "rb") as file:
                     data = file.read(FILE_BYTES_MAX)
                 self.lease = parse(data) or self.lease
-                self._version, self._asleep_s = version, asleep_s()
+                self._version, self._suspended_s = version, suspended_s()
         except OSError:
             # Missing or unreadable: the last known lease stays in force.
             pass
@@ -85,15 +82,13 @@ def parse(data: bytes) -> Lease | None:
     return Lease(ask_s, signal_s, kill_s, why if isinstance(why, str) else "")
 
 
-def running_s() -> float:
+def since_boot_s() -> float:
     """Return the seconds since the machine started, including those in which it was suspended (Linux)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
-def asleep_s() -> float:
-    """Return how long the machine has been suspended since it started.
-
-    A process that is stopped between the two readings gets too small a number, and so underestimates its lease.
-    """
-    running = running_s()
+def suspended_s() -> float:
+    """Return how long the machine has been suspended since it started."""
+    # If the process is stopped between the two readings, the result is too small, and the lease seems to end earlier.
+    running = since_boot_s()
     return running - time.monotonic()

@@ -4,8 +4,9 @@
     trainer = Trainer(callbacks=[lease], ...)
     trainer.fit(model, loader, ckpt_path=lease.resume_from, weights_only=True)
 
-Lightning restores the model, its optimizers and the number of the batch, but not the position in the data. For that,
-pass the `ResumableSampler` of the training loader, with `use_distributed_sampler=False`, or use a loader with a state.
+Lightning restores the model, its optimizers and the number of the batch, but not the position in the data. To restore
+that, pass the `ResumableSampler` of the training loader, with `use_distributed_sampler=False`, or use a loader that has
+a state of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 from lightning.pytorch.callbacks import Callback
 
 from gavel.training.checkpoint import rng
-from gavel.training.hook import MARK, Places, Steps
+from gavel.training.hook import MARK, AttemptDirectories, Steps
 from gavel.training.sampler import ResumableSampler
 
 KEPT = 2
@@ -41,7 +42,7 @@ class LeaseCallback(Callback):
         every_steps: int | None = None,
     ) -> None:
         super().__init__()
-        self._places, self._steps = Places(directory), Steps()
+        self._directories, self._steps = AttemptDirectories(directory), Steps()
         self._sampler, self._every_s, self._every_steps = sampler, every_s, every_steps
         self._rng: rng.Snapshot | None = None
         self._step = 0
@@ -51,7 +52,7 @@ class LeaseCallback(Callback):
     @property
     def resume_from(self) -> str | None:
         """The checkpoint to pass to `fit`: under a lease the job's newest complete one, else None."""
-        return None if self._places.newest is None else os.fspath(self._places.newest)
+        return None if self._directories.newest is None else os.fspath(self._directories.newest)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state that Lightning does not keep: the position in the data, and random numbers."""
@@ -72,7 +73,7 @@ class LeaseCallback(Callback):
             self._stop(trainer)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Remember where in the epoch the loader began."""
+        """Record the batch with which the loader began, and restore the random numbers before the first step."""
         if self._first_batch is None or batch_idx == 0:
             self._first_batch = batch_idx
         if self._rng is not None:
@@ -82,15 +83,15 @@ class LeaseCallback(Callback):
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save, or save and stop, if that is due."""
+        """Save, or save and stop, after the steps that need it."""
         if trainer.global_step == self._step:
             # Gradients are being accumulated.
             return
         self._step = trainer.global_step
-        due = self._steps.done(self._step)
-        if due.save:
+        actions = self._steps.done(self._step)
+        if actions.save:
             self._save(trainer, batch_idx + 1)
-        if due.stop:
+        if actions.stop:
             self._stop(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
@@ -98,26 +99,26 @@ class LeaseCallback(Callback):
         self._steps.end(trainer.global_step)
 
     def _save(self, trainer: Any, batches: int) -> None:
-        """Let all ranks write a checkpoint under a temporary name, as the strategy requires; rank 0 renames it."""
+        """Write a checkpoint under a temporary name; rank 0 renames it. Strategies require all ranks to take part."""
         if self._sampler is not None:
             first = self._first_batch or 0
             loader = trainer.train_dataloader
             self._sampler.advance((batches - first) * (getattr(loader, "batch_size", None) or 1))
-        self._places.check()
-        final = self._places.place / f"step-{self._step:012d}.ckpt"
+        self._directories.check()
+        final = self._directories.own / f"step-{self._step:012d}.ckpt"
         with self._steps.saving(self._step):
-            aside = final.with_name(f"{final.stem}-unfinished.ckpt")
-            trainer.save_checkpoint(aside)
-            if self._places.rank == 0:
-                os.replace(aside, final)
-                self._places.complete(final)
+            new_path = final.with_name(f"{final.stem}-unfinished.ckpt")
+            trainer.save_checkpoint(new_path)
+            if self._directories.rank == 0:
+                os.replace(new_path, final)
+                self._directories.complete(final)
                 self._delete_old(final)
             trainer.strategy.barrier("gavel")
 
     def _delete_old(self, newest: Path) -> None:
         self._saved = [*self._saved, newest]
         for path in self._saved[:-KEPT]:
-            # Some strategies make a directory.
+            # With some strategies a checkpoint is a directory.
             shutil.rmtree(path, ignore_errors=True)
             for name in (path.name + MARK, path.name):
                 with contextlib.suppress(OSError):
@@ -125,6 +126,6 @@ class LeaseCallback(Callback):
         self._saved = self._saved[-KEPT:]
 
     def _stop(self, trainer: Any) -> None:
-        """Stop the Trainer, also before its least number of epochs or steps."""
+        """Stop the Trainer, even before its minimum number of epochs or steps."""
         trainer.fit_loop.min_epochs = trainer.fit_loop.epoch_loop.min_steps = None
         trainer.should_stop = True

@@ -19,19 +19,19 @@ def time_left_s() -> float:
 
 
 def report(steps: int, saved: int | None = None) -> None:
-    """Report the steps done over the job's whole life, and those saved in a checkpoint (None: as before)."""
+    """Report the steps done over the job's whole life, and those saved in a checkpoint (None: unchanged)."""
     lease_session = session.current()
     if lease_session is not None:
-        lease_session.check_lease_as_known()
+        lease_session.check_known_lease()
         lease_session.gate.done = steps
         lease_session.progress.begin(lease_session.progress.saved if saved is None else saved)
         lease_session.progress.step_begins()
 
 
 def end(steps: int, saved: int, finished: bool) -> None:
-    """Report the end: of the job (`finished`), or only of this lease, with the job to be continued.
+    """Report the end of the job if `finished`, otherwise only the end of this lease.
 
-    A script that exits with code 0 without having reported the latter counts as finished.
+    A script that exits with code 0 without this report counts as finished.
     """
     lease_session = session.current()
     if lease_session is not None:

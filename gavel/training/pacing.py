@@ -1,7 +1,7 @@
 """Steps that wait instead of computing, for emulated GPUs.
 
 An agent can offer emulated GPUs with a speed (`GAVEL_SPEED`). A script that calls `pace(0.1)` once a step does
-ten steps a second on a GPU of speed 1, five on one of speed 0.5.
+ten steps a second on a GPU of speed 1, and five on a GPU of speed 0.5.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""The position of a loop in its data: the pass, the batch within it, and the way back to it.
+"""The position of a loop in its data: the pass and the batch within it, and how an attempt returns to it.
 
 There are three kinds of loaders:
 
 - a loader over a `ResumableSampler`: the sampler continues where it was, and no data is loaded in vain;
 - a loader with a state of its own (`state_dict`, `load_state_dict`): it restores itself;
-- any other loader: the pass begins again with the random numbers it began with before, and the consumed batches are
-  skipped. A shuffling loader gives the same order again.
+- any other loader: the pass begins again with the same random numbers as before, so a shuffling loader gives the same
+  order, and the consumed batches are skipped.
 
-The position is kept in the checkpoint if that allows it (`attach`, see `iterator.py`); otherwise it is derived from the
+A checkpoint with a method `attach` (`iterator.py`) keeps the position. Otherwise the position is derived from the
 number of steps and the length of the loader.
 """
 
@@ -33,9 +33,9 @@ class Position:
     def __init__(self, loader: Iterable[Any], world: int) -> None:
         self.epoch = 0
         self._loader, self._world = loader, world
-        # The batches consumed of this pass, at the last `mark`.
+        # The batches of this pass that were consumed at the last `mark`.
         self._batch = 0
-        # The batches consumed when the loader was last iterated.
+        # The batches of this pass that were consumed when `iter` was last called on the loader.
         self._batch_at_iter = 0
         # The step at which this pass would have begun at its first batch.
         self._first_step = 0
@@ -44,7 +44,7 @@ class Position:
         self._stateful = self._sampler is None and all(
             callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict")
         )
-        self._known = False
+        self._restored = False
 
     # ----------------------------------------------------------------------------------- in the checkpoint
 
@@ -55,7 +55,7 @@ class Position:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the position from its state."""
-        self._known = True
+        self._restored = True
         self.epoch, self._batch = state["epoch"], state["batch"]
         if self._sampler is not None and state["sampler"] is not None:
             self._sampler.load_state_dict(state["sampler"])
@@ -77,9 +77,12 @@ class Position:
 
     # ------------------------------------------------------------------------------------------ the loop
 
-    def resume(self, step: int, must_resume: bool) -> None:
-        """Find the position after `step` steps. Raise NoLength if it cannot be derived from the number of steps."""
-        if not self._known and not self._taken_from_sampler() and (step or must_resume):
+    def resume(self, step: int, resumes_later: bool) -> None:
+        """Set the position to the one after `step` steps. Raise NoLength if it cannot be derived from their number.
+
+        With `resumes_later` that is an error at step 0 already, because the next attempt needs it.
+        """
+        if not self._restored and not self._take_from_sampler() and (step or resumes_later):
             length = self._length()
             if length is None:
                 raise NoLength(
@@ -93,7 +96,7 @@ class Position:
         self._first_step, self._batch_at_iter = step - self._batch, self._batch
 
     def begin(self) -> Iterator[Any]:
-        """Iterate over the batches of this pass, from the position on."""
+        """Iterate over the remaining batches of this pass."""
         if not self._batch:
             self._began_rng = rng.snapshot()
             self._set_epoch()
@@ -110,13 +113,13 @@ class Position:
         return batches
 
     def mark(self, step: int) -> None:
-        """Move the position to that after `step` steps."""
+        """Set the position to the one after `step` steps of this pass and those before it."""
         batch = step - self._first_step
         if self._sampler is not None:
             self._sampler.advance((batch - self._batch_at_iter) * self._batch_size())
         self._batch = batch
 
-    def pass_over(self, step: int) -> None:
+    def next_pass(self, step: int) -> None:
         """Begin the next pass, because the loader is exhausted."""
         if step == self._first_step:
             raise TrainingError(f"{type(self._loader).__name__} returned no batch: is the data set empty?")
@@ -126,7 +129,7 @@ class Position:
             self._sampler.set_epoch(self.epoch)
 
     def repeat_first(self, bounded: bool) -> Iterator[Any]:
-        """Repeat the first batch: for the length of a pass, or without end if steps are counted (`bounded`)."""
+        """Repeat the first batch: without end if the number of steps is `bounded`, else for the length of a pass."""
         first = next(iter(self._loader), _NOTHING)
         if first is _NOTHING:
             raise TrainingError(f"{type(self._loader).__name__} returned no batch: is the data set empty?")
@@ -139,8 +142,8 @@ class Position:
 
     # --------------------------------------------------------------------------------------------- details
 
-    def _taken_from_sampler(self) -> bool:
-        """Take the position from the sampler, if the script has restored it; return whether it has."""
+    def _take_from_sampler(self) -> bool:
+        """If the script has restored the sampler, take the position from it. Return whether it has."""
         sampler = self._sampler
         if sampler is None or not (sampler.epoch or sampler.consumed):
             return False
@@ -151,8 +154,8 @@ class Position:
     def _set_epoch(self) -> None:
         self._batch_at_iter = self._batch
         loader: Any = self._loader
-        for part in (loader, getattr(loader, "sampler", None)):
-            set_epoch = getattr(part, "set_epoch", None)
+        for owner in (loader, getattr(loader, "sampler", None)):
+            set_epoch = getattr(owner, "set_epoch", None)
             if callable(set_epoch):
                 set_epoch(self.epoch)
 
@@ -164,8 +167,8 @@ class Position:
 
     def _batch_size(self) -> int:
         loader: Any = self._loader
-        for part in (loader, getattr(loader, "batch_sampler", None)):
-            size = getattr(part, "batch_size", None)
+        for owner in (loader, getattr(loader, "batch_sampler", None)):
+            size = getattr(owner, "batch_size", None)
             if isinstance(size, int):
                 return size
         return 1

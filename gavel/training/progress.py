@@ -30,7 +30,7 @@ class Progress:
         self._save_began_s: float | None = None
         self._saving_s = 0.0
         self.saved = 0
-        # Empty until a loop has begun: nothing is written before.
+        # Empty until a loop has begun; until then nothing is written.
         self.state = ""
 
     def begin(self, saved: int) -> None:
@@ -39,16 +39,16 @@ class Progress:
             self.saved, self.state = saved, "running"
 
     def step_begins(self) -> None:
-        """Note that the first step starts now. Later calls change nothing."""
+        """Record that the first step starts now. Later calls change nothing."""
         if self._first_step_s is None:
             self._first_step_s = time.monotonic()
 
     def save_begins(self) -> None:
-        """Note that time is spent on a checkpoint rather than on steps from now on."""
+        """Record that the loop now stops stepping to save a checkpoint."""
         self._save_began_s = time.monotonic()
 
     def save_ends(self, saved: int | None) -> None:
-        """Note that steps continue. `saved`: the step that is safe now; None if the checkpoint failed."""
+        """Record that steps continue. `saved`: the step that is now safe on disk; None if it did not change."""
         began_s, self._save_began_s = self._save_began_s, None
         if began_s is not None and self._first_step_s is not None:
             self._saving_s += time.monotonic() - max(began_s, self._first_step_s)
@@ -56,7 +56,7 @@ class Progress:
             self.saved = saved
 
     def stepping_s(self, now_s: float) -> float:
-        """Return the time since the first step began, without that spent on checkpoints."""
+        """Return the time since the first step began, without the time spent on checkpoints."""
         if self._first_step_s is None:
             return 0.0
         until_s = self._save_began_s if self._save_began_s is not None else now_s
@@ -85,12 +85,12 @@ class Progress:
                 "stepping_s": round(self.stepping_s(now_s), 6),
                 "state": self.state,
             }
-            aside = f"{self._path}.new"
+            new_path = f"{self._path}.new"
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-                with os.fdopen(os.open(aside, flags, 0o666), "w", encoding="ascii") as file:
+                with os.fdopen(os.open(new_path, flags, 0o666), "w", encoding="ascii") as file:
                     json.dump(counts, file)
-                os.replace(aside, self._path)
+                os.replace(new_path, self._path)
             except OSError as fault:
                 if not self._fault_logged:
                     log.warning(

@@ -1,8 +1,8 @@
 """A sampler for PyTorch's DataLoader that can resume in the middle of an epoch, with any number of ranks.
 
-The order of an epoch depends on seed and epoch alone. After each step all ranks together have consumed a prefix of it:
-rank r takes every world-th sample, beginning at place r. So one number describes the position in an epoch, and the
-ranks of the next attempt, however many, share the rest.
+The order of an epoch depends only on the seed and the epoch. Rank r takes every world-th sample, beginning at index r,
+so after each step the ranks together have consumed a prefix of that order. One number describes the position in an
+epoch, and the next attempt, with any number of ranks, shares out the rest.
 
 Only samples that the loop has consumed count. Data loaders fetch ahead; samples fetched but not used are fetched again.
 """
@@ -15,15 +15,16 @@ from typing import Any
 from gavel.training.environment import ranks_of
 from gavel.training.errors import CheckpointError
 
-# How many places of the order are turned into Python numbers at a time.
+# How many samples of a rank are turned into Python numbers at a time.
 CHUNK = 65536
 
 
 class ResumableSampler:
     """A sampler of the indices of a data set, for `DataLoader(…, sampler=…)`; `LeasedIterator` keeps its position.
 
-    If the number of ranks does not divide the rest of an epoch, the last samples are repeated (at most world - 1, as
-    DistributedSampler does), so that all ranks have the same number of steps; with `drop_last` they are left out.
+    All ranks get the same number of samples. If the number of ranks does not divide the rest of an epoch, up to
+    world - 1 samples of its beginning are repeated, as DistributedSampler does; with `drop_last`, the last samples are
+    left out instead.
     """
 
     def __init__(
@@ -46,26 +47,27 @@ class ResumableSampler:
         self.length = len(dataset)
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.epoch = 0
-        self.consumed = 0  # by all ranks
-        self._begun_at = 0
+        # By all ranks.
+        self.consumed = 0
+        self._consumed_at_iter = 0
 
     def __len__(self) -> int:
         """Return the number of samples that a rank gets in a whole epoch."""
-        return self._rounds(self.length)
+        return self._samples_per_rank(self.length)
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the rest of the epoch for this rank."""
-        self._begun_at = self.consumed
+        self._consumed_at_iter = self.consumed
         return self._rest(self.epoch, self.consumed)
 
     def set_epoch(self, epoch: int) -> None:
         """Begin another epoch. If it is the current one, nothing changes."""
         if epoch != self.epoch:
-            self.epoch, self.consumed, self._begun_at = epoch, 0, 0
+            self.epoch, self.consumed, self._consumed_at_iter = epoch, 0, 0
 
     def advance(self, samples: int) -> None:
-        """Note that each rank has consumed `samples` samples since the last `iter()`."""
-        self.consumed = min(self.length, self._begun_at + samples * self.world)
+        """Record that each rank has consumed `samples` samples since the last `iter()`."""
+        self.consumed = min(self.length, self._consumed_at_iter + samples * self.world)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch, and everything that its order depends on."""
@@ -78,7 +80,7 @@ class ResumableSampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore the position. The order is that of the saved epoch, whatever seed the script sets now."""
+        """Restore the position, and the order of the saved epoch, even if the script now sets another seed."""
         if state["length"] != self.length:
             raise CheckpointError(
                 f"the data set has {self.length} samples, but had {state['length']} when the checkpoint was made: "
@@ -86,19 +88,20 @@ class ResumableSampler:
             )
         self.seed, self.shuffle = state["seed"], state["shuffle"]
         self.epoch, self.consumed = state["epoch"], state["consumed"]
-        self._begun_at = self.consumed
+        self._consumed_at_iter = self.consumed
 
-    def _rounds(self, samples: int) -> int:
+    def _samples_per_rank(self, samples: int) -> int:
         return samples // self.world if self.drop_last else -(-samples // self.world)
 
     def _rest(self, epoch: int, consumed: int) -> Iterator[int]:
         order = self._order(epoch)
-        rounds = self._rounds(self.length - consumed)
-        for first in range(0, rounds, CHUNK):
-            places = range(first, min(first + CHUNK, rounds))
-            start, end = consumed + places[0] * self.world, consumed + places[-1] * self.world + self.world
+        count = self._samples_per_rank(self.length - consumed)
+        for first in range(0, count, CHUNK):
+            start = consumed + first * self.world
+            end = consumed + min(first + CHUNK, count) * self.world
             chunk = order[start : min(end, self.length)].tolist()
-            chunk += [int(order[place % self.length]) for place in range(max(start, self.length), end)]
+            # Beyond the end of the epoch, repeat its first samples.
+            chunk += [int(order[index % self.length]) for index in range(max(start, self.length), end)]
             yield from chunk[self.rank :: self.world]
 
     def _order(self, epoch: int) -> Any:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from gavel.training.environment import Run, run_of
 from gavel.training.errors import StaleAttempt
-from gavel.training.gang.agreement import Decision, Where
+from gavel.training.gang.agreement import Decision, Question
 from gavel.training.gang.links import ChairLink, MemberLink
 from gavel.training.gate import Gate
 from gavel.training.lease import Lease, LeaseFile
@@ -30,12 +30,13 @@ from gavel.training.progress import Progress
 
 log = logging.getLogger("gavel.training")
 
+# The longest pause between two readings of the lease.
 LOOK_S = 0.05
-# At the end, wait this long, this many times, for the thread to tell the other ranks. Many short waits, because a
-# suspended machine uses up only one of them.
+# A rank that ends waits FLUSH_WAITS times FLUSH_S for the thread to inform the other ranks. Many short waits, because a
+# suspension of the machine uses up only one of them.
 FLUSH_S = 0.25
 FLUSH_WAITS = 20
-# The time left after a SIGTERM that the lease does not announce.
+# How long the process may still run after a SIGTERM that the lease does not announce.
 AFTER_SIGNAL_S = 5.0
 
 
@@ -49,8 +50,8 @@ class Session:
         self._save_every_s: float | None = None
         self._file = LeaseFile(run.run_dir / "lease.json")
         self._signalled_s: float | None = None
-        # When to stop without the other ranks; set once the lease ends.
-        self._alone_s: float | None = None
+        # The time at which this rank stops without an agreement; set once the lease ends.
+        self._stop_alone_s: float | None = None
         self._ended_at: int | None = None
         self._end_sent = threading.Event()
         self._saved_s = time.monotonic()
@@ -59,20 +60,21 @@ class Session:
         link = ChairLink if run.rank == 0 else MemberLink
         self._link: ChairLink | MemberLink = link(run, self._promise, self._obey)
         self._wake_from, self._wake = socket.socketpair()
-        for end in (self._wake_from, self._wake):
-            end.setblocking(False)
+        for wake_socket in (self._wake_from, self._wake):
+            wake_socket.setblocking(False)
         self._file.read()
         self._thread = threading.Thread(target=self._watch, name="gavel", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch the lease, and mark that: the agent signals other processes as soon as the lease ends."""
+        """Begin to watch the lease."""
+        # Ranks without this file get SIGTERM as soon as the lease ends.
         with contextlib.suppress(OSError):
             (self.run.run_dir / f"heeds-{self.run.rank}").touch()
         self._thread.start()
         self._take_sigterm()
 
     def begin(self, done: int, total: int | None, every_steps: int | None, every_s: float | None) -> None:
-        """Begin a loop that has saved all steps done, with their total, if it is known."""
+        """Begin a loop after `done` steps, all of them saved, of `total`, if that is known."""
         self._save_every_s = every_s
         self.gate.open(done, total, every_steps)
         self.progress.begin(done)
@@ -91,19 +93,19 @@ class Session:
 
         Raise StaleAttempt once the job must no longer save.
         """
-        self.check_lease_as_known()
+        self.check_known_lease()
         if self._signalled_s is not None or self.gate.stopping:
             return 0.0
         lease = self._file.lease
         return float("inf") if lease is None else lease.time_left_s(self._file.now_s())
 
-    def patience_s(self, wanted_s: float) -> float:
-        """Return how long a wait of up to `wanted_s` may take so that the process can end before SIGKILL."""
+    def shortened_wait_s(self, wait_s: float) -> float:
+        """Return `wait_s`, shortened if necessary so that the process can end before SIGKILL."""
         lease = self._file.lease
-        return wanted_s if lease is None else min(wanted_s, max(1.0, lease.kill_s - time.monotonic() - 1.0))
+        return wait_s if lease is None else min(wait_s, max(1.0, lease.kill_s - time.monotonic() - 1.0))
 
-    def check_lease_as_known(self) -> None:
-        """Check the lease as `check_lease` does, but read the file only if the last known lease is over."""
+    def check_known_lease(self) -> None:
+        """Check the lease like `check_lease`, but read the file only if the last known lease is over."""
         lease = self._file.lease
         if lease is not None and lease.late_s(self._file.now_s()) is not None:
             self.check_lease()
@@ -123,7 +125,7 @@ class Session:
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
-        """Enclose the writing of a checkpoint, whose time does not count as stepping."""
+        """Enclose the writing of a checkpoint, so that its time does not count as stepping."""
         self.progress.save_begins()
         try:
             yield
@@ -132,7 +134,7 @@ class Session:
             self._saved_s = time.monotonic()
 
     def end(self, finished: bool, steps: int) -> None:
-        """Report the end of this rank to the agent and to the other ranks. SIGTERM kills the process again.
+        """Report the end of this rank to the agent and to the other ranks, and stop handling SIGTERM.
 
         Raise StaleAttempt if the attempt must no longer report.
         """
@@ -143,7 +145,7 @@ class Session:
             with contextlib.suppress(OSError):
                 self._wake.send(b"!")
             any(self._end_sent.wait(FLUSH_S) for _ in range(FLUSH_WAITS))
-        self._leave_sigterm()
+        self._restore_sigterm()
 
     def close(self) -> None:
         """Stop watching the lease."""
@@ -152,7 +154,7 @@ class Session:
             self._thread.join()
         self.forget()
 
-    # --------------------------------------------------------------------------------- the other thread
+    # ---------------------------------------------------------------------------- the background thread
 
     def _watch(self) -> None:
         while not self._closed:
@@ -170,15 +172,15 @@ class Session:
 
     def _tick(self, now_s: float) -> None:
         lease = self._file.read()
-        left_s = self._asked_left_s(now_s, lease)
+        left_s = self._time_to_end_s(now_s, lease)
         if left_s is not None:
-            if self._alone_s is None:
+            if self._stop_alone_s is None:
                 self._link.ask(now_s, left_s)
-            self._alone_s = min(self._alone_s or float("inf"), now_s + 0.75 * left_s)
-            if now_s >= self._alone_s:
+            self._stop_alone_s = min(self._stop_alone_s or float("inf"), now_s + 0.75 * left_s)
+            if now_s >= self._stop_alone_s:
                 self.gate.stop_here_unless_decided()
         if self._ended_at is not None and not self._end_sent.is_set():
-            self._link.ended(self._ended_at)
+            self._link.report_end(self._ended_at)
             self._end_sent.set()
         self._save_if_due(now_s)
         self._link.tick(now_s)
@@ -187,7 +189,7 @@ class Session:
             self._absence_logged = True
             log.warning("gavel: there is no lease in %s; training continues until SIGTERM", self.run.run_dir)
 
-    def _asked_left_s(self, now_s: float, lease: Lease | None) -> float | None:
+    def _time_to_end_s(self, now_s: float, lease: Lease | None) -> float | None:
         """Return the time until the first SIGTERM, or until SIGKILL after it; None while the job may continue."""
         if self._signalled_s is not None:
             until_s = self._signalled_s + AFTER_SIGNAL_S
@@ -202,7 +204,7 @@ class Session:
             self._saved_s = now_s
             self._link.save(now_s)
 
-    def _promise(self, question: Where) -> int:
+    def _promise(self, question: Question) -> int:
         return self.gate.promise(question.patience_s, then_stop=question.stop)
 
     def _obey(self, decision: Decision) -> None:
@@ -221,12 +223,12 @@ class Session:
     # ------------------------------------------------------------------------------------------ signals
 
     def _take_sigterm(self) -> None:
-        # Not in the main thread: the handler stays as it is.
+        # Outside the main thread, Python refuses to replace a handler.
         with contextlib.suppress(ValueError):
             if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
                 signal.signal(signal.SIGTERM, self._on_sigterm)
 
-    def _leave_sigterm(self) -> None:
+    def _restore_sigterm(self) -> None:
         with contextlib.suppress(ValueError):
             if signal.getsignal(signal.SIGTERM) == self._on_sigterm:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -235,23 +237,23 @@ class Session:
         self._signalled_s = time.monotonic()
 
     def forget(self) -> None:
-        """Close the sockets and restore SIGTERM in a child process, which has no part in the lease."""
+        """Close the sockets and stop handling SIGTERM."""
         self._link.close()
         self._wake.close()
         self._wake_from.close()
-        self._leave_sigterm()
+        self._restore_sigterm()
 
 
 _lock = threading.Lock()
 _session: Session | None = None
-_of_parent = False
+_in_forked_child = False
 
 
 def current() -> Session | None:
     """Return the session of this process, which starts on the first call; None outside Gavel."""
     global _session  # noqa: PLW0603 - a process has one lease
     with _lock:
-        if _session is None and not _of_parent:
+        if _session is None and not _in_forked_child:
             run = run_of()
             if run is not None:
                 _session = Session(run)
@@ -267,11 +269,11 @@ def check_lease() -> None:
 
 
 def _forget() -> None:
-    """Drop the session in a forked child, such as a data loader's worker: it has no part in the lease."""
-    global _session, _lock, _of_parent  # noqa: PLW0603
+    """Drop the session in a forked child, such as a data loader's worker, which does not act on the lease."""
+    global _session, _lock, _in_forked_child  # noqa: PLW0603
     _lock = threading.Lock()
     if _session is not None:
-        _of_parent = True
+        _in_forked_child = True
         with contextlib.suppress(Exception):
             _session.forget()
         _session = None

@@ -7,21 +7,21 @@ import time
 
 import pytest
 
-from gavel.training.gate import FOREVER, GO_ON, Due, Gate
+from gavel.training.gate import CONTINUE, NO_LIMIT, Actions, Gate
 
-SAVE, STOP, LAST = Due(True, False, False), Due(True, True, False), Due(True, True, True)
+SAVE, STOP, LAST = Actions(True, False, False), Actions(True, True, False), Actions(True, True, True)
 
 
-def run(gate: Gate, steps: int) -> list[tuple[int, Due]]:
-    """Run a loop of so many steps as the iterator does; return what was due at which step."""
+def run(gate: Gate, steps: int) -> list[tuple[int, Actions]]:
+    """Run a loop of so many steps as the iterator does; return what was actions at which step."""
     met = []
     gate.looping = True
     for _ in range(steps):
         gate.done += 1
         if gate.done >= gate.limit:
-            due = gate.arrive(gate.done)
-            met.append((gate.done, due))
-            if due.stop:
+            actions = gate.arrive(gate.done)
+            met.append((gate.done, actions))
+            if actions.stop:
                 break
     gate.looping = False
     return met
@@ -30,14 +30,14 @@ def run(gate: Gate, steps: int) -> list[tuple[int, Due]]:
 def test_nothing_comes_up_without_reason() -> None:
     """A loop without a total, a period or a lease is never interrupted."""
     gate = Gate()
-    assert gate.limit == FOREVER
+    assert gate.limit == NO_LIMIT
     assert run(gate, 1000) == []
 
 
 def test_the_loop_ends_after_all_steps() -> None:
     """The total ends the loop, with a checkpoint, as finished; steps of earlier leases count."""
     gate = Gate()
-    gate.open(done=90, total=100, every=None)
+    gate.open(done=90, total=100, every_steps=None)
     assert run(gate, 50) == [(100, LAST)]
     assert gate.finished
 
@@ -45,14 +45,14 @@ def test_the_loop_ends_after_all_steps() -> None:
 def test_the_loop_saves_every_so_many_steps() -> None:
     """Periodic checkpoints are at multiples of the period, wherever the lease began, and at the end."""
     gate = Gate()
-    gate.open(done=7, total=33, every=10)
+    gate.open(done=7, total=33, every_steps=10)
     assert run(gate, 50) == [(10, SAVE), (20, SAVE), (30, SAVE), (33, LAST)]
 
 
 def test_a_checkpoint_is_not_missed_for_a_promise() -> None:
     """A promise that falls on a periodic checkpoint does not make the loop skip it."""
     gate = Gate()
-    gate.open(done=0, total=None, every=10)
+    gate.open(done=0, total=None, every_steps=10)
     gate.looping = True
     # The step is counted, but the loop has not looked yet.
     gate.done = 10
@@ -71,12 +71,12 @@ def test_a_loop_in_a_step_promises_that_step() -> None:
     assert gate.promise(5.0, then_stop=True) == 6
 
 
-@pytest.mark.parametrize(("stop", "due"), [(True, STOP), (False, SAVE)])
-def test_a_decision_takes_effect_at_its_step(stop: bool, due: Due) -> None:
+@pytest.mark.parametrize(("stop", "actions"), [(True, STOP), (False, SAVE)])
+def test_a_decision_takes_effect_at_its_step(stop: bool, actions: Actions) -> None:
     """The ranks' decision happens at that step, not before; after a save the loop goes on."""
     gate = Gate()
     gate.decide(4, stop)
-    assert run(gate, 6) == [(4, due)]
+    assert run(gate, 6) == [(4, actions)]
     assert gate.done == (4 if stop else 6)
     assert gate.stopping == stop
 
@@ -84,9 +84,9 @@ def test_a_decision_takes_effect_at_its_step(stop: bool, due: Due) -> None:
 def test_a_late_decision_stops_at_once_and_saves_never() -> None:
     """A loop beyond the agreed step stops where it is; a checkpoint of a past step is left out."""
     gate = Gate()
-    gate.open(done=9, total=None, every=None)
+    gate.open(done=9, total=None, every_steps=None)
     gate.decide(4, stop=False)
-    assert gate.arrive(9) == GO_ON
+    assert gate.arrive(9) == CONTINUE
     gate.decide(4, stop=True)
     assert gate.arrive(9) == STOP
 
@@ -108,24 +108,24 @@ def test_a_held_loop_goes_on_with_the_decision() -> None:
     gate.done = promised
     threading.Timer(0.02, gate.decide, (3, True)).start()
     began_s = time.monotonic()
-    assert gate.arrive(promised) == GO_ON
+    assert gate.arrive(promised) == CONTINUE
     assert time.monotonic() - began_s < 300
     assert gate.limit == 3
 
 
-@pytest.mark.parametrize(("then_stop", "due"), [(True, STOP), (False, GO_ON)])
-def test_no_loop_is_held_without_a_limit(then_stop: bool, due: Due) -> None:
+@pytest.mark.parametrize(("then_stop", "actions"), [(True, STOP), (False, CONTINUE)])
+def test_no_loop_is_held_without_a_limit(then_stop: bool, actions: Actions) -> None:
     """When no decision comes in time, a rank whose lease ends stops where it is; any other goes on."""
     gate = Gate()
     gate.looping = True
     gate.done = gate.promise(0.01, then_stop)
-    assert gate.arrive(gate.done) == due
+    assert gate.arrive(gate.done) == actions
 
 
 def test_a_finished_loop_does_not_wait() -> None:
     """After the last step there is nothing to agree on."""
     gate = Gate()
-    gate.open(done=0, total=1, every=None)
+    gate.open(done=0, total=1, every_steps=None)
     gate.looping = True
     gate.promise(30.0, then_stop=True)
     gate.done = 1

@@ -145,7 +145,7 @@ def test_an_end_that_comes_nearer_counts(run: RunDirectory) -> None:
     """A lease that is cut short while it is ending ends sooner: the rank does not wait for the kill."""
     with under_a_lease(run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")) as watching:
         run.lease(ask_in_s=0.0, signal_after_s=3000.0)
-        eventually(lambda: watching._alone_s is not None)
+        eventually(lambda: watching._stop_alone_s is not None)
         run.lease(ask_in_s=-1.0, signal_after_s=1.2)
         eventually(lambda: watching.gate.stopping)
 
@@ -170,12 +170,12 @@ def test_the_end_is_sent_even_by_a_slow_thread(run: RunDirectory, monkeypatch: p
 def test_waiting_for_others_ends_before_the_kill(run: RunDirectory) -> None:
     """Waiting for others' parts leaves a second to end in; without an end in sight, its own limit holds."""
     with under_a_lease(run.environ()) as watching:
-        assert watching.patience_s(60.0) == 60.0
+        assert watching.shortened_wait_s(60.0) == 60.0
         run.lease(ask_in_s=0.0, signal_after_s=200.0, kill_after_s=50.0)
-        eventually(lambda: watching.patience_s(600.0) < 600.0)
-        assert 150 < watching.patience_s(600.0) <= 249.0
+        eventually(lambda: watching.shortened_wait_s(600.0) < 600.0)
+        assert 150 < watching.shortened_wait_s(600.0) <= 249.0
         run.lease(ask_in_s=-100.0)
-        eventually(lambda: watching.patience_s(60.0) == 1.0)
+        eventually(lambda: watching.shortened_wait_s(60.0) == 1.0)
 
 
 def test_a_missing_lease_file_is_logged(

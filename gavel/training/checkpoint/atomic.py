@@ -13,8 +13,8 @@ Write = Callable[[BinaryIO], None]
 BLOCK_BYTES = 1 << 20
 
 
-class Summed:
-    """A file being written, with the CRC-32 and size of its content."""
+class ChecksumFile:
+    """A file for writing that computes the CRC-32 and size of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -37,28 +37,28 @@ class Summed:
 def replace(path: Path, write: Write, before_rename: Callable[[], object] = lambda: None) -> dict[str, int]:
     """Make or replace a file by calling `write`; return its CRC-32 and size. The file is durable on return.
 
-    If `before_rename` raises, everything stays as it was.
+    If `before_rename` raises, the old file, if any, stays in place.
     """
-    # Random, as ranks on other nodes may have the same pid.
-    aside = path.with_name(f".{path.name}.{os.urandom(6).hex()}.new")
+    # Random, because ranks on other nodes may have the same pid.
+    new_path = path.with_name(f".{path.name}.{os.urandom(6).hex()}.new")
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with os.fdopen(os.open(aside, flags, 0o666), "wb", buffering=0) as file:
-            summed = Summed(cast(BinaryIO, file))
-            write(cast(BinaryIO, summed))
+        with os.fdopen(os.open(new_path, flags, 0o666), "wb", buffering=0) as file:
+            checksum_file = ChecksumFile(cast(BinaryIO, file))
+            write(cast(BinaryIO, checksum_file))
             os.fsync(file.fileno())
         before_rename()
-        os.replace(aside, path)
+        os.replace(new_path, path)
     except BaseException:
         with contextlib.suppress(OSError):
-            aside.unlink()
+            new_path.unlink()
         raise
     flush_directory(path.parent)
-    return {"crc32": summed.crc32, "bytes": summed.size_bytes}
+    return {"crc32": checksum_file.crc32, "bytes": checksum_file.size_bytes}
 
 
 def replace_bytes(path: Path, data: bytes, before_rename: Callable[[], object] = lambda: None) -> None:
-    """Make or replace a file with this content, as `replace` does."""
+    """Make or replace a file with this content, like `replace`."""
 
     def write(file: BinaryIO) -> None:
         file.write(data)
@@ -77,7 +77,7 @@ def make_directory(path: Path) -> None:
 
 
 def flush_directory(path: Path) -> None:
-    """Flush the names in a directory to disk, if the file system can do that."""
+    """Flush the entries of a directory to disk, if the file system supports that."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         with contextlib.suppress(OSError):
@@ -86,15 +86,15 @@ def flush_directory(path: Path) -> None:
         os.close(handle)
 
 
-def open_own(path: Path) -> BinaryIO:
-    """Open a file for reading; it must not be a link."""
+def open_nofollow(path: Path) -> BinaryIO:
+    """Open a file for reading; raise OSError if it is a symbolic link."""
     return cast(BinaryIO, os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb"))
 
 
-def sum_of(path: Path) -> dict[str, int]:
+def checksum(path: Path) -> dict[str, int]:
     """Return the CRC-32 and size of a file."""
     crc32 = size_bytes = 0
-    with open_own(path) as file:
+    with open_nofollow(path) as file:
         while block := file.read(BLOCK_BYTES):
             crc32 = zlib.crc32(block, crc32)
             size_bytes += len(block)

@@ -1,4 +1,4 @@
-"""The state of random numbers in this process: Python's, and NumPy's and PyTorch's if they are in use.
+"""The state of the random number generators of this process: Python's, and NumPy's and PyTorch's if they are in use.
 
 A snapshot holds only lists, numbers and tensors, so that it can be stored without pickling code.
 """
@@ -29,7 +29,7 @@ def snapshot() -> Snapshot:
 
 
 def restore(state: Snapshot) -> None:
-    """Restore a snapshot. Generators that were not in use then, or are not now, stay as they are."""
+    """Restore a snapshot. Skip generators that were not in use at the snapshot, or are not in use now."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     numpy = sys.modules.get("numpy")

@@ -12,11 +12,11 @@ The rules:
 - **A set is good if it is complete and every file in it has the size and sum that its part states.** The newest good
   set counts: the greatest step of the newest attempt that has a good set. Damaged sets are skipped with a warning. Two
   good sets are kept; the others are deleted.
-- **The first rank to see all parts writes COMPLETE.** Any other that does so writes the same. A rank waits for it for
-  `wait_s`, or until another rank reports that it could not write (`part-1.failed`).
-- **An attempt that is not the newest writes nothing.** An attempt claims the directory when it loads, before it reads
-  anything. Before a set becomes complete, the claims are checked again. An attempt writes only in its own directory,
-  and deletes only there and in older ones, so that a stale attempt cannot damage a newer one.
+- **The first rank to see all parts writes COMPLETE.** If two ranks do so at once, both write the same content. A rank
+  waits for COMPLETE for `wait_s`, or until another rank reports that it could not write (`part-1.failed`).
+- **Only the newest attempt completes sets.** An attempt claims the directory when it loads, before it reads anything,
+  and checks the claims of others before it completes a set. It writes only in its own directory, and deletes only there
+  and in older ones, so that a stale attempt cannot damage the sets of a newer one.
 - **All ranks resume from the same set.** Under a lease rank 0 chooses and writes its choice into its claim; the other
   ranks wait for that. Outside Gavel each rank chooses by the same rule, and there are no claims.
 """
@@ -48,9 +48,10 @@ POLL_S_MAX = 0.2
 
 
 class Token(NamedTuple):
-    """The order of attempts: by the scheduler's epoch, then by the number of the lease.
+    """The key that orders attempts: the scheduler's epoch, then the number of the lease.
 
-    Leases are numbered across all jobs, attempts are not: a job may resume in the directory of an earlier job.
+    The number of an attempt counts within its job only, but a job may resume in the directory of an earlier job. The
+    numbers of leases count across all jobs.
     """
 
     epoch: int
@@ -66,8 +67,8 @@ class CompleteSet(NamedTuple):
     token: Token
     step: int
     path: Path
-    # By name of a file: its CRC-32 and size.
-    parts: dict[str, Any]
+    # The CRC-32 and size of each file, by its name.
+    files: dict[str, Any]
     world: int
 
 
@@ -76,8 +77,8 @@ class Store:
 
     def __init__(self, root: Path, token: Token | None, rank: int, world: int) -> None:
         self.root, self.rank, self.world = root, rank, world
-        # The attempt that claims the directory; None outside Gavel.
-        self.claimed = token
+        # The attempt under which the directory is claimed; None outside Gavel, where it is not claimed.
+        self.claimant = token
         self._token = token or Token(0, 0)
         self._files: dict[str, dict[str, int]] = {}
 
@@ -85,34 +86,34 @@ class Store:
 
     def choose(self) -> CompleteSet | None:
         """Claim the directory, and return the set to resume from; None for a fresh start."""
-        if self.claimed is None:
+        if self.claimant is None:
             self._make(self.root)
             candidate = self._newest_good()
             self._token = max([self._token, *(token for token, _ in self._attempts())])
             if self.rank == 0:
                 self._clear_after(candidate)
             return candidate
-        place = self.settle(lambda: None if (candidate := self._newest_good()) is None else _name(candidate))
-        return None if place is None else self._set_at(place)
+        set_path = self.claim(lambda: _relative_path(self._newest_good()))
+        return None if set_path is None else self._set_at(set_path)
 
-    def settle(self, choose: Callable[[], str | None]) -> Path | None:
-        """Claim the directory, and return the path that rank 0 chose to resume from; the same on all ranks."""
+    def claim(self, choose: Callable[[], str | None]) -> Path | None:
+        """Claim the directory, and return the path to resume from. Rank 0 chooses it with `choose`, for all ranks."""
         self._make(self.root / "claims")
         self.check_claims()
         if self.rank != 0:
-            return self._chosen_by_rank_0()
-        # Before reading anything: from now on no older attempt completes a set.
-        self._claim({})
+            return self._choice_of_rank_0()
+        # Before rank 0 reads anything: from now on no older attempt completes a set.
+        self._write_claim({})
         chosen = choose()
-        self._claim({"from": chosen})
+        self._write_claim({"from": chosen})
         return None if chosen is None else self.root / chosen
 
     def check_claims(self) -> None:
         """Raise StaleAttempt if a newer attempt has claimed the directory."""
-        if self.claimed is None:
+        if self.claimant is None:
             return
         newest = max(
-            (token_of(path.stem) or self._token for path in entries(self.root / "claims")), default=None
+            (parse_token(path.stem) or self._token for path in entries(self.root / "claims")), default=None
         )
         if newest is not None and newest > self._token:
             raise StaleAttempt(
@@ -130,20 +131,20 @@ class Store:
                 f"cannot save checkpoints in {self.root}: {fault}; choose a directory that this user may write"
             ) from fault
 
-    def _claim(self, words: dict[str, Any]) -> None:
+    def _write_claim(self, content: dict[str, Any]) -> None:
         path = self.root / "claims" / f"{self._token}.json"
-        data = json.dumps({**words, "world": self.world}).encode()
+        data = json.dumps({**content, "world": self.world}).encode()
         try:
             atomic.replace_bytes(path, data)
         except OSError as fault:
             raise CheckpointError(f"cannot write in the checkpoint directory {self.root}: {fault}") from fault
 
-    def _chosen_by_rank_0(self) -> Path | None:
+    def _choice_of_rank_0(self) -> Path | None:
         claim = self.root / "claims" / f"{self._token}.json"
-        for _ in self._waiting(CHOICE_S):
-            words = _json(claim)
-            if words is not None and "from" in words:
-                return None if words["from"] is None else self.root / str(words["from"])
+        for _ in self._poll(CHOICE_S):
+            content = _json(claim)
+            if content is not None and "from" in content:
+                return None if content["from"] is None else self.root / str(content["from"])
         raise CheckpointError(
             f"rank 0 did not choose within {CHOICE_S:g} s where to resume: {claim} is missing; "
             "is the checkpoint directory the same one on all nodes?"
@@ -162,9 +163,9 @@ class Store:
         return None
 
     def _is_good(self, candidate: CompleteSet) -> bool:
-        for name, expected in candidate.parts.items():
+        for name, expected in candidate.files.items():
             try:
-                actual = atomic.sum_of(candidate.path / name)
+                actual = atomic.checksum(candidate.path / name)
             except OSError as fault:
                 log.warning("gavel: checkpoint %s is skipped: %s", candidate.path, fault)
                 return False
@@ -179,72 +180,73 @@ class Store:
         for token, attempt in self._attempts():
             for path in entries(attempt):
                 step = re.fullmatch(r"step-(\d{1,18})", path.name)
-                words = _json(path / "COMPLETE") if step is not None else None
-                if step is None or words is None:
+                content = _json(path / "COMPLETE") if step is not None else None
+                if step is None or content is None:
                     continue
-                parts, world = words.get("files"), words.get("world")
-                if isinstance(parts, dict) and isinstance(world, int):
-                    sets.append(CompleteSet(token, int(step.group(1)), path, parts, world))
+                files, world = content.get("files"), content.get("world")
+                if isinstance(files, dict) and isinstance(world, int):
+                    sets.append(CompleteSet(token, int(step.group(1)), path, files, world))
                 else:
                     log.warning("gavel: checkpoint %s is skipped: COMPLETE is damaged", path)
         return sorted(sets, key=lambda candidate: (candidate.token, candidate.step), reverse=True)
 
     def _attempts(self) -> list[tuple[Token, Path]]:
-        named = [(token_of(path.name), path) for path in entries(self.root)]
+        named = [(parse_token(path.name), path) for path in entries(self.root)]
         return [(token, path) for token, path in named if token is not None]
 
     # --------------------------------------------------------------------------------------------- saving
 
     def write(self, step: int, name: str, write: atomic.Write) -> None:
         """Write one file of this rank's part."""
-        place = self._place(step)
-        atomic.make_directory(place)
-        self._files[name] = atomic.replace(place / name, write)
+        set_path = self._set_path(step)
+        atomic.make_directory(set_path)
+        self._files[name] = atomic.replace(set_path / name, write)
 
     def commit(self, step: int, wait_s: float) -> None:
         """Finish this rank's part, and wait until the set is complete."""
         self.check_claims()
-        place = self._place(step)
+        set_path = self._set_path(step)
         part = json.dumps({"files": self._files, "world": self.world}).encode()
         self._files = {}
-        atomic.replace_bytes(place / f"part-{self.rank}.json", part)
-        for _ in self._waiting(wait_s):
-            if (place / "COMPLETE").exists() or self._complete(place):
+        atomic.replace_bytes(set_path / f"part-{self.rank}.json", part)
+        for _ in self._poll(wait_s):
+            if (set_path / "COMPLETE").exists() or self._try_to_complete(set_path):
                 if self.rank == 0:
                     self._delete_old()
                 return
-            if any(path.suffix == ".failed" for path in entries(place)):
+            if any(path.suffix == ".failed" for path in entries(set_path)):
                 raise IncompleteCheckpoint(f"another rank could not write its part of step {step}")
-        missing = [rank for rank in range(self.world) if not (place / f"part-{rank}.json").exists()]
+        missing = [rank for rank in range(self.world) if not (set_path / f"part-{rank}.json").exists()]
         raise IncompleteCheckpoint(
-            f"after {wait_s:g} s the part of rank {', '.join(map(str, missing))} is missing in {place}: "
+            f"after {wait_s:g} s the part of rank {', '.join(map(str, missing))} is missing in {set_path}: "
             "was it at another step, or is this directory different on some node?"
         )
 
     def give_up(self, step: int) -> None:
-        """Report that this rank could not write, so that no rank waits for it, and delete what takes up space."""
+        """Report to the other ranks that this rank could not write; without other ranks, delete its files."""
         self._files = {}
-        place = self._place(step)
+        set_path = self._set_path(step)
         with contextlib.suppress(OSError):
             if self.world == 1:
-                shutil.rmtree(place)
+                shutil.rmtree(set_path)
             else:
-                (place / f"part-{self.rank}.failed").touch()
+                (set_path / f"part-{self.rank}.failed").touch()
 
-    def _complete(self, place: Path) -> bool:
+    def _try_to_complete(self, set_path: Path) -> bool:
+        """Write COMPLETE if all parts are there; return whether they are."""
         files: dict[str, Any] = {}
         for rank in range(self.world):
-            part = _json(place / f"part-{rank}.json")
+            part = _json(set_path / f"part-{rank}.json")
             if part is None or part.get("world") != self.world:
                 return False
             files.update(part["files"])
-        words = json.dumps({"files": dict(sorted(files.items())), "world": self.world}).encode()
+        content = json.dumps({"files": dict(sorted(files.items())), "world": self.world}).encode()
         self.check_claims()
-        atomic.replace_bytes(place / "COMPLETE", words)
+        atomic.replace_bytes(set_path / "COMPLETE", content)
         return True
 
     def _delete_old(self) -> None:
-        """Keep the newest two sets; delete everything older, complete or not."""
+        """Keep the two newest complete sets; delete everything older, complete or not."""
         sets = [candidate for candidate in self._sets() if candidate.token <= self._token]
         if len(sets) < KEPT:
             return
@@ -259,16 +261,16 @@ class Store:
                     attempt.rmdir()
 
     def _clear_after(self, candidate: CompleteSet | None) -> None:
-        """Delete sets after the one resumed from: outside Gavel, a restarted script writes to the same directory."""
+        """Delete the sets after the one to resume from: outside Gavel, a restarted script writes them once more."""
         for path in entries(self.root / str(self._token)):
             if candidate is None or candidate.token != self._token or path.name > candidate.path.name:
                 _remove(path)
 
-    def _place(self, step: int) -> Path:
+    def _set_path(self, step: int) -> Path:
         return self.root / str(self._token) / f"step-{step:012d}"
 
-    def _waiting(self, wait_s: float) -> Iterator[None]:
-        """Yield at growing intervals until the time is over."""
+    def _poll(self, wait_s: float) -> Iterator[None]:
+        """Yield at growing intervals for `wait_s`."""
         until_s = time.monotonic() + wait_s
         pause_s = POLL_S
         while True:
@@ -282,12 +284,12 @@ class Store:
 def store_of_process(directory: str | os.PathLike[str] | None) -> Store:
     """Return the store of this process: in its job's checkpoint directory, or else in `directory`."""
     run = run_of()
-    place = (os.environ.get("GAVEL_CHECKPOINT_DIR") if run is not None else None) or directory
-    if place is None:
+    root = (os.environ.get("GAVEL_CHECKPOINT_DIR") if run is not None else None) or directory
+    if root is None:
         raise CheckpointError(
             "no directory: outside Gavel, pass one, as in TorchCheckpoint('checkpoints', …)"
         )
-    return Store(Path(place).absolute(), None if run is None else token_of_run(run), *ranks_of())
+    return Store(Path(root).absolute(), None if run is None else token_of_run(run), *ranks_of())
 
 
 def token_of_run(run: Run) -> Token:
@@ -295,35 +297,35 @@ def token_of_run(run: Run) -> Token:
     return Token(run.epoch, int(run.lease) if run.lease.isdecimal() else run.attempt)
 
 
-def token_of(name: str) -> Token | None:
-    """Return the attempt in the name of a directory or claim; None if there is none."""
+def parse_token(name: str) -> Token | None:
+    """Parse the name of an attempt's directory or claim; return None if it is the name of something else."""
     match = re.fullmatch(r"e(\d{8,18})-a(\d{8,18})", name)
     return None if match is None else Token(int(match.group(1)), int(match.group(2)))
 
 
 def entries(path: Path) -> list[Path]:
-    """Return the entries of a directory by name; none if it cannot be read."""
+    """Return the entries of a directory, sorted by name; an empty list if it cannot be read."""
     try:
         return sorted(path.iterdir())
     except OSError:
         return []
 
 
-def _name(candidate: CompleteSet) -> str:
-    return f"{candidate.token}/{candidate.path.name}"
+def _relative_path(candidate: CompleteSet | None) -> str | None:
+    return None if candidate is None else f"{candidate.token}/{candidate.path.name}"
 
 
 def _json(path: Path) -> dict[str, Any] | None:
     try:
-        with atomic.open_own(path) as file:
-            words = json.loads(file.read())
+        with atomic.open_nofollow(path) as file:
+            content = json.loads(file.read())
     except (OSError, ValueError):
         return None
-    return words if isinstance(words, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _remove(path: Path) -> None:
-    """Delete a set: COMPLETE first, so that the remains of a set do not count."""
+    """Delete a set, COMPLETE first, so that a half-deleted set does not count."""
     with contextlib.suppress(OSError):
         (path / "COMPLETE").unlink()
     shutil.rmtree(path, ignore_errors=True)

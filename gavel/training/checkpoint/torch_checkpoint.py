@@ -23,7 +23,7 @@ class TorchCheckpoint:
 
         checkpoint = TorchCheckpoint("checkpoints", model=model, optimizer=optimizer, scheduler=scheduler)
 
-    `directory` holds them outside Gavel; under a lease they are in `GAVEL_CHECKPOINT_DIR`, which belongs to the job.
+    Outside Gavel the checkpoints are in `directory`; under a lease they are in the job's `GAVEL_CHECKPOINT_DIR`.
     `of_rank` names objects that differ between ranks. `wait_s` is how long the ranks wait for each other's parts.
     """
 
@@ -36,47 +36,47 @@ class TorchCheckpoint:
         **named: Any,
     ) -> None:
         self._common: dict[str, Any] = dict(named)
-        self._own: dict[str, Any] = dict(of_rank or {})
-        for name, thing in [*self._common.items(), *self._own.items()]:
+        self._per_rank: dict[str, Any] = dict(of_rank or {})
+        for name, thing in [*self._common.items(), *self._per_rank.items()]:
             torch_state.check(name, thing)
         self._wait_s = wait_s
         self._store = store_of_process(directory)
         self._rank = self._store.rank
 
     def attach(self, name: str, part: Any, *, of_rank: bool) -> None:
-        """Add an object, shared or `of_rank`. Loading a checkpoint without it is no error."""
-        (self._own if of_rank else self._common)[f"+{name}"] = part
+        """Add an object, which differs between ranks if `of_rank`. A checkpoint without it can still be loaded."""
+        (self._per_rank if of_rank else self._common)[f"+{name}"] = part
 
     def load(self) -> int:
         """Restore all objects from the newest good set; return its step, or 0 if there is none."""
         newest = self._store.choose()
         if newest is None:
             return 0
-        self._give_back(self._common, torch_state.read(newest.path / "state.pt"), newest)
-        own = f"rank-{self._rank}.pt"
-        # Missing if there are more ranks now than there were.
-        if own in newest.parts:
-            state = torch_state.read(newest.path / own)
-            self._give_back(self._own, state, newest)
+        self._restore(self._common, torch_state.read(newest.path / "state.pt"), newest)
+        rank_file = f"rank-{self._rank}.pt"
+        # The file is missing if there are more ranks now than when the checkpoint was saved.
+        if rank_file in newest.files:
+            state = torch_state.read(newest.path / rank_file)
+            self._restore(self._per_rank, state, newest)
             rng.restore(state[_RNG])
         return newest.step
 
     def save(self, step: int) -> None:
-        """Save all objects as the state of this step. It is safe on return; otherwise an error is raised."""
+        """Save all objects as the state of this step. On return the checkpoint is safe on disk."""
         session.check_lease()
         self._store.check_claims()
         try:
-            own = {name: torch_state.state_of(name, thing) for name, thing in self._own.items()}
-            own[_RNG] = rng.snapshot()
-            self._store.write(step, f"rank-{self._rank}.pt", lambda file: torch_state.write(own, file))
+            rank_state = {name: torch_state.state_of(name, thing) for name, thing in self._per_rank.items()}
+            rank_state[_RNG] = rng.snapshot()
+            self._store.write(step, f"rank-{self._rank}.pt", lambda file: torch_state.write(rank_state, file))
             if self._rank == 0:
                 common = {name: torch_state.state_of(name, thing) for name, thing in self._common.items()}
                 self._store.write(step, "state.pt", lambda file: torch_state.write(common, file))
             lease_session = session.current()
-            wait_s = self._wait_s if lease_session is None else lease_session.patience_s(self._wait_s)
+            wait_s = self._wait_s if lease_session is None else lease_session.shortened_wait_s(self._wait_s)
             self._store.commit(step, wait_s)
         except (StaleAttempt, IncompleteCheckpoint):
-            # The part of this rank is good: if others follow later, the set may still become complete.
+            # The part of this rank is good; the set becomes complete if the missing parts arrive later.
             raise
         # PyTorch raises a RuntimeError when the disk is full.
         except (OSError, RuntimeError) as fault:
@@ -85,10 +85,10 @@ class TorchCheckpoint:
                 raise
             raise CheckpointError(str(fault)) from fault
 
-    def _give_back(self, objects: Mapping[str, Any], state: dict[str, Any], newest: CompleteSet) -> None:
+    def _restore(self, objects: Mapping[str, Any], state: dict[str, Any], newest: CompleteSet) -> None:
         for name, thing in objects.items():
             if name in state:
-                torch_state.give_back(name, thing, state[name])
+                torch_state.restore(name, thing, state[name])
             elif not name.startswith("+"):
                 names = ", ".join(sorted(key for key in state if not key.startswith("+") and key != _RNG))
                 raise CheckpointError(

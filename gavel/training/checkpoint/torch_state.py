@@ -33,8 +33,8 @@ def state_of(name: str, thing: Any) -> Any:
     return _plain(state, name)
 
 
-def give_back(name: str, thing: Any, state: Any) -> None:
-    """Restore the state of an object; raise CheckpointError if it does not fit."""
+def restore(name: str, thing: Any, state: Any) -> None:
+    """Restore the state of an object; raise CheckpointError if the state does not fit the object."""
     thing = _bare(thing)
     try:
         if _has(thing, "load_state_dict"):
@@ -59,7 +59,7 @@ def read(path: Any) -> dict[str, Any]:
     import torch
 
     try:
-        with atomic.open_own(path) as file:
+        with atomic.open_nofollow(path) as file:
             state = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as fault:
         # PyTorch may raise anything for a foreign file, and its message advises users to run the code in the file.
@@ -71,7 +71,7 @@ def read(path: Any) -> dict[str, Any]:
 
 
 def _bare(thing: Any) -> Any:
-    """Unwrap a module that is distributed or compiled, because the width of a job may change."""
+    """Return the module inside a distributed or compiled one, because a job may resume with another number of ranks."""
     torch = sys.modules.get("torch")
     while torch is not None and isinstance(thing, torch.nn.Module):
         wrapped = isinstance(thing, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
@@ -86,8 +86,8 @@ def _has(thing: Any, *names: str) -> bool:
     return all(callable(getattr(thing, name, None)) for name in names)
 
 
-def _plain(value: Any, where: str) -> Any:
-    """Convert a value to plain types; raise CheckpointError, with the place, if it contains any other type."""
+def _plain(value: Any, path: str) -> Any:
+    """Convert a value to plain types. Raise CheckpointError if that is impossible; `path` names the value."""
     import torch
 
     if value is None or type(value) in (bool, int, float, complex, str):
@@ -105,15 +105,15 @@ def _plain(value: Any, where: str) -> Any:
         return {_BYTES: _tensor(value)}
     if isinstance(value, dict):
         pairs = [
-            (_plain(key, f"a key of {where}"), _plain(part, f"{where}[{key!r}]"))
+            (_plain(key, f"a key of {path}"), _plain(part, f"{path}[{key!r}]"))
             for key, part in value.items()
         ]
         kind = type(value) if type(value) in (collections.OrderedDict, collections.Counter) else dict
         return kind(pairs) if kind is not collections.Counter else collections.Counter(dict(pairs))
     if type(value) in (list, tuple, set):
-        return type(value)(_plain(part, f"{where}[{index}]") for index, part in enumerate(value))
+        return type(value)(_plain(part, f"{path}[{index}]") for index, part in enumerate(value))
     raise CheckpointError(
-        f"{where} is a {type(value).__name__}, which cannot be stored safely: "
+        f"{path} is a {type(value).__name__}, which cannot be stored safely: "
         "a state may hold tensors, arrays, numbers, text, lists, tuples, sets and dicts"
     )
 

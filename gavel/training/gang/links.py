@@ -1,11 +1,11 @@
-"""The connections between ranks: rank 0 listens, and the others connect, again and again if the connection breaks.
+"""The connections between ranks: rank 0 listens; the others connect, and connect again when a connection breaks.
 
 One thread (`session.py`) drives both kinds: it calls `tick` at least every 50 ms, and whenever one of `sockets()` is
 readable. Opening a socket may wait for a name server, so each attempt has a thread of its own.
 
 A new connection has `HELLO_S` to identify itself as a rank of this attempt, and at most `STRANGERS_MAX` may be
-unidentified at a time. Any other connection, and one with an invalid message, is closed. A rank that connects again
-replaces its old connection.
+unidentified at a time. A connection that fails to identify itself, or sends an invalid message, is closed. When a rank
+connects again, its new connection replaces the old one.
 """
 
 from __future__ import annotations
@@ -19,8 +19,18 @@ import time
 from typing import Callable
 
 from gavel.training.environment import Run
-from gavel.training.gang.agreement import Chair, Decision, Where
-from gavel.training.gang.lines import Cut, Lines, Message, decoded, encoded, hello, left_s, rank_in, whole
+from gavel.training.gang.agreement import Chair, Decision, Question
+from gavel.training.gang.lines import (
+    Connection,
+    ConnectionLost,
+    Message,
+    count_in,
+    decode,
+    duration_in_s,
+    encode,
+    hello,
+    sender_rank,
+)
 
 log = logging.getLogger("gavel.training")
 
@@ -29,18 +39,19 @@ STRANGERS_MAX = 16
 RETRY_S = 0.25
 LOG_AFTER_S = 30.0
 
-Answer = Callable[[Where], int]  # a promise, see gate.py
+# Answers with a promised step (gate.py).
+Answer = Callable[[Question], int]
 Obey = Callable[[Decision], None]
 
 
-class Opening:
-    """A socket that is opened in the background, with retries, so that the caller never waits."""
+class SocketOpener:
+    """Opens a socket in the background, with retries, so that the caller never waits."""
 
     def __init__(self, action: str, attempt: Callable[[], socket.socket]) -> None:
         self._action, self._attempt = action, attempt
         self._opened: list[socket.socket] = []
         self._thread: threading.Thread | None = None
-        self._again_s = 0.0
+        self._retry_at_s = 0.0
         self._failing_since_s: float | None = None
 
     def take(self, now_s: float) -> socket.socket | None:
@@ -48,8 +59,8 @@ class Opening:
         if self._opened:
             self._thread = self._failing_since_s = None
             return self._opened.pop()
-        if (self._thread is None or not self._thread.is_alive()) and now_s >= self._again_s:
-            self._again_s = now_s + RETRY_S
+        if (self._thread is None or not self._thread.is_alive()) and now_s >= self._retry_at_s:
+            self._retry_at_s = now_s + RETRY_S
             self._thread = threading.Thread(target=self._try, name="gavel-connect", daemon=True)
             self._thread.start()
         return None
@@ -66,54 +77,54 @@ class Opening:
 
 
 class ChairLink:
-    """The side of rank 0: the connections of the other ranks, and the chair that decides."""
+    """Rank 0's side: the connections of the other ranks, and the chair that decides."""
 
     def __init__(self, run: Run, answer: Answer, obey: Obey) -> None:
         self._run, self._answer, self._obey = run, answer, obey
         self.chair = Chair(run.world)
         self._listener: socket.socket | None = None
-        self._strangers: dict[Lines, float] = {}
-        self._ranks: dict[int, Lines] = {}
-        self._opening: Opening | None = None
+        self._strangers: dict[Connection, float] = {}
+        self._ranks: dict[int, Connection] = {}
+        self._opener: SocketOpener | None = None
         if run.coordinator is not None:
             address = run.coordinator
             action = f"listen on {address[0]}:{address[1]} for the other ranks"
-            self._opening = Opening(action, lambda: _listen(address, run.world))
+            self._opener = SocketOpener(action, lambda: _listen(address, run.world))
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets to wait for."""
-        lines = [*self._strangers, *self._ranks.values()]
-        return [line.socket for line in lines] + ([self._listener] if self._listener else [])
+        connections = [*self._strangers, *self._ranks.values()]
+        return [connection.socket for connection in connections] + ([self._listener] if self._listener else [])
 
     def ask(self, now_s: float, ends_in_s: float) -> None:
         """Start a round, because the lease of this rank ends."""
-        self._broadcast(self.chair.call(now_s, ends_in_s, stop=True))
+        self._broadcast(self.chair.start_round(now_s, ends_in_s, stop=True))
 
     def save(self, now_s: float) -> None:
         """Start a round for a periodic checkpoint."""
-        self._broadcast(self.chair.call(now_s, 0.0, stop=False))
+        self._broadcast(self.chair.start_round(now_s, 0.0, stop=False))
 
-    def ended(self, step: int) -> None:
+    def report_end(self, step: int) -> None:
         """Report that this rank has done all its steps."""
-        self._broadcast(self.chair.ended(0, step))
+        self._broadcast(self.chair.on_end(0, step))
 
     def tick(self, now_s: float) -> None:
-        """Accept connections, handle messages, and decide what is due."""
-        if self._listener is None and self._opening is not None:
-            self._listener = self._opening.take(now_s)
+        """Accept connections, handle messages, and decide once the time for answers is over."""
+        if self._listener is None and self._opener is not None:
+            self._listener = self._opener.take(now_s)
         self._accept(now_s)
         for stranger, until_s in list(self._strangers.items()):
             self._identify(stranger, late=now_s > until_s)
-        for rank, lines in list(self._ranks.items()):
+        for rank, connection in list(self._ranks.items()):
             try:
-                for message in lines.receive():
+                for message in connection.receive():
                     self._handle(rank, message, now_s)
-            except Cut:
-                self._lose(rank, lines)
-        self._broadcast(self.chair.passed(now_s))
+            except ConnectionLost:
+                self._lose(rank, connection)
+        self._broadcast(self.chair.on_time(now_s))
 
     def close(self) -> None:
-        """Close all sockets, in a child process that inherited them."""
+        """Close all sockets."""
         for sock in self.sockets():
             with contextlib.suppress(OSError):
                 sock.close()
@@ -121,121 +132,121 @@ class ChairLink:
     def _accept(self, now_s: float) -> None:
         while self._listener is not None:
             try:
-                connection, _ = self._listener.accept()
+                sock, _ = self._listener.accept()
             except OSError:
                 return
-            self._strangers[Lines(connection)] = now_s + HELLO_S
-            # The one that has been silent longest.
+            self._strangers[Connection(sock)] = now_s + HELLO_S
+            # Drop those that have been unidentified longest.
             while len(self._strangers) > STRANGERS_MAX:
                 self._drop(next(iter(self._strangers)))
 
-    def _identify(self, stranger: Lines, late: bool) -> None:
+    def _identify(self, stranger: Connection, late: bool) -> None:
         rank = 0
         try:
             messages = stranger.receive()
             if messages:
-                rank = rank_in(messages[0], self._run)
+                rank = sender_rank(messages[0], self._run)
                 del self._strangers[stranger]
                 self._welcome(rank, stranger)
                 for message in messages[1:]:
                     self._handle(rank, message, time.monotonic())
             elif late:
-                raise Cut("no first message")
-        except Cut:
+                raise ConnectionLost("no first message")
+        except ConnectionLost:
             self._drop(stranger)
             self._lose(rank, stranger)
 
-    def _drop(self, stranger: Lines) -> None:
+    def _drop(self, stranger: Connection) -> None:
         self._strangers.pop(stranger, None)
         stranger.close()
 
-    def _welcome(self, rank: int, lines: Lines) -> None:
+    def _welcome(self, rank: int, connection: Connection) -> None:
         if rank in self._ranks:
             self._lose(rank, self._ranks[rank])
-        self._ranks[rank] = lines
-        news = self.chair.joined()
-        if news is not None:
-            self._send(rank, news)
+        self._ranks[rank] = connection
+        message = self.chair.message_for_newcomer()
+        if message is not None:
+            self._send(rank, message)
 
     def _handle(self, rank: int, message: Message, now_s: float) -> None:
         if "ask" in message:
-            self._broadcast(self.chair.call(now_s, left_s(message, "ask"), stop=True))
+            self._broadcast(self.chair.start_round(now_s, duration_in_s(message, "ask"), stop=True))
         elif "ended" in message:
-            self._broadcast(self.chair.ended(rank, whole(message, "ended")))
+            self._broadcast(self.chair.on_end(rank, count_in(message, "ended")))
         else:
-            self._broadcast(self.chair.answered(rank, whole(message, "round"), whole(message, "at")))
+            self._broadcast(self.chair.on_answer(rank, count_in(message, "round"), count_in(message, "at")))
 
-    def _broadcast(self, messages: list[Where | Decision]) -> None:
+    def _broadcast(self, messages: list[Question | Decision]) -> None:
         for message in messages:
             for rank in list(self._ranks):
                 self._send(rank, message)
             if isinstance(message, Decision):
                 self._obey(message)
             else:
-                self._broadcast(self.chair.answered(0, message.round, self._answer(message)))
+                self._broadcast(self.chair.on_answer(0, message.round, self._answer(message)))
 
-    def _send(self, rank: int, message: Where | Decision) -> None:
-        lines = self._ranks[rank]
+    def _send(self, rank: int, message: Question | Decision) -> None:
+        connection = self._ranks[rank]
         try:
-            lines.send(encoded(message))
-        except Cut:
-            self._lose(rank, lines)
+            connection.send(encode(message))
+        except ConnectionLost:
+            self._lose(rank, connection)
 
-    def _lose(self, rank: int, lines: Lines) -> None:
-        if self._ranks.get(rank) is lines:
+    def _lose(self, rank: int, connection: Connection) -> None:
+        if self._ranks.get(rank) is connection:
             del self._ranks[rank]
-        lines.close()
+        connection.close()
 
 
 class MemberLink:
-    """The side of every other rank: one connection to rank 0."""
+    """The side of any other rank: one connection to rank 0."""
 
     def __init__(self, run: Run, answer: Answer, obey: Obey) -> None:
         self._run, self._answer, self._obey = run, answer, obey
-        self._lines: Lines | None = None
-        # Sent again on every new connection.
+        self._connection: Connection | None = None
+        # Messages that are sent again on every new connection.
         self._to_repeat: dict[str, Message] = {}
-        self._opening: Opening | None = None
+        self._opener: SocketOpener | None = None
         if run.coordinator is not None:
             address = run.coordinator
             action = f"reach rank 0 at {address[0]}:{address[1]}"
-            self._opening = Opening(action, lambda: socket.create_connection(address, timeout=HELLO_S))
+            self._opener = SocketOpener(action, lambda: socket.create_connection(address, timeout=HELLO_S))
 
     def sockets(self) -> list[socket.socket]:
         """Return the sockets to wait for."""
-        return [self._lines.socket] if self._lines is not None else []
+        return [self._connection.socket] if self._connection is not None else []
 
     def ask(self, now_s: float, ends_in_s: float) -> None:
-        """Start a round, because the lease of this rank ends."""
+        """Ask rank 0 to start a round, because the lease of this rank ends."""
         self._send_and_repeat("ask", {"ask": ends_in_s})
 
     def save(self, now_s: float) -> None:
         """Do nothing: rank 0 starts the rounds for periodic checkpoints."""
 
-    def ended(self, step: int) -> None:
+    def report_end(self, step: int) -> None:
         """Report that this rank has done all its steps."""
         self._send_and_repeat("ended", {"ended": step})
 
     def tick(self, now_s: float) -> None:
         """Connect if necessary, and handle the messages of rank 0."""
-        if self._lines is None and self._opening is not None:
-            connection = self._opening.take(now_s)
-            if connection is not None:
-                self._lines = Lines(connection)
+        if self._connection is None and self._opener is not None:
+            sock = self._opener.take(now_s)
+            if sock is not None:
+                self._connection = Connection(sock)
                 for message in [hello(self._run), *self._to_repeat.values()]:
                     self._send(message)
         try:
-            for message in self._lines.receive() if self._lines is not None else []:
-                received = decoded(message)
+            for message in self._connection.receive() if self._connection is not None else []:
+                received = decode(message)
                 if isinstance(received, Decision):
                     self._obey(received)
                 else:
                     self._send({"round": received.round, "at": self._answer(received)})
-        except Cut:
+        except ConnectionLost:
             self._lose()
 
     def close(self) -> None:
-        """Close the connection, in a child process that inherited it."""
+        """Close the connection."""
         self._lose()
 
     def _send_and_repeat(self, key: str, message: Message) -> None:
@@ -245,27 +256,27 @@ class MemberLink:
 
     def _send(self, message: Message) -> None:
         try:
-            if self._lines is not None:
-                self._lines.send(message)
-        except Cut:
+            if self._connection is not None:
+                self._connection.send(message)
+        except ConnectionLost:
             self._lose()
 
     def _lose(self) -> None:
-        if self._lines is not None:
-            self._lines.close()
-        self._lines = None
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
 
 def _listen(address: tuple[str, int], world: int) -> socket.socket:
-    """Listen on this address, or on all addresses of the machine if the name is not one of its own."""
+    """Listen on this address; if it is not an address of this machine, on all addresses of the machine."""
     fault: OSError | None = None
     resolved = socket.getaddrinfo(address[0], address[1], type=socket.SOCK_STREAM)
-    places = [(family, place) for family, _, _, _, place in resolved]
-    for family, place in [*places, (socket.AF_INET, ("", address[1]))]:
+    candidates = [(family, socket_address) for family, _, _, _, socket_address in resolved]
+    for family, socket_address in [*candidates, (socket.AF_INET, ("", address[1]))]:
         listener = socket.socket(family, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(place)
+            listener.bind(socket_address)
             listener.listen(world + STRANGERS_MAX)
             listener.setblocking(False)
             return listener

@@ -74,7 +74,7 @@ def test_the_clock_of_a_lease_runs_on_while_the_machine_sleeps(
     """Time slept since the lease was read is added to the monotonic clock; time slept before is not."""
     # The machine slept 4,000 s before.
     clocks = {"running": 5000.0, "monotonic": 1000.0}
-    monkeypatch.setattr("gavel.training.lease.running_s", lambda: clocks["running"])
+    monkeypatch.setattr("gavel.training.lease.since_boot_s", lambda: clocks["running"])
     monkeypatch.setattr("gavel.training.lease.time.monotonic", lambda: clocks["monotonic"])
     path = tmp_path / "lease.json"
     file = LeaseFile(path)
@@ -242,7 +242,7 @@ def test_a_full_disk_leaves_the_saved_file(tmp_path: Path, monkeypatch: pytest.M
     """The script gets the error; the state before it counts, and nothing unfinished is left."""
     save_as(tmp_path, 1, "whole")
     with monkeypatch.context() as full:
-        full.setattr("gavel.training.checkpoint.atomic.Summed.write", _fail)
+        full.setattr("gavel.training.checkpoint.atomic.ChecksumFile.write", _fail)
         with pytest.raises(OSError, match="No space"):
             save_as(tmp_path, 1, "half")
     assert load_as(tmp_path, 2) == "whole"

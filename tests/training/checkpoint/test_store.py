@@ -321,5 +321,5 @@ def test_a_checkpoint_file_that_is_a_link_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "victim").write_text("precious")
     (tmp_path / "weights").symlink_to(tmp_path / "victim")
     with pytest.raises(OSError) as fault:
-        atomic.sum_of(tmp_path / "weights")
+        atomic.checksum(tmp_path / "weights")
     assert fault.value.errno == errno.ELOOP

@@ -8,94 +8,94 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gavel.training.gang.agreement import NEVER, SAVE_PATIENCE_S, Chair, Decision, Where
+from gavel.training.gang.agreement import PASSED_STEP, SAVE_PATIENCE_S, Chair, Decision, Question
 
 
 def test_all_are_asked_and_the_furthest_decides() -> None:
     """One asks, all answer, and all stop at the greatest answer."""
     chair = Chair(world=3)
-    assert chair.call(0.0, 20.0, stop=True) == [Where(1, 15.0, True)]
-    assert chair.answered(0, 1, 7) == []
-    assert chair.answered(2, 1, 9) == []
-    assert chair.answered(1, 1, 8) == [Decision(9, True)]
+    assert chair.start_round(0.0, 20.0, stop=True) == [Question(1, 15.0, True)]
+    assert chair.on_answer(0, 1, 7) == []
+    assert chair.on_answer(2, 1, 9) == []
+    assert chair.on_answer(1, 1, 8) == [Decision(9, True)]
 
 
 def test_two_that_ask_at_once_start_one_round() -> None:
     """The second question changes nothing, before the decision and after it."""
     chair = Chair(world=2)
-    chair.call(0.0, 20.0, stop=True)
-    assert chair.call(0.1, 20.0, stop=True) == []
-    chair.answered(0, 1, 5)
-    assert chair.answered(1, 1, 5) == [Decision(5, True)]
-    assert chair.call(0.2, 20.0, stop=True) == []
+    chair.start_round(0.0, 20.0, stop=True)
+    assert chair.start_round(0.1, 20.0, stop=True) == []
+    chair.on_answer(0, 1, 5)
+    assert chair.on_answer(1, 1, 5) == [Decision(5, True)]
+    assert chair.start_round(0.2, 20.0, stop=True) == []
 
 
 def test_answers_of_another_round_count_for_nothing() -> None:
     """A promise is for its round; answers of ranks that do not exist are ignored."""
     chair = Chair(world=2)
-    chair.call(0.0, 20.0, stop=False)
-    chair.call(0.0, 20.0, stop=True)
-    chair.answered(0, 2, 5)
-    assert chair.answered(1, 1, 99) == []
-    assert chair.answered(7, 2, 99) == []
-    assert chair.ended(-1, 99) == []
-    assert chair.answered(1, 2, 6) == [Decision(6, True)]
+    chair.start_round(0.0, 20.0, stop=False)
+    chair.start_round(0.0, 20.0, stop=True)
+    chair.on_answer(0, 2, 5)
+    assert chair.on_answer(1, 1, 99) == []
+    assert chair.on_answer(7, 2, 99) == []
+    assert chair.on_end(-1, 99) == []
+    assert chair.on_answer(1, 2, 6) == [Decision(6, True)]
 
 
 def test_a_finished_rank_counts() -> None:
     """A rank that has done all its steps cannot stop earlier, so the others do theirs."""
     chair = Chair(world=3)
-    chair.ended(2, 100)
-    chair.call(0.0, 20.0, stop=True)
-    chair.answered(0, 1, 40)
-    assert chair.answered(1, 1, 41) == [Decision(100, True)]
+    chair.on_end(2, 100)
+    chair.start_round(0.0, 20.0, stop=True)
+    chair.on_answer(0, 1, 40)
+    assert chair.on_answer(1, 1, 41) == [Decision(100, True)]
 
 
 def test_the_end_of_rank_0_is_the_decision() -> None:
     """When rank 0 has done all its steps, no rank is left to ask: the others do all theirs."""
     chair = Chair(world=2)
-    chair.call(0.0, 20.0, stop=True)
-    assert chair.ended(0, 100) == [Decision(100, True)]
-    assert chair.joined() == Decision(100, True)
+    chair.start_round(0.0, 20.0, stop=True)
+    assert chair.on_end(0, 100) == [Decision(100, True)]
+    assert chair.message_for_newcomer() == Decision(100, True)
 
 
 def test_a_missing_rank_is_not_waited_for_to_the_end() -> None:
     """Half-way to the first signal the others decide without a rank that does not answer."""
     chair = Chair(world=3)
-    chair.call(100.0, 20.0, stop=True)
-    chair.answered(0, 1, 7)
-    chair.answered(1, 1, 8)
-    assert chair.passed(109.9) == []
-    assert chair.passed(110.0) == [Decision(8, True)]
+    chair.start_round(100.0, 20.0, stop=True)
+    chair.on_answer(0, 1, 7)
+    chair.on_answer(1, 1, 8)
+    assert chair.on_time(109.9) == []
+    assert chair.on_time(110.0) == [Decision(8, True)]
 
 
 def test_a_late_rank_gets_the_decision() -> None:
     """A rank that connects in the middle of a round is asked; after it, it gets the decision."""
     chair = Chair(world=2)
-    assert chair.joined() is None
-    chair.call(0.0, 20.0, stop=True)
-    assert chair.joined() == Where(1, 15.0, True)
-    chair.answered(0, 1, 7)
-    chair.passed(10.0)
-    assert chair.joined() == Decision(7, True)
+    assert chair.message_for_newcomer() is None
+    chair.start_round(0.0, 20.0, stop=True)
+    assert chair.message_for_newcomer() == Question(1, 15.0, True)
+    chair.on_answer(0, 1, 7)
+    chair.on_time(10.0)
+    assert chair.message_for_newcomer() == Decision(7, True)
 
 
 def test_an_end_takes_the_place_of_a_checkpoint() -> None:
     """A lease that ends while a periodic checkpoint is being agreed on starts a round of its own."""
     chair = Chair(world=2)
-    chair.call(0.0, 0.0, stop=False)
-    chair.answered(0, 1, 5)
-    assert chair.call(0.0, 20.0, stop=True) == [Where(2, 15.0, True)]
+    chair.start_round(0.0, 0.0, stop=False)
+    chair.on_answer(0, 1, 5)
+    assert chair.start_round(0.0, 20.0, stop=True) == [Question(2, 15.0, True)]
 
 
 def test_a_checkpoint_that_not_all_can_take_part_in_is_left_out() -> None:
     """When a rank does not answer, or has finished, the others go on without a checkpoint."""
     chair = Chair(world=2)
-    chair.call(0.0, 0.0, stop=False)
-    chair.answered(0, 1, 5)
-    assert chair.passed(SAVE_PATIENCE_S) == [Decision(NEVER, False)]
-    chair.ended(1, 100)
-    assert chair.call(10.0, 0.0, stop=False) == []
+    chair.start_round(0.0, 0.0, stop=False)
+    chair.on_answer(0, 1, 5)
+    assert chair.on_time(SAVE_PATIENCE_S) == [Decision(PASSED_STEP, False)]
+    chair.on_end(1, 100)
+    assert chair.start_round(10.0, 0.0, stop=False) == []
 
 
 class Rank:
@@ -114,9 +114,9 @@ class Rank:
         self.step += 1
         return True
 
-    def receives(self, message: Where | Decision) -> int | None:
+    def receives(self, message: Question | Decision) -> int | None:
         """Handle a message; return its answer to a question."""
-        if isinstance(message, Where):
+        if isinstance(message, Question):
             self.promised = min(self.step + 1, self.total)
             return self.promised
         self.promised = None
@@ -145,7 +145,7 @@ def test_all_stop_at_one_step_under_any_timing(
     calls = [True] * asks + [False] * saves
     end_sent, furthest = [False] * world, None
 
-    def send(messages: list[Where | Decision]) -> None:
+    def send(messages: list[Question | Decision]) -> None:
         for message in messages:
             for box in mail:
                 box.append(message)
@@ -162,19 +162,19 @@ def test_all_stop_at_one_step_under_any_timing(
                 ranks[index].moves()
             if ranks[index].step == total and not end_sent[index]:
                 end_sent[index] = True
-                send(chair.ended(index, total))
+                send(chair.on_end(index, total))
         elif event == "receive":
             index = chance.randrange(world)
             if mail[index]:
                 message = mail[index].pop(0)
                 answer = ranks[index].receives(message)
                 if answer is not None:
-                    send(chair.answered(index, message.round, answer))
+                    send(chair.on_answer(index, message.round, answer))
         elif event == "call" and chance.random() < 0.05:
             stop = calls.pop(chance.randrange(len(calls)))
             if stop and furthest is None:
                 furthest = max(rank.step for rank in ranks)
-            send(chair.call(0.0, 20.0, stop))
+            send(chair.start_round(0.0, 20.0, stop))
         done = [rank.stop_at is not None or rank.step == total for rank in ranks]
         if all(done) and not any(mail) and not calls:
             break

@@ -16,7 +16,7 @@ from gavel.training.environment import Run
 from gavel.training.gang.agreement import Decision
 from gavel.training.gang.lines import LINE_BYTES_MAX, hello
 from gavel.training.gang.links import STRANGERS_MAX, ChairLink, MemberLink
-from gavel.training.gate import FOREVER, Gate
+from gavel.training.gate import NO_LIMIT, Gate
 from tests.support.ports import free_port
 
 
@@ -43,7 +43,7 @@ class Gang:
             link = ChairLink if rank == 0 else MemberLink
             self.links[rank] = link(
                 replace(self.base, rank=rank),
-                lambda where, gate=gate: gate.promise(where.patience_s, where.stop),
+                lambda question, gate=gate: gate.promise(question.patience_s, question.stop),
                 heed,
             )
 
@@ -113,7 +113,7 @@ def test_a_checkpoint_in_between_is_agreed_on_and_holds_no_rank(gang: Gang) -> N
     for gate in gang.gates:
         gate.done = 1
         assert gate.arrive(1).save
-    assert gang.ends() == {FOREVER}
+    assert gang.ends() == {NO_LIMIT}
 
 
 def test_a_question_before_rank_0_is_up_is_repeated() -> None:
@@ -121,7 +121,7 @@ def test_a_question_before_rank_0_is_up_is_repeated() -> None:
     late = Gang(2)
     late.start(1)
     late.links[1].ask(time.monotonic(), 20.0)
-    late.until(lambda: late.links[1]._opening._again_s > 0, skip_s=0)
+    late.until(lambda: late.links[1]._opener._retry_at_s > 0, skip_s=0)
     late.start(0)
     late.until(late.all_decided)
     assert late.ends() == {1}
@@ -149,7 +149,7 @@ def test_a_missing_rank_gets_the_decision_when_it_comes() -> None:
 def test_a_connection_that_breaks_in_the_middle_is_made_again(gang: Gang) -> None:
     """A rank that was cut off before its answer arrived is asked again."""
     lost = gang.links[1]
-    lost._lines.socket.shutdown(socket.SHUT_RDWR)
+    lost._connection.socket.shutdown(socket.SHUT_RDWR)
     gang.links[0].ask(time.monotonic(), 20.0)
     gang.until(gang.all_decided)
     assert gang.ends() == {1}
@@ -158,7 +158,7 @@ def test_a_connection_that_breaks_in_the_middle_is_made_again(gang: Gang) -> Non
 def test_a_finished_rank_counts_without_being_asked(gang: Gang) -> None:
     """The steps of a finished rank bind the others."""
     gang.gates[2].done = 100
-    gang.links[2].ended(100)
+    gang.links[2].report_end(100)
     gang.until(lambda: gang.chair.chair._ended)
     gang.links.pop(2).close()
     gang.links[1].ask(time.monotonic(), 20.0)
@@ -168,7 +168,7 @@ def test_a_finished_rank_counts_without_being_asked(gang: Gang) -> None:
 
 def test_rank_0_sends_its_end_before_it_leaves(gang: Gang) -> None:
     """The others learn that they must do all their steps."""
-    gang.links[0].ended(100)
+    gang.links[0].report_end(100)
     gang.until(lambda: gang.decided[1] and gang.decided[2])
     gang.links.pop(0).close()
     gang.links[1].ask(time.monotonic(), 20.0)
@@ -251,9 +251,9 @@ def test_silent_connections_keep_no_rank_out(gang: Gang) -> None:
 def test_a_member_leaves_a_rank_0_that_sends_nonsense(gang: Gang) -> None:
     """The member cuts the connection, and connects again."""
     gang.chair._ranks[1].socket.sendall(b'{"decided": -7, "stop": true}\n')
-    gang.until(lambda: gang.links[1]._lines is None)
+    gang.until(lambda: gang.links[1]._connection is None)
     assert gang.decided[1] == []
-    gang.until(lambda: gang.links[1]._lines is not None)
+    gang.until(lambda: gang.links[1]._connection is not None)
 
 
 def closed(connection: socket.socket) -> bool:

@@ -34,7 +34,7 @@ class Count:
         """Write a set of this step."""
         self.store.write(step, f"rank-{self.rank}.txt", lambda file: file.write(str(step).encode()))
         known = session.current()
-        self.store.commit(step, 30.0 if known is None else known.patience_s(30.0))
+        self.store.commit(step, 30.0 if known is None else known.shortened_wait_s(30.0))
 
 
 def main() -> None:
