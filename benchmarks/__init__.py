@@ -1,1 +1,1 @@
-"""One file for each question about cost; each prints a table."""
+"""Benchmarks: each file measures one cost and prints a table."""

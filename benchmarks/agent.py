@@ -1,9 +1,9 @@
-"""How long does an agent take from an order to the first line of the job, and from its end to the report?
+"""How long an agent takes from an order to the job's first line, and from the job's end to the report.
 
     python -m benchmarks.agent [RUNS]
 
-Real processes on this machine, one after the other; medians and the slowest. `first line` is the job's own start-up:
-a Python without site-packages that prints the time.
+Runs real processes on this machine, one after the other, and prints the median and the slowest of each part. The part
+`first line` is the start-up of the job itself, a Python without site-packages that prints the time.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Stopwatch:
         self.started_s = self.ended_s = 0.0
         self.ended = asyncio.Event()
 
-    def note(self, event: Event) -> None:
-        """Take an event of the agent's processes."""
+    def record(self, event: Event) -> None:
+        """Record the time of an event of the agent's processes."""
         if isinstance(event, ProcessStarted):
             self.started_s = time.monotonic()
         elif isinstance(event, ProcessExited):
@@ -52,10 +52,10 @@ class Stopwatch:
 
 
 async def one_run(state: Path, workshop: Workshop, lease: str) -> tuple[float, ...]:
-    """Return the seconds of every part of one run."""
+    """Run one job; return the seconds of each part."""
     watch = Stopwatch()
-    processes = Processes(state, Limits(), watch.note)
-    looking = asyncio.create_task(processes.watch())
+    processes = Processes(state, Limits(), watch.record)
+    watching = asyncio.create_task(processes.watch())
     order = Order(
         lease, f"job-{lease}", 1, (0,), time.monotonic() + 600.0, launch=Launch(command=tuple(_JOB))
     )
@@ -70,7 +70,7 @@ async def one_run(state: Path, workshop: Workshop, lease: str) -> tuple[float, .
     )
     shim_s = time.monotonic()
     await watch.ended.wait()
-    looking.cancel()
+    watching.cancel()
     ports.release(lease)
     with RunDirectory(processes.path(lease)) as run:
         ranks_s = float((run.read(SHIM) or {})["started_s"])
@@ -87,7 +87,7 @@ async def one_run(state: Path, workshop: Workshop, lease: str) -> tuple[float, .
 
 
 async def measure(runs: int) -> list[tuple[float, ...]]:
-    """Return every part of this number of runs."""
+    """Return the seconds of each part, for this number of runs."""
     with tempfile.TemporaryDirectory() as folder:
         state = Path(folder)
         workshop = Workshop(

@@ -1,10 +1,10 @@
-"""How many submissions a daemon acknowledges, each of them durable, and how long listing takes.
+"""How many durable submissions a second a scheduler acknowledges, and how long listing takes.
 
     python -m benchmarks.daemon [--seconds 5] [--clients 16] [--processes 2] [--agents 20] [--profile]
 
-The scheduler is the real program with its journal on disk (synchronous=FULL) and its solver; agents that report every
-ten seconds are simulated in another process, and clients, each with a connection of its own, run in others. All share
-this machine's cores. `--profile` says where the scheduler's time goes.
+The scheduler is the real program with its journal on disk (synchronous=FULL) and its solver. Agents that report every
+ten seconds are simulated in another process. Clients, each with a connection of its own, run in further processes. All
+share this machine's cores. `--profile` prints where the scheduler's time goes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any
 
 from grpc import aio
 
-from benchmarks.service import USER, Daemon, agents_process, linked
+from benchmarks.service import USER, Daemon, agents_process, wait_for_links
 from protos.gavel.v1 import jobs_pb2 as pb
 from protos.gavel.v1 import jobs_pb2_grpc
 
@@ -34,7 +34,7 @@ DEADLINE_S = 60.0
 
 
 def job(number: int) -> pb.JobSpec:
-    """Return a usual job."""
+    """Return a typical job."""
     launch = pb.Launch(
         command=["python", "train.py", "--lr", "0.1"], env={"SEED": str(number)}, workdir="/data"
     )
@@ -76,12 +76,12 @@ def cpu_s(pid: int | None) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def submitted(server: Daemon, options: argparse.Namespace, batch: int) -> str:
-    """Return jobs per second, how long a call took, and the CPU time of the server for a job."""
+def measure_submissions(server: Daemon, options: argparse.Namespace, batch: int) -> str:
+    """Submit from several processes; return jobs per second, the time of a call, and the server's CPU time per job."""
     before_s = cpu_s(server.process.pid)
     context, ends = multiprocessing.get_context("spawn"), []
-    for part in range(options.processes):
-        clients = (options.clients + part) // options.processes
+    for number in range(options.processes):
+        clients = (options.clients + number) // options.processes
         near_end, far_end = context.Pipe()
         process = context.Process(
             target=client_process, args=(server.address, clients, options.seconds, batch, far_end)
@@ -91,7 +91,7 @@ def submitted(server: Daemon, options: argparse.Namespace, batch: int) -> str:
     answers = [near_end.recv() for _, near_end in ends]
     for process, _ in ends:
         process.join()
-    took_s = sorted(s for _, some in answers for s in some)
+    took_s = sorted(s for _, times in answers for s in times)
     jobs = sum(count for count, _ in answers)
     return (
         f"{jobs / options.seconds:>8,.0f} jobs/s   {jobs:>7,} jobs   a call: "
@@ -100,13 +100,13 @@ def submitted(server: Daemon, options: argparse.Namespace, batch: int) -> str:
     )
 
 
-def quantile(values: Sequence[float], part: float) -> float:
+def quantile(values: Sequence[float], fraction: float) -> float:
     """Return a quantile of sorted values."""
-    return values[min(int(part * len(values)), len(values) - 1)]
+    return values[min(int(fraction * len(values)), len(values) - 1)]
 
 
-async def looked(address: str, brief: bool) -> str:
-    """Return how long it takes to list the jobs, and meanwhile to get one."""
+async def measure_listing(address: str, brief: bool) -> str:
+    """Return how long it takes to list the jobs, and to get a single job meanwhile."""
     size = [("grpc.max_receive_message_length", 64 * 2**20)]
     async with aio.insecure_channel(address, options=size) as channel:
         stub: Any = jobs_pb2_grpc.JobsStub(channel)
@@ -158,16 +158,17 @@ def main() -> None:
             target=agents_process, args=(server.address, options.agents), daemon=True
         )
         agents.start()
-        asyncio.run(linked(server.address, options.agents))
+        asyncio.run(wait_for_links(server.address, options.agents))
         for batch in (1, BATCH):
             print(
-                f"{batch} at a time, {options.clients} clients  {submitted(server, options, batch)}",
+                f"{batch} at a time, {options.clients} clients  {measure_submissions(server, options, batch)}",
                 flush=True,
             )
         for brief in (True, False):
             word = "brief" if brief else "whole"
             print(
-                f"listing {LISTED:,} jobs, {word}:  {asyncio.run(looked(server.address, brief))}", flush=True
+                f"listing {LISTED:,} jobs, {word}:  {asyncio.run(measure_listing(server.address, brief))}",
+                flush=True,
             )
         agents.kill()
         server.stop()

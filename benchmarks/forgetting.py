@@ -1,10 +1,10 @@
-"""A million jobs that come and go with 2,000 alive: what memory, snapshots, restarts and listings then cost.
+"""The cost of memory, snapshots, restarts and listings over a million jobs, of which 2,000 at a time are unfinished.
 
     python -m benchmarks.forgetting [--jobs 1000000] [--keep-s 7200] [--folder DIR]
 
-Core, journal (durable), snapshots, history, usage and the services for people are the daemon's own; nodes are simulated
-and time is virtual. 1,000 GPUs run 1,000 jobs a round, and another 1,000 wait. Jobs are kept for two virtual hours
-after their end, some 20 rounds; `--keep-s 0` never forgets a job.
+Core, journal (durable), snapshots, history, usage and the services for people are those of the real scheduler; nodes
+are simulated, and time is virtual. 1,000 GPUs run 1,000 jobs a round, while another 1,000 wait. Jobs are kept for two
+virtual hours after their end, about 20 rounds; `--keep-s 0` never forgets a job.
 """
 
 from __future__ import annotations
@@ -85,22 +85,23 @@ def spec(number: int) -> JobSpec:
 
 
 class VirtualCluster:
-    """A cluster in virtual time: jobs are submitted as others end, run for a while and complete."""
+    """A cluster in virtual time: jobs are submitted as others end, run for RUN_S and complete."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self.submitted = 0
         self.is_over = False
         self.at_s = START_S
-        # Called between rounds, while time stands still.
-        self.asides: Callable[[], Any] = lambda: None
+        # Called once a round; virtual time stands still meanwhile.
+        self.between_rounds: Callable[[], Any] = lambda: None
         self._inbox: list[tuple[Message, Callable[[], None] | None]] = []
         self._callbacks: list[Callable[[], None]] = []
         self._timers: dict[str, float] = {}
         self._known: dict[str, set[str]] = {}
-        self._exits: list[tuple[float, str, int, tuple[Exit, ...]]] = []  # in order of time
-        self._aside: asyncio.Task[Any] | None = None
-        self._looked_s = 0.0
+        # In order of time.
+        self._exits: list[tuple[float, str, int, tuple[Exit, ...]]] = []
+        self._pause: asyncio.Task[Any] | None = None
+        self._submitted_s = 0.0
 
     @property
     def state(self) -> SchedulerState:
@@ -117,27 +118,27 @@ class VirtualCluster:
         done: Callable[[], None] | None = None,
         failed: Callable[[str], None] | None = None,
     ) -> None:
-        """Queue a message for the core; none of them fails here."""
+        """Queue a message for the core. `failed` is never called, because no message of this benchmark fails."""
         self._inbox.append((message, done))
 
     async def ask(self, message: Any) -> Any:
-        """Refuse: no benchmark asks."""
+        """Raise NotImplementedError: this benchmark sends no requests."""
         raise NotImplementedError
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
-        """Return the messages that wait, or move time to the next event. Time stands still while an aside runs."""
+        """Return the waiting messages. If there are none, first let `between_rounds` end, then advance the time."""
         callbacks, self._callbacks = self._callbacks, []
         for done in callbacks:
             done()
-        if self.at_s - self._looked_s >= ROUND_S and self._aside is None:
-            self._looked_s = self.at_s
+        if self.at_s - self._submitted_s >= ROUND_S and self._pause is None:
+            self._submitted_s = self.at_s
             self._submit()
-            self._aside = asyncio.ensure_future(self.asides())
-        while self._aside is not None and not self._inbox:
-            await asyncio.wait({self._aside}, timeout=0.001)
-            if self._aside.done():
-                self._aside.result()
-                self._aside = None
+            self._pause = asyncio.ensure_future(self.between_rounds())
+        while self._pause is not None and not self._inbox:
+            await asyncio.wait({self._pause}, timeout=0.001)
+            if self._pause.done():
+                self._pause.result()
+                self._pause = None
         if self.is_over:
             return None
         if not self._inbox:
@@ -153,7 +154,7 @@ class VirtualCluster:
             self.send(SubmitJobs(specs=specs, key=f"user:sweep-{self.submitted}", user="user"))
 
     def _advance(self) -> None:
-        """Let time pass up to the next exit or timer."""
+        """Advance the time to the next exit or timer."""
         times = [*self._timers.values(), *(at_s for at_s, *_ in self._exits[:1])]
         self.at_s = max(self.at_s, min(times))
         while self._exits and self._exits[0][0] <= self.at_s:
@@ -164,7 +165,7 @@ class VirtualCluster:
             self.send(Woke(what=timer))
 
     def perform(self, effect: Effect) -> None:
-        """Answer for solver, timers and nodes."""
+        """Answer in place of solver, timers and nodes."""
         match effect:
             case WakeAt():
                 self._timers[effect.what] = max(effect.at_s, self.at_s)
@@ -175,9 +176,9 @@ class VirtualCluster:
 
     def _send(self, effect: SendLeases) -> None:
         known = self._known.get(effect.node, set())
-        here = {lease.id for lease in effect.leases}
-        new = tuple(sorted(here - known, key=int))
-        self._known[effect.node] = here
+        ordered = {lease.id for lease in effect.leases}
+        new = tuple(sorted(ordered - known, key=int))
+        self._known[effect.node] = ordered
         if new:
             exits = tuple(Exit(name, "finished", 1.0, 1.0, RUN_S - 5.0, RUN_S) for name in new)
             self.send(NodeReport(node=effect.node, generation=effect.generation, started=new))
@@ -185,7 +186,7 @@ class VirtualCluster:
 
 
 class NoNodes:
-    """Stands in for the links to nodes, which the services need: there are no nodes."""
+    """A stand-in for the links to nodes that the services need; its methods do nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_: None
@@ -198,7 +199,7 @@ def rss_mb() -> float:
 
 
 def restart(path: Path, answers: Any) -> None:
-    """Send how long a new process takes to recover this journal and take over."""
+    """Recover this journal in a new process and take over; send how long that took to `answers`."""
     began_s = time.perf_counter()
     with SqliteJournal(path) as journal:
         core = Core(recover_scheduler(journal).state)
@@ -231,7 +232,7 @@ class Bench:
             keeping=self.keeping,
         )
         self.service: Any = self.people.services()[0][1]
-        self.marks = [int(part * jobs) for part in SHOWN_AT]
+        self.marks = [int(fraction * jobs) for fraction in SHOWN_AT]
         self.rounds = 0
         self.encode_ms = 0.0
         self.began_s = time.perf_counter()
@@ -244,7 +245,7 @@ class Bench:
         return payload
 
     async def between_rounds(self) -> None:
-        """Forget jobs every few rounds, and print a line of the table when it is time."""
+        """Forget jobs every FORGET_ROUNDS rounds, and print a line of the table at each mark."""
         self.rounds += 1
         if self.rounds % FORGET_ROUNDS == 0:
             await self.people.historian.forget()
@@ -269,8 +270,8 @@ class Bench:
         await asyncio.to_thread(process.join)
         for path in self.folder.glob("copy.db*"):
             path.unlink()
-        queue_ms = await self.listed(pb.JobFilter(user="user7", states=LIVE))
-        ended_ms = await self.listed(pb.JobFilter(user="user7", ended=True))
+        queue_ms = await self.page_ms(pb.JobFilter(user="user7", states=LIVE))
+        ended_ms = await self.page_ms(pb.JobFilter(user="user7", ended=True))
         size_mb = {name: (self.folder / name).stat().st_size / 2**20 for name in ("journal.db", "history.db")}
         print(
             f"{ended:>10,} {len(self.core.state.jobs):>9,} {memory_mb:>9,.0f} {len(payload) / 2**20:>12.1f} "
@@ -280,13 +281,13 @@ class Bench:
         )
         self.encode_ms = 0.0
 
-    async def listed(self, wanted: pb.JobFilter) -> float:
+    async def page_ms(self, job_filter: pb.JobFilter) -> float:
         """Return the median time of 5 pages of 50 jobs, in milliseconds."""
         set_caller(Caller("user7", Role.USER))
         took = []
         for _ in range(5):
             began_s = time.perf_counter()
-            await self.service.ListJobs(pb.ListJobsRequest(filter=wanted, page_size=50, brief=True), None)
+            await self.service.ListJobs(pb.ListJobsRequest(filter=job_filter, page_size=50, brief=True), None)
             took.append(1000 * (time.perf_counter() - began_s))
         return sorted(took)[2]
 
@@ -305,7 +306,7 @@ class Bench:
                 world.send(
                     NodeHello(spec=NodeSpec(name=f"n{number}", worker_type="a100", gpus=GPUS, storage="nfs"))
                 )
-            world.asides = self.between_rounds
+            world.between_rounds = self.between_rounds
             await drive(self.core, world, self.feed, Keeper(self.journal, self.snapshot))
 
 

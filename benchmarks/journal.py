@@ -1,4 +1,4 @@
-"""How long the journal takes: appending, durably and not, and recovering, with a snapshot and without.
+"""How long the journal takes to append records, durably or not, and to recover, with a snapshot or without.
 
     python -m benchmarks.journal [--facts 1000000]
 
@@ -27,14 +27,15 @@ from tests.support.journals import MemoryJournal
 
 # How many records are appended durably.
 DURABLE = 2000
-# The part of the records that the snapshot holds; recovery has to apply the rest.
+# The fraction of the records that the snapshot replaces; recovery applies the others.
 SNAPSHOT_AT = 0.99
-FACTS_PER_JOB = 170  # about
+# An estimate.
+FACTS_PER_JOB = 170
 # How often agents report the progress of their jobs.
 REPORT_S = 120.0
 
 
-def lived(facts: int) -> list[Record]:
+def simulated_records(facts: int) -> list[Record]:
     """Return the records of a simulated run with about this number of facts."""
     journal = MemoryJournal()
     run = Run(
@@ -50,7 +51,7 @@ def lived(facts: int) -> list[Record]:
     return list(journal.records())
 
 
-def took(work: Callable[[], object]) -> float:
+def duration_s(work: Callable[[], object]) -> float:
     """Return how long this work takes, in seconds."""
     started = time.perf_counter()
     work()
@@ -64,22 +65,22 @@ def fill(path: Path, records: list[Record], *, durable: bool) -> None:
             journal.append(record.now_s, record.facts)
 
 
-def recovered(path: Path) -> None:
-    """Open a journal and recover its state, as a scheduler that starts."""
+def recover(path: Path) -> None:
+    """Open a journal and recover its state, as a scheduler does when it starts."""
     with SqliteJournal(path) as journal:
         assert not recover_scheduler(journal).report()
 
 
 def add_snapshot(path: Path, seq: int) -> float:
-    """Store the state after record `seq`; return how long writing it takes, without computing the state."""
-    part = path.with_name("part.db")
-    with SqliteJournal(path) as whole, SqliteJournal(part, durable=False) as upto:
+    """Write a snapshot of the state after record `seq`; return how long the writing alone takes."""
+    copy = path.with_name("part.db")
+    with SqliteJournal(path) as whole, SqliteJournal(copy, durable=False) as beginning:
         for record in whole.records():
             if record.seq > seq:
                 break
-            upto.append(record.now_s, record.facts)
-        state = recover_scheduler(upto).state
-        return took(lambda: whole.write_snapshot(seq, state.snapshot()))
+            beginning.append(record.now_s, record.facts)
+        state = recover_scheduler(beginning).state
+        return duration_s(lambda: whole.write_snapshot(seq, state.snapshot()))
 
 
 def row(title: str, seconds: float, count: int, unit: str) -> None:
@@ -91,24 +92,24 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--facts", type=int, default=1_000_000, help="about how many")
-    records = lived(parser.parse_args().facts)
+    records = simulated_records(parser.parse_args().facts)
     facts = sum(len(record.facts) for record in records)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal.db")
-        filled_s = took(lambda: fill(path, records, durable=False))
+        filled_s = duration_s(lambda: fill(path, records, durable=False))
         size_mb = path.stat().st_size / 1e6
         print(f"{facts:,} facts in {len(records):,} records, {size_mb:,.0f} MB\n")
         payloads = [encode_facts(record.facts) for record in records]
-        row("encode", took(lambda: [encode_facts(r.facts) for r in records]), facts, "fact")
-        row("decode", took(lambda: [decode_facts(payload) for payload in payloads]), facts, "fact")
+        row("encode", duration_s(lambda: [encode_facts(r.facts) for r in records]), facts, "fact")
+        row("decode", duration_s(lambda: [decode_facts(payload) for payload in payloads]), facts, "fact")
         few = records[:DURABLE]
-        durable_s = took(lambda: fill(Path(folder, "durable.db"), few, durable=True))
+        durable_s = duration_s(lambda: fill(Path(folder, "durable.db"), few, durable=True))
         row("append, durable: each record synced", durable_s, len(few), "record")
         row("append, not durable: a simulation's", filled_s, len(records), "record")
-        row("recover from the beginning", took(lambda: recovered(path)), facts, "fact")
+        row("recover from the beginning", duration_s(lambda: recover(path)), facts, "fact")
         seq = last_seq(path)
         row("write a snapshot", add_snapshot(path, int(seq * SNAPSHOT_AT)), 1, "snapshot")
-        row(f"recover from a snapshot at {SNAPSHOT_AT:.0%}", took(lambda: recovered(path)), facts, "fact")
+        row(f"recover from a snapshot at {SNAPSHOT_AT:.0%}", duration_s(lambda: recover(path)), facts, "fact")
     return 0
 
 

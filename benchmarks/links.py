@@ -1,9 +1,9 @@
-"""The cost of a thousand agents for the scheduler: CPU while each reports every ten seconds, and at starts.
+"""The cost of a thousand agents for the scheduler: CPU time while they connect, start jobs, and report.
 
 python -m benchmarks.links [--agents 1000] [--interval-s 10] [--seconds 30]
 
-The scheduler runs here, with a journal on disk; the agents run in another process, one connection each, every one
-with a job whose progress changes between any two reports.
+The scheduler runs in this process, with a journal on disk. The agents run in another process; each has its own
+connection, and a job whose progress changes between any two reports.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from scheduler.solving import answer
 
 
 async def one_agent(number: int, address: str, interval_s: float) -> None:
-    """Say hello, take every lease as started, and report progress until the link ends."""
+    """Simulate an agent: connect, report each lease as started at once, and report progress until the link ends."""
     options = [("grpc.use_local_subchannel_pool", 1)]
     channel = aio.insecure_channel(address, options=options)
     call = agents_pb2_grpc.AgentsStub(channel).Link()
@@ -57,10 +57,10 @@ async def one_agent(number: int, address: str, interval_s: float) -> None:
     )
     leases: dict[str, float] = {}
     generation, numbers = 0, 0
-    one_at_a_time = asyncio.Lock()
+    write_lock = asyncio.Lock()
 
     async def send(**body: object) -> None:
-        async with one_at_a_time:
+        async with write_lock:
             await call.write(pb.AgentMessage(**body, sent_s=time.monotonic()))  # type: ignore[arg-type]
 
     async def report(started: list[str]) -> None:
@@ -89,9 +89,9 @@ async def one_agent(number: int, address: str, interval_s: float) -> None:
             await send(alive=pb.Alive())
         elif kind == "desired":
             generation = message.desired.generation
-            wanted = {order.lease for order in message.desired.orders}
-            new = [lease for lease in wanted if lease not in leases]
-            for lease in leases.keys() - wanted:
+            ordered = {order.lease for order in message.desired.orders}
+            new = [lease for lease in ordered if lease not in leases]
+            for lease in leases.keys() - ordered:
                 del leases[lease]
             leases.update(dict.fromkeys(new, time.monotonic()))
             if new:
@@ -108,8 +108,8 @@ async def all_agents(address: str, count: int, interval_s: float) -> None:
 # ---------------------------------------------------------------------------------------------- the scheduler
 
 
-class InPlace:
-    """A solver that answers at once, in this process."""
+class InProcessSolver:
+    """A solver that answers immediately, in this process."""
 
     def __init__(self, world: LiveWorld) -> None:
         self._world = world
@@ -119,8 +119,8 @@ class InPlace:
         self._world.send(answer(question))
 
 
-async def until(condition: Callable[[], object]) -> float:
-    """Wait until this holds; return how long it took."""
+async def wait_until(condition: Callable[[], object]) -> float:
+    """Wait until the condition holds; return how long that took."""
     begun_s = time.perf_counter()
     while not condition():
         await asyncio.sleep(0.01)
@@ -132,7 +132,7 @@ async def measure(folder: Path, agents: int, interval_s: float, seconds: float) 
     journal = SqliteJournal(folder / "journal.db")
     core, feed = Core(), Feed(journal)
     world = LiveWorld(core, Clock())
-    world.handlers[Solve] = InPlace(world).ask
+    world.handlers[Solve] = InProcessSolver(world).ask
     links = Links(world, Pace(report_interval_s=interval_s, silence_s=max(30.0, 3 * interval_s)))
     attempts = Attempts(folder / "attempts.db")
     relay = LogRelay(links, attempts, world.state)
@@ -154,14 +154,16 @@ async def measure(folder: Path, agents: int, interval_s: float, seconds: float) 
     )
     try:
         cpu_s = time.process_time()
-        await until(lambda: len(links.by_name) > 0)
-        wall_s = await until(lambda: sum(link.welcome for link in links.by_name.values()) == agents)
+        await wait_until(lambda: len(links.by_name) > 0)
+        wall_s = await wait_until(lambda: sum(link.welcome for link in links.by_name.values()) == agents)
         print_row("all linked after", f"{wall_s:.1f} s", f"{time.process_time() - cpu_s:.1f} s of CPU")
         cpu_s = time.process_time()
         spec = JobSpec(launch=Launch(command=("true",)), job_type="cnn")
         await world.ask(SubmitJobs(specs=(spec,) * agents))
         state = world.state
-        wall_s = await until(lambda: sum(h.started_s is not None for h in state.leases.values()) == agents)
+        wall_s = await wait_until(
+            lambda: sum(h.started_s is not None for h in state.leases.values()) == agents
+        )
         print_row(
             "a job started on each after", f"{wall_s:.1f} s", f"{time.process_time() - cpu_s:.1f} s of CPU"
         )
@@ -180,7 +182,7 @@ async def measure(folder: Path, agents: int, interval_s: float, seconds: float) 
 
 
 async def steady(world: LiveWorld, seconds: float, reports_per_s: float) -> None:
-    """Print the CPU time while all agents report, and the longest delay of the event loop."""
+    """Print the CPU time while all agents report, the longest delay of the event loop, and the peak memory."""
     late_s = 0.0
     cpu_s, end_s = time.process_time(), time.perf_counter() + seconds
     while time.perf_counter() < end_s:
@@ -190,8 +192,8 @@ async def steady(world: LiveWorld, seconds: float, reports_per_s: float) -> None
     share = (time.process_time() - cpu_s) / seconds
     print_row("CPU while they report", f"{share:.1%} of one core", f"{reports_per_s:.0f} reports/s")
     print_row("per report, Taken included", f"{share / reports_per_s * 1e3:.2f} ms")
-    print_row("the loop is late by at most", f"{late_s * 1e3:.0f} ms")
-    print_row("memory at most", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
+    print_row("longest delay of the loop", f"{late_s * 1e3:.0f} ms")
+    print_row("peak memory", f"{resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:.0f} MB")
 
 
 async def renewal(links: Links, agents: int) -> None:
@@ -202,7 +204,9 @@ async def renewal(links: Links, agents: int) -> None:
     cpu_s, begun_s, thread_s = time.process_time(), time.perf_counter(), time.thread_time()
     links.renew_leases(effect)
     called_s, thread_s = time.perf_counter() - begun_s, time.thread_time() - thread_s
-    wall_s = await until(lambda: not any(link.outbox._filled.is_set() for link in links.by_name.values()))
+    wall_s = await wait_until(
+        lambda: not any(link.outbox._filled.is_set() for link in links.by_name.values())
+    )
     print_row("renewing all: the call", f"{called_s * 1e3:.1f} ms", f"{thread_s * 1e3:.1f} ms of CPU")
     print_row(
         "all written after",

@@ -1,6 +1,6 @@
-"""Shared by the live benchmarks: paced jobs on a scheduler and agents of this machine, and the story in its journal.
+"""Shared by the live benchmarks: paced jobs on a scheduler and agents of this machine, and the events in the journal.
 
-The scheduler and the agents are the real programs; only GPUs are declared, and jobs wait instead of computing.
+The scheduler and the agents are the real programs. The GPUs are only declared, and jobs wait instead of computing.
 """
 
 from __future__ import annotations
@@ -32,16 +32,15 @@ from scheduler.model.lease import Lease
 
 SCRIPT = Path(__file__).with_name("paced.py")
 SPEED = {"v100": 1.0, "k80": 0.4}
-# How long agents may take to come up on a busy machine.
+# How long agents may take to start on a busy machine.
 NODES_S = 120.0
 
 
-class Paced(NamedTuple):
-    """A job whose steps take a given time."""
+class PacedJob(NamedTuple):
+    """A job whose steps take a given time: `step_s` on a GPU of speed 1."""
 
     name: str
     job_type: str
-    # On a GPU of speed 1.
     step_s: float
     steps: int
     arrival_s: float = 0.0
@@ -57,13 +56,13 @@ class Paced(NamedTuple):
 Rates = dict[tuple[str, int, str], float]
 
 
-def rates(jobs: Iterable[Paced]) -> Rates:
+def rates(jobs: Iterable[PacedJob]) -> Rates:
     """Return the true rates of these jobs."""
     return {(job.job_type, 1, kind): speed / job.step_s for job in jobs for kind, speed in SPEED.items()}
 
 
 def write_rates(path: Path, believed: Rates) -> None:
-    """Write a throughput table for a scheduler to begin with."""
+    """Write the throughput table with which a scheduler begins."""
     rows = [",".join(map(str, (*key, rate))) for key, rate in believed.items()]
     path.write_text("\n".join(("job_type,gpus,worker_type,steps_per_s", *rows, "")))
 
@@ -72,7 +71,7 @@ def write_rates(path: Path, believed: Rates) -> None:
 def cluster(
     folder: Path, gpus: Sequence[str], settings: Sequence[str]
 ) -> Iterator[tuple[LocalCluster, Client]]:
-    """Start a scheduler with one agent for each of these GPUs, such as "v100", and wait until all are linked."""
+    """Start a scheduler, and an agent for each of these GPUs, such as "v100"; wait until all are linked."""
     agents = [f"{kind}=1:speed={SPEED[kind]}" for kind in gpus]
     with (
         LocalCluster(folder, agents, settings=settings) as local,
@@ -81,13 +80,13 @@ def cluster(
         give_up_s = time.monotonic() + NODES_S
         while sum(node.state == "up" for node in client.nodes()) < len(agents):
             if time.monotonic() > give_up_s:
-                raise SystemExit(f"the agents did not come up; their logs are in {folder}/logs")
+                raise SystemExit(f"not all agents have connected; their logs are in {folder}/logs")
             time.sleep(0.1)
         yield local, client
 
 
-def specs(job: Paced, restart_cost_s: float, stamps: Path | None = None) -> JobSpec:
-    """Return the job as it is submitted."""
+def spec_of(job: PacedJob, restart_cost_s: float, stamps: Path | None = None) -> JobSpec:
+    """Return the description with which the job is submitted."""
     command = (sys.executable, str(SCRIPT), str(job.step_s), *([str(stamps)] if stamps else ()))
     return JobSpec(
         name=job.name,
@@ -99,18 +98,18 @@ def specs(job: Paced, restart_cost_s: float, stamps: Path | None = None) -> JobS
     )
 
 
-def submitted(
-    client: Client, jobs: Sequence[Paced], restart_cost_s: float, stamps: Path | None = None
+def submit_all(
+    client: Client, jobs: Sequence[PacedJob], restart_cost_s: float, stamps: Path | None = None
 ) -> list[str]:
-    """Submit each job at its time; return their ids."""
+    """Submit each job at its arrival time; return the ids of all."""
     began_s, ids = time.monotonic(), []
     for job in jobs:
         time.sleep(max(began_s + job.arrival_s - time.monotonic(), 0.0))
-        ids.append(client.submit(specs(job, restart_cost_s, stamps))[0])
+        ids.append(client.submit(spec_of(job, restart_cost_s, stamps))[0])
     return ids
 
 
-def ended(client: Client, ids: Sequence[str], limit_s: float) -> list[Job]:
+def wait_for_end(client: Client, ids: Sequence[str], limit_s: float) -> list[Job]:
     """Wait until all jobs have ended; return them in the order of the ids."""
     give_up_s = time.monotonic() + limit_s
     while not all((jobs := {job.id: job for job in client.list()})[name].state.is_final for name in ids):
@@ -120,8 +119,8 @@ def ended(client: Client, ids: Sequence[str], limit_s: float) -> list[Job]:
     return [jobs[name] for name in ids]
 
 
-def inexact(client: Client, job: Paced, done: Job) -> str:
-    """Return the fault in the steps of an ended job; empty if it did each step once."""
+def step_fault(client: Client, job: PacedJob, done: Job) -> str:
+    """Return what is wrong with the steps of an ended job; empty if it did each step once."""
     lines = b"".join(chunk.data for chunk in client.logs(done.id)).decode(errors="replace").splitlines()
     records = [json.loads(line) for line in lines if line.startswith("{")]
     if done.state != "completed":
@@ -140,25 +139,25 @@ def inexact(client: Client, job: Paced, done: Job) -> str:
 
 @dataclass(slots=True)
 class Turn:
-    """One lease, in moments of the scheduler's clock; 0 for events that did not happen."""
+    """The times of one lease on the scheduler's clock; 0 for events that did not happen."""
 
     lease: Lease
-    # From when its GPUs were granted to it.
+    # The lease had its GPUs from this time on.
     boundary_s: float
-    # When no other lease held them any more.
+    # No other lease held its GPUs any more.
     sent_s: float
     started_s: float = 0.0
-    # When its turn was over, unless it ended before.
+    # The job was asked to stop; 0 if it ended before.
     asked_s: float = 0.0
     closed_s: float = 0.0
     exit: Exit | None = None
-    # Leases whose exits it waited for, and the ones of them that are still open.
-    after: list[str] = field(default_factory=list)
-    open_: set[str] = field(default_factory=set)
+    # The leases whose exits this one waited for, and those of them that have not ended yet.
+    waits_for: list[str] = field(default_factory=list)
+    still_open: set[str] = field(default_factory=set)
 
 
 @dataclass(slots=True)
-class Story:
+class Events:
     """The events of a run, from its journal."""
 
     turns: dict[str, Turn] = field(default_factory=dict)
@@ -172,22 +171,22 @@ class Story:
         """Return the time from the submission of a job to its end."""
         return self.completed_s[job] - self.submitted_s[job]
 
-    def of(self, job_type: str) -> list[Turn]:
+    def turns_of(self, job_type: str) -> list[Turn]:
         """Return the turns of jobs of this type that are over."""
         return [
             t for t in self.turns.values() if t.exit is not None and self.job_type[t.lease.job] == job_type
         ]
 
 
-def story(folder: Path) -> Story:
-    """Return the events in the journal of a scheduler that ran in this folder."""
+def read_events(folder: Path) -> Events:
+    """Return the events of a scheduler that ran in this folder, from its journal."""
     with SqliteJournal(folder / "scheduler" / "journal.db", read_only=True) as journal:
-        return story_of(journal.read())
+        return events_of(journal.read())
 
 
-def story_of(records: Iterable[tuple[float, Fact]]) -> Story:
-    """Return the events in these facts, of a live run or of a simulated one."""
-    events, asked_s = Story(), 0.0
+def events_of(records: Iterable[tuple[float, Fact]]) -> Events:
+    """Return the events in these facts, whether of a live run or of a simulation."""
+    events, asked_s = Events(), 0.0
     for at_s, fact in records:
         match fact:
             case JobSubmitted():
@@ -212,22 +211,22 @@ def story_of(records: Iterable[tuple[float, Fact]]) -> Story:
     return events
 
 
-def _grant(events: Story, lease: Lease, at_s: float, boundary_s: float) -> None:
+def _grant(events: Events, lease: Lease, at_s: float, boundary_s: float) -> None:
     turn = events.turns[lease.id] = Turn(lease, boundary_s, at_s)
     for name, other in events.turns.items():
         if other is turn or other.closed_s:
             continue
         if other.lease.job == lease.job or not set(other.lease.gpus).isdisjoint(lease.gpus):
-            turn.after.append(name)
-            turn.open_.add(name)
+            turn.waits_for.append(name)
+            turn.still_open.add(name)
 
 
-def _close(events: Story, end: Exit, at_s: float) -> None:
+def _close(events: Events, end: Exit, at_s: float) -> None:
     turn = events.turns[end.lease]
     turn.closed_s, turn.exit = at_s, end
     if end.outcome == "finished":
         events.completed_s[turn.lease.job] = at_s
     for other in events.turns.values():
-        if end.lease in other.open_:
-            other.open_.discard(end.lease)
+        if end.lease in other.still_open:
+            other.still_open.discard(end.lease)
             other.sent_s = at_s

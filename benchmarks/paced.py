@@ -3,7 +3,7 @@
     paced.py STEP_S [STAMPS]
 
 The agents of a benchmark run it under a lease: `GAVEL_STEPS` steps of STEP_S seconds each on a GPU of speed 1. With
-STAMPS, a directory, it writes the moments of its life there. It is plain Python, so that it starts fast.
+STAMPS, a directory, it writes the times of its start and end there. It uses only plain Python, to start quickly.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gavel.training import LeasedIterator, pace  # noqa: E402 - its import is me
 
 
 class Sum:
-    """The sum of the numbers of all steps, which shows a step that was lost or done twice."""
+    """A checkpoint with the sum of the numbers of all steps: a step that was lost or done twice makes it wrong."""
 
     def __init__(self) -> None:
         self.path = Path(os.environ["GAVEL_CHECKPOINT_DIR"]) / "sum.json"
@@ -31,21 +31,21 @@ class Sum:
         """Read the sum and return its step."""
         if not self.path.exists():
             return 0
-        words = json.loads(self.path.read_text())
-        self.sum = words["sum"]
-        return int(words["step"])
+        fields = json.loads(self.path.read_text())
+        self.sum = fields["sum"]
+        return int(fields["step"])
 
     def save(self, step: int) -> None:
-        """Write the sum whole or not at all."""
+        """Replace the file with the sum as a whole."""
         self.over_s = time.time()
-        aside = self.path.with_suffix(f".{os.getpid()}")
-        aside.write_text(json.dumps({"step": step, "sum": self.sum}))
-        aside.replace(self.path)
+        new_path = self.path.with_suffix(f".{os.getpid()}")
+        new_path.write_text(json.dumps({"step": step, "sum": self.sum}))
+        new_path.replace(self.path)
         self.saved_s = time.time()
 
 
 def main(step_s: float, stamps: str) -> None:
-    """Run the steps, print the sum, and write the moments."""
+    """Run the steps, print the sum, and write the times."""
     checkpoint = Sum()
     steps = LeasedIterator(range(int(os.environ["GAVEL_STEPS"])), checkpoint=checkpoint)
     moments = {"first_line_s": FIRST_LINE_S, "ready_s": time.time(), "first_step_s": 0.0}

@@ -1,10 +1,10 @@
-"""How long each policy takes, and on what.
+"""How long each policy takes, step by step.
 
     python -m benchmarks.policies [--quick] [--only las,ftf] [--published] [--slope] [--json FILE]
 
-Every row is one fresh problem (fixed seed), solved in a process of its own and audited. Columns: time to
-group, to build (everything that is none of the others), inside solvers, to split, in total, and the greatest
-memory the process held.
+Each row is one new problem (with a fixed seed), solved in a process of its own and audited. The columns are the time to
+group, to build (everything not in the other columns), in solvers, to split, in total, and the peak memory of the
+process.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from policies.registry import entry, resolve
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Case:
     """One row of the table."""
 
     policy: str
     jobs: int
-    # None: all jobs are different.
+    # None if all jobs are different.
     kinds: int | None
     goal_s: float
     load: float = 4.0
     tenants: int = 0
     single_gpu: bool = False
-    # How many partners each job has with +packing of all-different jobs.
+    # The number of partners of each job, for +packing of jobs that are all different.
     partners: int | None = None
 
     @property
@@ -56,8 +56,8 @@ class Question:
         return f"{self.jobs:,} {kinds}{under}{pairs}"
 
 
-def questions() -> Iterator[Question]:
-    """Iterate over the problems with a goal."""
+def cases() -> Iterator[Case]:
+    """Iterate over the rows, each with its goal."""
     for policy in ("las", "max_throughput", "throughput_per_cost", "min_cost"):
         for jobs, kinds, goal_s in (
             (2048, 80, 0.03),
@@ -65,50 +65,50 @@ def questions() -> Iterator[Question]:
             (102400, 80, 0.5),
             (102400, None, 10.0),
         ):
-            yield Question(policy, jobs, kinds, goal_s)
+            yield Case(policy, jobs, kinds, goal_s)
     for policy in ("sjf", "makespan"):
-        yield Question(policy, 2048, None, 0.15)
-        yield Question(policy, 102400, None, 10.0)
-    yield Question("las+packing", 2048, 80, 0.1)
-    yield Question("las+packing", 2048, None, 3.0, partners=8)
-    yield Question("las+packing", 102400, 80, 1.0)
+        yield Case(policy, 2048, None, 0.15)
+        yield Case(policy, 102400, None, 10.0)
+    yield Case("las+packing", 2048, 80, 0.1)
+    yield Case("las+packing", 2048, None, 3.0, partners=8)
+    yield Case("las+packing", 102400, 80, 1.0)
     for policy, tenants in (("water_filling", 0), ("hierarchical", 20)):
-        yield Question(policy, 2048, 80, 0.3, tenants=tenants)
-        yield Question(policy, 2048, None, 1.0, tenants=tenants)
-        yield Question(policy, 2048, None, 6.0, load=0.5, tenants=tenants)
-        yield Question(policy, 102400, 80, 2.0, tenants=tenants)
-        yield Question(policy, 102400, None, 30.0, tenants=tenants)
-    yield Question("ftf", 2048, None, 0.4)
-    yield Question("ftf", 102400, None, 15.0)
-    yield Question("strategy_proof", 128, 80, 1.0)
-    yield Question("strategy_proof", 128, None, 5.0)
-    yield Question("allox", 512, None, 0.3, single_gpu=True)
-    yield Question("allox", 2048, None, 3.0, single_gpu=True)
-    yield Question("gandiva", 2048, None, 0.05, partners=8)
+        yield Case(policy, 2048, 80, 0.3, tenants=tenants)
+        yield Case(policy, 2048, None, 1.0, tenants=tenants)
+        yield Case(policy, 2048, None, 6.0, load=0.5, tenants=tenants)
+        yield Case(policy, 102400, 80, 2.0, tenants=tenants)
+        yield Case(policy, 102400, None, 30.0, tenants=tenants)
+    yield Case("ftf", 2048, None, 0.4)
+    yield Case("ftf", 102400, None, 15.0)
+    yield Case("strategy_proof", 128, 80, 1.0)
+    yield Case("strategy_proof", 128, None, 5.0)
+    yield Case("allox", 512, None, 0.3, single_gpu=True)
+    yield Case("allox", 2048, None, 3.0, single_gpu=True)
+    yield Case("gandiva", 2048, None, 0.05, partners=8)
     for policy in ("gandiva", "fifo", "isolated"):
         for jobs, goal_s in ((2048, 0.05), (102400, 1.0)):
             for kinds in (80, None):
-                yield Question(policy, jobs, kinds, goal_s)
+                yield Case(policy, jobs, kinds, goal_s)
 
 
-def answer(question: Question, published: bool) -> dict[str, Any]:
+def measure(case: Case, published: bool) -> dict[str, Any]:
     """Build the problem, solve it in three timed steps, and audit the answer."""
     problem = cluster(
-        question.jobs,
-        question.kinds,
-        load=question.load,
-        single_gpu=question.single_gpu,
-        tenants=question.tenants,
+        case.jobs,
+        case.kinds,
+        load=case.load,
+        single_gpu=case.single_gpu,
+        tenants=case.tenants,
         rates=published_rates if published else random_rates,
     )
     warm_up()
     stopwatch = Stopwatch()
-    if question.policy.endswith("+packing") and question.kinds is not None:
-        timing, checked, allocation = _packed_kinds(question, problem)
+    if case.policy.endswith("+packing") and case.kinds is not None:
+        timing, checked, allocation = _packed_kinds(case, problem)
     else:
-        if question.partners is not None:
-            problem = add_pairs(problem, question.partners)
-        timing, checked, allocation = _plain(question, problem)
+        if case.partners is not None:
+            problem = add_pairs(problem, case.partners)
+        timing, checked, allocation = _plain(case, problem)
     faults = audit(checked, allocation)
     timing["solve_s"] = min(stopwatch.took_s, timing["total_s"])
     others = timing["group_s"] + timing["solve_s"] + timing["split_s"]
@@ -118,7 +118,7 @@ def answer(question: Question, published: bool) -> dict[str, Any]:
 
 
 class Stopwatch:
-    """Adds up the time inside solvers: each link of the chain, and solvers that policies call directly."""
+    """Adds up the time inside solvers: each solver of the chain, and those that policies call directly."""
 
     def __init__(self) -> None:
         self.took_s = 0.0
@@ -146,16 +146,16 @@ def warm_up() -> None:
     resolve("las")(cluster(4, None))
 
 
-def _plain(question: Question, problem: Problem) -> tuple[dict[str, float], Problem, Allocation]:
+def _plain(case: Case, problem: Problem) -> tuple[dict[str, float], Problem, Allocation]:
     started = time.perf_counter()
-    allocation = resolve(question.policy)(problem)
+    allocation = resolve(case.policy)(problem)
     total = time.perf_counter() - started
     problem = cluster_again(problem)
     started = time.perf_counter()
-    _, ungroup = group(problem, entry(question.policy.partition("+")[0]).reads)
+    _, ungroup = group(problem, entry(case.policy.partition("+")[0]).reads)
     grouped = time.perf_counter()
     if ungroup.grouped is not problem:
-        ungroup(_on(ungroup.grouped, allocation))
+        ungroup(_dummy_answer(ungroup.grouped, allocation))
     split = time.perf_counter()
     timing = {"group_s": grouped - started, "split_s": split - grouped, "total_s": total}
     return timing, problem, allocation
@@ -166,8 +166,8 @@ def cluster_again(problem: Problem) -> Problem:
     return replace(problem)
 
 
-def _on(grouped: Problem, allocation: Allocation) -> Allocation:
-    """Return an answer of the right shape, to time a split with."""
+def _dummy_answer(grouped: Problem, allocation: Allocation) -> Allocation:
+    """Return an answer of the right shape for timing a split."""
     k = len(grouped.columns)
     return replace(
         allocation,
@@ -177,9 +177,9 @@ def _on(grouped: Problem, allocation: Allocation) -> Allocation:
     )
 
 
-def _packed_kinds(question: Question, problem: Problem) -> tuple[dict[str, float], Problem, Allocation]:
-    """Time a problem whose pairs are known by kind: group jobs, add pairs of kinds, solve, split into pairs of jobs."""
-    # A scheduler gets the rates of pairs from outside, so drawing them is not timed.
+def _packed_kinds(case: Case, problem: Problem) -> tuple[dict[str, float], Problem, Allocation]:
+    """Time a problem with pairs of kinds: group jobs, add the pairs, solve, split into pairs of jobs."""
+    # Drawing the rates of pairs is not timed, because a scheduler gets them from outside.
     add_pairs(group(problem, ())[0], None)
     problem = cluster_again(problem)
     started = time.perf_counter()
@@ -187,7 +187,7 @@ def _packed_kinds(question: Question, problem: Problem) -> tuple[dict[str, float
     after_group = time.perf_counter()
     paired = add_pairs(grouped, None)
     before_solve = time.perf_counter()
-    allocation = resolve(question.policy)(paired)
+    allocation = resolve(case.policy)(paired)
     solved = time.perf_counter()
     whole, split = ungroup.split(paired, allocation)
     ended = time.perf_counter()
@@ -197,12 +197,12 @@ def _packed_kinds(question: Question, problem: Problem) -> tuple[dict[str, float
 
 
 def slope(published: bool) -> Iterator[str]:
-    """Iterate over lines with the growth of the total time: the exponent from one size to the next (1 = linear)."""
+    """Iterate over lines with the total time and its growth from one size to the next, as an exponent (1 = linear)."""
     for policy in ("las", "water_filling", "ftf"):
         for kinds in (80, None):
             before: tuple[int, float] | None = None
             for jobs in (6_400, 25_600, 102_400):
-                total = answer(Question(policy, jobs, kinds, np.inf), published)["total_s"]
+                total = measure(Case(policy, jobs, kinds, np.inf), published)["total_s"]
                 grown = np.log(total / before[1]) / np.log(jobs / before[0]) if before else np.nan
                 before = (jobs, total)
                 kind = "all different" if kinds is None else f"of {kinds} kinds"
@@ -215,17 +215,17 @@ HEADER = (
 )
 
 
-def line(question: Question, figures: dict[str, Any]) -> str:
+def line(case: Case, figures: dict[str, Any]) -> str:
     """Return a row as text."""
     verdict = (
         "ok"
         if not figures["faults"] and figures["optimal"]
         else "; ".join(figures["faults"]) or "not optimal"
     )
-    mark = " " if figures["total_s"] <= question.goal_s else "*"
+    mark = " " if figures["total_s"] <= case.goal_s else "*"
     return (
-        f"{question.policy:<20}{question.name:<34}{figures['group_s']:>8.3f}{figures['build_s']:>8.3f}{figures['solve_s']:>8.3f}"
-        f"{figures['split_s']:>8.3f}{figures['total_s']:>8.3f}{mark}{question.goal_s:>8g}"
+        f"{case.policy:<20}{case.name:<34}{figures['group_s']:>8.3f}{figures['build_s']:>8.3f}{figures['solve_s']:>8.3f}"
+        f"{figures['split_s']:>8.3f}{figures['total_s']:>8.3f}{mark}{case.goal_s:>8g}"
         f"{figures['memory_mb']:>7.0f}  {verdict}"
     )
 
@@ -237,12 +237,12 @@ def main() -> int:
     parser.add_argument("--only", default="", help="only these policies, separated by commas")
     parser.add_argument("--published", action="store_true", help="rates from the published table")
     parser.add_argument(
-        "--slope", action="store_true", help="instead: how time grows with the number of jobs"
+        "--slope", action="store_true", help="print only how the time grows with the number of jobs"
     )
     parser.add_argument("--json", type=Path, help="write the rows to a file as well")
     options = parser.parse_args()
     if options.published and not PUBLISHED.exists():
-        print(f"--published needs {PUBLISHED.name}, which is not there", file=sys.stderr)
+        print(f"--published needs {PUBLISHED}, which does not exist", file=sys.stderr)
         return 2
     if options.slope:
         print(f"{'policy':<20}{'jobs':<34}{'total':>8}{'exponent':>9}", flush=True)
@@ -252,15 +252,15 @@ def main() -> int:
     only = [name for name in options.only.split(",") if name]
     rows = []
     print(HEADER, flush=True)
-    for question in questions():
-        if (only and question.policy not in only) or (options.quick and question.jobs > 2048):
+    for case in cases():
+        if (only and case.policy not in only) or (options.quick and case.jobs > 2048):
             continue
         # In a process of its own, so that the memory is that of this problem.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            figures = pool.submit(answer, question, options.published).result()
-        rows.append({**asdict(question), **figures})
-        print(line(question, figures), flush=True)
-    print("* above the goal; times in seconds, on this machine, at this moment")
+            figures = pool.submit(measure, case, options.published).result()
+        rows.append({**asdict(case), **figures})
+        print(line(case, figures), flush=True)
+    print("* above the goal; times in seconds, on this machine")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1) + "\n")
     return 1 if any(row["faults"] for row in rows) else 0

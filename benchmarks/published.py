@@ -1,7 +1,7 @@
 """Mean completion times that were published for a simulated cluster, and our runs of the same cases.
 
-The figures are those of the Gavel paper's simulations (Narayanan et al., OSDI 2020), as its public code gave them:
-36 V100, 36 P100 and 36 K80, jobs 4000 to 5000 of the published workloads with seed 0, hours.
+The figures are hours, from the simulations of the Gavel paper (Narayanan et al., OSDI 2020), as its public code
+computed them: 36 V100, 36 P100 and 36 K80, jobs 4000 to 5000 of the published workloads with seed 0.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Cell:
     policy: str
     published: float
     run: Run
-    # Only jobs of this weight count, if it is given.
+    # If given, only jobs of this weight count.
     weight: float | None = None
 
     @property

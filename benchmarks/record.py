@@ -4,8 +4,9 @@
     make bench-compare                measure, and compare with the last record; exit code 1 if a figure got dearer
     .venv/bin/python -m benchmarks.record --draw FILE     draw the history
 
-A figure is processor time, so that other programs on the machine disturb it little. Beside each one a reference loop of
-fixed work is timed. The figure divided by that time, `loops`, is comparable between machines and days.
+A figure is processor time, so other programs on the machine disturb it little. A reference loop of fixed work is timed
+before and after each figure. The figure divided by the time of that loop is `loops`, which is comparable between
+machines and days.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.daemon import cpu_s as process_cpu_s
-from benchmarks.journal import fill, lived, recovered
+from benchmarks.journal import fill, recover, simulated_records
 from benchmarks.service import Daemon, submit_many
 from benchmarks.workloads import cluster
 from policies.registry import resolve
@@ -40,7 +41,7 @@ from scheduler.sim.simulate import simulate
 
 HISTORY = Path(__file__).with_name("history.csv")
 REPEATS = 3
-# A figure that takes this much more of the reference loop than in the record is called dearer.
+# A figure that grows by more than this fraction, in reference loops, is called dearer.
 LIMIT = 0.15
 SIMULATED_JOBS, POLICY_JOBS, PROBLEMS, FACTS, SUBMITTED_JOBS, STARTS = 1200, 1000, 5, 100_000, 10_000, 3
 
@@ -50,7 +51,7 @@ Measure = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One measurement of a figure, and the reference loop before and after it."""
+    """One measurement of a figure, and the times of the reference loop before and after it."""
 
     cpu_s: float
     before_s: float
@@ -58,7 +59,7 @@ class Sample:
 
     @property
     def loops(self) -> float:
-        """How many reference loops the machine could have done in this time."""
+        """The number of reference loops that the machine could have done in this time."""
         return self.cpu_s / ((self.before_s + self.after_s) / 2)
 
 
@@ -77,25 +78,25 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A figure in the record and now; `before` is None where the record lacks it."""
+    """A figure in the record and at present; `before` is None if the record does not have it."""
 
     figure: str
     before: float | None
-    now: float
+    current: float
 
     @property
-    def part(self) -> float:
-        """The growth of the figure, as a part of the record; 0 where the record lacks it."""
-        return self.now / self.before - 1 if self.before else 0.0
+    def growth(self) -> float:
+        """The growth of the figure, as a fraction of the record; 0 if the record does not have it."""
+        return self.current / self.before - 1 if self.before else 0.0
 
     @property
     def dearer(self) -> bool:
-        """Whether it has grown by more than noise explains."""
-        return self.part > LIMIT
+        """Whether the figure has grown by more than noise explains."""
+        return self.growth > LIMIT
 
 
 def reference_s() -> float:
-    """Time a loop of fixed work. Never change the work: every record is measured by it."""
+    """Time a loop of fixed work. Never change the work: all records are relative to it."""
     began_s = time.process_time()
     table: dict[int, float] = {}
     for number in range(1_000_000):
@@ -115,7 +116,7 @@ def samples(measure: Measure, repeats: int = REPEATS, reference: Clock = referen
 
 
 def middle(measurements: Iterable[Sample]) -> Sample:
-    """Return the sample with the median of the loops; of two in the middle, the lower one."""
+    """Return the sample with the median of the loops (for an even number of samples, the lower one)."""
     ordered = sorted(measurements, key=lambda sample: sample.loops)
     return ordered[(len(ordered) - 1) // 2]
 
@@ -125,14 +126,14 @@ def last_record(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.at == rows[-1].at]
 
 
-def changes(record: Sequence[Row], now: Sequence[Row]) -> list[Change]:
-    """Compare figures by their loops; a figure that only the record has is left out."""
+def changes(record: Sequence[Row], current: Sequence[Row]) -> list[Change]:
+    """Compare figures by their loops; leave out figures that only the record has."""
     before = {row.figure: row.loops for row in record}
-    return [Change(row.figure, before.get(row.figure), row.loops) for row in now]
+    return [Change(row.figure, before.get(row.figure), row.loops) for row in current]
 
 
 def read_history(path: Path) -> list[Row]:
-    """Read all rows, oldest first; none where the file is not there."""
+    """Read all rows, oldest first; an empty list if there is no file."""
     if not path.exists():
         return []
     with path.open(encoding="utf-8", newline="") as file:
@@ -140,7 +141,7 @@ def read_history(path: Path) -> list[Row]:
 
 
 def append_history(path: Path, rows: Iterable[Row]) -> None:
-    """Append rows, with a header where the file is new."""
+    """Append rows, with a header if the file is new."""
     new = not path.exists()
     with path.open("a", encoding="utf-8", newline="") as file:
         lines = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
@@ -156,7 +157,7 @@ def append_history(path: Path, rows: Iterable[Row]) -> None:
 
 
 def simulation() -> float:
-    """Simulate the mixed day's jobs under las."""
+    """Return the CPU time of a simulation of the mixed day's jobs under las."""
     gpus = {"v100": 32, "a100": 32, "t4": 32}
     run = Run(policy="las", cluster=gpus, workload="mixed-day", rate_per_h=8.0, jobs=SIMULATED_JOBS, seed=1)
     options = prepare(run).options
@@ -164,29 +165,30 @@ def simulation() -> float:
 
 
 def allocation(policy: str) -> float:
-    """Solve problems of jobs that are all different; the first one, which loads solvers, is not timed."""
+    """Return the CPU time of solving PROBLEMS problems, each of jobs that are all different."""
     solve = resolve(policy)
+    # The first problem loads the solvers, so it is not timed.
     solve(cluster(4, None))
     problems = [cluster(POLICY_JOBS, None, load=2.0 + number) for number in range(PROBLEMS)]
     return _cpu_s(lambda: [solve(problem) for problem in problems])
 
 
 def journal_append() -> float:
-    """Append the records of a simulated cluster, without waiting for the disk."""
+    """Return the CPU time of appending the records of a simulated cluster, without waiting for the disk."""
     with tempfile.TemporaryDirectory() as folder:
         return _cpu_s(lambda: fill(Path(folder, "journal.db"), _records(), durable=False))
 
 
 def journal_recovery() -> float:
-    """Open such a journal and recover the scheduler's state from its beginning."""
+    """Return the CPU time of opening such a journal and recovering the state from its beginning."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "journal.db")
         fill(path, _records(), durable=False)
-        return _cpu_s(lambda: recovered(path))
+        return _cpu_s(lambda: recover(path))
 
 
 def submission() -> float:
-    """Submit jobs in batches to a scheduler with its journal on disk; the scheduler's time and the client's."""
+    """Return the CPU time of scheduler and client for batches of submissions; the journal is on disk."""
     with tempfile.TemporaryDirectory() as folder:
         daemon = Daemon(Path(folder))
         try:
@@ -198,7 +200,7 @@ def submission() -> float:
 
 
 def start(*arguments: str) -> float:
-    """Start Python with these arguments, which make it end at once; the mean of a few starts."""
+    """Return the mean CPU time of a few starts of Python with these arguments, which make it end at once."""
     began_s = _children_cpu_s()
     for _ in range(STARTS):
         subprocess.run([sys.executable, *arguments], check=True, stdout=subprocess.DEVNULL)
@@ -222,8 +224,8 @@ FIGURES: dict[str, Measure] = {
 }
 
 
-def measured(figures: dict[str, Measure]) -> list[Row]:
-    """Measure each figure and print it; all rows have this moment, commit and machine."""
+def measure_all(figures: dict[str, Measure]) -> list[Row]:
+    """Measure each figure and print it; all rows have the same time, commit and machine."""
     at, commit, machine = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}", _commit(), _machine()
     rows = []
     for name, measure in figures.items():
@@ -234,14 +236,14 @@ def measured(figures: dict[str, Measure]) -> list[Row]:
     return rows
 
 
-def compare(record: Sequence[Row], now: Sequence[Row]) -> int:
-    """Print how the figures have changed; the exit code is 1 when one is dearer."""
+def compare(record: Sequence[Row], current: Sequence[Row]) -> int:
+    """Print how the figures have changed; return the exit code, which is 1 if one is dearer."""
     print(f"\nagainst {record[0].commit} of {record[0].at} on {record[0].machine}, in loops:")
-    compared = changes(record, now)
+    compared = changes(record, current)
     for change in compared:
         before = "none" if change.before is None else f"{change.before:.3g}"
         mark = "  dearer" if change.dearer else ""
-        print(f"{change.figure:<48}{before:>9}{change.now:>9.3g}{change.part:>+9.0%}{mark}")
+        print(f"{change.figure:<48}{before:>9}{change.current:>9.3g}{change.growth:>+9.0%}{mark}")
     return int(any(change.dearer for change in compared))
 
 
@@ -280,16 +282,16 @@ def main() -> int:
     if options.draw:
         draw(history, options.draw)
         return 0
-    now = measured({name: measure for name, measure in FIGURES.items() if options.only in name})
+    rows = measure_all({name: measure for name, measure in FIGURES.items() if options.only in name})
     if options.compare:
-        return compare(last_record(history), now)
-    append_history(HISTORY, now)
+        return compare(last_record(history), rows)
+    append_history(HISTORY, rows)
     return 0
 
 
 @cache
 def _records() -> list[Record]:
-    return lived(FACTS)
+    return simulated_records(FACTS)
 
 
 def _cpu_s(work: Callable[[], object]) -> float:
@@ -304,7 +306,7 @@ def _children_cpu_s() -> float:
 
 
 def _commit() -> str:
-    """Return the commit; a plus sign marks a tree with changes of its own."""
+    """Return the commit, with a plus sign if there are uncommitted changes."""
     command = ("git", "describe", "--always", "--dirty=+", "--exclude=*")
     return subprocess.run(
         command, cwd=HISTORY.parent, check=True, capture_output=True, text=True

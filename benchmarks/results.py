@@ -2,9 +2,9 @@
 
     python -m benchmarks.results [--only TEXT] [--processes N] [--fresh]
 
-Finished cells are kept in out/results and not run again, so that an interrupted run continues where it was; `--fresh`
-begins anew. All cells take about an hour on two cores. They need the published throughput table, which lies beside the
-project in ../shared/data and is not part of it.
+Finished cells are kept in out/results and not run again, so that an interrupted run continues where it stopped;
+`--fresh` runs all cells. That takes about an hour on two cores. The cells need the published throughput table in
+../shared/data, which is not part of the project.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from traces.throughput_files import load_throughputs
 
 PROJECT = Path(__file__).resolve().parents[1]
 TABLE = PROJECT.parent / "shared" / "data" / "gavel" / "simulation_throughputs.json"
-KEPT = PROJECT / "out" / "results"
+RESULTS = PROJECT / "out" / "results"
 PAGE = PROJECT / "docs" / "results.md"
 START, END = "<!-- figures: written by python -m benchmarks.results -->", "<!-- end of figures -->"
 TITLES = {
@@ -64,8 +64,8 @@ def _weights(cell: Cell) -> np.ndarray:
 
 
 def kept_figures(cell: Cell) -> dict[str, float] | None:
-    """Return the figures of an earlier run of this cell; None if there was none."""
-    path = KEPT / f"{cell.name}.json"
+    """Return the figures of an earlier run of this cell, or None if there are none."""
+    path = RESULTS / f"{cell.name}.json"
     return json.loads(path.read_text()) if path.exists() else None
 
 
@@ -75,27 +75,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="only cells with this in their name, such as 'multi 2.0'")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--fresh", action="store_true", help="run finished cells again")
-    parser.add_argument("--page", action="store_true", help="only write the page from what is there")
+    parser.add_argument("--page", action="store_true", help="run nothing, write the page from finished cells")
     options = parser.parse_args(arguments)
     if not TABLE.exists():
-        print("The published throughput table is not here: ../shared/data/gavel/.", file=sys.stderr)
+        print(f"The published throughput table does not exist: {TABLE}", file=sys.stderr)
         return 2
-    KEPT.mkdir(parents=True, exist_ok=True)
-    every = cells(str(TABLE))
-    wanted = [cell for cell in every if options.only in f"{cell.table} {cell.load} {cell.policy}"]
-    missing = [] if options.page else [cell for cell in wanted if options.fresh or kept_figures(cell) is None]
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    all_cells = cells(str(TABLE))
+    selected = [cell for cell in all_cells if options.only in f"{cell.table} {cell.load} {cell.policy}"]
+    missing = (
+        [] if options.page else [cell for cell in selected if options.fresh or kept_figures(cell) is None]
+    )
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.processes, context, max_tasks_per_child=1) as pool:
         running = {pool.submit(measure, cell): cell for cell in missing}
         for number, done in enumerate(as_completed(running), 1):
             cell, figures = running[done], done.result()
-            (KEPT / f"{cell.name}.json").write_text(json.dumps(figures) + "\n")
-            print(f"{number}/{len(missing)} {words(cell, figures)}", flush=True)
-    write_page(every)
+            (RESULTS / f"{cell.name}.json").write_text(json.dumps(figures) + "\n")
+            print(f"{number}/{len(missing)} {cell_text(cell, figures)}", flush=True)
+    write_page(all_cells)
     return 0
 
 
-def words(cell: Cell, figures: dict[str, float]) -> str:
+def cell_text(cell: Cell, figures: dict[str, float]) -> str:
     """Return one finished cell as a line."""
     change = figures["hours"] / cell.published - 1
     return (
@@ -104,21 +106,21 @@ def words(cell: Cell, figures: dict[str, float]) -> str:
     )
 
 
-def write_page(every: Sequence[Cell]) -> None:
-    """Write the tables of docs/results.md between its two marks."""
+def write_page(all_cells: Sequence[Cell]) -> None:
+    """Write the tables into docs/results.md, between START and END."""
     page = PAGE.read_text()
     before, _, rest = page.partition(START)
     _, _, after = rest.partition(END)
-    PAGE.write_text(before + START + "\n\n" + "\n".join(tables(every)) + "\n" + END + after)
+    PAGE.write_text(before + START + "\n\n" + "\n".join(tables(all_cells)) + "\n" + END + after)
 
 
-def tables(every: Sequence[Cell]) -> Iterator[str]:
+def tables(all_cells: Sequence[Cell]) -> Iterator[str]:
     """Iterate over the lines of the tables: published, ours, difference, wall time."""
     for table, title in TITLES.items():
         yield f"### {title}\n"
         yield "| load | policy | published | ours | difference | wall time, s | rounds/s |"
         yield "|---|---|---|---|---|---|---|"
-        for cell in every:
+        for cell in all_cells:
             figures = kept_figures(cell)
             if cell.table != table:
                 continue

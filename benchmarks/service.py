@@ -1,9 +1,9 @@
-"""The daemon for its users: how long a submission takes beside a thousand agents, and a restart.
+"""How long a submission takes while a thousand agents are linked, and how long a restart of the scheduler takes.
 
 python -m benchmarks.service [--agents 1000] [--queued 5000] [--seconds 20] [--journal-jobs 100000]
 
-The scheduler is the real process with its journal on disk; agents are simulated in another process, one connection
-each, reporting every ten seconds; submissions come from 16 clients, some 100 a second altogether.
+The scheduler is the real program with its journal on disk. Agents are simulated in another process; each has its own
+connection and reports every ten seconds. 16 clients together make about 100 submissions a second.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PATIENCE_S = 300.0
 
 
 class Daemon:
-    """A scheduler in a process of its own, and how long it took to answer. It writes its profile to `profile`."""
+    """A scheduler in a process of its own, which took `start_s` to start. It writes a profile to `profile`."""
 
     def __init__(self, folder: Path, profile: Path | None = None) -> None:
         (folder / "daemon.json").unlink(missing_ok=True)
@@ -84,7 +84,7 @@ async def submit_many(address: str, count: int) -> float:
         return count / (time.monotonic() - began_s)
 
 
-async def linked(address: str, agents: int) -> None:
+async def wait_for_links(address: str, agents: int) -> None:
     """Wait until all agents are linked."""
     async with aio.insecure_channel(address) as channel, asyncio.timeout(PATIENCE_S):
         cluster = cluster_pb2_grpc.ClusterStub(channel)
@@ -92,7 +92,7 @@ async def linked(address: str, agents: int) -> None:
             await asyncio.sleep(0.2)
 
 
-async def started(address: str, agents: int) -> None:
+async def wait_for_starts(address: str, agents: int) -> None:
     """Wait until every agent has reported that its job runs."""
     running = jobs_pb2.JobFilter(states=[jobs_pb2.JOB_STATE_RUNNING])
     request = jobs_pb2.ListJobsRequest(filter=running, brief=True, page_size=10_000)
@@ -111,11 +111,11 @@ async def submissions(address: str, seconds: float) -> list[float]:
     end_s = time.monotonic() + seconds
 
     async def client(number: int) -> None:
-        lots = random.Random(number)
+        rng = random.Random(number)
         async with aio.insecure_channel(address) as channel:
             jobs = jobs_pb2_grpc.JobsStub(channel)
             while time.monotonic() < end_s:
-                await asyncio.sleep(lots.expovariate(SUBMISSIONS_PER_S / CLIENTS))
+                await asyncio.sleep(rng.expovariate(SUBMISSIONS_PER_S / CLIENTS))
                 began_s = time.monotonic()
                 await jobs.SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[job(number)]), metadata=USER)
                 took_s.append(time.monotonic() - began_s)
@@ -124,9 +124,9 @@ async def submissions(address: str, seconds: float) -> list[float]:
     return took_s
 
 
-def quantile(values: Sequence[float], part: float) -> float:
+def quantile(values: Sequence[float], fraction: float) -> float:
     """Return a quantile in milliseconds."""
-    return sorted(values)[int(part * (len(values) - 1))] * 1000
+    return sorted(values)[int(fraction * (len(values) - 1))] * 1000
 
 
 def agents_process(address: str, count: int) -> None:
@@ -134,16 +134,16 @@ def agents_process(address: str, count: int) -> None:
     asyncio.run(all_agents(address, count, 10.0))
 
 
-def beside_agents(folder: Path, options: argparse.Namespace) -> None:
-    """Measure single submissions beside a thousand agents and some thousand queued jobs."""
+def measure_beside_agents(folder: Path, options: argparse.Namespace) -> None:
+    """Measure single submissions while many agents are linked and many jobs are queued."""
     daemon = Daemon(folder)
     agents = get_context("spawn").Process(
         target=agents_process, args=(daemon.address, options.agents), daemon=True
     )
     agents.start()
-    asyncio.run(linked(daemon.address, options.agents))
+    asyncio.run(wait_for_links(daemon.address, options.agents))
     asyncio.run(submit_many(daemon.address, options.agents + options.queued))
-    asyncio.run(started(daemon.address, options.agents))
+    asyncio.run(wait_for_starts(daemon.address, options.agents))
     took_s = asyncio.run(submissions(daemon.address, options.seconds))
     print(
         f"single submission beside {options.agents} agents and {options.queued} queued jobs "
@@ -155,8 +155,8 @@ def beside_agents(folder: Path, options: argparse.Namespace) -> None:
     daemon.stop()
 
 
-def restarted(folder: Path, count: int) -> None:
-    """Measure how long a scheduler with this number of jobs in its journal takes to answer again."""
+def measure_restart(folder: Path, count: int) -> None:
+    """Measure how long a scheduler with this number of jobs in its journal takes to answer after a restart."""
     daemon = Daemon(folder)
     rate = asyncio.run(submit_many(daemon.address, count))
     daemon.process.kill()
@@ -165,7 +165,7 @@ def restarted(folder: Path, count: int) -> None:
     stop_s = killed.stop()
     stopped = Daemon(folder)
     print(
-        f"{count} jobs submitted in batches of {BATCH} at {rate:.0f}/s; it answers again {killed.start_s:.1f} s "
+        f"{count} jobs submitted in batches of {BATCH} at {rate:.0f}/s; the scheduler answers {killed.start_s:.1f} s "
         f"after kill -9, {stopped.start_s:.1f} s after a stop (which took {stop_s:.1f} s); "
         f"an empty one starts in {daemon.start_s:.1f} s",
         flush=True,
@@ -182,8 +182,8 @@ def main() -> None:
     parser.add_argument("--journal-jobs", type=int, default=100_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        beside_agents(Path(folder, "a"), options)
-        restarted(Path(folder, "b"), options.journal_jobs)
+        measure_beside_agents(Path(folder, "a"), options)
+        measure_restart(Path(folder, "b"), options.journal_jobs)
 
 
 if __name__ == "__main__":

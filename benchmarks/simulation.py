@@ -1,11 +1,11 @@
-"""How long a simulation takes and on what, its memory, and one full round of a large cluster.
+"""The time and memory of a simulation, part by part, and the time of one full round of a large cluster.
 
     python -m benchmarks.simulation [--jobs 5000] [--policies las,ftf] [--no-round] [--profile]
 
-The published single-GPU workload at 4.8 jobs per hour on 36 GPUs of each of three types, each run in a process of its
-own, without a journal and with one on disk. Shares of time: the solver with all that surrounds it, the core, the
-simulated machines, the journal; the rest is metrics and the loop. `--jobs 100000 --policies las --no-round` is the
-long replay whose peak memory is of interest.
+Simulates the published single-GPU workload at 4.8 jobs per hour on 36 GPUs of each of three types, without a journal
+and with one on disk, each run in a process of its own. The shares of time are those of the solver (with all of
+`answer`), the core, the simulated machines and the journal; the rest is metrics and the loop. For the peak memory of a
+long replay: `--jobs 100000 --policies las --no-round`.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ REPEATS = 5
 
 @dataclass(slots=True)
 class Watch:
-    """The seconds of each call, by name."""
+    """Times calls of functions, and keeps the seconds of each call under a name."""
 
     calls: dict[str, list[float]] = field(default_factory=dict)
 
@@ -68,14 +68,14 @@ class Watch:
     def on(self, owner: Any, function: str, name: str) -> Iterator[None]:
         """Time calls of the owner's function within this block."""
         real: Callable[..., Any] = getattr(owner, function)
-        took = self.calls.setdefault(name, [])
+        durations_s = self.calls.setdefault(name, [])
 
         def timed(*args: Any, **named: Any) -> Any:
             started = time.perf_counter()
             try:
                 return real(*args, **named)
             finally:
-                took.append(time.perf_counter() - started)
+                durations_s.append(time.perf_counter() - started)
 
         setattr(owner, function, timed)
         try:
@@ -96,13 +96,14 @@ class Row:
     rounds: int
     events: int
     solves: int
-    solve_ms: float  # median
+    # The median.
+    solve_ms: float
     shares: dict[str, float]
     peak_mb: float
 
 
 def options(policy: str, jobs: int) -> SimOptions:
-    """Return the options of the published figures, for all of the jobs."""
+    """Return the options under which the published figures were made, for this number of jobs."""
     table = load_throughputs(TABLE)
     stream = published_jobs("single", rate_per_h=RATE_PER_H, seed=0, throughputs=table)
     return SimOptions(
@@ -117,11 +118,11 @@ def options(policy: str, jobs: int) -> SimOptions:
 def run(policy: str, jobs: int, on_disk: bool) -> Row:
     """Run a simulation; return its figures and how its time was spent."""
     watch = Watch()
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         sim_options = options(policy, jobs)
         if on_disk:
-            folder = opened.enter_context(tempfile.TemporaryDirectory())
-            journal = opened.enter_context(SqliteJournal(Path(folder, "journal.db"), durable=False))
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            journal = stack.enter_context(SqliteJournal(Path(folder, "journal.db"), durable=False))
             sim_options = msgspec.structs.replace(sim_options, journal=journal)
         for owner, function, name in (
             (simulation, "answer", "solve"),
@@ -130,22 +131,22 @@ def run(policy: str, jobs: int, on_disk: bool) -> Row:
             (Machines, "deliver", "machines"),
             (SqliteJournal, "append", "journal"),
         ):
-            opened.enter_context(watch.on(owner, function, name))
+            stack.enter_context(watch.on(owner, function, name))
         result = simulate(sim_options)
-    parts = ("solve", "core", "machines", "journal")
+    names = ("solve", "core", "machines", "journal")
     return Row(
         wall_s=result.wall_s,
         rounds=result.rounds,
         events=result.events,
         solves=len(watch.calls["solve"]),
         solve_ms=statistics.median(watch.calls["solve"]) * 1e3,
-        shares={part: watch.total_s(part) / result.wall_s for part in parts},
+        shares={name: watch.total_s(name) / result.wall_s for name in names},
         peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
     )
 
 
-def runs(policies: list[str], jobs: int) -> None:
-    """Print the table; a process for each row makes the peak memory its own."""
+def print_runs(policies: list[str], jobs: int) -> None:
+    """Print the table. Each row is measured in a process of its own, because of the peak memory."""
     print(
         f"{jobs:,} jobs at {RATE_PER_H} per hour; a solve is the median, other figures are of the one run\n"
     )
@@ -153,8 +154,8 @@ def runs(policies: list[str], jobs: int) -> None:
     print(head + "   solve   core machines journal   rest  peak MB")
     for policy in policies:
         for on_disk in (False, True):
-            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as alone:
-                row = alone.submit(run, policy, jobs, on_disk).result()
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+                row = process.submit(run, policy, jobs, on_disk).result()
             rest = 1.0 - sum(row.shares.values())
             print(
                 f"{policy:<14}{'on disk' if on_disk else 'none':<9}{row.wall_s:>8.1f}"
@@ -166,7 +167,7 @@ def runs(policies: list[str], jobs: int) -> None:
             )
 
 
-def profiled(policies: list[str], jobs: int) -> None:
+def print_profile(policies: list[str], jobs: int) -> None:
     """Print how the time was spent, function by function."""
     for policy in policies:
         sim_options, profile = options(policy, jobs), cProfile.Profile()
@@ -175,8 +176,8 @@ def profiled(policies: list[str], jobs: int) -> None:
         pstats.Stats(profile).sort_stats("tottime").print_stats(40)
 
 
-def large(table: Throughputs) -> Core:
-    """Return a scheduler with all its nodes, and all its jobs waiting."""
+def large_cluster(table: Throughputs) -> Core:
+    """Return a scheduler with NODES nodes and ACTIVE waiting jobs."""
     core = Core()
     solo = [(*key, rate) for key, rate in sorted(table.restrict(CLUSTER).solo.items())]
     core.handle(0.0, Configure(settings=Settings(policy="las")))
@@ -197,12 +198,12 @@ def large(table: Throughputs) -> Core:
 
 def timed(work: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, Any]:
     """Return the median seconds of some calls, and the result of the last one."""
-    took, result = [], None
+    durations_s, result = [], None
     for _ in range(repeats):
         started = time.perf_counter()
         result = work()
-        took.append(time.perf_counter() - started)
-    return statistics.median(took), result
+        durations_s.append(time.perf_counter() - started)
+    return statistics.median(durations_s), result
 
 
 def question_in(effects: Sequence[Effect]) -> Solve:
@@ -210,9 +211,9 @@ def question_in(effects: Sequence[Effect]) -> Solve:
     return next(effect for effect in effects if isinstance(effect, Solve))
 
 
-def one_round() -> None:
-    """Print the parts of the second round of a large cluster: all GPUs are held, and every share is decided anew."""
-    core = large(load_throughputs(TABLE))
+def print_round() -> None:
+    """Print the time of each part of a round in which all GPUs are held and all shares are new."""
+    core = large_cluster(load_throughputs(TABLE))
     state, kinds = core.state, Kinds()
     first = question_in(core.handle(0.0, Woke(what="tick")).effects)
     core.handle(0.0, answer(first))
@@ -225,12 +226,12 @@ def one_round() -> None:
     adopted_s, _ = timed(lambda: core.handle(now_s, solved), 1)
     at_s = state.round.ends_s - state.settings.plan_lead_s
 
-    def inputs_anew() -> RoundInputs:
-        # The shares are new, as they are in nearly every round.
+    def inputs_with_new_shares() -> RoundInputs:
+        # As if the shares had changed, which they do in nearly every round.
         kinds.frame = None
         return round_inputs.at_boundary(state, kinds, at_s, state.round.ends_s)
 
-    inputs_s, inputs = timed(inputs_anew)
+    inputs_s, inputs = timed(inputs_with_new_shares)
     planned_s, planned = timed(lambda: plan_round(inputs))
     leases_s, _ = timed(lambda: diff(inputs.held, planned))
     whole_s, _ = timed(lambda: core.handle(at_s, Woke(what="plan")), 1)
@@ -258,20 +259,20 @@ def main() -> int:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=5000, help="jobs in each run")
-    parser.add_argument("--policies", default=POLICIES, help="names with commas between")
-    parser.add_argument("--no-round", action="store_true", help="leave the round of the large cluster out")
-    parser.add_argument("--profile", action="store_true", help="instead: where the time goes, by function")
+    parser.add_argument("--policies", default=POLICIES, help="names, separated by commas")
+    parser.add_argument("--no-round", action="store_true", help="leave out the round of the large cluster")
+    parser.add_argument("--profile", action="store_true", help="print only the time of each function")
     chosen = parser.parse_args()
     if not TABLE.exists():
-        print(f"needs the published throughputs, which are not there: {TABLE}")
+        print(f"The published throughput table does not exist: {TABLE}")
         return 1
     policies = chosen.policies.split(",")
     if chosen.profile:
-        profiled(policies, chosen.jobs)
+        print_profile(policies, chosen.jobs)
         return 0
-    runs(policies, chosen.jobs)
+    print_runs(policies, chosen.jobs)
     if not chosen.no_round:
-        one_round()
+        print_round()
     return 0
 
 

@@ -1,8 +1,9 @@
-"""How our own interior-point method compares with Clarabel on the same programs: whether it is worth its lines.
+"""How our own interior-point method compares with Clarabel on the same programs.
 
     python -m benchmarks.solvers [--largest 16384]
 
-The programs are the two stages of `las` on different jobs: the greatest common level, then the most on top of it.
+The programs are the two stages of `las` on jobs that are all different. The first finds the greatest level that all
+jobs can reach; the second distributes the rest so that total throughput is greatest.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ REPEATS = 3
 
 
 def programs(jobs: int) -> Iterator[tuple[str, LinearProgram]]:
-    """Iterate over both stages as the policy sets them up, where it needs both."""
+    """Iterate over the programs of both stages, as the policy builds them, with their names."""
     problem = cluster(jobs, None)
     program, P = Program(problem), proportional_rates(problem)
     need = problem.jobs.count * problem.jobs.weight * P / problem.jobs.gpus
@@ -46,13 +47,13 @@ def programs(jobs: int) -> Iterator[tuple[str, LinearProgram]]:
 
 
 def timed(solver: Callable[[LinearProgram], Answer | None], task: LinearProgram) -> tuple[float, float]:
-    """Return the median time, and the optimum that was reached."""
-    took = []
+    """Return the median time of the solver, and the value of its optimum."""
+    durations_s = []
     for _ in range(REPEATS):
         started = time.perf_counter()
         answer = solver(task)
-        took.append(time.perf_counter() - started)
-    return float(np.median(took)), float("nan") if answer is None else float(task.cost @ answer.x)
+        durations_s.append(time.perf_counter() - started)
+    return float(np.median(durations_s)), float("nan") if answer is None else float(task.cost @ answer.x)
 
 
 def main() -> int:
@@ -66,9 +67,9 @@ def main() -> int:
         for name, task in programs(jobs):
             own_s, own_value = timed(LINKS["interior point"], task)
             clarabel_s, value = timed(LINKS["Clarabel"], task)
-            off = abs(own_value - value) / abs(value)
+            difference = abs(own_value - value) / abs(value)
             print(
-                f"{jobs:>8,}  {name:<16}{own_s:>9.3f}{clarabel_s:>10.3f}{clarabel_s / own_s:>7.1f}  {off:.0e}",
+                f"{jobs:>8,}  {name:<16}{own_s:>9.3f}{clarabel_s:>10.3f}{clarabel_s / own_s:>7.1f}  {difference:.0e}",
                 flush=True,
             )
         jobs *= 4

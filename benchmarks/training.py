@@ -2,7 +2,7 @@
 
     python -m benchmarks.training [--steps 2000000]
 
-Steps do nothing, so that all time is the iterator's. The last lines of the table need PyTorch.
+Steps do nothing, so all the time is that of the iterator. The last lines of the table need PyTorch.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from pathlib import Path
 from gavel.training import LeasedIterator, TorchCheckpoint, session
 
 REPEATS = 5
-# Many more than those of an agent, which renews a lease some ten times a minute.
+# An agent renews a lease only about ten times a minute.
 RENEWALS_PER_S = 100.0
 LONG_S = 3600.0
-# Batches of a pass over the data.
+# The number of batches in a pass over the data.
 PASS = 100_000
 
 
 class NoCheckpoint:
-    """A checkpoint with nothing to keep."""
+    """A checkpoint that saves nothing."""
 
     def load(self) -> int:
         """Begin at step 0."""
         return 0
 
     def save(self, step: int) -> None:
-        """Keep nothing."""
+        """Do nothing."""
 
 
 def write_lease(run_dir: Path) -> None:
     """Write a lease that ends in an hour, as the agent does."""
     ask_s = time.monotonic() + LONG_S
-    words = {
+    fields = {
         "lease": "1",
         "epoch": 1,
         "attempt": 1,
@@ -50,31 +50,31 @@ def write_lease(run_dir: Path) -> None:
         "signal_s": ask_s + 20,
         "kill_s": ask_s + 25,
     }
-    aside = run_dir / "lease.json.new"
-    aside.write_text(json.dumps(words))
-    os.replace(aside, run_dir / "lease.json")
+    new_path = run_dir / "lease.json.new"
+    new_path.write_text(json.dumps(fields))
+    os.replace(new_path, run_dir / "lease.json")
 
 
 @contextmanager
-def leased(run_dir: Path) -> Iterator[None]:
-    """Put this process under a lease."""
+def under_lease(run_dir: Path) -> Iterator[None]:
+    """Put this process under a lease within this block."""
     write_lease(run_dir)
     names = {"GAVEL_RUN_DIR": str(run_dir), "GAVEL_EPOCH": "1", "GAVEL_ATTEMPT": "1"}
     os.environ.update(names)
-    known = session.current()
-    assert known is not None
+    lease_session = session.current()
+    assert lease_session is not None
     try:
         yield
     finally:
-        known.close()
+        lease_session.close()
         session._session = None
         for name in names:
             del os.environ[name]
 
 
 @contextmanager
-def renewed(run_dir: Path) -> Iterator[None]:
-    """Renew the lease again and again during this block."""
+def frequent_renewals(run_dir: Path) -> Iterator[None]:
+    """Renew the lease RENEWALS_PER_S times a second within this block."""
     over = threading.Event()
 
     def renew() -> None:
@@ -91,14 +91,14 @@ def renewed(run_dir: Path) -> Iterator[None]:
 
 
 def ns_per_step(batches: Iterable[object], steps: int) -> float:
-    """Return the time of a step of a loop that does nothing."""
+    """Return the nanoseconds per step of a loop that does nothing."""
     started_s = time.perf_counter()
     for _ in batches:
         pass
     return (time.perf_counter() - started_s) / steps * 1e9
 
 
-def bare(steps: int) -> Iterator[object]:
+def bare_loader(steps: int) -> Iterator[object]:
     """Return the same number of batches from the loader itself, pass by pass."""
     for _ in range(steps // PASS):
         yield from range(PASS)
@@ -110,7 +110,7 @@ def loop(steps: int) -> LeasedIterator[int]:
 
 
 def longest_step_ms(batches: Iterable[object]) -> float:
-    """Return the longest step of a loop; on a busy machine, that is how long other processes had the CPU."""
+    """Return the longest step of a loop. On a busy machine it is the time that other processes had the CPU."""
     longest_s, last_s = 0.0, time.perf_counter()
     for _ in batches:
         now_s = time.perf_counter()
@@ -118,35 +118,35 @@ def longest_step_ms(batches: Iterable[object]) -> float:
     return longest_s * 1e3
 
 
-def row(title: str, values: list[float], unit: str) -> None:
+def print_row(title: str, values: list[float], unit: str) -> None:
     """Print a line: the median, the least and the greatest."""
     print(f"{title:<44} {statistics.median(values):>10.3g} {min(values):>10.3g} {max(values):>10.3g}  {unit}")
 
 
 def measure_steps(steps: int) -> None:
     """Print the cost of a step."""
-    with tempfile.TemporaryDirectory() as place:
-        row("bare loader", [ns_per_step(bare(steps), steps) for _ in range(REPEATS)], "ns/step")
-        row(
+    with tempfile.TemporaryDirectory() as folder:
+        print_row("bare loader", [ns_per_step(bare_loader(steps), steps) for _ in range(REPEATS)], "ns/step")
+        print_row(
             "LeasedIterator outside Gavel",
             [ns_per_step(loop(steps), steps) for _ in range(REPEATS)],
             "ns/step",
         )
-        with leased(Path(place)):
-            row(
+        with under_lease(Path(folder)):
+            print_row(
                 "LeasedIterator under a lease",
                 [ns_per_step(loop(steps), steps) for _ in range(REPEATS)],
                 "ns/step",
             )
-            alone = [longest_step_ms(bare(steps)) for _ in range(REPEATS)]
+            alone = [longest_step_ms(bare_loader(steps)) for _ in range(REPEATS)]
             pauses = [longest_step_ms(loop(steps)) for _ in range(REPEATS)]
-            with renewed(Path(place)):
+            with frequent_renewals(Path(folder)):
                 values = [ns_per_step(loop(steps), steps) for _ in range(REPEATS)]
-                row(f"... renewed {RENEWALS_PER_S:g} times a second", values, "ns/step")
+                print_row(f"... renewed {RENEWALS_PER_S:g} times a second", values, "ns/step")
                 renewals = [longest_step_ms(loop(steps)) for _ in range(REPEATS)]
-        row("longest step, bare loader", alone, "ms")
-        row("longest step, lease left alone", pauses, "ms")
-        row("longest step, lease renewed all the time", renewals, "ms")
+        print_row("longest step, bare loader", alone, "ms")
+        print_row("longest step, lease not renewed", pauses, "ms")
+        print_row("longest step, lease renewed often", renewals, "ms")
 
 
 def measure_checkpoints() -> None:
@@ -161,20 +161,20 @@ def measure_checkpoints() -> None:
         optimizer = torch.optim.Adam(model.parameters())
         model(torch.ones(1, width)).sum().backward()
         optimizer.step()
-        # Parameters, and two moments of the optimizer for each.
+        # The parameters, and two values of the optimizer for each of them.
         name = f"{3 * 4 * (width + 1) * width / 1e6:.2g} MB"
-        with tempfile.TemporaryDirectory() as place:
+        with tempfile.TemporaryDirectory() as folder:
             saves, loads = [], []
             for step in range(1, REPEATS + 1):
-                checkpoint = TorchCheckpoint(place, model=model, optimizer=optimizer)
+                checkpoint = TorchCheckpoint(folder, model=model, optimizer=optimizer)
                 started_s = time.perf_counter()
                 checkpoint.save(step)
                 saved_s = time.perf_counter()
                 checkpoint.load()
                 saves.append((saved_s - started_s) * 1e3)
                 loads.append((time.perf_counter() - saved_s) * 1e3)
-        row(f"save {name}, flushed to disk", saves, "ms")
-        row(f"load {name}, sums checked", loads, "ms")
+        print_row(f"save {name}, flushed to disk", saves, "ms")
+        print_row(f"load {name}, sums checked", loads, "ms")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Problems of a given size for benchmarks: fixed seeds, nothing shared between runs."""
+"""Random problems of a given size for benchmarks, with fixed seeds."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ RateDraw = Callable[[np.random.Generator, int], Floats]
 
 
 def random_rates(draw: np.random.Generator, n: int) -> Floats:
-    """Return the rates of n kinds of jobs, as spread out as real ones are."""
+    """Return the rates of n kinds of jobs, over as wide a range as real rates."""
     return 10.0 ** draw.uniform(-1, 2, (n, 1)) * SPEED * draw.uniform(0.4, 1.6, (n, len(TYPES)))
 
 
 def published_rates(draw: np.random.Generator, n: int) -> Floats:
-    """Return rows of the published table, each a little off if there are more kinds than rows."""
+    """Return n random rows of the published table, each changed by up to 2 %, so that no two are equal."""
     with PUBLISHED.open() as lines:
         rates_by_kind: dict[tuple[str, str], dict[str, float]] = {}
         for row in csv.DictReader(lines):
@@ -50,7 +50,7 @@ def cluster(
     rates: RateDraw = random_rates,
     seed: int = 0,
 ) -> Problem:
-    """Return a problem of n jobs of so many kinds (None: all different) that ask for `load` times its GPUs."""
+    """Return a problem of n jobs that together ask for `load` times its GPUs. `kinds`: None if all jobs differ."""
     draw = np.random.default_rng(seed)
     k = n if kinds is None else kinds
     kind: Ints = np.arange(n) % k
@@ -80,7 +80,10 @@ def cluster(
 
 
 def add_pairs(problem: Problem, partners: int | None, seed: int = 0) -> Problem:
-    """Add pairs of rows of one width (all, or a few of each) on every type, at 0.3 to 0.9 of the solo rates."""
+    """Add pairs of jobs of equal width on every type, at 0.3 to 0.9 of their solo rates.
+
+    `partners`: about how many partners each job gets; None for all possible pairs.
+    """
     draw = np.random.default_rng(seed + 1)
     jobs, t = problem.jobs, len(problem.worker_types)
     first, second = _all_pairs(jobs) if partners is None else _some_pairs(draw, jobs, partners)
@@ -106,8 +109,8 @@ def add_pairs(problem: Problem, partners: int | None, seed: int = 0) -> Problem:
 
 def _all_pairs(jobs: Jobs) -> tuple[Ints, Ints]:
     a, b = np.triu_indices(len(jobs))
-    able = (jobs.gpus[a] == jobs.gpus[b]) & ((a != b) | (jobs.count[a] > 1))
-    return a[able].astype(np.int64), b[able].astype(np.int64)
+    compatible = (jobs.gpus[a] == jobs.gpus[b]) & ((a != b) | (jobs.count[a] > 1))
+    return a[compatible].astype(np.int64), b[compatible].astype(np.int64)
 
 
 def _some_pairs(draw: np.random.Generator, jobs: Jobs, partners: int) -> tuple[Ints, Ints]:

@@ -1,1 +1,1 @@
-"""Problems and programs that run as they are."""
+"""Example problems, demos and training jobs, ready to run."""

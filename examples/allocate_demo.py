@@ -1,7 +1,7 @@
 """`python -m examples.allocate_demo`: one mixed cluster under four policies, as tables and as a picture.
 
-What to look for: policies that know how fast each job is on each type give the fast GPUs to the jobs that gain from
-them. With the same fairness, every job then gets more done than under a scheduler that takes all GPUs for equal.
+What to look for: policies that know how fast each job is on each type give the fast GPUs to the jobs that gain most.
+With the same fairness, each job then gets more done than under a scheduler that treats all GPUs as equal.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def share_table(answers: dict[str, Answer]) -> Table:
-    """Return a table with a row per job and a column per policy, which has a figure per worker type."""
+    """Return a table with a row per job and a column per policy; each cell has a figure per worker type."""
     problem = next(iter(answers.values())).problem
     kinds = range(len(problem.worker_types))
     table = new_table()
@@ -102,7 +102,7 @@ def comparison_table(answers: dict[str, Answer]) -> Table:
 
 
 def speed_up_words(aware: Answer, blind: Answer) -> str:
-    """Describe how much faster jobs are when the policy knows their rates."""
+    """Return a sentence about how much faster jobs are when the policy knows their rates."""
     gain = aware.effective_rate / blind.effective_rate
     names = aware.problem.jobs.ids
     least, most = int(gain.argmin()), int(gain.argmax())
@@ -113,7 +113,7 @@ def speed_up_words(aware: Answer, blind: Answer) -> str:
 
 
 def picture(answers: dict[str, Answer]) -> Figure:
-    """Draw the policies side by side: shares, the speed of each job, and below them the use of the types."""
+    """Draw the policies side by side: shares and the speed of each job; below them, the use of each type."""
     figure = Figure(figsize=(17, 7), dpi=130, layout="constrained")
     panels = figure.subplots(2, 2 * len(answers), height_ratios=(5, 1), width_ratios=(3, 1.3) * len(answers))
     for i, (spec, answer) in enumerate(answers.items()):

@@ -1,7 +1,7 @@
 """`make demo`: a day on a mixed cluster under three policies, in virtual time: a table, and pictures.
 
-What to look for: first come, first served makes short jobs wait behind long ones. Fair shares end that; fair shares
-that know how fast each job is on each type finish the same day's jobs sooner, on the same GPUs.
+What to look for: under first come, first served, short jobs wait behind long ones. Under fair shares they do not. If
+the policy also knows how fast each job is on each type, the same jobs finish sooner on the same GPUs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.text import Text
 from gavel.cli.io.tables import new_table, print_all
 from gavel.cli.io.units import duration
 from gavel.cli.simulation.run_plots import jct_figure, timeline_figure, utilisation_figure
-from gavel.cli.simulation.run_table import cluster_words, mean_use, value_cell
+from gavel.cli.simulation.run_table import cluster_text, mean_use, value_cell
 from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.figures.summary import jct_hours, summarise
 from scheduler.sim.run import Run
@@ -50,7 +50,7 @@ def main() -> None:
     jobs = figures[POLICIES[0]]["jobs"]
     print_all(
         Text(
-            f"A day of four teams: {jobs} jobs on {cluster_words(DAY.cluster)}, simulated to the end", "bold"
+            f"A day of four teams: {jobs} jobs on {cluster_text(DAY.cluster)}, simulated to the end", "bold"
         ),
         Text("Rates are estimates for today's GPUs and models: docs/throughputs.md"),
         runs_table(figures),
@@ -82,7 +82,7 @@ def runs_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
 
 
 def gain_words(figures: dict[str, dict[str, Any]]) -> str:
-    """Describe how much fair shares gain, and how much knowing the rates adds."""
+    """Return a sentence about the gain of fair shares, and the further gain of knowing the rates."""
     fifo, blind, aware = (float(figures[policy]["mean_jct_h"]) for policy in POLICIES)
     return (
         f"Mean time to completion: {fifo / blind:.1f} × shorter with fair shares than first come, first served; "

@@ -1,4 +1,4 @@
-"""Two GPUs and four jobs, small enough to check by hand, from which docs/policies.md takes its examples and plots."""
+"""Two GPUs and four jobs, small enough to check by hand: the examples and plots of docs/policies.md."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def with_gpus(problem: Problem = FOUR_JOBS, **gpus: int) -> Problem:
 
 
 def only(*ids: str) -> Problem:
-    """Return the same cluster with these jobs alone."""
+    """Return the same cluster with only these jobs."""
     rows = np.array([FOUR_JOBS.jobs.ids.index(name) for name in ids])
     columns = FOUR_JOBS.columns
     columns_left = np.isin(columns.first, rows) & np.isin(columns.second, [ALONE, *rows])
@@ -30,7 +30,7 @@ def only(*ids: str) -> Problem:
 
 
 def with_facts(problem: Problem = FOUR_JOBS, **facts: dict[str, Any]) -> Problem:
-    """Return the problem with other facts about some jobs: `weight={"rl": 2}`."""
+    """Return the problem with some facts about jobs replaced, such as `weight={"rl": 2}`."""
     changed: dict[str, Any] = {}
     for field, values in facts.items():
         column = list(getattr(problem.jobs, field))
@@ -41,7 +41,7 @@ def with_facts(problem: Problem = FOUR_JOBS, **facts: dict[str, Any]) -> Problem
 
 
 def show(spec: str, problem: Problem = FOUR_JOBS) -> None:
-    """Print the value, each job's share of time by type (+ partly in company), and each job's speed."""
+    """Print the value, each job's share of time by type (+: partly beside another job), and each job's speed."""
     answer = Answer(problem, resolve(spec)(problem))
     print(f"value {answer.allocation.value:.5g}")
     print(f"{'':7}" + "".join(f"{name:>8}" for name in problem.worker_types) + "   steps/s")

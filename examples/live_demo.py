@@ -1,8 +1,8 @@
-"""`make demo`: a scheduler and four agents on this machine train ten small PyTorch models, for real.
+"""`make demo`: a scheduler and four agents on this machine train ten small PyTorch models.
 
-What to look for: ten jobs share four GPUs of two types, two of them slower, by being preempted and resumed; in the
-middle the scheduler is restarted, and no job notices. The GPUs are declared: jobs compute on the CPU and wait, so
-that a step takes as long as it would on such a GPU.
+What to look for: ten jobs share four GPUs, two fast and two slow, by being preempted and resumed. In the middle the
+scheduler is restarted, without any effect on the jobs. The GPUs are only declared: jobs compute on the CPU, then wait
+until the step has taken as long as on such a GPU.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ SETTINGS = (
     *("scheduler.round_s=12", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5"),
     *("scheduler.restart_cost_s=4", "scheduler.trust_after_s=10", "scheduler.reserve_after=1"),
 )
-# One job for each; the last one runs on two GPUs.
+# The script of each job; the last job runs on two GPUs.
 KINDS = ("regression",) * 4 + ("digits",) * 3 + ("text",) * 3
 LIMIT_S = 290.0
-# The part of all steps after which the scheduler is restarted.
+# The fraction of all steps after which the scheduler is restarted.
 RESTART_AT = 0.35
 # How long a step takes on a GPU of speed 1.
 STEP_S = {"regression": 0.04, "digits": 0.05, "text": 0.06}
@@ -51,7 +51,7 @@ class Plan:
     agents: tuple[str, ...] = AGENTS
     settings: tuple[str, ...] = SETTINGS
     kinds: tuple[str, ...] = KINDS
-    # Of the shortest job.
+    # The steps of the shortest job.
     steps: int = 240
 
 
@@ -111,12 +111,13 @@ def main(plan: Plan | None = None) -> int:
     faults = faults_of(done, losses, story)
     faults += [finding.what for finding in check_data_directory(scheduler_folder) if finding.level == "bad"]
     for fault in faults:
-        console.print(Text(f"not as it should be: {fault}", "bold red"))
+        console.print(Text(f"fault: {fault}", "bold red"))
     if not faults:
         moved = sum(len(job.time_s) > 1 for job in done)
         console.print(
-            f"\nEvery job did its exact steps; {sum(job.preemptions for job in done)} preemptions, {moved} jobs ran on "
-            f"both types; the scheduler was restarted after {story.restarted_s:.0f} s; its journal keeps every promise."
+            f"\nEvery job did exactly its steps; {sum(job.preemptions for job in done)} preemptions, {moved} jobs ran "
+            "on both types; the scheduler was restarted "
+            f"after {story.restarted_s:.0f} s; its journal keeps every promise."
         )
     console.print(
         f"{time.monotonic() - began_s:.0f} s in all. Logs and journal: {os.path.relpath(plan.folder, ROOT)}"
@@ -129,12 +130,12 @@ def wait_for_nodes(client: Client, count: int) -> None:
     give_up_s = time.monotonic() + 60
     while sum(node.state == "up" for node in client.nodes()) < count:
         if time.monotonic() > give_up_s:
-            raise SystemExit("the agents did not come up; their logs are in out/demo/logs")
+            raise SystemExit("not all agents have connected; their logs are in out/demo/logs")
         time.sleep(0.2)
 
 
 def watch(console: Console, cluster: LocalCluster, client: Client, began_s: float, story: Story) -> list[Job]:
-    """Show the queue until all jobs have ended; restart the scheduler once on the way."""
+    """Show the queue until all jobs have ended, and restart the scheduler once meanwhile; return the jobs."""
     printed_s = 0.0
     with Live(
         console=console, refresh_per_second=4, transient=True, auto_refresh=console.is_terminal
@@ -165,12 +166,12 @@ def explain_and_restart(
     cluster: LocalCluster, client: Client, listed: list[Job], now_s: float, story: Story
 ) -> None:
     """Ask once why a job waits, and restart the scheduler once."""
-    part = sum(job.steps_done for job in listed) / sum(job.spec.steps or 0.0 for job in listed)
+    fraction = sum(job.steps_done for job in listed) / sum(job.spec.steps or 0.0 for job in listed)
     waiting = next((job for job in listed if job.state == "preempted"), None)
     if waiting is not None and not story.explained:
         story.explained = client.explain(waiting.id).rendered
-    if story.restarted_s is None and part > RESTART_AT:
-        story.headline = "restarting the scheduler: running jobs do not notice"
+    if story.restarted_s is None and fraction > RESTART_AT:
+        story.headline = "restarting the scheduler: running jobs continue"
         cluster.stop_scheduler()
         cluster.start_scheduler()
         story.restarted_s = now_s
@@ -203,7 +204,7 @@ def status_line(listed: list[Job], now_s: float) -> str:
 
 
 def last_loss(client: Client, job: str) -> tuple[int, float]:
-    """Return step and loss of the last line that the finished job printed."""
+    """Return the step and the loss in the line that the job printed at its end; -1 and NaN if there is none."""
     text = b"".join(chunk.data for chunk in client.logs(job)).decode(errors="replace")
     for line in reversed(text.splitlines()):
         if '"at": "end"' in line:
@@ -230,7 +231,7 @@ def closing_table(done: list[Job], losses: dict[str, tuple[int, float]]) -> Tabl
 
 
 def faults_of(done: list[Job], losses: dict[str, tuple[int, float]], story: Story) -> list[str]:
-    """Return what the demo promises and did not happen."""
+    """Return a description of each promise of the demo that was not kept."""
     faults = []
     for job in done:
         if job.state != "completed":
@@ -238,7 +239,7 @@ def faults_of(done: list[Job], losses: dict[str, tuple[int, float]], story: Stor
         elif losses[job.id][0] != job.spec.steps or job.steps_done != job.spec.steps:
             faults.append(f"{job.spec.name} did {job.steps_done:.0f} steps instead of {job.spec.steps:.0f}")
     if not any(job.preemptions and len(job.time_s) > 1 for job in done):
-        faults.append("no job was preempted and went on on the other type")
+        faults.append("no job was preempted and continued on the other type")
     if story.restarted_s is None:
         faults.append("the scheduler was not restarted")
     return faults

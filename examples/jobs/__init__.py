@@ -1,1 +1,1 @@
-"""Training scripts that run as they are, with and without Gavel."""
+"""Training scripts that run with and without Gavel, and job files for them."""

@@ -1,4 +1,4 @@
-"""A small convolutional network learns to read noisy seven-segment digits, which are drawn when they are needed."""
+"""A small convolutional network learns to read noisy seven-segment digits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BARS = (
 
 
 class Digits(Dataset[tuple[torch.Tensor, int]]):
-    """Pictures that follow from their number, and are the same whenever and wherever they are drawn."""
+    """Pictures of digits. Each is drawn when it is read, and depends only on its index."""
 
     def __len__(self) -> int:
         return 4000

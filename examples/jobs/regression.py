@@ -1,4 +1,4 @@
-"""A small network learns a smooth function. Steps wait instead of computing where GPUs are only declared."""
+"""A small network learns a smooth function. On declared GPUs, steps wait until they have taken their time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small recurrent network learns to continue a rhyme, letter by letter, on several ranks with gpus: 2 or more."""
+"""A small recurrent network learns to continue a rhyme, letter by letter. It runs on any number of ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LENGTH = 24
 
 
 class Reader(torch.nn.Module):
-    """A network that reads letters and guesses the next ones."""
+    """A network that reads letters and predicts the next ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Reader(torch.nn.Module):
         self.guess = torch.nn.Linear(48, len(LETTERS))
 
     def forward(self, letters: torch.Tensor) -> torch.Tensor:
-        """Return a score for each letter at each place."""
+        """Return a score for each letter at each position."""
         return self.guess(self.recur(self.embed(letters))[0])
 
 

@@ -21,7 +21,7 @@ from gavel.cli.faults import INTERRUPTED, Fault, reason
 # By title: the name of each command, its module, and its short help.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Jobs": {
-        "submit": ("jobs.submit", "Submit the jobs in job files, or one that runs COMMAND."),
+        "submit": ("jobs.submit", "Submit the jobs in job files, or a job that runs COMMAND."),
         "queue": (
             "jobs.queue",
             "List jobs: by default your unfinished ones and, below, those that ended last.",
@@ -72,7 +72,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "generate": (
             "simulation.generate",
-            "Write a trace to OUTPUT: a .csv in our format, or a .trace in the original's.",
+            "Write a trace to OUTPUT: a .csv in our format, or a .trace in the format of the original Gavel.",
         ),
     },
     "Service": {

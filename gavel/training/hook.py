@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gavel.training import pacing, session
 from gavel.training.checkpoint import atomic
-from gavel.training.checkpoint.store import entries, store_of_process, parse_token
+from gavel.training.checkpoint.store import entries, parse_token, store_of_process
 from gavel.training.environment import steps_of
 from gavel.training.gate import CONTINUE, Actions, Gate
 

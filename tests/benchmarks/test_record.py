@@ -19,7 +19,7 @@ from benchmarks.record import (
     compare,
     draw,
     last_record,
-    measured,
+    measure_all,
     middle,
     read_history,
     samples,
@@ -74,7 +74,7 @@ def test_changes_are_parts_of_the_record() -> None:
     """A figure that is new has nothing to compare with; one that no longer exists is left out."""
     compared = changes([row("a", 2.0), row("gone", 1.0)], [row("a", 3.0), row("new", 4.0)])
     assert compared == [Change("a", 2.0, 3.0), Change("new", None, 4.0)]
-    assert [change.part for change in compared] == [0.5, 0.0]
+    assert [change.growth for change in compared] == [0.5, 0.0]
     assert [change.dearer for change in compared] == [True, False]
 
 
@@ -90,7 +90,7 @@ def test_a_dearer_figure_is_marked_and_decides_the_exit_code(
 def test_a_record_names_its_commit_and_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """All figures of a record have the same commit, machine and time."""
     monkeypatch.setattr(record, "samples", lambda measure: [Sample(measure(), 0.1, 0.1)])
-    rows = measured({"a": clock(1.0), "b": clock(2.0)})
+    rows = measure_all({"a": clock(1.0), "b": clock(2.0)})
     assert [(line.figure, round(line.loops, 6)) for line in rows] == [("a", 10.0), ("b", 20.0)]
     assert len({(line.at, line.commit, line.machine) for line in rows}) == 1
     assert rows[0].commit

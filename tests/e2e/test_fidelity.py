@@ -17,14 +17,14 @@ def test_jobs_of_a_live_run_do_their_exact_steps_and_are_simulated_by_its_journa
     jobs = fidelity.jobs(4, arrivals_s=1.0, scale=0.15)
     settings = fidelity.settings(round_s=3.0)
     assert fidelity.run_live(tmp_path, jobs, settings, GPUS) == []
-    happened = live.story(tmp_path)
-    assert len(happened.completed_s) == len(jobs)
-    measured = fidelity.measured(happened)
+    live_run = live.read_events(tmp_path)
+    assert len(live_run.completed_s) == len(jobs)
+    measured = fidelity.measure(live_run)
     assert set(measured.rates) <= set(live.rates(jobs))
-    again = fidelity.simulated(happened, measured, jobs, settings, GPUS)
-    assert set(again.completed_s) == set(happened.completed_s)
+    simulated = fidelity.simulate_again(live_run, measured, jobs, settings, GPUS)
+    assert set(simulated.completed_s) == set(live_run.completed_s)
     for number, job in enumerate(jobs, 1):
-        for world in (happened, again):
+        for world in (live_run, simulated):
             last = [
                 turn
                 for turn in world.turns.values()

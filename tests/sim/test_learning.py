@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.learning import GOAL, Learnt, learnt
+from benchmarks.learning import GOAL, LearntRate, learnt_rates
 from scheduler.model.settings import Settings
 from scheduler.sim.simulate import SimOptions, simulate
 from tests.support.journals import MemoryJournal
@@ -30,7 +30,7 @@ def believed(wrong_by: float) -> dict[tuple[str, int, str], float]:
     }
 
 
-def run(wrong_by: float, **settings: object) -> list[Learnt]:
+def run(wrong_by: float, **settings: object) -> list[LearntRate]:
     """Three jobs that may run on both types, and one of each job type for each type; two GPUs each, no noise."""
     journal = MemoryJournal()
     jobs = [
@@ -58,7 +58,7 @@ def run(wrong_by: float, **settings: object) -> list[Learnt]:
             journal=journal,
         )
     )
-    return learnt(journal.read())
+    return learnt_rates(journal.read())
 
 
 @pytest.mark.parametrize("wrong_by", [3.0, 1 / 3])
@@ -68,11 +68,11 @@ def test_rates_wrong_by_three_are_learnt_in_a_jobs_first_lease(wrong_by: float) 
     assert {(rate.job_type, rate.worker_type) for rate in rates} == {(key[0], key[2]) for key in TRUTH}
     for rate in rates:
         true = TRUTH[rate.job_type, 1, rate.worker_type]
-        assert abs(rate.told / true - 1) > 0.5, "the table was wrong"
+        assert abs(rate.in_table / true - 1) > 0.5, "the table was wrong"
         assert abs(rate.believed / true - 1) <= GOAL, rate
 
 
 def test_without_learning_the_wrong_rates_stay() -> None:
     """With `learn_rates` off, as in comparisons, the rates of the table are believed."""
     for rate in run(3.0, learn_rates=False):
-        assert rate.believed == rate.told
+        assert rate.believed == rate.in_table

@@ -34,7 +34,7 @@ def _command(action: Action, help: str) -> click.Command:
     @click.command(action, help=help)
     @click.argument("jobs", nargs=-1, metavar="[JOB…]")
     @click.option(
-        "--all", "all_", is_flag=True, help="Every job that matches the filters; only yours, without --user."
+        "--all", "all_", is_flag=True, help="All jobs that match the filters; without --user, only your own."
     )
     @FILTERS
     @YES
@@ -64,7 +64,7 @@ def _matching_ids(client: Client, action: Action, yes: bool, filters: dict[str, 
     if not states:
         raise Fault(f"--state: cannot {action} jobs that are {few(list(chosen_states))}")
     job_ids = [job.id for job in client.list(job_filter(client, states=states, **filters), brief=True)]
-    # The newest come first, so a job that others wait for is cancelled after them.
+    # The list begins with the newest job, so a job is cancelled after those that depend on it.
     if action != "cancel":
         job_ids.reverse()
     if job_ids and not yes:
@@ -73,7 +73,7 @@ def _matching_ids(client: Client, action: Action, yes: bool, filters: dict[str, 
 
 
 def _change(session: Session, client: Client, action: Action, job_ids: Sequence[str], any_state: bool) -> int:
-    """Change the jobs, and return the exit code. `any_state`: a job whose state has changed meanwhile is no failure."""
+    """Change the jobs, and return the exit code. `any_state`: skip jobs whose state has changed meanwhile."""
     from gavel.client import Refused
 
     def act(job: str) -> Sequence[str] | None:
@@ -93,5 +93,5 @@ def _change(session: Session, client: Client, action: Action, job_ids: Sequence[
     if session.as_json:
         print_json({"jobs": [job for changed in done for job in changed or ()], "failed": failed})
     elif not job_ids:
-        say("no jobs fit")
+        say("no jobs match")
     return code

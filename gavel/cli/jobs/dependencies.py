@@ -18,8 +18,8 @@ from gavel.client.results import ACTIVE
 SHOWN = 5
 
 
-class Unclear(ValueError):
-    """The name fits no job, or more than one."""
+class UnclearName(ValueError):
+    """The name means no job, or more than one."""
 
 
 def with_ids(
@@ -40,7 +40,7 @@ def with_ids(
     for spec in specs:
         try:
             resolved.append(replace(spec, after=tuple(with_id(spec, after) for after in spec.after)))
-        except Unclear as unclear:
+        except UnclearName as unclear:
             if by_flag:
                 raise Fault(f"--after: {unclear}") from None
             raise objection(spec, "after", str(unclear)) from None
@@ -48,7 +48,7 @@ def with_ids(
 
 
 class _Names:
-    """Looks up each name once, and reports which job it means."""
+    """The ids of jobs by name; each name is looked up once, and the user sees its id."""
 
     def __init__(self, client: Client, keyed: bool) -> None:
         self._client, self._keyed = client, keyed
@@ -60,9 +60,11 @@ class _Names:
         if is_id(job):
             return job
         if others:
-            raise Unclear(f"'{job}' is submitted together with this job and has no id yet: submit it before")
+            raise UnclearName(
+                f"'{job}' is submitted together with this job and has no id yet: submit it first"
+            )
         if self._keyed:
-            raise Unclear(
+            raise UnclearName(
                 f"must be the id of a job with --key: the name '{job}' may mean another job next time"
             )
         if not user:
@@ -74,7 +76,7 @@ class _Names:
 
     def _only(self, name: str, user: str) -> str:
         jobs = self._client.list(JobFilter(states=ACTIVE, user=user), brief=True)
-        # Name and state by id; the members of an array have one entry, by the id of the array.
+        # Name and state by id. The members of an array share one entry, under the id of the array.
         jobs_with_name: dict[str, tuple[str, str]] = {}
         for job in jobs:
             if job.spec.name:
@@ -84,7 +86,7 @@ class _Names:
             return same_name[0]
         if same_name:
             listed = few([f"{job} ({jobs_with_name[job][1]})" for job in same_name], SHOWN)
-            raise Unclear(
+            raise UnclearName(
                 f"{len(same_name)} unfinished jobs of {user} are called '{name}'; give the id of one: {listed}"
             )
         similar_names = difflib.get_close_matches(
@@ -95,7 +97,7 @@ class _Names:
         )
         listed = few([f"{job} ({jobs_with_name[job][0]})" for job in candidates], SHOWN)
         hint = f"; there are {listed}" if listed else ""
-        raise Unclear(
+        raise UnclearName(
             f"must be the id of a job, or the name of an unfinished job of {user}; "
             f"none is called '{name}'{hint}"
         )

@@ -85,12 +85,12 @@ def _explain_live(job: str, as_json: bool, address: str | None, context: str | N
 def dated(value: Any) -> Any:
     """Write times as in all other JSON: `at_s`, a number, becomes `at`, a time."""
     if isinstance(value, list):
-        return [dated(part) for part in value]
+        return [dated(entry) for entry in value]
     if not isinstance(value, dict):
         return value
     return {
-        key.removesuffix("_s") if key in TIMES else key: datetime.fromtimestamp(part, UTC)
-        if key in TIMES and part is not None
-        else dated(part)
-        for key, part in value.items()
+        key.removesuffix("_s") if key in TIMES else key: datetime.fromtimestamp(entry, UTC)
+        if key in TIMES and entry is not None
+        else dated(entry)
+        for key, entry in value.items()
     }

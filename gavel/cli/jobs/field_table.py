@@ -1,7 +1,7 @@
 """The fields of a job file that are options of `gavel submit`: name, kind and meaning.
 
-Made from `JobSpec` by `python -m docs.cli_reference`; a test checks that it is fresh. `JobSpec` itself takes 5 ms of
-processor time to import, which `gavel submit --help` is spared.
+Made from `JobSpec` by `python -m docs.cli_reference`; a test checks that it is up to date. `gavel submit --help` reads
+this table because importing `JobSpec` takes 5 ms.
 """
 
 # fmt: off

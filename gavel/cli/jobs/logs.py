@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # The most streams that are followed at once.
 FOLLOWED_MAX = 32
-# For how many silent members the reason is looked up.
+# The most silent members for which the reason is looked up.
 SILENT_MAX = 10
 # The most pieces of output that are read ahead.
 CHUNKS_WAITING_MAX = 64
@@ -85,7 +85,7 @@ def show_logs(
     """Show the output of a job, or of members of an array; with `follow`, until all have ended."""
     if rank is not None:
         _check_rank(jobs, rank)
-    # A job without such an attempt has no output. If none has, one job stays, to report why.
+    # Leave out jobs that have not had this attempt. If that is all of them, keep one, to report why it has no output.
     if not follow or attempt:
         jobs = [job for job in jobs if job.attempt >= (attempt or 1)] or jobs[:1]
     streams = [
@@ -104,9 +104,9 @@ def show_logs(
             printed |= {chunk.job} if chunk.data else set()
             show(chunk)
     if rank and not printed and not as_json:
-        _say_which_ranks_printed(client, jobs[0], attempt, rank)
+        _report_other_ranks(client, jobs[0], attempt, rank)
     else:
-        _say_why_nothing(client, jobs, printed)
+        _report_silent_jobs(client, jobs, printed)
 
 
 @contextmanager
@@ -128,7 +128,7 @@ def _write(data: bytes) -> None:
 
 
 def _max_ranks(job: Job) -> int:
-    """Return the most ranks that a job can have: one per GPU; with one rank per node it has fewer."""
+    """Return an upper bound on the job's ranks: one per GPU."""
     return job.spec.gpus_max or job.spec.gpus or 1
 
 
@@ -149,15 +149,15 @@ def _check_count(jobs: Sequence[Job]) -> None:
         )
 
 
-def _say_which_ranks_printed(client: Client, job: Job, attempt: int | None, rank: int) -> None:
-    """List the ranks with output, as this rank printed nothing or does not exist at the job's present width."""
+def _report_other_ranks(client: Client, job: Job, attempt: int | None, rank: int) -> None:
+    """Report that this rank has printed nothing (it may not exist at the present width); list ranks with output."""
     chunks = client.logs(job.id, attempt=attempt or 0, tail=1)
     others = sorted({chunk.rank for chunk in chunks if chunk.data})
     output = f"; there is output from rank {few([str(other) for other in others], 16)}" if others else ""
     say(f"-- rank {rank} of job {job.id} has printed nothing{output} --")
 
 
-def _say_why_nothing(client: Client, jobs: Sequence[Job], printed: Set[str]) -> None:
+def _report_silent_jobs(client: Client, jobs: Sequence[Job], printed: Set[str]) -> None:
     """Report how silent jobs ended, as `gavel show` does; for an array, only the failed ones."""
     for job in [client.get(job.id) for job in jobs[:SILENT_MAX] if job.id not in printed]:
         if len(jobs) > 1 and job.state != "failed":
@@ -185,7 +185,7 @@ def concatenated(streams: Sequence[Chunks]) -> Chunks:
 
 
 def merged(streams: Sequence[Chunks]) -> Chunks:
-    """Yield what comes from any of the streams; once all have ended, raise the first error."""
+    """Yield the chunks of all streams as they arrive; once all have ended, raise the first error."""
     # None or an error marks the end of a stream.
     queue: Queue[LogChunk | Exception | None] = Queue(CHUNKS_WAITING_MAX)
 
@@ -240,7 +240,7 @@ class _Lines:
                 self._write(b"".join(self._line(chunk.job, chunk.rank, line) for line in lines))
 
     def end(self, job: str | None = None) -> None:
-        """Print the unfinished lines (of this job), and begin a new line."""
+        """Print the unfinished lines, of this job or of all, and begin a new line."""
         for key in [key for key in self._unfinished if job in (None, key[0])]:
             self._write(self._line(key[0], key[2], self._unfinished.pop(key)))
         if not self._at_start:

@@ -171,15 +171,15 @@ def _why_none(client: Client, query: JobFilter) -> str:
         if name and name not in existing:
             suggestions = sorted(get_close_matches(name, existing) or existing)
             return f"no jobs match: there is no {kind} '{name}'; there is {few(suggestions, 8) or 'none'}"
-    return f"no jobs of {query.user} match; `-a` shows those of all users" if query.user else "no jobs fit"
+    return f"no jobs of {query.user} match; `-a` shows those of all users" if query.user else "no jobs match"
 
 
 def _watch(client: Client, query: JobFilter, as_json: bool) -> None:
     """Show the present jobs as a table, then a line for each change; in JSON, one line each.
 
-    Users leave it open for days, so it starts again after an outage of the scheduler.
+    It reconnects after an outage of the scheduler of any length, because users leave it open for days.
     """
-    # If no scheduler answers at the start, that is reported at once.
+    # Fail at once if no scheduler answers at the start.
     client.status()
     present: list[Job] = []
     for event in client.watch(query, patience_s=math.inf):

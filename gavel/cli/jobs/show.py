@@ -82,7 +82,7 @@ def _history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "done", done
     yield "submitted", f"{_time(job.submitted)} by {job.spec.user} ({ago(job.submitted, now)})"
     if job.spec.deadline_s is not None and job.submitted:
-        yield "due", _due(job, job.submitted + timedelta(seconds=job.spec.deadline_s), now)
+        yield "due", _deadline(job, job.submitted + timedelta(seconds=job.spec.deadline_s), now)
     if job.started:
         yield "started", f"{_time(job.started)} ({ago(job.started, now)})"
     if job.ended:
@@ -106,19 +106,19 @@ def _history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
 
 def _done(job: Job) -> str:
     """Return `37% (37 of 100 steps, 30 saved)`, or `37 steps, 30 saved` if the number of steps is unknown."""
-    part = job_progress(job)
+    percent = job_progress(job)
     saved = f"{job.steps_saved:,.0f} saved"
     if job.progress is None:
         return f"{job.steps_done:,.0f} steps, {saved}" if job.steps_done else ""
     # The job may never have reported its steps.
     if job.state.is_final and not job.steps_done:
-        return part
-    of = f" of {job.spec.steps:,.0f}" if job.spec.steps else ""
-    return f"{part} ({job.steps_done:,.0f}{of} steps, {saved})"
+        return percent
+    total = f" of {job.spec.steps:,.0f}" if job.spec.steps else ""
+    return f"{percent} ({job.steps_done:,.0f}{total} steps, {saved})"
 
 
 def _ran(job: Job, now: datetime) -> tuple[float, dict[str, float]]:
-    """Return how long it ran over all attempts, and on which worker types; including the present attempt."""
+    """Return how long the job ran, in all and by worker type, over all attempts including the present one."""
     run_s, time_s = job_ran_s(job, now), dict(job.time_s)
     if job.placement is not None and run_s > job.run_s:
         kind = job.placement.worker_type
@@ -126,19 +126,19 @@ def _ran(job: Job, now: datetime) -> tuple[float, dict[str, float]]:
     return run_s, time_s
 
 
-def _due(job: Job, due: datetime, now: datetime) -> str:
-    """Return the deadline, and whether it is missed or will be at the job's present rate."""
+def _deadline(job: Job, deadline: datetime, now: datetime) -> str:
+    """Return the deadline, and whether the job has missed it or will miss it at its present rate."""
     verdict = ""
     if job.state == "completed" and job.ended:
-        late = job.ended > due
-        verdict = f", missed by {span((job.ended - due).total_seconds())}" if late else ", kept"
-    elif job.state.is_final or now > due:
+        late = job.ended > deadline
+        verdict = f", missed by {span((job.ended - deadline).total_seconds())}" if late else ", kept"
+    elif job.state.is_final or now > deadline:
         verdict = ", missed"
     elif job.placement and job.placement.rate and job.spec.steps:
         left_s = (job.spec.steps - job.steps_done) / job.placement.rate
-        late = now + timedelta(seconds=left_s) > due
+        late = now + timedelta(seconds=left_s) > deadline
         verdict = f"; at its present rate the job needs {span(left_s)} more" if late else ""
-    return f"{_time(due)} ({ago(due, now)}{verdict})"
+    return f"{_time(deadline)} ({ago(deadline, now)}{verdict})"
 
 
 def _request(job: Job) -> Iterator[tuple[str, str]]:
@@ -176,12 +176,12 @@ def _in_words(value: Any) -> str:
     if isinstance(value, After):
         return f"{value.job}:{value.when}"
     if isinstance(value, dict):
-        return ", ".join(f"{key}={part}" for key, part in value.items())
+        return ", ".join(f"{key}={text}" for key, text in value.items())
     if isinstance(value, (list, tuple)):
-        return few([_in_words(part) for part in value], 16)
+        return few([_in_words(entry) for entry in value], 16)
     return str(value)
 
 
-def _time(at: datetime | None) -> str:
+def _time(moment: datetime | None) -> str:
     """Return a time in the local zone, in the format of `--start`."""
-    return "" if at is None else f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
+    return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"

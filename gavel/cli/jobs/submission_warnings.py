@@ -37,7 +37,7 @@ def _secrets(specs: Sequence[JobSpec]) -> Iterator[str]:
 
 
 def _unknown_memory(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
-    """Warn that `gpu_memory` is not checked on GPUs whose memory is unknown: they count as large enough."""
+    """Warn that GPUs of unknown memory count as large enough for any `gpu_memory`."""
     with_minimum = [spec for spec in specs if spec.gpu_memory_gb]
     if not with_minimum:
         return
@@ -56,7 +56,7 @@ def _may_use(spec: JobSpec, worker_type: str) -> bool:
 
 
 def _deadlines(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
-    """Warn about deadlines that the policy ignores, or cannot keep because the job's steps are unknown."""
+    """Warn about deadlines that the policy ignores, or cannot keep because the number of steps is unknown."""
     with_deadline = [spec for spec in specs if spec.deadline_s is not None]
     if not with_deadline:
         return
@@ -74,7 +74,7 @@ def _deadlines(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
 
 
 def _lost_state(specs: Sequence[JobSpec]) -> Iterator[str]:
-    """Warn that an uploaded script seems to lose its state, since each attempt starts in a fresh copy."""
+    """Warn that an uploaded script probably loses its state, because each attempt starts in a fresh copy."""
     for spec in specs:
         script = _local_script(spec)
         if script and WRITES.search(script[1]) and not any(word in script[1] for word in KEEPS_STATE):

@@ -24,7 +24,7 @@ AFTER_DASHES = "gavel.after_dashes"
 
 
 class _WithCommand(click.Command):
-    """Takes the user's command line after `--`, none of whose options are ours."""
+    """A command that keeps the arguments after `--`, the user's command line, away from the parser of options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" in args:
@@ -34,7 +34,7 @@ class _WithCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-# The placeholder in the help for a value of each kind; other kinds take it from the option.
+# The placeholder in the help for a value of each kind; other kinds take theirs from the name of the option.
 _METAVARS = {
     "path": "DIR",
     "lines of shell": "LINES",
@@ -55,7 +55,7 @@ _OPPOSITES = {
     "packable": "--not-packable",
     "reports_steps": "--reports-no-steps",
 }
-# Notes in the help of an option that do not hold for the field in a job file.
+# Notes for the help of an option that do not apply to the field of a job file.
 _NOTES = {"env": "KEY alone takes yours.", "workdir": "[with a command: the current directory]"}
 
 
@@ -101,7 +101,7 @@ def submit(
     session: Session,
     **fields: Any,
 ) -> None:
-    """Submit the jobs in job files, or one that runs COMMAND.
+    """Submit the jobs in job files, or a job that runs COMMAND.
 
     FILE is YAML (docs/job-file.md); - is standard input. Either all jobs are accepted or none. Options override the
     files. Examples: `gavel submit train.yaml`, `gavel submit --gpus 4 -- python train.py --lr 0.1`.
@@ -111,7 +111,7 @@ def submit(
 
         print_data(json_schema())
         return
-    # An unset shell variable would make every submission a new one.
+    # With an empty key, such as from an unset shell variable, each repetition would create new jobs.
     if key is not None and not key.strip():
         raise Fault("--key: is empty")
     specs = _specs(files, ctx.meta.get(AFTER_DASHES), fields)
@@ -134,7 +134,7 @@ def submit(
         else:
             click.echo(f"submitted {ids(jobs)}")
         if wait or follow:
-            sys.exit(_stay(client, jobs, follow, session.as_json))
+            sys.exit(_wait_or_follow(client, jobs, follow, session.as_json))
 
 
 def _send(client: Client, specs: Sequence[JobSpec], key: str | None) -> Sequence[str]:
@@ -148,7 +148,7 @@ def _send(client: Client, specs: Sequence[JobSpec], key: str | None) -> Sequence
         )
 
 
-def _stay(client: Client, jobs: Sequence[str], follow: bool, as_json: bool) -> int:
+def _wait_or_follow(client: Client, jobs: Sequence[str], follow: bool, as_json: bool) -> int:
     """Wait until the jobs have ended, and return the exit code. Ctrl-C ends this command, not the jobs."""
     from gavel.cli.jobs.logs import show_logs
     from gavel.cli.jobs.wait import wait_for
@@ -159,7 +159,7 @@ def _stay(client: Client, jobs: Sequence[str], follow: bool, as_json: bool) -> i
         return wait_for(client, jobs, as_json=as_json, followed=follow)
     except KeyboardInterrupt:
         stop = " ".join(dict.fromkeys(array_of(job) for job in jobs))
-        say(f"not cancelled: {ids(jobs)}; `gavel cancel {stop}` does that")
+        say(f"not cancelled: {ids(jobs)}; to cancel: `gavel cancel {stop}`")
         raise
 
 

@@ -1,4 +1,4 @@
-"""`gavel wait`, and the end of `gavel submit --wait`: wait until jobs have ended; the exit code tells how."""
+"""`gavel wait`, and the end of `gavel submit --wait`: wait until jobs have ended; the exit code reports success."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def wait(jobs: tuple[str, ...], timeout: str | None, quiet: bool, session: Sessi
     """Wait until jobs have ended. Exit code 0: all succeeded; 1: one did not."""
     timeout_s = None if timeout is None else length_s("--timeout", timeout)
     with session.client() as client:
-        # If no scheduler answers at the start, that is reported at once; later it may be away for a while.
+        # Fail at once if no scheduler answers at the start; later, `wait_for` sits out short outages.
         client.status()
         job_ids = [job_id(client, job) for job in jobs]
         sys.exit(wait_for(client, job_ids, timeout_s, as_json=session.as_json, quiet=quiet))
@@ -78,6 +78,6 @@ def _in_words(job: Job) -> str:
         if job.placement.phase != "running":
             return f"job {job.id}: starting on {job_on(job)}"
         return f"job {job.id}: running on {job_on(job)} ({', '.join(job.placement.nodes)})"
-    # A running job that is being stopped has a reason, too.
+    # A job that has not ended may have a reason too: a running one that is being stopped, for example.
     why = job_why(job)
     return f"job {job.id}: {job.state.value}{f' ({why})' if why else ''}"

@@ -55,7 +55,7 @@ def compare(a: str, b: str, as_json: bool) -> None:
     different = [key for key in ("cluster", "jobs", "seed") if first.get(key) != second.get(key)]
     if different:
         print_all(
-            Text(f"note: not the same {', '.join(different)}, which may explain the differences", "yellow")
+            Text(f"note: A and B differ in {', '.join(different)}, which may explain the rest", "yellow")
         )
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.outputs import say
 from gavel.cli.io.wording import count_of, printable_lines, shortened
-from gavel.cli.simulation.journals import Until, nothing_in, opened
+from gavel.cli.simulation.journals import JournalUntil, empty_journal_fault, open_journal
 from scheduler.core.state import SchedulerState
 from scheduler.explain import Explanation, Way, render
 from scheduler.explain import explain as reason_of
@@ -23,18 +23,18 @@ from scheduler.journal.recovery import recover_scheduler
 from scheduler.model.errors import NotFound
 
 NAME_CHARACTERS = 24
-# A time up to this long after the last record is accepted: nothing has happened since.
-AFTER_ITS_END_S = 3600.0
+# A time further after the last record than this is replaced by the end of the journal, with a note.
+NOTE_AFTER_END_S = 3600.0
 # `job 17`, `jobs 17, 18 and 34 others`: the latter has two ids and a number that is not an id.
 ID = re.compile(r"[\w/]+")
 JOBS = re.compile(r"(?P<jobs>\bjobs? )(?P<ids>[\w/]+(?:, [\w/]+)*(?: and [\w/]+(?! others?\b))?)(?![\w/])")
 
 
 def explain(job: str, journal_in: str, at_s: float | None, as_json: bool) -> None:
-    """Print why a job waited, ran or ended, at this moment; None: at the end of the journal."""
+    """Print why a job waited, ran or ended, at this time; None: at the end of the journal."""
     state, at_s = state_at(journal_in, at_s)
     with refusing(NotFound, subject=journal_in):
-        explanation = reason_of(state, job_named(state, job), at_s)
+        explanation = reason_of(state, id_of(state, job), at_s)
     if as_json:
         click.echo(msgspec.json.format(msgspec.json.encode(explanation), indent=2).decode())
     else:
@@ -44,20 +44,20 @@ def explain(job: str, journal_in: str, at_s: float | None, as_json: bool) -> Non
 
 def state_at(path: str, at_s: float | None) -> tuple[SchedulerState, float | None]:
     """Return a journal's state at a time, and that time; None means the journal's end."""
-    with opened(path) as journal:
-        view = Until(journal, math.inf if at_s is None else at_s)
+    with open_journal(path) as journal:
+        view = JournalUntil(journal, math.inf if at_s is None else at_s)
         state = recover_scheduler(cast(Journal, view)).state
         if not view.has_beginning:
             raise Fault(f"--at: {at_s:g}: its records are compacted away; ask for a later time")
         if view.read_to_its_end and not state.jobs:
-            raise nothing_in(journal, path, "jobs")
-        if view.read_to_its_end and at_s is not None and at_s > state.now_s + AFTER_ITS_END_S:
+            raise empty_journal_fault(journal, path, "jobs")
+        if view.read_to_its_end and at_s is not None and at_s > state.now_s + NOTE_AFTER_END_S:
             say(f"note: {path} ends at {state.now_s:,.0f} s, which is used instead of {at_s:g} s")
             at_s = None
     return state, at_s
 
 
-def job_named(state: SchedulerState, job: str) -> str:
+def id_of(state: SchedulerState, job: str) -> str:
     """Return the id of a job given by id or by name. An id takes precedence over a name, with a note if both fit."""
     same_name = [other.id for other in state.jobs.values() if other.spec.name == job and other.id != job]
     first_ids = ", ".join(same_name[:5]) + (", …" if len(same_name) > 5 else "")

@@ -17,7 +17,7 @@ from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.options import JSON, options
 from gavel.cli.io.outputs import check_file, print_data, say
 from gavel.cli.io.wording import count_of, file_name
-from gavel.cli.simulation.options import of_run
+from gavel.cli.simulation.options import run_option
 from protos.files.errors import BadInput, literal, suggest
 from scheduler.sim.run import HOUR_S, JOBS
 from scheduler.sim.scenario.arrivals import YEAR_S, YEARS_MAX
@@ -30,7 +30,7 @@ from traces.named import WORKLOADS, workload
 from traces.throughputs import Throughputs
 from traces.trace import TraceJob
 
-USUAL = "mixed-day"
+DEFAULT_WORKLOAD = "mixed-day"
 SUFFIXES = (".csv", ".trace")
 # The bar moves once per this many jobs.
 SHOW_EVERY = 5000
@@ -39,20 +39,20 @@ SHOW_EVERY = 5000
 @click.command()
 @click.argument("output", type=click.Path())
 @options(
-    of_run("workload", f"A workload by name.  [default: {USUAL}]"),
+    run_option("workload", f"A workload by name.  [default: {DEFAULT_WORKLOAD}]"),
     click.option(
         "--spec",
         type=click.Path(allow_dash=True),
         metavar="FILE",
         help="A workload of your own: a YAML or JSON file; docs/simulation.md.",
     ),
-    of_run("rate_per_h", "How many jobs arrive per hour; inf: all at once. A spec may set it, too."),
-    of_run("jobs", "How many jobs."),
-    of_run("hours", "The jobs of the first H hours."),
-    of_run("throughputs"),
-    of_run("measured"),
-    of_run("pairs"),
-    of_run("seed"),
+    run_option("rate_per_h", "How many jobs arrive per hour; inf: all at once. A spec may set it, too."),
+    run_option("jobs", "How many jobs."),
+    run_option("hours", "The jobs of the first H hours."),
+    run_option("throughputs"),
+    run_option("measured"),
+    run_option("pairs"),
+    run_option("seed"),
     JSON,
 )
 def generate(
@@ -68,8 +68,8 @@ def generate(
     seed: int | None,
     as_json: bool,
 ) -> None:
-    """Write a trace to OUTPUT: a .csv in our format, or a .trace in the original's."""
-    from gavel.cli.simulation.refusals import faults
+    """Write a trace to OUTPUT: a .csv in our format, or a .trace in the format of the original Gavel."""
+    from gavel.cli.simulation.refusals import refusals_as_faults
 
     if not output.endswith(SUFFIXES):
         raise Fault(f"OUTPUT: {output}: must end in {' or '.join(SUFFIXES)}")
@@ -77,14 +77,14 @@ def generate(
         raise Fault("--jobs: is missing: a workload has no end of its own; give --jobs or --hours")
     if workload and spec is not None:
         raise Fault("--spec: cannot be combined with --workload; leave one of them out")
-    with faults():
+    with refusals_as_faults():
         table = table_of(throughputs, measured, pairs)
         if spec:
             with refusing(BadInput, TraceError, subject=file_name(spec)):
                 workload_spec = _read_spec(spec, rate_per_h)
                 rate_per_h, endless = workload_spec.rate_per_h, jobs_of_spec(workload_spec, table, seed or 0)
         else:
-            endless = _jobs_by_name(workload or USUAL, table, rate_per_h, seed or 0)
+            endless = _jobs_by_name(workload or DEFAULT_WORKLOAD, table, rate_per_h, seed or 0)
         expected = _expected(jobs, hours, rate_per_h or 0.0)
         check_file("OUTPUT", output)
         if hours is not None:
@@ -106,17 +106,17 @@ def _write(output: str, jobs: Iterator[TraceJob], expected: float, spec: str) ->
     target = Path(output)
     temporary = target.with_name(f".{target.stem}.{os.getpid()}{target.suffix}")
     with bar("generating") as show:
-        counted = _Counted(jobs, lambda count: show(f"{count:,} jobs", min(count / expected, 1.0)))
+        counting_jobs = _CountingJobs(jobs, lambda count: show(f"{count:,} jobs", min(count / expected, 1.0)))
         try:
             with refusing(OSError, subject=f"OUTPUT: {output}"):
-                write_trace(temporary, counted)
-                if counted.count:
+                write_trace(temporary, counting_jobs)
+                if counting_jobs.count:
                     temporary.replace(target)
         except TraceError as error:
-            raise Fault(f"{file_name(spec or output)}: job {counted.count}: {error}") from None
+            raise Fault(f"{file_name(spec or output)}: job {counting_jobs.count}: {error}") from None
         finally:
             temporary.unlink(missing_ok=True)
-    return counted.count, counted.last_s
+    return counting_jobs.count, counting_jobs.last_s
 
 
 def _expected(jobs: int | None, hours: float | None, rate_per_h: float) -> float:
@@ -125,7 +125,7 @@ def _expected(jobs: int | None, hours: float | None, rate_per_h: float) -> float
         raise Fault("--hours: cannot bound an infinite rate: give --jobs")
     arrivals = math.inf if hours is None else hours * rate_per_h
     if jobs is None and arrivals > JOBS.most:
-        problem = f"is {hours:g}: some {arrivals:.3g} jobs; the limit is {JOBS.most:,}"
+        problem = f"is {hours:g}: about {arrivals:.3g} jobs; the limit is {JOBS.most:,}"
         raise Fault(f"--hours: {problem}; give fewer, or --jobs")
     expected = min(arrivals, jobs or math.inf)
     years = expected / rate_per_h * HOUR_S / YEAR_S
@@ -135,8 +135,8 @@ def _expected(jobs: int | None, hours: float | None, rate_per_h: float) -> float
     return max(expected, 1.0)
 
 
-class _Counted:
-    """Passes jobs on to the file and counts them; `show` is called with the count now and then."""
+class _CountingJobs:
+    """An iterable of jobs that counts them as they are read; it calls `show` with the count every SHOW_EVERY jobs."""
 
     def __init__(self, jobs: Iterator[TraceJob], show: Callable[[int], None]) -> None:
         self.jobs, self.count, self.last_s, self._show = jobs, 0, 0.0, show

@@ -1,4 +1,4 @@
-"""Journals that users name: open them for reading, or refuse them with what the file is and what to do."""
+"""Open a journal that the user names, or refuse it with a description of the file and advice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLACES_SHOWN = 5
 
 
 @contextmanager
-def opened(path: str) -> Iterator[SqliteJournal]:
+def open_journal(path: str) -> Iterator[SqliteJournal]:
     """Open a journal for reading; afterwards, print which records are lost."""
     unreadable = f"{path}: cannot be read"
     with refusing(OSError, ValueError, subject=unreadable):
@@ -29,7 +29,7 @@ def opened(path: str) -> Iterator[SqliteJournal]:
         try:
             with SqliteJournal(path, read_only=True) as journal:
                 yield journal
-                say_damage(journal, path)
+                report_damage(journal, path)
         except NotAJournal:
             raise Fault(f"{path}: {_description(path)}") from None
         except JournalError as error:
@@ -37,19 +37,19 @@ def opened(path: str) -> Iterator[SqliteJournal]:
             raise Fault(f"{path}: {problem}") from None
 
 
-def nothing_in(journal: SqliteJournal, path: str, things: str) -> Fault:
-    """Return the fault of a journal without jobs or nodes; if parts of it are lost, that is named as the cause."""
+def empty_journal_fault(journal: SqliteJournal, path: str, things: str) -> Fault:
+    """Return the fault of a journal without jobs or nodes; it names lost records as the cause, if there are any."""
     if journal.mended or any(isinstance(entry, Damage) for entry in journal.scan()):
         problem = f"is cut off or damaged, and its remains hold no {things}"
         return Fault(f"{path}: {problem}; use a backup")
     return Fault(f"{path}: holds no {things}")
 
 
-def say_damage(journal: SqliteJournal, name: str) -> None:
-    """Print which records of a journal are lost, if any, since the figures then cover only the rest."""
+def report_damage(journal: SqliteJournal, name: str) -> None:
+    """Print which records of a journal are lost, because its figures cover only the rest."""
     if journal.mended:
         say(f"note: {name}: is cut off or damaged ({journal.mended}); these are its remains")
-    compacted_to = compacted(journal)
+    compacted_to = compacted_count(journal)
     lost = [entry for entry in journal.scan() if isinstance(entry, Damage) and entry.last > compacted_to]
     for damage in lost[:PLACES_SHOWN]:
         say(f"note: {name}: records {damage.first} to {damage.last} are lost: {damage.why}")
@@ -57,20 +57,20 @@ def say_damage(journal: SqliteJournal, name: str) -> None:
         say(f"note: {name}: and {len(lost) - PLACES_SHOWN} more such places")
 
 
-def compacted(journal: SqliteJournal) -> int:
-    """Return the number of records that a snapshot replaced; only their history is lost."""
+def compacted_count(journal: SqliteJournal) -> int:
+    """Return the number of records that a snapshot has replaced, so that only their history is lost."""
     return int(journal.meta.get("compacted", "0"))
 
 
-class Until:
+class JournalUntil:
     """A read-only view of a journal for recovery, without the records and snapshots after a moment."""
 
     def __init__(self, journal: SqliteJournal, at_s: float) -> None:
         self.journal, self.at_s = journal, at_s
-        # Whether the last record has been read, so the time is not before it.
+        # Whether all records have been read, because none is later than `at_s`.
         self.read_to_its_end = False
-        # Whether the records begin at the first, or a snapshot replaces those before.
-        self.has_beginning = not compacted(journal)
+        # Whether the state at `at_s` is known from the first record on, or from a snapshot.
+        self.has_beginning = not compacted_count(journal)
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
         """Yield the records up to the given time."""
@@ -99,12 +99,12 @@ def _check_file(path: str) -> None:
     """Refuse a file that is recognisably wrong without opening it."""
     if not path:
         raise Fault("the name of the journal is empty; give a file")
-    place = Path(path)
-    if place.is_dir():
+    file = Path(path)
+    if file.is_dir():
         raise Fault(f"{path}: is a directory; name the journal's file in it")
-    if not place.is_file():
+    if not file.is_file():
         raise Fault(f"{path}: there is no such journal")
-    if place.stat().st_size == 0 and not place.with_name(place.name + "-wal").exists():
+    if file.stat().st_size == 0 and not file.with_name(file.name + "-wal").exists():
         raise Fault(f"{path}: is an empty file, no journal; was it ever written? Give another, or a backup")
 
 

@@ -25,13 +25,13 @@ def option_of(field: str) -> str:
     return option or "--" + field.removesuffix("_s").replace("_", "-")
 
 
-def all_of_run(*axes: str) -> Decorator:
+def run_options(*axes: str) -> Decorator:
     """Make options for every field of `Run` except the trace; those of `axes` take several values."""
     fields = [field for field in KNOBS if option_of(field).startswith("--")]
-    return options(*(of_run(field, several=field in axes) for field in fields))
+    return options(*(run_option(field, several=field in axes) for field in fields))
 
 
-def of_run(field: str, help: str = "", *, several: bool = False) -> Decorator:
+def run_option(field: str, help: str = "", *, several: bool = False) -> Decorator:
     """Return the option for a field. `help` replaces the help of the field.
 
     `several`: the option takes several values, separated by commas or given several times, as in a sweep.
@@ -47,7 +47,7 @@ def of_run(field: str, help: str = "", *, several: bool = False) -> Decorator:
         listed = get_origin(kind) is not dict
         advice = "Separate several by commas." if listed else "May be repeated."
         value, metavar = (Listed(value), f"{metavar},…") if listed else (value, metavar)
-        # An empty text is not a policy to compare with others.
+        # Without a default, the option is required: an empty text is no policy to compare.
         required = required or default == ""
         help = f"{knob.help} {advice}{'' if kind is str else _default(knob, default)}"
         more = {"multiple": True}
@@ -60,7 +60,7 @@ def of_run(field: str, help: str = "", *, several: bool = False) -> Decorator:
 
 def values_of(field: str, chosen: Sequence[Any]) -> list[Any]:
     """Return the values given for an axis, each once; if none are given, the default of the field."""
-    listed = [value for part in chosen for value in (part if isinstance(part, list) else [part])]
+    listed = [value for entry in chosen for value in (entry if isinstance(entry, list) else [entry])]
     return [value for i, value in enumerate(listed) if value not in listed[:i]] or [FIELDS[field].default]
 
 
@@ -91,7 +91,7 @@ def _type(knob: Knob, kind: Any) -> click.ParamType:
 
 
 def _default(knob: Knob, default: Any) -> str:
-    """Return the default as the help shows it; empty if the default is to give no value."""
+    """Return the default as the help shows it; empty if the field has no default value to show."""
     text = knob.default
     if knob.usual is not None:
         text = f"{knob.usual:g}, or {knob.published:g} with --comparison"

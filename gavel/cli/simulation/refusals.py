@@ -1,4 +1,4 @@
-"""Report what a simulation refuses in one line, with the option or the file and line at fault."""
+"""Errors of a simulation as messages of one line, with the option or the file and line at fault."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OPTION_FOR_ARGUMENT = {REPAIR: "--repair", SUBTRACE: "--subtrace NAME", MEASURED
 
 
 @contextmanager
-def faults() -> Iterator[None]:
+def refusals_as_faults() -> Iterator[None]:
     """Turn errors of the scheduler, the policies and the traces in this block into a `Fault`."""
     try:
         yield

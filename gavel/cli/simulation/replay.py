@@ -10,7 +10,7 @@ import click
 from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.options import options
 from gavel.cli.io.outputs import say
-from gavel.cli.simulation.options import of_run
+from gavel.cli.simulation.options import run_option
 from gavel.cli.simulation.outputs import OUTPUTS, Outputs
 
 if TYPE_CHECKING:
@@ -22,12 +22,12 @@ OF_JOURNAL = "  [default: the journal's]"
 @click.command()
 @click.argument("journal_in", metavar="JOURNAL", type=click.Path())
 @options(
-    of_run("policy", f"The policy.{OF_JOURNAL}"),
-    of_run("throughputs", "The true rates.  [default: those given to the journal's scheduler]"),
-    of_run("measured"),
-    of_run("pairs"),
-    of_run("restart_s", f"Time from the start of a job's processes to its first step.{OF_JOURNAL}"),
-    of_run("checkpoint_s", f"Time from the request to stop until the job has saved.{OF_JOURNAL}"),
+    run_option("policy", f"The policy.{OF_JOURNAL}"),
+    run_option("throughputs", "The true rates.  [default: those given to the journal's scheduler]"),
+    run_option("measured"),
+    run_option("pairs"),
+    run_option("restart_s", f"Time from the start of a job's processes to its first step.{OF_JOURNAL}"),
+    run_option("checkpoint_s", f"Time from the request to stop until the job has saved.{OF_JOURNAL}"),
 )
 @OUTPUTS
 def replay(
@@ -46,7 +46,7 @@ def replay(
     happened. Notes list what could not be reproduced.
     """
     from gavel.cli.io.tables import print_all
-    from gavel.cli.simulation.refusals import faults
+    from gavel.cli.simulation.refusals import refusals_as_faults
     from gavel.cli.simulation.run_table import comparison_table
     from gavel.cli.simulation.running import carry_out, report_oddities
     from policies.errors import UnknownPolicy
@@ -58,7 +58,7 @@ def replay(
     if policy:
         with refusing(UnknownPolicy, subject="--policy"):
             resolve(policy)
-    with faults():
+    with refusals_as_faults():
         table = table_of(throughputs, measured, pairs) if throughputs or measured or pairs else None
         history = read_history(journal_in)
         simulation = history.options(
@@ -79,18 +79,18 @@ def replay(
 
 def read_history(path: str) -> History:
     """Read all facts of a journal; refuse one without jobs or nodes."""
-    from gavel.cli.simulation.journals import compacted, nothing_in, opened
+    from gavel.cli.simulation.journals import compacted_count, empty_journal_fault, open_journal
     from scheduler.sim.replay.history import History
 
-    with opened(path) as journal:
+    with open_journal(path) as journal:
         history = History(journal.meta)
         for now_s, fact in journal.read():
             history.add(now_s, fact)
         if not history.metrics.submitted:
-            raise nothing_in(journal, path, "jobs")
+            raise empty_journal_fault(journal, path, "jobs")
         if not history.metrics.cluster:
             raise Fault(f"{path}: holds no nodes; was its beginning compacted away?")
-        if count := compacted(journal):
+        if count := compacted_count(journal):
             gap = f"its first {count:,} records are compacted away: history begins after them"
             say(f"note: {path}: {gap}")
     return history

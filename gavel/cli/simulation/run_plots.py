@@ -1,4 +1,4 @@
-"""Pictures of a run: how long jobs took, which job was where and when, time received against time promised, and
+"""Pictures of a run: completion times, the jobs on each GPU over time, time received against time promised, and
 utilisation.
 
 They are drawn without pyplot, so they need no display and leave no state.
@@ -55,9 +55,9 @@ def jct_figure(jct_h: Mapping[str, Floats]) -> Figure:
             continue
         ordered = np.sort(np.maximum(hours, 1e-3))
         color = PALETTE[number % len(PALETTE)]
-        part = np.arange(1, len(ordered) + 1) / len(ordered)
+        fraction = np.arange(1, len(ordered) + 1) / len(ordered)
         label = f"{shortened(name, 30)}: mean {hours.mean():,.2f} h"
-        axes.plot(ordered, part, drawstyle="steps-post", color=color, label=label)
+        axes.plot(ordered, fraction, drawstyle="steps-post", color=color, label=label)
         axes.axvline(max(hours.mean(), 1e-3), color=color, linewidth=1, linestyle=":")
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g} h")
@@ -65,7 +65,7 @@ def jct_figure(jct_h: Mapping[str, Floats]) -> Figure:
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:.0%}")
     if axes.lines:
         _legend(axes, "lower right")
-    finish(axes, "jobs that were done within (dotted: mean)")
+    finish(axes, "jobs completed within a given time (dotted: mean)")
     return figure
 
 
@@ -162,7 +162,7 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
         use, queue = panels[:, number]
         finish(use, f"GPUs in use, {shortened(name, 30)}")
         finish(queue, "waiting jobs, the most in each step")
-        steps = use_over_time(metrics)
+        steps = utilisation_over_time(metrics)
         if not len(steps.waiting):
             _empty(figure, use, "no rounds")
             continue
@@ -225,10 +225,10 @@ def rates_figure(curves: Mapping[str, Sequence[tuple[float, float]]], title: str
     return figure
 
 
-class Use(NamedTuple):
+class Utilisation(NamedTuple):
     """The utilisation of a cluster: a row per step of time, a column per worker type, as fractions of its GPUs."""
 
-    # The edges of the steps, one more than there are steps.
+    # The edges of the steps: one more entry than there are steps.
     edges_h: Floats
     mean: Floats
     # The least and the most among the rounds of a step.
@@ -238,54 +238,54 @@ class Use(NamedTuple):
     waiting: Floats
 
 
-def use_over_time(metrics: Metrics) -> Use:
+def utilisation_over_time(metrics: Metrics) -> Utilisation:
     """Return the utilisation from the first node to the last fact, in at most STEPS_MAX steps; NaN while there are no
     GPUs."""
     gpus, kinds = metrics.gpus, len(metrics.gpus.worker_types)
     if not gpus.samples:
         none = np.zeros((0, kinds))
-        return Use(np.zeros(0), none, none, none, np.zeros(0))
+        return Utilisation(np.zeros(0), none, none, none, np.zeros(0))
     first = Sample(gpus.samples[0].at_s if gpus.first_s is None else gpus.first_s, 0, 0, (), ())
     last = Sample(metrics.now_s, 0, 0, *gpus.totals(metrics.now_s))
     points = [first]
     for sample in (*gpus.samples, last):
         if sample.at_s > points[-1].at_s:
             points.append(sample)
-        # A round at the first instant replaces the beginning.
+        # A round at the very start replaces the first point.
         elif len(points) == 1:
             points = [sample]
-    busy_s, there_s = np.zeros((len(points), kinds)), np.zeros((len(points), kinds))
+    busy_s, capacity_s = np.zeros((len(points), kinds)), np.zeros((len(points), kinds))
     for row, point in enumerate(points):
         busy_s[row, : len(point.busy_s)] = point.busy_s
-        there_s[row, : len(point.capacity_s)] = point.capacity_s
+        capacity_s[row, : len(point.capacity_s)] = point.capacity_s
     at_s = np.array([point.at_s for point in points])
     evenly_s = np.linspace(at_s[0], at_s[-1], STEPS_MAX + 1)
     edges = np.unique(np.searchsorted(at_s, evenly_s)) if len(at_s) > STEPS_MAX else np.arange(len(at_s))
-    each = _parts(np.diff(busy_s, axis=0), np.diff(there_s, axis=0))
+    by_round = _fractions(np.diff(busy_s, axis=0), np.diff(capacity_s, axis=0))
     waiting = np.array([float(point.waiting) for point in points[:-1]])
-    return Use(
+    return Utilisation(
         at_s[edges] / HOUR_S,
-        _parts(np.diff(busy_s[edges], axis=0), np.diff(there_s[edges], axis=0)),
-        np.fmin.reduceat(each, edges[:-1], axis=0) if len(each) else each,
-        np.fmax.reduceat(each, edges[:-1], axis=0) if len(each) else each,
-        np.maximum.reduceat(waiting, edges[:-1]) if len(each) else waiting,
+        _fractions(np.diff(busy_s[edges], axis=0), np.diff(capacity_s[edges], axis=0)),
+        np.fmin.reduceat(by_round, edges[:-1], axis=0) if len(by_round) else by_round,
+        np.fmax.reduceat(by_round, edges[:-1], axis=0) if len(by_round) else by_round,
+        np.maximum.reduceat(waiting, edges[:-1]) if len(waiting) else waiting,
     )
 
 
-def _parts(busy_s: Floats, there_s: Floats) -> Floats:
-    parts = np.divide(busy_s, there_s, out=np.full(busy_s.shape, np.nan), where=there_s > 0)
-    return np.asarray(np.minimum(parts, 1.0))
+def _fractions(busy_s: Floats, capacity_s: Floats) -> Floats:
+    fractions = np.divide(busy_s, capacity_s, out=np.full(busy_s.shape, np.nan), where=capacity_s > 0)
+    return np.asarray(np.minimum(fractions, 1.0))
 
 
 def _gpu_rows(metrics: Metrics) -> tuple[dict[str, list[str]], int]:
-    """Return the GPUs by type, ordered by name, at most GPUS_SHOWN in all; and how many GPUs there are."""
+    """Return the GPUs of each type, ordered by name, at most GPUS_SHOWN in all; and the number of all GPUs."""
     by_kind = {kind: set(gpus) for kind, gpus in metrics.gpu_names().items()}
     # Leases may name GPUs of nodes without a fact about their joining.
     for stretch in metrics.stretches_so_far():
         by_kind.setdefault(stretch.worker_type, set()).update(stretch.gpus)
     by_type = {kind: sorted(gpus, key=_natural) for kind, gpus in by_kind.items() if gpus}
-    each = max(GPUS_SHOWN // max(len(by_type), 1), 1)
-    return {kind: gpus[:each] for kind, gpus in by_type.items()}, sum(map(len, by_type.values()))
+    limit = max(GPUS_SHOWN // max(len(by_type), 1), 1)
+    return {kind: gpus[:limit] for kind, gpus in by_type.items()}, sum(map(len, by_type.values()))
 
 
 def _natural(gpu: str) -> list[tuple[int, str]]:
@@ -312,32 +312,32 @@ def _mark_kinds(axes: Axes, rows: Mapping[str, Sequence[str]]) -> None:
 def _name_gpus(axes: Axes, names: Sequence[str]) -> None:
     """Write the name of every GPU; if there are too many, of every node, or of as many as fit."""
     if len(names) <= LABELS_MAX:
-        places = {shortened(name, 24): row + 0.5 for row, name in enumerate(names)}
+        labels = {shortened(name, 24): row + 0.5 for row, name in enumerate(names)}
     else:
         of_node: dict[str, list[int]] = {}
         for row, name in enumerate(names):
             of_node.setdefault(name.rpartition(":")[0], []).append(row)
         step = -(-len(of_node) // LABELS_MAX)
-        places = {
+        labels = {
             shortened(node, 24): (rows[0] + rows[-1] + 1) / 2 for node, rows in list(of_node.items())[::step]
         }
-    axes.set_yticks(list(places.values()), list(places), fontsize=6, color=INK, parse_math=False)
+    axes.set_yticks(list(labels.values()), list(labels), fontsize=6, color=INK, parse_math=False)
     axes.tick_params(axis="y", labelsize=6)
 
 
-def _empty(figure: Figure, axes: Axes, words: str) -> Figure:
+def _empty(figure: Figure, axes: Axes, reason: str) -> Figure:
     """Write the reason into an empty picture."""
     axes.set_xticks([])
     axes.set_yticks([])
-    axes.text(0.5, 0.5, words, transform=axes.transAxes, ha="center", va="center", **LABEL)
+    axes.text(0.5, 0.5, reason, transform=axes.transAxes, ha="center", va="center", **LABEL)
     return figure
 
 
 def _color_of_job(job: str) -> tuple[float, ...]:
-    number = sum((place + 1) * ord(character) for place, character in enumerate(job))
+    number = sum(position * ord(character) for position, character in enumerate(job, 1))
     base = colormaps["tab20"](number % 20)[:3]
     shade = 0.8 + 0.2 * (0.61803 * number % 1.0)
-    return tuple(shade * part for part in base)
+    return tuple(shade * channel for channel in base)
 
 
 def _figure(width: float, height: float) -> Figure:

@@ -17,7 +17,7 @@ from scheduler.sim.figures.summary import INTERRUPTED
 
 Figures = Mapping[str, Any]
 # The names of figures in tables; a key that is not listed is its own name.
-WORDS = {
+FIGURE_NAMES = {
     "mean_jct_h": "mean job completion time (h)",
     "median_jct_h": "median (h)",
     "p99_jct_h": "99th percentile (h)",
@@ -36,7 +36,7 @@ WORDS = {
 PERCENT = ("unfair_fraction",)
 
 
-def cluster_words(cluster: Mapping[str, int]) -> str:
+def cluster_text(cluster: Mapping[str, int]) -> str:
     """Return `v100=36,k80=36`, in the form of the option --cluster."""
     return ",".join(f"{kind}={gpus}" for kind, gpus in cluster.items())
 
@@ -46,7 +46,7 @@ def value_cell(key: str, value: Any) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return "–"
     if isinstance(value, Mapping):
-        return printable(cluster_words(value))
+        return printable(cluster_text(value))
     if key in PERCENT or key.startswith("utilization"):
         return f"{value:.1%}"
     if isinstance(value, float):
@@ -74,7 +74,7 @@ def figures_table(figures: Figures) -> Table:
     table.add_column(justify="right", no_wrap=True)
     for key, value in flat(figures):
         if key not in ("policy", "cluster", "seed", "wall_s"):
-            table.add_row(words(key), value_cell(key, value))
+            table.add_row(figure_name(key), value_cell(key, value))
     return table
 
 
@@ -91,7 +91,7 @@ def comparison_table(a: Figures, b: Figures, names: tuple[str, str]) -> Table:
         ratio = ratio_of(key, x, y)
         style = "" if ratio is None or abs(ratio - 1) < 0.005 else "bold"
         table.add_row(
-            words(key),
+            figure_name(key),
             value_cell(key, x),
             value_cell(key, y),
             Text("–" if ratio is None else f"{ratio:.3f}", style),
@@ -151,21 +151,21 @@ def mean_use(figures: Figures) -> float | None:
 
 
 def flat(figures: Figures) -> Iterable[tuple[str, Any]]:
-    """Return each figure by name, utilisation by type."""
+    """Yield the name and value of each figure; utilisation becomes one figure per worker type."""
     for key, value in figures.items():
         if key == INTERRUPTED:
             # A note beside the table states it.
             continue
         if key == "utilization" and isinstance(value, Mapping):
-            yield from ((f"utilization {kind}", part) for kind, part in value.items())
+            yield from ((f"utilization {kind}", fraction) for kind, fraction in value.items())
         else:
             yield key, value
 
 
-def words(key: str) -> str:
+def figure_name(key: str) -> str:
     """Return the name of a figure for tables."""
     name, space, kind = key.partition(" ")
-    return printable(WORDS.get(name, name) + space + kind)
+    return printable(FIGURE_NAMES.get(name, name) + space + kind)
 
 
 def ratio_of(key: str, x: Any, y: Any) -> float | None:

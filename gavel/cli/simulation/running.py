@@ -12,7 +12,7 @@ from gavel.cli.faults import INTERRUPTED
 from gavel.cli.io.outputs import say
 from gavel.cli.io.progress import bar, interruptible
 from gavel.cli.io.wording import count_of
-from gavel.cli.simulation.refusals import faults
+from gavel.cli.simulation.refusals import refusals_as_faults
 from scheduler.journal.store import SqliteJournal
 from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.replay.made_by import KEY as MADE_BY
@@ -24,13 +24,15 @@ DAY_S = 86_400.0
 
 
 def carry_out(options: SimOptions, journal: str | None, jobs: int | None) -> SimResult:
-    """Run to the end, or until Ctrl-C, which keeps the figures until then. `jobs`: the number that will end, if
-    known."""
-    with faults(), interruptible() as request, bar("simulating") as show:
+    """Run a simulation to its end, or until Ctrl-C; the result then covers the time until then.
+
+    `jobs`: how many jobs will end, if that is known.
+    """
+    with refusals_as_faults(), interruptible() as request, bar("simulating") as show:
 
         def progress(now: Progress) -> bool:
-            part = min(now.ended / jobs, 1.0) if jobs else None
-            show(f"day {now.now_s / DAY_S:,.1f}, {now.ended:,} jobs", part)
+            fraction = min(now.ended / jobs, 1.0) if jobs else None
+            show(f"day {now.now_s / DAY_S:,.1f}, {now.ended:,} jobs", fraction)
             return not request.stop
 
         if journal is None:

@@ -8,14 +8,14 @@ import click
 
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import not_empty
-from gavel.cli.simulation.options import all_of_run, run_of_options
+from gavel.cli.simulation.options import run_of_options, run_options
 from gavel.cli.simulation.outputs import OUTPUTS, Outputs
 from scheduler.sim.run import FILES
 
 
 @click.command()
 @click.argument("trace", required=False, type=click.Path(), callback=not_empty)
-@all_of_run()
+@run_options()
 @OUTPUTS
 def simulate(**chosen: Any) -> None:
     """Run jobs through the scheduler in virtual time, and print the figures.
@@ -26,7 +26,7 @@ def simulate(**chosen: Any) -> None:
     """
     from gavel.cli.io.outputs import say
     from gavel.cli.io.tables import print_all
-    from gavel.cli.simulation.refusals import faults
+    from gavel.cli.simulation.refusals import refusals_as_faults
     from gavel.cli.simulation.run_table import figures_table, headline
     from gavel.cli.simulation.running import carry_out, report_oddities
     from scheduler.sim.figures.summary import summarise
@@ -37,7 +37,7 @@ def simulate(**chosen: Any) -> None:
     if outputs.journal is not None and run.ideal:
         problem = "an ideal run has no rounds, so there is no journal of it"
         raise Fault(f"--journal: {problem}; leave one of them out")
-    with faults():
+    with refusals_as_faults():
         prepared = prepare(run)
     outputs.check(*(str(getattr(run, field)) for field in FILES))
     for note in prepared.notes:

@@ -14,7 +14,7 @@ from gavel.cli.installation import has, require
 from gavel.cli.io.options import JSON, not_empty, options
 from gavel.cli.io.outputs import check_directory, print_data, say, write_csv
 from gavel.cli.io.wording import count_of
-from gavel.cli.simulation.options import all_of_run, run_of_options, values_of
+from gavel.cli.simulation.options import run_of_options, run_options, values_of
 from protos.extras import install_command
 from scheduler.sim.run import Run
 
@@ -30,7 +30,7 @@ Figures = Mapping[str, Any]
 
 @click.command()
 @click.argument("trace", required=False, type=click.Path(), callback=not_empty)
-@all_of_run(*AXES)
+@run_options(*AXES)
 @options(
     click.option(
         "--results",
@@ -75,8 +75,8 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
     try:
         with bar("sweeping") as show:
 
-            def progress(finished: int, part: float) -> None:
-                show(f"{finished} of {count_of(len(runs), 'run')}", part)
+            def progress(finished: int, fraction: float) -> None:
+                show(f"{finished} of {count_of(len(runs), 'run')}", fraction)
 
             outcomes = carry_out_all(runs, store, worker, progress=progress)
     except KeyboardInterrupt:
@@ -97,7 +97,7 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
 
 def _runs(chosen: dict[str, Any]) -> list[Run]:
     """Return the runs of all combinations; refuse them all if one of them could not start."""
-    from gavel.cli.simulation.refusals import faults
+    from gavel.cli.simulation.refusals import refusals_as_faults
     from scheduler.sim.runs import prepare
     from scheduler.sim.sweep import grid
 
@@ -106,7 +106,7 @@ def _runs(chosen: dict[str, Any]) -> list[Run]:
     if count > RUNS_MAX:
         problem = f"{count:,} runs: every combination of policies, rates, seeds and clusters"
         raise Fault(f"{problem}; the limit is {RUNS_MAX:,}")
-    with faults():
+    with refusals_as_faults():
         runs = grid(run_of_options({**chosen, **{field: axes[field][0] for field in AXES}}), axes)
         for run in runs:
             prepare(run)
@@ -125,7 +125,7 @@ def _engine(name: str, processes: int | None) -> Engine:
 def _show(runs: Sequence[Run], outcomes: Sequence[Figures | str], directory: Path, as_json: bool) -> None:
     """Print the table, or its JSON, and write both files beside the runs."""
     from gavel.cli.io.tables import print_all
-    from gavel.cli.simulation.run_table import cluster_words, sweep_table
+    from gavel.cli.simulation.run_table import cluster_text, sweep_table
 
     if as_json:
         print_data({"runs": list(map(_data, runs, outcomes))})
@@ -136,8 +136,8 @@ def _show(runs: Sequence[Run], outcomes: Sequence[Figures | str], directory: Pat
         return
     rows: dict[tuple[str, float | None, str], dict[str, Any]] = {}
     for run, figures in done:
-        place = (cluster_words(run.cluster), run.rate_per_h, run.policy)
-        row = rows.setdefault(place, dict(zip(("cluster", "rate", "policy"), place, strict=True)))
+        key = (cluster_text(run.cluster), run.rate_per_h, run.policy)
+        row = rows.setdefault(key, dict(zip(("cluster", "rate", "policy"), key, strict=True)))
         row.setdefault("figures", []).append(figures)
     if not as_json:
         print_all(sweep_table(list(rows.values())))
@@ -148,14 +148,14 @@ def _show(runs: Sequence[Run], outcomes: Sequence[Figures | str], directory: Pat
 def _data(run: Run, outcome: Figures | str) -> dict[str, Any]:
     """Return a run as JSON: its options, and its figures or the reason why there are none."""
     rate = "inf" if run.rate_per_h == math.inf else run.rate_per_h
-    place = {"policy": run.policy, "rate_per_h": rate, "seed": run.seed, "cluster": dict(run.cluster)}
-    return place | ({"failed": outcome} if isinstance(outcome, str) else {"figures": dict(outcome)})
+    fields = {"policy": run.policy, "rate_per_h": rate, "seed": run.seed, "cluster": dict(run.cluster)}
+    return fields | ({"failed": outcome} if isinstance(outcome, str) else {"figures": dict(outcome)})
 
 
 def _write_table(done: Sequence[tuple[Run, Figures]], path: Path) -> str:
-    from gavel.cli.simulation.run_table import cluster_words, flat
+    from gavel.cli.simulation.run_table import cluster_text, flat
 
-    flattened = [dict(flat({**figures, "cluster": cluster_words(run.cluster)})) for run, figures in done]
+    flattened = [dict(flat({**figures, "cluster": cluster_text(run.cluster)})) for run, figures in done]
     header = list(dict.fromkeys(key for row in flattened for key in row))
     lines = [
         [run.rate_per_h, *(row.get(key) for key in header)]
@@ -200,7 +200,7 @@ def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
 
 
 def _label(run: Run) -> str:
-    from gavel.cli.simulation.run_table import cluster_words
+    from gavel.cli.simulation.run_table import cluster_text
 
     rate = "" if run.rate_per_h is None else f", {run.rate_per_h:g} jobs/h"
-    return f"{run.policy}{rate}, seed {run.seed}, {cluster_words(run.cluster)}"
+    return f"{run.policy}{rate}, seed {run.seed}, {cluster_text(run.cluster)}"

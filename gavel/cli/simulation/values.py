@@ -72,5 +72,5 @@ class Listed(click.ParamType):
             return value
         parts = [part.strip() for part in _OUTSIDE_PARENTHESES.split(value)]
         if not all(parts):
-            self.fail(f"'{value}' has an empty place between its commas", param, ctx)
+            self.fail(f"'{value}' has an empty entry between its commas", param, ctx)
         return [self.each.convert(part, param, ctx) for part in parts]

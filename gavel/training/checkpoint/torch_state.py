@@ -105,8 +105,7 @@ def _plain(value: Any, path: str) -> Any:
         return {_BYTES: _tensor(value)}
     if isinstance(value, dict):
         pairs = [
-            (_plain(key, f"a key of {path}"), _plain(part, f"{path}[{key!r}]"))
-            for key, part in value.items()
+            (_plain(key, f"a key of {path}"), _plain(part, f"{path}[{key!r}]")) for key, part in value.items()
         ]
         kind = type(value) if type(value) in (collections.OrderedDict, collections.Counter) else dict
         return kind(pairs) if kind is not collections.Counter else collections.Counter(dict(pairs))

@@ -94,7 +94,9 @@ class ChairLink:
     def sockets(self) -> list[socket.socket]:
         """Return the sockets to wait for."""
         connections = [*self._strangers, *self._ranks.values()]
-        return [connection.socket for connection in connections] + ([self._listener] if self._listener else [])
+        return [connection.socket for connection in connections] + (
+            [self._listener] if self._listener else []
+        )
 
     def ask(self, now_s: float, ends_in_s: float) -> None:
         """Start a round, because the lease of this rank ends."""

@@ -61,7 +61,7 @@ def test_a_trace_half_written_is_not_left_behind(
     gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C in the middle of a trace leaves no file, not even a temporary one."""
-    monkeypatch.setattr("gavel.cli.simulation.generate._Counted.__iter__", interrupt)
+    monkeypatch.setattr("gavel.cli.simulation.generate._CountingJobs.__iter__", interrupt)
     assert gavel("generate", str(tmp_path / "a.csv"), "--rate", "6", "--jobs", "12").exit_code == 130
     assert list(tmp_path.iterdir()) == []
 

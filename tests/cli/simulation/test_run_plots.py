@@ -12,8 +12,8 @@ from gavel.cli.simulation.run_plots import (
     STEPS_MAX,
     bars_figure,
     timeline_figure,
-    use_over_time,
     utilisation_figure,
+    utilisation_over_time,
 )
 from tests.support.story import Story, lease
 
@@ -89,7 +89,7 @@ def test_no_leases_no_timeline(tmp_path: Path) -> None:
 
 def test_use_goes_from_the_first_node_to_the_last_fact(story: Story) -> None:
     """One of four GPUs is used for two hours of three, then one for one hour: the mean is exact."""
-    use = use_over_time(story.metrics)
+    use = utilisation_over_time(story.metrics)
     assert use.edges_h.tolist() == [0.0, 3.0, 4.0]
     assert use.mean[:, 0].tolist() == pytest.approx([2 / 12, 1 / 4])
 
@@ -110,7 +110,7 @@ def test_a_short_dip_among_thousands_of_rounds_is_visible() -> None:
             story.start(number / 10, "2")
         else:
             story.plan(number / 10)
-    use = use_over_time(story.metrics)
+    use = utilisation_over_time(story.metrics)
     assert len(use.edges_h) <= STEPS_MAX + 1
     assert (use.edges_h[0], use.edges_h[-1]) == (0.0, pytest.approx(199.9))
     (dip,) = np.flatnonzero(use.least[:, 0] < 0.5)

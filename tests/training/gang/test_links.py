@@ -198,8 +198,8 @@ def test_strangers_are_cut_off_and_change_nothing(gang: Gang, words: bytes) -> N
     stranger.sendall(words)
     stranger.setblocking(False)
     gang.until(lambda: closed(stranger))
-    assert gang.chair.chair.decided is None
-    assert gang.chair.chair._open is None
+    assert gang.chair.chair.stop_decision is None
+    assert gang.chair.chair._question is None
     gang.links[1].ask(time.monotonic(), 20.0)
     gang.until(gang.all_decided)
 
@@ -224,7 +224,7 @@ def test_nonsense_of_a_rank_ends_its_connection_only(gang: Gang, words: dict[str
     impostor.sendall(json.dumps(introduction).encode() + b"\n" + json.dumps(words).encode() + b"\n")
     impostor.setblocking(False)
     gang.until(lambda: closed(impostor))
-    assert gang.chair.chair.decided is None
+    assert gang.chair.chair.stop_decision is None
     gang.until(lambda: len(gang.chair._ranks) == 2)
     gang.links[1].ask(time.monotonic(), 20.0)
     gang.until(gang.all_decided)
