@@ -24,7 +24,7 @@ BELOW_ALL_STEPS = -1
 
 
 class Actions(NamedTuple):
-    """What a loop must do after a step: save, stop. `finished`: the step was the last of the job."""
+    """The actions of a loop after a step: save, stop. `finished`: it was the last step of the job."""
 
     save: bool
     stop: bool
