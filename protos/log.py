@@ -1,4 +1,4 @@
-"""The log of a scheduler or an agent: lines for people, or a JSON object per line for programs. Standard library only.
+"""The log of a scheduler or an agent: plain lines, or one JSON object per line. Standard library only.
 
 Arguments are passed by name, so that each appears in the sentence and as a field of the JSON object:
 

@@ -161,7 +161,7 @@ class AsyncClient(Connected[AsyncTransport]):
         follow: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> AsyncIterator[r.LogChunk]:
-        """Yield the output of all attempts of a job or of the one given; with `follow`, until the job has ended."""
+        """Yield the output of one attempt of a job, or of all; with `follow`, until the job has ended."""
         reading = Reading(job, attempt, rank, tail, follow)
         chunks = self._wire.follow(reading.call, patience_s) if follow else self._wire.stream(reading.call())
         async with aclosing(chunks) as open_chunks:
@@ -239,7 +239,7 @@ class AsyncClient(Connected[AsyncTransport]):
         return await self._wire.call(calls.create_token(user=user, role=role, valid_s=valid_s, note=note))
 
     async def tokens(self, user: str = "") -> tuple[r.Token, ...]:
-        """Return your own tokens; as an admin, those of all users or of the one given."""
+        """Return your own tokens; as an admin, those of all users or of this one."""
         return await self._wire.call(calls.tokens(user=user))
 
     async def revoke_token(self, token: str) -> r.Token:

@@ -67,7 +67,7 @@ class Method(Generic[T]):
         self._call = Call(name, None, GetMessageClass(descriptor.output_type), read, safe)
 
     def __call__(self, **values: Any) -> Call[T]:
-        """Return a call with these fields in its request, without those that are None."""
+        """Return a call with these fields in its request. Fields that are None are left out."""
         return self.with_request(_message(self._request_type, values))
 
     def with_request(self, request: Any) -> Call[T]:

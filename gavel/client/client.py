@@ -198,7 +198,7 @@ class Client(Connected[SyncTransport]):
         follow: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> Iterator[r.LogChunk]:
-        """Yield the output of all attempts of a job or of the one given; with `follow`, until the job has ended."""
+        """Yield the output of one attempt of a job, or of all; with `follow`, until the job has ended."""
         reading = Reading(job, attempt, rank, tail, follow)
         chunks = self._wire.follow(reading.call, patience_s) if follow else self._wire.stream(reading.call())
         for chunk in chunks:
@@ -275,7 +275,7 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.create_token(user=user, role=role, valid_s=valid_s, note=note))
 
     def tokens(self, user: str = "") -> tuple[r.Token, ...]:
-        """Return your own tokens; as an admin, those of all users or of the one given."""
+        """Return your own tokens; as an admin, those of all users or of this one."""
         return self._wire.call(calls.tokens(user=user))
 
     def revoke_token(self, token: str) -> r.Token:

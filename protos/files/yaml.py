@@ -242,7 +242,7 @@ class _Anchors:
             raise BadInput(f"aliases repeat more than {REPEATED_MAX:,} values", line=line)
 
     def _extent(self, node: Node) -> tuple[int, int]:
-        """Return the number of values in a node, counting those of aliases each time, and its depth."""
+        """Return the number of values in a node and its depth. A value counts each time that an alias repeats it."""
         if isinstance(node, Scalar):
             return 1, 0
         if node not in self._extents:

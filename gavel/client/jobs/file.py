@@ -94,7 +94,7 @@ def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -
     if not jobs:
         raise InvalidJob("is empty: there is no job in it", file=file)
     if len(jobs) > JOBS_MAX:
-        raise InvalidJob(f"has {len(jobs):,} jobs, more than {JOBS_MAX:,}", file=file)
+        raise InvalidJob(f"has {len(jobs):,} jobs; the limit is {JOBS_MAX:,}", file=file)
     return tuple(jobs)
 
 
@@ -205,7 +205,7 @@ def _values_and_faults(nodes: Mapping[str, Node], now_s: float) -> tuple[dict[st
 def _read(field: Field, now_s: float, node: Node) -> Any:
     if scalar(node) is None:
         example = f"{field.name}: {field.example}"
-        raise BadInput(f"has no value: leave it out, or say for example {example}")
+        raise BadInput(f"has no value: leave it out, or write for example {example}")
     value = KINDS[field.kind].read(node)
     if not isinstance(value, datetime):
         return value

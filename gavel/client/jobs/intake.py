@@ -43,7 +43,7 @@ def _checked(spec: Any, label: str) -> JobSpec:
     `label`: "job 3" for the third of several. A job from a file is returned unchanged: its reader has checked it.
     """
     if not isinstance(spec, JobSpec):
-        hint = "; say JobSpec(**job)" if isinstance(spec, Mapping) else ""
+        hint = "; write JobSpec(**job)" if isinstance(spec, Mapping) else ""
         raise InvalidJob(
             f"must be a JobSpec, several, or the name of a job file, got {quoted(spec)}{hint}", field="jobs"
         )

@@ -64,7 +64,7 @@ def _number(unit: str) -> Check:
     def read(value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, Real):
             length_s = v.duration_s(value) if unit == "seconds" and isinstance(value, str) else None
-            hint = f"; say {length_s:.15g}" if length_s is not None else _as_number(value)
+            hint = f"; write {length_s:.15g}" if length_s is not None else _as_number(value)
             raise BadInput(f"must be a number{f' of {unit}' if unit else ''}, got {quoted(value)}{hint}")
         try:
             return float(value)
@@ -147,13 +147,13 @@ def quoted(value: Any) -> str:
 
 
 def _as_text(value: Any) -> str:
-    return f"; say '{value}'" if isinstance(value, int | float) else ""
+    return f"; write '{value}'" if isinstance(value, int | float) else ""
 
 
 def _as_number(value: Any) -> str:
     """Return a hint for a number that was written as text."""
     try:
-        return f"; say {float(value):.15g}" if isinstance(value, str) and float(value) > 0 else ""
+        return f"; write {float(value):.15g}" if isinstance(value, str) and float(value) > 0 else ""
     except ValueError:
         return ""
 

@@ -1,4 +1,4 @@
-"""Pack a work directory into one file that depends only on the content and is named by its own hash.
+"""Pack a work directory into one file that depends only on its content, and is named by its hash.
 
 Names are sorted; owners and times are left out, and of the permissions only the executable bit is kept. Links that lead
 out of the directory are refused here, where the user can correct them, rather than on a node.
@@ -39,7 +39,7 @@ class TooLarge(ValueError):
 
 @dataclass(frozen=True)
 class Entry:
-    """A file, directory or link to be packed. `name` is its path from the top, with / between its parts."""
+    """A file, directory or link to pack. `name` is its path within the work directory, with / between its parts."""
 
     name: str
     path: Path
@@ -76,8 +76,8 @@ def entries(folder: Path) -> list[Entry]:
     if size > limits.UNPACKED_BYTES_MAX:
         largest = max(files, key=lambda entry: entry.status.st_size)
         raise TooLarge(
-            f"has {_gb(size)} of files; the limit is {_gb(limits.UNPACKED_BYTES_MAX)} (the largest is {largest.name}, "
-            f"{_gb(largest.status.st_size)}); {_ADVICE}"
+            f"has {_gib(size)} of files; the limit is {_gib(limits.UNPACKED_BYTES_MAX)} (the largest is "
+            f"{largest.name}, {_gib(largest.status.st_size)}); {_ADVICE}"
         )
     return sorted(listed, key=lambda entry: entry.name.split("/"))
 
@@ -117,12 +117,12 @@ def pack(folder: Path, into: IO[bytes], progress: Progress | None = None) -> Pac
             done += _add(tar, entry)
             files += not stat.S_ISDIR(entry.status.st_mode)
             if into.tell() > limits.PACKAGE_BYTES_MAX:
-                raise TooLarge(f"is larger than {_gb(limits.PACKAGE_BYTES_MAX)} when packed; {_ADVICE}")
+                raise TooLarge(f"is larger than {_gib(limits.PACKAGE_BYTES_MAX)} when packed; {_ADVICE}")
             if progress is not None:
                 progress("packing", min(done, total), total)
     size = into.tell()
     if size > limits.PACKAGE_BYTES_MAX:
-        raise TooLarge(f"is larger than {_gb(limits.PACKAGE_BYTES_MAX)} when packed; {_ADVICE}")
+        raise TooLarge(f"is larger than {_gib(limits.PACKAGE_BYTES_MAX)} when packed; {_ADVICE}")
     into.seek(0)
     digest = hashlib.sha256()
     while piece := into.read(PIECE_BYTES):
@@ -162,7 +162,7 @@ def _target(entry: Entry) -> str:
     return target
 
 
-def _gb(size: int) -> str:
+def _gib(size: int) -> str:
     return f"{size / 2**30:.2f} GiB" if size >= 2**30 / 100 else f"{size / 2**20:.2f} MiB"
 
 
@@ -254,9 +254,7 @@ def check_script(spec: JobSpec, folder: Path) -> None:
     elif "/" not in program:
         return
     if not os.path.isabs(script) and not (folder / script).exists():
-        raise objection(
-            spec, "command", f"there is no {script} in {folder}, which is uploaded as its directory"
-        )
+        raise objection(spec, "command", f"there is no {script} in {folder}, the directory to upload")
 
 
 def without_uploads(specs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:

@@ -105,7 +105,7 @@ def boolean(node: Node) -> bool:
         return value
     hints = {"yes": "true", "on": "true", "1": "true", "no": "false", "off": "false", "0": "false"}
     hint = hints.get(str(getattr(node, "value", "")).lower(), "")
-    raise BadInput(f"must be true or false, got {quote(node)}" + (f"; say {hint}" if hint else ""))
+    raise BadInput(f"must be true or false, got {quote(node)}" + (f"; write {hint}" if hint else ""))
 
 
 def whole(minimum: int, maximum: int) -> Read:

@@ -19,8 +19,8 @@ STOPPING, SLOW_READER = "stopping", "slow_reader"
 class Patience:
     """The retries of one call or stream, for `retry_s` from its start or its last success.
 
-    `lasting`: retry also while what the call needs is unavailable, such as logs of a silent node, and while the TLS
-    settings do not match. Streams do this.
+    `lasting`, for streams: retry also while something is unavailable, such as the logs of a silent node, and while the
+    TLS settings do not match.
     """
 
     def __init__(

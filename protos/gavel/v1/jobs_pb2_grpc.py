@@ -136,7 +136,7 @@ class JobsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ExplainJob(self, request, context):
-        """Return why a job waits, runs where it runs, or has ended.
+        """Return why a job waits, why it has its GPUs, or why it has ended.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -265,7 +265,7 @@ def test_a_field_without_a_value_gets_an_example(field: str) -> None:
     """`gpus:` with nothing after it is refused, and the example in the message is a right value itself."""
     others = "" if field in ("command", "script") else RUN
     error = fault(f"{others}{field}:\n")
-    example = str(error).partition("say for example ")[2]
+    example = str(error).partition("write for example ")[2]
     assert example, str(error)
     assert len(read(others + example)) == 1
 
