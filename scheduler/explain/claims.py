@@ -1,6 +1,6 @@
-"""The columns that come before another in the order of the next round (scheduler.rounds.rank).
+"""Count the columns that come before a given one in the order of the next round (scheduler.rounds.rank).
 
-It is the order of the round, except that every restart costs what the settings say, whatever its job says.
+The order here differs in one point: every restart takes the time from the settings, even if its job has its own time.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Claims:
 
 
 def higher_claims(scene: Scene, column: Column) -> Claims:
-    """Return the claims that come before this column, which has a share, in the next round."""
+    """Return the claims that come before this column in the next round. The column must have a share."""
     state, table, row = scene.state, scene.state.shares, column.row
     assert row is not None
     live = _live(state)

@@ -32,10 +32,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     The journal holds every field, so that a default may change without changing the meaning of old journals.
     """
 
-    policy: Annotated[str, "Who gets how much; `gavel policies` lists all policies."] = "max_min_fairness"
-    round_s: Annotated[float, "Length of a round: how long a lease runs before turns are taken again."] = (
-        360.0
-    )
+    policy: Annotated[str, "The scheduling policy; `gavel policies` lists all policies."] = "max_min_fairness"
+    round_s: Annotated[float, "Length of a round; jobs take turns at the end of each round."] = 360.0
     min_reallocation_s: Annotated[
         float, "Shortest time between two allocations; at least a round in any case."
     ] = 0.0
@@ -47,29 +45,32 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         float,
         "How long before the end of a round the next one is planned; by default at most half of solve_lead_s.",
     ] = 2.0
-    lease_margin_s: Annotated[float, "How long a silent lease counts as running after its end."] = 30.0
-    fill_mid_round: Annotated[bool, "Give idle GPUs out at once instead of at the end of the round."] = True
+    lease_margin_s: Annotated[float, "How long a lease on a silent node counts as running after its end."] = (
+        30.0
+    )
+    fill_mid_round: Annotated[bool, "Give out idle GPUs at once instead of at the end of the round."] = True
     half_life_rounds: Annotated[
         float, "Half-life of the time that jobs are entitled to and have received."
     ] = 20.0
     stay_rounds: Annotated[
         float,
-        "How many rounds a job may fall behind its due while another keeps its turn; 0: turns of one round.",
+        "How many rounds a job may fall behind its due before it takes the turn of another; 0: turns of one round.",
     ] = 2.0
     start_patience_s: Annotated[
         float,
-        "How long a job keeps its GPUs to reach its first step, after a turn that ended before that.",
+        "How long a job keeps its GPUs to reach its first step, if an earlier turn ended before that step.",
     ] = 600.0
     reserve_after: Annotated[int, "How many rounds a gang is skipped before GPUs are held back for it."] = 2
     preemptions_max: Annotated[int | None, "How many running jobs may lose their GPUs in one round."] = None
     restart_cost_s: Annotated[float, "Time to start and to checkpoint, for jobs that do not set it."] = 30.0
     consolidated_rates: Annotated[
-        bool, "Use the consolidated rates for every gang, however it is placed."
+        bool,
+        "Use the consolidated rates for every gang, even one that is spread over more nodes than it needs.",
     ] = False
     learn_rates: Annotated[bool, "Let measured rates replace those of the table."] = True
-    trust_after_s: Annotated[float, "After how much measured stepping a measured rate is fully believed."] = (
-        60.0
-    )
+    trust_after_s: Annotated[
+        float, "After how many seconds of measured stepping a measured rate replaces that of the table."
+    ] = 60.0
     prior_rate: Annotated[float, "Steps/s per GPU of an unknown job type on the slowest worker type."] = 1.0
     speed: Annotated[dict[str, float], "Relative speed of worker types, for unknown job types."] = {}
     seed: Annotated[int, "Seed of the draws that some policies make."] = 0

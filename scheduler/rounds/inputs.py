@@ -162,7 +162,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 
     bundle: Bundle
     gpus: tuple[GpuId, ...]
-    # Whether the job must keep its GPUs: it is within its minimum run time, not preemptible, or between boundaries.
+    # Whether the job must keep its GPUs: it is protected from preemption, or the plan is made in mid-round.
     pinned: bool = False
 
 

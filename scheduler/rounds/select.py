@@ -2,8 +2,8 @@
 
 - A job runs in at most one column, the GPUs of a type are never given out twice, and a gang gets all or nothing.
 - Pinned jobs keep their GPUs in any case; the rank of their columns only decides which partner shares the GPUs.
-- A gang that would have enough GPUs but for pinned jobs of worse rank is skipped. After enough skipped rounds, it
-  reserves the type: no column of worse rank takes free GPUs of this type until the gang has enough.
+- A gang is skipped if pinned jobs of worse rank hold the GPUs that it lacks. After enough skipped rounds, it reserves
+  the type: no column of worse rank takes free GPUs of this type until the gang has enough.
 """
 
 from __future__ import annotations
