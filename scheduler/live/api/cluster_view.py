@@ -219,6 +219,7 @@ def rate_rows(wires: Iterable[Any]) -> tuple[Solo, Pairs]:
 def _pairs(
     rates_beside: dict[tuple[str, int, str, str], float],
 ) -> Iterator[tuple[str, str, str, int, float, float]]:
+    """Yield one row per pair; raise InvalidSpec if one of its two rates is missing."""
     for (first, gpus, kind, second), rate in rates_beside.items():
         other = rates_beside.get((second, gpus, kind, first))
         if other is None:

@@ -71,7 +71,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         specs = await self._specs(request.specs, caller)
         # A repeated submission adds no jobs, so limits do not apply to it.
         if key not in state.requests:
-            self._admit(specs, caller)
+            self._admit(specs)
         try:
             past = await self._past_states(specs)
             accepted = await self._world.ask(SubmitJobs(specs=specs, key=key, user=caller.user, past=past))
@@ -118,7 +118,8 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         """Return the final states of the forgotten jobs on which these depend."""
         return await self._historian.final_states({other.job for spec in specs for other in spec.after})
 
-    def _admit(self, specs: tuple[JobSpec, ...], caller: Caller) -> None:
+    def _admit(self, specs: tuple[JobSpec, ...]) -> None:
+        """Count the jobs against the limits of their users; raise CallFailed if one is exceeded."""
         counts: dict[str, int] = {}
         for spec in specs:
             counts[spec.user] = counts.get(spec.user, 0) + max(len(spec.array), 1)
@@ -238,11 +239,12 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         known = self._world.state.jobs
         return await self._historian.find([name for name in job_filter.jobs if name not in known])
 
-    def _view(self, job: PastJob | Job, caller: Caller, brief: bool = False) -> pb.Job:
-        if isinstance(job, Job):
-            nodes = self._historian.nodes_of(job) if job.is_terminal else ()
-            job = PastJob(job, nodes)
-        return job_view(self._world.state, job.job, caller, self._changes.rates, brief, job.nodes)
+    def _view(self, entry: PastJob | Job, caller: Caller, brief: bool = False) -> pb.Job:
+        if isinstance(entry, PastJob):
+            job, nodes = entry
+        else:
+            job, nodes = entry, self._historian.nodes_of(entry) if entry.is_terminal else ()
+        return job_view(self._world.state, job, caller, self._changes.rates, brief, nodes)
 
     async def ExplainJob(self, request: pb.ExplainJobRequest, context: Any) -> pb.Explanation:
         """Explain why a job waits, why it runs on its GPUs, or how it ended."""
@@ -300,14 +302,14 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         members = state.arrays.get(request.job, [request.job])
         for name in members:
             if name not in state.jobs:
-                raise await self._absence(request.job, action)
+                raise await self._absence(request.job)
             caller.must_own(state.jobs[name].spec.user, f"job {name}")
         reply: Mapping[str, Any] = await self._world.ask(
             JobCommand(job=request.job, action=action, user=caller.user)
         )
         return pb.CommandJobResponse(jobs=reply["jobs"])
 
-    async def _absence(self, job: str, action: str) -> Refused:
+    async def _absence(self, job: str) -> Refused:
         """Return the error for a command about a job or an array that the state does not have."""
         states = sorted({past.job.state.value for past in await self._historian.find([job])})
         if not states:

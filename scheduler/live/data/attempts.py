@@ -41,7 +41,7 @@ class Attempts:
     """The table of attempts. The Feed has to call `listen`."""
 
     def __init__(self, path: Path | None = None, rows_max: int = ROWS_MAX) -> None:
-        """Open the file, or a table in memory if `path` is None. A damaged file is set aside, with a `warning`."""
+        """Open the file; if `path` is None, use memory. A damaged file is set aside and reported in `warning`."""
         self._rows_max, self._rows_since_trim = rows_max, 0
         self._db, self.warning = open_private(path, _SCHEMA, loss=LOST)
 

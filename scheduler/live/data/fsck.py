@@ -1,7 +1,7 @@
 """The checks of `gavel fsck`: whether a data directory is sound. They change nothing.
 
 The journal is read, replayed and checked against the scheduler's invariants. `journal.history` then checks the same
-records in its own way. Finally a round is planned on the resulting state.
+records with independent code. Finally a round is planned on the resulting state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events in the scheduler's own log: a line for each end of a job, each change by a user, each slow answer.
+"""Events in the scheduler's log: ends of jobs, moves of nodes, changes by users, and slow answers of the solver.
 
 `scheduler.live.agents` logs the links of agents, and `scheduler.live.solver` logs the failures of the solver.
 """

@@ -28,7 +28,8 @@ from scheduler.model.jobs import Job, JobState
 
 log = logging.getLogger(__name__)
 
-# How many jobs are encoded before other tasks have their turn, written at once, and forgotten at once.
+# How many jobs are encoded before other tasks have their turn, how many are written at once, and how many are
+# forgotten at once.
 SLICE, BATCH, FORGET_MAX = 100, 1000, 1000
 
 

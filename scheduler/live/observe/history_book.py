@@ -1,8 +1,8 @@
 """`history.db`: one row for each job that has ended. For display only: no decision depends on it.
 
 A row is written when a job has ended and again when its last lease is closed; writing it twice changes nothing. A row
-holds the job in JSON as the scheduler had it, so that the same code shows jobs of the state and of the history; the
-other columns serve to filter and sort. A lost file is rebuilt from the jobs that the state still has.
+holds the whole job in JSON, so that the same code shows jobs of the state and of the history; the other columns serve
+to filter and sort. A lost file is rebuilt from the jobs that the state still has.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class HistoryBook:
     """The database. Any thread may use it."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open the file, or a database in memory if `path` is None. A damaged file is set aside, with a `warning`."""
+        """Open the file; if `path` is None, use memory. A damaged file is set aside and reported in `warning`."""
         # synchronous = FULL, because the state forgets the jobs that are written here.
         self._db, self.warning = open_private(path, _SCHEMA, synchronous="FULL", loss=LOST)
         self._lock = threading.Lock()

@@ -123,7 +123,7 @@ class Page:
         return tuple(before)
 
     def token(self, *last: float) -> str:
-        """Return the token of the page after this job, of which `last` is the order, or the end and the order."""
+        """Return the token of the page that follows a job. `last`: the job's order, or its end and its order."""
         return base64.urlsafe_b64encode(json.dumps([*last, self._filter_hash]).encode()).decode()
 
     def remaining(self, jobs: list[Job]) -> list[Job]:

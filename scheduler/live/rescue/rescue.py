@@ -215,6 +215,7 @@ class Rescue:
         return Outcome(state, max(now_s, state.now_s))
 
     def _put_out(self, now_s: float, guilty: Blame, why: str, number: int) -> Iterator[Outcome]:
+        """Hold the guilty jobs, then drain the guilty nodes."""
         if not guilty:
             return
         out = self._try(lambda: self._core.put_out(now_s, guilty.jobs, (), f"{HELD}: {why} (error {number})"))
@@ -289,6 +290,7 @@ def _search(snapshot: bytes, now_s: float, message: Message, before: tuple[int, 
 
 
 def _sender(message: Message) -> str:
+    """Return the node or the user that sent a message; empty if it has no sender."""
     match message:
         case NodeHello():
             return f"node {message.spec.name}"

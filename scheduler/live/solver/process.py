@@ -57,7 +57,7 @@ class SolverProcess:
     async def run(self) -> None:
         """Answer until cancelled; then end the process."""
         try:
-            # Start early, so that the first answer does not wait for imports. The first question reports an error.
+            # Start early, so that the first answer does not wait for imports. `_answer` reports a start that fails.
             with suppress(OSError):
                 await self._running_process()
             while True:
