@@ -34,7 +34,7 @@ SLICE, BATCH, FORGET_MAX = 100, 1000, 1000
 
 
 class Historian:
-    """`write_ended` and `forget` have to be called in loops; the other methods read. Threads use the file."""
+    """`write_ended` and `forget` have to be called in loops; the other methods read. The file is used in threads."""
 
     def __init__(
         self,

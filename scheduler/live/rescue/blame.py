@@ -52,7 +52,7 @@ class Blame(NamedTuple):
 
     @property
     def measures(self) -> str:
-        """Return the measures against them: `holds job 7 and drains node n1`."""
+        """Return what the daemon does about them: `holds job 7 and drains node n1`."""
         return self._words("holds job", "drains node")
 
     def _words(self, for_jobs: str, for_nodes: str) -> str:
