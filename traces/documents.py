@@ -31,14 +31,14 @@ LINE_MAX = 1 << 16
 def read_text(path: Path) -> str:
     """Return the text of a file, compressed by gzip or not, without a byte order mark."""
     try:
-        with path.open("rb") as plain:
-            is_compressed = plain.read(2) == b"\x1f\x8b"
-            plain.seek(0)
+        with path.open("rb") as file:
+            is_compressed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
             if is_compressed:
-                with gzip.open(plain) as unpacked:
+                with gzip.open(file) as unpacked:
                     data = unpacked.read(BYTES_MAX + 1)
             else:
-                data = plain.read(BYTES_MAX + 1)
+                data = file.read(BYTES_MAX + 1)
     except (OSError, EOFError, zlib.error, ValueError) as fault:
         reason = getattr(fault, "strerror", None) or str(fault)
         raise UnreadableFile(f"cannot be read: {reason}", file=str(path), hint="check the path") from fault
@@ -71,8 +71,8 @@ def read_json(path: Path, text: str) -> Any:
         entries = dict(pairs)
         if len(entries) < len(pairs):
             keys = [key for key, _ in pairs]
-            twice = next(key for n, key in enumerate(keys) if key in keys[:n])
-            raise BadTable(f"{show(twice)} appears twice in one object", hint="keep one of them")
+            repeated = next(key for n, key in enumerate(keys) if key in keys[:n])
+            raise BadTable(f"{show(repeated)} appears twice in one object", hint="keep one of them")
         return entries
 
     try:

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 
 class TraceError(ValueError):
-    """Base of all these errors. The parts of the message are attributes, for callers that show them in another way."""
+    """The base class of these errors. The parts of the message are attributes, for other ways of showing them."""
 
     def __init__(
         self, message: str, *, hint: str = "", field: str = "", file: str = "", line: int | None = None

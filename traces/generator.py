@@ -1,6 +1,6 @@
 """Workloads of your own: the jobs of a `WorkloadSpec`, drawn with a seed. Named workloads are in named.py.
 
-Rules: the same spec, table and seed give the same jobs. Arrivals, sizes and the rest have separate rng streams, so
+Rules: the same spec, table and seed give the same jobs. Arrivals, sizes and the rest have separate random streams, so
 that changing the rate keeps the jobs, and changing the tenants keeps their sizes.
 """
 

@@ -126,7 +126,7 @@ class Intake:
         facts["deadline_s"] = factor * facts["duration_s"]
 
     def _fit(self, line: int, facts: dict[str, Any], table: Throughputs) -> None:
-        """Check type and width by the table, and derive missing steps; refuse or repair what does not fit."""
+        """Check type and width by the table, and derive missing steps; refuse or repair values that do not fit."""
         job_type, gpus = facts["job_type"], facts["gpus"]
         has_no_rate = not self._widths_of(job_type)
         if has_no_rate:

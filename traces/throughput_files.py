@@ -56,41 +56,41 @@ def _original_json(path: Path, text: str) -> Throughputs:
     """Read `{worker type: {"('job type', GPUs)": {"null": rate, "('other', GPUs)": [rate, other's rate]}}}`."""
     tree = read_json(path, text)
     # The keys that lead to the value being read.
-    where: list[str] = []
+    position: list[str] = []
     try:
-        return _original_tree(tree, where, path.name).priced(throughput_csv.PUBLISHED_PRICES)
+        return _original_tree(tree, position, path.name).priced(throughput_csv.PUBLISHED_PRICES)
     except TraceError as fault:
-        raise fault.at(str(path), line_of(text, where)) from None
+        raise fault.at(str(path), line_of(text, position)) from None
 
 
-def _original_tree(tree: Any, where: list[str], source: str) -> Throughputs:
+def _original_tree(tree: Any, position: list[str], source: str) -> Throughputs:
     solo: dict[Key, float] = {}
     spread: dict[Key, float] = {}
     pairs: dict[PairKey, PairRates] = {}
-    for kind, table in _entries(tree, where):
-        plain, is_spread = kind.removesuffix(SPREAD), kind.endswith(SPREAD)
-        for name, row in _entries(table, where, kind):
-            where[:] = kind, name
+    for kind, table in _entries(tree, position):
+        worker_type, is_spread = kind.removesuffix(SPREAD), kind.endswith(SPREAD)
+        for name, row in _entries(table, position, kind):
+            position[:] = kind, name
             job = _original_key(name)
-            for other, figure in _entries(row, where, kind, name):
-                where[:] = kind, name, other
+            for other, figure in _entries(row, position, kind, name):
+                position[:] = kind, name, other
                 if other == "null":
-                    (spread if is_spread else solo)[*job, plain] = _figure(figure)
+                    (spread if is_spread else solo)[*job, worker_type] = _figure(figure)
                     continue
-                both, rates = _original_key(other), _two_figures(figure)
-                if pairs.get((plain, *both, *job), rates[::-1]) != rates[::-1]:
+                other_job, rates = _original_key(other), _two_figures(figure)
+                if pairs.get((worker_type, *other_job, *job), rates[::-1]) != rates[::-1]:
                     raise BadTable(
                         "has different rates in the other order", field="pair", hint="keep one of them"
                     )
                 # Two jobs on the same GPUs are never spread.
                 if not is_spread:
-                    pairs[plain, *job, *both] = rates
-    where.clear()
+                    pairs[worker_type, *job, *other_job] = rates
+    position.clear()
     return Throughputs(solo, spread, pairs, source=source)
 
 
-def _entries(value: Any, where: list[str], *keys: str) -> list[tuple[str, Any]]:
-    where[:] = keys
+def _entries(value: Any, position: list[str], *keys: str) -> list[tuple[str, Any]]:
+    position[:] = keys
     if not isinstance(value, Mapping) or not value:
         raise BadTable(f"expected an object, found {show(value)}", hint="compare docs/trace-format.md")
     return list(value.items())

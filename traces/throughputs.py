@@ -34,7 +34,7 @@ REFERENCE = "v100"
 class Throughputs:
     """Rates by job type, GPUs and worker type; prices and memory of the types, if known.
 
-    `solo` has the rates of gangs on as few nodes as possible, `unconsolidated` of gangs spread over more nodes.
+    `solo` has the rates of gangs on as few nodes as possible, `unconsolidated` those of gangs spread wider.
     """
 
     solo: Mapping[Key, float]
@@ -113,12 +113,12 @@ class Throughputs:
         cls, solo: Iterable[Row], unconsolidated: Iterable[Row], pairs: Iterable[PairRow], source: str
     ) -> Throughputs:
         """Return the table of rows as `rows` returns them; of two rows with the same key, the later one counts."""
-        both: dict[PairKey, PairRates] = {}
+        rates_of_pairs: dict[PairKey, PairRates] = {}
         for kind, a, b, gpus, rate_a, rate_b in pairs:
-            both[kind, a, gpus, b, gpus] = (rate_a, rate_b)
-            both[kind, b, gpus, a, gpus] = (rate_b, rate_a)
+            rates_of_pairs[kind, a, gpus, b, gpus] = (rate_a, rate_b)
+            rates_of_pairs[kind, b, gpus, a, gpus] = (rate_b, rate_a)
         alone, spread = ({row[:3]: row[3] for row in rows} for rows in (solo, unconsolidated))
-        return cls(alone, spread, both, source=source)
+        return cls(alone, spread, rates_of_pairs, source=source)
 
     def rows(self) -> dict[str, Any]:
         """Return all rates as the rows that a scheduler takes."""
@@ -127,8 +127,8 @@ class Throughputs:
             "unconsolidated": [(*key, rate) for key, rate in sorted(self.unconsolidated.items())],
             "pairs": [
                 (kind, a, b, gpus, *rates)
-                for (kind, a, gpus, b, others), rates in sorted(self.pairs.items())
-                if gpus == others and a <= b
+                for (kind, a, gpus, b, gpus_b), rates in sorted(self.pairs.items())
+                if gpus == gpus_b and a <= b
             ],
         }
 

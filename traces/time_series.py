@@ -1,4 +1,4 @@
-"""Capacity and prices over time: the number of GPUs, and how much they cost.
+"""Read capacity and prices over time: the number of GPUs of each type, and the price of a GPU.
 
     capacity   t_s, worker_type, gpus                     from then on, until the next line of that type
     prices     t_s, worker_type, price_per_gpu_hour
@@ -59,8 +59,8 @@ INSTANCE_EVENTS = Layout(
 def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[CapacityChange, ...]:
     """Read capacity over time: our own table, sizes of a spot cluster, or events of single instances.
 
-    With `known` types, a line of our own table that names another one is refused. In a published table such lines are
-    left out, and the table is refused if none remains.
+    If `known` types are given, a line about another type is refused in our own table, and left out of a published one,
+    which is refused if no line remains.
     """
     return _read(
         Path(path),
@@ -75,9 +75,9 @@ def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[Capaci
 def read_prices(
     path: str | Path, known: Collection[str] = (), *, cloud: str | None = None
 ) -> tuple[PriceChange, ...]:
-    """Read prices over time: our own table, or spot prices, where the lowest of all zones, or of one cloud, counts.
+    """Read prices over time: our own table, or spot prices; of these, the lowest in all zones counts.
 
-    `known` has the same meaning as for capacity.
+    `cloud` restricts spot prices to the zones of one cloud. `known` has the same meaning as for capacity.
     """
     return _read(
         Path(path),
@@ -185,7 +185,7 @@ def _instances_running(lines: Iterator[Row]) -> tuple[CapacityChange, ...]:
 
 
 def _lowest_price(lines: Iterator[Row], cloud: str | None) -> tuple[PriceChange, ...]:
-    """Return the lowest of all current prices; each line is the new price of one instance type in one zone."""
+    """Return the lowest current price after each line; a line is the new price of one instance type in one zone."""
     current: dict[str, dict[tuple[str, str, str], float]] = {}
     lowest: dict[tuple[float, str], float] = {}
     for t_s, row in _by_time(lines, cloud):

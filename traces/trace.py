@@ -18,7 +18,7 @@ GPUS_MAX = 1 << 20
 
 
 class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One job as it arrives.
+    """One job of a trace.
 
     `steps` is its work; if None, its work is unknown and it runs until it reports that it is done. `duration_s` is
     how long the work takes on the reference type (information only), `deadline_s` counts from arrival. `gpus_min`
@@ -96,7 +96,7 @@ def _check_text(field: str, text: str) -> None:
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """Jobs in order of arrival, each id once; their source, the line of each in it, and notes of repairs."""
+    """Jobs in order of arrival, each id once; their source, the line of each job in it, and notes on repairs."""
 
     jobs: tuple[TraceJob, ...]
     source: str = ""

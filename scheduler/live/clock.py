@@ -1,7 +1,7 @@
 """The time of a live scheduler: seconds since 1970 that never jump and never run backward.
 
-The wall clock is read once, at the start; from then on the monotonic clock measures how much time has passed. So
-an operator who sets the wall clock does not move leases.
+The wall clock is read once, at the start; from then on the monotonic clock measures how much time has passed.
+Setting the wall clock therefore does not move leases.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class Daemon:
         self._closing = AsyncExitStack()
         self._loop: asyncio.Task[None] | None = None
         self._stop = asyncio.Event()
-        self._lost: PortClosed | None = None
+        self._port_error: PortClosed | None = None
         self.listen: Address | None = None
         self.agents_listen: Address | None = None
 
@@ -281,13 +281,13 @@ class Daemon:
         """
         config, messages = self.config, list[Message]()
         settings, rates = self.folder / "settings.json", self.folder / "rates.json"
-        new = {
+        digests = {
             settings: _new_digest(settings, config.scheduler),
             rates: _new_digest(rates, {"throughputs": config.throughputs, "prices": config.prices}),
         }
-        if new[settings]:
+        if digests[settings]:
             messages.append(Configure(settings=config.scheduler, user=CONFIG_FILE))
-        if new[rates] or is_first:
+        if digests[rates] or is_first:
             rates_path = config.throughputs
             table = load_throughputs(rates_path) if rates_path else default_throughputs()
             messages.append(GiveRates(**table.rows(), user=CONFIG_FILE))
@@ -295,7 +295,7 @@ class Daemon:
             if prices:
                 messages.append(SetPrices(price_per_gpu_hour=prices, user=CONFIG_FILE))
         if await self._make_durable(messages):
-            for path, digest in new.items():
+            for path, digest in digests.items():
                 if digest:
                     path.write_text(digest)
 
@@ -314,8 +314,8 @@ class Daemon:
 
     async def _watch(self, port: Port) -> None:
         """Stop the daemon with an error when its port is lost, so that the service manager restarts it."""
-        self._lost = await port.lost()
-        log.critical("stopping: %(why)s", {"why": str(self._lost)})
+        self._port_error = await port.wait_until_lost()
+        log.critical("stopping: %(why)s", {"why": str(self._port_error)})
         self._stop.set()
 
     async def ended(self) -> None:
@@ -323,8 +323,8 @@ class Daemon:
         await self._stop.wait()
         if self._loop is not None and self._loop.done():
             self._loop.result()
-        if self._lost is not None:
-            raise self._lost
+        if self._port_error is not None:
+            raise self._port_error
 
     def stop(self) -> None:
         """Let `ended` return."""

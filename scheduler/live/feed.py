@@ -1,4 +1,4 @@
-"""The feed of durable records: watchers of jobs and rounds, usage and the log read from it."""
+"""The feed of durable records, for watchers of jobs and rounds, usage and the log."""
 
 from __future__ import annotations
 

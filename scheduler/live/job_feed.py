@@ -1,4 +1,4 @@
-"""The jobs that each durable record changed, for watchers; and counts of jobs by state and of unfinished ones by user.
+"""The jobs that each durable record changed, for watchers. Counts jobs by state, and unfinished jobs by user.
 
 A watcher receives names, not copies: a slow watcher sees each job as it is at the time of reading, and its backlog is
 never longer than the list of jobs.

@@ -121,7 +121,7 @@ class Port:
             await self._health.set(name, health_pb2.HealthCheckResponse.SERVING)
         return self.address
 
-    async def lost(self) -> PortClosed:
+    async def wait_until_lost(self) -> PortClosed:
         """Wait until the port stops listening by itself, and return the error. Cancel this before `close`.
 
         A server may end by itself, and gRPC gives up its socket after some system errors, such as out of memory.

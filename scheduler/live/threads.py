@@ -1,4 +1,4 @@
-"""Run work in a thread that uses resources of its caller, such as a file that the caller closes at its end.
+"""Run work in a thread that uses resources of its caller, such as a file that the caller closes before it returns.
 
 The caller can be cancelled while the thread still runs, or has not started yet. If the caller closed the file then, its
 descriptor could soon belong to another file, and the thread would write into that one. So the caller has to wait.

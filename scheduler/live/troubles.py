@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 # How many times the same error from the same line is logged with its traceback.
 TRACEBACKS_MAX = 5
-# How many kinds and origins of errors are counted. Beyond that, the oldest kind is dropped, or all origins are.
+# How many kinds and origins of errors are counted. Beyond that, the oldest kind or all origins are dropped.
 KINDS_MAX = 1000
 # How many jobs or kinds of trouble the status lists before it leaves out the rest.
 WARNED_MAX = 10
@@ -37,7 +37,7 @@ class Troubles:
         self.count = 0
         self._tracebacks: Counter[tuple[str, str, int]] = Counter()
         self._times: Counter[Kind] = Counter()
-        self._last: dict[Kind, int] = {}
+        self._last_number: dict[Kind, int] = {}
 
     def note(self, failure: str, error: BaseException, about: object = "") -> int:
         """Log an error and return its number.
@@ -62,16 +62,16 @@ class Troubles:
         kind = Kind(failure, type(error).__name__)
         self._times[kind] += 1
         # Put the newest kind last.
-        self._last.pop(kind, None)
-        self._last[kind] = self.count
-        if len(self._last) > KINDS_MAX:
-            oldest = next(iter(self._last))
-            del self._last[oldest], self._times[oldest]
+        self._last_number.pop(kind, None)
+        self._last_number[kind] = self.count
+        if len(self._last_number) > KINDS_MAX:
+            oldest = next(iter(self._last_number))
+            del self._last_number[oldest], self._times[oldest]
         return self.count
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings for an operator, the newest kind of error first."""
-        for kind, number in list(reversed(self._last.items()))[:WARNED_MAX]:
+        for kind, number in list(reversed(self._last_number.items()))[:WARNED_MAX]:
             times = self._times[kind]
             repeats = "" if times == 1 else f" ({times:,} times)"
             yield f"error {number}: {kind.failure}: {kind.error}{repeats}; the scheduler's log has the details"

@@ -28,7 +28,7 @@ def test_a_port_that_closes_by_itself_is_noticed() -> None:
     async def loss() -> str:
         port = Port([])
         await port.open(Address("127.0.0.1", 0), "--listen")
-        waiting = asyncio.create_task(port.lost())
+        waiting = asyncio.create_task(port.wait_until_lost())
         await asyncio.sleep(0)
         await port._server.stop(None)
         return str(await asyncio.wait_for(waiting, TIMEOUT_S))

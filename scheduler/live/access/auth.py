@@ -47,14 +47,14 @@ class ByToken:
                 UNAUTHENTICATED,
                 "a token is needed: ask an admin for one (`gavel token create`) and put it into GAVEL_TOKEN",
             )
-        guesser = f"{host_of(peer)} {id_of(secret)}"
-        wait_s = self._failures.wait_s(guesser)
+        source = f"{host_of(peer)} {id_of(secret)}"
+        wait_s = self._failures.wait_s(source)
         if wait_s > 0:
             raise CallFailed(TOO_MANY, "too many wrong tokens; try again later", retry_s=wait_s)
         try:
             token = self._access.recognise(secret)
         except BadToken as error:
-            self._failures.take(guesser)
+            self._failures.take(source)
             self._failures.take(f"{host_of(peer)} *")
             delay_s = self._failures.wait_s(f"{host_of(peer)} *")
             self._waiting.take(host_of(peer))

@@ -174,7 +174,7 @@ class _Call:
             yield message
 
     def _parsed(self, raw: Any, may_end: bool = False) -> Any:
-        """Return the parsed message; raise CallFailed if it is malformed. None for the end, if the stream `may_end`."""
+        """Return the parsed message, or None at the end of a stream that `may_end`. Raise CallFailed if it is wrong."""
         if raw is aio.EOF:
             if may_end:
                 return None

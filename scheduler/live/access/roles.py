@@ -39,13 +39,13 @@ class Caller:
     peer: str = ""
     expires_s: float | None = None
 
-    def may(self, least: Role) -> bool:
-        """Return whether the role includes `least`."""
-        if least is Role.NOBODY:
+    def may(self, least_role: Role) -> bool:
+        """Return whether the role includes `least_role`."""
+        if least_role is Role.NOBODY:
             return True
-        if Role.AGENT in (self.role, least):
-            return self.role is least or (least is Role.AGENT and self.role is Role.ADMIN)
-        return self.role >= least
+        if Role.AGENT in (self.role, least_role):
+            return self.role is least_role or (least_role is Role.AGENT and self.role is Role.ADMIN)
+        return self.role >= least_role
 
     def owns(self, user: str) -> bool:
         """Return whether the caller may see and change what belongs to this user."""

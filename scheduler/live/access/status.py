@@ -59,7 +59,7 @@ class CallFailed(Exception):
 
 
 def failure(error: Exception) -> CallFailed:
-    """Return the error that the caller receives. An unexpected one becomes a number that the log explains."""
+    """Return the error that the caller receives. An unexpected error becomes a number under which it is logged."""
     # Imported late: settings need CallFailed, and should not load the whole scheduler with it.
     from scheduler.live.feed import FellBehind
     from scheduler.live.world import CallRefused

@@ -84,7 +84,7 @@ class Keys:
         self._certify(names, now)
 
     def renew(self, hosts: Sequence[str], now: dt.datetime | None = None) -> None:
-        """Renew the server's key and certificate, for `hosts`, or if there are none, for the names of the old one."""
+        """Renew the server's key and certificate, for `hosts`; if empty, for the names of the old one."""
         self._certify(_names(hosts) if hosts else self._certified_names(), now or _now())
 
     def _certify(self, names: Sequence[x509.GeneralName], now: dt.datetime) -> None:
@@ -104,7 +104,7 @@ class Keys:
         write_public(self.folder / "server.pem", _pem(certificate))
 
     def sign_node(self, request_pem: bytes, node: str, now: dt.datetime | None = None) -> Signed:
-        """Sign a certificate for this node, ignoring the name in the request. Raise Refused if it is malformed."""
+        """Sign a certificate for this node, ignoring the name in the request. Raise Refused for a malformed request."""
         now = now or _now()
         public_key = _public_key_of(request_pem)
         authority, authority_key = self._authority()

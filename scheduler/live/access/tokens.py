@@ -24,7 +24,7 @@ from scheduler.live.private_database import open_private
 from scheduler.model.errors import InvalidSpec, NotFound
 
 PREFIX = "gavel"
-# How far the `used_s` on disk may lag behind.
+# How far `used_s` on disk may lag behind the value in memory.
 USED_SLACK_S = 60.0
 JOIN_VALID_S = 3600.0
 REMEDY = (

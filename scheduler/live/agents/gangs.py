@@ -1,9 +1,9 @@
 """Gangs over several nodes start together or not at all. No clock, no network.
 
 Every node of a lease reports that it prepares its part, which may take minutes, and then that the part is ready, or why
-it cannot start. When the last one is ready, all receive Go. If one cannot start, or does not report in time, none
-starts. A node that reports again, for example after a lost link, receives the same decision. A restarted scheduler
-decides again, because all nodes report to it again.
+it cannot start. When the last part is ready, all nodes receive Go. If one node cannot start, or does not report in
+time, none starts. A node that reports again, for example after a lost link, receives the same decision. A restarted
+scheduler decides again, because all nodes report to it again.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ class Links:
         self._refusals[effect.node] = effect.error
 
     def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Act on facts: dismiss the agent of a removed node; have that of a resumed node release its GPUs."""
+        """Dismiss the agent of a removed node; notify the agent of a resumed node that its withheld GPUs are free."""
         for fact in facts:
             match fact:
                 case NodeMoved(mended=True) if link := self.by_name.get(fact.node):
@@ -110,10 +110,10 @@ class Links:
 
     # ------------------------------------------------------------------------------------------------ arriving
 
-    def open(self, first: pb.AgentMessage, peer: str) -> NodeLink:
+    def open(self, message: pb.AgentMessage, peer: str) -> NodeLink:
         """Open a link for a stream that begins with this Hello."""
-        link = NodeLink(first.hello, peer, Outbox(self.world.now_s, self._set_of))
-        link.on_message(first.sent_s, self.world.now_s())
+        link = NodeLink(message.hello, peer, Outbox(self.world.now_s, self._set_of))
+        link.on_message(message.sent_s, self.world.now_s())
         return link
 
     def stamp(self, link: NodeLink, message: pb.SchedulerMessage) -> pb.SchedulerMessage:
@@ -143,8 +143,8 @@ class Links:
                     del self._arriving[link.name]
         if fault is not None:
             code, why = fault
-            named = {"node": link.name, "code": code, "why": why}
-            log.warning("node %(node)s is sent away (%(code)s): %(why)s", named)
+            fields = {"node": link.name, "code": code, "why": why}
+            log.warning("node %(node)s is sent away (%(code)s): %(why)s", fields)
             link.dismiss(*fault)
             return False
         if link.closed.done():
@@ -171,7 +171,7 @@ class Links:
                 return False
             other.close("another link of the same node replaced it")
         if link.name in self._arriving and self._arriving[link.name].incarnation != link.incarnation:
-            # Another agent was faster in the meantime.
+            # Another agent has taken the name in the meantime.
             return False
         self._arriving[link.name] = link
         return True
@@ -251,10 +251,10 @@ class Links:
                 nodes = self._nodes_of(lease)
                 self._send_go(self._gangs.on_preparing(self.world.now_s(), link.name, lease, nodes))
             case "gang_ready":
-                part = message.gang_ready
-                ready = Ready(part.master_port, part.coordinator_port, part.failed[:500])
-                nodes = self._nodes_of(part.lease)
-                self._send_go(self._gangs.on_ready(self.world.now_s(), link.name, part.lease, ready, nodes))
+                body = message.gang_ready
+                ready = Ready(body.master_port, body.coordinator_port, body.failed[:500])
+                nodes = self._nodes_of(body.lease)
+                self._send_go(self._gangs.on_ready(self.world.now_s(), link.name, body.lease, ready, nodes))
             case "leaving":
                 node = self.world.state.nodes.get(link.name)
                 # A node that an operator has drained stays drained until an operator resumes it.
@@ -371,7 +371,7 @@ class Links:
         self._gangs.keep(lambda lease: bool(self._nodes_of(lease)))
 
     def _postpone_silence(self, late_s: float) -> None:
-        """Do not count time that the scheduler itself lost, for example to a slow disk: messages may wait unread."""
+        """Postpone silence by time that the scheduler lost, for example to a slow disk: messages may wait unread."""
         for link in self.by_name.values():
             link.last_message_s += late_s
         for name in self._silent_at_s:

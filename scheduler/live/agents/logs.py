@@ -218,9 +218,9 @@ class LogRelay:
             if not why:
                 return
             waits = request.follow and attempt.lease in self._state.leases
-            rest = "; waiting for it" if waits else ": its part of the log is left out"
+            effect = "; waiting for it" if waits else ": its part of the log is left out"
             yield jobs_pb2.LogChunk(
-                job=request.job, attempt=attempt.number, node=node, notice=f"{node} {why}{rest}"
+                job=request.job, attempt=attempt.number, node=node, notice=f"{node} {why}{effect}"
             )
             if not waits or not await self._linked_again(node, attempt.lease):
                 return
@@ -236,7 +236,7 @@ class LogRelay:
             link.cancel()
 
     async def _read_once(
-        self, request: LogRequest, attempt: Attempt, node: str, again: bool
+        self, request: LogRequest, attempt: Attempt, node: str, has_read: bool
     ) -> AsyncGenerator[jobs_pb2.LogChunk | str, None]:
         """Yield chunks until the node has no more; if the stream broke off, yield the reason last, as text."""
         link = self._links.by_name.get(node)
@@ -251,7 +251,7 @@ class LogRelay:
             attempt=attempt.number,
             lease=attempt.lease,
             rank=request.rank,
-            tail_lines=None if again else request.tail_lines,
+            tail_lines=None if has_read else request.tail_lines,
             follow=request.follow,
         )
         link.outbox.put(pb.SchedulerMessage(logs_wanted=order))

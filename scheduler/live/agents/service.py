@@ -59,21 +59,21 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
 
     async def Link(self, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
         """Serve one node's stream until either side ends it."""
-        # The headers are the sign for the agent that its call is accepted and it may send.
+        # Send the headers now: they are the sign for the agent that it may send.
         await context.send_initial_metadata(())
         try:
-            first = await asyncio.wait_for(anext(requests, None), HELLO_S)
+            message = await asyncio.wait_for(anext(requests, None), HELLO_S)
         except TimeoutError:
             raise CallFailed(INVALID, f"no Hello within {HELLO_S:g} s") from None
-        if first is None:
+        if message is None:
             return
-        if first.WhichOneof("body") != "hello":
+        if message.WhichOneof("body") != "hello":
             raise CallFailed(INVALID, "the first message of a link must be Hello", "hello")
-        refusal = self._name_refusal(context, first.hello.node)
+        refusal = self._name_refusal(context, message.hello.node)
         if refusal:
             await context.write(goodbye("refused", refusal))
             return
-        link = self._links.open(first, context.peer())
+        link = self._links.open(message, context.peer())
         admission = asyncio.create_task(self._links.admit(link), name=f"admit {link.name}")
         reader = asyncio.create_task(self._read(link, requests, admission), name=f"read {link.name}")
         writer = asyncio.create_task(self._write(link, context), name=f"write {link.name}")
@@ -92,7 +92,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             self._links.on_stream_end(link, _end_of(tasks))
         for task in tasks:
             if task.done() and not task.cancelled():
-                # Raises the error that the caller receives.
+                # This raises the error that the caller receives.
                 task.result()
         if link.failure:
             raise CallFailed(INTERNAL, link.failure)
