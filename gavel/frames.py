@@ -231,8 +231,8 @@ def _records(path: str | Path) -> Iterator[tuple[Record, float]]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such journal")
     with SqliteJournal(path, read_only=True) as journal:
-        if journal.mended:
-            warnings.warn(f"{path}: the file is damaged ({journal.mended})", stacklevel=2)
+        if journal.repair_reason:
+            warnings.warn(f"{path}: the file is damaged ({journal.repair_reason})", stacklevel=2)
         for part in journal.scan():
             if isinstance(part, Damage):
                 warnings.warn(

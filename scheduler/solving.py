@@ -14,7 +14,7 @@ import numpy as np
 
 from policies.engine.checks import derived
 from policies.engine.grouping import group
-from policies.engine.twins import settled
+from policies.engine.twins import keep_types
 from policies.errors import PolicyError
 from policies.problem import ALONE, Allocation, Columns, Ints, Problem
 from policies.registry import entry, reads, resolve
@@ -68,7 +68,7 @@ def _keep_in_place(question: Solve, problem: Problem, allocation: Allocation) ->
     if question.at is None:
         return allocation
     by_price = reads(allocation.policy, "price_per_gpu_hour")
-    time_share = settled(problem, allocation.time_share, question.at, by_price=by_price)
+    time_share = keep_types(problem, allocation.time_share, question.at, by_price=by_price)
     return replace(allocation, time_share=time_share)
 
 

@@ -1,7 +1,7 @@
 """Facts to bytes and back. Equal facts have equal bytes.
 
 The format is JSON, so that `sqlite3` is enough to read a journal. JSON has no infinity and no NaN: msgspec writes
-`null` for them, which would be read as something else or not at all. So a fact that holds one is refused.
+`null` for them, which decodes to something else or raises an error. So a fact that contains one is refused.
 """
 
 from __future__ import annotations
@@ -24,12 +24,8 @@ HEAD = Struct("<qdi")  # seq, now_s, version
 _SNAPSHOT_HEAD = Struct("<qi")
 _encoder = msgspec.json.Encoder()
 _decoder = JobDecoder(msgspec.json, list[AnyFact])
-_CANNOT_ENCODE = (
-    msgspec.EncodeError,
-    TypeError,
-    OverflowError,
-    ValueError,
-)  # surrogates: ValueError
+# ValueError: a string contains a lone surrogate.
+_CANNOT_ENCODE = (msgspec.EncodeError, TypeError, OverflowError, ValueError)
 
 
 def encode_facts(facts: Sequence[Fact]) -> bytes:
@@ -39,14 +35,14 @@ def encode_facts(facts: Sequence[Fact]) -> bytes:
     except _CANNOT_ENCODE as error:
         raise Unwritable(f"a fact cannot be written: {error}") from None
     if b"null" in payload:
-        _refuse_not_finite(facts)
+        _refuse_infinite(facts)
     if b'"unknown":{' in payload:
         payload = _encoder.encode(restored(msgspec.json.decode(payload)))
     return payload
 
 
 def decode_facts(payload: bytes) -> list[Fact]:
-    """Decode the facts of one record; raise msgspec.DecodeError (a ValueError) if it holds none."""
+    """Decode the facts of one record; raise msgspec.DecodeError (a ValueError) if it is invalid."""
     return _decoder.decode(payload)  # type: ignore[return-value]
 
 
@@ -56,7 +52,7 @@ def record_crc(seq: int, now_s: float, version: int, payload: bytes) -> int:
 
 
 def snapshot_crc(seq: int, version: int, payload: bytes) -> int:
-    """Return the checksum of a snapshot. The word "snapshot" sets it apart from those of records."""
+    """Return the checksum of a snapshot. It covers the word "snapshot", so a record cannot have the same one."""
     return crc32(payload, crc32(_SNAPSHOT_HEAD.pack(seq, version), crc32(b"snapshot")))
 
 
@@ -65,28 +61,24 @@ def meta_crc(key: str, value: str) -> int:
     return crc32(f"{key}\0{value}".encode())
 
 
-def _refuse_not_finite(facts: Sequence[Fact]) -> None:
+def _refuse_infinite(facts: Sequence[Fact]) -> None:
     for fact in facts:
-        where = _not_finite(msgspec.to_builtins(fact, enc_hook=_as_it_is))
-        if where is not None:
-            raise Unwritable(f"{type(fact).__name__}{where}, which JSON cannot hold")
+        # `repr` replaces values of types that msgspec does not support: only floats matter here.
+        fault = _first_infinite(msgspec.to_builtins(fact, enc_hook=repr))
+        if fault is not None:
+            raise Unwritable(f"{type(fact).__name__}{fault}, which JSON cannot hold")
 
 
-def _as_it_is(value: object) -> str:
-    """Turn a part that JSON cannot hold into text, as infinities matter only in numbers."""
-    return repr(value)
-
-
-def _not_finite(value: object) -> str | None:
+def _first_infinite(value: object) -> str | None:
     """Return the path and value of the first infinity or NaN in plain data; None if there is none."""
     if isinstance(value, float):
         return None if math.isfinite(value) else f" is {value}"
     if isinstance(value, dict):
         for key, part in value.items():
-            if (fault := _not_finite(part)) is not None:
+            if (fault := _first_infinite(part)) is not None:
                 return f".{key}{fault}"
     elif isinstance(value, list | tuple):
         for index, part in enumerate(value):
-            if (fault := _not_finite(part)) is not None:
+            if (fault := _first_infinite(part)) is not None:
                 return f"[{index}]{fault}"
     return None

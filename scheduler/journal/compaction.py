@@ -1,11 +1,11 @@
-"""Keep a journal short while a scheduler runs: write snapshots from time to time, and drop the records they cover.
+"""Keep a journal short while a scheduler runs: write snapshots from time to time, and delete the records they cover.
 
-A start reads the newest snapshot and the facts after it, so its length depends on the sizes of both. A snapshot is due
-after a number of facts, but for a large state not before the facts take as many bytes as the last snapshot did. So
-neither writing snapshots nor reading facts ever dominates.
+The scheduler reads the newest snapshot and the facts after it when it starts, so the sizes of both determine how long a
+start takes. A snapshot is due after a number of facts. For a large state, it is due only when the facts take as many
+bytes as the last snapshot. So neither writing snapshots nor reading facts dominates.
 
-A snapshot is taken between two batches. It is encoded and written in a thread, and the next batch waits for it: the
-state must not change, and a connection has one transaction. Everything else on the event loop continues.
+A snapshot is taken between two batches. It is encoded and written in a thread, and the next batch waits for it, because
+the state must not change and a connection has only one transaction. All else on the event loop continues.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Callable
 from scheduler.journal.store import SqliteJournal
 
 SNAPSHOT_FACTS = 50_000
-# The approximate size of a fact in a journal, to compare facts with bytes of snapshots.
+# The approximate size of a fact in a journal, to compare the size of facts with that of a snapshot.
 FACT_BYTES = 400
 
 
 class Keeper:
-    """Write snapshots between batches when they are due: `drive` calls `batch_done`."""
+    """Writes the snapshots of a journal when they are due. `drive` calls `batch_done` between batches."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Keeper:
         snapshot_facts: int = SNAPSHOT_FACTS,
         compact: bool = True,
     ) -> None:
-        """Begin with so many `facts`, those that recovery read after its snapshot; compact the journal if asked to."""
+        """Begin with `facts`, the number of facts that recovery read after its snapshot; compact now if `compact`."""
         self._journal, self._snapshot = journal, snapshot
         self._facts, self._snapshot_facts, self._compact = facts, snapshot_facts, compact
         self._snapshot_bytes = 0
@@ -40,13 +40,13 @@ class Keeper:
             journal.compact()
 
     async def batch_done(self, facts: int) -> None:
-        """Count facts that became durable, and write a snapshot if it is due. The state matches the journal now."""
+        """Count facts that became durable, and write a snapshot if one is due. The state must match the journal."""
         self._facts += facts
         if self._facts >= max(self._snapshot_facts, self._snapshot_bytes // FACT_BYTES):
-            await self.keep()
+            await self.write_snapshot()
 
-    async def keep(self) -> None:
-        """Write a snapshot now if there is anything new: before a planned stop it spares the next start all facts."""
+    async def write_snapshot(self) -> None:
+        """Write a snapshot now if there are new facts. Before a planned stop, this makes the next start faster."""
         if not self._facts or not self._journal.last_seq:
             return
         self._snapshot_bytes = await asyncio.to_thread(self._write)

@@ -4,10 +4,10 @@ JournalError
 ├── NotAJournal          the file is something else, or the journal has disappeared
 ├── NewerJournal         a later release wrote it
 ├── JournalBusy          another process has it open
-├── DamagedJournal       there is damage, and the caller asked to stop there; `damage` describes it
+├── DamagedJournal       the journal is damaged, and the caller asked for no repair (`strict`)
 ├── CannotReplay         a fact does not apply although nothing before it is lost: a bug
-├── Unwritable           a fact cannot be held by the format; nothing was written
-└── AppendFailed         the facts are not on disk, so no effect of them may leave
+├── Unwritable           the format cannot hold a fact; nothing was written
+└── AppendFailed         the facts are not on disk, so none of their effects may be carried out
     └── DiskFull         because the disk is full
 """
 
@@ -20,7 +20,7 @@ from scheduler.model.errors import SchedulerError
 
 
 class JournalError(SchedulerError):
-    """Base of the errors of journals. The message is one line and says what to do."""
+    """Base class of the journal's errors. The message is one line and includes what to do."""
 
 
 class NotAJournal(JournalError):
@@ -36,7 +36,7 @@ class JournalBusy(JournalError):
 
 
 class DamagedJournal(JournalError):
-    """There is damage, and the caller asked to stop there."""
+    """The journal is damaged, and the caller asked for no repair. `damage` is the first lost record, if known."""
 
     def __init__(self, message: str, damage: Damage | None = None) -> None:
         super().__init__(message)
@@ -44,7 +44,7 @@ class DamagedJournal(JournalError):
 
 
 class CannotReplay(JournalError):
-    """A fact does not apply to the state that all facts before it led to."""
+    """A fact does not apply to the state that results from the facts before it, of which none is lost: a bug."""
 
 
 class Unwritable(JournalError):
@@ -59,7 +59,7 @@ class DiskFull(AppendFailed):
     """The disk is full."""
 
 
-# Times between these, the years 2001 and 5138, are formatted as dates.
+# Times in this range, the years 2001 to 5138, are formatted as dates.
 MIN_DATE_S, MAX_DATE_S = 1e9, 1e11
 
 
@@ -71,11 +71,13 @@ class Damage:
     last: int
     why: str
     part: str = "record"
-    payload: bytes | None = None  # the remains, if any
-    known: bool = False  # found and quarantined earlier
-    # The scheduler's time of the last sound record before the damage. None: there is none.
+    # The remains, if any.
+    payload: bytes | None = None
+    # Whether an earlier start reported the damage and moved it to the quarantine.
+    is_quarantined: bool = False
+    # The scheduler's time of the last sound record before the damage; None if there is none.
     after_s: float | None = None
-    # The scheduler's time of the first sound record after it. None: there is none.
+    # The scheduler's time of the first sound record after the damage; None if there is none.
     before_s: float | None = None
 
     @property
@@ -87,7 +89,7 @@ class Damage:
         is_single = self.first == self.last
         which = f"{self.part} {self.first}" if is_single else f"{self.part}s {self.first} to {self.last}"
         times = [
-            f"{word} {_moment(time_s)}"
+            f"{word} {_time_text(time_s)}"
             for word, time_s in (("after", self.after_s), ("before", self.before_s))
             if time_s is not None
         ]
@@ -95,8 +97,8 @@ class Damage:
         return f"{which} {'is' if is_single else 'are'} lost{when}: {self.why}"
 
 
-def _moment(time_s: float) -> str:
-    """Format a time: as a date if it can be seconds since 1970; simulations count from 0."""
+def _time_text(time_s: float) -> str:
+    """Format a time: as a date if it is in seconds since 1970, otherwise in seconds, since simulations begin at 0."""
     if not MIN_DATE_S <= time_s <= MAX_DATE_S:
         return f"{time_s:g} s"
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC"

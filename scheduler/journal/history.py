@@ -30,12 +30,12 @@ from scheduler.model.jobs import Move
 from scheduler.model.lease import Lease, nodes_of
 
 ENDS = frozenset({Move.COMPLETE, Move.FAIL, Move.CANCEL})
-# How many facts about the job are reported with a broken promise.
+# How many of the last facts about the job are reported with a broken promise.
 STORY_LAST = 12
 
 
-class Broken(NamedTuple):
-    """A broken promise."""
+class BrokenPromise(NamedTuple):
+    """A promise that a fact breaks."""
 
     promise: str
     job: str
@@ -49,16 +49,19 @@ class Broken(NamedTuple):
 
 
 class History:
-    """Follow the facts one by one, and collect the promises that they break."""
+    """A check of facts one by one, from the beginning or from a state before them."""
 
     def __init__(self, before: SchedulerState | None = None) -> None:
-        self.broken: list[Broken] = []
+        self.broken: list[BrokenPromise] = []
         self._partial = before is not None and bool(before.jobs)
-        self._jobs: dict[str, bool] = {}  # whether it has ended
-        # Jobs whose last lease was closed because they had done all their steps.
+        # For each job, whether it has ended.
+        self._jobs: dict[str, bool] = {}
+        # Jobs that finished under their last lease.
         self._finished: set[str] = set()
         self._open: dict[str, Lease] = {}
-        self._running: dict[str, Lease] = {}  # leases with processes
+        # Leases with processes.
+        self._running: dict[str, Lease] = {}
+        # For each job, the epoch and number of its last attempt.
         self._attempts: dict[str, tuple[int, int]] = {}
         self._nodes: set[str] = set()
         self._stories: dict[str, list[str]] = {}
@@ -78,8 +81,8 @@ class History:
             if holding.started_s is not None:
                 self._running[lease.id] = lease
 
-    def see(self, now_s: float, fact: Fact) -> None:
-        """Check the next fact."""
+    def check(self, now_s: float, fact: Fact) -> None:
+        """Check the next fact, and add the promises that it breaks to `broken`."""
         match fact:
             case JobSubmitted():
                 self._note(fact.job, now_s, "submitted")
@@ -129,7 +132,7 @@ class History:
         job = lease.job
         self._note(job, now_s, f"lease {lease.id}, attempt {lease.attempt}, on {', '.join(lease.gpus)}")
         if job not in self._jobs:
-            self._break("unknown", job, f"lease {lease.id} is of job {job}, which was never submitted", now_s)
+            self._break("unknown", job, f"lease {lease.id} is for job {job}, which was never submitted", now_s)
         elif self._jobs[job]:
             self._break("two_ends", job, f"job {job} had ended and is given lease {lease.id}", now_s)
         token = lease.epoch, lease.attempt
@@ -150,12 +153,12 @@ class History:
             return
         self._note(lease.job, now_s, f"lease {name} started")
         gpus = set(lease.gpus)
-        beside = [other for other in self._running.values() if not gpus.isdisjoint(other.gpus)]
-        for other in beside:
-            if len(beside) > 1 or set(other.gpus) != gpus or other.job == lease.job:
-                both = ", ".join(sorted(gpus & set(other.gpus)))
-                clash = f"jobs {other.job} and {lease.job} have processes on {both}"
-                self._break("two_holders", lease.job, clash, now_s)
+        neighbours = [other for other in self._running.values() if not gpus.isdisjoint(other.gpus)]
+        for other in neighbours:
+            if len(neighbours) > 1 or set(other.gpus) != gpus or other.job == lease.job:
+                shared = ", ".join(sorted(gpus & set(other.gpus)))
+                fault = f"jobs {other.job} and {lease.job} have processes on {shared}"
+                self._break("two_holders", lease.job, fault, now_s)
         if any(other.job == lease.job for other in self._running.values()):
             self._break("two_attempts", lease.job, f"job {lease.job} has processes under two leases", now_s)
         self._running[name] = lease
@@ -176,4 +179,6 @@ class History:
         del story[:-STORY_LAST]
 
     def _break(self, promise: str, job: str, fault: str, now_s: float) -> None:
-        self.broken.append(Broken(promise, job, fault, now_s, tuple(self._stories.get(job, ()))))
+        self.broken.append(
+            BrokenPromise(promise, job, fault, now_s, tuple(self._stories.get(job, ())))
+        )

@@ -35,11 +35,11 @@ INSERT_QUARANTINE = "INSERT INTO quarantine (part, first_seq, last_seq, why, pay
 
 
 class Unsound(Exception):
-    """SQLite cannot use the file as it is. The message is the reason, without the name of the file."""
+    """The file is no journal, or a damaged one. The message is the reason, without the name of the file."""
 
 
 def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
-    """Open the only connection. Create the tables in a new file; change an old one only if it is a journal."""
+    """Open a connection that excludes all others. Create the tables in a new file; refuse a file that is no journal."""
     size_bytes = path.stat().st_size if path.exists() else 0
     db = sqlite3.connect(
         f"file:{quote(os.path.abspath(path))}?mode=rwc",
@@ -53,14 +53,14 @@ def connect(path: Path, *, durable: bool) -> sqlite3.Connection:
     try:
         db.execute("PRAGMA locking_mode=EXCLUSIVE")
         tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-        # A process may have died while it created the file.
-        fresh = not tables and size_bytes <= PAGE_SIZE
-        if not fresh:
+        # A process that died while it created the file may have left one page without tables.
+        is_new = not tables and size_bytes <= PAGE_SIZE
+        if not is_new:
             _check_head(db)
         db.execute(f"PRAGMA page_size={PAGE_SIZE}")
         db.execute("PRAGMA journal_mode=WAL")
         db.execute(f"PRAGMA synchronous={'FULL' if durable else 'OFF'}")
-        if fresh:
+        if is_new:
             _create(db)
     except BaseException:
         db.close()
@@ -98,7 +98,7 @@ def get_meta(db: sqlite3.Connection) -> dict[str, str]:
 
 
 def check_structure(db: sqlite3.Connection) -> None:
-    """Raise Unsound unless SQLite can read every page of the file and its tables are those of a journal."""
+    """Raise Unsound unless SQLite can read every page of the file and the tables are those of a journal."""
     _check_head(db)
     schema = {
         name.decode(errors="replace"): sql.decode(errors="replace")
@@ -107,8 +107,8 @@ def check_structure(db: sqlite3.Connection) -> None:
     }
     if schema != _SCHEMA:
         raise Unsound("its tables are not those of a journal")
-    stated = get_meta(db).get("format")
-    if stated != str(FORMAT):
+    stated_format = get_meta(db).get("format")
+    if stated_format != str(FORMAT):
         raise Unsound("it does not state its format")
     (verdict,) = db.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != b"ok":
@@ -123,10 +123,10 @@ def _check_head(db: sqlite3.Connection) -> None:
     if version == FORMAT:
         return
     try:
-        stated = get_meta(db).get("format")
+        stated_format = get_meta(db).get("format")
     except sqlite3.Error:
-        stated = None
-    if stated is not None and stated == str(version):
+        stated_format = None
+    if stated_format is not None and stated_format == str(version):
         raise NewerJournal(
             f"has format {version}; this release reads up to {FORMAT}. Use the release that wrote it"
         )
@@ -137,7 +137,7 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_IOERR, 
 
 
 def is_damage(error: sqlite3.Error) -> bool:
-    """Whether an error while opening or reading is about the file's content rather than about access to it."""
+    """Return whether an error in opening or reading is due to the file's content, not to access to the file."""
     return _code(error) in _DAMAGE
 
 

@@ -1,8 +1,8 @@
-"""The lock file beside a journal: the process that has it open, and the last record known to be durable.
+"""The lock file beside a journal: the process that has the journal open, and the last record known to be durable.
 
-The record number reveals a lost end, since SQLite takes a damaged write-ahead log for a shorter one. It is written to
-shared memory after each commit, in one piece and without syncing: it outlives the process, and after a power cut it is
-merely out of date.
+The record number reveals a journal whose end is lost, since SQLite reads a damaged write-ahead log as a shorter one. It
+is written to shared memory after each commit, atomically and without syncing. So it survives the process, and after a
+power cut it may be too low but not wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zlib import crc32
 
 from scheduler.journal.errors import JournalBusy, JournalError
 
-# Two words of 64 bits: the last durable record with 24 bits of its checksum, and the process.
+# Two words of 64 bits: the number of the last durable record with a checksum of 24 bits, and the process id.
 SIZE = 16
 
 
@@ -27,7 +27,7 @@ class LockFile:
 
     def __init__(self, journal: Path) -> None:
         path = lock_path(journal)
-        self._new = None if path.exists() else path
+        self._created = None if path.exists() else path
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
@@ -35,7 +35,7 @@ class LockFile:
                 f"cannot open {path}: {(error.strerror or '').lower()}; the journal's folder must be writable"
             ) from None
         try:
-            _take(self._fd, fcntl.LOCK_EX, journal)
+            _acquire(self._fd, fcntl.LOCK_EX, journal)
             if os.fstat(self._fd).st_size < SIZE:
                 os.ftruncate(self._fd, SIZE)
             self._map = mmap.mmap(self._fd, SIZE)
@@ -47,7 +47,7 @@ class LockFile:
 
     @property
     def seq(self) -> int:
-        """The last record known to be durable; 0 if none is."""
+        """The number of the last record known to be durable; 0 if there is none."""
         return _seq_in(self._words[0])
 
     @seq.setter
@@ -55,9 +55,9 @@ class LockFile:
         self._words[0] = seq << 24 | crc32(b"%d" % seq) & 0xFFFFFF
 
     def discard(self) -> None:
-        """Delete the lock file if it is new, as there turned out to be no journal."""
-        if self._new is not None:
-            self._new.unlink(missing_ok=True)
+        """Delete the lock file if this object created it. For a file that turns out to be no journal."""
+        if self._created is not None:
+            self._created.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Release the lock."""
@@ -72,22 +72,25 @@ def lock_path(journal: Path) -> Path:
 
 
 @contextmanager
-def hands_off(journal: Path) -> Iterator[None]:
-    """Keep processes from opening the journal; raise JournalBusy if one has. Read permission is enough."""
+def block_opening(journal: Path) -> Iterator[None]:
+    """Prevent processes from opening the journal within this block; raise JournalBusy if one has it open.
+
+    Read permission for the lock file is enough.
+    """
     try:
         fd = os.open(lock_path(journal), os.O_RDONLY | os.O_CLOEXEC)
-    # No lock file: no process has it open.
+    # Without a lock file, no process has the journal open.
     except OSError:
         yield
         return
     try:
-        _take(fd, fcntl.LOCK_SH, journal)
+        _acquire(fd, fcntl.LOCK_SH, journal)
         yield
     finally:
         os.close(fd)
 
 
-def _take(fd: int, how: int, journal: Path) -> None:
+def _acquire(fd: int, how: int, journal: Path) -> None:
     try:
         fcntl.flock(fd, how | fcntl.LOCK_NB)
     except OSError:

@@ -1,4 +1,4 @@
-"""Open a journal's file: check it before it is trusted, and repair it if necessary without losing anything."""
+"""Open a journal's file: check it first and, if necessary, repair it without losing readable content."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from scheduler.journal import layout
 from scheduler.journal.errors import DamagedJournal, JournalError, NewerJournal, NotAJournal
-from scheduler.journal.lock import hands_off, lock_path
-from scheduler.journal.repair.mend import beside, finish_mending, mend, sync_folder
+from scheduler.journal.lock import block_opening, lock_path
+from scheduler.journal.repair.mend import finish_mending, mend, sync_folder, with_ending
 
 
 class Opened(NamedTuple):
@@ -22,32 +22,35 @@ class Opened(NamedTuple):
 
     db: sqlite3.Connection
     last_seq: int
-    # Why it had to be repaired. Empty: it did not.
-    mended: str
+    # Why the file had to be repaired; empty if it was sound.
+    repair_reason: str
 
 
 def refuse_special(path: Path) -> None:
     """Raise NotAJournal for a device, a pipe or a directory: reading one may never end."""
-    for file in (path, beside(path, "-wal"), beside(path, "-wal.kept"), lock_path(path)):
+    for file in (path, with_ending(path, "-wal"), with_ending(path, "-wal.kept"), lock_path(path)):
         if file.exists() and not file.is_file():
             raise NotAJournal(f"{file} is not a regular file; choose another journal, or move it away")
 
 
-def open_database(path: Path, known: int, *, durable: bool, strict: bool, name: Path) -> Opened:
-    """Connect to a file whose lock we hold. Errors call it `name`; `known` is the last record known to be durable."""
+def open_database(path: Path, last_durable: int, *, durable: bool, strict: bool, name: Path) -> Opened:
+    """Connect to a file whose lock the caller holds. Repair a damaged file, or raise an error if `strict`.
+
+    `last_durable` is the number of the last record known to be durable. Error messages name the file `name`.
+    """
     finish_mending(path)
-    if known and not path.exists():
+    if last_durable and not path.exists():
         raise NotAJournal(
-            f"{name} has disappeared, and {known} records had been written to it; put it back, "
+            f"{name} has disappeared, and {last_durable} records had been written to it; put it back, "
             f"or delete {name.name}.lock to start a new journal"
         )
     try:
-        return Opened(*_connect(path, known, durable, name), "")
+        return Opened(*_connect(path, last_durable, durable, name), "")
     except layout.Unsound as error:
         why = str(error)
     if strict:
         raise DamagedJournal(f"{name} is damaged: {why}; without 'strict' it is repaired")
-    if not mend(path, known, why):
+    if not mend(path, last_durable, why):
         raise NotAJournal(f"{name} is not a journal: {why}; choose another file")
     try:
         return Opened(*_connect(path, 0, durable, name), why)
@@ -55,23 +58,23 @@ def open_database(path: Path, known: int, *, durable: bool, strict: bool, name: 
         raise JournalError(f"{name} could not be repaired: {error}") from None
 
 
-def _connect(path: Path, known: int, durable: bool, name: Path) -> tuple[sqlite3.Connection, int]:
-    """Return a connection and the number of the last record; raise Unsound, and leave the files as they were."""
-    log = _keep_log(path)
+def _connect(path: Path, last_durable: int, durable: bool, name: Path) -> tuple[sqlite3.Connection, int]:
+    """Return a connection and the number of the last record. Leave unsound files unchanged, and raise Unsound."""
+    kept_log = _keep_log(path)
     db = None
     try:
-        if known and path.stat().st_size == 0:
+        if last_durable and path.stat().st_size == 0:
             raise layout.Unsound("it is empty")
         db = layout.connect(path, durable=durable)
         layout.check_structure(db)
         last = _last_seq(db)
-        if last < known:
-            raise layout.Unsound(f"it ends at record {last}, but record {known} had been written")
+        if last < last_durable:
+            raise layout.Unsound(f"it ends at record {last}, but record {last_durable} had been written")
     except (layout.Unsound, NewerJournal, sqlite3.Error) as error:
         if db is not None:
             db.close()
-        if log is not None:
-            os.replace(log, beside(path, "-wal"))
+        if kept_log is not None:
+            os.replace(kept_log, with_ending(path, "-wal"))
         if isinstance(error, NewerJournal):
             raise NewerJournal(f"{name} {error}") from None
         if isinstance(error, sqlite3.Error):
@@ -79,16 +82,19 @@ def _connect(path: Path, known: int, durable: bool, name: Path) -> tuple[sqlite3
                 raise layout.cannot_open(name, error) from None
             raise layout.Unsound(str(error)) from None
         raise
-    if log is not None:
-        log.unlink()
-        # Before the first append: a log that came back would hide what was appended.
+    if kept_log is not None:
+        kept_log.unlink()
+        # Make this durable before the first append: if the old log came back, it would hide the new records.
         sync_folder(path)
     return db, last
 
 
 def _keep_log(path: Path) -> Path | None:
-    """Copy the log that a crash left behind: SQLite deletes it on closing, even what it could not read."""
-    log, kept, copy = (beside(path, ending) for ending in ("-wal", "-wal.kept", "-wal.copy"))
+    """Copy the write-ahead log that a crash left behind, and return the copy's path; None if there is no log.
+
+    SQLite deletes the log when it closes the file, including records that it could not read.
+    """
+    log, kept, copy = (with_ending(path, ending) for ending in ("-wal", "-wal.kept", "-wal.copy"))
     if kept.exists():
         os.replace(kept, log)
     if not log.exists():
@@ -109,12 +115,12 @@ def _last_seq(db: sqlite3.Connection) -> int:
 
 @contextmanager
 def copied(path: Path) -> Iterator[Path]:
-    """Copy a journal that no process has open, so that it can be read, and repaired, without changing the original."""
+    """Copy a journal that no process has open, so that it can be read or repaired without changing the original."""
     if not path.exists():
         raise NotAJournal(f"there is no journal {path}")
-    with hands_off(path), TemporaryDirectory(prefix="journal-") as folder:
+    with block_opening(path), TemporaryDirectory(prefix="journal-") as folder:
         copy = Path(folder, path.name)
         for ending in ("", "-wal", "-wal.kept", ".mended", ".lock"):
-            if beside(path, ending).exists():
-                shutil.copyfile(beside(path, ending), beside(copy, ending))
+            if with_ending(path, ending).exists():
+                shutil.copyfile(with_ending(path, ending), with_ending(copy, ending))
         yield copy

@@ -1,4 +1,4 @@
-"""From rows to records: sound rows are decoded; others, and holes between them, become Damage."""
+"""Turn rows into records: sound rows are decoded; unsound rows, and holes between rows, become Damage."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ from scheduler.journal.codec import VERSION, decode_facts, snapshot_crc
 from scheduler.journal.errors import Damage, NewerJournal
 from scheduler.journal.record import Record, Row, Snapshot
 
-# Known holes: the first and the last missing record, and why they are missing.
+# Holes with a known cause: the first and the last missing record, and why they are missing.
 Holes = list[tuple[int, int, str]]
 
 
 def scan_rows(
     rows: Iterable[tuple[Any, ...]], after: int, last: int, holes: Holes, path: Path
 ) -> Iterator[Record | Damage]:
-    """Yield records and damage, in order, from after record `after` up to `last`."""
-    expected, before_s = after + 1, None
-    # Damage that waits for the next sound record, whose time it states.
+    """Yield the records from `after` + 1 to `last`, in order, with Damage in place of lost ones."""
+    expected, previous_s = after + 1, None
+    # Damage is held back until the next sound record, since it states the time of that record.
     pending: list[Damage] = []
     for values in rows:
         row = Row(*values)
         record = _record(row, path)
         if row.seq > expected:
-            pending += _missing(expected, row.seq - 1, holes, before_s)
+            pending += _missing(expected, row.seq - 1, holes, previous_s)
         expected = row.seq + 1
         if isinstance(record, Damage):
-            pending.append(replace(record, after_s=before_s))
+            pending.append(replace(record, after_s=previous_s))
             continue
         if pending:
             yield from (replace(damage, before_s=record.now_s) for damage in pending)
             pending = []
-        before_s = record.now_s
+        previous_s = record.now_s
         yield record
     if expected <= last:
-        pending += _missing(expected, last, holes, before_s)
+        pending += _missing(expected, last, holes, previous_s)
     yield from pending
 
 
@@ -48,14 +48,14 @@ def _record(row: Row, path: Path) -> Record | Damage:
         payload = row.payload if isinstance(row.payload, bytes) else None
         return Damage(row.seq, row.seq, "its checksum is wrong", payload=payload)
     if row.version > VERSION:
-        raise newer(path, row.seq, row.version)
+        raise newer_journal(path, row.seq, row.version)
     try:
         return Record(row.seq, row.now_s, decode_facts(row.payload))
     except (msgspec.DecodeError, ValueError) as error:
         return Damage(row.seq, row.seq, f"cannot be read: {error}", payload=row.payload)
 
 
-def newer(path: Path, seq: int, version: int) -> NewerJournal:
+def newer_journal(path: Path, seq: int, version: int) -> NewerJournal:
     """Return the error for a record that a later release wrote."""
     return NewerJournal(
         f"{path}: record {seq} has version {version}; this release reads up to {VERSION}. "
@@ -64,26 +64,26 @@ def newer(path: Path, seq: int, version: int) -> NewerJournal:
 
 
 def _missing(first: int, last: int, holes: Holes, after_s: float | None) -> Iterator[Damage]:
-    """Yield the damage of a hole, split where the reason for it changes."""
+    """Yield Damage for a hole, one for each cause of missing records."""
     while first <= last:
-        upto, why, known = last, "missing", False
+        until, why, is_quarantined = last, "missing", False
         for start, end, reason in holes:
             if start <= first <= end:
-                upto, why, known = min(end, last), reason, True
+                until, why, is_quarantined = min(end, last), reason, True
                 break
             if first < start <= last:
-                upto = min(upto, start - 1)
-        yield Damage(first, upto, why, after_s=after_s, known=known)
-        first = upto + 1
+                until = min(until, start - 1)
+        yield Damage(first, until, why, after_s=after_s, is_quarantined=is_quarantined)
+        first = until + 1
 
 
 def checked_snapshot(seq: int, version: Any, payload: Any, crc: Any, path: Path) -> Snapshot | Damage:
-    """Return a snapshot, or Damage if it is not what was written."""
-    kept = payload if isinstance(payload, bytes) else None
-    if not isinstance(version, int) or kept is None or abs(version) > 2**31 - 1:
-        return Damage(seq, seq, "its columns are damaged", "snapshot", kept)
-    if snapshot_crc(seq, version, kept) != crc:
-        return Damage(seq, seq, "its checksum is wrong", "snapshot", kept)
+    """Return a snapshot, or Damage if it has changed since it was written."""
+    remains = payload if isinstance(payload, bytes) else None
+    if not isinstance(version, int) or remains is None or abs(version) > 2**31 - 1:
+        return Damage(seq, seq, "its columns are damaged", "snapshot", remains)
+    if snapshot_crc(seq, version, remains) != crc:
+        return Damage(seq, seq, "its checksum is wrong", "snapshot", remains)
     if version > VERSION:
-        raise newer(path, seq, version)
-    return Snapshot(seq, kept)
+        raise newer_journal(path, seq, version)
+    return Snapshot(seq, remains)

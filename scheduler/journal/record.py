@@ -1,7 +1,7 @@
-"""The items of a journal (records, snapshots, damage in their place), and the interface of journals.
+"""The items of a journal (records, snapshots, and Damage in place of lost ones), and the interface of journals.
 
-`scan` reads a journal in order: every item is a `Record`, or a `Damage` that stands for one or several records.
-`records` and `read` leave the damage out.
+`scan` reads a journal in order: every item is a `Record`, or a `Damage` in place of one or more lost records.
+`records` and `read` leave Damage out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Row(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether the row is what was written. Damaged columns may hold anything."""
+        """Whether the row is unchanged since it was written. A damaged column may hold a value of any type."""
         try:
             return record_crc(self.seq, self.now_s, self.version, self.payload) == self.crc
         except (TypeError, ValueError, OverflowError, StructError):
@@ -62,15 +62,15 @@ class Journal(Protocol):
         ...
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Append one atomic record; it is durable on return, if this journal promises that."""
+        """Append one atomic record. A durable journal has synced it to disk on return."""
         ...
 
     def read(self) -> Iterator[tuple[float, Fact]]:
-        """Return all facts, oldest first."""
+        """Yield all facts with their times, oldest first."""
         ...
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
-        """Yield everything after record `after`, in order."""
+        """Yield the records after record `after`, in order, with Damage in place of lost ones."""
         ...
 
     def write_snapshot(self, seq: int, payload: bytes) -> None:
@@ -78,7 +78,7 @@ class Journal(Protocol):
         ...
 
     def snapshots(self) -> Iterator[Snapshot | Damage]:
-        """Yield the snapshots, newest first."""
+        """Yield the snapshots, newest first, with Damage in place of unreadable ones."""
         ...
 
     def set_aside(self, damage: Sequence[Damage]) -> None:

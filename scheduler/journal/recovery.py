@@ -11,12 +11,12 @@ from scheduler.journal.record import Journal
 from scheduler.journal.repair.surviving_facts import fit
 from scheduler.journal.replay import Recovered, Rules, recover
 
-# The most ids that one record may have used.
+# The greatest number of ids that one record can use.
 IDS_PER_RECORD_MAX = JOBS_PER_CALL_MAX
 
 
-def lost(state: SchedulerState, records: int) -> tuple[float, Fact]:
-    """Return the fact that skips every epoch and id that the lost records may have used."""
+def loss_fact(state: SchedulerState, records: int) -> tuple[float, Fact]:
+    """Return the time and the fact that skips every epoch and id that the lost records may have used."""
     jump = records * IDS_PER_RECORD_MAX
     return state.now_s, RecordsLost(
         records=records,
@@ -26,13 +26,13 @@ def lost(state: SchedulerState, records: int) -> tuple[float, Fact]:
     )
 
 
-RULES = Rules(SchedulerState, SchedulerState.restore, apply, check, fit, lost)
+RULES = Rules(SchedulerState, SchedulerState.restore, apply, check, fit, loss_fact)
 
 
 def recover_scheduler(journal: Journal, *, strict: bool = False) -> Recovered[SchedulerState]:
     """Recover the state from the journal.
 
-    If records were lost, they may have used ids that the state does not know: the state skips those, and the next
-    `Core.take_over` counts no GPU as free before its node has reported (docs/journal-format.md).
+    If records were lost, the state skips all ids that they may have used, and the next `Core.take_over` counts a GPU as
+    free only after its node has reported (docs/journal-format.md).
     """
     return recover(journal, RULES, strict=strict)

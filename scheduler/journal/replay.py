@@ -1,8 +1,8 @@
 """Replay a journal to a state: the newest sound snapshot, then every fact after it.
 
-Up to the first lost record every fact must apply. One that does not is a bug; it is set aside as if its record were
-damaged. After the first loss, a fact is applied as far as it still fits (docs/journal-format.md says why). That is
-tried on a state that can be rolled back.
+Before the first lost record every fact must apply. A fact that does not apply reveals a bug: it is left out, and its
+record counts as lost. After a lost record, only the parts of a fact that still fit are applied (docs/journal-format.md
+gives the reasons), to a state that is rolled back if they break an invariant.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from scheduler.journal.record import Journal, Record, Snapshot
 
 log = logging.getLogger(__name__)
 
-# How many records are applied between two checks of the state.
-TRY_MIN, TRY_MAX = 16, 1024
+# After a lost record: how many records are applied between two checks of the state, at least and at most.
+BATCH_MIN, BATCH_MAX = 16, 1024
 
 
 class State(Protocol):
@@ -38,12 +38,12 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A fact after damage that was left out, or applied only in part."""
+    """A fact after damage that was left out or applied only in part."""
 
     seq: int
     fact: Fact
     why: str
-    # Whether it cannot be applied, or breaks an invariant.
+    # Whether applying it raised an error or broke an invariant.
     raised: bool = False
 
     def __str__(self) -> str:
@@ -56,18 +56,18 @@ class Recovered(Generic[S]):
 
     state: S
     facts_applied: int
-    # The record of the snapshot. None: replayed from the beginning.
+    # The last record that the snapshot includes; None: replayed from the beginning.
     from_snapshot: int | None
-    # All damage found, even in parts that were not needed.
+    # All damage found, also damage that does not affect the state.
     damage: tuple[Damage, ...]
     skipped: tuple[Skipped, ...]
     # How many of the lost records the state depends on. 0: the state is exact.
     lost_records: int
     # Facts that do not apply although nothing before them is lost: a bug.
-    set_aside: tuple[Fact, ...] = ()
+    failed_facts: tuple[Fact, ...] = ()
 
     def report(self) -> list[str]:
-        """Describe damage and skipped facts in lines; none if all is well."""
+        """Return a line for each damage and each skipped fact."""
         return [*(str(damage) for damage in self.damage), *(str(skipped) for skipped in self.skipped)]
 
 
@@ -78,21 +78,23 @@ class Rules(Generic[S]):
     make: Callable[[], S]
     restore: Callable[[bytes], S]
     apply: Callable[[S, float, Fact], None]
-    check: Callable[[S], object] = lambda state: None  # raises on contradictions
-    # The facts to apply instead of one after records were lost: without its parts about unknown things.
+    # Raises an error if the state breaks an invariant.
+    check: Callable[[S], object] = lambda state: None
+    # Returns the facts to apply instead of a fact after lost records: without its parts about unknown things.
     fit: Callable[[S, float, Fact], Sequence[Fact]] = lambda state, now_s, fact: (fact,)
-    # The fact that so many records are lost, and its time. It keeps their ids from being used again.
-    lost: Callable[[S, int], tuple[float, Fact]] | None = None
+    # Returns the time and the fact to append after so many lost records. The fact keeps their ids from being reused.
+    loss_fact: Callable[[S, int], tuple[float, Fact]] | None = None
 
 
 def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recovered[S]:
-    """Recover the state from a journal. Damage raises only if `strict`; otherwise see `Recovered.damage`.
+    """Recover the state from a journal. Damage raises an error only if `strict`; otherwise see `Recovered.damage`.
 
-    After damage or a fact that was set aside, the journal gets a snapshot of the result, so that the next start need
-    not repeat the search, and a fact with the number of lost records, so that their ids are never used again.
+    If records are lost, a fact with their number is appended, so that their ids are never used again. After damage, a
+    snapshot of the result is written, so that the next start need not repeat the recovery.
     """
     damage: list[Damage] = []
-    in_doubt = 0  # the first doubtful record
+    # The record of the first fact that does not apply although nothing before it is lost; 0: none.
+    failed_seq = 0
     with no_garbage_collection():
         state, start = _from_snapshot(journal, rules, damage)
         replay = _Replay(rules, state)
@@ -110,22 +112,22 @@ def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recov
                 if strict:
                     raise
                 log.error("%(error)s", {"error": error}, exc_info=error)
-                replay.state, in_doubt = _before(journal, rules, item.seq), item.seq
+                replay.state, failed_seq = _state_before(journal, rules, item.seq), item.seq
                 stream = chain((item,), stream)
                 break
-        if in_doubt or any(part.lost for part in damage):
-            replay.carry_on(_records(stream, damage))
-        lost = sum(part.lost for part in damage)
-        set_aside = [skipped for skipped in replay.skipped if skipped.raised and in_doubt]
-        lost += len({skipped.seq for skipped in set_aside})
-    if lost and rules.lost is not None:
-        now_s, fact = rules.lost(replay.state, lost)
+        if failed_seq or any(entry.lost for entry in damage):
+            replay.apply_after_loss(_collect_damage(stream, damage))
+        lost = sum(entry.lost for entry in damage)
+        failed = [skipped for skipped in replay.skipped if skipped.raised and failed_seq]
+        lost += len({skipped.seq for skipped in failed})
+    if lost and rules.loss_fact is not None:
+        now_s, fact = rules.loss_fact(replay.state, lost)
         rules.apply(replay.state, now_s, fact)
         if not journal.read_only:
-            # Before the snapshot, so that a start from the snapshot reads this fact, too.
+            # Append it before the snapshot is written, so that the snapshot includes it.
             journal.append(now_s, [fact])
     if (damage or lost) and not journal.read_only:
-        journal.set_aside([part for part in damage if not part.known])
+        journal.set_aside([entry for entry in damage if not entry.is_quarantined])
         journal.write_snapshot(journal.last_seq, replay.state.snapshot())
     return Recovered(
         replay.state,
@@ -134,12 +136,12 @@ def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recov
         tuple(damage),
         tuple(replay.skipped),
         lost,
-        tuple(skipped.fact for skipped in set_aside),
+        tuple(skipped.fact for skipped in failed),
     )
 
 
-def _before(journal: Journal, rules: Rules[S], seq: int) -> S:
-    """Rebuild the state before this record, which was applied in part."""
+def _state_before(journal: Journal, rules: Rules[S], seq: int) -> S:
+    """Rebuild the state before record `seq`, which was applied only in part."""
     state, start = _from_snapshot(journal, rules, [])
     replay = _Replay(rules, state)
     for item in journal.scan(0 if start is None else start):
@@ -150,6 +152,10 @@ def _before(journal: Journal, rules: Rules[S], seq: int) -> S:
 
 
 def _from_snapshot(journal: Journal, rules: Rules[S], damage: list[Damage]) -> tuple[S, int | None]:
+    """Return the state of the newest sound snapshot and its record, or an empty state and None.
+
+    Damaged snapshots are added to `damage`.
+    """
     for item in journal.snapshots():
         if isinstance(item, Damage):
             damage.append(item)
@@ -165,14 +171,15 @@ def _restored(snapshot: Snapshot, rules: Rules[S], damage: list[Damage]) -> S | 
         return rules.restore(snapshot.payload)
     except NewerJournal:
         raise
-    # Any error at all: the records before the snapshot are there as well.
+    # After any other error, an older snapshot or the records lead to the same state.
     except Exception as error:
         why = f"it cannot be restored: {error!r}"
         damage.append(Damage(snapshot.seq, snapshot.seq, why, "snapshot", snapshot.payload))
         return None
 
 
-def _records(stream: Iterable[Record | Damage], damage: list[Damage]) -> Iterator[Record]:
+def _collect_damage(stream: Iterable[Record | Damage], damage: list[Damage]) -> Iterator[Record]:
+    """Yield the records of a stream, and add its damage to `damage`."""
     for item in stream:
         if isinstance(item, Damage):
             damage.append(item)
@@ -181,7 +188,7 @@ def _records(stream: Iterable[Record | Damage], damage: list[Damage]) -> Iterato
 
 
 class _Replay(Generic[S]):
-    """A state while records are applied to it."""
+    """A state to which records are applied."""
 
     def __init__(self, rules: Rules[S], state: S) -> None:
         self.rules = rules
@@ -190,7 +197,7 @@ class _Replay(Generic[S]):
         self.skipped: list[Skipped] = []
 
     def apply(self, record: Record) -> None:
-        """Apply a record before which nothing is lost."""
+        """Apply a record before which no record is lost."""
         seq, now_s, facts = record
         apply, state = self.rules.apply, self.state
         for fact in facts:
@@ -203,17 +210,17 @@ class _Replay(Generic[S]):
                 ) from error
         self.facts_applied += len(facts)
 
-    def carry_on(self, records: Iterator[Record]) -> None:
-        """Apply the records after a hole: in batches while all is well, one by one where it is not."""
+    def apply_after_loss(self, records: Iterator[Record]) -> None:
+        """Apply the records after a lost one: in batches, and the records of a batch that fails one by one."""
         try:
             self.rules.check(self.state)
-        # An invariant that is broken already must not rule out all later facts.
+        # Check no further: an invariant that is broken already would rule out every later fact.
         except Exception as error:
             log.warning("the state breaks an invariant before the first record in doubt: %s", error)
             self.rules = replace(self.rules, check=lambda state: None)
-        several = TRY_MIN
+        batch_size = BATCH_MIN
         while True:
-            batch = list(islice(records, several))
+            batch = list(islice(records, batch_size))
             if not batch:
                 return
             before, applied, skipped = self.state.snapshot(), self.facts_applied, len(self.skipped)
@@ -222,33 +229,38 @@ class _Replay(Generic[S]):
                     for fact in record.facts:
                         self._fit(record, fact)
                 self.rules.check(self.state)
-                several = min(2 * several, TRY_MAX)
-            # The cause is found fact by fact.
+                batch_size = min(2 * batch_size, BATCH_MAX)
+            # Find the facts that fail.
             except Exception:
                 self.state, self.facts_applied = self.rules.restore(before), applied
                 del self.skipped[skipped:]
                 for record in batch:
-                    self._careful(record)
-                several = TRY_MIN
+                    self._apply_carefully(record)
+                batch_size = BATCH_MIN
 
     def _fit(self, record: Record, fact: Fact) -> None:
+        """Apply the parts of a fact that fit, and note if they are not the whole fact."""
         fitting = self.rules.fit(self.state, record.now_s, fact)
         if len(fitting) != 1 or fitting[0] != fact:
             kept = [type(part).__name__ for part in fitting]
-            why = f"counts as {', '.join(kept)} without what was lost" if kept else "is about what was lost"
+            why = f"is applied as {', '.join(kept)}, without its lost parts" if kept else "is about lost things only"
             self.skipped.append(Skipped(record.seq, fact, why))
         for part in fitting:
             self.rules.apply(self.state, record.now_s, part)
         self.facts_applied += 1 if fitting else 0
 
-    def _careful(self, record: Record) -> None:
-        """Apply a record as a whole, or else those of its facts that fit."""
-        if self._try(record, record.facts):
-            for fact in record.facts:
-                self._try(record, [fact])
+    def _apply_carefully(self, record: Record) -> None:
+        """Apply a record as a whole or, if that fails, fact by fact, skipping each fact that fails."""
+        if len(record.facts) > 1 and self._try(record, record.facts) is None:
+            return
+        for fact in record.facts:
+            error = self._try(record, [fact])
+            if error is not None:
+                why = f"does not fit: {_reason(error)}"
+                self.skipped.append(Skipped(record.seq, fact, why, raised=True))
 
-    def _try(self, record: Record, facts: Sequence[Fact]) -> bool:
-        """Apply facts; return whether several failed together. A failure changes nothing; a single fact is noted."""
+    def _try(self, record: Record, facts: Sequence[Fact]) -> Exception | None:
+        """Apply facts and return None, or roll the state back and return the error."""
         before, applied, skipped = self.state.snapshot(), self.facts_applied, len(self.skipped)
         try:
             for fact in facts:
@@ -257,21 +269,17 @@ class _Replay(Generic[S]):
         except Exception as error:
             self.state, self.facts_applied = self.rules.restore(before), applied
             del self.skipped[skipped:]
-            if len(facts) == 1:
-                why = f"does not fit: {_words(error)}"
-                self.skipped.append(Skipped(record.seq, facts[0], why, raised=True))
-                return False
-            return True
-        return False
+            return error
+        return None
 
 
-def _words(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return f"{error} is unknown" if isinstance(error, KeyError) else f"{error}" or repr(error)
 
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Switch garbage collection off: replay makes millions of objects, and searching them for cycles takes long."""
+    """Disable garbage collection in this block: searching the millions of objects of a replay for cycles is slow."""
     was_on = gc.isenabled()
     gc.disable()
     try:

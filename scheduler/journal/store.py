@@ -2,7 +2,7 @@
 
 Rules:
 - `append` returns when the record is durable; one transaction holds one record (simulations: see `durable`);
-- after a failed write nothing more is written: the state in memory is ahead of the file, so the process must end;
+- after a failed write, the journal accepts no further one: memory is ahead of the file, so the process must end;
 - readable content is never dropped because other content is unreadable.
 """
 
@@ -25,10 +25,10 @@ from scheduler.journal.opening import copied, open_database, refuse_special
 from scheduler.journal.reading import Holes, checked_snapshot, scan_rows
 from scheduler.journal.record import Record, Row, Snapshot
 
-# The size of a transaction when the journal is not durable.
+# The greatest size of a transaction if the journal is not durable.
 BATCH_RECORDS = 1000
 BATCH_BYTES = 8 * 2**20
-# A megabyte, then a pause for others to write.
+# A copy proceeds by a megabyte at a time, with a pause for other writers.
 COPY_PAGES, COPY_PAUSE_S = 256, 0.001
 _ROWS = "SELECT seq, now_s, version, payload, crc FROM records WHERE seq > ? ORDER BY seq"
 
@@ -73,8 +73,8 @@ class SqliteJournal:
             except NotAJournal:
                 self._lock.discard()
                 raise
-            # `mended` says why the file had to be repaired; it is empty if it did not.
-            self._db, self._seq, self.mended = opened
+            # `repair_reason` is empty if the file was sound.
+            self._db, self._seq, self.repair_reason = opened
             opening.callback(self._db.close)
             if durable:
                 self._lock.seq = self._seq
@@ -83,7 +83,7 @@ class SqliteJournal:
     # Writing
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Append one atomic record. It is durable on return, if the journal is."""
+        """Append one atomic record. In a durable journal it is durable on return."""
         if not facts:
             return
         self._check_writable()
@@ -126,7 +126,7 @@ class SqliteJournal:
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Write all or nothing."""
+        """Run a block in one transaction: all of its writes succeed, or none."""
         try:
             self._db.execute("BEGIN")
             yield
@@ -135,20 +135,20 @@ class SqliteJournal:
             raise self._fail(error) from None
 
     def _fail(self, error: sqlite3.Error) -> AppendFailed:
-        """Stop all further writing, and return the error to raise."""
+        """Prevent all further writing, and return the error to raise."""
         self._failed = str(error)
         self._waiting.clear()
         if self._db.in_transaction:
-            # SQLite has rolled back already, or will when the file is opened again.
+            # If this fails, SQLite has rolled back already, or will when the file is opened again.
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
         return layout.cannot_write(self.path, error)
 
     def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Write a snapshot of the state after record `seq`. On return it is durable, in the database file itself."""
+        """Write a snapshot of the state after record `seq`. On return it is synced to the database file itself."""
         self._check_writable()
         if not 0 < seq <= self._seq:
-            raise ValueError(f"a snapshot of record {seq}; records so far: {self._seq}")
+            raise ValueError(f"cannot write a snapshot of record {seq}: the last record is {self._seq}")
         self.flush()
         try:
             self._db.execute(
@@ -159,7 +159,7 @@ class SqliteJournal:
             raise self._fail(error) from None
 
     def compact(self) -> int:
-        """Delete older snapshots and the records that the last two snapshots cover; return the number of records."""
+        """Delete the records that both of the last two snapshots cover, and older snapshots; return how many records."""
         self._check_writable()
         self.flush()
         newest = list(self.snapshots())[:2]
@@ -175,17 +175,17 @@ class SqliteJournal:
     def set_aside(self, damage: Sequence[Damage]) -> None:
         """Move damaged records and snapshots to the quarantine, unless they are there already."""
         self._check_writable()
-        known = "SELECT 1 FROM quarantine WHERE part = ? AND first_seq = ? AND last_seq = ?"
+        in_quarantine = "SELECT 1 FROM quarantine WHERE part = ? AND first_seq = ? AND last_seq = ?"
         with self._transaction():
-            for part in damage:
-                table = "records" if part.part == "record" else "snapshots"
-                self._db.execute(f"DELETE FROM {table} WHERE seq BETWEEN ? AND ?", (part.first, part.last))  # noqa: S608
-                place = part.part, part.first, part.last
-                if not self._db.execute(known, place).fetchone():
-                    self._db.execute(layout.INSERT_QUARANTINE, (*place, part.why, part.payload))
+            for entry in damage:
+                table = "records" if entry.part == "record" else "snapshots"
+                self._db.execute(f"DELETE FROM {table} WHERE seq BETWEEN ? AND ?", (entry.first, entry.last))  # noqa: S608
+                place = entry.part, entry.first, entry.last
+                if not self._db.execute(in_quarantine, place).fetchone():
+                    self._db.execute(layout.INSERT_QUARANTINE, (*place, entry.why, entry.payload))
 
     def set_meta(self, key: str, value: str) -> None:
-        """Write a property of the journal, such as the program that made it."""
+        """Write a property of the journal, such as the program that created it."""
         self._check_writable()
         with self._transaction():
             layout.put_meta(self._db, key, value)
@@ -203,7 +203,7 @@ class SqliteJournal:
         return layout.get_meta(self._db)
 
     def scan(self, after: int = 0) -> Iterator[Record | Damage]:
-        """Yield the records after record `after`, in order, with damage in the place of lost ones."""
+        """Yield the records after record `after`, in order, with Damage in place of lost ones."""
         self.flush()
         compacted = int(self.meta.get("compacted", "0"))
         holes: Holes = [(1, compacted, "compacted into a snapshot")] if compacted else []
@@ -229,35 +229,34 @@ class SqliteJournal:
         return ((record.now_s, fact) for record in self.records() for fact in record.facts)
 
     def snapshots(self) -> Iterator[Snapshot | Damage]:
-        """Yield the snapshots, newest first, reading each one when it is needed."""
+        """Yield the snapshots, newest first; each is read only when the caller asks for it."""
         for (seq,) in self._db.execute("SELECT seq FROM snapshots ORDER BY seq DESC").fetchall():
             row = self._db.execute("SELECT version, payload, crc FROM snapshots WHERE seq = ?", (seq,))
             version, payload, crc = row.fetchone()
             yield checked_snapshot(seq, version, payload, crc, self.path)
 
     def copy_to(self, path: str | Path, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Copy this journal, as it is at the end of the copying, to a new file that is not synced.
+        """Copy this journal to a new file, without syncing it. Raise CopyEnded once `is_wanted` returns False.
 
-        That takes some seconds per gigabyte. It may run in a thread while another appends over the same connection:
-        SQLite copies in parts, and adds to the copy what is written in between. Raise CopyEnded once `is_wanted`
-        returns False.
+        Copying takes some seconds per gigabyte. Another thread may append over the same connection meanwhile: SQLite
+        copies in parts, and the copy includes all records that are written before its end.
         """
 
         def pause(*_: int) -> None:
             if not is_wanted():
-                raise CopyEnded(f"{path} is no longer wanted")
+                raise CopyEnded(f"the copy to {path} is no longer needed")
             time.sleep(COPY_PAUSE_S)
 
         self.flush()
         with closing(sqlite3.connect(path)) as copy:
-            # Otherwise the last part blocks all writers until it is on disk.
+            # With syncing, the last part would block all writers until it is on disk.
             copy.execute("PRAGMA synchronous=OFF")
             self._db.backup(copy, pages=COPY_PAGES, progress=pause, sleep=COPY_PAUSE_S)
 
     # The end
 
     def close(self) -> None:
-        """Write the records that wait, and close the file. A journal whose write failed is left as it is."""
+        """Write the records that wait for a full batch, unless an earlier write failed, and close the file."""
         with self._closing:
             if not self._failed:
                 self.flush()

@@ -115,7 +115,7 @@ class Daemon:
         self.rescue = rescue = Rescue(world, self.feed, durable, troubles)
         is_first = recovered.state.epoch == 0
         self._skip_used_numbers(core)
-        *_, outcome = rescue.take_over(world.now_s(), named_in(core.state, recovered.set_aside))
+        *_, outcome = rescue.take_over(world.now_s(), named_in(core.state, recovered.failed_facts))
         solver = SolverProcess(world.send, config.solver_time_limit_s)
         world.handlers[Solve] = solver.ask
         closing.push_async_callback(_cancel, asyncio.create_task(solver.run(), name="solver"))
@@ -333,7 +333,7 @@ class Daemon:
     async def _run_core(self, keeper: Keeper) -> None:
         await drive(self.world.core, self.world, self.feed, keeper, self.rescue)
         # After this snapshot, the next start has no facts to read.
-        await keeper.keep()
+        await keeper.write_snapshot()
 
     def _core_ended(self, _: asyncio.Task[None]) -> None:
         self.world.give_up()

@@ -13,7 +13,7 @@ from itertools import count
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from scheduler.journal.repair.mend import beside
+from scheduler.journal.repair.mend import with_ending
 
 log = logging.getLogger(__name__)
 
@@ -85,10 +85,10 @@ def _connect(path: Path | None, schema: str, synchronous: str) -> sqlite3.Connec
 
 def _set_aside(path: Path) -> Path:
     """Rename the file and its write-ahead log, and return the new name."""
-    new_path = next(name for n in count(1) if not (name := beside(path, f".damaged-{n}")).exists())
+    new_path = next(name for n in count(1) if not (name := with_ending(path, f".damaged-{n}")).exists())
     # Rename the log first: after a crash in between, SQLite must not find this log beside a new file.
     for ending in ("-wal", ""):
-        if beside(path, ending).exists():
-            beside(path, ending).rename(beside(new_path, ending))
-    beside(path, "-shm").unlink(missing_ok=True)
+        if with_ending(path, ending).exists():
+            with_ending(path, ending).rename(with_ending(new_path, ending))
+    with_ending(path, "-shm").unlink(missing_ok=True)
     return new_path

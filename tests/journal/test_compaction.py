@@ -102,10 +102,10 @@ def test_a_planned_stop_keeps_what_is_new_once() -> None:
     """Without new records no snapshot is written, and an empty journal has no state to keep."""
     journal = RecordingJournal()
     keeper = Keeper(journal, lambda: b"state", compact=False)
-    asyncio.run(keeper.keep())
+    asyncio.run(keeper.write_snapshot())
     journal.grow(keeper, 1, 1)
-    asyncio.run(keeper.keep())
-    asyncio.run(keeper.keep())
+    asyncio.run(keeper.write_snapshot())
+    asyncio.run(keeper.write_snapshot())
     assert journal.done == [("snapshot", 1)]
 
 

@@ -101,4 +101,4 @@ def test_a_simulation_that_was_killed_has_whole_records(tmp_path: Path) -> None:
     with SqliteJournal(path, durable=False) as journal:
         parts = list(journal.scan(after=int(journal.meta.get("compacted", "0"))))
         assert all(isinstance(record, Record) and len(record.facts) == 2 for record in parts)
-        assert journal.mended == ""
+        assert journal.repair_reason == ""

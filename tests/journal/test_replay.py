@@ -185,13 +185,13 @@ def test_a_fact_that_does_not_apply_is_set_aside(path: Path, wording: Wording) -
         del caught
         recovered = recover(journal, RULES)
         assert recovered.state.jobs == {"1": "running"}
-        assert recovered.set_aside == (records[1][1][1],)
+        assert recovered.failed_facts == (records[1][1][1],)
         assert recovered.lost_records == 1
         (line,) = recovered.report()
         assert line.startswith("record 2: JobMoved ")
         wording(line)
         again = recover(journal, RULES)
-    assert (again.set_aside, again.report(), again.state.jobs) == ((), [], recovered.state.jobs)
+    assert (again.failed_facts, again.report(), again.state.jobs) == ((), [], recovered.state.jobs)
 
 
 def test_a_fact_that_fails_half_way_leaves_nothing() -> None:
@@ -208,7 +208,7 @@ def test_a_fact_that_fails_half_way_leaves_nothing() -> None:
 
     recovered = recover(journal, replace(RULES, apply=half))
     assert list(recovered.state.jobs) == [job for job in submitted if int(job) % 3]
-    assert len(recovered.set_aside) >= len(submitted) // 3
+    assert len(recovered.failed_facts) >= len(submitted) // 3
 
 
 def test_after_damage_every_invariant_holds(

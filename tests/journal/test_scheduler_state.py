@@ -170,7 +170,7 @@ def test_facts_fit_if_nothing_is_lost(finished_run: FinishedRun) -> None:
         Record(1, 0.0, nothing),
         *(record._replace(seq=record.seq + 1) for record in finished_run.records),
     ]
-    recovered = recover(Lossy(records, {1}), replace(RULES, lost=None))
+    recovered = recover(Lossy(records, {1}), replace(RULES, loss_fact=None))
     assert recovered.skipped == ()
     assert snapshot_of(recovered.state) == snapshot_of(finished_run.state)
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from scheduler.core.facts import Fact
 from scheduler.journal.codec import HEAD, VERSION, encode_facts
 from scheduler.journal.errors import Damage
-from scheduler.journal.history import Broken, History
+from scheduler.journal.history import BrokenPromise, History
 from scheduler.journal.record import Record, Snapshot
 from scheduler.journal.store import SqliteJournal
 
@@ -87,8 +87,8 @@ def quarantined(journal: SqliteJournal) -> list[Damage]:
     ]
 
 
-def broken_by(history: History, facts: Iterable[tuple[float, Fact]]) -> list[Broken]:
+def broken_by(history: History, facts: Iterable[tuple[float, Fact]]) -> list[BrokenPromise]:
     """Feed these facts to the history, and return the promises that they break."""
     for now_s, fact in facts:
-        history.see(now_s, fact)
+        history.check(now_s, fact)
     return history.broken

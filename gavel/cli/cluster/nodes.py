@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from gavel.client import Node
 
 COLUMNS = (
-    Column("node", most=20),
-    Column("type", most=12),
+    Column("node", width_max=20),
+    Column("type", width_max=12),
     Column("state"),
     Column("busy", right=True),
     Column("CPUs", right=True),
@@ -29,7 +29,7 @@ COLUMNS = (
 )
 GPU_COLUMNS = (
     Column("  GPU", right=True),
-    Column("name", most=24),
+    Column("name", width_max=24),
     Column("memory", right=True),
     Column("°C", right=True),
     Column("jobs, fault"),

@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from gavel.client.results import RevokedNode, Token
 
 COLUMNS = (
-    Column("id", most=20),
-    Column("user", most=16),
+    Column("id", width_max=20),
+    Column("user", width_max=16),
     Column("role"),
     Column("expires"),
     Column("last used"),
     Column("note"),
 )
-REVOKED_COLUMNS = (Column("node", most=40), Column("revoked"), Column("since then"))
+REVOKED_COLUMNS = (Column("node", width_max=40), Column("revoked"), Column("since then"))
 
 
 @click.group()

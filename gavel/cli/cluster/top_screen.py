@@ -14,11 +14,11 @@ from gavel.cli.io.units import age, span
 from gavel.client.results import Job, Node, Status
 
 RUNNING_COLUMNS = (
-    Column("job", right=True, most=10),
-    Column("name", most=18),
-    Column("user", most=10),
-    Column("GPUs", most=12),
-    Column("done", right=True, most=10),
+    Column("job", right=True, width_max=10),
+    Column("name", width_max=18),
+    Column("user", width_max=10),
+    Column("GPUs", width_max=12),
+    Column("done", right=True, width_max=10),
     Column("age", right=True),
     Column("where"),
 )

@@ -43,7 +43,7 @@ def usage(
         rows = client.usage(by, since=start, until=end, user=user)
     kinds = sorted({kind for row in rows for kind in row.gpu_s})
     numbers = (*kinds, "GPU time", "cost", "jobs", "completed", "failed")
-    columns = [Column(by.replace("_", " "), most=24), *(Column(head, right=True) for head in numbers)]
+    columns = [Column(by.replace("_", " "), width_max=24), *(Column(head, right=True) for head in numbers)]
     session.show(rows, columns, [_row(row, kinds) for row in rows], "no GPU time in that period")
 
 

@@ -38,10 +38,10 @@ def job_on(job: Job) -> str:
     if job.ended and job.run_s and job.time_s:
         kind = max(job.time_s, key=lambda name: job.time_s[name])
         return f"{kind}×{round(job.gpu_s.get(kind, 0.0) / job.time_s[kind])}"
-    return f"×{gpus_wanted(job)}"
+    return f"×{gpus_requested(job)}"
 
 
-def gpus_wanted(job: Job) -> str:
+def gpus_requested(job: Job) -> str:
     """Return how many GPUs a job asks for: `4`, or `2-8`."""
     least, most = job.spec.gpus_min, job.spec.gpus_max
     return f"{least}-{most}" if least and most and least != most else str(job.spec.gpus or 1)

@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from gavel.client import Client, Job, JobFilter
 
 COLUMNS = (
-    Column("id", right=True, most=12),
-    Column("name", most=18),
-    Column("user", most=10),
+    Column("id", right=True, width_max=12),
+    Column("name", width_max=18),
+    Column("user", width_max=10),
     Column("state"),
-    Column("GPUs", most=14),
-    Column("done", right=True, most=11),
+    Column("GPUs", width_max=14),
+    Column("done", right=True, width_max=11),
     Column("waited", right=True),
     Column("ran", right=True),
     Column("where, why"),

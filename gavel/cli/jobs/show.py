@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gavel.cli.io.job_text import few, gpus_wanted, job_on, job_progress, job_ran_s, state_text, why_words
+from gavel.cli.io.job_text import few, gpus_requested, job_on, job_progress, job_ran_s, state_text, why_words
 from gavel.cli.io.options import JOBS
 from gavel.cli.io.session import LIVE, Session, job_id, members, print_line
 from gavel.cli.io.tables import print_lines, words
@@ -149,7 +149,7 @@ def _request(job: Job) -> Iterator[tuple[str, str]]:
     for field in FIELDS:
         if field.name in ("name", "user", "upload"):
             continue
-        value: Any = gpus_wanted(job) if field.name == "gpus" else getattr(spec, field.target)
+        value: Any = gpus_requested(job) if field.name == "gpus" else getattr(spec, field.target)
         if (not value and value is not False) or value == DEFAULTS.get(field.name):
             continue
         if field.name == "command":

@@ -23,7 +23,7 @@ from gavel.cli.faults import Fault, refusing
 from gavel.cli.installation import require
 from gavel.cli.io.wording import count_of
 from scheduler.journal.errors import JournalBusy
-from scheduler.journal.lock import hands_off
+from scheduler.journal.lock import block_opening
 from scheduler.live.data.backup import JOURNAL
 from worker_agent.node.declared import parse_gpus
 from worker_agent.node.gpus import InventoryError
@@ -214,7 +214,7 @@ def _check(folder: Path, agents: Sequence[str]) -> None:
         for gpus in agents:
             parse_gpus(gpus)
     try:
-        with hands_off(folder / "scheduler" / JOURNAL):
+        with block_opening(folder / "scheduler" / JOURNAL):
             pass
     except JournalBusy:
         raise Fault(

@@ -15,7 +15,7 @@ from gavel.client.client import Client
 from gavel.client.settings import config_path, find_connection, read_contexts
 from protos.gavel.v1.limits import is_loopback
 from scheduler.journal.errors import JournalBusy
-from scheduler.journal.lock import hands_off
+from scheduler.journal.lock import block_opening
 from scheduler.live.data.backup import JOURNAL
 
 RETRY_S = 3.0
@@ -32,7 +32,7 @@ class LocalScheduler(NamedTuple):
 def running_scheduler(folder: Path) -> LocalScheduler | None:
     """Return the scheduler of a data directory; None unless it is running and listens."""
     try:
-        with hands_off(folder / JOURNAL):
+        with block_opening(folder / JOURNAL):
             return None
     except JournalBusy:
         pass

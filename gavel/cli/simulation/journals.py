@@ -39,7 +39,7 @@ def open_journal(path: str) -> Iterator[SqliteJournal]:
 
 def empty_journal_fault(journal: SqliteJournal, path: str, things: str) -> Fault:
     """Return the fault of a journal without jobs or nodes; it names lost records as the cause, if there are any."""
-    if journal.mended or any(isinstance(entry, Damage) for entry in journal.scan()):
+    if journal.repair_reason or any(isinstance(entry, Damage) for entry in journal.scan()):
         problem = f"is cut off or damaged, and its remains hold no {things}"
         return Fault(f"{path}: {problem}; use a backup")
     return Fault(f"{path}: holds no {things}")
@@ -47,8 +47,8 @@ def empty_journal_fault(journal: SqliteJournal, path: str, things: str) -> Fault
 
 def report_damage(journal: SqliteJournal, name: str) -> None:
     """Print which records of a journal are lost, because its figures cover only the rest."""
-    if journal.mended:
-        say(f"note: {name}: is cut off or damaged ({journal.mended}); these are its remains")
+    if journal.repair_reason:
+        say(f"note: {name}: is cut off or damaged ({journal.repair_reason}); these are its remains")
     compacted_to = compacted_count(journal)
     lost = [entry for entry in journal.scan() if isinstance(entry, Damage) and entry.last > compacted_to]
     for damage in lost[:PLACES_SHOWN]:

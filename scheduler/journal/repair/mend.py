@@ -1,6 +1,6 @@
-"""Build a new database from a damaged one, which is kept beside it, complete.
+"""Build a new database from a damaged one, of which a complete copy is kept.
 
-If a process dies between any two of the steps, nothing is lost and the next process continues:
+If a process dies between any two steps, nothing is lost and the next process continues. The files, by their endings:
 
     .mending   the new database while it is filled; the remains of an earlier attempt are deleted
     .mended    the new database, complete: from here on it will replace the old one
@@ -19,53 +19,54 @@ from scheduler.journal import layout
 from scheduler.journal.repair.salvage import Salvaged, salvage
 
 
-def mend(path: Path, known: int, why: str) -> bool:
-    """Replace a damaged file by a sound journal; return False if nothing of a journal is in it.
+def mend(path: Path, last_durable: int, why: str) -> bool:
+    """Replace a damaged file by a sound journal; return False if the file contains no part of a journal.
 
-    No process may have the file open. `known` is the last record known to be durable.
+    No process may have the file open. `last_durable` is the number of the last record known to be durable.
     """
-    salvaged = salvage(path, beside(path, "-wal"))
-    if salvaged.is_empty and not known:
+    salvaged = salvage(path, with_ending(path, "-wal"))
+    if salvaged.is_empty and not last_durable:
         return False
-    new = beside(path, ".mending")
+    new = with_ending(path, ".mending")
     _remove(new)
-    _remove(beside(new, "-wal"))
+    _remove(with_ending(new, "-wal"))
     db = layout.connect(new, durable=True)
     try:
-        _fill(db, salvaged, known, why)
+        _fill(db, salvaged, last_durable, why)
     finally:
         db.close()
-    os.replace(new, beside(path, ".mended"))
+    os.replace(new, with_ending(path, ".mended"))
     sync_folder(path)
     finish_mending(path)
     return True
 
 
 def finish_mending(path: Path) -> None:
-    """Put a complete new database in place, if there is one."""
-    new = beside(path, ".mended")
+    """Replace the old database by a complete new one, if there is one."""
+    new = with_ending(path, ".mended")
     if not new.exists():
         return
-    old = next(name for n in count(1) if not (name := beside(path, f".damaged-{n}")).exists())
-    log = beside(path, "-wal")
-    # This comes first: once the database has its new name, this step is not repeated.
+    old = next(name for n in count(1) if not (name := with_ending(path, f".damaged-{n}")).exists())
+    log = with_ending(path, "-wal")
+    # Copy the log before the old database gets this name: after a crash in between, the next start chooses another.
     if log.exists():
-        shutil.copyfile(log, beside(old, "-wal"))
+        shutil.copyfile(log, with_ending(old, "-wal"))
     if path.exists():
         os.link(path, old)
     sync_folder(path)
-    # It belongs to the old database, and SQLite would apply it to the new one.
+    # SQLite would apply the log of the old database to the new one.
     _remove(log)
     sync_folder(path)
     os.replace(new, path)
     sync_folder(path)
 
 
-def _fill(db: sqlite3.Connection, salvaged: Salvaged, known: int, why: str) -> None:
+def _fill(db: sqlite3.Connection, salvaged: Salvaged, last_durable: int, why: str) -> None:
+    """Write salvaged rows to a new database, with a row in `quarantine` for each hole between them."""
     compacted = int(salvaged.meta.get("compacted", "0"))
     # Records that compaction deleted may still be in free pages.
     records = [row for seq, row in sorted(salvaged.records.items()) if seq > compacted]
-    last = max((known, compacted, *salvaged.records, *salvaged.snapshots))
+    last = max((last_durable, compacted, *salvaged.records, *salvaged.snapshots))
     db.execute("BEGIN")
     db.executemany(layout.INSERT_RECORD, records)
     db.executemany(layout.INSERT_SNAPSHOT, sorted(salvaged.snapshots.values()))
@@ -83,13 +84,13 @@ def _fill(db: sqlite3.Connection, salvaged: Salvaged, known: int, why: str) -> N
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
-def beside(path: Path, ending: str) -> Path:
-    """Return the path of the file whose name has this ending in addition."""
+def with_ending(path: Path, ending: str) -> Path:
+    """Return this path with an ending added to its file name."""
     return path.with_name(path.name + ending)
 
 
 def sync_folder(path: Path) -> None:
-    """Make new names in the folder of this file durable."""
+    """Make the changes of names in the folder of this file durable."""
     fd = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -1,12 +1,12 @@
 """Read records from a database that SQLite can no longer read.
 
 Every page of the database and of the write-ahead log is treated as a leaf of a table and searched for rows. The tree of
-pages and SQLite's bookkeeping do not matter: a row counts if its own checksum is right. The file formats are those of
-SQLite, https://www.sqlite.org/fileformat2.html, sections 1.5, 1.6, 2.1 and 4.1.
+pages and SQLite's bookkeeping do not matter: a row is accepted if its own checksum is right. SQLite describes the file
+formats at https://www.sqlite.org/fileformat2.html, sections 1.5, 1.6, 2.1 and 4.1.
 
-A page may exist several times: in the database, and in the log once for each commit. Records never change, so the
-copies agree. If they do not (a write failed and was not acknowledged), the earlier one in the log's current run is what
-SQLite would have shown, then the database, then what is left of older runs of the log.
+A page may exist several times: in the database, and in the log once for each commit. Records never change, so their
+copies usually agree; they differ if a write failed and was not acknowledged. The first copy of a record counts in this
+order: the log's current run, as SQLite itself would read it; the database; older runs of the log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ LEAF = 0x0D
 WAL_HEAD, FRAME_HEAD = 32, 24
 _LOCAL_MAX = PAGE_SIZE - 35
 _LOCAL_MIN = (PAGE_SIZE - 12) * 32 // 255 - 23
-_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}  # serial type: size
+# The size of an integer by its serial type.
+_INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 _COLUMNS_MAX = 8
 
 SnapshotRow = tuple[int, int, bytes, int]
@@ -42,7 +43,7 @@ class Salvaged:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing could be read: most likely this never was a journal."""
+        """Whether nothing could be read, probably because the file never was a journal."""
         return not (self.records or self.snapshots or self.meta)
 
 
@@ -52,10 +53,10 @@ class _Page(NamedTuple):
 
 
 def salvage(database: Path, log: Path) -> Salvaged:
-    """Read everything from these two files that is unchanged since it was written."""
+    """Return all rows of these two files that are unchanged since they were written."""
     main = [_Page(number, data) for number, data in enumerate(_blocks(database, 0, 0), 1)]
     current, stale = _log_pages(log)
-    # All copies of each page, the most credible one last.
+    # All copies of each page, the most credible copy last.
     copies: dict[int, list[bytes]] = {}
     for page in (*stale, *main, *current):
         copies.setdefault(page.number, []).append(page.data)
@@ -65,14 +66,14 @@ def salvage(database: Path, log: Path) -> Salvaged:
     newest = Salvaged()
     for page in current:
         _search(page, copies, newest)
-        # Properties of a journal may change, so the newest ones count.
+        # Properties of a journal, unlike records, may change, so the newest value counts.
         salvaged.meta |= newest.meta
         newest.meta.clear()
     return salvaged
 
 
 def _blocks(path: Path, start: int, head: int) -> Iterator[bytes]:
-    """Yield pages, each with the `head` bytes before it; pad a truncated last one with zeros."""
+    """Yield pages, each with the `head` bytes before it; pad a truncated last page with zeros."""
     if not path.exists():
         return
     with open(path, "rb") as file:
@@ -93,6 +94,7 @@ def _log_pages(log: Path) -> tuple[list[_Page], list[_Page]]:
 
 
 def _search(page: _Page, copies: dict[int, list[bytes]], salvaged: Salvaged) -> None:
+    """Add the sound rows of a page to `salvaged`."""
     data = page.data
     # The first page starts with the header of the file.
     for head in (100, 0) if data[:6] == b"SQLite" else (0,):
@@ -121,19 +123,20 @@ def _cell(data: bytes, offset: int, copies: dict[int, list[bytes]]) -> Iterator[
     first = data[offset + local : offset + local + 4]
     if len(first) < 4 or size > 2**30:
         return
-    for credible in (-1, 0):
-        parts, at, rest = [data[offset : offset + local]], unpack(">I", first)[0], size - local
-        while rest > 0 and at in copies:
-            page = copies[at][credible]
+    # The most credible copy of each overflow page, then the least credible copy.
+    for copy in (-1, 0):
+        parts, number, rest = [data[offset : offset + local]], unpack(">I", first)[0], size - local
+        while rest > 0 and number in copies:
+            page = copies[number][copy]
             parts.append(page[4 : 4 + rest])
             rest -= PAGE_SIZE - 4
-            at = unpack(">I", page[:4])[0]
+            number = unpack(">I", page[:4])[0]
         if rest <= 0:
             yield b"".join(parts), rowid
 
 
 def _keep(rowid: int, payload: bytes, salvaged: Salvaged) -> bool:
-    """Add a row if it is sound; later copies do not replace earlier ones. Return whether it was."""
+    """Add a row if it is sound, unless an earlier copy was added. Return whether it is sound."""
     try:
         match _columns(payload):
             case [None, int() | float() as now_s, int() as version, bytes() as facts, int() as crc]:
@@ -155,11 +158,11 @@ def _keep(rowid: int, payload: bytes, salvaged: Salvaged) -> bool:
 
 
 def _columns(payload: bytes) -> list[Any]:
-    """Decode the values of a row; return none if it has more columns than any of our tables."""
-    head, at = _varint(payload, 0)
+    """Return the values of a row, or an empty list if it cannot be a row of one of our tables."""
+    head, offset = _varint(payload, 0)
     kinds: list[int] = []
-    while at < head:
-        kind, at = _varint(payload, at)
+    while offset < head:
+        kind, offset = _varint(payload, offset)
         kinds.append(kind)
         if len(kinds) > _COLUMNS_MAX:
             return []
@@ -169,29 +172,29 @@ def _columns(payload: bytes) -> list[Any]:
         if kind == 0:
             value: Any = None
         elif size:
-            value = int.from_bytes(payload[at : at + size], "big", signed=True)
+            value = int.from_bytes(payload[offset : offset + size], "big", signed=True)
         elif kind == 7:
-            size, value = 8, unpack_from(">d", payload, at)[0]
+            size, value = 8, unpack_from(">d", payload, offset)[0]
         elif kind in (8, 9):
             value = kind - 8
         elif kind >= 12:
             size = (kind - 12) // 2
-            value = payload[at : at + size]
+            value = payload[offset : offset + size]
             if kind % 2:
                 value = value.decode()
         else:
             return []
-        at += size
+        offset += size
         values.append(value)
     return values
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """Decode a number of SQLite's variable length; return it and where it ends."""
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Decode a number of variable length in SQLite's format; return it and the offset of its end."""
     value = 0
     for index in range(8):
-        byte = data[at + index]
+        byte = data[offset + index]
         value = value << 7 | byte & 0x7F
         if byte < 0x80:
-            return value, at + index + 1
-    return value << 8 | data[at + 8], at + 9
+            return value, offset + index + 1
+    return value << 8 | data[offset + 8], offset + 9

@@ -1,8 +1,8 @@
-"""The surviving part of a fact after earlier records were lost: its content about things that are still known.
+"""The parts of a fact that survive the loss of earlier records.
 
-There are two rules. Parts about a lost job, lease or node are left out, so that one lost grant does not invalidate the
-next round, and that one the round after it. And whatever must have happened before a fact has happened: if GPUs are
-granted to another lease they were free, so the lease that had them is closed, although its outcome is unknown.
+There are two rules. Parts about a lost job, lease or node are left out, so that one lost grant does not invalidate all
+later rounds. And events that must have come before a fact are added: if GPUs are granted to a lease, they were free, so
+the lease that had them is closed, although its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from scheduler.model.lease import Bundle, Holding, Lease, Phase, nodes_of
 
 
 def fit(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
-    """Return the facts to apply instead of this one; usually just this one."""
+    """Return the facts to apply instead of this one, usually only this one."""
     match fact:
         case f.ProgressMade():
             known = tuple(progress for progress in fact.progress if progress.lease in state.leases)
-            return _kept(fact, known == fact.progress, bool(known), progress=known)
+            return _reduced(fact, known == fact.progress, not known, progress=known)
         case f.LeasesStarted():
             return _started(state, now_s, fact)
         case f.LeasesResumed():
             leases = tuple(name for name in fact.leases if name in state.leases)
-            return _kept(fact, leases == fact.leases, bool(leases), leases=leases)
+            return _reduced(fact, leases == fact.leases, not leases, leases=leases)
         case f.LeaseClosed() | f.RanksExited():
             return (fact,) if fact.exit.lease in state.leases else ()
         case f.LeaseRecalled():
@@ -52,14 +52,15 @@ def fit(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
     return (fact,)
 
 
-def _kept(fact: f.Fact, whole: bool, any_left: bool, **parts: object) -> Sequence[f.Fact]:
-    if whole:
+def _reduced(fact: f.Fact, is_whole: bool, is_empty: bool, **parts: object) -> Sequence[f.Fact]:
+    """Return the fact with these surviving parts, which may be the whole fact, or no fact if none survives."""
+    if is_whole:
         return (fact,)
-    return (replace(fact, **parts),) if any_left else ()
+    return () if is_empty else (replace(fact, **parts),)
 
 
 def _submitted(state: SchedulerState, fact: f.JobSubmitted) -> Sequence[f.Fact]:
-    """Hold a job that depends on a lost one, for its user to decide: it is unknown whether that one succeeded."""
+    """Hold a job that depends on a lost job. Whether the lost job succeeded is unknown, so its user must decide."""
     known = tuple(other for other in fact.blocked_by if other in state.jobs)
     if known == fact.blocked_by:
         return (fact,)
@@ -69,29 +70,29 @@ def _submitted(state: SchedulerState, fact: f.JobSubmitted) -> Sequence[f.Fact]:
 
 
 def _forgotten(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -> Sequence[f.Fact]:
-    """Close and cancel forgotten jobs that seem to be alive: they had ended, and the record of that was lost."""
+    """Cancel forgotten jobs that have not ended in the state, and close their leases: the record of the end is lost."""
     known = tuple(name for name in fact.jobs if name in state.jobs)
     keys = tuple(key for key in fact.keys if key in state.requests)
     jobs = [state.jobs[name] for name in known]
     closed = _closed(state, now_s, {lease for job in jobs for lease in (job.lease, job.leaving) if lease})
-    why = "it had ended; the record of how is lost"
+    why = "the job ended, and the record of its end is lost"
     ended = [f.JobMoved(job=job.id, move=Move.CANCEL, why=why) for job in jobs if not job.is_terminal]
-    whole = known == fact.jobs and keys == fact.keys
-    return *closed, *ended, *_kept(fact, whole, bool(known or keys), jobs=known, keys=keys)
+    is_whole = known == fact.jobs and keys == fact.keys
+    return *closed, *ended, *_reduced(fact, is_whole, not (known or keys), jobs=known, keys=keys)
 
 
 def _started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> Sequence[f.Fact]:
-    """Close the leases that started ones waited for: a lease that has started waits for none."""
+    """Close the leases for whose end the started leases waited: they must have ended."""
     leases = tuple(name for name in fact.leases if name in state.leases)
     closed = {other for name in leases for other in state.leases[name].waits_for}
-    return *_closed(state, now_s, closed), *_kept(fact, leases == fact.leases, bool(leases), leases=leases)
+    return *_closed(state, now_s, closed), *_reduced(fact, leases == fact.leases, not leases, leases=leases)
 
 
 def _planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> Sequence[f.Fact]:
     ended = tuple(name for name in fact.ended if _continues(state, name))
     granted = _grants(state, fact.granted)
     rebundled = _rebundled(state, fact.rebundled)
-    closed = _closed(state, now_s, _made_way(state, granted, dict(rebundled)) - set(ended))
+    closed = _closed(state, now_s, _leases_in_the_way(state, granted, dict(rebundled)) - set(ended))
     reserved = {gpu: bundle for gpu, bundle in fact.reserved.items() if _is_known(state, bundle)}
     skipped = tuple(bundle for bundle in fact.skipped if _is_known(state, bundle))
     parts = {
@@ -101,15 +102,16 @@ def _planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> Seque
         "reserved": reserved,
         "skipped": skipped,
     }
-    whole = all(getattr(fact, name) == part for name, part in parts.items())
-    return *closed, fact if whole else replace(fact, **parts)
+    is_whole = all(getattr(fact, name) == part for name, part in parts.items())
+    return *closed, fact if is_whole else replace(fact, **parts)
 
 
 def _filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> Sequence[f.Fact]:
     granted, rebundled = _grants(state, fact.granted), _rebundled(state, fact.rebundled)
-    closed = _closed(state, now_s, _made_way(state, granted, dict(rebundled)))
-    whole = granted == fact.granted and rebundled == fact.rebundled
-    return *closed, *_kept(fact, whole, bool(granted or rebundled), granted=granted, rebundled=rebundled)
+    closed = _closed(state, now_s, _leases_in_the_way(state, granted, dict(rebundled)))
+    is_whole = granted == fact.granted and rebundled == fact.rebundled
+    is_empty = not (granted or rebundled)
+    return *closed, *_reduced(fact, is_whole, is_empty, granted=granted, rebundled=rebundled)
 
 
 def _continues(state: SchedulerState, name: str) -> bool:
@@ -137,17 +139,17 @@ def _rebundled(
     )
 
 
-def _made_way(state: SchedulerState, granted: Iterable[Lease], bundles: dict[str, Bundle]) -> set[str]:
-    """Return the leases that must have ended before these could be granted."""
+def _leases_in_the_way(state: SchedulerState, granted: Iterable[Lease], bundles: dict[str, Bundle]) -> set[str]:
+    """Return the leases that must have ended before the leases in `granted` could be granted."""
     ended: set[str] = set()
     for lease in granted:
-        before = state.jobs[lease.job].lease
-        if before is not None:
-            ended.add(before)
+        previous = state.jobs[lease.job].lease
+        if previous is not None:
+            ended.add(previous)
         for gpu in lease.gpus:
             for name in (*state.holders.get(gpu, ()), *state.claims.get(gpu, ())):
-                going_on = state.leases[name].phase != Phase.STOPPING
-                if going_on and bundles.get(name, state.leases[name].bundle) != lease.bundle:
+                continues = state.leases[name].phase != Phase.STOPPING
+                if continues and bundles.get(name, state.leases[name].bundle) != lease.bundle:
                     ended.add(name)
     return ended
 
@@ -155,12 +157,12 @@ def _made_way(state: SchedulerState, granted: Iterable[Lease], bundles: dict[str
 def _closed(state: SchedulerState, now_s: float, leases: set[str]) -> list[f.Fact]:
     """Return the facts that close these leases, with their last known progress."""
     return [
-        f.LeaseClosed(exit=_last_words(state, now_s, state.leases[name]), lapsed=True)
+        f.LeaseClosed(exit=_last_exit(state, now_s, state.leases[name]), lapsed=True)
         for name in sorted(leases, key=int)
     ]
 
 
-def _last_words(state: SchedulerState, now_s: float, holding: Holding) -> Exit:
+def _last_exit(state: SchedulerState, now_s: float, holding: Holding) -> Exit:
     job = state.jobs[holding.lease.job]
     ran_s = 0.0 if holding.started_s is None else max(now_s - holding.started_s, 0.0)
     return Exit(holding.lease.id, "yielded", job.steps_done, job.steps_saved, holding.ran_s, ran_s)

@@ -80,15 +80,15 @@ def _check_database(path: Path) -> Finding:
 def _check_journal(path: Path) -> Iterator[Finding]:
     try:
         with SqliteJournal(path, read_only=True) as journal:
-            if journal.mended:
+            if journal.repair_reason:
                 yield Finding(
                     "bad",
-                    f"the journal's file is damaged: {journal.mended}",
+                    f"the journal's file is damaged: {journal.repair_reason}",
                     "the daemon mends it at its next start, and keeps the damaged file beside it",
                 )
             recovered = recover_scheduler(journal)
             yield from _check_records(journal, recovered)
-            yield from _check_promises(journal, bool(recovered.set_aside))
+            yield from _check_promises(journal, bool(recovered.failed_facts))
             yield from _check_planning(recovered.state)
     except JournalBusy as error:
         yield Finding("bad", f"the journal was not checked: {error}", "stop the daemon, then check again")
@@ -101,11 +101,11 @@ def _check_journal(path: Path) -> Iterator[Finding]:
 def _check_records(journal: SqliteJournal, recovered: Recovered[SchedulerState]) -> Iterator[Finding]:
     for line in recovered.report():
         yield Finding("bad", line, "the facts that still apply are kept; a backup may have the rest")
-    if recovered.set_aside:
-        suspects = named_in(recovered.state, recovered.set_aside)
+    if recovered.failed_facts:
+        suspects = named_in(recovered.state, recovered.failed_facts)
         yield Finding(
             "bad",
-            f"{len(recovered.set_aside)} facts cannot be applied, though nothing before them is damaged",
+            f"{len(recovered.failed_facts)} facts cannot be applied, though nothing before them is damaged",
             f"the daemon starts without them and {suspects.measures}; {KEEP}" if suspects else KEEP,
         )
     if recovered.lost_records:
@@ -134,7 +134,7 @@ def _check_promises(journal: SqliteJournal, reported: bool) -> Iterator[Finding]
             yield Finding("note", "promises were checked up to the damage only")
             break
         for fact in record.facts:
-            history.see(record.now_s, fact)
+            history.check(record.now_s, fact)
         facts += len(record.facts)
         fault = fault or _record_fault(state, record, check_state=facts % CHECK_FACTS < len(record.facts))
     fault = fault or _state_fault(state)

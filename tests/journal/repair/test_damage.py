@@ -76,7 +76,7 @@ def check_the_rest(path: Path) -> list[Damage]:
         journal.append(1000.0, RECORDS[0][1])
         assert journal.last_seq == COUNT + 1
     with SqliteJournal(path, strict=True) as journal:
-        assert journal.mended == ""
+        assert journal.repair_reason == ""
         again = recover(journal, RULES, strict=True)
         assert again.damage == ()
         assert again.from_snapshot in (COUNT, None)
@@ -160,7 +160,7 @@ def test_the_damaged_file_is_kept(closed: Path, tmp_path: Path) -> None:
     content[PAGE : 3 * PAGE] = bytes(2 * PAGE)
     path.write_bytes(content)
     with SqliteJournal(path) as journal:
-        assert journal.mended != ""
+        assert journal.repair_reason != ""
     assert (path.parent / "journal.db.damaged-1").read_bytes() == bytes(content)
 
 
@@ -186,7 +186,7 @@ def test_a_reader_gets_the_sound_records_and_repairs_nothing(killed: Path, tmp_p
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with SqliteJournal(path, read_only=True) as journal:
         assert recover(journal, RULES).lost_records < 10
-        assert journal.mended != ""
+        assert journal.repair_reason != ""
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before
 
 
@@ -229,7 +229,7 @@ def test_records_over_many_pages_are_salvaged(tmp_path: Path) -> None:
     with open(path, "r+b") as zeroed:
         zeroed.write(bytes(100))
     with SqliteJournal(path) as journal:
-        assert "not a database" in journal.mended
+        assert "not a database" in journal.repair_reason
         assert [(record.now_s, record.facts) for record in journal.records()] == HUGE
         assert latest_snapshot(journal) == (2, b"two" * 10_000)
         assert journal.meta == {"format": "1", "made_by": "a test"}

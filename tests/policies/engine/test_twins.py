@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from policies.engine.twins import settled
+from policies.engine.twins import keep_types
 from policies.problem import Problem
 from tests.support.problems import alone, by_hand, together
 
@@ -25,7 +25,7 @@ def table(
 ) -> list[list[float]]:
     """Settle these shares of jobs that are equally fast on every type."""
     problem = Problem.from_rates(np.ones((len(at), len(capacity))), 1, capacity, **facts)  # type: ignore[arg-type]
-    out = settled(problem, np.array(shares, float).ravel(), np.array(at), by_price=by_price)
+    out = keep_types(problem, np.array(shares, float).ravel(), np.array(at), by_price=by_price)
     return [list(row) for row in out.reshape(len(at), -1).round(9).tolist()]
 
 
@@ -79,7 +79,7 @@ def test_shares_between_unequal_types_stay() -> None:
         together(("a", "b"), "spot", (1.0, 1.0)),
     )
     shares = np.full(6, 0.25)
-    assert settled(problem, shares, np.array([1, 1])).tolist() == shares.tolist()
+    assert keep_types(problem, shares, np.array([1, 1])).tolist() == shares.tolist()
 
 
 @given(seed=st.integers(0, 10_000), jobs=st.integers(1, 12), types=st.integers(2, 4), by_price=st.booleans())
@@ -98,7 +98,7 @@ def test_no_job_loses_and_capacity_is_kept(seed: int, jobs: int, types: int, by_
     columns = problem.columns
     before = shares[columns.first, columns.worker_type]
     at = rng.integers(-1, types, jobs)
-    out = settled(problem, before, at, by_price=by_price)
+    out = keep_types(problem, before, at, by_price=by_price)
     assert (out >= 0).all()
     assert problem.rates @ out == pytest.approx(problem.rates @ before, rel=1e-5, abs=1e-9)
     assert problem.membership @ out == pytest.approx(problem.membership @ before, abs=1e-8)
