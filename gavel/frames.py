@@ -31,7 +31,7 @@ try:
 except ImportError:
     raise ImportError("gavel.frames needs pandas: pip install 'gavel-scheduler[frames]'") from None
 
-# Parts of nested values, such as the utilisation of each worker type, are joined to their column's name by this.
+# Separates the name of a column from a part of its value, as in `received_h:h100`.
 SEP = ":"
 # The first bytes of a journal.
 SQLITE = b"SQLite format 3\0"
@@ -50,10 +50,10 @@ USAGE_COLUMNS = tuple(field.name for field in dataclasses.fields(UsageRow))
 
 
 def results(*files: str | Path) -> pd.DataFrame:
-    """Return a row per file that `gavel simulate --json` or `gavel replay --json` wrote, in the order given.
+    """Return a row per file that `gavel simulate --json` or `gavel replay --json` wrote, in the order of `files`.
 
-    `file` names it; the other columns are the figures of docs/simulation.md. `interrupted` marks runs that were
-    stopped, whose figures end there.
+    `file` is its name; the other columns are the figures of docs/simulation.md. `interrupted` marks runs that were
+    stopped: their figures end at that time.
     """
     rows = []
     for file in files:
@@ -67,8 +67,8 @@ def results(*files: str | Path) -> pd.DataFrame:
 def sweep(directory: str | Path) -> pd.DataFrame:
     """Return a row per finished run in the directory that `gavel sweep --results` filled.
 
-    `rate_per_h` comes first, the figures of docs/simulation.md next, and then, as `run:…`, each other option that was
-    not left at its default in every run.
+    `rate_per_h` comes first, then the figures of docs/simulation.md. Any other option that differs from its default in
+    at least one run has a column `run:…`.
     """
     rows = []
     for path in Path(directory).glob("*.json"):
@@ -86,7 +86,7 @@ def sweep(directory: str | Path) -> pd.DataFrame:
 
 
 def _content(path: Path) -> Any:
-    """Return what a JSON file holds; None if it is not JSON, as a file that was being written when a run was killed."""
+    """Return the content of a JSON file; None if it is not JSON: a run may have been killed while writing it."""
     try:
         return json.loads(path.read_bytes())
     except ValueError:
@@ -107,21 +107,21 @@ def _row_of(figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_order(frame: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """Return the frame with its columns in the order of these names; parts stand where the whole would."""
+    """Return the frame with its columns in the order of these names. `a:x` and `a:y` come in the place of `a`."""
     return frame[sorted(frame.columns, key=lambda column: names.index(str(column).partition(SEP)[0]))]
 
 
 def jobs(source: str | Path) -> pd.DataFrame:
     """Return a row per job, from a file that `gavel simulate --jobs-csv` wrote or from a journal.
 
-    The columns are the same: those of docs/simulation.md. A journal has a row for every job in it; its times count
-    from its first record.
+    In both cases the columns are those of docs/simulation.md. From a journal, every job has a row, and times count
+    from the first record.
     """
     with open(source, "rb") as file:
         is_journal = file.read(len(SQLITE)) == SQLITE
     if is_journal:
         return _jobs_of_journal(source)
-    numbers = {name: [""] for name, dtype in JOB_DTYPES.items() if dtype != "str"}
+    empty_values = {name: [""] for name, dtype in JOB_DTYPES.items() if dtype != "str"}
     header = pd.read_csv(source, nrows=0)
     missing = [name for name in FIELDS if name not in header]
     if missing:
@@ -133,7 +133,7 @@ def jobs(source: str | Path) -> pd.DataFrame:
         dtype=JOB_DTYPES,
         # A job may be called "NA" or "null".
         keep_default_na=False,
-        na_values=numbers,
+        na_values=empty_values,
     )
 
 
@@ -152,7 +152,7 @@ def _jobs_of_journal(path: str | Path) -> pd.DataFrame:
 def leases(journal: str | Path) -> pd.DataFrame:
     """Return a row per lease of a journal: which job had which GPUs, from when to when, and how it ended.
 
-    A lease that never began has no `started_h`, one that is still open no `closed_h`.
+    `started_h` is missing if the lease never started, `closed_h` if it is still open.
     """
     rows: dict[str, dict[str, Any]] = {}
     for record, at_s in _records(journal):
@@ -205,7 +205,7 @@ def _closed(fact: f.LeaseClosed, at_h: float) -> dict[str, Any]:
 def facts(journal: str | Path, *kinds: str) -> pd.DataFrame:
     """Return a row per fact of a journal, or per fact of these kinds, such as "JobMoved" (scheduler/core/facts.py).
 
-    `fields` holds each fact's fields as plain data, without those that have their default.
+    `fields` contains each fact's fields as plain data, except fields with their default value.
     """
     rows = [
         {
@@ -226,27 +226,27 @@ def facts(journal: str | Path, *kinds: str) -> pd.DataFrame:
 
 
 def _records(path: str | Path) -> Iterator[tuple[Record, float]]:
-    """Yield each sound record of a journal with its seconds since the first; warn about those that are missing."""
+    """Yield each sound record of a journal with its seconds since the first record; warn about missing records."""
     start_s: float | None = None
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path}: no such journal")
     with SqliteJournal(path, read_only=True) as journal:
         if journal.repair_reason:
             warnings.warn(f"{path}: the file is damaged ({journal.repair_reason})", stacklevel=2)
-        for part in journal.scan():
-            if isinstance(part, Damage):
+        for item in journal.scan():
+            if isinstance(item, Damage):
                 warnings.warn(
-                    f"{path}: records {part.first} to {part.last} are missing: {part.why}", stacklevel=2
+                    f"{path}: records {item.first} to {item.last} are missing: {item.why}", stacklevel=2
                 )
                 continue
-            start_s = part.now_s if start_s is None else start_s
-            yield part, part.now_s - start_s
+            start_s = item.now_s if start_s is None else start_s
+            yield item, item.now_s - start_s
 
 
 def usage(rows: str | Path | Iterable[UsageRow]) -> pd.DataFrame:
     """Return a row per user, tenant or job type, from `Client.usage()` or a file that `gavel usage --json` wrote.
 
-    `gpu_s:TYPE` is 0 where a type was not used.
+    `gpu_s:TYPE` is 0 if the type was not used.
     """
     if isinstance(rows, str | Path):
         plain: Sequence[dict[str, Any]] = json.loads(Path(rows).read_bytes())

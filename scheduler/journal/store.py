@@ -159,7 +159,7 @@ class SqliteJournal:
             raise self._fail(error) from None
 
     def compact(self) -> int:
-        """Delete the records that both of the last two snapshots cover, and older snapshots; return how many records."""
+        """Delete the records that both of the last two snapshots cover, and older snapshots; count the records."""
         self._check_writable()
         self.flush()
         newest = list(self.snapshots())[:2]

@@ -64,7 +64,7 @@ def allocate(
     PROBLEM is a JSON or YAML file, or - for standard input: the worker types, the jobs, and how fast each job
     runs on each type. docs/problem-format.md has every field.
     """
-    # Refuse everything that is wrong before the solver starts.
+    # This refuses invalid input before the solver starts.
     answer = _answer(problem, spec, seed, plot, time_limit_s)
     if plot is not None:
         _draw(answer, plot)
@@ -113,7 +113,7 @@ def _draw(answer: Answer, path: str) -> None:
     from gavel.cli.policies.plot import draw_answer
 
     with refusing(OSError, subject=f"--plot: {path}"), warnings.catch_warnings():
-        # Names in a script that the font lacks are drawn as boxes.
+        # Characters that the font lacks are drawn as boxes, without a warning.
         warnings.filterwarnings("ignore", "Glyph")
         draw_answer(answer).savefig(path)
     say(f"plot: {path}")

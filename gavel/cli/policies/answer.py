@@ -1,4 +1,4 @@
-"""An allocation for its reader: which jobs run where, how fast, and what is scarce."""
+"""The figures of an allocation that users see: where and how fast each job runs, and which GPUs are scarce."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from policies.transforms import runnable
 
 # Smaller shares are rounding errors of the solver.
 SHARE_LEAST = 1e-9
-# GPUs of a type are not scarce if all of them are worth less than this fraction of the value.
+# A type is not scarce if all its GPUs together are worth less than this fraction of the value.
 PRICE_LEAST = 1e-6
 
 
@@ -38,15 +38,17 @@ class Answer:
 
     @cached_property
     def times_isolated(self) -> Floats:
-        """[n] E_m / I_m: the rate relative to an own slice of the cluster; NaN for a job that cannot run anywhere.
+        """[n] E_m / I_m: the rate relative to the isolated rate; NaN for a job that cannot run on any type.
 
-        I_m is taken from the true rates, not from those that a blind policy assumes.
+        I_m is computed from the true rates, not from the rates that a blind policy assumes.
         """
         rows, columns = runnable(self.problem)
-        alone = np.zeros(len(self.problem.jobs))
+        isolated = np.zeros(len(self.problem.jobs))
         if rows.size:
-            alone[rows] = isolated_rates(self.problem.restrict(rows, columns))
-        return np.divide(self.effective_rate, alone, out=np.full(len(alone), np.nan), where=alone > 0)
+            isolated[rows] = isolated_rates(self.problem.restrict(rows, columns))
+        return np.divide(
+            self.effective_rate, isolated, out=np.full(len(isolated), np.nan), where=isolated > 0
+        )
 
     @cached_property
     def utilisation(self) -> Floats:
@@ -63,7 +65,7 @@ class Answer:
 
     @cached_property
     def share_by_type(self) -> Floats:
-        """[n × t] The fraction of its time that each job runs on each type, in any way."""
+        """[n × t] The fraction of its time that each job runs on each type, alone or packed."""
         columns, share = self.problem.columns, self.allocation.time_share
         shares = self.packed_by_type.copy()
         solo = ~columns.is_pair
@@ -72,7 +74,7 @@ class Answer:
 
     @cached_property
     def packed_by_type(self) -> Floats:
-        """[n × t] The fraction of its time in which the job shares its GPUs with another."""
+        """[n × t] The fraction of its time that each job shares GPUs of each type with another job."""
         columns, share = self.problem.columns, self.allocation.time_share
         packed = np.zeros((len(self.problem.jobs), len(self.problem.worker_types)))
         pair = columns.is_pair

@@ -18,9 +18,9 @@ from policies.registry import entry
 
 JOBS_SHOWN = 40
 WAYS_SHOWN = 20
-# A rate below this fraction of the isolated one is a rounding error of the solver.
-NOTHING = 1e-6
-# A share below this beside a far greater one is a rounding error.
+# A rate below this fraction of the isolated rate is a rounding error of the solver.
+RATE_LEAST = 1e-6
+# A share below this is a rounding error if the job has another share a thousand times greater.
 SHARE_SHOWN = 5e-4
 
 WORST_OFF = "the rate of the worst-off job relative to its average-GPU rate, per weight and GPU asked for"
@@ -81,7 +81,7 @@ def _value_in_words(allocation: Allocation) -> str:
 
 
 def job_table(answer: Answer, count: int) -> Table:
-    """Return a row per job: its share of time on each type, its rate, and its ratio to the rate in an own slice."""
+    """Return a row per job: its share of time on each type, its rate, and the ratio of that to its isolated rate."""
     problem = answer.problem
     table = new_table()
     table.add_column("job", no_wrap=True)
@@ -97,20 +97,20 @@ def job_table(answer: Answer, count: int) -> Table:
             name_cell(problem.jobs.ids[row]),
             str(problem.jobs.gpus[row]),
             *_share_cells(answer.share_by_type[row], special[row]),
-            Text(f"{rate:.4g}") if times > NOTHING else Text("0", style="red"),
+            Text(f"{rate:.4g}") if times > RATE_LEAST else Text("0", style="red"),
             Text(
                 "–" if math.isnan(times) else f"{times:.2f}",
-                style="green" if times >= 1.0 - NOTHING else "yellow",
+                style="green" if times >= 1.0 - RATE_LEAST else "yellow",
             ),
         )
     return table
 
 
 def _share_cells(shares: Floats, special: Bools) -> list[Text]:
-    least = min(SHARE_SHOWN, 1e-3 * shares.max())
+    rounding_error = min(SHARE_SHOWN, 1e-3 * shares.max())
     cells = []
     for share, is_special in zip(shares, special, strict=True):
-        if share <= max(least, 0.0):
+        if share <= max(rounding_error, 0.0):
             cells.append(Text("· ", style="dim"))
         else:
             cells.append(Text(percent(share) + ("+" if is_special else " "), "bold" if share >= 0.5 else ""))
@@ -118,7 +118,7 @@ def _share_cells(shares: Floats, special: Bools) -> list[Text]:
 
 
 def _special_shares(answer: Answer) -> Bools:
-    """[n × t] whether a job runs on a type in a special way."""
+    """Return, as [n × t], whether each job runs on each type in one of the special ways."""
     columns, ways = answer.problem.columns, _special_ways(answer)
     special = np.zeros(answer.share_by_type.shape, dtype=bool)
     for member in (columns.first[ways], columns.second[ways]):
@@ -127,7 +127,7 @@ def _special_shares(answer: Answer) -> Bools:
 
 
 def _special_ways(answer: Answer) -> Ints:
-    """Return the columns in use with more to show than job and type: a pair, another width than asked for, a label."""
+    """Return the columns in use that show more than a job and a type: pairs, labels, widths other than requested."""
     columns = answer.problem.columns
     used = answer.used[answer.allocation.time_share[answer.used] >= SHARE_SHOWN]
     labelled = np.array([bool(columns.label[k]) for k in used], dtype=bool)
@@ -136,7 +136,7 @@ def _special_ways(answer: Answer) -> Ints:
 
 
 def way_table(answer: Answer, ways: Ints) -> Table:
-    """Return a row for each of these columns; the shares by type mark them with a plus."""
+    """Return a row for each of these columns, which the shares in the table of jobs mark with a plus."""
     columns, ids = answer.problem.columns, answer.problem.jobs.ids
     table = new_table()
     for title in ("+ of which", "type", "GPUs", "label", "share"):
@@ -175,8 +175,8 @@ def type_table(answer: Answer) -> Table:
     return table
 
 
-def percent(part: float) -> str:
-    """A share of something."""
-    if math.isnan(part):
+def percent(fraction: float) -> str:
+    """Format a fraction as a percentage."""
+    if math.isnan(fraction):
         return "–"
-    return f"{part:.1%}" if part >= 0.0005 else "<0.1%" if part > 0 else "0.0%"
+    return f"{fraction:.1%}" if fraction >= 0.0005 else "<0.1%" if fraction > 0 else "0.0%"

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from policies.registry import Entry
 
-# The facts that a policy needs, in the words of the user who provides them.
+# How the output names the facts that policies need.
 FACTS = {
     "steps_left": "steps left",
     "waited_s": "time waited",
@@ -27,7 +27,7 @@ FACTS = {
     "price_per_gpu_hour": "prices",
 }
 MODIFIERS = {
-    "packing": "two jobs may share GPUs if that gains anything by the problem's `pairs`",
+    "packing": "two jobs may share GPUs if the rates in the problem's `pairs` make that worthwhile",
     "blind": "all types count as equally fast, as if rates were unknown; for comparison",
 }
 EXAMPLES = "las   las+packing   min_cost(premium=0.2)   makespan+blind(reference=v100)"
@@ -90,8 +90,8 @@ def complete_policy(context: click.Context, parameter: click.Parameter, incomple
     try:
         from policies.registry import entry, names
     except ModuleNotFoundError:
-        # The extra `server` is missing; an error message in the middle of the user's line would not help.
+        # The extra `server` is missing. An error message would disturb the line that the user is typing.
         return []
-    base, plus, begun = incomplete.rpartition("+")
-    known = MODIFIERS if plus else [name for full in names() for name in (full, *entry(full).aliases)]
-    return [f"{base}{plus}{name}" for name in known if name.startswith(begun)]
+    base, plus, prefix = incomplete.rpartition("+")
+    candidates = MODIFIERS if plus else [name for full in names() for name in (full, *entry(full).aliases)]
+    return [f"{base}{plus}{name}" for name in candidates if name.startswith(prefix)]

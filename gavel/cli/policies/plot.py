@@ -1,12 +1,11 @@
-"""An answer as a picture: where each job runs, its ratio to an own slice of the cluster, how full each type is.
+"""An answer as a picture: where each job runs, how fast relative to its isolated rate, and which GPUs are in use.
 
-Up to `BARS_MAX` jobs every job is a bar with its name; beyond that, a row of a heat map, sorted by type.
-It is drawn without pyplot, so it needs no display and leaves no state.
+At most `BARS_MAX` jobs are drawn as bars with their names, more jobs as rows of a heat map, sorted by type.
+The picture is drawn without pyplot, so it needs no display and leaves no global state.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -22,22 +21,22 @@ from policies.problem import Floats, Ints
 FORMATS = (".png", ".svg", ".pdf")
 BARS_MAX = 60
 INK, FAINT = "#2b2f36", "#c9ced6"
-# Distinct even to colour-blind readers and in grey; further types repeat these colours, lighter.
+# Distinct for colour-blind readers and in grey. `color_of` chooses the colours of further types.
 PALETTE = ("#0f6fb5", "#e08a1e", "#2a9d77", "#c2578f", "#7a5fbd", "#8a8f98", "#b5452c", "#4fb4d8")
 Style = dict[str, Any]
-# Without math text, a dollar sign in a name stays one.
+# Without math text, a dollar sign in a name is drawn as such.
 LABEL: Style = {"fontsize": 9, "color": INK, "parse_math": False}
 
 
 def draw_answer(answer: Answer) -> Figure:
     """Return the whole picture, ready to be saved."""
     n, t = len(answer.problem.jobs), len(answer.problem.worker_types)
-    many = n > BARS_MAX
-    height = 6.0 if many else max(2.4 + 0.24 * max(n, 1), 2.4 + 0.34 * t)
+    is_large = n > BARS_MAX
+    height = 6.0 if is_large else max(2.4 + 0.24 * max(n, 1), 2.4 + 0.34 * t)
     figure = Figure(figsize=(11.5, height), dpi=150, layout="constrained")
     jobs, times, types = figure.subplots(1, 3, width_ratios=(5, 2, 2.6))
-    (_draw_heat if many else draw_shares)(jobs, answer)
-    (_draw_times_curve if many else draw_times_isolated)(times, answer)
+    (_draw_heat if is_large else draw_shares)(jobs, answer)
+    (_draw_times_curve if is_large else draw_times_isolated)(times, answer)
     draw_utilisation(types, answer)
     gpus = count_of(round(float(answer.problem.capacity.sum())), "GPU")
     title = f"{shortened(answer.allocation.policy)}: {count_of(n, 'job')} on {gpus}"
@@ -46,10 +45,10 @@ def draw_answer(answer: Answer) -> Figure:
 
 
 def draw_shares(axes: Axes, answer: Answer, names: bool = True) -> None:
-    """Draw a stacked bar per job, the first on top; time on shared GPUs is hatched."""
+    """Draw a stacked bar per job, the first job on top; time on shared GPUs is hatched."""
     problem = answer.problem
     rows = np.arange(len(problem.jobs))
-    left = np.zeros(len(rows))
+    start = np.zeros(len(rows))
     packed = answer.packed_by_type
     for kind in range(len(problem.worker_types)):
         alone = answer.share_by_type[:, kind] - packed[:, kind]
@@ -59,13 +58,13 @@ def draw_shares(axes: Axes, answer: Answer, names: bool = True) -> None:
                     rows,
                     width,
                     0.74,
-                    left,
+                    start,
                     color=color_of(kind),
                     hatch=hatch,
                     edgecolor="white",
                     linewidth=0.4,
                 )
-            left += width
+            start += width
     axes.set_xlim(0, 1)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     labels = [_job_label(answer, row) for row in range(len(rows))] if names else []
@@ -75,7 +74,7 @@ def draw_shares(axes: Axes, answer: Answer, names: bool = True) -> None:
 
 
 def draw_times_isolated(axes: Axes, answer: Answer) -> None:
-    """Draw a dot per job beside its bar; right of 1, the job is better off than in an own slice of the cluster."""
+    """Draw a dot per job beside its bar: its rate relative to its isolated rate."""
     times = answer.times_isolated
     rows = np.arange(len(times))
     axes.axvline(1.0, color=FAINT, linewidth=1.2, zorder=0)
@@ -88,7 +87,7 @@ def draw_times_isolated(axes: Axes, answer: Answer) -> None:
 
 
 def draw_utilisation(axes: Axes, answer: Answer, slots: int = 8) -> None:
-    """Draw a bar per type in its colour, so that the bars are the legend, too; each as thin as one of `slots` bars."""
+    """Draw a bar per type in its colour; this is also the legend. The panel has space for at least `slots` bars."""
     problem = answer.problem
     kinds = range(len(problem.worker_types))
     use = np.nan_to_num(answer.utilisation)
@@ -120,7 +119,7 @@ def _draw_heat(axes: Axes, answer: Answer) -> None:
     picture = np.ones((len(shares), len(problem.worker_types), 3))
     for kind in range(len(problem.worker_types)):
         ink = np.array(to_rgb(color_of(kind)))
-        picture[:, kind, :] -= shares[_by_place(shares), kind, None].clip(0, 1) * (1.0 - ink)
+        picture[:, kind, :] -= shares[_by_main_type(shares), kind, None].clip(0, 1) * (1.0 - ink)
     axes.imshow(picture, aspect="auto", interpolation="nearest", resample=True)
     names = [shortened(name, 18) for name in problem.worker_types]
     axes.set_xticks(range(len(names)), names, **LABEL)
@@ -162,13 +161,13 @@ def _job_label(answer: Answer, row: int) -> str:
     return shortened(answer.problem.jobs.ids[row], 28) + (f"  ×{gpus}" if gpus > 1 else "")
 
 
-def _by_place(shares: Floats) -> Ints:
-    """Return the rows in the order of the type that they mostly run on, those with the highest share first."""
+def _by_main_type(shares: Floats) -> Ints:
+    """Return the rows by the type on which they mostly run, the highest share first; idle rows come last."""
     main = shares.argmax(axis=1)
     idle = shares.sum(axis=1) <= 0
     return np.lexsort((-shares.max(axis=1), main, idle))
 
 
 def _greatest(times: Floats) -> float:
-    known = times[np.isfinite(times)]
-    return float(known.max()) if known.size and math.isfinite(known.max()) else 1.0
+    finite = times[np.isfinite(times)]
+    return float(finite.max()) if finite.size else 1.0

@@ -1,7 +1,7 @@
 """A problem file: a cluster, its jobs and their rates, as users write them. docs/problem-format.md describes it.
 
-The types below define what each field may be. Everything that a `Problem` requires of its arrays is checked in the file
-first, so that an error names the place in it.
+The types below define the valid values of each field. Every requirement of `Problem` is checked here first, so that an
+error names its place in the file.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from msgspec import Meta
 
 from gavel.cli.io.document import read_document
+from gavel.cli.io.wording import count_of
 from policies.errors import ProblemError
 from policies.problem import ALONE, Columns, Jobs, Problem, Tenant
 from protos.files.convert import convert
@@ -29,7 +30,7 @@ Factor = Annotated[float, Meta(gt=0, le=NUMBER_MAX)]
 
 
 class _Entry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A mapping in the file that may have only these fields."""
+    """A mapping in the file. Unknown fields are refused."""
 
 
 class WorkerType(_Entry):
@@ -90,7 +91,7 @@ class ProblemFile(_Entry):
 
 
 def read_problem(name: str, seed: int | None = None) -> Problem:
-    """Return the problem in a JSON or YAML file (`-`: standard input); BadInput otherwise."""
+    """Return the problem in a JSON or YAML file (`-`: standard input), or raise BadInput."""
     document = read_document(name)
     try:
         return to_problem(document.data, seed)
@@ -100,7 +101,7 @@ def read_problem(name: str, seed: int | None = None) -> Problem:
 
 
 def to_problem(data: Any, seed: int | None = None) -> Problem:
-    """Return the problem that plain data describes; BadInput otherwise."""
+    """Return the problem that plain data describes, or raise BadInput."""
     file = convert(data, ProblemFile)
     tenants = _tenants(file)
     jobs = _Jobs(file, {tenant.name: tenant for tenant in tenants})
@@ -123,9 +124,9 @@ def to_problem(data: Any, seed: int | None = None) -> Problem:
 
 def _tenants(file: ProblemFile) -> tuple[Tenant, ...]:
     tenants: dict[str, Tenant] = {}
-    for at, tenant in enumerate(file.tenants):
+    for index, tenant in enumerate(file.tenants):
         if tenant.name in tenants:
-            raise BadInput(f"is {literal(tenant.name)} again", place=("tenants", at, "name"))
+            raise BadInput(f"is {literal(tenant.name)} again", place=("tenants", index, "name"))
         tenants[tenant.name] = Tenant(tenant.name, tenant.weight, tenant.policy)
     return tuple(tenants.values())
 
@@ -136,21 +137,22 @@ class _Jobs:
     def __init__(self, file: ProblemFile, tenants: Mapping[str, Tenant]) -> None:
         self._jobs = file.jobs
         self._tenants = tenants
-        self._kinds = {name: at for at, name in enumerate(file.worker_types)}
+        self._kinds = {name: index for index, name in enumerate(file.worker_types)}
         self._rows: dict[str, int] = {}
         # Of each column: first job, second job, worker type, GPUs, the rates of both jobs, label.
         self._columns: list[tuple[int, int, int, int, float, float, str]] = []
-        for at, job in enumerate(file.jobs):
-            self._add(("jobs", at), at, job)
-        known: dict[tuple[int, int, int], int] = {}
-        for at, pair in enumerate(file.pairs):
-            self._add_pair(("pairs", at), at, pair, known)
+        for index, job in enumerate(file.jobs):
+            self._add(("jobs", index), index, job)
+        # The entry of `pairs` that gives the rates of two jobs on a type.
+        entries: dict[tuple[int, int, int], int] = {}
+        for index, pair in enumerate(file.pairs):
+            self._add_pair(("pairs", index), index, pair, entries)
 
     def rows(self) -> Jobs:
-        """Return the facts of the jobs."""
+        """Return the table of jobs."""
         jobs = self._jobs
-        steps = [_or_inf(job.steps_left, ("jobs", at, "steps_left")) for at, job in enumerate(jobs)]
-        deadlines = [_or_inf(job.deadline_s, ("jobs", at, "deadline_s")) for at, job in enumerate(jobs)]
+        steps = [_or_inf(job.steps_left, ("jobs", index, "steps_left")) for index, job in enumerate(jobs)]
+        deadlines = [_or_inf(job.deadline_s, ("jobs", index, "deadline_s")) for index, job in enumerate(jobs)]
         return Jobs(
             tuple(self._rows),
             gpus=np.array([job.gpus for job in jobs], dtype=np.int64),
@@ -192,52 +194,52 @@ class _Jobs:
             )
         ways = set()
         for name, rate in (job.rates or {}).items():
-            kind = self._kind(name, place, "rates", name)
+            kind = self._kind(name, (*place, "rates", name))
             ways.add((kind, job.gpus, ""))
             self._columns.append((row, ALONE, kind, job.gpus, rate, 0.0, ""))
-        for at, variant in enumerate(job.variants or ()):
-            kind = self._kind(variant.worker_type, place, "variants", at, "worker_type")
+        for index, variant in enumerate(job.variants or ()):
+            kind = self._kind(variant.worker_type, (*place, "variants", index, "worker_type"))
             gpus = job.gpus if variant.gpus is None else variant.gpus
             if (kind, gpus, variant.label) in ways:
                 problem = "repeats a way to run the job"
                 advice = "it has the same worker type, GPUs and label"
-                raise BadInput(problem, advice, place=(*place, "variants", at))
+                raise BadInput(problem, advice, place=(*place, "variants", index))
             ways.add((kind, gpus, variant.label))
             self._columns.append((row, ALONE, kind, gpus, variant.rate, 0.0, variant.label))
 
     def _add_pair(
-        self, place: Place, number: int, pair: Pair, known: dict[tuple[int, int, int], int]
+        self, place: Place, number: int, pair: Pair, entries: dict[tuple[int, int, int], int]
     ) -> None:
         where = (*place, "jobs")
-        for at, name in enumerate(pair.jobs):
+        for index, name in enumerate(pair.jobs):
             if name not in self._rows:
-                problem = f"is {literal(name)}, the id of no job"
-                raise BadInput(problem, suggest(name, self._rows), place=(*where, at))
+                problem = f"is {literal(name)}, which is not the id of a job"
+                raise BadInput(problem, suggest(name, self._rows), place=(*where, index))
         a, b = (self._rows[name] for name in pair.jobs)
         gpus, other_gpus = self._jobs[a].gpus, self._jobs[b].gpus
         if a == b:
             raise BadInput(f"pairs {literal(pair.jobs[0])} with itself", place=where)
         if gpus != other_gpus:
-            problem = f"pairs a job of {gpus} GPUs with one of {other_gpus}"
+            problem = f"pairs a job of {count_of(gpus, 'GPU')} with a job of {count_of(other_gpus, 'GPU')}"
             raise BadInput(problem, "only jobs with the same number of GPUs can share them", place=where)
         for name, (rate, other_rate) in pair.rates.items():
-            kind = self._kind(name, place, "rates", name)
-            earlier = known.setdefault((min(a, b), max(a, b), kind), number)
+            kind = self._kind(name, (*place, "rates", name))
+            earlier = entries.setdefault((min(a, b), max(a, b), kind), number)
             if earlier != number:
-                problem = f"is known from pairs[{earlier}]: the same jobs on the same type"
+                problem = f"repeats pairs[{earlier}]: the same jobs on the same type"
                 raise BadInput(problem, place=(*place, "rates", name))
             self._columns.append((a, b, kind, gpus, rate, other_rate, ""))
 
-    def _kind(self, name: str, *place: Any) -> int:
+    def _kind(self, name: str, place: Place) -> int:
+        """Return the index of a worker type; raise BadInput with this place if there is no such type."""
         if name not in self._kinds:
-            (*outer,), *inner = place
             problem = f"is {literal(name)}, an unknown worker type"
-            raise BadInput(problem, suggest(name, self._kinds), place=(*outer, *inner))
+            raise BadInput(problem, suggest(name, self._kinds), place=place)
         return self._kinds[name]
 
 
 def _or_inf(value: float | str | None, place: Place) -> float:
-    """Return a number; infinity for "inf" and for unknown values."""
+    """Return a number; infinity for "inf" and for a missing value."""
     if value is None or value == "inf":
         return math.inf
     number = float(value)
