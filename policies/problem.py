@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 
 from policies.engine.checks import check_values, derived, floats, strings
 from policies.engine.sparse import Sparse, from_entries
-from policies.engine.tables import ALONE, Bools, Columns, Floats, Ints, Jobs, Tenant, every, store
+from policies.engine.tables import ALONE, Bools, Columns, Floats, Ints, Jobs, Tenant, per_row, store
 from policies.errors import ProblemError, name_some
 
 __all__ = [
@@ -44,7 +44,7 @@ class Problem:
     columns: Columns
     worker_types: tuple[str, ...]
     capacity: Floats
-    price_per_gpu_hour: Floats = every(np.nan)
+    price_per_gpu_hour: Floats = per_row(np.nan)
     tenants: tuple[Tenant, ...] = ()
     now_s: float = 0.0
     seed: int = 0

@@ -1,1 +1,1 @@
-"""How programs are solved: grouping, solvers, our interior-point method, filling, prices. No objective stands here."""
+"""How programs are solved: grouping, solvers, our interior-point method, filling, prices; no objectives."""

@@ -31,8 +31,8 @@ def integers(
     where: Where | None = None,
     least: int | None = None,
 ) -> NDArray[np.int64]:
-    """Return an array of whole numbers; none may be below `least`."""
-    named = where or f"{table}, row {{}}".format
+    """Return an array of whole numbers of at least `least`, or raise an error."""
+    row_name = where or f"{table}, row {{}}".format
     raw = np.asarray(values)
     if raw.dtype.kind in "iu":
         array = _sized(table, field, raw, size).astype(np.int64, copy=False)
@@ -40,11 +40,11 @@ def integers(
         exact = floats(table, field, values, size)
         bad = np.flatnonzero(~(np.isfinite(exact) & (exact == np.round(exact)) & (np.abs(exact) < 2**53)))
         if bad.size:
-            raise ProblemError(f"{named(int(bad[0]))}: {field} is {exact[bad[0]]}, must be a whole number")
+            raise ProblemError(f"{row_name(int(bad[0]))}: {field} is {exact[bad[0]]}, must be a whole number")
         array = exact.astype(np.int64)
     if least is not None and array.size and array.min() < least:
         row = int((array < least).argmax())
-        raise ProblemError(f"{named(row)}: {field} is {array[row]}, must be at least {least}")
+        raise ProblemError(f"{row_name(row)}: {field} is {array[row]}, must be at least {least}")
     return array
 
 
@@ -78,19 +78,19 @@ def check_values(
     """Raise an error that names the first value outside its bounds, if there is one."""
     if not len(values):
         return
-    # If any value is NaN, both of these are.
+    # If any value is NaN, both bounds are NaN.
     low, high = float(values.min()), float(values.max())
     within = (least is None or low >= least) and (above is None or low > above)
     if within and (low == low if infinite_ok else -np.inf < low and high < np.inf):
         return
     good = np.ones(len(values), dtype=bool)
-    wanted = "a number" if infinite_ok else "a finite number"
+    expected = "a number" if infinite_ok else "a finite number"
     if least is not None and least > -np.inf:
         good &= values >= least
-        wanted += f" of at least {least:g}"
+        expected += f" of at least {least:g}"
     if above is not None:
         good &= values > above
-        wanted += f" above {above:g}"
+        expected += f" above {above:g}"
     if not infinite_ok:
         good &= np.isfinite(values)
     elif not nan_ok:
@@ -100,20 +100,22 @@ def check_values(
     bad = np.flatnonzero(~good)
     if bad.size:
         row = int(bad[0])
-        raise ProblemError(f"{where(row)}: {field} is {values[row]}, must be {wanted}")
+        raise ProblemError(f"{where(row)}: {field} is {values[row]}, must be {expected}")
 
 
 def derived(table: Table, **fields: Any) -> Table:
-    """Return a copy of a checked table with these fields replaced; they follow from checked fields and are not checked
-    again."""
+    """Return a copy of a checked table with these fields replaced, without checking them.
+
+    A caller must derive them from checked fields.
+    """
     copy = object.__new__(type(table))
     for name in cast(Any, table).__dataclass_fields__:
         object.__setattr__(copy, name, fields[name] if name in fields else getattr(table, name))
     return copy
 
 
-def at(values: Any, rows: NDArray[np.int64]) -> Any:
-    """Return `values[rows]`, for arrays and tuples alike."""
+def take_rows(values: Any, rows: NDArray[np.int64]) -> Any:
+    """Return `values[rows]`, for an array or a tuple."""
     if isinstance(values, tuple):
         return tuple(map(values.__getitem__, rows.tolist()))
     return values[rows]

@@ -1,11 +1,11 @@
-"""Filling levels: how far can all jobs rise together? One search for every policy that asks this.
+"""Filling: the search for the greatest level to which all jobs can rise together.
 
 A *path* gives the rate that each job demands when the common level is s: it never falls, and each job stops at
-its cap. The furthest feasible point of a path is found by cuts: the solver's prices at an infeasible point prove that
-`worth @ E <= bound` for all feasible rates E; the next point is where the path crosses that bound. A handful of linear
-programs are enough for any path.
+its cap. The furthest feasible point of a path is found by cuts. The solver's prices at an infeasible point prove that
+`worth @ E <= bound` for all feasible rates E, and the next point is the crossing of the path and this bound. A handful
+of linear programs are enough for any path.
 
-A job that stops at its own cap is part of the path, not a stage of its own; only scarce GPUs end a stage. So
+A job that stops at its cap does not end a stage, since the path contains its cap; only scarce GPUs end a stage. So
 there are about as many stages as worker types, not as many as jobs.
 """
 
@@ -24,28 +24,29 @@ from policies.errors import SolverFailure
 from policies.problem import Bools, Floats, Ints
 from policies.program import MET, Point, Program
 
-MOST_CUTS = 100
+CUTS_MAX = 100
 # Levels whose relative difference is below this are equal.
-SAME = 1e-9
+SAME_LEVEL = 1e-9
+# A cut that lowers the level by less than this fraction is as tight as arithmetic allows.
 ULP = 1e-13
 # A level is frozen this fraction lower, so that rounding does not block the next stage.
 HAIR = 1e-9
-# A column that costs less than this fraction of the mean price of its GPUs costs nothing.
+# A column that costs less than this fraction of the mean price of its GPUs is free.
 FREE = 1e-5
 
 
 def furthest(program: Program, demand: Callable[[float], Floats], top: float) -> tuple[float, Point]:
-    """Return the greatest s in (0, top] at which demand(s) can be met, and the point there with its prices."""
+    """Return the greatest s in (0, top] at which demand(s) can be met, and the point at s with its prices."""
     highest = top
     s = level_by_prices(program.problem, program.usable, demand, top)
-    for _ in range(MOST_CUTS):
+    for _ in range(CUTS_MAX):
         point = program.raise_all(demand(s))
         if not point.optimal:
             raise SolverFailure("a cut along a path of demands stopped before its optimum")
         highest = min(highest, _crossing(program, point, demand, highest))
         met = point.value >= 1.0 - MET
         # If the demand is not met, the search ends when the cut is as tight as arithmetic allows.
-        if highest <= s * (1.0 + SAME) if met else highest >= s * (1.0 - ULP):
+        if highest <= s * (1.0 + SAME_LEVEL) if met else highest >= s * (1.0 - ULP):
             return s, point
         s = highest
     raise SolverFailure("the search along a path of demands did not settle")
@@ -67,11 +68,11 @@ def _crossing(program: Program, point: Point, demand: Callable[[float], Floats],
 
 
 class Share(Protocol):
-    """A node of the tree through which levels are filled; v is the height of each job, by row."""
+    """A node of the tree that divides an amount among jobs. `v` holds the height of each job, by row."""
 
     @property
     def room(self) -> float:
-        """The amount in it when every job is at its cap."""
+        """The amount at which every job below is at its cap."""
 
     def pour(self, amount: float, v: Floats) -> None:
         """Divide an amount among the nodes and jobs below, writing heights into v."""
@@ -111,11 +112,11 @@ class Fair(ABC):
 
     def pour(self, amount: float, v: Floats) -> None:
         """See Share."""
-        at = int(np.searchsorted(self._amount, amount))
-        if at >= len(self._amount):
+        k = int(np.searchsorted(self._amount, amount))
+        if k >= len(self._amount):
             self.rise(self.top, v)
         else:
-            self.rise(max(0.0, float(self._level[at] - (self._amount[at] - amount) / self._slope[at])), v)
+            self.rise(max(0.0, float(self._level[k] - (self._amount[k] - amount) / self._slope[k])), v)
 
     def heights(self, level: float) -> Floats:
         """Return the amount in each member at this level."""
@@ -151,8 +152,7 @@ class FairTenants(Fair):
 
 @dataclass(slots=True)
 class QueuedJobs:
-    """A tenant of policy `fifo`: everything goes to the earliest job that can still rise. Rows are in order of
-    arrival."""
+    """A tenant of policy `fifo`: the earliest job rises to its cap, then the next. Rows are in order of arrival."""
 
     rows: Ints
     cap: Floats
@@ -170,9 +170,12 @@ class QueuedJobs:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
-    """The final height of every job, and the first level at which scarce GPUs stopped a job (infinite if there is
-    none)."""
+class FillResult:
+    """The final heights of all jobs, `v`, and the shares that give them.
+
+    `scarce_level` is the first level at which scarce GPUs stopped a job, or infinite; `scarce_price` holds the prices
+    at that level.
+    """
 
     v: Floats
     scarce_level: float
@@ -189,17 +192,18 @@ class Filled:
         elif value <= self.scarce_level + close:
             price = self.scarce_price
         else:
-            # It was stopped at a later level, by what the others left over.
+            # The lowest job was stopped at a later level, whose prices are not recorded.
             price = np.full_like(self.scarce_price, np.nan)
-        none = np.zeros(0)
-        return Point(self.shares, value, price, none, none, self.optimal)
+        empty = np.zeros(0)
+        return Point(self.shares, value, price, empty, empty, self.optimal)
 
 
-def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Filled:
-    """Raise the level through the tree until no job can rise; heights are in `unit` of a member's rate."""
+def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> FillResult:
+    """Raise the level through the tree until no job can rise. A job's height is its rate divided by its `unit`."""
     n = len(program.count)
     cap = program.best_rate / unit
-    first: tuple[float, Floats] | None = None
+    # The first level at which scarce GPUs stopped a job, and the prices there.
+    first_stop: tuple[float, Floats] | None = None
     optimal = True
     done = np.zeros(n, dtype=bool)
     for _ in range(n + 1):
@@ -217,16 +221,16 @@ def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Fill
         v = heights(s)
         optimal &= point.optimal
         scarce = s < root.top
-        if scarce and first is None:
-            first = (s, point.price / _slope(point.worth, demand, s))
+        if scarce and first_stop is None:
+            first_stop = (s, point.price / _slope(point.worth, demand, s))
         if not scarce or not point.optimal:
-            return _filled(program, v, unit, first, replace(point, optimal=optimal))
+            return _fill_result(program, v, unit, first_stop, replace(point, optimal=optimal))
         reach = _free_reach(program, point) / unit
-        stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET)) | _held(program, point, v * unit)
+        stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET)) | _has_price(program, point, v * unit)
         if stuck.all():
-            return _filled(program, v, unit, first, replace(point, optimal=optimal))
+            return _fill_result(program, v, unit, first_stop, replace(point, optimal=optimal))
         if np.all(stuck <= done):
-            # The arithmetic is too coarse to tell which job is stuck: take the one whose rate costs most.
+            # Rounding hides which job is stuck: take the job whose rate costs most.
             stuck[np.argmax(np.where(done, 0.0, point.worth * program.best_rate))] = True
         can_be_met = min(1.0, point.value) - 2.0 * HAIR
         cap = np.where(stuck, v * can_be_met, np.minimum(cap, np.maximum(reach, v)))
@@ -234,54 +238,54 @@ def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Fill
     raise SolverFailure("levels did not settle")
 
 
-def _filled(
-    program: Program, v: Floats, unit: Floats, first: tuple[float, Floats] | None, point: Point
-) -> Filled:
-    """Return the final state; with pairs, first distribute the GPU time that rounding left over."""
+def _fill_result(
+    program: Program, v: Floats, unit: Floats, first_stop: tuple[float, Floats] | None, point: Point
+) -> FillResult:
+    """Return the result; with pairs, first distribute the GPU time that rounding left over."""
     if program.problem.columns.is_pair.any() and point.optimal:
         floor = v * unit * program.count * min(1.0, point.value)
         point = program.improve(point, 1.0 / unit, floor)
-    level, price = first or (np.inf, np.zeros(len(program.problem.capacity)))
-    return Filled(v, level, price, point.shares, point.optimal)
+    level, price = first_stop or (np.inf, np.zeros(len(program.problem.capacity)))
+    return FillResult(v, level, price, point.shares, point.optimal)
 
 
 def _slope(worth: Floats, demand: Callable[[float], Floats], s: float) -> float:
-    """Return how fast the worth of the demand grows with the level, just below s."""
+    """Return the derivative of the demand's worth just below level s; infinite if the worth does not grow."""
     step = s * 1e-6
     rise = float(worth @ (demand(s) - demand(s - step))) / step
     return rise if rise > 0 else np.inf
 
 
 def _free_reach(program: Program, point: Point) -> Floats:
-    """Return the best rate of each job on columns that are free at these prices; only on those can it still rise."""
+    """Return each job's best rate on columns that are free at these prices. The job can still rise to this rate."""
     problem, usable = program.problem, program.usable
     columns = problem.columns.take(usable)
     total = float(point.price @ problem.capacity + point.rent @ program.count)
-    nothing = FREE * columns.gpus * total / problem.capacity.sum()
+    free_cost = FREE * columns.gpus * total / problem.capacity.sum()
     gpus = columns.gpus * point.price[columns.worker_type]
     reach = np.zeros(len(program.count))
     for job, partner, rate, partner_rate in (
         (columns.first, columns.second, columns.first_rate, columns.second_rate),
         (columns.second, columns.first, columns.second_rate, columns.first_rate),
     ):
-        # The partner's side counts, too: its time has a rent, its rate a worth.
+        # A pair also costs the rent of its partner's time, less the worth of its partner's rate.
         share = np.where(columns.is_pair, point.rent[partner] - partner_rate * point.worth[partner], 0.0)
-        free = (job >= 0) & (gpus + share <= nothing)
+        free = (job >= 0) & (gpus + share <= free_cost)
         np.maximum.at(reach, job[free], rate[free])
     return reach
 
 
-def _held(program: Program, point: Point, rate: Floats) -> Bools:
-    """Return the jobs whose rate has a price of its own. Only needed with pairs.
+def _has_price(program: Program, point: Point, rate: Floats) -> Bools:
+    """Return a mask of the jobs whose rate has a price of its own; all False without pairs.
 
-    A job alone on its GPUs is stuck if and only if no free column is faster. In a pair, its partner may hold it back,
-    and then only the price of its rate shows that it is stuck.
+    A job alone on its GPUs is stuck if and only if no free column is faster. A job in a pair may be held back by its
+    partner, and then only the price of its rate shows that it is stuck.
     """
     if not program.problem.columns.is_pair.any():
         return np.zeros(len(rate), dtype=bool)
     room = (program.effective(point.shares) / program.count - rate) / program.best_rate
     price = point.worth * program.best_rate * program.count.sum()
-    held = price > np.maximum(room, MET)
-    if not held.any():
-        held[np.argmax(price)] = True
-    return np.asarray(held)
+    has_price = price > np.maximum(room, MET)
+    if not has_price.any():
+        has_price[np.argmax(price)] = True
+    return np.asarray(has_price)

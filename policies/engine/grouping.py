@@ -1,13 +1,13 @@
 """Exact merging of interchangeable jobs, and splitting an answer back.
 
 Two jobs are interchangeable if the policy cannot tell them apart: they have the same ways to run at the same rates, the
-same width and weight, the same pair rates with every other job, and the same further facts that the policy reads.
+same width and weight, the same pair rates with every other job, and the same other facts that the policy reads.
 Feasible sets are convex and symmetric in such jobs, so averaging an optimum over the group gives an optimum: one row
 per group with a `count` loses nothing.
 
-Splitting gives every member the same time. Singles are divided evenly. A pair share between two groups is divided by
-laying the members of each group end to end along a line and pairing those side by side, which needs at most n_c + n_d -
-1 pairs of jobs. Within one group the members form a circle, each paired with the next.
+Splitting gives every member the same time. The share of a column with one job is divided evenly. To divide the share of
+a pair of groups, the members of each group are laid end to end along a line, and members side by side form pairs: at
+most n_c + n_d - 1 pairs of jobs. Within one group the members form a circle, each paired with the next.
 """
 
 from __future__ import annotations
@@ -23,30 +23,35 @@ from policies.problem import ALONE, Allocation, Floats, Ints, Problem
 
 # Hashes, as an array of uint64.
 Words = np.ndarray
+# With at most so many deadlines, a policy keeps as many of them as possible.
 EXACT_DEADLINES = 50
+# A share of a pair below this, per job of the smaller group, is not split.
 NEGLIGIBLE = 1e-9
 
 
 def _tenants(problem: Problem) -> list[np.ndarray]:
     names = {name: i for i, name in enumerate(sorted(set(problem.jobs.tenant)))}
     code = np.fromiter((names[name] for name in problem.jobs.tenant), np.int64, len(problem.jobs))
-    in_order = {tenant.name for tenant in problem.tenants if tenant.policy == "fifo"}
-    if not in_order:
+    queues = {tenant.name for tenant in problem.tenants if tenant.policy == "fifo"}
+    if not queues:
         return [code]
-    queued = np.fromiter((name in in_order for name in problem.jobs.tenant), bool, len(code))
+    queued = np.fromiter((name in queues for name in problem.jobs.tenant), bool, len(code))
     return [code, np.where(queued, np.arange(1, len(code) + 1), 0)]
 
 
 def _deadlines(problem: Problem) -> list[np.ndarray]:
-    due = np.isfinite(problem.jobs.deadline_s)
-    facts = [np.where(due, problem.jobs.deadline_s, np.inf), np.where(due, problem.jobs.steps_left, np.inf)]
-    if problem.jobs.count[due].sum() <= EXACT_DEADLINES:
-        # With so few deadlines, each is kept or missed on its own, so these jobs are not merged.
-        facts.append(np.where(due, np.arange(1, len(due) + 1), 0))
+    has_deadline = np.isfinite(problem.jobs.deadline_s)
+    facts = [
+        np.where(has_deadline, values, np.inf)
+        for values in (problem.jobs.deadline_s, problem.jobs.steps_left)
+    ]
+    if problem.jobs.count[has_deadline].sum() <= EXACT_DEADLINES:
+        # Then each deadline is kept or missed separately, so these jobs are not merged.
+        facts.append(np.where(has_deadline, np.arange(1, len(has_deadline) + 1), 0))
     return facts
 
 
-# The facts that a policy may read beyond rates, width and weight, which every policy reads.
+# The facts that only some policies read. Every policy reads rates, width and weight.
 FACTS: dict[str, Callable[[Problem], list[np.ndarray]]] = {
     "id": lambda p: [np.arange(len(p.jobs))],
     "steps_left": lambda p: [p.jobs.steps_left],
@@ -59,7 +64,7 @@ FACTS: dict[str, Callable[[Problem], list[np.ndarray]]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Grouping:
-    """The relation between the rows of `grouped` and those of `problem`, in both directions.
+    """The relation between the rows of `grouped` and the rows of `problem`.
 
     `group_of` [n] is the row of each job's group; `solo` are the columns of the problem that run one job, and
     `solo_source` the grouped column of each.
@@ -72,7 +77,7 @@ class Grouping:
     solo_source: Ints
 
     def __call__(self, allocation: Allocation) -> Allocation:
-        """Return the answer for every job, on the problem's own columns."""
+        """Return the answer for every job, in the columns of the original problem."""
         if self.grouped is self.problem:
             return allocation
         shares = np.zeros(len(self.problem.columns))
@@ -91,12 +96,12 @@ class Grouping:
         )
 
     def split(self, solved: Problem, allocation: Allocation) -> tuple[Problem, Allocation]:
-        """Return a problem of all jobs with the columns that an answer uses, and the answer on it.
+        """Return the problem of all jobs with a column for each pair of jobs that the answer uses, and its answer.
 
-        This is for pairs whose rates are known between groups only: `solved` is the grouped problem with their columns.
+        For pairs whose rates are known only between groups: `solved` is the grouped problem with their columns.
         """
         if len(solved.jobs) != len(self.grouped.jobs):
-            raise ProblemError("split: the solved problem does not have the rows of the grouped one")
+            raise ProblemError("split: the solved problem does not have the rows of the grouped problem")
         own = len(self.grouped.columns)
         alone = replace(
             allocation, time_share=allocation.time_share[:own], backfill=allocation.backfill[:own]
@@ -133,7 +138,7 @@ class Grouping:
         return [order[start:end] for start, end in zip([0, *ends], ends, strict=False)]
 
     def _pair_shares(self, solved: Problem, time_share: Floats) -> tuple[Ints, Ints, Ints, Floats]:
-        """Return the pairs of jobs: first job, second job, the grouped column they come from, their share."""
+        """Return the pairs of jobs in use, as arrays: first job, second job, grouped column, share."""
         columns, members = solved.columns, self._members()
         least = NEGLIGIBLE * np.minimum(
             solved.jobs.count[columns.first], solved.jobs.count[np.maximum(columns.second, columns.first)]
@@ -145,8 +150,8 @@ class Grouping:
             a, b, part = _circle(members[c]) if c == d else _corner_walk(members[c], members[d])
             parts.append((a, b, np.full(len(a), k), part * time_share[k]))
         if not parts:
-            none = np.zeros(0, dtype=np.int64)
-            return none, none, none, np.zeros(0)
+            empty = np.zeros(0, dtype=np.int64)
+            return empty, empty, empty, np.zeros(0)
         a, b, source, share = (np.concatenate(column) for column in zip(*parts, strict=True))
         return a, b, source, share
 
@@ -176,9 +181,9 @@ class Grouping:
 
 
 def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None) -> tuple[Problem, Grouping]:
-    """Return the problem with one row for each group of jobs that are equal to a policy that reads `keys`.
+    """Return the problem with one row for each group of jobs that a policy with these `keys` cannot tell apart.
 
-    Jobs with different numbers in `apart` stay apart, for callers that know facts that the problem does not contain.
+    Jobs with different numbers in `apart` are never merged: they differ in facts that the problem does not contain.
     """
     unknown = [key for key in keys if key not in FACTS]
     if unknown:
@@ -189,18 +194,21 @@ def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None)
         facts.append(apart)
     for key in keys:
         facts += FACTS[key](problem)
-    # A row that already represents a group stays as it is.
-    many = problem.jobs.count > 1
-    if many.any():
-        facts.append(np.where(many, np.arange(1, n + 1), 0))
+    # A row that already represents a group is not merged again.
+    is_group = problem.jobs.count > 1
+    if is_group.any():
+        facts.append(np.where(is_group, np.arange(1, n + 1), 0))
     colour = _colours(problem, facts)
     if problem.any_pairs and n and colour.max() + 1 < n:
         colour = _renumber(_by_pairs(problem, colour))
-    return _merged(problem, colour)
+    return _merge(problem, colour)
 
 
 def _colours(problem: Problem, facts: list[np.ndarray]) -> Ints:
-    """Return a colour for each job, equal for jobs with equal facts and solo columns; numbered by its first job."""
+    """Return a colour (a number) for each job, equal for jobs with equal facts and columns without a partner.
+
+    Colours are numbered in the order of their first jobs.
+    """
     n, columns = len(problem.jobs), problem.columns
     solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
     if not problem.in_order:
@@ -220,43 +228,44 @@ def _colours(problem: Problem, facts: list[np.ndarray]) -> Ints:
 
 
 def _by_pairs(problem: Problem, colour: Ints) -> Ints:
-    """Split colours until jobs of one colour have the same pair rates with every job of every other."""
+    """Split colours until jobs of the same colour have the same pair rates with the jobs of each colour."""
     columns, pairs = problem.columns, np.flatnonzero(problem.columns.is_pair)
     a, b, way = columns.first[pairs], columns.second[pairs], _bits(problem.way[pairs])
     ra, rb = _bits(columns.first_rate[pairs]), _bits(columns.second_rate[pairs])
     while True:
         word = np.zeros(len(colour), dtype=np.uint64)
         for job, partner, rate, partner_rate in ((a, b, ra, rb), (b, a, rb, ra)):
-            sight = _hash(_hash(_hash(_bits(colour[partner]), 1) ^ way, 2) ^ rate, 3)
-            np.add.at(word, job, _hash(sight ^ _hash(partner_rate, 4), 5))
-        # Colours are refined, never replaced: a hash that collides can only leave jobs together, and the loop ends.
+            view = _hash(_hash(_hash(_bits(colour[partner]), 1) ^ way, 2) ^ rate, 3)
+            np.add.at(word, job, _hash(view ^ _hash(partner_rate, 4), 5))
+        # Colours are only split, so the loop ends. Jobs whose hashes collide stay together, and are checked below.
         finer = np.unique(np.stack([colour, word.view(np.int64)]), axis=1, return_inverse=True)[1].ravel()
         settled = finer.max() == colour.max()
         colour = finer.astype(np.int64)
         if settled:
             break
-    # Every block of pairs must be complete and even; the jobs of other blocks stay single.
+    # Every block of pairs must be complete and have equal rates; the jobs of all other blocks are not merged.
     while True:
         key = _pair_key(colour[a], colour[b], problem.way[pairs], len(colour), _ways(problem))
         low, high = np.minimum(colour[a], colour[b]), np.maximum(colour[a], colour[b])
-        turned = colour[a] > colour[b]
-        r_low, r_high = np.where(turned, rb, ra), np.where(turned, ra, rb)
+        swapped = colour[a] > colour[b]
+        r_low, r_high = np.where(swapped, rb, ra), np.where(swapped, ra, rb)
         _, leader, block, size_of_block = np.unique(
             key, return_index=True, return_inverse=True, return_counts=True
         )
         size = np.bincount(colour)
-        full = np.where(low == high, size[low] * (size[low] - 1) // 2, size[low] * size[high])
-        bad = size_of_block[block] != full
+        expected_size = np.where(low == high, size[low] * (size[low] - 1) // 2, size[low] * size[high])
+        bad = size_of_block[block] != expected_size
         bad |= (r_low != r_low[leader[block]]) | (r_high != r_high[leader[block]])
         bad |= (low == high) & (r_low != r_high)
         bad &= (size[low] > 1) | (size[high] > 1)
         if not bad.any():
             return colour
-        loose = np.isin(colour, np.unique(np.concatenate([low[bad], high[bad]])))
-        colour = _renumber(np.where(loose, len(colour) + np.arange(len(colour)), colour))
+        is_split = np.isin(colour, np.unique(np.concatenate([low[bad], high[bad]])))
+        colour = _renumber(np.where(is_split, len(colour) + np.arange(len(colour)), colour))
 
 
-def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
+def _merge(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
+    """Merge the jobs of each colour."""
     n, columns = len(problem.jobs), problem.columns
     groups = int(colour.max()) + 1 if n else 0
     leader = np.empty(groups, dtype=np.int64)
@@ -265,27 +274,27 @@ def _merged(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
     if groups == n:
         return problem, Grouping(problem, problem, np.arange(n), solo, solo)
-    led = solo[leader[colour[columns.first[solo]]] == columns.first[solo]]
+    led_columns = solo[leader[colour[columns.first[solo]]] == columns.first[solo]]
     pairs = np.flatnonzero(columns.is_pair)
     if pairs.size:
         key = _pair_key(
             colour[columns.first[pairs]], colour[columns.second[pairs]], problem.way[pairs], n, _ways(problem)
         )
         pairs = pairs[np.unique(key, return_index=True)[1]]
-    kept = columns.take(np.concatenate([led, pairs]))
+    kept = columns.take(np.concatenate([led_columns, pairs]))
     second = np.where(kept.is_pair, colour[kept.second], ALONE) if pairs.size else kept.second
     merged = derived(kept, first=colour[kept.first], second=second)
     count = np.bincount(colour, weights=problem.jobs.count, minlength=groups).astype(np.int64)
     jobs = derived(problem.jobs.take(leader), count=count)
     grouped = derived(problem, jobs=jobs, columns=merged, merged_from=(problem.jobs.ids, colour))
     key = colour[columns.first] * _ways(problem) + problem.way
-    order = np.argsort(key[led])
-    source = order[np.searchsorted(key[led[order]], key[solo])]
+    order = np.argsort(key[led_columns])
+    source = order[np.searchsorted(key[led_columns[order]], key[solo])]
     return grouped, Grouping(problem, grouped, colour, solo, source)
 
 
 def _pair_key(a: Ints, b: Ints, way: Ints, n: int, ways: int) -> Ints:
-    """Return two rows, in either order, and a way as one number."""
+    """Return one number for two rows, in either order, and a way to run."""
     return np.asarray((np.minimum(a, b) * np.int64(n) + np.maximum(a, b)) * np.int64(ways) + way)
 
 
@@ -302,7 +311,7 @@ def _renumber(colour: Ints) -> Ints:
 
 
 def _corner_walk(c: Ints, d: Ints) -> tuple[Ints, Ints, Floats]:
-    """Lay the members of both groups end to end along a line of length 1, and pair those side by side."""
+    """Lay the members of each group end to end along a line of length 1, and pair members that lie side by side."""
     n, m = len(c), len(d)
     # Positions along the line are in units of 1 / (n m).
     cuts = np.unique(np.concatenate([np.arange(n + 1) * m, np.arange(m + 1) * n]))
@@ -310,7 +319,7 @@ def _corner_walk(c: Ints, d: Ints) -> tuple[Ints, Ints, Floats]:
 
 
 def _circle(c: Ints) -> tuple[Ints, Ints, Floats]:
-    """Pair each member with the next, the last with the first."""
+    """Pair each member with the next, and the last with the first."""
     n = len(c)
     if n == 2:
         return c[:1], c[1:], np.ones(1)
@@ -325,8 +334,7 @@ def _bits(values: np.ndarray) -> Words:
 
 
 def _hash(word: Words, salt: int) -> Words:
-    """Return a hash by a 64-bit finaliser (xor, shift, multiply): every bit of the input affects every bit of the
-    hash."""
+    """Return a 64-bit hash (xor, shift, multiply) in which every bit depends on every bit of the input."""
     word = word + np.uint64((salt * 0x9E3779B97F4A7C15) % 2**64)
     word = (word ^ (word >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     word = (word ^ (word >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

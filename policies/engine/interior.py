@@ -1,15 +1,14 @@
-"""An interior-point method for programs that fall apart into jobs.
+"""An interior-point method for linear programs that consist mostly of one block for each job.
 
-Without pairs, a column belongs to one job, most rows concern one job (its time, its rate), and only a few rows
-(capacity) and a few columns (a common level) connect all jobs. The normal equations are then a long diagonal of tiny
-blocks with a narrow border: everything is a sum over jobs, and an iteration costs a few passes over the columns. The
-method itself is Mehrotra's predictor and corrector. If the structure is missing or the numbers are ill-conditioned it
-fails, and a general solver takes over.
+Without pairs, most columns belong to one job, and most rows concern one job (its time, its rate). Only a few rows
+(capacity) and a few columns (a common level) tie jobs together. The normal equations are then a long diagonal of tiny
+blocks with a narrow border, and an iteration costs a few passes over the columns. The method is Mehrotra's predictor
+and corrector. If a program has another structure or is ill-conditioned, it fails, and a general solver takes over.
 
     primal  min c x,  A x + s = b,  x, s >= 0          dual  z = c + A'y,  y, z >= 0
 
-Columns lie in planes: plane q holds the q-th column of every job, so that sums over a job's columns are sums
-over planes. Places without a column of the job hold columns that cost something and do nothing.
+Columns are stored in planes: plane q has the q-th column of every job, so that a sum over a job's columns is a sum over
+planes. A job with fewer columns than planes has dummy columns, which have a cost and no effect.
 """
 
 from __future__ import annotations
@@ -24,32 +23,33 @@ from policies.errors import SolverFailure
 from policies.problem import Floats, Ints
 
 ITERATIONS = 200
-# The relative gap at which a program is solved, and the one that is good enough if rounding stops all progress.
+# The relative gap at which a program is solved, and the gap that is enough if rounding stops all progress.
 GAP = 1e-10
 GOOD_GAP = 1e-8
+# The greatest relative violation of a constraint in a solution.
 FEASIBLE = 1e-9
 REFINEMENTS = 2
-# How many steps without progress end the search.
+# The number of steps without progress after which the search ends.
 PATIENCE = 8
-# The most rows and columns that may concern several jobs, and the most rows that may concern one job.
-MOST_TIES = 40
-MOST_ROWS = 4
+# The greatest number of rows and columns that concern several jobs, and of rows that concern one job.
+TIES_MAX = 40
+ROWS_MAX = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Blocks:
-    """The program in planes: R rows per job, T shared rows, p shared columns, c planes, n jobs.
+    """The program in planes: R rows per job, T tying rows, p tying columns, c planes, n jobs.
 
-    `place` and `spot` are the new places of the program's columns and rows, shared ones last; rows are measured in
-    their `unit`. `active` lists the own rows and the shared rows in which each plane has coefficients.
+    `new_column` and `new_row` are the new indices of the program's columns and rows, tying ones last. Each row is
+    divided by its `unit`. `active` lists, for each plane, the rows per job and the tying rows with coefficients.
     """
 
-    place: Ints  # [k]
-    spot: Ints  # [m]
-    own: Floats  # [R, c, n] planes in own rows
-    tie: Floats  # [T, c, n] planes in tying rows
-    level_own: Floats  # [p, R, n] tying columns
-    level_tie: Floats  # [p, T] tying columns
+    new_column: Ints  # [k]
+    new_row: Ints  # [m]
+    own: Floats  # [R, c, n] planes, rows per job
+    tie: Floats  # [T, c, n] planes, tying rows
+    level_own: Floats  # [p, R, n] tying columns, rows per job
+    level_tie: Floats  # [p, T] tying columns, tying rows
     cost: Floats  # [c n + p]
     limit: Floats  # [R n + T]
     unit: Floats  # [m]
@@ -85,8 +85,8 @@ class _Blocks:
 class _Normal:
     """(A D A' + W) dy + A_level v = r, A_level' dy - v / D_level = h, factorised for one D and W.
 
-    Each job's block is M M' with M = [A D^½, W^½], and M' = Q L' by Gram-Schmidt, twice over: forming the products
-    and subtracting them would lose every digit where a job has only one way to reach its required rate.
+    Each job's block is M M' with M = [A D^½, W^½], and M' = Q L' by Gram-Schmidt, applied twice. To form the products
+    and subtract them would lose every digit for a job with only one way to reach its required rate.
     """
 
     def __init__(self, blocks: _Blocks, D: Floats, W: Floats) -> None:
@@ -99,13 +99,13 @@ class _Normal:
         level = _forward(self.lower, blocks.level_own.transpose(1, 0, 2))
         self.schur = np.zeros((T + p, T + p))
         self.half = np.empty((R, T + p, n))
-        left: list[dict[int, Floats]] = []
+        ties: list[dict[int, Floats]] = []
         for i in range(T):
             rest = {q: blocks.tie[i, q] * root[q] for q in range(c) if i in blocks.active[q][1]}
             self.half[:, i] = _project(rest, self.basis, n)
-            left.append(rest)
+            ties.append(rest)
             for j in range(i + 1):
-                self.schur[i, j] = self.schur[j, i] = float(_inner(left[j], rest).sum())
+                self.schur[i, j] = self.schur[j, i] = float(_inner(ties[j], rest).sum())
         self.half[:, T:] = level
         self.schur[np.arange(T), np.arange(T)] += W[R * n :]
         cross = blocks.level_tie.T - np.einsum("rin,rpn->ip", self.half[:, :T], level)
@@ -113,7 +113,7 @@ class _Normal:
         self.schur[T:, T:] = -np.einsum("rpn,rqn->pq", level, level) - np.diag(1.0 / D[c * n :])
 
     def _orthogonal(self, root: Floats, slack: Floats) -> tuple[Floats, list[dict[int, Floats]]]:
-        """Return L, and the rows of Q' as planes: columns first, then a place for the slack of each row."""
+        """Return L, and the rows of Q' as planes: the columns first, then the slack of each row."""
         blocks, c = self.blocks, self.blocks.own.shape[1]
         R, n = slack.shape
         lower = np.zeros((R, R, n))
@@ -123,7 +123,7 @@ class _Normal:
             rest[c + r] = slack[r]
             lower[r, :r] = _project(rest, basis, n)
             lower[r, r] = np.sqrt(_inner(rest, rest))
-            basis.append({at: values / lower[r, r] for at, values in rest.items()})
+            basis.append({q: values / lower[r, r] for q, values in rest.items()})
         return lower, basis
 
     def solve(self, r: Floats, h: Floats) -> tuple[Floats, Floats]:
@@ -142,26 +142,26 @@ class _Normal:
 
 
 def _project(rest: dict[int, Floats], basis: list[dict[int, Floats]], n: int) -> Floats:
-    """Subtract from `rest`, in place, its component along the basis, twice for accuracy, and return that component."""
+    """Subtract from `rest`, in place, its component along the basis; return the component. Done twice for accuracy."""
     part = np.zeros((len(basis), n))
     for _ in range(2):
         for r, vector in enumerate(basis):
             along = _inner(vector, rest)
             part[r] += along
-            for at, values in vector.items():
-                rest[at] = rest[at] - along * values if at in rest else -along * values
+            for q, values in vector.items():
+                rest[q] = rest[q] - along * values if q in rest else -along * values
     return part
 
 
 def _solve_tied(schur: Floats, right: Floats) -> Floats:
-    """Solve the small system, each unknown in its own unit; an unknown without influence stays zero."""
+    """Solve the system of the tying rows and columns, scaled. An unknown that has no effect is 0."""
     size = np.sqrt(np.abs(np.diagonal(schur)))
     unit = 1.0 / np.where(size > 0, size, 1.0)
-    even = schur * unit[:, None] * unit
+    scaled = schur * unit[:, None] * unit
     try:
-        return np.asarray(unit * np.linalg.solve(even, unit * right))
+        return np.asarray(unit * np.linalg.solve(scaled, unit * right))
     except np.linalg.LinAlgError:
-        return np.asarray(unit * np.linalg.lstsq(even, unit * right, rcond=1e-15)[0])
+        return np.asarray(unit * np.linalg.lstsq(scaled, unit * right, rcond=1e-15)[0])
 
 
 def _forward(lower: Floats, right: Floats) -> Floats:
@@ -175,20 +175,20 @@ def _forward(lower: Floats, right: Floats) -> Floats:
 
 
 def _inner(a: dict[int, Floats], b: dict[int, Floats]) -> Floats:
-    """Return inner products job by job, over the planes in both."""
-    both = [a[at] * b[at] for at in a.keys() & b.keys()]
-    return np.asarray(sum(both[1:], both[0])) if both else np.zeros(())
+    """Return the inner product for each job, over the planes that are in both."""
+    products = [a[q] * b[q] for q in a.keys() & b.keys()]
+    return np.asarray(sum(products[1:], products[0])) if products else np.zeros(())
 
 
 def solve_blocks(
     cost: Floats, rows: Sparse, limit: Floats, block: Ints, stop: Callable[[], bool] = bool
 ) -> tuple[Floats, Floats]:
-    """Return x and the duals of the rows; `block` is the job to which each column belongs, -1 if it ties several."""
+    """Return x and the duals of the rows; `block` is the job of each column, -1 for a tying column."""
     blocks = _arrange(cost, rows, limit, block)
-    # A step that diverges is recognised by its numbers, and ends the search.
+    # A step that diverges gives infinite numbers, which end the search.
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         x, y = _Iteration(blocks).run(stop)
-    return x[blocks.place], y[blocks.spot] / blocks.unit
+    return x[blocks.new_column], y[blocks.new_row] / blocks.unit
 
 
 class _Iteration:
@@ -199,13 +199,13 @@ class _Iteration:
         c, b = blocks.cost, blocks.limit
         planes = blocks.own.shape[1] * blocks.own.shape[2]
         self.planes = planes
-        self.gain = float(np.abs(c[blocks.place[blocks.place < planes]]).max(initial=0.0))
-        even = _Normal(blocks, np.ones(len(c)), np.ones(len(b)))
-        # The least-squares point, moved well inside.
-        dy, v = even.solve(b, np.zeros(len(c) - planes))
+        self.gain = float(np.abs(c[blocks.new_column[blocks.new_column < planes]]).max(initial=0.0))
+        normal = _Normal(blocks, np.ones(len(c)), np.ones(len(b)))
+        # Start from the least-squares point, moved well inside the bounds.
+        dy, v = normal.solve(b, np.zeros(len(c) - planes))
         x = np.concatenate([blocks.columns_of(dy)[:planes], -v])
         s = b - blocks.rows_of(x)
-        dy, v = even.solve(-blocks.rows_of(_only(c, planes)), -c[planes:])
+        dy, v = normal.solve(-blocks.rows_of(_only(c, planes)), -c[planes:])
         y, z = dy, c + blocks.columns_of(dy)
         self.x, self.s = _inside(x, s)
         self.z, self.y = _inside(z, y)
@@ -213,7 +213,7 @@ class _Iteration:
     def run(self, stop: Callable[[], bool]) -> tuple[Floats, Floats]:
         """Return the optimum; raise SolverFailure if the numbers are ill-conditioned or the time is up."""
         best, stalled, least = np.inf, 0, np.full(3, np.inf)
-        kept = (self.x, self.y)
+        best_point = (self.x, self.y)
         for _ in range(ITERATIONS):
             primal, dual, gap = self._measure()
             if primal <= FEASIBLE and dual <= FEASIBLE and gap <= GAP:
@@ -222,30 +222,31 @@ class _Iteration:
             if not np.isfinite(worst) or stop():
                 break
             if worst < best:
-                best, kept = worst, (self.x, self.y)
-            now = np.array([primal, dual, self.gap])
-            stalled = 0 if np.any(now < 0.9 * least) else stalled + 1
+                best, best_point = worst, (self.x, self.y)
+            current = np.array([primal, dual, self.gap])
+            stalled = 0 if np.any(current < 0.9 * least) else stalled + 1
             if stalled >= PATIENCE:
                 break
-            least = np.minimum(least, now)
+            least = np.minimum(least, current)
             try:
                 self._step()
             except (np.linalg.LinAlgError, FloatingPointError):
                 break
         if best <= GOOD_GAP:
-            return kept
+            return best_point
         raise SolverFailure(f"block interior point stopped at a relative gap of {best:.1e}")
 
     def _measure(self) -> tuple[float, float, float]:
+        """Return the relative primal and dual violations, and the relative gap."""
         blocks = self.blocks
-        self.short = blocks.limit - blocks.rows_of(self.x) - self.s
-        self.over = blocks.cost + blocks.columns_of(self.y) - self.z
+        self.primal_rest = blocks.limit - blocks.rows_of(self.x) - self.s
+        self.dual_rest = blocks.cost + blocks.columns_of(self.y) - self.z
         value = _dot(blocks.cost, self.x)
         self.gap = _dot(self.x, self.z) + _dot(self.s, self.y)
-        primal = float(np.abs(self.short).max()) / (1.0 + float(np.abs(blocks.limit).max()))
-        # If every column is in use (one type for all) z vanishes; its unit is then that of its terms.
+        primal = float(np.abs(self.primal_rest).max()) / (1.0 + float(np.abs(blocks.limit).max()))
+        # If every column is in use, z vanishes; the violation is then relative to the terms of z.
         own = self.y[: blocks.own[:, 0].size]
-        dual = float(np.abs(self.over).max()) / max(float(self.z.max()), float(own.max()), self.gain)
+        dual = float(np.abs(self.dual_rest).max()) / max(float(self.z.max()), float(own.max()), self.gain)
         return primal, dual, self.gap / (1e-8 + abs(value))
 
     def _step(self) -> None:
@@ -253,11 +254,11 @@ class _Iteration:
         mu = self.gap / (len(x) + len(s))
         normal = _Normal(self.blocks, x / z, s / y)
         dx, ds, dy, dz = self._direction(normal, -x * z, -s * y, 0)
-        ahead, back = _reach(x, dx, s, ds), _reach(y, dy, z, dz)
-        # As in a conic solver, all variables have one step length. The earlier the first step was blocked, the more the
-        # second is centred. No step goes closer to the boundary than the gap requires: rounding would undo that.
+        primal_reach, dual_reach = _reach(x, dx, s, ds), _reach(y, dy, z, dz)
+        # As in a conic solver, all variables have one step length. The shorter the first step, the more the second is
+        # centred. A step stops as far from the boundary as the gap allows: rounding would undo a longer step.
         enough = 0.3 * GAP * (1e-8 + abs(_dot(self.blocks.cost, x))) / (len(x) + len(s))
-        centre = max(mu * (1.0 - min(ahead, back)) ** 3, enough)
+        centre = max(mu * (1.0 - min(primal_reach, dual_reach)) ** 3, enough)
         dx, ds, dy, dz = self._direction(
             normal, centre - x * z - dx * dz, centre - s * y - ds * dy, REFINEMENTS
         )
@@ -268,21 +269,21 @@ class _Iteration:
     def _direction(
         self, normal: _Normal, xz: Floats, sy: Floats, refinements: int
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return the Newton step that reaches these complementarity products."""
+        """Return the Newton step towards these complementarity products."""
         blocks, planes = self.blocks, self.planes
         D = self.x / self.z
-        h = xz / self.x - self.over
-        q = self.short - sy / self.y
+        h = xz / self.x - self.dual_rest
+        q = self.primal_rest - sy / self.y
         W = self.s / self.y
         dy, v = normal.solve(blocks.rows_of(_only(D * h, planes)) - q, h[planes:])
-        # Near the end the blocks are badly conditioned, and the solution is refined.
+        # Near the end the blocks are ill-conditioned, so the solution is refined.
         for _ in range(refinements):
             back = blocks.columns_of(dy)
             dx = np.concatenate([(D * (h - back))[:planes], -v])
-            more, further = normal.solve(
+            dy_more, v_more = normal.solve(
                 blocks.rows_of(dx) - W * dy - q, h[planes:] - back[planes:] + v / D[planes:]
             )
-            dy, v = dy + more, v + further
+            dy, v = dy + dy_more, v + v_more
         dx = np.concatenate([(D * (h - blocks.columns_of(dy)))[:planes], -v])
         dz = (xz - self.z * dx) / self.x
         ds = (sy - self.s * dy) / self.y
@@ -290,11 +291,12 @@ class _Iteration:
 
 
 def _dot(a: Floats, b: Floats) -> float:
-    """Return a plain sum of products: threads would cost more here than they save, and may add in another order."""
+    """Return the sum of products without BLAS, whose threads are slow for this size and may add in another order."""
     return float(np.einsum("i,i->", a, b))
 
 
 def _only(values: Floats, planes: int) -> Floats:
+    """Return the values with those of the tying columns set to 0."""
     out = values.copy()
     out[planes:] = 0.0
     return out
@@ -307,13 +309,13 @@ def _reach(u: Floats, du: Floats, v: Floats, dv: Floats) -> float:
 
 
 def _inside(u: Floats, v: Floats) -> tuple[Floats, Floats]:
-    """Return both vectors shifted by one amount, so that all entries are positive."""
+    """Return both vectors, shifted by the same amount so that all entries are positive."""
     shift = 1.0 + max(0.0, -float(u.min()), -float(v.min()))
     return u + shift, v + shift
 
 
 def _arrange(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> _Blocks:
-    """Sort columns into planes, and rows into own and shared ones; raise SolverFailure if the structure is missing."""
+    """Return the program in planes; raise SolverFailure if it does not consist of small blocks."""
     k, m = len(cost), len(limit)
     tying = np.flatnonzero(block < 0)
     free = np.flatnonzero(block >= 0)
@@ -324,9 +326,9 @@ def _arrange(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> _Blocks:
     rank = np.empty(len(free), dtype=np.int64)
     rank[order] = np.arange(len(free)) - np.repeat(np.cumsum(size) - size, size)
     c = int(size.max(initial=0))
-    place = np.empty(k, dtype=np.int64)
-    place[free] = rank * n + job
-    place[tying] = c * n + np.arange(len(tying))
+    new_column = np.empty(k, dtype=np.int64)
+    new_column[free] = rank * n + job
+    new_column[tying] = c * n + np.arange(len(tying))
     job_of = np.full(k, -1, dtype=np.int64)
     job_of[free] = job
     entry_row, entry_job = rows.row, job_of[rows.column]
@@ -341,43 +343,38 @@ def _arrange(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> _Blocks:
     slot = np.empty(m, dtype=np.int64)
     slot[by_job] = np.arange(len(by_job)) - np.repeat(np.cumsum(height) - height, height)
     R, T, p = int(height.max(initial=0)), len(tie_rows), len(tying)
-    if n == 0 or R > MOST_ROWS or T + p > MOST_TIES or c * n > 4 * k + 64:
+    if n == 0 or R > ROWS_MAX or T + p > TIES_MAX or c * n > 4 * k + 64:
         raise SolverFailure("not a program of many small blocks")
-    spot = np.empty(m, dtype=np.int64)
-    spot[own_rows] = slot[own_rows] * n + low[own_rows]
-    spot[tie_rows] = R * n + np.arange(T)
-    return _filled(cost, rows, limit, place, spot, (R, T, p, c, n))
+    new_row = np.empty(m, dtype=np.int64)
+    new_row[own_rows] = slot[own_rows] * n + low[own_rows]
+    new_row[tie_rows] = R * n + np.arange(T)
+    return _fill_blocks(cost, rows, limit, new_column, new_row, (R, T, p, c, n))
 
 
-def _filled(
-    cost: Floats,
-    rows: Sparse,
-    limit: Floats,
-    place: Ints,
-    spot: Ints,
-    shape: tuple[int, ...],
+def _fill_blocks(
+    cost: Floats, rows: Sparse, limit: Floats, new_column: Ints, new_row: Ints, shape: tuple[int, ...]
 ) -> _Blocks:
-    """Return the program with all its coefficients in their places."""
+    """Return the blocks, filled with the program's coefficients."""
     R, T, p, c, n = shape
     own, tie = np.zeros((R, c, n)), np.zeros((T, c * n))
     level_own, level_tie = np.zeros((p, R * n)), np.zeros((p, T))
-    at_row, at_column = spot[rows.row], place[rows.column]
-    # Rows differ much in size (a job's time, a type's GPUs): scale each by its limit.
+    entry_row, entry_column = new_row[rows.row], new_column[rows.column]
+    # Limits differ greatly (the time of a job, the GPUs of a type), so each row is divided by its limit.
     size = np.abs(limit)
-    unit = np.where((size > 1.0) | ((spot >= R * n) & (size > 0)), size, 1.0)
+    unit = np.where((size > 1.0) | ((new_row >= R * n) & (size > 0)), size, 1.0)
     value = rows.value / unit[rows.row]
-    in_own, in_plane = at_row < R * n, at_column < c * n
+    in_own, in_plane = entry_row < R * n, entry_column < c * n
     both = in_own & in_plane
-    own[at_row[both] // n, at_column[both] // n, at_column[both] % n] = value[both]
+    own[entry_row[both] // n, entry_column[both] // n, entry_column[both] % n] = value[both]
     both = ~in_own & in_plane
-    tie[at_row[both] - R * n, at_column[both]] = value[both]
+    tie[entry_row[both] - R * n, entry_column[both]] = value[both]
     both = in_own & ~in_plane
-    level_own[at_column[both] - c * n, at_row[both]] = value[both]
+    level_own[entry_column[both] - c * n, entry_row[both]] = value[both]
     both = ~in_own & ~in_plane
-    level_tie[at_column[both] - c * n, at_row[both] - R * n] = value[both]
+    level_tie[entry_column[both] - c * n, entry_row[both] - R * n] = value[both]
     full_cost, full_limit = np.ones(c * n + p), np.ones(R * n + T)
-    full_cost[place] = cost
-    full_limit[spot] = limit / unit
+    full_cost[new_column] = cost
+    full_limit[new_row] = limit / unit
     planes = tie.reshape(T, c, n)
     active = tuple(
         (
@@ -387,8 +384,8 @@ def _filled(
         for q in range(c)
     )
     return _Blocks(
-        place=place,
-        spot=spot,
+        new_column=new_column,
+        new_row=new_row,
         own=own,
         tie=planes,
         level_own=level_own.reshape(p, R, n),

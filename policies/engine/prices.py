@@ -2,8 +2,8 @@
 
 Without pairs, jobs interact only through the prices of GPUs. At given prices each job has a cheapest way to get the
 rate it demands (a mix of at most two of its columns), and the sum over jobs shows whether GPUs of that total worth can
-pay for all of it. The level at which they no longer can, at the least favourable prices, is the answer. There are as
-many prices as worker types, so a few cutting planes find them: each evaluation is a few passes over arrays.
+pay for all of it. The answer is the level at which they no longer can, at the least favourable prices. There are only
+as many prices as worker types, so a few cutting planes find these prices; each takes a few passes over arrays.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from policies.engine.sparse import dense
 from policies.errors import SolverFailure
 from policies.problem import Floats, Ints, Problem
 
-# The search for prices ends when the bill could rise by no more than this fraction.
+# The search for prices ends when other prices can raise the bill by at most this fraction.
 CLOSE = 1e-6
 # A bill that exceeds the worth of the GPUs by less than this fraction counts as paid.
 PAID = 1e-9
-MOST_PLANES = 60
-# The most columns of a job: its cheapest mix is searched among all pairs of them.
-MOST_COLUMNS = 8
+PLANES_MAX = 60
+# The greatest number of columns of a job: its cheapest mix is searched among all pairs of columns.
+COLUMNS_MAX = 8
 # The cost of the slower column of each mix, and the extra cost of the faster one.
 Cost = tuple[Floats, Floats]
 
@@ -37,11 +37,11 @@ def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Fl
 
 
 def seems_affordable(problem: Problem, usable: Ints, demand: Floats) -> bool:
-    """Return whether, by prices, all of this can probably be met; False if prices cannot tell."""
+    """Return whether this demand can probably be met, judging by prices; False if prices cannot tell."""
     market = _Market.of(problem, usable)
     if market is None:
         return False
-    return all(level >= 1.0 for level in _levels(market, problem, lambda part: part * demand, 1.0))
+    return all(level >= 1.0 for level in _levels(market, problem, lambda s: s * demand, 1.0))
 
 
 def _levels(
@@ -53,12 +53,12 @@ def _levels(
     prices = (problem.capacity > 0) / problem.capacity.sum()
     level = top
     planes: list[Floats] = []
-    for _ in range(MOST_PLANES):
+    for _ in range(PLANES_MAX):
         cost = market.cost(prices)
         if market.bill(cost, demand(level) / count) > 1.0 + PAID:
 
-            def excess(s: float, at: Cost = cost) -> float:
-                return market.bill(at, demand(s) / count) - 1.0
+            def excess(s: float, cost: Cost = cost) -> float:
+                return market.bill(cost, demand(s) / count) - 1.0
 
             try:
                 level = float(brentq(excess, 0.0, level, rtol=1e-9))
@@ -75,7 +75,7 @@ def _levels(
 
 
 def _hardest(planes: Floats, capacity: Floats) -> Floats | None:
-    """Return the prices at which the jobs' choices so far are hardest to pay for; None if they can be paid."""
+    """Return the prices at which the mixes chosen so far are hardest to pay for; None if all can be paid."""
     cost = np.append(np.zeros(len(capacity)), -1.0)
     rows = np.vstack([np.append(capacity, 0.0), np.column_stack([-planes, np.ones(len(planes))])])
     try:
@@ -87,10 +87,10 @@ def _hardest(planes: Floats, capacity: Floats) -> Floats | None:
 
 
 class _Market:
-    """All ways of each job to get a rate: mixes of a slower column (or nothing) and a faster one."""
+    """The ways in which each job can get a rate: mixes of a slower column (or no column) and a faster one."""
 
     def __init__(self, kind: Ints, gpus: Floats, rate: Floats, count: Floats, types: int) -> None:
-        """Take type, GPUs and rate per member of each plane, the first of which is nothing."""
+        """Take type, GPUs and rate per job of each plane; the first plane stands for no column."""
         self.kind, self.gpus, self.count, self.types = kind, gpus, count, types
         planes = range(len(rate))
         self.fast, self.slow = np.array([(b, a) for b in planes[1:] for a in planes if a != b]).T
@@ -106,7 +106,7 @@ class _Market:
         n = len(problem.jobs)
         size = np.bincount(columns.first, minlength=n)
         c = int(size.max(initial=0))
-        if not 0 < c <= MOST_COLUMNS or columns.is_pair.any():
+        if not 0 < c <= COLUMNS_MAX or columns.is_pair.any():
             return None
         order = np.argsort(columns.first, kind="stable")
         rank = np.empty(len(order), dtype=np.int64)
@@ -122,23 +122,23 @@ class _Market:
         cost = prices[self.kind] * self.gpus
         return cost[self.slow], cost[self.fast] - cost[self.slow]
 
-    def bill(self, cost: Cost, want: Floats) -> float:
+    def bill(self, cost: Cost, demand: Floats) -> float:
         """Return what all jobs pay together if each gets its rate in the cheapest way."""
-        return float(np.einsum("i,i->", self.count, self._mixes(cost, want)[1].min(axis=0)))
+        return float(np.einsum("i,i->", self.count, self._mixes(cost, demand)[1].min(axis=0)))
 
-    def used(self, cost: Cost, want: Floats) -> Floats:
-        """Return how many GPUs of each type they pay for."""
-        part, bills = self._mixes(cost, want)
-        best, job = bills.argmin(axis=0), np.arange(len(want))
-        fast, slow, part = self.fast[best], self.slow[best], part[best, job]
+    def used(self, cost: Cost, demand: Floats) -> Floats:
+        """Return how many GPUs of each type the jobs pay for."""
+        fraction, bills = self._mixes(cost, demand)
+        best, job = bills.argmin(axis=0), np.arange(len(demand))
+        fast, slow, fraction = self.fast[best], self.slow[best], fraction[best, job]
         kinds = np.concatenate([self.kind[fast, job], self.kind[slow, job]])
-        held = np.concatenate([part * self.gpus[fast, job], (1.0 - part) * self.gpus[slow, job]])
-        return np.asarray(np.bincount(kinds, held * np.tile(self.count, 2), self.types), dtype=float)
+        gpus = np.concatenate([fraction * self.gpus[fast, job], (1.0 - fraction) * self.gpus[slow, job]])
+        return np.asarray(np.bincount(kinds, gpus * np.tile(self.count, 2), self.types), dtype=float)
 
-    def _mixes(self, cost: Cost, want: Floats) -> tuple[Floats, Floats]:
-        """Return the fraction of the faster column in each mix, and the bill; infinite if a mix is impossible."""
+    def _mixes(self, cost: Cost, demand: Floats) -> tuple[Floats, Floats]:
+        """Return the fraction of the faster column in each mix, and the bill: infinite for an impossible mix."""
         slow, more = cost
         with np.errstate(over="ignore", invalid="ignore"):
-            part = (want - self.slow_rate) * self.per_rate
-            bill = slow + part * more
-        return part, np.where((part >= 0) & (part <= 1.0 + 1e-12), bill, np.inf)
+            fraction = (demand - self.slow_rate) * self.per_rate
+            bill = slow + fraction * more
+        return fraction, np.where((fraction >= 0) & (fraction <= 1.0 + 1e-12), bill, np.inf)

@@ -1,8 +1,8 @@
 """The chain of solvers behind every policy, and the time they may take.
 
-A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. Large ones that fall
-apart into jobs go to our own interior-point method, those with pairs that are large or wide to simplex (HiGHS),
-the others to Clarabel; if those give up, HiGHS without limits and then any solver that cvxpy finds take over.
+A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. A large program
+without pairs goes to our own interior-point method, a large or wide program with pairs to simplex (HiGHS), and any
+other to Clarabel. If these fail, HiGHS without limits takes over, then any solver that cvxpy finds.
 An answer states whether it is optimal, so that the best point so far is never mistaken for an optimum.
 """
 
@@ -27,22 +27,24 @@ from policies.engine.sparse import Packed, Sparse, identity, stack, zeros
 from policies.errors import SolverFailure
 from policies.problem import Floats, Ints
 
-# In a daemon a time limit may stop a solver. In a simulation only these limits may, so that the same input has the same
-# answer.
+# In a daemon a time limit may stop a solver. In a simulation only these limits may, so that equal inputs have equal
+# answers.
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-9
 # Below this number of columns, a general solver is as fast as our own.
 MANY_COLUMNS = 600
 MANY_ROWS = 600
-# A program with this many columns, and this many per row, is wide: prices soon show which of them are needed.
+# A program with at least so many columns, and so many per row, is wide: prices soon show which columns it needs.
 WIDE, COLUMNS_PER_ROW = 200, 4
+# The limit of simplex steps.
 STEPS_PER_ROW = 10
 # The fraction of the remaining time for a program that may have no answer.
-TRY = 0.3
-DUAL, PRIMAL = 1, 4  # strategies of HiGHS
+TRIAL_FRACTION = 0.3
+# Strategies of HiGHS.
+DUAL, PRIMAL = 1, 4
 
-# Errors of a library after which the next solver of the chain is tried.
-_TROUBLE = (SolverFailure, ValueError, ArithmeticError, RuntimeError)
+# Errors of a solver after which the next solver of the chain is tried.
+_SOLVER_ERRORS = (SolverFailure, ValueError, ArithmeticError, RuntimeError)
 
 # The stubs of SciPy require dense constraints; highspy has no stubs.
 _scipy: Any = scipy.optimize
@@ -71,7 +73,7 @@ def time_left_s() -> float:
 class LinearProgram:
     """The program `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`.
 
-    `block` is the job to which each column belongs, -1 if to several; None if the program has pairs.
+    `block` is the job of each column, -1 for a column of several jobs; None if the program has pairs.
     """
 
     cost: Floats
@@ -90,7 +92,7 @@ class Answer:
 
 
 def solve_lp(program: LinearProgram) -> Answer:
-    """Return the first answer of the chain that is optimal, or the first that any solver reached."""
+    """Return the first optimal answer of the chain or, without one, the first answer."""
     if not len(program.cost):
         return Answer(np.zeros(0), np.zeros(len(program.limit)), True)
     reasons: list[str] = []
@@ -101,7 +103,7 @@ def solve_lp(program: LinearProgram) -> Answer:
             break
         try:
             answer = solver(program)
-        except _TROUBLE as failure:
+        except _SOLVER_ERRORS as failure:
             reasons.append(f"{name}: {failure}")
             continue
         if answer is None:
@@ -116,17 +118,17 @@ def solve_lp(program: LinearProgram) -> Answer:
 
 
 def try_lp(program: LinearProgram) -> Answer:
-    """Return the optimum of a program that may have no answer, if the first solver that takes it finds one.
+    """Return the optimum of a program that may have no answer; raise SolverFailure if the first solver finds none.
 
-    It takes only a fraction of the remaining time, so that enough is left for the reliable way.
+    This takes only a fraction of the remaining time, so that enough is left for another program.
     """
     left = time_left_s()
-    with time_limit(left * TRY if np.isfinite(left) else None):
+    with time_limit(left * TRIAL_FRACTION if np.isfinite(left) else None):
         for name, solver in _CHAIN:
             try:
                 answer = solver(program)
-            except _TROUBLE as trouble:
-                raise SolverFailure(f"{name}: {trouble}") from None
+            except _SOLVER_ERRORS as error:
+                raise SolverFailure(f"{name}: {error}") from None
             if answer is not None and answer.optimal:
                 return answer
             if answer is not None:
@@ -166,7 +168,7 @@ def run_clarabel(
     if time_left_s() <= 0:
         raise SolverFailure("no time left")
     k = len(cost)
-    square = _nothing(k) if quadratic is None else quadratic.packed().in_lists()
+    square = _no_quadratic(k) if quadratic is None else quadratic.packed().in_lists()
     solver = clarabel.DefaultSolver(
         square, cost.tolist(), rows.packed().in_lists(), limit.tolist(), cones, _settings()
     )
@@ -178,12 +180,12 @@ def run_clarabel(
 
 
 @lru_cache(maxsize=64)
-def _nothing(size: int) -> Packed:
+def _no_quadratic(size: int) -> Packed:
     return zeros(size, size).packed().in_lists()
 
 
 def _settings() -> Any:
-    """Return settings that are exact enough for a policy, and give the same answer every time."""
+    """Return settings that are accurate enough for a policy and give the same answer every time."""
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.max_threads = 1
@@ -268,7 +270,7 @@ def _cvxpy(program: LinearProgram) -> Answer:
     return Answer(np.maximum(x.value, 0.0), np.maximum(rows.dual_value, 0.0), task.status == cp.OPTIMAL)
 
 
-# Each is tried in turn; one that returns None leaves the program to the others.
+# The solvers in the order in which they are tried. A solver returns None for a program that it does not accept.
 _CHAIN: list[tuple[str, Callable[[LinearProgram], Answer | None]]] = [
     ("interior point", _interior),
     ("simplex", _simplex),

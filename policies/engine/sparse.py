@@ -1,7 +1,7 @@
 """Sparse matrices as plain lists of entries: cheap to stack, to join and to scale.
 
-A small allocation builds a dozen of them, and the checks and conversions of a general library would take longer than
-the solver does. Columns are sorted only once, when a solver needs them compressed.
+A small allocation builds a dozen matrices, and the checks and conversions of a general library would take longer than
+the solver. Columns are sorted only once, when a solver needs them compressed.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ Places = NDArray[np.int64]
 
 
 class Packed(NamedTuple):
-    """A matrix column by column, under the names that solvers look for; building a library's own takes as long as a
-    solve."""
+    """A matrix column by column, with the attributes that solvers read from a SciPy matrix, but faster to build."""
 
     data: Any
     indices: Any
@@ -38,8 +37,7 @@ class Packed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sparse:
-    """A matrix with `value[i]` in row `row[i]` and column `column[i]`, at most one value per place, and zeros
-    elsewhere."""
+    """A matrix with `value[i]` in row `row[i]` and column `column[i]`, each place at most once, and zeros elsewhere."""
 
     value: Vector
     row: Places
@@ -54,19 +52,19 @@ class Sparse:
         """The transposed matrix."""
         return Sparse(self.value, self.column, self.row, self.shape[::-1])
 
-    def columns(self, kept: Places) -> Sparse:
+    def columns(self, chosen: Places) -> Sparse:
         """Return these columns, each at most once, in this order."""
-        if len(kept) == self.shape[1] and (kept == np.arange(len(kept))).all():
+        if len(chosen) == self.shape[1] and (chosen == np.arange(len(chosen))).all():
             return self
         place = np.full(self.shape[1], -1, dtype=np.int64)
-        place[kept] = np.arange(len(kept))
+        place[chosen] = np.arange(len(chosen))
         column = place[self.column]
         inside = column >= 0
-        return Sparse(self.value[inside], self.row[inside], column[inside], (self.shape[0], len(kept)))
+        return Sparse(self.value[inside], self.row[inside], column[inside], (self.shape[0], len(chosen)))
 
-    def rows(self, kept: Places) -> Sparse:
+    def rows(self, chosen: Places) -> Sparse:
         """Return these rows, each at most once, in this order."""
-        return self.T.columns(kept).T
+        return self.T.columns(chosen).T
 
     def scale_rows(self, factor: Vector) -> Sparse:
         """Return the matrix with each row multiplied by its factor."""
@@ -74,14 +72,14 @@ class Sparse:
 
     def largest(self) -> Vector:
         """Return the greatest value of each row, at least 0."""
-        most = np.zeros(self.shape[0])
-        np.maximum.at(most, self.row, self.value)
-        return most
+        greatest = np.zeros(self.shape[0])
+        np.maximum.at(greatest, self.row, self.value)
+        return greatest
 
     def packed(self) -> Packed:
         """Return the matrix column by column, as solvers need it."""
         m, k = self.shape
-        order = _in_turn(self.column, self.row, max(m, k))
+        order = _sorted_order(self.column, self.row, max(m, k))
         start = np.zeros(k + 1, dtype=np.int64)
         np.bincount(self.column, minlength=k).cumsum(out=start[1:])
         return Packed(self.value[order], self.row[order], start, self.shape)
@@ -98,19 +96,20 @@ class Sparse:
         return full
 
 
-def _in_turn(major: Places, minor: Places, size: int) -> Places:
-    """Return the order by two numbers below `size`, the major one first. Numbers of 16 bits are sorted quickly."""
+def _sorted_order(major: Places, minor: Places, size: int) -> Places:
+    """Return the order by `major`, then by `minor`; all numbers are below `size`."""
+    # NumPy sorts numbers of 16 bits faster.
     if size < 2**16:
         major, minor = major.astype(np.uint16), minor.astype(np.uint16)
     return np.lexsort((minor, major))
 
 
 def from_entries(value: Vector, row: Places, column: Places, shape: tuple[int, int]) -> Sparse:
-    """Return a matrix of entries in any order. Entries of one place are added, always in the same order."""
+    """Return a matrix of entries in any order. Entries of the same place are added, always in the same order."""
     place = row * shape[1] + column
     if (place[1:] > place[:-1]).all():
         return Sparse(value, row, column, shape)
-    order = _in_turn(row, column, max(shape))
+    order = _sorted_order(row, column, max(shape))
     value, row, column = value[order], row[order], column[order]
     start = np.flatnonzero(np.diff(place[order], prepend=-1))
     if len(start) < len(place):
@@ -120,8 +119,8 @@ def from_entries(value: Vector, row: Places, column: Places, shape: tuple[int, i
 
 def zeros(rows: int, columns: int) -> Sparse:
     """Return a matrix of zeros."""
-    none = np.zeros(0, dtype=np.int64)
-    return Sparse(np.zeros(0), none, none, (rows, columns))
+    empty = np.zeros(0, dtype=np.int64)
+    return Sparse(np.zeros(0), empty, empty, (rows, columns))
 
 
 def identity(size: int, factor: float = 1.0) -> Sparse:

@@ -22,41 +22,41 @@ def known_steps(problem: Problem, policy: str) -> Floats:
 def deadline_floor(program: Program, policy: str) -> tuple[Floats, tuple[str, ...]]:
     """Return the E_m that each job needs for its deadline (0 without one), and notes on the deadlines that are missed.
 
-    E_m >= (1 - s_m) R_m / D_m with min Σ s_m. The deadlines of jobs with s_m = 0 become hard rows, the others are
-    dropped. Of up to 50 deadlines, the greatest possible number is kept.
+    With E_m >= (1 - s_m) R_m / D_m, the sum of s_m is minimised. A job with s_m = 0 must keep its deadline; the other
+    deadlines are dropped. Of up to 50 deadlines, as many as possible are kept.
     """
     jobs = program.problem.jobs
-    due = np.isfinite(jobs.deadline_s)
-    if not due.any():
+    has_deadline = np.isfinite(jobs.deadline_s)
+    if not has_deadline.any():
         return np.zeros(len(jobs)), ()
-    unknown = np.flatnonzero(due & np.isinf(jobs.steps_left))
+    unknown = np.flatnonzero(has_deadline & np.isinf(jobs.steps_left))
     if unknown.size:
         ids = name_some(program.problem.names_of(unknown))
         raise MissingFacts(f"{policy} needs steps_left of jobs with a deadline, which is missing for {ids}")
-    ahead = due & (jobs.deadline_s > 0)
+    in_future = has_deadline & (jobs.deadline_s > 0)
     need = np.zeros(len(jobs))
-    need[ahead] = (jobs.count * jobs.steps_left)[ahead] / jobs.deadline_s[ahead]
-    # No job can exceed its best rate, however much time the others leave it.
+    need[in_future] = (jobs.count * jobs.steps_left)[in_future] / jobs.deadline_s[in_future]
+    # No job can exceed its best rate, even without other jobs.
     reachable = need <= program.best_rate * jobs.count * (1.0 + MET)
-    short, proven = _shortfall(program, np.where(reachable, need, 0.0))
-    kept = ahead & reachable & (short <= MET)
-    missed = np.flatnonzero(due & ~kept)
+    unmet, proven = _shortfall(program, np.where(reachable, need, 0.0))
+    is_kept = in_future & reachable & (unmet <= MET)
+    missed = np.flatnonzero(has_deadline & ~is_kept)
     notes: list[str] = []
     if missed.size:
         notes.append(f"deadline missed by {name_some(program.problem.names_of(missed), limit=20)}")
     if not proven:
         notes.append("more deadlines could perhaps be kept: the search stopped early")
-    return np.where(kept, need, 0.0), tuple(notes)
+    return np.where(is_kept, need, 0.0), tuple(notes)
 
 
 def _shortfall(program: Program, need: Floats) -> tuple[Floats, bool]:
     """Return the unmet fraction of each job's need, and whether it is proven that no more deadlines can be kept."""
     if not need.any():
         return need, True
-    short = program.least_shortfall(need)
-    if (short <= MET).all() or program.count[need > 0].sum() > 50:
-        return short, True
+    unmet = program.least_shortfall(need)
+    if (unmet <= MET).all() or program.count[need > 0].sum() > 50:
+        return unmet, True
     try:
         return program.most_kept(need)
     except SolverFailure:
-        return short, False
+        return unmet, False

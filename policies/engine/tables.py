@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from policies.engine.checks import at, check_values, derived, floats, integers, strings
+from policies.engine.checks import check_values, derived, floats, integers, strings, take_rows
 from policies.errors import ProblemError, name_some
 
 Floats = NDArray[np.float64]
@@ -18,8 +18,8 @@ Bools = NDArray[np.bool_]
 ALONE = -1
 
 
-def every(value: Any) -> Any:
-    """Return a default for every row: a scalar here, an array once the table is built."""
+def per_row(value: Any) -> Any:
+    """Return the default of a field for all rows: a scalar, which becomes an array when the table is built."""
     return value
 
 
@@ -28,22 +28,22 @@ class Jobs:
     """One row per job, or per group of interchangeable jobs (`count` of them)."""
 
     ids: tuple[str, ...]
-    count: Ints = every(1)
-    gpus: Ints = every(1)
-    weight: Floats = every(1.0)
-    tenant: tuple[str, ...] = every("")
-    waited_s: Floats = every(0.0)
-    steps_left: Floats = every(np.inf)
-    isolated_s: Floats = every(0.0)
-    deadline_s: Floats = every(np.inf)
+    count: Ints = per_row(1)
+    gpus: Ints = per_row(1)
+    weight: Floats = per_row(1.0)
+    tenant: tuple[str, ...] = per_row("")
+    waited_s: Floats = per_row(0.0)
+    steps_left: Floats = per_row(np.inf)
+    isolated_s: Floats = per_row(0.0)
+    deadline_s: Floats = per_row(np.inf)
 
     def __post_init__(self) -> None:
         ids = strings("jobs", "id", self.ids, None)
         store(self, "ids", ids)
         n = len(ids)
         if len(set(ids)) != n:
-            twice = [name for name, count in Counter(ids).items() if count > 1]
-            raise ProblemError(f"jobs: duplicate id {name_some(twice)}")
+            duplicates = [name for name, count in Counter(ids).items() if count > 1]
+            raise ProblemError(f"jobs: duplicate id {name_some(duplicates)}")
 
         def where(row: int) -> str:
             return f"job '{ids[row]}'"
@@ -64,7 +64,7 @@ class Jobs:
 
     def take(self, rows: Ints) -> Jobs:
         """Return these rows, in this order."""
-        return derived(self, **{f: at(getattr(self, f), rows) for f in self.__slots__})
+        return derived(self, **{f: take_rows(getattr(self, f), rows) for f in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,9 +75,9 @@ class Columns:
     worker_type: Ints
     gpus: Ints
     first_rate: Floats
-    second: Ints = every(ALONE)
-    second_rate: Floats = every(0.0)
-    label: tuple[str, ...] = every("")
+    second: Ints = per_row(ALONE)
+    second_rate: Floats = per_row(0.0)
+    label: tuple[str, ...] = per_row("")
 
     def __post_init__(self) -> None:
         first = integers("columns", "first", self.first, None)
@@ -94,18 +94,18 @@ class Columns:
 
     @property
     def is_pair(self) -> Bools:
-        """[k] Whether two jobs share the GPUs of a column."""
+        """[k] Whether each column runs two jobs on the same GPUs."""
         return np.asarray(self.second != ALONE)
 
     def take(self, rows: Ints | Bools) -> Columns:
         """Return these rows, in this order."""
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else np.asarray(rows, dtype=np.int64)
-        return derived(self, **{f: at(getattr(self, f), chosen) for f in self.__slots__})
+        return derived(self, **{f: take_rows(getattr(self, f), chosen) for f in self.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A node of the tenant tree, by path ("org/team"). Children are the tenants below its path."""
+    """A node of the tenant tree. Its name is a path: "org/team" is a child of "org"."""
 
     name: str
     weight: float = 1.0

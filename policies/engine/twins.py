@@ -1,9 +1,9 @@
-"""Worker types on which jobs are equally fast: each job keeps to one of them.
+"""Keep jobs that are equally fast on two worker types on one of them.
 
-To such a job, half of the time on each of two types is worth as much as all of it on one, so a linear program does not
-choose between them. On real GPUs every change of type is a restart. So such jobs exchange their time, until all but one
-of them are on one type, and as many as possible where they already run. No job's rate changes, and no type is used
-beyond its capacity.
+To such a job, half of the time on each type is worth as much as all of the time on one, so a linear program has no
+reason to choose. On real GPUs every change of type costs a restart. So such jobs exchange their time until at most one
+of them has time on both types, and as many as possible stay on the type where they run. No job's rate changes, and no
+type is used beyond its capacity.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import numpy as np
 
 from policies.problem import Floats, Ints, Problem
 
-# Rates whose relative difference is below this are equal.
+# Rates whose relative difference is at most this are equal.
 AS_FAST = 1e-6
-# Less time, or a smaller fraction of a GPU, counts as none.
+# Less time, or a smaller fraction of a GPU, counts as zero.
 DUST = 1e-9
 
 
-def settled(problem: Problem, shares: Floats, at: Ints, *, by_price: bool = False) -> Floats:
-    """Return shares by column with the same rates. `at` is the type on which each job runs now, or -1.
+def keep_types(problem: Problem, shares: Floats, current: Ints, *, by_price: bool = False) -> Floats:
+    """Return shares by column that give the same rates with fewer changes of type.
 
-    `by_price`: prices count, so that no exchange may cost more.
+    `current` is the type on which each job runs, or -1. With `by_price`, no exchange may raise the cost.
     """
     columns = problem.columns
     solo = np.flatnonzero(~columns.is_pair & (columns.first_rate > 0))
@@ -41,27 +41,30 @@ def settled(problem: Problem, shares: Floats, at: Ints, *, by_price: bool = Fals
         on_a, on_b = row[a][both], row[b][both]
         equal = _as_fast(problem, on_a, on_b) & (out[on_a] + out[on_b] > DUST)
         if equal.any():
-            _exchange(problem, out, at, on_a[equal], on_b[equal], by_price=by_price)
+            _exchange(problem, out, current, on_a[equal], on_b[equal], by_price=by_price)
     return out
 
 
 def _same_way(problem: Problem, solo: Ints) -> np.ndarray:
-    """Return whether each column and the next are of one job, width and label, and so differ in type."""
+    """Return whether each column and the next have the same job, width and label, and so differ only in type."""
     columns, a, b = problem.columns, solo[:-1], solo[1:]
     same = (columns.first[a] == columns.first[b]) & (columns.gpus[a] == columns.gpus[b])
     return np.asarray(same & (problem.label_code[a] == problem.label_code[b]))
 
 
 def _as_fast(problem: Problem, on_a: Ints, on_b: Ints) -> np.ndarray:
-    """Return whether the rates of these columns equal those of the others."""
+    """Return whether the two columns of each pair have equal rates."""
     rate = problem.columns.first_rate
     return np.asarray(np.abs(rate[on_a] - rate[on_b]) <= AS_FAST * rate[on_a])
 
 
-def _exchange(problem: Problem, shares: Floats, at: Ints, on_a: Ints, on_b: Ints, *, by_price: bool) -> None:
-    """Divide the time of jobs between their columns on type a and on type b, in place.
+def _exchange(
+    problem: Problem, shares: Floats, current: Ints, on_a: Ints, on_b: Ints, *, by_price: bool
+) -> None:
+    """Divide the time of jobs between their columns on type a and their columns on type b, in place.
 
-    The jobs are ordered, those that run on a first; up to some job all of them go to a, if limits allow, the rest to b.
+    The jobs are sorted, jobs that run on a first, and cut in two: the jobs before the cut go to a, the others to b. The
+    cut is between two jobs if the capacities, and with `by_price` the prices, allow it.
     """
     columns, capacity = problem.columns, problem.capacity
     a, b = int(columns.worker_type[on_a[0]]), int(columns.worker_type[on_b[0]])
@@ -69,19 +72,19 @@ def _exchange(problem: Problem, shares: Floats, at: Ints, on_a: Ints, on_b: Ints
     time = shares[on_a] + shares[on_b]
     width = gpus * time
     used = problem.occupancy @ shares
-    now = float(gpus @ shares[on_a])
-    least = max(0.0, float(width.sum()) - (capacity[b] - used[b] + gpus @ shares[on_b]))
-    most = min(float(width.sum()), capacity[a] - used[a] + now)
+    before = float(gpus @ shares[on_a])
+    low = max(0.0, float(width.sum()) - (capacity[b] - used[b] + gpus @ shares[on_b]))
+    high = min(float(width.sum()), capacity[a] - used[a] + before)
     price = problem.price_per_gpu_hour
     if by_price and price[a] != price[b]:
-        least, most = (least, min(most, now)) if price[a] > price[b] else (max(least, now), most)
-    runs_on_a, runs_on_b = at[job] == a, at[job] == b
+        low, high = (low, min(high, before)) if price[a] > price[b] else (max(low, before), high)
+    runs_on_a, runs_on_b = current[job] == a, current[job] == b
     order = np.lexsort((job, runs_on_b.astype(int) - runs_on_a))
     ends = np.cumsum(width[order])
-    cut = min(max(now, float(width[runs_on_a].sum())), float(ends[-1] - width[runs_on_b].sum()))
-    cut = min(max(cut, least), most)
+    cut = min(max(before, float(width[runs_on_a].sum())), float(ends[-1] - width[runs_on_b].sum()))
+    cut = min(max(cut, low), high)
     edges = np.append(0.0, ends)
-    edges = edges[(edges >= least - DUST) & (edges <= most + DUST)]
+    edges = edges[(edges >= low - DUST) & (edges <= high + DUST)]
     if edges.size:
         cut = float(edges[np.argmin(np.abs(edges - cut))])
     time_on_a = np.empty_like(time)

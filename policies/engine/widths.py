@@ -1,4 +1,4 @@
-"""How wide an elastic job runs: as evenly as its share allows.
+"""Choose the widths of elastic jobs, as even as their shares allow.
 
 For a job that is as fast per GPU at every width, two GPUs all of the time and four GPUs half of the time are worth the
 same to a linear program, so an interior-point method answers with a mixture of all widths. On real GPUs every change
@@ -12,7 +12,7 @@ import numpy as np
 
 from policies.problem import Floats, Ints, Problem
 
-# A rate of at least this fraction of another counts as no slower.
+# A rate of at least this fraction of another rate counts as equal.
 AS_FAST = 1.0 - 1e-9
 
 
@@ -29,15 +29,15 @@ def even_widths(problem: Problem, usable: Ints, shares: Floats) -> Floats:
     idle = np.maximum(problem.jobs.count - problem.membership @ shares, 0.0)[job]
     time_of_job = np.bincount(job, old_time, len(problem.jobs))[job]
     is_used = old_time > 0
-    longer = np.divide(idle * old_time, time_of_job, out=np.zeros_like(old_time), where=is_used)
+    extra_time = np.divide(idle * old_time, time_of_job, out=np.zeros_like(old_time), where=is_used)
     # No job can be narrower than its narrowest column.
-    longest = np.minimum(old_time + longer, gpu_time / gpus[start])
-    mean = np.divide(gpu_time, longest, out=np.zeros_like(old_time), where=is_used)
+    new_time = np.minimum(old_time + extra_time, gpu_time / gpus[start])
+    mean = np.divide(gpu_time, new_time, out=np.zeros_like(old_time), where=is_used)
     size = np.diff(start, append=len(column))
-    even = np.repeat(longest, size) * _mix_of_widths(np.repeat(mean, size), gpus, start)
-    better = is_used & (np.add.reduceat(even * rate, start) >= old_rate * AS_FAST)
+    even_share = np.repeat(new_time, size) * _mix_of_widths(np.repeat(mean, size), gpus, start)
+    use_even = is_used & (np.add.reduceat(even_share * rate, start) >= old_rate * AS_FAST)
     out = shares.copy()
-    out[column] = np.where(np.repeat(better, size), even, share)
+    out[column] = np.where(np.repeat(use_even, size), even_share, share)
     return out
 
 

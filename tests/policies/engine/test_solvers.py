@@ -155,9 +155,9 @@ def test_a_try_leaves_time_for_the_certain_way(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(solvers, "_CHAIN", [("reads the limit", reads_the_limit)])
     with time_limit(100.0):
         try_lp(knapsack())
-        assert time_left_s() > 99.0 - solvers.TRY
+        assert time_left_s() > 99.0 - solvers.TRIAL_FRACTION
     try_lp(knapsack())
-    assert limits_s[0] <= 100.0 * solvers.TRY
+    assert limits_s[0] <= 100.0 * solvers.TRIAL_FRACTION
     assert limits_s[1] == np.inf
 
 
