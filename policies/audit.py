@@ -1,6 +1,6 @@
 """Audits of an answer: does it keep the rules, and could a job get more without another getting less?
 
-The checks share no code with the policies, so that they do not share their faults: they are plain sums over columns
+The checks share no code with the policies, so that both cannot have the same fault: they are plain sums over columns
 and, for the second question, another solver.
 """
 
@@ -29,21 +29,21 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
         return [f"share of {problem.describe(column)} is {share[column]}"]
     count = problem.jobs.count
     # The smaller of the two rows limits a column; a pair within one row needs two of its jobs at a time.
-    most = count[columns.first].astype(float)
-    most = np.where(columns.is_pair, np.minimum(most, count[columns.second]), most)
-    most = np.where(columns.first == columns.second, count[columns.first] / 2.0, most)
-    for column in np.flatnonzero((share < 0) | (share > most * (1 + TOLERANCE)))[:5].tolist():
+    limit = count[columns.first].astype(float)
+    limit = np.where(columns.is_pair, np.minimum(limit, count[columns.second]), limit)
+    limit = np.where(columns.first == columns.second, count[columns.first] / 2.0, limit)
+    for column in np.flatnonzero((share < 0) | (share > limit * (1 + TOLERANCE)))[:5].tolist():
         faults.append(
-            f"share of {problem.describe(column)} is {share[column]:.9g}, outside 0 to {most[column]:g}"
+            f"share of {problem.describe(column)} is {share[column]:.9g}, outside 0 to {limit[column]:g}"
         )
     idle = (columns.first_rate == 0) | (columns.is_pair & (columns.second_rate == 0))
     for column in np.flatnonzero(idle & (share > TOLERANCE))[:5].tolist():
         faults.append(f"{problem.describe(column)} has share {share[column]:.9g} but rate 0")
-    held = np.zeros(len(problem.worker_types))
-    np.add.at(held, columns.worker_type, share * columns.gpus)
-    for kind in np.flatnonzero(held > problem.capacity * (1 + TOLERANCE) + TOLERANCE).tolist():
+    gpus_in_use = np.zeros(len(problem.worker_types))
+    np.add.at(gpus_in_use, columns.worker_type, share * columns.gpus)
+    for kind in np.flatnonzero(gpus_in_use > problem.capacity * (1 + TOLERANCE) + TOLERANCE).tolist():
         name = problem.worker_types[kind]
-        faults.append(f"{name}: {held[kind]:.9g} GPUs allocated of {problem.capacity[kind]:g}")
+        faults.append(f"{name}: {gpus_in_use[kind]:.9g} GPUs allocated of {problem.capacity[kind]:g}")
     busy = _time_shares(problem, share)
     too_long = np.flatnonzero(busy > count * (1 + TOLERANCE))
     if too_long.size:
@@ -56,7 +56,7 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
         and allocation.policy.startswith("hierarchical")
         and "blind" not in allocation.policy
     ):
-        faults += _idle_beside_waiting(problem, held, busy)
+        faults += _idle_beside_waiting(problem, gpus_in_use, busy)
     return faults
 
 
@@ -83,10 +83,10 @@ def _time_shares(problem: Problem, share: Floats) -> Floats:
     return busy
 
 
-def _idle_beside_waiting(problem: Problem, held: Floats, busy: Floats) -> list[str]:
+def _idle_beside_waiting(problem: Problem, gpus_in_use: Floats, busy: Floats) -> list[str]:
     """Return a fault if a tenant has a waiting job although GPUs on which it could run are idle."""
     columns = problem.columns
-    idle = held < problem.capacity * (1 - 1e-4) - 1e-4
+    idle = gpus_in_use < problem.capacity * (1 - 1e-4) - 1e-4
     waiting = busy < problem.jobs.count * (1 - 1e-4)
     wasted = idle[columns.worker_type] & waiting[columns.first] & ~columns.is_pair & (columns.first_rate > 0)
     tenants = sorted({problem.jobs.tenant[row] for row in columns.first[wasted].tolist()})
@@ -98,7 +98,7 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
     rates = problem.rates
     rate = rates @ allocation.time_share
     size = np.maximum(rates.largest() * problem.jobs.count, 1e-300)
-    # The tolerance is relative to each job's own rate, so that a job with little keeps that little.
+    # The tolerance is relative to each job's own rate, so that a slow job keeps its rate, too.
     unit = np.maximum(rate, 1e-6 * size)
     # The stubs of SciPy require dense constraints.
     solver: Any = linprog

@@ -44,13 +44,13 @@ def min_cost(problem: Problem, *, premium: float = 0.1) -> Allocation:
     program = Program(problem, allowed=affordable)
     floor, notes = deadline_floor(program, "min_cost")
     work = program.per_rate(problem.jobs.gpus / best_rates(problem))
-    most = program.maximise(work, floor=floor)
+    best = program.maximise(work, floor=floor)
     bill = price[problem.columns.worker_type] * problem.columns.gpus
-    cheapest = program.maximise(-bill, floor=floor, hold=(work, most.value * (1.0 - SLACK)))
+    cheapest = program.maximise(-bill, floor=floor, hold=(work, best.value * (1.0 - SLACK)))
     spent = float(bill @ cheapest.shares)
     answer = program.allocation(
         "min_cost",
-        replace(most, shares=cheapest.shares, optimal=most.optimal and cheapest.optimal),
+        replace(best, shares=cheapest.shares, optimal=best.optimal and cheapest.optimal),
         backfill=affordable,
     )
     return replace(answer, notes=(*notes, f"these shares cost {spent:.4g} an hour"))
@@ -69,9 +69,9 @@ def _affordable(problem: Problem, price: Floats, premium: float) -> Bools:
     alone = ~columns.is_pair
     cheapest = np.full(len(problem.jobs), np.inf)
     np.minimum.at(cheapest, columns.first[alone], first[alone])
-    most = cheapest * (1.0 + premium) * (1.0 + 1e-12)
+    limit = cheapest * (1.0 + premium) * (1.0 + 1e-12)
     other = np.where(columns.is_pair, columns.second, columns.first)
-    return np.asarray((first <= most[columns.first]) & (second <= most[other]))
+    return np.asarray((first <= limit[columns.first]) & (second <= limit[other]))
 
 
 def _known_prices(problem: Problem, policy: str) -> Floats:

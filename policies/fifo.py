@@ -29,11 +29,11 @@ def fifo(problem: Problem) -> Allocation:
     queue = queue[~too_wide[queue]]
     preference = _fastest_first(problem, fits)
     running = 0
-    for place, row in enumerate(queue.tolist()):
-        left = _start(row, int(problem.jobs.count[row]), solo, columns.gpus, preference, free, share)
-        running += int(problem.jobs.count[row]) - left
-        if left:
-            running += _pack(problem, queue[place:], share)
+    for index, row in enumerate(queue.tolist()):
+        waiting = _start(row, int(problem.jobs.count[row]), solo, columns.gpus, preference, free, share)
+        running += int(problem.jobs.count[row]) - waiting
+        if waiting:
+            running += _pack(problem, queue[index:], share)
             break
     answer = Allocation(policy="fifo", time_share=share, value=float(running), **unsolved(problem))
     answer = replace(answer, backfill=np.zeros(len(columns), dtype=bool))
@@ -47,7 +47,7 @@ def fifo(problem: Problem) -> Allocation:
 def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
     """Return the types of each job, fastest first.
 
-    A draw orders equally fast types: otherwise, under +blind, all jobs would crowd on the first.
+    A draw orders equally fast types: otherwise, under +blind, all jobs would prefer the first type.
     """
     rate = rate_table(problem)
     order = np.lexsort((draw(problem.seed, problem.jobs.ids, rate.shape[1]), -rate), axis=1)
@@ -59,7 +59,7 @@ def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
 def _start(
     row: int, members: int, solo: Ints, gpus: Ints, preference: list[list[int]], free: Floats, share: Floats
 ) -> int:
-    """Start as many jobs of a row as fit; return how many do not."""
+    """Start as many jobs of a row as fit; return the number of the others."""
     for kind in preference[row]:
         column = solo[row, kind]
         starts = min(members, int(free[kind] // gpus[column]))
@@ -83,7 +83,7 @@ def _pack(problem: Problem, waiting: Ints, share: Floats) -> int:
         return 0
     a, b, kind = columns.first[pairs], columns.second[pairs], columns.worker_type[pairs]
     together = columns.first_rate[pairs] / table[a, kind] + columns.second_rate[pairs] / table[b, kind]
-    joined = 0
+    packed = 0
     for row in waiting.tolist():
         its_pairs = np.flatnonzero((a == row) | (b == row))
         host = problem.solo_column[np.where(a == row, b, a)[its_pairs], kind[its_pairs]]
@@ -96,5 +96,5 @@ def _pack(problem: Problem, waiting: Ints, share: Floats) -> int:
         partner = b[best] if a[best] == row else a[best]
         share[problem.solo_column[partner, kind[best]]] = 0.0
         share[pairs[best]] = 1.0
-        joined += 1
-    return joined
+        packed += 1
+    return packed

@@ -33,8 +33,8 @@ def finish_time_fairness(problem: Problem) -> Allocation:
 
     def rate(u: float) -> Floats:
         """Return E_m(ρ) at u = 1/ρ: R_m / (ρ S_m - t_m), or the best rate alone if that is lower."""
-        left = S / max(u, TINY) - age
-        return np.where(left > least, 1.0 / np.maximum(left, least), best_alone)
+        s_per_step = S / max(u, TINY) - age
+        return np.where(s_per_step > least, 1.0 / np.maximum(s_per_step, least), best_alone)
 
     top = float((S / (age + least)).max())
     # At u = 0 no work is required, and the times overflow.

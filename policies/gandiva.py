@@ -29,10 +29,10 @@ def gandiva(problem: Problem) -> Allocation:
             partner[a], partner[b] = b, a
         partner = _without_missing_pairs(problem, partner)
     while True:
-        share, good = _slices(problem, partner)
-        if good.all():
+        share, does_better = _slices(problem, partner)
+        if does_better.all():
             break
-        partner = np.where(good, partner, -1)
+        partner = np.where(does_better, partner, -1)
     rate = problem.rates @ share
     value = float((jobs.gpus * rate / best_rates(problem)).sum())
     return Allocation(policy="gandiva", time_share=share, value=value, **unsolved(problem))
@@ -56,13 +56,13 @@ def _without_missing_pairs(problem: Problem, partner: Ints) -> Ints:
     """Return the partner of each job, or -1 if the pair has no column."""
     columns = problem.columns
     drawn = columns.is_pair & (partner[columns.first] == columns.second)
-    known = np.zeros(len(partner), dtype=bool)
-    known[columns.first[drawn]] = known[columns.second[drawn]] = True
-    return np.where(known, partner, -1)
+    has_column = np.zeros(len(partner), dtype=bool)
+    has_column[columns.first[drawn]] = has_column[columns.second[drawn]] = True
+    return np.where(has_column, partner, -1)
 
 
 def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
-    """Return the share of each column, and a mask of the jobs that do better in their combination than apart."""
+    """Return the share of each column, and a mask of the jobs whose combination does better than its jobs apart."""
     columns, n = problem.columns, len(partner)
     combinations = n - int((partner >= 0).sum()) // 2
     alone = np.zeros(len(columns), dtype=bool)

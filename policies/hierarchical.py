@@ -21,12 +21,12 @@ def hierarchical(problem: Problem) -> Allocation:
     """
     program = Program(problem)
     tree = _Tree(problem)
-    filled = fill(program, tree.at_caps, unit=proportional_rates(problem) / problem.jobs.gpus)
-    return program.allocation("hierarchical", filled.point(value=tree.lowest(filled.v)))
+    result = fill(program, tree.at_caps, unit=proportional_rates(problem) / problem.jobs.gpus)
+    return program.allocation("hierarchical", result.point(value=tree.lowest(result.v)))
 
 
 class _Tree:
-    """The tenants that have jobs, by path. A tenant that the problem does not list has weight 1 and is fair."""
+    """The tenants that have jobs, by path. A tenant that is not in the problem is fair and has weight 1."""
 
     def __init__(self, problem: Problem) -> None:
         self.jobs = problem.jobs
@@ -62,7 +62,7 @@ class _Tree:
             self.children[above].append(path)
 
     def tenant(self, path: str) -> Tenant:
-        """Return the tenant at a path; by default one of weight 1 that is fair."""
+        """Return the tenant with this path; if it is not in the problem, a fair tenant of weight 1."""
         return self.tenants.get(path) or Tenant(path)
 
     def at_caps(self, cap: Floats) -> Fair:
@@ -78,11 +78,11 @@ class _Tree:
         if not below:
             return float((v / jobs.weight).min())
         top = np.array([path.partition("/")[0] for path in jobs.tenant], dtype=object)
-        standing = [float((v * jobs.count)[top == path].sum()) / self.tenant(path).weight for path in below]
+        levels = [float((v * jobs.count)[top == path].sum()) / self.tenant(path).weight for path in below]
         if "" in self.rows:
             # Jobs without a tenant count as one more tenant.
-            standing.append(float((v * jobs.count)[top == ""].sum()))
-        return min(standing)
+            levels.append(float((v * jobs.count)[top == ""].sum()))
+        return min(levels)
 
     def _node(self, path: str, cap: Floats) -> Share:
         if path in self.rows and not self.children[path]:

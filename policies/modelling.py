@@ -46,9 +46,9 @@ class Model:
         usable = self.program.usable
         self._shares = cp.Variable(usable.size, nonneg=True)
         size = len(problem.columns), usable.size
-        place = Sparse(np.ones(usable.size), usable, np.arange(usable.size), size)
+        embedding = Sparse(np.ones(usable.size), usable, np.arange(usable.size), size)
         # [k] The share of wall-clock time in which each column runs; 0 if it can do no work.
-        self.x: Expression = place.compressed() @ self._shares
+        self.x: Expression = embedding.compressed() @ self._shares
         # [n] Effective rates: the steps per second of all jobs of a row together.
         self.E: Expression = problem.rates.compressed() @ self.x
         # [n] The shares of time in which the jobs of a row run, added: at most 1 for each job.
@@ -80,7 +80,7 @@ class Model:
     def improve(self, point: Point, gain: Expression, floor: Floats) -> Point:
         """Return the shares with the greatest gain that give every row at least its `floor` of E.
 
-        Use it as the second stage of an objective with several optima. Value and price stay those of the first.
+        Use it as the second stage of an objective with several optima. Value and price stay those of `point`.
         """
         size = self.program.best_rate * self.problem.jobs.count
         better = self.maximise(gain, self.E / size >= floor * (1.0 - SLACK) / size)

@@ -1,4 +1,4 @@
-"""The form in which every policy sees the world: a table of columns.
+"""The input and the output of every policy: a table of columns, and a share of time for each.
 
 A *column* is one way to run something: which job (or pair of jobs), on which worker type, on how many GPUs, at which
 rates. A policy answers with one number per column, the share of wall-clock time in which that column runs. Packing,
@@ -81,31 +81,32 @@ class Problem:
             least = ALONE if field == "second" else 0
             if len(rows) and not least <= rows.min() <= rows.max() < size:
                 bad = np.flatnonzero((rows >= size) | (rows < least))
-                named = "" if field != "worker_type" else f" ('{self.jobs.ids[columns.first[bad[0]]]}')"
+                job_name = "" if field != "worker_type" else f" ('{self.jobs.ids[columns.first[bad[0]]]}')"
                 raise ProblemError(
-                    f"column {bad[0]}{named}: {field} is {rows[bad[0]]}, but there are {size} {kind}s (0 to {size - 1})"
+                    f"column {bad[0]}{job_name}: {field} is {rows[bad[0]]}, "
+                    f"but there are {size} {kind}s (0 to {size - 1})"
                 )
         for field in ("first_rate", "second_rate"):
             check_values(getattr(columns, field), field, self.describe, least=0.0)
-        own = (columns.second == columns.first) if self.any_pairs else np.zeros(0, bool)
-        if own.any() and (own := own & (self.jobs.count[columns.first] < 2)).any():
-            row = int(own.argmax())
+        with_itself = (columns.second == columns.first) if self.any_pairs else np.zeros(0, bool)
+        if with_itself.any() and (with_itself := with_itself & (self.jobs.count[columns.first] < 2)).any():
+            k = int(with_itself.argmax())
             raise ProblemError(
-                f"column {row}: pairs job '{self.jobs.ids[columns.first[row]]}' with itself, "
+                f"column {k}: pairs job '{self.jobs.ids[columns.first[k]]}' with itself, "
                 "which only a row that stands for two or more jobs can do"
             )
         stray = (columns.second == ALONE) & (columns.second_rate != 0)
         if stray.any():
-            at = int(stray.argmax())
+            k = int(stray.argmax())
             raise ProblemError(
-                f"column {at}, {self.describe(at)}: second_rate is {columns.second_rate[at]}, but second is -1"
+                f"column {k}, {self.describe(k)}: second_rate is {columns.second_rate[k]}, but second is -1"
             )
         if not self.in_order:
             key = self.column_key
             order = np.argsort(key, kind="stable")
-            twice = np.flatnonzero(np.diff(key[order]) == 0)
-            if twice.size:
-                a, b = int(order[twice[0]]), int(order[twice[0] + 1])
+            repeats = np.flatnonzero(np.diff(key[order]) == 0)
+            if repeats.size:
+                a, b = int(order[repeats[0]]), int(order[repeats[0] + 1])
                 raise ProblemError(f"columns {a} and {b} are the same: {self.describe(b)}")
 
     def _check_tenants(self) -> None:
@@ -157,7 +158,7 @@ class Problem:
         ways = int(self.way.max()) + 1 if len(columns) else 1
         way = self.way
         if (n + 1) ** 2 * ways >= 2**63:
-            # The columns are too wide for this numbering: number the ways that occur instead.
+            # These numbers would not fit 63 bits, so number only the ways that occur.
             ways, way = len(np.unique(way)), np.unique(way, return_inverse=True)[1]
         return np.asarray((low * (n + 1) + high + 1) * ways + way)
 
@@ -214,7 +215,7 @@ class Problem:
 
     @cached_property
     def _entries(self) -> tuple[Ints, Ints]:
-        """The rows and columns of nonzero `rates`: first those of all first jobs, then those of their partners."""
+        """The rows and columns of the nonzero `rates`: first of all first jobs, then of their partners."""
         columns, k = self.columns, np.arange(len(self.columns))
         if not self.any_pairs:
             return columns.first, k
@@ -223,7 +224,7 @@ class Problem:
 
     @cached_property
     def occupancy(self) -> Sparse:
-        """[t × k] The GPUs of each type that a column holds while it runs."""
+        """[t × k] The GPUs of each type that a column occupies while it runs."""
         columns, k = self.columns, np.arange(len(self.columns))
         shape = (len(self.worker_types), len(columns))
         return Sparse(columns.gpus.astype(float), columns.worker_type, k, shape)
@@ -251,9 +252,9 @@ class Problem:
             return self
         new_row = np.full(len(self.jobs) + 1, ALONE, dtype=np.int64)
         new_row[rows] = np.arange(len(rows))
-        kept = self.columns.take(columns)
-        kept = derived(kept, first=new_row[kept.first], second=new_row[kept.second])
-        return derived(self, jobs=self.jobs.take(rows), columns=kept)
+        part = self.columns.take(columns)
+        part = derived(part, first=new_row[part.first], second=new_row[part.second])
+        return derived(self, jobs=self.jobs.take(rows), columns=part)
 
     @classmethod
     def from_rates(
@@ -270,7 +271,7 @@ class Problem:
         seed: int = 0,
         **job_facts: Any,
     ) -> Problem:
-        """Build the simple case: `rates[job, type]` in steps per second, 0 where a job cannot run.
+        """Build a problem without pairs from `rates[job, type]` in steps per second, 0 if a job cannot run on a type.
 
         Columns are numbered job by job, so that `allocation.time_share.reshape(n, t)` is the share matrix.
         """
@@ -291,7 +292,7 @@ class Problem:
         if len(jobs) != n:
             raise ProblemError(f"rates: {n} rows, but {len(jobs)} ids")
         check_values(
-            table.ravel(), "rate", lambda at: f"job '{jobs.ids[at // t]}' on '{types[at % t]}'", least=0.0
+            table.ravel(), "rate", lambda k: f"job '{jobs.ids[k // t]}' on '{types[k % t]}'", least=0.0
         )
         return cls(
             jobs=jobs,

@@ -7,9 +7,9 @@ it has) and answers two questions about the effective rates E = rates @ shares:
     raise_all(need)    the greatest level λ at which every E_m >= λ * need_m can be met
 
 Both answers come with prices: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per unit of a job's
-time. For any shares, worth @ E <= price @ capacity + rent @ count: by that inequality the max-min policies find out
-which jobs are stuck, and where. `raise_then_improve` asks the two questions in turn, and leaves out the one whose
-answer the other has proven.
+time. For any shares, worth @ E <= price @ capacity + rent @ count. From this inequality the max-min policies derive
+which jobs are stuck, and at which level. `raise_then_improve` asks both questions, and skips one if the answer to the
+other proves its answer.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from policies.errors import SolverFailure
 from policies.problem import ALONE, Allocation, Bools, Floats, Ints, Problem
 from policies.reference import isolated_rates
 
-# The next stage may fall below the level already reached by this fraction of it, which gives the solver room.
+# A stage may fall below the level of the stage before it by this fraction, which gives the solver room.
 SLACK = 1e-8
 # A demand counts as met if less than this fraction of it is missing.
 MET = 1e-7
-# If a row's rate is worth less than this fraction of the average row's, it may be worth nothing.
+# A row's rate may be worth nothing if its worth is below this fraction of the mean over rows.
 PROOF = 1e-2
 # If all jobs, each on its best type, need less than this fraction of the GPUs, their demands can usually be met.
 ROOMY = 2 / 3
@@ -65,12 +65,12 @@ class Program:
             usable &= ~columns.is_pair | (columns.second_rate > 0)
         self.usable: Ints = np.flatnonzero(usable)
         self.rates: Sparse = problem.rates.columns(self.usable)
-        self._standing = stack(problem.membership, problem.occupancy).columns(self.usable)
-        self._standing_limit = np.concatenate([self.count, problem.capacity])
+        self._rules = stack(problem.membership, problem.occupancy).columns(self.usable)
+        self._rule_limits = np.concatenate([self.count, problem.capacity])
         self._first, self._second = columns.first[self.usable], columns.second[self.usable]
         self._kind = columns.worker_type[self.usable]
-        self._alone = not problem.any_pairs or bool((self._second == ALONE).all())
-        self._block = self._first if self._alone else None
+        self._no_pairs = not problem.any_pairs or bool((self._second == ALONE).all())
+        self._block = self._first if self._no_pairs else None
         best = self.rates.largest()
         # The best rate of one job of each row. Rows are scaled by it, so that a step per hour and a thousand steps per
         # second look alike to a solver.
@@ -104,9 +104,9 @@ class Program:
         """[n] I_m of one job of each row."""
         return isolated_rates(self.problem)
 
-    def standing(self, count: Floats) -> tuple[Sparse, Floats]:
+    def rules(self, count: Floats) -> tuple[Sparse, Floats]:
         """Return the rules as rows and limits, for this number of jobs in each row."""
-        return self._standing, np.concatenate([count, self.problem.capacity])
+        return self._rules, np.concatenate([count, self.problem.capacity])
 
     def effective(self, shares: Floats) -> Floats:
         """Return E_m, summed over the jobs of a row."""
@@ -126,7 +126,7 @@ class Program:
     ) -> Point:
         """Solve max gain @ x with every E_m >= floor_m; `hold` is a row of gains and the least value of their sum."""
         gain = gain[self.usable]
-        rows, limits = [self._standing], [self._standing_limit]
+        rows, limits = [self._rules], [self._rule_limits]
         floor_rows: Ints = np.zeros(0, dtype=np.int64)
         if floor is not None:
             floor_rows = np.flatnonzero(floor > 0)
@@ -142,15 +142,15 @@ class Program:
         answer = solve(program)
         dual = answer.dual * scale
         worth = np.zeros(len(self.count))
-        worth[floor_rows] = dual[len(self._standing_limit) :][: len(floor_rows)] / self._size[floor_rows]
+        worth[floor_rows] = dual[len(self._rule_limits) :][: len(floor_rows)] / self._size[floor_rows]
         shares = self.within_limits(answer.x)
         return self.point(shares, float(gain @ shares), dual, worth, answer.optimal)
 
     def improve(self, point: Point, gain: Floats, floor: Floats) -> Point:
         """Return the shares with the greatest gain @ E that keep the floor: the second stage.
 
-        Value and prices stay those of the point, which was raised to the floor. If every job's rate has a positive
-        worth, no job can exceed its floor, and nothing is left to improve.
+        Value and prices stay those of `point`, the result of the first stage. If every job's rate has a positive
+        worth, no job can exceed its floor, and `point` is returned.
         """
         if self._all_at_floor(point, floor):
             return point
@@ -167,11 +167,11 @@ class Program:
         return proven and bool((self.effective(point.shares) <= floor * (1.0 + MET)).all())
 
     def raise_then_improve(self, need: Floats, gain: Floats) -> Point:
-        """Solve max λ with E_m >= λ * need_m for every row; then, λ floor_rows, max gain @ E.
+        """Solve max λ with E_m >= λ * need_m for every row; then, λ held, max gain @ E.
 
-        No level is above the one that the most demanding job reaches with all of its time on its best type. In a
-        cluster that is not full, all jobs can usually reach that level; then it is the greatest, more GPUs would not
-        raise it, and one program solves both stages.
+        The level is limited by the most demanding job with all of its time on its best type. In a cluster that is not
+        full, all jobs can usually reach this limit; then more GPUs would not raise it, and one program solves both
+        stages.
         """
         hardest = int(np.argmax(need / self._size))
         if need[hardest] > 0:
@@ -191,11 +191,11 @@ class Program:
         return self.improve(worst_off, gain, floor=worst_off.value * need)
 
     def _seems_to_have_room(self, floor: Floats) -> bool:
-        """Return whether it is worth trying to give all jobs these rates at once; False with pairs.
+        """Return whether all jobs can probably get these rates at once; False with pairs.
 
         A small program soon shows that it has no answer. For a large program the prices are tried first.
         """
-        if not self._alone:
+        if not self._no_pairs:
             return False
         columns, speed = self.problem.columns, np.zeros(len(floor))
         np.maximum.at(speed, self._first, columns.first_rate[self.usable] / columns.gpus[self.usable])
@@ -217,16 +217,16 @@ class Program:
         program = LinearProgram(
             cost=np.concatenate([np.zeros(k), [-1.0]]),
             rows=beside(
-                stack(self._standing, self._negated_rates),
-                column(np.concatenate([np.zeros(len(self._standing_limit)), scaled_need * unit])),
+                stack(self._rules, self._negated_rates),
+                column(np.concatenate([np.zeros(len(self._rule_limits)), scaled_need * unit])),
             ),
-            limit=np.concatenate([self._standing_limit, np.zeros(n)]),
+            limit=np.concatenate([self._rule_limits, np.zeros(n)]),
             block=self._blocks(np.array([ALONE])),
         )
         answer = solve_lp(program)
         level = float(answer.x[-1]) * unit
         dual = answer.dual * unit
-        worth = dual[len(self._standing_limit) :] / self._size
+        worth = dual[len(self._rule_limits) :] / self._size
         return self.point(self.within_limits(answer.x[:k]), level, dual, worth, answer.optimal)
 
     def least_shortfall(self, need: Floats) -> Floats:
@@ -234,30 +234,30 @@ class Program:
         rows_in_need = np.flatnonzero(need > 0)
         program = self._shortfall(rows_in_need, need[rows_in_need])
         answer = solve_lp(program)
-        short = np.zeros(len(self.count))
-        short[rows_in_need] = answer.x[self.usable.size :]
-        return short
+        shortfall = np.zeros(len(self.count))
+        shortfall[rows_in_need] = answer.x[self.usable.size :]
+        return shortfall
 
-    def most_kept(self, need: Floats) -> tuple[Floats, bool]:
-        """Return s_m, each 0 or 1, such that the most needs are met, and whether that is proven."""
+    def most_needs_met(self, need: Floats) -> tuple[Floats, bool]:
+        """Return s_m, each 0 or 1, such that as many needs as possible are met, and whether this is proven."""
         rows_in_need = np.flatnonzero(need > 0)
         program = self._shortfall(rows_in_need, need[rows_in_need])
         k = self.usable.size
         answer = solve_milp(program, np.arange(k, k + len(rows_in_need)))
-        short = np.zeros(len(self.count))
-        short[rows_in_need] = np.round(answer.x[k:])
-        return short, answer.optimal
+        shortfall = np.zeros(len(self.count))
+        shortfall[rows_in_need] = np.round(answer.x[k:])
+        return shortfall, answer.optimal
 
     def _shortfall(self, rows_in_need: Ints, need: Floats) -> LinearProgram:
         k, size = self.usable.size, self._size[rows_in_need]
         return LinearProgram(
             cost=np.concatenate([np.zeros(k), self.count[rows_in_need]]),
             rows=stack(
-                beside(self._standing, zeros(len(self._standing_limit), len(rows_in_need))),
+                beside(self._rules, zeros(len(self._rule_limits), len(rows_in_need))),
                 beside(self._negated_rates.rows(rows_in_need), diagonal(-need / size)),
                 beside(zeros(len(rows_in_need), k), identity(len(rows_in_need))),
             ),
-            limit=np.concatenate([self._standing_limit, -need / size, np.ones(len(rows_in_need))]),
+            limit=np.concatenate([self._rule_limits, -need / size, np.ones(len(rows_in_need))]),
             block=self._blocks(rows_in_need),
         )
 
@@ -276,19 +276,19 @@ class Program:
             }
         )
 
-    def _blocks(self, further: Ints) -> Ints | None:
-        """Return the job of each usable column, followed by `further`; None with pairs."""
-        return None if self._block is None else np.concatenate([self._block, further])
+    def _blocks(self, more: Ints) -> Ints | None:
+        """Return the job of each usable column, followed by `more`; None with pairs."""
+        return None if self._block is None else np.concatenate([self._block, more])
 
     def within_limits(self, x: Floats) -> Floats:
-        """Return the shares of usable columns, scaled down where they exceed a limit by the solver's tolerance."""
-        limit, used = self._standing_limit, self._standing @ x
+        """Return the shares of usable columns, scaled down if they exceed a limit by the solver's tolerance."""
+        limit, used = self._rule_limits, self._rules @ x
         over = used > limit
         if not over.any():
             return x
         fits = np.divide(limit, used, out=np.ones(len(used)), where=over)
         fit = np.minimum(fits[self._first], fits[len(self.count) + self._kind])
-        if not self._alone:
+        if not self._no_pairs:
             fit = np.minimum(fit, fits[np.where(self._second == ALONE, self._first, self._second)])
         return np.asarray(x * fit)
 

@@ -224,23 +224,23 @@ def _parse(spec: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
         raise UnknownPolicy(
             f"'{spec}' is not a policy; expected something like 'las+packing' or 'min_cost(premium=0.2)'"
         ) from None
-    parts: list[ast.expr] = []
+    terms: list[ast.expr] = []
     while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
-        parts.append(tree.right)
+        terms.append(tree.right)
         tree = tree.left
-    parts.append(tree)
-    return tuple(_parse_part(spec, part) for part in reversed(parts))
+    terms.append(tree)
+    return tuple(_parse_term(spec, term) for term in reversed(terms))
 
 
-def _parse_part(spec: str, part: ast.expr) -> tuple[str, dict[str, Any]]:
-    if isinstance(part, ast.Name):
-        return part.id, {}
-    if isinstance(part, ast.Call) and isinstance(part.func, ast.Name) and not part.args:
-        named = {word.arg: _literal(spec, word.value) for word in part.keywords if word.arg}
-        if len(named) == len(part.keywords):
-            return part.func.id, named
+def _parse_term(spec: str, term: ast.expr) -> tuple[str, dict[str, Any]]:
+    if isinstance(term, ast.Name):
+        return term.id, {}
+    if isinstance(term, ast.Call) and isinstance(term.func, ast.Name) and not term.args:
+        parameters = {word.arg: _literal(spec, word.value) for word in term.keywords if word.arg}
+        if len(parameters) == len(term.keywords):
+            return term.func.id, parameters
     raise UnknownPolicy(
-        f"'{spec}': cannot read '{ast.unparse(part)}'; expected name or name(parameter=value)"
+        f"'{spec}': cannot read '{ast.unparse(term)}'; expected name or name(parameter=value)"
     )
 
 

@@ -30,7 +30,8 @@ def strategy_proof(problem: Problem, *, exact: int = 256) -> Allocation:
     if len(count) <= exact:
         discount = np.array([_discount(program, best, row) for row in range(len(count))])
     else:
-        # Removing m changes Σ log E by less than what m pays at these prices, so this discount is never too small.
+        # Without m, Σ log E of the others grows by at most the amount that m pays at these prices. So this factor is
+        # never greater than the exact factor.
         discount = np.exp(-best.spent)
         notes += (f"{len(count)} kinds of jobs exceed exact={exact}: discounts are first-order bounds",)
     columns = problem.columns
@@ -50,7 +51,7 @@ def strategy_proof(problem: Problem, *, exact: int = 256) -> Allocation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Fair:
-    """Proportionally fair shares; `rate` is that of one job, `spent` its fraction of a budget of 1."""
+    """Proportionally fair shares. `rate` is the rate of one job, `spent` the fraction of a budget of 1 that it pays."""
 
     shares: Floats
     rate: Floats
@@ -60,14 +61,14 @@ class _Fair:
 
 
 def _discount(program: Program, best: _Fair, row: int) -> float:
-    """Return Π rate with this job / rate without it, over all other jobs."""
+    """Return the product, over all other jobs, of their rate with this job divided by their rate without it."""
     others = program.count.copy()
     others[row] -= 1
     if not others.any():
         return 1.0
-    without = _proportionally_fair(program, others)
+    without_job = _proportionally_fair(program, others)
     remaining = others > 0
-    return min(1.0, float(np.exp(others[remaining] @ np.log(best.rate[remaining] / without.rate[remaining]))))
+    return min(1.0, float(np.exp(others[remaining] @ np.log(best.rate[remaining] / without_job.rate[remaining]))))
 
 
 def _proportionally_fair(program: Program, count: Floats) -> _Fair:
@@ -76,14 +77,14 @@ def _proportionally_fair(program: Program, count: Floats) -> _Fair:
     present = np.flatnonzero(count > 0)
     n, k = len(present), usable.size
     size = (program.best_rate * count)[present]
-    standing, limit = program.standing(count)
+    rules, limit = program.rules(count)
     rates = program.rates.rows(present)
     tau = beside(zeros(n, k), identity(n, -1.0))
     negated_rates = beside(rates.scale_rows(-1.0 / size), zeros(n, n))
     # Each job's cone is the three rows (τ, 1, E).
     job_by_job = np.arange(3 * n).reshape(3, n).T.ravel()
     rows = stack(
-        beside(standing, zeros(len(limit), n)),
+        beside(rules, zeros(len(limit), n)),
         beside(identity(k, -1.0), zeros(k, n)),
         stack(tau, zeros(n, k + n), negated_rates).rows(job_by_job),
     )

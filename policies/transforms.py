@@ -22,25 +22,25 @@ def runnable(problem: Problem) -> tuple[Ints, Ints]:
     columns = problem.columns
     works = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
     # A job with rates only in pairs is left out, because fairness needs its rate alone.
-    can = np.zeros(len(problem.jobs), dtype=bool)
+    can_run = np.zeros(len(problem.jobs), dtype=bool)
     if problem.any_pairs:
         pair = columns.is_pair
         works &= ~pair | (columns.second_rate > 0)
-        can[columns.first[works & ~pair]] = True
-        works &= can[columns.first] & (~pair | can[columns.second])
+        can_run[columns.first[works & ~pair]] = True
+        works &= can_run[columns.first] & (~pair | can_run[columns.second])
     else:
-        can[columns.first[works]] = True
-    rows, kept = np.flatnonzero(can), np.flatnonzero(works)
+        can_run[columns.first[works]] = True
+    rows, usable = np.flatnonzero(can_run), np.flatnonzero(works)
     ids = problem.jobs.ids
     if all(map(str.__lt__, ids, ids[1:])):
-        return rows, kept if problem.in_order else kept[np.argsort(problem.column_key[kept])]
+        return rows, usable if problem.in_order else usable[np.argsort(problem.column_key[usable])]
     rows = np.array(sorted(rows.tolist(), key=ids.__getitem__), dtype=np.int64)
-    place = np.zeros(len(ids) + 1, dtype=np.int64)
-    place[rows] = np.arange(len(rows))
-    place[ALONE] = ALONE
-    a, b = place[columns.first[kept]], place[columns.second[kept]]
+    new_row = np.zeros(len(ids) + 1, dtype=np.int64)
+    new_row[rows] = np.arange(len(rows))
+    new_row[ALONE] = ALONE
+    a, b = new_row[columns.first[usable]], new_row[columns.second[usable]]
     low, high = np.where(b == ALONE, a, np.minimum(a, b)), np.where(b == ALONE, ALONE, np.maximum(a, b))
-    return rows, kept[np.lexsort((problem.way[kept], high, low))]
+    return rows, usable[np.lexsort((problem.way[usable], high, low))]
 
 
 def without_pairs(problem: Problem) -> Bools:
@@ -117,9 +117,9 @@ def _level(problem: Problem, table: Floats, kind: int, solo_rate: Floats) -> Pro
         ratio = np.divide(own, alone, out=np.ones_like(own), where=alone > 0)
         return np.where(columns.worker_type[model] == kind, own, ratio * solo_rate[job])
 
-    turned = columns.first[model] != columns.first
-    first = np.where(turned, columns.second_rate[model], columns.first_rate[model])
-    second = np.where(turned, columns.first_rate[model], columns.second_rate[model])
+    swapped = columns.first[model] != columns.first
+    first = np.where(swapped, columns.second_rate[model], columns.first_rate[model])
+    second = np.where(swapped, columns.first_rate[model], columns.second_rate[model])
     partner = np.where(columns.is_pair, columns.second, columns.first)
     return derived(
         problem,

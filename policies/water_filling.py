@@ -20,5 +20,5 @@ def water_filling(problem: Problem) -> Allocation:
     def all_jobs(cap: Floats) -> FairJobs:
         return FairJobs(jobs.weight, cap, program.count, rows=np.arange(len(jobs)))
 
-    filled = fill(program, all_jobs, unit=P / jobs.gpus)
-    return program.allocation("water_filling", filled.point(value=float((filled.v / jobs.weight).min())))
+    result = fill(program, all_jobs, unit=P / jobs.gpus)
+    return program.allocation("water_filling", result.point(value=float((result.v / jobs.weight).min())))

@@ -57,6 +57,6 @@ def _shortfall(program: Program, need: Floats) -> tuple[Floats, bool]:
     if (unmet <= MET).all() or program.count[need > 0].sum() > 50:
         return unmet, True
     try:
-        return program.most_kept(need)
+        return program.most_needs_met(need)
     except SolverFailure:
         return unmet, False

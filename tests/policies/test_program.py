@@ -212,7 +212,7 @@ def test_as_many_needs_as_possible_are_kept(problem: Problem, seed: int) -> None
     need[rng.random(len(need)) < 0.2] = 0.0
     assume(need.any())
     wanted = need > 0
-    short, proven = program.most_kept(need)
+    short, proven = program.most_needs_met(need)
     assert proven
     assert set(short.tolist()) <= {0.0, 1.0}
     assert not short[~wanted].any()
