@@ -68,7 +68,9 @@ def _discount(program: Program, best: _Fair, row: int) -> float:
         return 1.0
     without_job = _proportionally_fair(program, others)
     remaining = others > 0
-    return min(1.0, float(np.exp(others[remaining] @ np.log(best.rate[remaining] / without_job.rate[remaining]))))
+    return min(
+        1.0, float(np.exp(others[remaining] @ np.log(best.rate[remaining] / without_job.rate[remaining])))
+    )
 
 
 def _proportionally_fair(program: Program, count: Floats) -> _Fair:

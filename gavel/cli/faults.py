@@ -13,15 +13,15 @@ INTERRUPTED = 130
 
 
 class Fault(click.ClickException):
-    """Something is wrong with what the user gave: one line on standard error, and an exit code.
+    """An error in the user's input: one line on standard error, and an exit code.
 
-    What does not print in the message, such as a new line in the name of a file, is shown escaped.
+    Characters in the message that do not print, such as a new line in a file's name, are shown escaped.
     """
 
     def __init__(
         self, message: str, code: int = 2, *, more: Sequence[str] = (), context: click.Context | None = None
     ) -> None:
-        """`more`: further lines to print. `context`: of the command, where it is not the current one."""
+        """`more` are further lines to print. `context` is the command's context, by default the current one."""
         super().__init__(message)
         context = context or click.get_current_context(silent=True)
         self.command = context.command_path if context else "gavel"
@@ -35,7 +35,7 @@ class Fault(click.ClickException):
 
 
 def _escaped(line: str) -> str:
-    # Not at the head: where another package is called `protos`, a fault says so.
+    # Imported here, since a fault also reports that a foreign package is called `protos`.
     from protos.files.errors import printable
 
     return printable(line)
@@ -43,7 +43,7 @@ def _escaped(line: str) -> str:
 
 @contextmanager
 def refusing(*kinds: type[Exception], subject: str = "") -> Iterator[None]:
-    """Turn errors of these kinds into faults. `subject`: what their message is about, such as an option or a file."""
+    """Turn errors of these kinds into faults. `subject` names the option or file that the message is about."""
     try:
         yield
     except kinds as error:
@@ -52,5 +52,5 @@ def refusing(*kinds: type[Exception], subject: str = "") -> Iterator[None]:
 
 
 def reason(error: OSError) -> str:
-    """Return why the system refused something, as it stands in a message: `permission denied`."""
+    """Return the reason of a system error, formatted for a message: `permission denied`."""
     return (error.strerror or str(error)).lower()

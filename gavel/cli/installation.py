@@ -1,8 +1,8 @@
 """The extras of Gavel that are installed, and whether Python imports our top-level modules from our folder.
 
-Commands import what they need when they run. `fault_of_import` turns a failed import into a line that says what to
-install. Nothing of ours is imported at the head of this file, because it is what reports that another package hides
-ours.
+Commands import the modules that they need when they run. `fault_of_import` turns a failed import into a message with
+the command that installs the missing extra. At its head this file imports only `gavel`: another package may hide our
+other modules, and this file reports that.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ OUR_MODULES = ("gavel", "policies", "protos", "scheduler", "traces", "worker_age
 
 
 def has(extra: str) -> bool:
-    """Return whether every module of an extra is installed; without importing them."""
+    """Return whether every module of an extra is installed, without importing any."""
     from protos.extras import EXTRAS
 
     return all(importlib.util.find_spec(module) is not None for module in EXTRAS[extra])
@@ -35,7 +35,7 @@ def require(extra: str, needed_by: str) -> None:
 
 
 def fault_of_import(error: ImportError) -> Fault | None:
-    """Return what the user can do about a failed import; None if no missing extra or foreign module explains it."""
+    """Return the fault to show for a failed import; None if no missing extra or foreign module is the cause."""
     if foreign := foreign_modules():
         return Fault(f"{next(iter(foreign.values()))}; see `gavel doctor`")
     from protos.extras import missing_extra
@@ -45,19 +45,19 @@ def fault_of_import(error: ImportError) -> Fault | None:
 
 
 def foreign_modules() -> dict[str, str]:
-    """Return the problem of each of our modules that Python does not import from our folder, by name."""
-    wrong = {}
+    """Return, by name, the problem of each of our modules that Python does not import from our folder."""
+    problems = {}
     for name in OUR_MODULES:
-        own, place = _our_folder() / name, _place(name)
-        if place is None:
-            wrong[name] = f"Gavel's module '{name}' is not installed"
-        elif place != own:
-            wrong[name] = f"the module '{name}' comes from {place}, which is not Gavel's {own}"
-    return wrong
+        own, actual = _our_folder() / name, _import_path(name)
+        if actual is None:
+            problems[name] = f"Gavel's module '{name}' is not installed"
+        elif actual != own:
+            problems[name] = f"the module '{name}' comes from {actual}, which is not Gavel's {own}"
+    return problems
 
 
 def overwritten_modules() -> dict[str, str]:
-    """Return the names of other distributions that wrote into our modules, by module."""
+    """Return, by module, the name of another distribution that has written files into one of our modules."""
     from importlib import metadata
 
     from protos.extras import DISTRIBUTION
@@ -72,7 +72,7 @@ def overwritten_modules() -> dict[str, str]:
 
 
 def import_ours_first() -> None:
-    """Make imports from now on find our modules before any foreign ones of the same name."""
+    """Make later imports find our modules before foreign modules of the same name."""
     sys.path.insert(0, str(_our_folder()))
 
 
@@ -80,7 +80,7 @@ def _our_folder() -> Path:
     return Path(gavel.__file__).resolve().parents[1]
 
 
-def _place(name: str) -> Path | None:
+def _import_path(name: str) -> Path | None:
     """Return the folder, or the single file, that Python would import a module from."""
     spec = importlib.util.find_spec(name)
     if spec is None:

@@ -18,7 +18,7 @@ import click
 import gavel
 from gavel.cli.faults import INTERRUPTED, Fault, reason
 
-# By title: the name of each command, its module, and its short help.
+# For each title, its commands: the name, the module and the short help.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Jobs": {
         "submit": ("jobs.submit", "Submit the jobs in job files, or a job that runs COMMAND."),
@@ -108,7 +108,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
 }
 
 
-class _Loaded(Mapping[str, click.Command]):
+class _CommandTable(Mapping[str, click.Command]):
     """The commands by name; each is imported on first use."""
 
     def __init__(self) -> None:
@@ -133,14 +133,14 @@ def _one_line() -> Iterator[None]:
     except click.exceptions.NoArgsIsHelpError:
         raise
     except click.UsageError as error:
-        from gavel.cli.io.other_schedulers import our_word
+        from gavel.cli.io.other_schedulers import our_equivalent
 
-        message = our_word(error) or error.format_message().replace("\n\t", " ")
+        message = our_equivalent(error) or error.format_message().replace("\n\t", " ")
         raise Fault(message[:1].lower() + message[1:], context=error.ctx) from None
     except (KeyboardInterrupt, click.Abort):
         raise Fault("interrupted", INTERRUPTED) from None
     except OSError as error:
-        # The reader of a pipe has gone, as with `| head`: click ends quietly.
+        # If the reader of a pipe has gone, as with `| head`, click ends the command quietly.
         if error.errno == errno.EPIPE:
             raise
         raise Fault(f"cannot write: {reason(error)}") from None
@@ -158,7 +158,7 @@ class _Commands(click.Group):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
-        self.commands = _Loaded()  # type: ignore[assignment]
+        self.commands = _CommandTable()  # type: ignore[assignment]
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         with _one_line():
@@ -179,9 +179,9 @@ class _Commands(click.Group):
         from click.shell_completion import CompletionItem
 
         listed = {name: summary for group in COMMANDS.values() for name, (_, summary) in group.items()}
-        begun = [name for name in sorted(listed) if name.startswith(incomplete)]
+        matching = [name for name in sorted(listed) if name.startswith(incomplete)]
         return [
-            *(CompletionItem(name, help=listed[name]) for name in begun),
+            *(CompletionItem(name, help=listed[name]) for name in matching),
             *click.Command.shell_complete(self, ctx, incomplete),
         ]
 

@@ -132,7 +132,9 @@ class History:
         job = lease.job
         self._note(job, now_s, f"lease {lease.id}, attempt {lease.attempt}, on {', '.join(lease.gpus)}")
         if job not in self._jobs:
-            self._break("unknown", job, f"lease {lease.id} is for job {job}, which was never submitted", now_s)
+            self._break(
+                "unknown", job, f"lease {lease.id} is for job {job}, which was never submitted", now_s
+            )
         elif self._jobs[job]:
             self._break("two_ends", job, f"job {job} had ended and is given lease {lease.id}", now_s)
         token = lease.epoch, lease.attempt
@@ -179,6 +181,4 @@ class History:
         del story[:-STORY_LAST]
 
     def _break(self, promise: str, job: str, fault: str, now_s: float) -> None:
-        self.broken.append(
-            BrokenPromise(promise, job, fault, now_s, tuple(self._stories.get(job, ())))
-        )
+        self.broken.append(BrokenPromise(promise, job, fault, now_s, tuple(self._stories.get(job, ()))))

@@ -243,7 +243,11 @@ class _Replay(Generic[S]):
         fitting = self.rules.fit(self.state, record.now_s, fact)
         if len(fitting) != 1 or fitting[0] != fact:
             kept = [type(part).__name__ for part in fitting]
-            why = f"is applied as {', '.join(kept)}, without its lost parts" if kept else "is about lost things only"
+            why = (
+                f"is applied as {', '.join(kept)}, without its lost parts"
+                if kept
+                else "is about lost things only"
+            )
             self.skipped.append(Skipped(record.seq, fact, why))
         for part in fitting:
             self.rules.apply(self.state, record.now_s, part)

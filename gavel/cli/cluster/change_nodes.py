@@ -1,4 +1,4 @@
-"""`gavel drain`, `resume` and `remove`: what operators do to nodes."""
+"""`gavel drain`, `resume` and `remove`: change nodes."""
 
 from __future__ import annotations
 

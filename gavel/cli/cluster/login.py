@@ -72,7 +72,7 @@ def context(name: str | None, remove: bool, as_json: bool) -> None:
     stored = _contexts()
     if name is None:
         if remove:
-            raise Fault("--remove: say which")
+            raise Fault("--remove: give the NAME of a context")
         _show(stored, as_json)
         return
     if name not in stored.contexts:

@@ -112,9 +112,11 @@ def revoke(ids: tuple[str, ...], nodes: tuple[str, ...], session: Session) -> No
         raise Fault("name tokens by their ids (`gavel token list`), or a node with --node")
     with session.client(changes=True) as client:
         tokens, failed, code = session.do_each("token", ids, client.revoke_token, token_in_words)
-        cut_off, not_cut, node_code = session.do_each("node", nodes, client.revoke_node, node_in_words)
+        revoked_nodes, failed_nodes, node_code = session.do_each(
+            "node", nodes, client.revoke_node, node_in_words
+        )
     if session.as_json:
-        print_json({"tokens": tokens, "nodes": cut_off, "failed": [*failed, *not_cut]})
+        print_json({"tokens": tokens, "nodes": revoked_nodes, "failed": [*failed, *failed_nodes]})
     sys.exit(code or node_code)
 
 

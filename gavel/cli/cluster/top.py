@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.io.session import LIVE, Session, print_json
-from gavel.cli.io.tables import out, print_lines
+from gavel.cli.io.tables import print_lines, stdout_console
 from gavel.cli.jobs.queue import as_listed
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def top(every_s: float, once: bool, session: Session) -> None:
     from gavel.cli.cluster.top_screen import screen
 
     with session.client() as client:
-        picture = look(client)
+        picture = read_picture(client)
         if session.as_json:
             parts = {name: getattr(picture, name) for name in ("at", "status", "nodes", "waiting")}
             print_json(parts | {"jobs": [as_listed(job) for job in picture.jobs]})
@@ -58,13 +58,13 @@ def top(every_s: float, once: bool, session: Session) -> None:
             _watch(client, picture, every_s)
 
 
-def look(client: Client) -> Picture:
-    """Return the present state of the cluster."""
+def read_picture(client: Client) -> Picture:
+    """Return the current state of the cluster."""
     from gavel.cli.cluster.top_screen import Picture
     from gavel.client import JobFilter
 
     waiting = ("queued", "preempted", "held")
-    # Waiting jobs first: a job that starts between the two calls is then in both lists rather than in neither.
+    # Waiting jobs come first: a job that starts between the two calls is then in both lists, not in neither.
     queue = client.page(JobFilter(states=waiting), size=JOBS_SHOWN, brief=True)
     running = list(islice(client.list(JobFilter(states=["running"]), brief=True), JOBS_SHOWN))
     started = {job.id for job in running}
@@ -79,9 +79,9 @@ def _watch(client: Client, picture: Picture, every_s: float) -> None:
     from gavel.cli.cluster.top_screen import screen
     from gavel.client import NotReachable
 
-    console = out()
+    console = stdout_console()
     console.soft_wrap = False
-    # The next refresh tries again anyway, and the screen shows the problem.
+    # Do not retry calls: the screen shows the problem, and the next refresh calls again.
     client.on_trouble, client.retry_s = None, 0.0
     with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
@@ -90,7 +90,7 @@ def _watch(client: Client, picture: Picture, every_s: float) -> None:
             if _asked_to_quit(keys, every_s):
                 return
             try:
-                picture = look(client)
+                picture = read_picture(client)
             except NotReachable as error:
                 # The scheduler may come back: keep the last screen, and show the reason.
                 picture = replace(picture, at=datetime.now(UTC), trouble=f"still trying: {error}")
@@ -100,12 +100,12 @@ def _watch(client: Client, picture: Picture, every_s: float) -> None:
 def _keys() -> Iterator[int]:
     """Yield a file descriptor that gives each key at once; keys are not echoed."""
     descriptor = sys.stdin.fileno()
-    before = termios.tcgetattr(descriptor)
+    previous = termios.tcgetattr(descriptor)
     try:
         tty.setcbreak(descriptor)
         yield descriptor
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, previous)
 
 
 def _asked_to_quit(keys: int, wait_s: float) -> bool:

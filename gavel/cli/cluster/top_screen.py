@@ -1,4 +1,4 @@
-"""One screen of `gavel top`: nodes with their GPUs, running jobs, the queue, the round. Pure."""
+"""One screen of `gavel top`: nodes with their GPUs, running jobs, the queue, the round. Pure functions."""
 
 from __future__ import annotations
 
@@ -28,8 +28,11 @@ BUSY, FREE, SHARED, BROKEN = "█", "░", "▓", "x"
 
 @dataclass(frozen=True)
 class Picture:
-    """The state of a cluster at one moment. `waiting` counts all waiting jobs, shown or not; `trouble` says why the
-    state is old."""
+    """The state of a cluster at one moment.
+
+    `waiting` is the number of waiting jobs, which may be more than `jobs` has. `trouble` is the reason if the state is
+    out of date.
+    """
 
     status: Status
     nodes: Sequence[Node]
@@ -76,8 +79,8 @@ def _head(picture: Picture) -> list[Text]:
     return lines
 
 
-def _nodes(nodes: Sequence[Node], width: int, most: int) -> list[Text]:
-    """Return a bar for each node, in as many columns as fit; busy nodes come first."""
+def _nodes(nodes: Sequence[Node], width: int, lines_max: int) -> list[Text]:
+    """Return a bar for each node, in as many columns as fit. If not all fit, busy and unhealthy nodes come first."""
     name_width = max([min(len(node.name), 16) for node in nodes], default=0)
     kind_width = max([min(len(node.worker_type), 10) for node in nodes], default=0)
     bar_width = max([len(node.gpus) for node in nodes], default=0)
@@ -86,7 +89,7 @@ def _nodes(nodes: Sequence[Node], width: int, most: int) -> list[Text]:
     ordered = sorted(
         nodes, key=lambda node: (node.state == "up" and not any(g.jobs for g in node.gpus), node.name)
     )
-    visible = ordered[: columns * most] if len(nodes) > columns * most else list(nodes)
+    visible = ordered[: columns * lines_max] if len(nodes) > columns * lines_max else list(nodes)
     lines = []
     for start in range(0, len(visible), columns):
         line = Text(no_wrap=True)
@@ -123,14 +126,14 @@ def _jobs_table(
     columns: Sequence[Column],
     jobs: Sequence[Job],
     count: int,
-    most: int,
+    lines_max: int,
     width: int,
     picture: Picture,
 ) -> list[Text]:
-    """Return a table of jobs in at most `most` lines."""
+    """Return a table of jobs in at most `lines_max` lines."""
     if not jobs:
         return [Text(f"{title}: none", style="dim")]
-    room = most - 1
+    room = lines_max - 1
     visible = jobs if len(jobs) <= room and count <= len(jobs) else jobs[: max(room - 1, 0)]
     rows = [tuple(_cells(job, columns is QUEUE_COLUMNS, picture.at)) for job in visible]
     lines = table(columns, rows, width)
@@ -140,11 +143,11 @@ def _jobs_table(
     return lines
 
 
-def _cells(job: Job, waits: bool, now: datetime) -> Iterable[str | Text]:
+def _cells(job: Job, is_waiting: bool, now: datetime) -> Iterable[str | Text]:
     yield job.id
     yield job.spec.name or job.spec.job_type
     yield job.spec.user
-    if waits:
+    if is_waiting:
         yield state_text(job.state)
     yield job_on(job)
     yield job_progress(job)

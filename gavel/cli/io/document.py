@@ -1,7 +1,7 @@
 """Read a JSON or YAML file as plain data; BadInput names the place of a mistake.
 
-Both formats are treated alike. YAML is read by the rules of 1.2, with aliases and the key `<<`. In both, repeated keys,
-numbers that JSON does not have, and halves of surrogate pairs are refused.
+YAML is read by the rules of version 1.2, with aliases and the key `<<`. In both formats, repeated keys, numbers that
+JSON does not have, and halves of surrogate pairs are refused.
 """
 
 from __future__ import annotations
@@ -39,8 +39,10 @@ class Document:
 
 
 def read_document(name: str) -> Document:
-    """Return the contents of a file; `-` is standard input. The name decides the format, or else the first
-    character."""
+    """Return the contents of a file; `-` is standard input.
+
+    The ending of the name decides the format; without a known ending, the first character does.
+    """
     content = _read(name)
     suffix = Path(name).suffix.lower()
     if suffix == ".json" or (suffix not in (".yaml", ".yml") and content.lstrip()[:1] in (b"{", b"[")):
@@ -59,7 +61,7 @@ def _read(name: str) -> bytes:
     except OSError as error:
         raise BadInput(reason(error)) from None
     except ValueError as error:
-        # The name cannot be that of a file.
+        # No file can have this name.
         raise BadInput(str(error)) from None
     return content.removeprefix(BYTE_ORDER_MARK)
 
@@ -90,7 +92,7 @@ def parse_json(text: str) -> Any:
     try:
         data = json.loads(text, object_pairs_hook=_mapping, parse_constant=_refuse_constant)
         if _HALF_CHARACTER.search(text):
-            # Half a surrogate pair would break output later; whole pairs have become characters.
+            # Half of a surrogate pair would break output later; `loads` has turned whole pairs into characters.
             json.dumps(data, ensure_ascii=False).encode()
         return data
     except json.JSONDecodeError as error:

@@ -32,7 +32,7 @@ def state_text(state: JobState | NodeState) -> Text:
 
 
 def job_on(job: Job) -> str:
-    """Return where a job runs, or ran longest, as `a100×4`; for a waiting job, what it asks for, as `×4` or `×2-8`."""
+    """Return the GPUs on which a job runs or ran longest, `a100×4`; for a waiting job, its request, `×4` or `×2-8`."""
     if job.placement is not None:
         return f"{job.placement.worker_type}×{len(job.placement.gpus)}"
     if job.ended and job.run_s and job.time_s:
@@ -42,25 +42,27 @@ def job_on(job: Job) -> str:
 
 
 def gpus_requested(job: Job) -> str:
-    """Return how many GPUs a job asks for: `4`, or `2-8`."""
-    least, most = job.spec.gpus_min, job.spec.gpus_max
-    return f"{least}-{most}" if least and most and least != most else str(job.spec.gpus or 1)
+    """Return the number of GPUs that a job requests: `4`, or `2-8`."""
+    low, high = job.spec.gpus_min, job.spec.gpus_max
+    return f"{low}-{high}" if low and high and low != high else str(job.spec.gpus or 1)
 
 
 def job_progress(job: Job) -> str:
-    """Return the part that is done, `37%`, or the number of steps done if their total is unknown."""
-    part = job.progress
-    if part is not None:
-        return f"{100 * part:.0f}%" if part in (0.0, 1.0) else f"{min(max(100 * part, 1), 99):.0f}%"
+    """Return the fraction that is done, `37%`, or the number of steps done if their total is unknown."""
+    fraction = job.progress
+    if fraction is not None:
+        return (
+            f"{100 * fraction:.0f}%" if fraction in (0.0, 1.0) else f"{min(max(100 * fraction, 1), 99):.0f}%"
+        )
     return f"{short_number(job.steps_done)} steps" if job.steps_done else ""
 
 
 def job_ran_s(job: Job, now: datetime) -> float:
     """Return the seconds for which a job has had processes, over all attempts, up to now."""
-    place = job.placement
-    if place is None or place.since is None or place.phase not in ("running", "stopping"):
+    placement = job.placement
+    if placement is None or placement.since is None or placement.phase not in ("running", "stopping"):
         return job.run_s
-    return job.run_s + max((now - place.since).total_seconds(), 0.0)
+    return job.run_s + max((now - placement.since).total_seconds(), 0.0)
 
 
 def job_waited_s(job: Job, now: datetime) -> float:
@@ -71,18 +73,17 @@ def job_waited_s(job: Job, now: datetime) -> float:
 
 
 def job_where(job: Job) -> str:
-    """Return the nodes of a running job, or why a job does not run; both for a job that is being stopped or has
-    ended."""
-    place = job.placement
-    if place is None:
+    """Return the nodes of a running job, or why a job does not run; for a stopping or ended job, both."""
+    placement = job.placement
+    if placement is None:
         return "; ".join(filter(None, (few(job.nodes), job_why(job))))
-    words = few(place.nodes)
-    if place.with_job:
-        words += f" with {place.with_job}"
-    if place.phase == "running":
+    words = few(placement.nodes)
+    if placement.with_job:
+        words += f" with {placement.with_job}"
+    if placement.phase == "running":
         return words
     why = "" if job.state == "running" else job_why(job)
-    return f"{why}{'; ' if why else ''}{words} ({place.phase})"
+    return f"{why}{'; ' if why else ''}{words} ({placement.phase})"
 
 
 def job_why(job: Job) -> str:
@@ -95,7 +96,7 @@ def job_why(job: Job) -> str:
 
 
 def why_with_exit_code(job: Job) -> str:
-    """Return the reason of the job's state, after its exit code if the reason does not include it."""
+    """Return the reason for the job's state, with the exit code before it unless the reason includes the code."""
     exits = (f"code {job.exit_code}", "killed by", "not be started")
     if job.exit_code is None or any(words in job.why for words in exits):
         return job.why
@@ -103,16 +104,16 @@ def why_with_exit_code(job: Job) -> str:
 
 
 def why_words(job: Job) -> str:
-    """Return the reason of the job's state; only the user who changed it, `by ann`, if the state implies the rest."""
+    """Return the reason for the job's state, shortened to `by ann` if the state implies what ann did."""
     action, by, user = job.why.partition(" by ")
     is_clear = {"hold": "held", "cancel": "cancelled"}.get(action) == job.state
     return f"by {user}" if by and is_clear else job.why
 
 
-def few(names: Sequence[str], most: int = NODES_SHOWN) -> str:
-    """Return the first names, and how many more there are: `a, b, c +4`."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" +{rest}" if rest > 0 else "")
+def few(names: Sequence[str], limit: int = NODES_SHOWN) -> str:
+    """Return the first `limit` names and the number of the others: `a, b, c +4`."""
+    rest = len(names) - limit
+    return ", ".join(names[:limit]) + (f" +{rest}" if rest > 0 else "")
 
 
 def ids(jobs: Sequence[str]) -> str:

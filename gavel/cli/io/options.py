@@ -21,21 +21,21 @@ STDOUT = "-"
 _WHOLE = re.compile(r"\s*[+-]?[0-9]{1,400}\s*")
 
 
-def options(*parts: Callable[[Command], Command]) -> Callable[[Command], Command]:
+def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Command]:
     """Combine several options into one decorator; the help lists them in this order."""
 
     def decorate(command: Command) -> Command:
-        for part in reversed(parts):
-            command = part(command)
+        for decorator in reversed(decorators):
+            command = decorator(command)
         return command
 
     return decorate
 
 
 def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse an empty value, such as `--config "$FILE"` when the variable is not set."""
-    named = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
-    if named and value == "":
+    """Refuse an empty value, such as `--config "$FILE"` with an unset variable."""
+    is_given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
+    if is_given and value == "":
         raise click.BadParameter("is empty; leave it out, or give a value")
     return value
 
@@ -59,7 +59,7 @@ class Number(click.ParamType):
             self.fail(str(error), param, ctx)
 
     def read(self, value: Any) -> float:
-        """Read the number; the ValueError says what is wrong."""
+        """Return the number, or raise a ValueError with the reason."""
         kind = "whole number" if self.whole else "number"
         try:
             if self.whole and isinstance(value, str) and not _WHOLE.fullmatch(value):
@@ -76,7 +76,7 @@ class Number(click.ParamType):
 
 
 class State(click.Choice[str]):
-    """A state of jobs, in any case, or by its name in other schedulers."""
+    """A state of jobs, in upper or lower case, or its name in other schedulers."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """Return Gavel's name of the state."""

@@ -29,7 +29,7 @@ _ON_SUBMIT = {
 }
 OPTIONS = {
     "submit": _ON_SUBMIT,
-    "queue": {"-t": "--state", "--me": "not needed: they are yours unless -a says otherwise"},
+    "queue": {"-t": "--state", "--me": "not needed: the list has only your jobs unless you give -a"},
 }
 STATES = {
     **dict.fromkeys(("pd", "pending", "waiting"), "queued"),
@@ -42,8 +42,8 @@ STATES = {
 _NO_SUCH = re.compile(r"no such (command|option):? '?([^\s'.]+)", re.IGNORECASE)
 
 
-def our_word(error: click.UsageError) -> str | None:
-    """Return a message that names our equivalent of another scheduler's command or option; None if none is known."""
+def our_equivalent(error: click.UsageError) -> str | None:
+    """Return a message with our equivalent of another scheduler's command or option; None if there is none."""
     unknown = _NO_SUCH.match(error.message)
     if unknown is None:
         return None

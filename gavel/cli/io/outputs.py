@@ -1,4 +1,4 @@
-"""Files that a command writes. Those that cannot be written are refused before the work, not after it."""
+"""The output of commands. A file that cannot be written is refused before the work begins, not after it."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def check_apart(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> Non
     """Refuse files that would overwrite each other or an input."""
     uses = {os.path.realpath(path): "is read, too" for path in inputs if path}
     for option, path in outputs.items():
-        place = os.path.realpath(path or "")
-        if place in uses:
-            raise Fault(f"{option}: {path}: {uses[place]}; give another name")
-        uses[place] = f"{option} writes it, too"
+        real_path = os.path.realpath(path or "")
+        if real_path in uses:
+            raise Fault(f"{option}: {path}: {uses[real_path]}; give another name")
+        uses[real_path] = f"{option} writes it, too"
 
 
 def check_directory(option: str, path: str | None) -> None:
-    """Make a directory if it does not exist, and refuse one that cannot be written to."""
+    """Create a directory if it does not exist; refuse a directory that cannot be written to."""
     if path is None:
         return
     if not path:
@@ -58,7 +58,7 @@ def check_directory(option: str, path: str | None) -> None:
 
 
 def check_one_stdout(outputs: Mapping[str, str | None], never: Iterable[str] = ()) -> None:
-    """Refuse `-` for more than one output, and for those in `never`, which are not text."""
+    """Refuse `-` for more than one output, and for the options in `never`, whose output is not text."""
     to_stdout = [option for option, path in outputs.items() if path == STDOUT]
     for option in never:
         if option in to_stdout:
@@ -89,7 +89,7 @@ def write_csv(option: str, path: str, header: Iterable[str], rows: Iterable[Iter
 
 @contextmanager
 def _opened(option: str, path: str) -> Iterator[IO[str]]:
-    """Open a file, or standard output, for text in UTF-8, whatever the terminal's encoding."""
+    """Open a file, or standard output, for text in UTF-8, independent of the terminal's encoding."""
     if path == STDOUT:
         with click.open_file(path, "w", encoding="utf-8") as file:
             yield file

@@ -39,18 +39,18 @@ def interruptible() -> Iterator[StopRequest]:
             raise KeyboardInterrupt
         request.stop = True
 
-    before = signal.signal(signal.SIGINT, stop)
+    previous = signal.signal(signal.SIGINT, stop)
     try:
         yield request
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
 
 
 @contextmanager
-def bar(words: str) -> Iterator[Callable[[str, float | None], None]]:
+def bar(text: str) -> Iterator[Callable[[str, float | None], None]]:
     """Show a bar with the time left, but only if standard error is a terminal.
 
-    Yields a function that sets the bar's text and the part that is done; None if that is unknown.
+    Yields a function that sets the bar's text and the fraction that is done, or None if it is unknown.
     """
     progress = Progress(
         TextColumn("{task.description}"),
@@ -63,10 +63,11 @@ def bar(words: str) -> Iterator[Callable[[str, float | None], None]]:
         transient=True,
         disable=not sys.stderr.isatty(),
     )
-    task = progress.add_task(words, total=None)
+    task = progress.add_task(text, total=None)
 
-    def show(words: str, part: float | None) -> None:
-        progress.update(task, description=words, total=None if part is None else 1.0, completed=part or 0.0)
+    def show(text: str, fraction: float | None) -> None:
+        total = None if fraction is None else 1.0
+        progress.update(task, description=text, total=total, completed=fraction or 0.0)
 
     with progress:
         yield show

@@ -48,8 +48,8 @@ _CODES = {
 }
 # How long a call is retried; longer if the command changes something.
 RETRY_S, CHANGE_RETRY_S = 3.0, 15.0
-# A wait shorter than this is not worth a message.
-MENTIONED_S = 1.0
+# Shorter waits are not reported.
+WAIT_REPORTED_S = 1.0
 # Several jobs in the notation of other schedulers: 3-5, 3,4 or 6_[0-2].
 _SEVERAL = re.compile(r"[\d_]+[-,.:\[][\d_,\]\[:.-]*")
 
@@ -97,7 +97,7 @@ class Session(NamedTuple):
 
     @contextmanager
     def client(self, *, changes: bool = False) -> Iterator[Client]:
-        """Open the command's client. `changes`: the command changes something, so calls are retried for longer."""
+        """Open the command's client. Commands that change something pass `changes`: calls are retried for longer."""
         from gavel.client import Client
 
         with one_line():
@@ -128,7 +128,7 @@ class Session(NamedTuple):
             try:
                 result = act(name)
             except NotReachable:
-                # The others would fail as well, each after its timeout.
+                # Calls for the other names would fail as well, each after its timeout.
                 raise
             except GavelError as error:
                 code = code or exit_code(error)
@@ -142,15 +142,15 @@ class Session(NamedTuple):
         return done, failed, code
 
     def show(
-        self, listed: Sequence[Any], columns: Sequence[Column], rows: Sequence[Row], nothing: str
+        self, listed: Sequence[Any], columns: Sequence[Column], rows: Sequence[Row], if_empty: str
     ) -> None:
-        """Print a list as JSON or as a table; if it is empty, the message `nothing` in place of a table."""
+        """Print a list as JSON or as a table; for an empty list, print the message `if_empty` in place of a table."""
         if self.as_json:
             print_json(listed)
         elif listed:
             show_table(columns, rows)
         else:
-            say(nothing)
+            say(if_empty)
 
 
 def _with_session(command: Command) -> Command:
@@ -163,12 +163,12 @@ def _with_session(command: Command) -> Command:
     return run
 
 
-# Decorates a command that calls a scheduler: adds the options of `Session`, and passes it one.
+# Decorates a command that calls a scheduler: adds the options of `Session`, and passes a `Session` to the command.
 LIVE = options(JSON, ADDRESS, with_quiet_grpc, _with_session)
 
 
 class _Waiting:
-    """Reports on standard error, once each, what a command waits for, and that calls work again. Thread-safe."""
+    """Reports on standard error that a command waits for the scheduler, and that calls work again. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -181,7 +181,7 @@ class _Waiting:
                 if self._reported:
                     say("it works again")
                 self._reported = False
-            elif not self._reported and left_s >= MENTIONED_S:
+            elif not self._reported and left_s >= WAIT_REPORTED_S:
                 for_long = "until it answers" if left_s == math.inf else f"for up to {span(left_s)}"
                 say(f"{error.message}; retrying {for_long} (Ctrl-C stops)")
                 self._reported = True
@@ -215,8 +215,10 @@ def is_id(text: str) -> bool:
 
 
 def job_id(client: Client, text: str) -> str:
-    """Return the id of a job or array, given by its id, or by a name that only one unfinished job has or, if there is
-    none, only one job."""
+    """Return the id of the job or array with this id or name.
+
+    A name must belong to one unfinished job or array only or, if none is unfinished, to one job or array only.
+    """
     from gavel.client import Invalid, JobFilter, NotFound
     from gavel.client.results import ACTIVE
 
@@ -228,8 +230,8 @@ def job_id(client: Client, text: str) -> str:
     # The filter takes a pattern; jobs with other names are removed below.
     pattern = text.replace("*", "?")
     # The last filter also finds jobs that the scheduler has forgotten.
-    for which in (JobFilter(states=ACTIVE), JobFilter(), JobFilter(ended=True)):
-        page = client.page(replace(which, name=pattern), size=100, brief=True)
+    for job_filter in (JobFilter(states=ACTIVE), JobFilter(), JobFilter(ended=True)):
+        page = client.page(replace(job_filter, name=pattern), size=100, brief=True)
         ids = sorted({array_of(job.id) for job in page.jobs if job.spec.name == text}, key=int)
         if len(ids) > 1:
             first_ids = ", ".join(ids[:5])
@@ -254,5 +256,5 @@ def members(client: Client, job: str) -> Sequence[Job]:
 
 
 def array_of(job: str) -> str:
-    """Return the id of a member's array; or the job's own id if it is in no array."""
+    """Return the id of the array to which a job belongs, or the job's own id if it is in no array."""
     return job.partition("_")[0]

@@ -28,33 +28,33 @@ PAGE_CHARACTERS = 100
 
 
 class Column(NamedTuple):
-    """`most`: the characters of a cell on a terminal, at most; the last column gets the rest."""
+    """A column of a table. `width_max` limits its cells on a terminal; the last column gets the remaining width."""
 
     head: str
     right: bool = False
-    most: int = 40
+    width_max: int = 40
 
 
-def out() -> Console:
-    """Return standard output; in colour only on a terminal, and not if NO_COLOR is set."""
+def stdout_console() -> Console:
+    """Return a console on standard output: in colour only on a terminal, and not if NO_COLOR is set."""
     from rich.console import Console
 
     return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def terminal_width() -> int | None:
-    """Return the width to cut to; None without a terminal."""
+    """Return the width of the terminal, to which tables are cut; None without a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def show_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
-    """Print a table."""
+    """Print a live list: cut to the width of a terminal."""
     print_lines(table(columns, rows, terminal_width()))
 
 
 def print_lines(lines: Iterable[Text]) -> None:
-    """Print lines, however wide they are."""
-    console = out()
+    """Print lines without wrapping them."""
+    console = stdout_console()
     for line in lines:
         console.print(line)
 
@@ -80,7 +80,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> 
 
 def _fitted_sizes(columns: Sequence[Column], sizes: list[int], width: int) -> list[int]:
     *others, last = sizes
-    others = [min(size, column.most) for column, size in zip(columns[:-1], others, strict=True)]
+    others = [min(size, column.width_max) for column, size in zip(columns[:-1], others, strict=True)]
     room = width - sum(others) - len(GAP) * len(others)
     # In a narrow window the widest columns shrink in favour of the last.
     while room < min(last, 8) and max(others, default=0) > 6:
@@ -101,13 +101,13 @@ def _line(columns: Sequence[Column], row: Sequence[Text], sizes: Sequence[int]) 
 
 
 def fitted(cell: Text, size: int, *, right: bool = False) -> Text:
-    """Return the cell with exactly this width; a longer one ends in …"""
+    """Return the cell with exactly this width; a longer cell is cut and ends in …"""
     from rich.text import Text
 
-    fit = cell.copy() if size else Text()
-    fit.truncate(size, overflow="ellipsis")
-    fit.align("right" if right else "left", size)
-    return fit
+    copy = cell.copy() if size else Text()
+    copy.truncate(size, overflow="ellipsis")
+    copy.align("right" if right else "left", size)
+    return copy
 
 
 def new_table(**options: Any) -> Table:

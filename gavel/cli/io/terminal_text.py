@@ -1,4 +1,4 @@
-"""Output of jobs on a terminal, where its control sequences could rewrite earlier lines or type commands.
+"""Make the output of jobs safe for a terminal: control sequences could rewrite earlier lines or type commands.
 
 Colours and styles (`ESC [ … m`), tabs, new lines and carriage returns reach the terminal. Every other control character
 is shown escaped (`\\x1b`), as are bytes that are not UTF-8 and characters that reverse the direction of text.
@@ -18,7 +18,7 @@ _PLAIN = "\x1b[0m"
 
 
 class TerminalText:
-    """Takes bytes as they arrive, even parts of a sequence; `end` writes the rest and ends all colours."""
+    """Writes bytes to a terminal as they arrive, even parts of a sequence. Call `end` after the last bytes."""
 
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write

@@ -11,7 +11,7 @@ YEARS_MAX = 100
 
 
 def length_s(option: str, text: str) -> float:
-    """Read a duration such as `90m`. A `Fault` names the option."""
+    """Return the seconds in a duration such as `90m`, or raise a `Fault` that names the option."""
     length = _duration_s(option, text)
     if not length:
         raise Fault(f"{option}: '{text}' is not a duration above 0 such as 90m or 1h30m")
@@ -19,7 +19,7 @@ def length_s(option: str, text: str) -> float:
 
 
 def moment_before(option: str, text: str) -> datetime:
-    """Read a time, or a duration such as `7d` for that long ago. A `Fault` names the option."""
+    """Return the time in `text`, or the time a duration such as `7d` ago; raise a `Fault` that names the option."""
     if length := _duration_s(option, text):
         return datetime.now(UTC) - timedelta(seconds=length)
     try:
@@ -52,7 +52,7 @@ def span(length_s: float) -> str:
 
 
 def age(moment: datetime | None, now: datetime) -> str:
-    """Return how long ago this was; empty for None."""
+    """Return the time since this moment as text; empty for None."""
     return "" if moment is None else span((now - moment).total_seconds())
 
 
@@ -89,5 +89,5 @@ def short_number(value: float) -> str:
 
 
 def _scaled(value: float, units: Mapping[str, float]) -> str:
-    """Return the value in the first unit that is not larger than it, to three digits; empty if all are larger."""
+    """Return the value to three digits, in the first unit that does not exceed it; empty if all units do."""
     return next((f"{value / size:.3g}{unit}" for unit, size in units.items() if value >= size), "")

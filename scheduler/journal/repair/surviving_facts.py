@@ -139,7 +139,9 @@ def _rebundled(
     )
 
 
-def _leases_in_the_way(state: SchedulerState, granted: Iterable[Lease], bundles: dict[str, Bundle]) -> set[str]:
+def _leases_in_the_way(
+    state: SchedulerState, granted: Iterable[Lease], bundles: dict[str, Bundle]
+) -> set[str]:
     """Return the leases that must have ended before the leases in `granted` could be granted."""
     ended: set[str] = set()
     for lease in granted:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.text import Text
 
-from gavel.cli.cluster.top import look
+from gavel.cli.cluster.top import read_picture
 from gavel.cli.cluster.top_screen import Picture, screen
 from gavel.cli.io.job_text import few, ids, job_on, job_progress, job_where
 from gavel.cli.io.tables import Column, table
@@ -289,7 +289,7 @@ class Starting:
 
 def test_a_job_that_starts_meanwhile_is_in_the_picture_once() -> None:
     """`top` fetches waiting jobs before running ones, so that a job that starts in between is not missed."""
-    jobs = look(Starting()).jobs  # type: ignore[arg-type]
+    jobs = read_picture(Starting()).jobs  # type: ignore[arg-type]
     assert [(job.id, job.state) for job in jobs] == [("1", JobState.RUNNING)]
 
 
