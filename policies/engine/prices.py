@@ -31,13 +31,13 @@ Cost = tuple[Floats, Floats]
 
 
 def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Floats], top: float) -> float:
-    """Estimate the greatest s in (0, top] at which demand(s) can be met; return `top` if prices cannot tell."""
+    """Estimate the greatest s in (0, top] at which demand(s) can be met; return `top` if there is no market."""
     market = _Market.of(problem, usable)
     return top if market is None else deque(_levels(market, problem, demand, top), maxlen=1).pop()
 
 
 def seems_affordable(problem: Problem, usable: Ints, demand: Floats) -> bool:
-    """Return whether this demand can probably be met, judging by prices; False if prices cannot tell."""
+    """Return whether this demand can probably be met, judging by prices; False if there is no market."""
     market = _Market.of(problem, usable)
     if market is None:
         return False
@@ -101,7 +101,7 @@ class _Market:
 
     @classmethod
     def of(cls, problem: Problem, usable: Ints) -> _Market | None:
-        """Return the market of a problem; None if jobs have too many columns to try all mixes."""
+        """Return the market of a problem; None with pairs, or with too many columns to try all mixes."""
         columns = problem.columns.take(usable)
         n = len(problem.jobs)
         size = np.bincount(columns.first, minlength=n)
@@ -123,7 +123,7 @@ class _Market:
         return cost[self.slow], cost[self.fast] - cost[self.slow]
 
     def bill(self, cost: Cost, demand: Floats) -> float:
-        """Return what all jobs pay together if each gets its rate in the cheapest way."""
+        """Return the total bill of all jobs if each gets its rate in the cheapest way."""
         return float(np.einsum("i,i->", self.count, self._mixes(cost, demand)[1].min(axis=0)))
 
     def used(self, cost: Cost, demand: Floats) -> Floats:

@@ -42,9 +42,9 @@ def even_widths(problem: Problem, usable: Ints, shares: Floats) -> Floats:
 
 
 def _elastic(problem: Problem, usable: Ints) -> tuple[Ints, Ints]:
-    """Return the columns of elastic jobs, sorted by job, type and width, and where each job and type begins.
+    """Return the columns of elastic jobs, sorted by job, type and width, and the index at which each (job, type) begins.
 
-    Only columns of one job count, and only if the job has several on that type, differing in nothing but their width.
+    Only columns of one job are returned, and only if the job has several on that type that differ only in their width.
     """
     columns = problem.columns
     if problem.in_order:

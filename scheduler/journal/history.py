@@ -39,13 +39,13 @@ class BrokenPromise(NamedTuple):
 
     promise: str
     job: str
-    what: str
+    fault: str
     at_s: float
     # The last facts about the job.
     story: tuple[str, ...]
 
     def __str__(self) -> str:
-        return f"{self.promise}: {self.what}"
+        return f"{self.promise}: {self.fault}"
 
 
 class History:

@@ -98,7 +98,7 @@ def get_meta(db: sqlite3.Connection) -> dict[str, str]:
 
 
 def check_structure(db: sqlite3.Connection) -> None:
-    """Raise Unsound unless SQLite can read every page of the file and the tables are those of a journal."""
+    """Raise Unsound unless SQLite can read every page of the file and the file has the tables of a journal."""
     _check_head(db)
     schema = {
         name.decode(errors="replace"): sql.decode(errors="replace")

@@ -16,7 +16,7 @@ from scheduler.journal.errors import Damage
 
 
 class Record(NamedTuple):
-    """The facts of one batch. A journal holds a record as a whole or not at all."""
+    """The facts of one batch. A journal has either the whole record or no part of it."""
 
     seq: int
     now_s: float
@@ -24,7 +24,7 @@ class Record(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A record as it is stored."""
+    """The stored form of a record."""
 
     seq: int
     now_s: float

@@ -104,7 +104,7 @@ def why_with_exit_code(job: Job) -> str:
 
 
 def why_words(job: Job) -> str:
-    """Return the reason for the job's state, shortened to `by ann` if the state implies what ann did."""
+    """Return the reason for the job's state, shortened to `by ann` if the state implies the action."""
     action, by, user = job.why.partition(" by ")
     is_clear = {"hold": "held", "cancel": "cancelled"}.get(action) == job.state
     return f"by {user}" if by and is_clear else job.why

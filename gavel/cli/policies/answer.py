@@ -83,7 +83,7 @@ class Answer:
         return packed
 
     def as_data(self) -> dict[str, Any]:
-        """Return what `--json` prints: plain data without NaN or infinity."""
+        """Return the plain data that `--json` prints, without NaN or infinity."""
         problem, allocation = self.problem, self.allocation
         columns, ids = problem.columns, problem.jobs.ids
         return {

@@ -156,7 +156,7 @@ def way_table(answer: Answer, ways: Ints) -> Table:
 
 
 def type_table(answer: Answer) -> Table:
-    """Return a row per worker type: how much of it is in use, and what one more GPU would change."""
+    """Return a row per worker type: the fraction in use, and the change of the value by one more GPU."""
     problem, price = answer.problem, answer.allocation.price
     table = new_table()
     table.add_column("type", no_wrap=True)

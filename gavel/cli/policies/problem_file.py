@@ -210,18 +210,18 @@ class _Jobs:
     def _add_pair(
         self, place: Place, number: int, pair: Pair, entries: dict[tuple[int, int, int], int]
     ) -> None:
-        where = (*place, "jobs")
+        jobs_place = (*place, "jobs")
         for index, name in enumerate(pair.jobs):
             if name not in self._rows:
                 problem = f"is {literal(name)}, which is not the id of a job"
-                raise BadInput(problem, suggest(name, self._rows), place=(*where, index))
+                raise BadInput(problem, suggest(name, self._rows), place=(*jobs_place, index))
         a, b = (self._rows[name] for name in pair.jobs)
         gpus, other_gpus = self._jobs[a].gpus, self._jobs[b].gpus
         if a == b:
-            raise BadInput(f"pairs {literal(pair.jobs[0])} with itself", place=where)
+            raise BadInput(f"pairs {literal(pair.jobs[0])} with itself", place=jobs_place)
         if gpus != other_gpus:
             problem = f"pairs a job of {count_of(gpus, 'GPU')} with a job of {count_of(other_gpus, 'GPU')}"
-            raise BadInput(problem, "only jobs with the same number of GPUs can share them", place=where)
+            raise BadInput(problem, "only jobs with the same number of GPUs can share them", place=jobs_place)
         for name, (rate, other_rate) in pair.rates.items():
             kind = self._kind(name, (*place, "rates", name))
             earlier = entries.setdefault((min(a, b), max(a, b), kind), number)

@@ -83,7 +83,7 @@ def _blocks(path: Path, start: int, head: int) -> Iterator[bytes]:
 
 
 def _log_pages(log: Path) -> tuple[list[_Page], list[_Page]]:
-    """Return the pages of the log's current run, and those left from older runs, each in order of writing."""
+    """Return the pages of the log's current run, and the pages of older runs, both in the order of writing."""
     salts = next(_blocks(log, 0, 0), b"")[16:24]
     current: list[_Page] = []
     stale: list[_Page] = []
