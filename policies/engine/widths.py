@@ -42,7 +42,7 @@ def even_widths(problem: Problem, usable: Ints, shares: Floats) -> Floats:
 
 
 def _elastic(problem: Problem, usable: Ints) -> tuple[Ints, Ints]:
-    """Return the columns of elastic jobs, sorted by job, type and width, and the index at which each (job, type) begins.
+    """Return the columns of elastic jobs by job, type and width, and the index at which each job and type begins.
 
     Only columns of one job are returned, and only if the job has several on that type that differ only in their width.
     """

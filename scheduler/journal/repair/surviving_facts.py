@@ -24,42 +24,42 @@ def fit(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
     match fact:
         case f.ProgressMade():
             known = tuple(progress for progress in fact.progress if progress.lease in state.leases)
-            return _reduced(fact, known == fact.progress, not known, progress=known)
+            return _with_parts(fact, known == fact.progress, not known, progress=known)
         case f.LeasesStarted():
-            return _started(state, now_s, fact)
+            return _fit_starts(state, now_s, fact)
         case f.LeasesResumed():
             leases = tuple(name for name in fact.leases if name in state.leases)
-            return _reduced(fact, leases == fact.leases, not leases, leases=leases)
+            return _with_parts(fact, leases == fact.leases, not leases, leases=leases)
         case f.LeaseClosed() | f.RanksExited():
             return (fact,) if fact.exit.lease in state.leases else ()
         case f.LeaseRecalled():
             return (fact,) if fact.lease in state.leases else ()
         case f.JobsForgotten():
-            return _forgotten(state, now_s, fact)
+            return _fit_forgetting(state, now_s, fact)
         case f.JobMoved() | f.CheckpointSaved():
             return (fact,) if fact.job in state.jobs else ()
         case f.NodeMoved() | f.NodeRemoved() | f.GpusBroken() | f.GpusWithheld():
             return (fact,) if fact.node in state.nodes else ()
         case f.JobSubmitted():
-            return _submitted(state, fact)
+            return _fit_submission(state, fact)
         case f.AllocationAdopted():
             shares = _of_known_jobs(state, fact.shares)
             return (fact,) if shares is fact.shares else (replace(fact, shares=shares),)
         case f.RoundPlanned():
-            return _planned(state, now_s, fact)
+            return _fit_plan(state, now_s, fact)
         case f.GpusFilled():
-            return _filled(state, now_s, fact)
+            return _fit_fill(state, now_s, fact)
     return (fact,)
 
 
-def _reduced(fact: f.Fact, is_whole: bool, is_empty: bool, **parts: object) -> Sequence[f.Fact]:
-    """Return the fact with these surviving parts, which may be the whole fact, or no fact if none survives."""
+def _with_parts(fact: f.Fact, is_whole: bool, is_empty: bool, **parts: object) -> Sequence[f.Fact]:
+    """Return the fact reduced to these parts: unchanged if they are the whole fact, no fact if all are empty."""
     if is_whole:
         return (fact,)
     return () if is_empty else (replace(fact, **parts),)
 
 
-def _submitted(state: SchedulerState, fact: f.JobSubmitted) -> Sequence[f.Fact]:
+def _fit_submission(state: SchedulerState, fact: f.JobSubmitted) -> Sequence[f.Fact]:
     """Hold a job that depends on a lost job. Whether the lost job succeeded is unknown, so its user must decide."""
     known = tuple(other for other in fact.blocked_by if other in state.jobs)
     if known == fact.blocked_by:
@@ -69,30 +69,32 @@ def _submitted(state: SchedulerState, fact: f.JobSubmitted) -> Sequence[f.Fact]:
     return replace(fact, blocked_by=known), f.JobMoved(job=fact.job, move=Move.HOLD, why=why)
 
 
-def _forgotten(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -> Sequence[f.Fact]:
+def _fit_forgetting(state: SchedulerState, now_s: float, fact: f.JobsForgotten) -> Sequence[f.Fact]:
     """Cancel forgotten jobs that have not ended in the state, and close their leases: the record of the end is lost."""
     known = tuple(name for name in fact.jobs if name in state.jobs)
     keys = tuple(key for key in fact.keys if key in state.requests)
     jobs = [state.jobs[name] for name in known]
-    closed = _closed(state, now_s, {lease for job in jobs for lease in (job.lease, job.leaving) if lease})
+    leases = {lease for job in jobs for lease in (job.lease, job.leaving) if lease}
+    closed = _close_leases(state, now_s, leases)
     why = "the job ended, and the record of its end is lost"
     ended = [f.JobMoved(job=job.id, move=Move.CANCEL, why=why) for job in jobs if not job.is_terminal]
     is_whole = known == fact.jobs and keys == fact.keys
-    return *closed, *ended, *_reduced(fact, is_whole, not (known or keys), jobs=known, keys=keys)
+    return *closed, *ended, *_with_parts(fact, is_whole, not (known or keys), jobs=known, keys=keys)
 
 
-def _started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> Sequence[f.Fact]:
+def _fit_starts(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> Sequence[f.Fact]:
     """Close the leases for whose end the started leases waited: they must have ended."""
     leases = tuple(name for name in fact.leases if name in state.leases)
     closed = {other for name in leases for other in state.leases[name].waits_for}
-    return *_closed(state, now_s, closed), *_reduced(fact, leases == fact.leases, not leases, leases=leases)
+    starts = _with_parts(fact, leases == fact.leases, not leases, leases=leases)
+    return *_close_leases(state, now_s, closed), *starts
 
 
-def _planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> Sequence[f.Fact]:
+def _fit_plan(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> Sequence[f.Fact]:
     ended = tuple(name for name in fact.ended if _continues(state, name))
-    granted = _grants(state, fact.granted)
-    rebundled = _rebundled(state, fact.rebundled)
-    closed = _closed(state, now_s, _leases_in_the_way(state, granted, dict(rebundled)) - set(ended))
+    granted = _known_grants(state, fact.granted)
+    rebundled = _known_changes(state, fact.rebundled)
+    closed = _close_leases(state, now_s, _leases_in_the_way(state, granted, dict(rebundled)) - set(ended))
     reserved = {gpu: bundle for gpu, bundle in fact.reserved.items() if _is_known(state, bundle)}
     skipped = tuple(bundle for bundle in fact.skipped if _is_known(state, bundle))
     parts = {
@@ -106,12 +108,12 @@ def _planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> Seque
     return *closed, fact if is_whole else replace(fact, **parts)
 
 
-def _filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> Sequence[f.Fact]:
-    granted, rebundled = _grants(state, fact.granted), _rebundled(state, fact.rebundled)
-    closed = _closed(state, now_s, _leases_in_the_way(state, granted, dict(rebundled)))
+def _fit_fill(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> Sequence[f.Fact]:
+    granted, rebundled = _known_grants(state, fact.granted), _known_changes(state, fact.rebundled)
+    closed = _close_leases(state, now_s, _leases_in_the_way(state, granted, dict(rebundled)))
     is_whole = granted == fact.granted and rebundled == fact.rebundled
     is_empty = not (granted or rebundled)
-    return *closed, *_reduced(fact, is_whole, is_empty, granted=granted, rebundled=rebundled)
+    return *closed, *_with_parts(fact, is_whole, is_empty, granted=granted, rebundled=rebundled)
 
 
 def _continues(state: SchedulerState, name: str) -> bool:
@@ -123,7 +125,7 @@ def _is_known(state: SchedulerState, bundle: Bundle) -> bool:
     return all(job in state.jobs for job in bundle.jobs)
 
 
-def _grants(state: SchedulerState, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
+def _known_grants(state: SchedulerState, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
     return tuple(
         lease
         for lease in leases
@@ -131,7 +133,7 @@ def _grants(state: SchedulerState, leases: tuple[Lease, ...]) -> tuple[Lease, ..
     )
 
 
-def _rebundled(
+def _known_changes(
     state: SchedulerState, changes: tuple[tuple[str, Bundle], ...]
 ) -> tuple[tuple[str, Bundle], ...]:
     return tuple(
@@ -156,7 +158,7 @@ def _leases_in_the_way(
     return ended
 
 
-def _closed(state: SchedulerState, now_s: float, leases: set[str]) -> list[f.Fact]:
+def _close_leases(state: SchedulerState, now_s: float, leases: set[str]) -> list[f.Fact]:
     """Return the facts that close these leases, with their last known progress."""
     return [
         f.LeaseClosed(exit=_last_exit(state, now_s, state.leases[name]), lapsed=True)
