@@ -48,8 +48,8 @@ class _Blocks:
     new_row: Ints  # [m]
     own: Floats  # [R, c, n] planes, rows per job
     tie: Floats  # [T, c, n] planes, tying rows
-    level_own: Floats  # [p, R, n] tying columns, rows per job
-    level_tie: Floats  # [p, T] tying columns, tying rows
+    level_own: Floats  # [p, R, n] in rows per job
+    level_tie: Floats  # [p, T] in tying rows
     cost: Floats  # [c n + p]
     limit: Floats  # [R n + T]
     unit: Floats  # [m]
