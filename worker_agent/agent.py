@@ -1,4 +1,4 @@
-"""The agent's loop: its core, between the processes on one side and the link on the other. No network in here.
+"""The agent's loop between its core, its processes and the link. It uses no network itself.
 
 The loop passes each event to the core and carries out the core's actions; a simulated agent has the same core and
 another loop. The link (link/stream.py) calls `handle` with the scheduler's messages, and sends the agent's messages. It
@@ -137,14 +137,14 @@ class Agent:
                 self._on_failed_start()
             asyncio.get_running_loop().run_in_executor(None, self.workshop.mps.leave, event.lease)
         elif isinstance(event, Desired | Taken):
-            # A lease without a run or a kept exit in the core: the scheduler has its exit.
+            # If the core has neither a run nor a kept exit for a lease, the scheduler has its exit.
             kept, runs = self.core.exits.kept, self.core.runs
             unacknowledged = self.processes.unacknowledged
             self.processes.mark_acknowledged([x for x in unacknowledged if x not in kept and x not in runs])
         self._renew()
 
     def _on_new_set(self, desired: Desired) -> None:
-        """Store the number of a new set. Pass its reasons for ends, and changes of packing, to the runs."""
+        """Store the number of a new set. Pass to live runs why they end, and whether they share their GPUs."""
         live = self.processes.live
         for lease in desired.why_ended.keys() & live.keys():
             live[lease].why_ended = desired.why_ended[lease]
@@ -247,7 +247,7 @@ class Agent:
         else:
             rendezvous = None if is_gang else on_this_node(self._ports.take(order.lease))
             others = (run.order.lease for run in self.processes.runs_sharing_gpus(order))
-            # MPS is of no use beside a run without it.
+            # MPS works only if all jobs on these GPUs use it.
             without_mps = any(not (self.workshop.mps.serves(x) or x in self._joining_mps) for x in others)
             if order.packed and not without_mps:
                 self._joining_mps.add(order.lease)
@@ -264,7 +264,7 @@ class Agent:
                 async for data in self.link.fetch(digest):
                     file.write(data)
                     if file.tell() > self.workshop.packages.limits.archive_bytes_max:
-                        # `add` refuses this part of it, with the reason.
+                        # `add` refuses a package of this size, with the reason.
                         break
                 file.seek(0)
                 chunks = iter(lambda: file.read(1 << 20), b"")

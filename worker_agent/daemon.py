@@ -47,7 +47,7 @@ from worker_agent.shim.run_directory import START
 
 LOG = logging.getLogger("gavel.agent")
 HEALTH_S = 10.0
-# How often to check whether a run has begun whose log a reader follows.
+# How often to check whether a run with a waiting reader has begun.
 START_LOOK_S = 0.1
 # The exit status of an agent whose node was removed; a service manager should not start it again.
 REMOVED = 3

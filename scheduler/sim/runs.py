@@ -60,7 +60,7 @@ def _digest(path: str) -> str:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A run that can start."""
+    """A run that has been checked, and can start."""
 
     options: SimOptions
     # The number of jobs that will end in the run, if known.

@@ -44,7 +44,7 @@ COLLECT_EVERY = 100_000
 MEASURED_AT_ONCE = 200
 # A run that lasts thirty years of virtual time waits for an event that cannot happen.
 STARVED_S = 1e9
-# If no job has had a GPU for this many rounds and no event is left, no job ever will.
+# If no job has had a GPU for this many rounds and no event is left, no job will ever get one.
 STILL_ROUNDS = 50
 
 
@@ -70,7 +70,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def conditions(self) -> dict[str, Any]:
-        """The fields of Conditions by name, also of a subclass."""
+        """The fields of `Conditions` by name, without those of a subclass."""
         return {name: getattr(self, name) for name in Conditions.__struct_fields__}
 
 

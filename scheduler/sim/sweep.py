@@ -49,7 +49,7 @@ class Engine(Protocol):
 
 
 def grid(base: Run, axes: Mapping[str, Iterable[Any]]) -> list[Run]:
-    """Return a run for every combination of the values in `axes`, by field, without duplicates."""
+    """Return `base` with every combination of the values that `axes` has for its fields, without duplicates."""
     combinations = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
     runs = [msgspec.structs.replace(base, **values) for values in combinations]
     return list({key(run): run for run in runs}.values())

@@ -76,7 +76,7 @@ class AgentCore:
         self.tick_s = INF
         # The end of every order in the set, unless the order's own end is later.
         self._renewed_s = -INF
-        # Whether an event has come since the next three times were computed.
+        # Whether the next three times are out of date.
         self._stale = False
         # The first end of a lease that may be renewed, plus the time by which its renewal may be late.
         self._end_s = INF
@@ -97,7 +97,7 @@ class AgentCore:
 
     @property
     def report_s(self) -> float:
-        """When the next report is due: an interval after the last report of the job or exit reported least recently."""
+        """When the next report is due, for the job or exit whose last report is the oldest."""
         if self._stale:
             self._look_ahead()
         return self._report_s

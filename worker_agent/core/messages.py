@@ -54,7 +54,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     env: dict[str, str] = {}
     # By name of variable: the secret on the node, as "secret:PATH".
     env_from: dict[str, str] = {}
-    # Empty: a directory of the agent, by job.
+    # Empty: a directory for the job in the agent's checkpoint directory.
     checkpoint_dir: str = ""
     ranks: Literal["per_gpu", "per_node"] = "per_gpu"
     # per_attempt: each attempt begins with a copy of the last one's checkpoints.
@@ -72,7 +72,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     lease: str
     job: str
     attempt: int
-    # Their local indexes.
+    # Local indexes.
     gpus: tuple[int, ...]
     ends_s: float
     # The epoch of the scheduler that granted the lease; with the attempt, the token.
@@ -82,14 +82,14 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     world_size: int = 1
     rendezvous: str = ""
     steps_max: float | None = None
-    # The lease will not be renewed: the agent stops the job at its end without waiting for a late renewal.
+    # Whether this lease will not be renewed. The agent then stops the job at its end, and waits for no late renewal.
     last: bool = False
     name: str = ""
     user: str = ""
     # The first rank on this node, if each GPU has a rank.
     rank_first: int = 0
     array_index: int | None = None
-    # Another job is on the same GPUs.
+    # Whether another job is on the same GPUs.
     packed: bool = False
     # None in simulations, and for runs of an earlier agent.
     launch: Launch | None = None

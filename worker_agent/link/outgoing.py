@@ -20,7 +20,7 @@ REPORTS_WAITING_MAX = 10_000
 
 
 class Outgoing:
-    """The agent's messages on one stream, from `answer`, `report` and the like to `get`."""
+    """The messages to send on one stream, queued by `answer`, `report` and others, and taken by `get`."""
 
     def __init__(self, last_lines: Callable[[str], str], clock: Callable[[], float]) -> None:
         self._last_lines, self._clock = last_lines, clock
@@ -68,7 +68,7 @@ class Outgoing:
         self._filled.set()
 
     def on_taken(self, number: int) -> list[int]:
-        """Return the numbers of the core's reports that are durable, given that the link's report of this number is."""
+        """Confirm the link's reports up to this number. Return the numbers of the core's reports now durable."""
         durable: list[int] = []
         while self._unconfirmed and self._unconfirmed[0][0] <= number:
             durable += self._unconfirmed.popleft()[1]

@@ -98,7 +98,7 @@ class GrpcLink:
         self._node: Node | None = None
         self._outgoing: Outgoing | None = None
         self._stub: agents_pb2_grpc.AgentsStub | None = None
-        # The link is broken if no message arrives for this long; when the last one arrived.
+        # How long a link may be silent before it counts as broken; when the last message arrived.
         self._silence_s, self._received_s = WELCOME_S, 0.0
         self._welcomed = self._was_linked = self._leaving = False
         self._health: pb.Health | None = None

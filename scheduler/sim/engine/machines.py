@@ -207,7 +207,7 @@ class Machines:
     # -------------------------------------------------------------------------------------------------- agents
 
     def _wake(self, now_s: float) -> None:
-        """Give a Tick to every agent that needs one now. Give it the progress of its jobs first if it is to report."""
+        """Give a Tick to every agent that needs one now. If its report is due, pass the progress of its jobs first."""
         woken = self._wakes.take(now_s)
         for node in woken:
             core = node.core

@@ -16,7 +16,7 @@ class Wakes:
     __slots__ = ("_nodes", "_times")
 
     def __init__(self) -> None:
-        # The nodes by time, void if a node's `wake_s` is another; and a heap of the times.
+        # The nodes to wake, by time, and a heap of these times. An entry is void if the node's `wake_s` is another.
         self._nodes: dict[float, list[Node]] = {}
         self._times: list[float] = []
 

@@ -23,7 +23,7 @@ INF = float("inf")
 PULSE = frozenset({"tick", "plan", "fill"})
 # A message to the scheduler, or a call that acts on the machines and returns their messages.
 Event = Message | Callable[[float], Iterable[Message]]
-# An event planned before the run, and its time.
+# An event planned before the run: its time, and a message to the scheduler or a call that acts on the machines.
 Change = tuple[float, Message | Callable[[Machines, float], Iterable[Message]]]
 
 

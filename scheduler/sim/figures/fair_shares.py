@@ -93,7 +93,7 @@ class IsolatedPace:
             self._since_s = now_s
 
 
-class Promised:
+class PromisedTime:
     """The time that allocations promised to each job on each type: share × time, added up for all jobs at once.
 
     Each job of a pair is credited with the whole time, but with half of the GPU time.
@@ -110,7 +110,7 @@ class Promised:
         self._promised_s = np.zeros((2, ROWS_FIRST, 1))
 
     def add(self, job: str) -> None:
-        """Make room for a job."""
+        """Add a job, to which nothing is promised yet."""
         if not self._free:
             _, rows, kinds = self._share.shape
             self._resize(2 * rows, kinds)

@@ -19,7 +19,7 @@ HOUR_S = 3600.0
 
 
 class Sample(NamedTuple):
-    """Sums up to a time. The mean between any two samples is exact, even if samples between them were dropped."""
+    """Totals up to a time. The mean between any two samples is exact, even if samples between them were dropped."""
 
     at_s: float
     # Jobs with processes, and without.
@@ -37,7 +37,7 @@ class Tenure(msgspec.Struct, eq=False):
     gpus: tuple[str, ...]
     # The number of the worker type.
     kind: int
-    # The time up to which `cost_usd` has the cost.
+    # `cost_usd` is the cost up to this time.
     charged_s: float = 0.0
     cost_usd: float = 0.0
 

@@ -18,7 +18,7 @@ from scheduler.core import facts as f
 from scheduler.model.jobs import RUNS, JobSpec, JobState, Move
 from scheduler.model.lease import GpuId
 from scheduler.model.settings import Settings
-from scheduler.sim.figures.fair_shares import IsolatedPace, Promised
+from scheduler.sim.figures.fair_shares import IsolatedPace, PromisedTime
 from scheduler.sim.figures.gpu_time import GpuTime, Tenure
 from scheduler.sim.figures.job_table import JobTable
 
@@ -122,7 +122,7 @@ class Metrics:
         # The number of jobs that have not ended, and of jobs with processes.
         self._live = self._running = 0
         self._pace = IsolatedPace()
-        self._promised = Promised(self.gpus.kind)
+        self._promised = PromisedTime(self.gpus.kind)
         self._adopted: f.AllocationAdopted | None = None
         self._adopted_rate: dict[str, float] | None = None
         self._handlers: dict[type[f.Fact], Callable[[float, Any], None]] = {

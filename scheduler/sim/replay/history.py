@@ -35,7 +35,7 @@ from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.replay.made_by import MadeBy, read_made_by
 from scheduler.sim.replay.past_work import PastWork
 from scheduler.sim.scenario.faults import SPOT, EventName, NodeEvent, strike
-from scheduler.sim.scenario.reclaims import vacations
+from scheduler.sim.scenario.reclaims import requests_to_stop
 from scheduler.sim.simulate import SimOptions
 from traces.costs import Cost
 from traces.throughputs import Throughputs
@@ -58,7 +58,7 @@ class History:
         self._made_by = read_made_by(meta or {})
         self._start_s: float | None = None
         self._submitted: dict[str, tuple[float, JobSpec]] = {}
-        # Jobs stopped by users, or failed if they have a limit on time or cost.
+        # Jobs that users cancelled, and failed jobs with a limit on time or cost.
         self._stopped: set[str] = set()
         self._leases: dict[str, Lease] = {}
         self._rates_at_start: list[f.RatesGiven] = []
@@ -130,7 +130,7 @@ class History:
             prices={},
             events=(
                 *(_repeated(policy, at_s, event) for at_s, event in self._past_events),
-                *self._vacations(made_by.checkpoints_s),
+                *self._requests_to_stop(made_by.checkpoints_s),
             ),
         )
 
@@ -234,8 +234,8 @@ class History:
             case f.LeasesResumed():
                 self._on_resumed(fact.leases)
 
-    def _vacations(self, checkpoints_s: tuple[float, ...]) -> Iterable[Change]:
-        """Return the requests to the jobs of reclaimed spot nodes to save and stop."""
+    def _requests_to_stop(self, checkpoints_s: tuple[float, ...]) -> Iterable[Change]:
+        """Return the changes by which the jobs of reclaimed spot nodes are asked to save and stop."""
         events = []
         for at_s, event in self._past_events:
             if isinstance(event, NodeCommand) and (event.action, event.user) == ("drain", SPOT):
@@ -244,7 +244,7 @@ class History:
                 events.append(event)
             elif isinstance(event, NodeSpec):
                 events.append(NodeEvent(at_s, event.name, "join"))
-        return vacations(events, checkpoints_s, ("crash",))
+        return requests_to_stop(events, checkpoints_s, ("crash",))
 
     def _on_resumed(self, leases: tuple[str, ...]) -> None:
         """Turn the deaths of these leases' nodes into lost links, because the nodes came back with their jobs."""

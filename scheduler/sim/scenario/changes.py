@@ -16,7 +16,7 @@ from scheduler.model.errors import InvalidSpec
 from scheduler.sim.engine.world import Change
 from scheduler.sim.run import HOUR_S, Run
 from scheduler.sim.scenario.faults import NodeEvent, capacity, failures, read_events, strike
-from scheduler.sim.scenario.reclaims import vacations
+from scheduler.sim.scenario.reclaims import requests_to_stop
 from scheduler.sim.simulate import STORAGE, nodes
 from traces.time_series import CapacityChange, read_capacity, read_prices
 
@@ -52,7 +52,7 @@ def changes_of(
     spec_of = {spec.name: spec for spec in pool}
     events = list(_without_absent_nodes(events))
     changes: list[Change] = [(event.t_s, partial(strike, event=event, pool=spec_of)) for event in events]
-    changes += vacations(events, checkpoints_s)
+    changes += requests_to_stop(events, checkpoints_s)
     if run.prices_file:
         changes += _price_changes(run, note)
     return tuple(sorted(changes, key=lambda change: change[0]))

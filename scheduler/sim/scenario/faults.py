@@ -61,7 +61,7 @@ def failures(
 def capacity(
     changes: Iterable[CapacityChange], pool: Sequence[NodeSpec], notice_s: float = 0.0
 ) -> list[NodeEvent]:
-    """Return the joins, notices and leaves of nodes by which each type gets the GPUs that the changes state.
+    """Return the events by which nodes join and leave, so that each type has the GPUs that the changes state.
 
     A type starts with nothing. Nodes join in the order of the pool, and leave in reverse order after a notice of
     `notice_s`. If whole nodes do not add up to a number of GPUs, it is rounded down.

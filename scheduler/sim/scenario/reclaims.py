@@ -16,10 +16,10 @@ from scheduler.sim.scenario.faults import NodeEvent
 EARLY_S = 5.0
 
 
-def vacations(
+def requests_to_stop(
     events: Iterable[NodeEvent], checkpoints_s: Collection[float], leaves: Collection[str] = ("leave",)
 ) -> Iterator[Change]:
-    """Yield the requests to save and stop, given the events of nodes in order of time.
+    """Yield the changes by which jobs are asked to save and stop, given the events of nodes in order of time.
 
     `checkpoints_s`: how long jobs take to save. `leaves`: the names of events by which a node leaves.
     """

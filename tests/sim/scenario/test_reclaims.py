@@ -14,7 +14,7 @@ from scheduler.sim.replay.made_by import KEY, made_by
 from scheduler.sim.run import Run
 from scheduler.sim.scenario.changes import changes_of
 from scheduler.sim.scenario.faults import NodeEvent
-from scheduler.sim.scenario.reclaims import EARLY_S, vacations
+from scheduler.sim.scenario.reclaims import EARLY_S, requests_to_stop
 from scheduler.sim.simulate import SimOptions, simulate
 from tests.support.journals import MemoryJournal
 from traces.costs import Cost
@@ -103,7 +103,7 @@ def test_each_job_is_stopped_as_late_as_possible() -> None:
         NodeEvent(200.0, "a", "leave"),
         NodeEvent(200.0, "b", "leave"),
     ]
-    assert [at_s for at_s, _ in vacations(events, (10.0, 500.0))] == [100.0, 185.0, 195.0]
+    assert [at_s for at_s, _ in requests_to_stop(events, (10.0, 500.0))] == [100.0, 185.0, 195.0]
 
 
 def test_capacity_can_be_withdrawn_with_notice(tmp_path: Path) -> None:
