@@ -1,4 +1,4 @@
-"""Every call of the protocol: how its request is made from plain values, and its reply read. No I/O.
+"""Every call of the protocol: how plain values become its request, and its reply a result. No I/O.
 
 Both clients make these calls; one blocks, the other awaits. Most calls are one line of the table below: the method, and
 the function that reads its reply.
@@ -38,7 +38,7 @@ class Call(Generic[T]):
     """One call to the scheduler.
 
     `safe`: repeating the call has no further effect, so it may be retried. `read` turns the reply into a result.
-    `place` returns an error with its place in the job file.
+    `place` adds the place in the job file to an error.
     """
 
     method: str
@@ -184,7 +184,7 @@ def preview(specs: Sequence[JobSpec]) -> Call[tuple[r.Preview, ...]]:
 
 
 def _read_preview(wire: j.Preview) -> r.Preview:
-    """Return a preview with the name that the refused field has in job files."""
+    """Return a preview whose refused field has its name in job files."""
     result, field = read(r.Preview, wire), file_field(wire.refused_field)
     if field == wire.refused_field:
         return result

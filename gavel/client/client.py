@@ -275,7 +275,7 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.create_token(user=user, role=role, valid_s=valid_s, note=note))
 
     def tokens(self, user: str = "") -> tuple[r.Token, ...]:
-        """Return your own tokens; as an admin, those of all users or of this one."""
+        """Return your own tokens. Admins list those of one user, or of all users."""
         return self._wire.call(calls.tokens(user=user))
 
     def revoke_token(self, token: str) -> r.Token:

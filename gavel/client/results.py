@@ -29,7 +29,7 @@ class JobState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the job has ended for good."""
+        """Whether a job in this state has ended."""
         return self in FINAL
 
 
@@ -49,7 +49,7 @@ class NodeState(StrEnum):
 
 
 class Role(StrEnum):
-    """The role of a user, which decides what a token allows."""
+    """The role of a user; it determines the calls that a token allows."""
 
     UNKNOWN = "unknown"
     VIEWER = "viewer"

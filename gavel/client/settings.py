@@ -36,7 +36,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 @dataclass(frozen=True)
 class Context:
-    """The settings for one cluster in the file."""
+    """The settings for one cluster in the contexts file."""
 
     address: str
     token: str = field(default="", repr=False)
@@ -45,7 +45,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Contexts:
-    """The content of the file."""
+    """The content of the contexts file."""
 
     current: str = ""
     contexts: Mapping[str, Context] = field(default_factory=dict)
@@ -126,7 +126,7 @@ def checked_address(text: str) -> str:
 
 
 def config_path(environ: Mapping[str, str]) -> Path:
-    """Return the path of the file."""
+    """Return the path of the contexts file."""
     base = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME") or Path.home()) / ".config")
     return Path(base) / "gavel" / "client.toml"
 
@@ -145,7 +145,7 @@ def _context(path: Path, name: str) -> tuple[Context, str]:
 
 
 def read_contexts(path: Path) -> Contexts:
-    """Return the content of the file, empty if it does not exist."""
+    """Return the content of the contexts file, empty if it does not exist."""
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -177,7 +177,7 @@ def _read_context(path: Path, name: str, table: object) -> Context:
 
 
 def write_contexts(path: Path, contexts: Contexts) -> None:
-    """Replace the file. Only its owner may read it."""
+    """Replace the contexts file. Only its owner may read it."""
     for name in contexts.contexts:
         if not _NAME.fullmatch(name):
             raise Invalid(

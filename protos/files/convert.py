@@ -81,7 +81,7 @@ def _fitted_table(kind: type[msgspec.Struct], value: dict[str, Any], place: Plac
 
 
 def _advice(key: str, hints: dict[str, Any]) -> str:
-    """Return a suggestion for an unknown key: a key with a similar spelling, or one in a table of this table."""
+    """Return a suggestion for an unknown key: a key with a similar spelling, or the same key in an inner table."""
     advice = suggest(key, hints)
     tables_with_key = [
         table

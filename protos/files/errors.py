@@ -41,7 +41,7 @@ def words(place: Place) -> str:
 
 
 def literal(value: Any) -> str:
-    """Return a value for a message: short and printable. Of lists it shows only the length."""
+    """Return a value for a message: short and printable. A list is shown by its length."""
     match value:
         case None:
             return "nothing"

@@ -25,7 +25,7 @@ def example_settings(kind: type[msgspec.Struct], title: str, prefix: str = "") -
 
 
 def _about_variables(kind: type[msgspec.Struct], prefix: str) -> Iterator[str]:
-    """Yield the environment variables of two settings as examples: the last one outside tables, and one in a table."""
+    """Yield comments with two environment variables as examples: one for a plain key, one for a key in a table."""
     names = {name: isinstance(default, msgspec.Struct) for name, _, default in settings_of(kind)}
     last = [name for name, is_table in names.items() if not is_table][-1]
     yield "#"

@@ -41,7 +41,7 @@ class Override(NamedTuple):
 
 
 def read_settings(kind: type[M], path: str | Path | None, overrides: Iterable[Override] = ()) -> M:
-    """Return the settings in a file, with these overrides, of which the last one counts. Raises ConfigError."""
+    """Return the settings in a file with these overrides; the last one of a key counts. Raises ConfigError."""
     data: dict[str, Any] = {}
     lines: _Lines = _no_line
     sources: dict[Place, str] = {}
@@ -71,7 +71,7 @@ def _source(place: Place, sources: Mapping[Place, str], line: int | None) -> str
     source = next((sources[place[:n]] for n in range(len(place), 0, -1) if place[:n] in sources), "")
     if source or line is not None:
         return source
-    # For a table without its own line, one of its keys may come from an override.
+    # A table without a line may be wrong because an override set one of its keys.
     return next((source for key, source in sources.items() if key[: len(place)] == place), "")
 
 

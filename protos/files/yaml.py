@@ -61,7 +61,7 @@ Node = Scalar | List | Table
 
 
 def read_yaml(text: str, *, aliases: bool = False) -> list[Node]:
-    """Return each document that is not empty. Raises BadInput. `aliases` allows `*name` and the key `<<`."""
+    """Return each document that is not empty, or raise BadInput. `aliases` allows `*name` and the key `<<`."""
     try:
         documents = _compose(yaml.parse(text, _LOADER), aliases)
     except UnicodeEncodeError:

@@ -11,7 +11,7 @@ from protos.files.errors import Place, printable
 
 _PLACE = re.compile(r"specs\[(\d+)\]\.?(.*)")
 
-# The protocol's fields that have another name in job files.
+# By field of the protocol, its name in job files.
 _NAMES = {field.target: field.name for field in FIELDS}
 _NAMES |= {"gpus_min": "gpus", "gpus_max": "gpus", "upload": "package"}
 

@@ -25,7 +25,7 @@ Check = Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind: how a node of a job file is read, its JSON Schema, and how a value from Python is checked."""
+    """A kind of values: its reader for job files, its check for values from Python, and its JSON Schema."""
 
     read: Callable[[Node], Any]
     check: Check
@@ -194,7 +194,7 @@ def _choice(*words: str) -> Kind:
 
 
 _VARIABLES = Kind(v.mapping(v.any_text, variables=True), _mapped(_text, "{'KEY': 'value'}"), _SCALARS)
-# By the name that docs/job-file.md uses.
+# By the names that docs/job-file.md uses.
 KINDS = {
     "name": Kind(v.name_of, _text, {"type": ["string", "number"], "maxLength": limits.NAME_CHARS_MAX}),
     "path": Kind(v.name_of, _path, _TEXT),

@@ -27,7 +27,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """A job to wait for, until it has succeeded or until it has ended in any way."""
+    """A job to wait for, and whether it has to succeed or only to end."""
 
     job: str
     when: Literal["succeeded", "ended"] = "succeeded"

@@ -20,7 +20,7 @@ class Waiting:
         self._all_present = False
 
     def call(self) -> Call[JobEvent]:
-        """Return the call for the first connection and for each later one."""
+        """Return the call for the next connection."""
         return calls.watch(JobFilter(jobs=self._names), skip_present=False)
 
     def take(self, event: JobEvent) -> None:
@@ -66,7 +66,7 @@ class Reading:
         self._notices: set[tuple[int, str]] = set()
 
     def call(self) -> Call[LogChunk]:
-        """Return the call for the first connection and for each later one, which leaves out the tail."""
+        """Return the call for the next connection. It requests the tail only if nothing was read before."""
         tail = None if self._read else self._tail
         return calls.logs(
             job=self._job, attempt=self._attempt, rank=self._rank, tail_lines=tail, follow=self._follow

@@ -13,7 +13,7 @@ OnTrouble = Callable[[GavelError | None, float], None]
 
 
 class Trouble:
-    """The trouble of one call or stream. It is reported with the seconds left to try; its end is reported as None."""
+    """Reports the errors of one call or stream, with the seconds left to try, and None once calls work again."""
 
     def __init__(self, report: OnTrouble | None, address: str) -> None:
         self.report, self._address = report, address

@@ -35,7 +35,7 @@ class Patience:
         self.begin()
 
     def begin(self) -> None:
-        """Start the time over after a success, so that the next failure has all of `retry_s`."""
+        """Restart the time after a success, so that the next failure has all of `retry_s`."""
         self._until_s = self._now_s() + self._retry_s
         self._wait_s = WAIT_S
 

@@ -1,4 +1,4 @@
-"""Checks of form that client, scheduler and agent share: names, digests, variables, sizes, addresses.
+"""Checks that client, scheduler and agent share: names, digests, variables, sizes, addresses.
 
 Standard library only. The client checks early, so that its user gets a good message; the scheduler's checks decide; an
 agent trusts its scheduler. The core does not import this: its limits are in scheduler/model/bounds.py, and a test keeps
@@ -19,7 +19,7 @@ MESSAGE_BYTES_MAX = 16 * 2**20
 NAME_CHARS_MAX = 256
 ENTRIES_MAX = 10_000
 
-# Limits that the client checks. All other limits of numbers are the scheduler's.
+# The client checks these numbers, too. Only the scheduler checks all others.
 GPUS_MAX = 1_000_000
 COUNT_MAX = 1_000_000_000
 INDEX_MAX = 1_000_000_000
@@ -92,7 +92,7 @@ def leads_out(link: str, target: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address, with or without a port, is of this machine, so that TLS is optional.
+    """Return whether an address, with or without a port, belongs to this machine, so that TLS is optional.
 
     Of all names, only `localhost` counts, because others may resolve to any address.
     """

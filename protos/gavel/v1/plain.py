@@ -64,7 +64,7 @@ def _arguments(descriptor: Descriptor, values: Any) -> Any:
 
 @cache
 def _converters(descriptor: Descriptor) -> dict[str, Convert]:
-    """Return a conversion for each field whose plain value no constructor accepts: enums and messages."""
+    """Return a converter for each field whose plain value the constructor does not accept: enums and messages."""
     converters: dict[str, Convert] = {}
     for field in descriptor.fields:
         if field.enum_type is not None:
