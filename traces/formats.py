@@ -44,7 +44,7 @@ def read_trace(
             )
         if not intake.jobs:
             raise UnreadableFile(
-                "has no jobs", hint="a header alone is no workload; was it written to the end?"
+                "has no jobs", hint="a header without lines is not a workload; was it written to the end?"
             )
         return intake.trace(*(() if text.endswith(("\n", "\r")) else (OPEN_END,)))
     except TraceError as fault:

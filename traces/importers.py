@@ -59,7 +59,7 @@ def _refuse_several(path: Path, text: str) -> None:
     if len(names) < 2:
         return
     raise BadRow(
-        f"the file holds {len(names)}: {', '.join(names[:12])}",
+        f"the file holds {len(names)} subtraces: {', '.join(names[:12])}",
         field="subtrace",
         hint=f"choose one by {SUBTRACE}, or all of them by the name '{ALL}'",
         file=str(path),

@@ -49,7 +49,7 @@ def _refuse_choices(measured: str | None, pairs: Path | None) -> None:
     if measured is not None:
         raise BadTable("it holds one set of measurements", field="measured", hint="leave it out")
     if pairs is not None:
-        raise BadTable("it holds its pairs itself", field="pairs", hint="leave it out")
+        raise BadTable("this file has its own rates of pairs", field="pairs", hint="leave it out")
 
 
 def _original_json(path: Path, text: str) -> Throughputs:
