@@ -112,7 +112,7 @@ async def measure_listing(address: str, brief: bool) -> str:
         stub: Any = jobs_pb2_grpc.JobsStub(channel)
         waits_s: list[float] = []
 
-        async def beside() -> None:
+        async def get_job_repeatedly() -> None:
             while True:
                 waits_s.append(
                     await timed(
@@ -129,9 +129,9 @@ async def measure_listing(address: str, brief: bool) -> str:
             return jobs
 
         alone_s = min([await timed(list_) for _ in range(3)])
-        other = asyncio.create_task(beside())
+        background = asyncio.create_task(get_job_repeatedly())
         await list_()
-        other.cancel()
+        background.cancel()
         return f"{alone_s:6.2f} s   another call meanwhile: at most {1000 * max(waits_s):.0f} ms"
 
 

@@ -125,7 +125,10 @@ def measure(live_run: live.Events) -> Measurements:
 
 
 def _cost(turns: Sequence[live.Turn]) -> Cost:
-    """Return the mean cost of a turn: the time to stop, until the GPU is free, and all other time without steps."""
+    """Return the mean cost of a turn.
+
+    It has two parts: the time from the request to stop until the GPU is free, and all other time without steps.
+    """
     lost_s = [t.closed_s - t.sent_s - t.exit.stepping_s for t in turns if t.exit is not None]
     asked_s = [t.closed_s - t.asked_s for t in turns if 0 < t.asked_s < t.closed_s]
     checkpoint_s = statistics.mean(asked_s) if asked_s else 0.0

@@ -1,4 +1,4 @@
-"""The cost of memory, snapshots, restarts and listings over a million jobs, of which 2,000 at a time are unfinished.
+"""How memory, snapshots, restarts and listings develop over a million jobs, with 2,000 unfinished at a time.
 
     python -m benchmarks.forgetting [--jobs 1000000] [--keep-s 7200] [--folder DIR]
 

@@ -29,7 +29,7 @@ from tests.support.journals import MemoryJournal
 DURABLE = 2000
 # The fraction of the records that the snapshot replaces; recovery applies the others.
 SNAPSHOT_AT = 0.99
-# An estimate.
+# An estimate, to choose the number of jobs.
 FACTS_PER_JOB = 170
 # How often agents report the progress of their jobs.
 REPORT_S = 120.0

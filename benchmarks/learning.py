@@ -36,7 +36,7 @@ class LearntRate:
     job: str
     job_type: str
     worker_type: str
-    # The time of steps behind all its measurements.
+    # How long the steps took from which the rate was measured.
     stepping_s: float
     in_table: float
     believed: float

@@ -255,10 +255,13 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(11, 6), layout="constrained")
     axes = figure.subplots()
     for name in dict.fromkeys(row.figure for row in rows):
-        own = {(row.at, row.commit): row.loops for row in rows if row.figure == name}
-        first = next(iter(own.values()))
+        points = {(row.at, row.commit): row.loops for row in rows if row.figure == name}
+        first = next(iter(points.values()))
         axes.plot(
-            [records.index(key) for key in own], [loops / first for loops in own.values()], "o-", label=name
+            [records.index(key) for key in points],
+            [loops / first for loops in points.values()],
+            "o-",
+            label=name,
         )
     axes.set_xticks(range(len(records)), [f"{at[:10]}\n{commit}" for at, commit in records])
     axes.set_ylabel("reference loops, as a multiple of the first record")

@@ -41,7 +41,7 @@ TITLES = {
 
 
 def measure(cell: Cell) -> dict[str, float]:
-    """Run one cell."""
+    """Simulate the case of a cell; return its figures."""
     result = simulate(prepare(cell.run).options)
     if cell.table == "makespan":
         hours = summarise(result.metrics)["makespan_h"]

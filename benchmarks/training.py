@@ -99,13 +99,13 @@ def ns_per_step(batches: Iterable[object], steps: int) -> float:
 
 
 def bare_loader(steps: int) -> Iterator[object]:
-    """Return the same number of batches from the loader itself, pass by pass."""
+    """Yield `steps` batches from the loader itself, pass by pass."""
     for _ in range(steps // PASS):
         yield from range(PASS)
 
 
 def loop(steps: int) -> LeasedIterator[int]:
-    """Return the same number of batches under a LeasedIterator."""
+    """Return a LeasedIterator over `steps` batches."""
     return LeasedIterator(range(PASS), checkpoint=NoCheckpoint(), steps=steps)
 
 
@@ -182,7 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=2_000_000, help="of each loop")
+    parser.add_argument("--steps", type=int, default=2_000_000, help="the steps of each loop")
     steps = max(parser.parse_args().steps // PASS, 1) * PASS
     print(f"{'':<44} {'median':>10} {'least':>10} {'greatest':>10}")
     measure_steps(steps)

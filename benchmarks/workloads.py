@@ -88,8 +88,10 @@ def add_pairs(problem: Problem, partners: int | None, seed: int = 0) -> Problem:
     jobs, t = problem.jobs, len(problem.worker_types)
     first, second = _all_pairs(jobs) if partners is None else _some_pairs(draw, jobs, partners)
     solo = np.where(problem.solo_column >= 0, problem.columns.first_rate[problem.solo_column], 0.0)
-    left = draw.uniform(0.3, 0.9, (len(first), 1))
-    right = np.where((first == second)[:, None], left, draw.uniform(0.3, 0.9, (len(first), 1)))
+    first_factor = draw.uniform(0.3, 0.9, (len(first), 1))
+    second_factor = np.where(
+        (first == second)[:, None], first_factor, draw.uniform(0.3, 0.9, (len(first), 1))
+    )
     columns = problem.columns
     pairs = len(first) * t
     return replace(
@@ -100,8 +102,8 @@ def add_pairs(problem: Problem, partners: int | None, seed: int = 0) -> Problem:
             second=np.concatenate([columns.second, np.repeat(second, t)]),
             worker_type=np.concatenate([columns.worker_type, np.tile(np.arange(t), len(first))]),
             gpus=np.concatenate([columns.gpus, np.repeat(jobs.gpus[first], t)]),
-            first_rate=np.concatenate([columns.first_rate, (solo[first] * left).ravel()]),
-            second_rate=np.concatenate([columns.second_rate, (solo[second] * right).ravel()]),
+            first_rate=np.concatenate([columns.first_rate, (solo[first] * first_factor).ravel()]),
+            second_rate=np.concatenate([columns.second_rate, (solo[second] * second_factor).ravel()]),
             label=columns.label + ("",) * pairs,
         ),
     )
@@ -114,7 +116,7 @@ def _all_pairs(jobs: Jobs) -> tuple[Ints, Ints]:
 
 
 def _some_pairs(draw: np.random.Generator, jobs: Jobs, partners: int) -> tuple[Ints, Ints]:
-    chosen: set[tuple[int, int]] = set()
+    pairs: set[tuple[int, int]] = set()
     for width in np.unique(jobs.gpus):
         rows = np.flatnonzero(jobs.gpus == width)
         if len(rows) < 2:
@@ -122,6 +124,6 @@ def _some_pairs(draw: np.random.Generator, jobs: Jobs, partners: int) -> tuple[I
         for row in rows.tolist():
             for other in draw.choice(rows, min(partners // 2, len(rows) - 1), replace=False).tolist():
                 if other != row:
-                    chosen.add((min(row, other), max(row, other)))
-    a, b = np.array(sorted(chosen), dtype=np.int64).T
+                    pairs.add((min(row, other), max(row, other)))
+    a, b = np.array(sorted(pairs), dtype=np.int64).T
     return a, b

@@ -105,10 +105,10 @@ def speed_up_words(aware: Answer, blind: Answer) -> str:
     """Return a sentence about how much faster jobs are when the policy knows their rates."""
     gain = aware.effective_rate / blind.effective_rate
     names = aware.problem.jobs.ids
-    least, most = int(gain.argmin()), int(gain.argmax())
+    smallest, largest = int(gain.argmin()), int(gain.argmax())
     return (
         f"Knowing the rates, the same fairness gives every job {_mean(gain):.2f} × the speed on average: "
-        f"from {gain[least]:.2f} × ({names[least]}) to {gain[most]:.2f} × ({names[most]}).\n"
+        f"from {gain[smallest]:.2f} × ({names[smallest]}) to {gain[largest]:.2f} × ({names[largest]}).\n"
     )
 
 

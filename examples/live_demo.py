@@ -102,22 +102,22 @@ def main(plan: Plan | None = None) -> int:
         ids = client.submit(jobs(plan))
         console.print(f"Submitted {len(ids)} training jobs.\n")
         story = Story()
-        done = watch(console, cluster, client, began_s, story)
-        losses = {job.id: last_loss(client, job.id) for job in done}
-        console.print(closing_table(done, losses))
+        ended_jobs = watch(console, cluster, client, began_s, story)
+        losses = {job.id: last_loss(client, job.id) for job in ended_jobs}
+        console.print(closing_table(ended_jobs, losses))
         if story.explained:
             console.print(f"\nWhile the jobs ran, `gavel explain` printed:\n{story.explained}")
         scheduler_folder = cluster.folder / "scheduler"
-    faults = faults_of(done, losses, story)
+    faults = faults_of(ended_jobs, losses, story)
     faults += [finding.what for finding in check_data_directory(scheduler_folder) if finding.level == "bad"]
     for fault in faults:
         console.print(Text(f"fault: {fault}", "bold red"))
     if not faults:
-        moved = sum(len(job.time_s) > 1 for job in done)
+        moved = sum(len(job.time_s) > 1 for job in ended_jobs)
+        preemptions = sum(job.preemptions for job in ended_jobs)
         console.print(
-            f"\nEvery job did exactly its steps; {sum(job.preemptions for job in done)} preemptions, {moved} jobs ran "
-            "on both types; the scheduler was restarted "
-            f"after {story.restarted_s:.0f} s; its journal keeps every promise."
+            f"\nEvery job did exactly its steps; {preemptions} preemptions, {moved} jobs ran on both types; "
+            f"the scheduler was restarted after {story.restarted_s:.0f} s; its journal keeps every promise."
         )
     console.print(
         f"{time.monotonic() - began_s:.0f} s in all. Logs and journal: {os.path.relpath(plan.folder, ROOT)}"
@@ -197,10 +197,10 @@ def status_line(listed: list[Job], now_s: float) -> str:
     counts: dict[str, int] = {}
     for job in listed:
         counts[str(job.state)] = counts.get(str(job.state), 0) + 1
-    done = sum(job.steps_done for job in listed)
+    steps_done = sum(job.steps_done for job in listed)
     total = sum(job.spec.steps or 0.0 for job in listed)
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
-    return f"{now_s:4.0f} s  {states}; {done / total:.0%} of all steps"
+    return f"{now_s:4.0f} s  {states}; {steps_done / total:.0%} of all steps"
 
 
 def last_loss(client: Client, job: str) -> tuple[int, float]:
@@ -213,14 +213,14 @@ def last_loss(client: Client, job: str) -> tuple[int, float]:
     return -1, float("nan")
 
 
-def closing_table(done: list[Job], losses: dict[str, tuple[int, float]]) -> Table:
+def closing_table(ended_jobs: list[Job], losses: dict[str, tuple[int, float]]) -> Table:
     """Return a table with the result of each job."""
     table = Table(title="Results", title_justify="left", box=None, pad_edge=False)
     for column in ("job", "state"):
         table.add_column(column, no_wrap=True)
     for column in ("steps", "loss", "starts", "preempted", "v100 s", "k80 s"):
         table.add_column(column, justify="right", no_wrap=True)
-    for job in done:
+    for job in ended_jobs:
         times = [f"{job.time_s[kind]:.0f}" if kind in job.time_s else "" for kind in ("v100", "k80")]
         step, loss = losses[job.id]
         table.add_row(
@@ -230,15 +230,15 @@ def closing_table(done: list[Job], losses: dict[str, tuple[int, float]]) -> Tabl
     return table
 
 
-def faults_of(done: list[Job], losses: dict[str, tuple[int, float]], story: Story) -> list[str]:
+def faults_of(ended_jobs: list[Job], losses: dict[str, tuple[int, float]], story: Story) -> list[str]:
     """Return a description of each promise of the demo that was not kept."""
     faults = []
-    for job in done:
+    for job in ended_jobs:
         if job.state != "completed":
             faults.append(f"{job.spec.name} is {job.state}: {job.why}")
         elif losses[job.id][0] != job.spec.steps or job.steps_done != job.spec.steps:
             faults.append(f"{job.spec.name} did {job.steps_done:.0f} steps instead of {job.spec.steps:.0f}")
-    if not any(job.preemptions and len(job.time_s) > 1 for job in done):
+    if not any(job.preemptions and len(job.time_s) > 1 for job in ended_jobs):
         faults.append("no job was preempted and continued on the other type")
     if story.restarted_s is None:
         faults.append("the scheduler was not restarted")

@@ -80,7 +80,7 @@ for pictures, digits in steps:
         pace(options.step_s)
     if steps.step % 50 == 0:
         print(json.dumps({"step": steps.step, "loss": round(loss.item(), 4)}), flush=True)
-at = "end" if steps.finished else "lease over"
+event = "end" if steps.finished else "lease over"
 # A lease may end before its first step.
 last = None if loss is None else round(loss.item(), 4)
-print(json.dumps({"at": at, "step": steps.step, "loss": last}), flush=True)
+print(json.dumps({"at": event, "step": steps.step, "loss": last}), flush=True)

@@ -1,4 +1,4 @@
-"""A small network learns a smooth function. On declared GPUs, steps wait until they have taken their time."""
+"""A small network learns a smooth function. With --step-s, each step lasts as long as on a GPU of that speed."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ checkpoint = TorchCheckpoint("checkpoints/regression", model=model, optimizer=op
 steps = LeasedIterator(loader, checkpoint=checkpoint, steps=options.steps)
 print(json.dumps({"at": "start", "step": steps.step, "on": os.environ.get("GAVEL_WORKER_TYPE")}), flush=True)
 loss = torch.tensor(float("nan"))
-for batch, wanted in steps:
-    loss = torch.nn.functional.mse_loss(model(batch), wanted)
+for batch, targets in steps:
+    loss = torch.nn.functional.mse_loss(model(batch), targets)
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -37,5 +37,5 @@ for batch, wanted in steps:
         pace(options.step_s)
     if steps.step % 50 == 0:
         print(json.dumps({"step": steps.step, "loss": round(loss.item(), 4)}), flush=True)
-at = "end" if steps.finished else "lease over"
-print(json.dumps({"at": at, "step": steps.step, "loss": round(loss.item(), 4)}), flush=True)
+event = "end" if steps.finished else "lease over"
+print(json.dumps({"at": event, "step": steps.step, "loss": round(loss.item(), 4)}), flush=True)

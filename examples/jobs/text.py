@@ -1,4 +1,4 @@
-"""A small recurrent network learns to continue a rhyme, letter by letter. It runs on any number of ranks."""
+"""A small recurrent network learns to continue a rhyme, letter by letter. It can have several ranks."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ print(
     flush=True,
 )
 loss = torch.tensor(float("nan"))
-for letters, wanted in steps:
-    loss = torch.nn.functional.cross_entropy(model(letters).flatten(0, 1), wanted.flatten())
+for letters, next_letters in steps:
+    loss = torch.nn.functional.cross_entropy(model(letters).flatten(0, 1), next_letters.flatten())
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
@@ -68,7 +68,7 @@ for letters, wanted in steps:
         pace(options.step_s)
     if steps.step % 50 == 0 and rank == 0:
         print(json.dumps({"step": steps.step, "loss": round(loss.item(), 4)}), flush=True)
-at = "end" if steps.finished else "lease over"
-print(json.dumps({"at": at, "step": steps.step, "rank": rank, "loss": round(loss.item(), 4)}), flush=True)
+event = "end" if steps.finished else "lease over"
+print(json.dumps({"at": event, "step": steps.step, "rank": rank, "loss": round(loss.item(), 4)}), flush=True)
 if ranks > 1:
     torch.distributed.destroy_process_group()

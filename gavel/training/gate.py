@@ -35,7 +35,7 @@ CONTINUE = Actions(False, False, False)
 
 
 class Gate:
-    """`done` and `limit` belong to the loop; everything else is under the lock."""
+    """The gate of one loop. The loop counts `done` and reads `limit` without the lock; all else is under the lock."""
 
     def __init__(self) -> None:
         self.done = 0

@@ -67,14 +67,14 @@ class Session:
 
     def start(self) -> None:
         """Begin to watch the lease."""
-        # Ranks without this file get SIGTERM as soon as the lease ends.
+        # Without any such file, the job gets SIGTERM already at `ask_s`.
         with contextlib.suppress(OSError):
             (self.run.run_dir / f"heeds-{self.run.rank}").touch()
         self._thread.start()
         self._take_sigterm()
 
     def begin(self, done: int, total: int | None, every_steps: int | None, every_s: float | None) -> None:
-        """Begin a loop after `done` steps, all of them saved, of `total`, if that is known."""
+        """Begin a loop. `done`: the steps done and saved so far; `total`: all steps of the job, if known."""
         self._save_every_s = every_s
         self.gate.open(done, total, every_steps)
         self.progress.begin(done)

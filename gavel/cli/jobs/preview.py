@@ -58,9 +58,9 @@ def _show(spec: JobSpec, preview: Preview, title: str, now: datetime) -> None:
             f"; expected start {'now' if preview.expected_start <= now else ago(preview.expected_start, now)}"
         )
     echo(f"{title}{members}: would be accepted{start}")
-    for words in preview.text.splitlines()[1:]:
-        if not words.startswith("expected start"):
-            echo(f"  {words}")
+    for text in preview.text.splitlines()[1:]:
+        if not text.startswith("expected start"):
+            echo(f"  {text}")
     rows = [
         (
             f"  {place.worker_type}",

@@ -69,13 +69,14 @@ def _until(end: datetime | None, now: datetime) -> str:
 
 
 def _history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
-    place = job.placement
-    if place is not None:
-        shared = f", shared with job {place.with_job}" if place.with_job else ""
-        yield "on", f"{job_on(job)}: {few(place.gpus, 16)} ({place.phase}{shared})"
-        yield "lease", f"{place.lease}, since {age(place.since, now)}, until {_until(place.until, now)}"
-        if place.rate:
-            yield "rate", f"{short_number(place.rate)} steps/s"
+    placement = job.placement
+    if placement is not None:
+        shared = f", shared with job {placement.with_job}" if placement.with_job else ""
+        yield "on", f"{job_on(job)}: {few(placement.gpus, 16)} ({placement.phase}{shared})"
+        until = _until(placement.until, now)
+        yield "lease", f"{placement.lease}, since {age(placement.since, now)}, until {until}"
+        if placement.rate:
+            yield "rate", f"{short_number(placement.rate)} steps/s"
     if job.blocked_by:
         yield "waits for", few(job.blocked_by, 16)
     if done := _done(job):

@@ -58,17 +58,17 @@ def run_option(field: str, help: str = "", *, several: bool = False) -> Decorato
     )
 
 
-def values_of(field: str, chosen: Sequence[Any]) -> list[Any]:
+def values_of(field: str, values: Sequence[Any]) -> list[Any]:
     """Return the values given for an axis, each once; if none are given, the default of the field."""
-    listed = [value for entry in chosen for value in (entry if isinstance(entry, list) else [entry])]
+    listed = [value for entry in values for value in (entry if isinstance(entry, list) else [entry])]
     return [value for i, value in enumerate(listed) if value not in listed[:i]] or [FIELDS[field].default]
 
 
-def run_of_options(chosen: Mapping[str, Any]) -> Run:
+def run_of_options(values: Mapping[str, Any]) -> Run:
     """Make a run from the values of its options, with defaults for the others."""
-    if chosen.get("trace") == STDOUT:
+    if values.get("trace") == STDOUT:
         raise Fault("TRACE: cannot be standard input; write it to a file first")
-    return Run(**{name: value for name, value in chosen.items() if value is not None})
+    return Run(**{name: value for name, value in values.items() if value is not None})
 
 
 def _kind(field: str) -> Any:

@@ -38,7 +38,7 @@ def replay(
     pairs: str,
     restart_s: float | None,
     checkpoint_s: float | None,
-    **chosen: str | None,
+    **files: str | None,
 ) -> None:
     """Simulate the history in JOURNAL again, under another policy.
 
@@ -54,7 +54,7 @@ def replay(
     from scheduler.sim.figures.summary import summarise
     from scheduler.sim.tables import table_of
 
-    outputs = Outputs(**chosen)
+    outputs = Outputs(**files)
     if policy:
         with refusing(UnknownPolicy, subject="--policy"):
             resolve(policy)

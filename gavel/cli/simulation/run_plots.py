@@ -169,9 +169,9 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
         for kind, worker_type in enumerate(metrics.gpus.worker_types):
             color, mean = color_of(kind), steps.mean[:, kind]
             use.stairs(
-                steps.most[:, kind],
+                steps.maximum[:, kind],
                 steps.edges_h,
-                baseline=steps.least[:, kind],
+                baseline=steps.minimum[:, kind],
                 fill=True,
                 color=color,
                 alpha=0.18,
@@ -231,10 +231,10 @@ class Utilisation(NamedTuple):
     # The edges of the steps: one more entry than there are steps.
     edges_h: Floats
     mean: Floats
-    # The least and the most among the rounds of a step.
-    least: Floats
-    most: Floats
-    # The most jobs that waited in any round of a step.
+    # The minimum and maximum among the rounds of a step.
+    minimum: Floats
+    maximum: Floats
+    # The greatest number of waiting jobs in any round of a step.
     waiting: Floats
 
 
@@ -290,7 +290,7 @@ def _gpu_rows(metrics: Metrics) -> tuple[dict[str, list[str]], int]:
 
 def _natural(gpu: str) -> list[tuple[int, str]]:
     """Return a sort key that puts `a-2:10` before `a-10:2`."""
-    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d{1,18})", gpu)]
+    return [(int(text), "") if text.isdecimal() else (-1, text) for text in re.split(r"(\d{1,18})", gpu)]
 
 
 def _mark_kinds(axes: Axes, rows: Mapping[str, Sequence[str]]) -> None:

@@ -30,16 +30,16 @@ def carry_out(options: SimOptions, journal: str | None, jobs: int | None) -> Sim
     """
     with refusals_as_faults(), interruptible() as request, bar("simulating") as show:
 
-        def progress(now: Progress) -> bool:
-            fraction = min(now.ended / jobs, 1.0) if jobs else None
-            show(f"day {now.now_s / DAY_S:,.1f}, {now.ended:,} jobs", fraction)
+        def show_progress(progress: Progress) -> bool:
+            fraction = min(progress.ended / jobs, 1.0) if jobs else None
+            show(f"day {progress.now_s / DAY_S:,.1f}, {progress.ended:,} jobs", fraction)
             return not request.stop
 
         if journal is None:
-            return simulate(options, progress=progress)
+            return simulate(options, progress=show_progress)
         with SqliteJournal(journal, durable=False) as store:
             store.set_meta(MADE_BY, made_by(options))
-            return simulate(replace(options, journal=store), progress=progress)
+            return simulate(replace(options, journal=store), progress=show_progress)
 
 
 def report_oddities(result: SimResult, jobs: int | None) -> None:

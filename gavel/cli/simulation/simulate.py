@@ -17,7 +17,7 @@ from scheduler.sim.run import FILES
 @click.argument("trace", required=False, type=click.Path(), callback=not_empty)
 @run_options()
 @OUTPUTS
-def simulate(**chosen: Any) -> None:
+def simulate(**values: Any) -> None:
     """Run jobs through the scheduler in virtual time, and print the figures.
 
     The jobs come from TRACE (our CSV, a .trace file, or an imported table; docs/trace-format.md), or from a
@@ -32,8 +32,8 @@ def simulate(**chosen: Any) -> None:
     from scheduler.sim.figures.summary import summarise
     from scheduler.sim.runs import prepare
 
-    outputs = Outputs(*(chosen.pop(name) for name in Outputs._fields))
-    run = run_of_options(chosen)
+    outputs = Outputs(*(values.pop(name) for name in Outputs._fields))
+    run = run_of_options(values)
     if outputs.journal is not None and run.ideal:
         problem = "an ideal run has no rounds, so there is no journal of it"
         raise Fault(f"--journal: {problem}; leave one of them out")

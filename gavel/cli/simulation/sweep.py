@@ -56,7 +56,7 @@ Figures = Mapping[str, Any]
     ),
     JSON,
 )
-def sweep(results: str, engine: str, processes: int | None, as_json: bool, **chosen: Any) -> None:
+def sweep(results: str, engine: str, processes: int | None, as_json: bool, **values: Any) -> None:
     """Simulate every combination of policies, rates, seeds and clusters.
 
     Runs already in --results are not repeated, so an interrupted sweep continues where it stopped.
@@ -65,13 +65,13 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
     from scheduler.sim.sweep import Results
     from scheduler.sim.sweep import sweep as carry_out_all
 
-    runs = _runs(chosen)
+    runs = _runs(values)
     check_directory("--results", results)
     worker = _engine(engine, processes)
     store = Results(Path(results))
-    known = sum(store.load(run) is not None for run in runs)
-    if known:
-        say(f"{count_of(known, 'run')} of {len(runs)} found in {results}")
+    finished_before = sum(store.load(run) is not None for run in runs)
+    if finished_before:
+        say(f"{count_of(finished_before, 'run')} of {len(runs)} found in {results}")
     try:
         with bar("sweeping") as show:
 
@@ -95,19 +95,19 @@ def sweep(results: str, engine: str, processes: int | None, as_json: bool, **cho
         click.get_current_context().exit(1)
 
 
-def _runs(chosen: dict[str, Any]) -> list[Run]:
+def _runs(values: dict[str, Any]) -> list[Run]:
     """Return the runs of all combinations; refuse them all if one of them could not start."""
     from gavel.cli.simulation.refusals import refusals_as_faults
     from scheduler.sim.runs import prepare
     from scheduler.sim.sweep import grid
 
-    axes = {field: values_of(field, chosen[field]) for field in AXES}
+    axes = {field: values_of(field, values[field]) for field in AXES}
     count = math.prod(map(len, axes.values()))
     if count > RUNS_MAX:
         problem = f"{count:,} runs: every combination of policies, rates, seeds and clusters"
         raise Fault(f"{problem}; the limit is {RUNS_MAX:,}")
     with refusals_as_faults():
-        runs = grid(run_of_options({**chosen, **{field: axes[field][0] for field in AXES}}), axes)
+        runs = grid(run_of_options({**values, **{field: axes[field][0] for field in AXES}}), axes)
         for run in runs:
             prepare(run)
     return runs
@@ -129,19 +129,19 @@ def _show(runs: Sequence[Run], outcomes: Sequence[Figures | str], directory: Pat
 
     if as_json:
         print_data({"runs": list(map(_data, runs, outcomes))})
-    done = [
+    finished_runs = [
         (run, figures) for run, figures in zip(runs, outcomes, strict=True) if not isinstance(figures, str)
     ]
-    if not done:
+    if not finished_runs:
         return
     rows: dict[tuple[str, float | None, str], dict[str, Any]] = {}
-    for run, figures in done:
+    for run, figures in finished_runs:
         key = (cluster_text(run.cluster), run.rate_per_h, run.policy)
         row = rows.setdefault(key, dict(zip(("cluster", "rate", "policy"), key, strict=True)))
         row.setdefault("figures", []).append(figures)
     if not as_json:
         print_all(sweep_table(list(rows.values())))
-    written = [_write_table(done, directory / TABLE), *_draw(list(rows.values()), directory)]
+    written = [_write_table(finished_runs, directory / TABLE), *_draw(list(rows.values()), directory)]
     say(f"written: {', '.join(written)}")
 
 
@@ -152,14 +152,16 @@ def _data(run: Run, outcome: Figures | str) -> dict[str, Any]:
     return fields | ({"failed": outcome} if isinstance(outcome, str) else {"figures": dict(outcome)})
 
 
-def _write_table(done: Sequence[tuple[Run, Figures]], path: Path) -> str:
+def _write_table(finished_runs: Sequence[tuple[Run, Figures]], path: Path) -> str:
     from gavel.cli.simulation.run_table import cluster_text, flat
 
-    flattened = [dict(flat({**figures, "cluster": cluster_text(run.cluster)})) for run, figures in done]
+    flattened = [
+        dict(flat({**figures, "cluster": cluster_text(run.cluster)})) for run, figures in finished_runs
+    ]
     header = list(dict.fromkeys(key for row in flattened for key in row))
     lines = [
         [run.rate_per_h, *(row.get(key) for key in header)]
-        for (run, _), row in zip(done, flattened, strict=True)
+        for (run, _), row in zip(finished_runs, flattened, strict=True)
     ]
     write_csv("--results", str(path), ["rate_per_h", *(key.replace(" ", ":") for key in header)], lines)
     return str(path)

@@ -113,9 +113,9 @@ def test_a_short_dip_among_thousands_of_rounds_is_visible() -> None:
     use = utilisation_over_time(story.metrics)
     assert len(use.edges_h) <= STEPS_MAX + 1
     assert (use.edges_h[0], use.edges_h[-1]) == (0.0, pytest.approx(199.9))
-    (dip,) = np.flatnonzero(use.least[:, 0] < 0.5)
-    assert use.least[dip, 0] == pytest.approx(0.0)
-    assert use.most[dip, 0] == pytest.approx(1.0)
+    (dip,) = np.flatnonzero(use.minimum[:, 0] < 0.5)
+    assert use.minimum[dip, 0] == pytest.approx(0.0)
+    assert use.maximum[dip, 0] == pytest.approx(1.0)
     hours = np.diff(use.edges_h)
     assert (1 - use.mean[dip, 0]) * hours[dip] == pytest.approx(0.1)
     assert (use.mean[:, 0] * hours).sum() == pytest.approx(199.8)
