@@ -156,7 +156,7 @@ def test_one_of_several_traces_is_chosen(wording):
     every = read_trace(path, subtrace="*")
     assert (len(chosen), {job.tenant for job in chosen}) == (2000, {"11cb48"})
     assert (len(every), len({job.tenant for job in every}), every.notes) == (8931, 8, ())
-    with pytest.raises(TraceError, match=r"subtrace: .* 8: 103959, 11cb48,") as refused:
+    with pytest.raises(TraceError, match=r"subtrace: .* 8 subtraces: 103959, 11cb48,") as refused:
         read_trace(path)
     wording(refused.value, folder=path.parent)
     with pytest.raises(TraceError, match="'11cb48'") as refused:
@@ -169,7 +169,7 @@ def test_a_trace_is_chosen_before_its_lines_are_checked(tmp_path, wording):
     head = "subtrace,job_id,arrival_s,duration_s,num_gpus,job_type\n"
     wrong, right = "one,a,0,10,3,lm\n", "two,a,0,10,1,lm\n"
     for repair in (False, True):
-        with pytest.raises(TraceError, match="2: one, two") as refused:
+        with pytest.raises(TraceError, match="2 subtraces: one, two") as refused:
             read(tmp_path, head + wrong + right, throughputs=small(), repair=repair)
         wording(refused.value, folder=tmp_path)
     with pytest.raises(TraceError, match=r":2: .*'lm'.* 3") as refused:
