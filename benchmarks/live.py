@@ -142,12 +142,12 @@ class Turn:
     """The times of one lease on the scheduler's clock; 0 for events that did not happen."""
 
     lease: Lease
-    # The lease had its GPUs from this time on.
+    # The GPUs are granted from this time on.
     boundary_s: float
-    # No other lease held its GPUs any more.
+    # From this time on, no other lease holds these GPUs.
     sent_s: float
     started_s: float = 0.0
-    # The job was asked to stop; 0 if it ended before.
+    # When the job was asked to stop; 0 if it ended before.
     asked_s: float = 0.0
     closed_s: float = 0.0
     exit: Exit | None = None

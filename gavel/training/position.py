@@ -37,7 +37,7 @@ class Position:
         self._batch = 0
         # The batches of this pass that were consumed when `iter` was last called on the loader.
         self._batch_at_iter = 0
-        # The step at which this pass would have begun at its first batch.
+        # The number of steps before this pass, as if there had always been as many ranks as now.
         self._first_step = 0
         self._began_rng: rng.Snapshot | None = None
         self._sampler = _sampler_of(loader)
@@ -113,7 +113,7 @@ class Position:
         return batches
 
     def mark(self, step: int) -> None:
-        """Set the position to the one after `step` steps of this pass and those before it."""
+        """Set the position to the one after `step` steps in all."""
         batch = step - self._first_step
         if self._sampler is not None:
             self._sampler.advance((batch - self._batch_at_iter) * self._batch_size())

@@ -1,8 +1,8 @@
 """A sampler for PyTorch's DataLoader that can resume in the middle of an epoch, with any number of ranks.
 
 The order of an epoch depends only on the seed and the epoch. Rank r takes every world-th sample, beginning at index r,
-so after each step the ranks together have consumed a prefix of that order. One number describes the position in an
-epoch, and the next attempt, with any number of ranks, shares out the rest.
+so after each step the ranks together have consumed a prefix of that order. The length of that prefix is the position
+in the epoch, and the ranks of the next attempt, however many, divide the rest.
 
 Only samples that the loop has consumed count. Data loaders fetch ahead; samples fetched but not used are fetched again.
 """
@@ -37,9 +37,9 @@ class ResumableSampler:
         rank: int | None = None,
         world: int | None = None,
     ) -> None:
-        known_rank, known_world = ranks_of()
-        self.rank = known_rank if rank is None else rank
-        self.world = known_world if world is None else world
+        process_rank, process_world = ranks_of()
+        self.rank = process_rank if rank is None else rank
+        self.world = process_world if world is None else world
         if not 0 <= self.rank < self.world:
             raise ValueError(
                 f"rank is {self.rank}, world is {self.world}: expected a rank from 0 to world - 1"
@@ -47,7 +47,7 @@ class ResumableSampler:
         self.length = len(dataset)
         self.seed, self.shuffle, self.drop_last = seed, shuffle, drop_last
         self.epoch = 0
-        # By all ranks.
+        # The samples of this epoch that all ranks together have consumed.
         self.consumed = 0
         self._consumed_at_iter = 0
 

@@ -1,4 +1,4 @@
-"""Single files in which a script with a loop of its own keeps its state: always complete, and never an older state.
+"""Single files for the state of a script with a loop of its own: always complete, never replaced by an older state.
 
     DIR/state.txt.e00000003-a00000017    the state that the attempt under lease 17 saved last
 

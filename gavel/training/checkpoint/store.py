@@ -5,13 +5,13 @@
       step-000000001200/
         state.pt  rank-0.pt  rank-1.pt        files, as many as the ranks write
         part-0.json  part-1.json              the files of a rank, with their sizes and CRC-32
-        COMPLETE                              all parts are there; only now is the step saved
+        COMPLETE                              the mark that all parts are there: the step is saved
 
 The rules:
 
 - **A set is good if it is complete and every file in it has the size and sum that its part states.** The newest good
-  set counts: the greatest step of the newest attempt that has a good set. Damaged sets are skipped with a warning. Two
-  good sets are kept; the others are deleted.
+  set counts: the greatest step of the newest attempt that has a good set. Damaged sets are skipped with a warning. The
+  two newest complete sets are kept; older ones are deleted.
 - **The first rank to see all parts writes COMPLETE.** If two ranks do so at once, both write the same content. A rank
   waits for COMPLETE for `wait_s`, or until another rank reports that it could not write (`part-1.failed`).
 - **Only the newest attempt completes sets.** An attempt claims the directory when it loads, before it reads anything,
