@@ -170,7 +170,7 @@ class Problem:
 
     @cached_property
     def solo_column(self) -> Ints:
-        """[n × t] The column whose rate is that of a job on a type (T_mj), or -1 if it cannot run there.
+        """[n × t] The column whose rate is T_mj, the rate of a job on a type; -1 if the job cannot run there.
 
         It is the solo column at the requested width with an empty label. If there is none, it is the best solo column
         of that width; if there is none either, the solo column with the best rate per GPU.
@@ -201,17 +201,17 @@ class Problem:
     @cached_property
     def rates(self) -> Sparse:
         """[n × k] The steps per second that each column gives to each row."""
-        columns, (rows, places) = self.columns, self._entries
+        columns, (rows, entry_columns) = self.columns, self._entries
         values = columns.first_rate
         if self.any_pairs:
             values = np.concatenate([values, columns.second_rate[columns.is_pair]])
-        return from_entries(values, rows, places, (len(self.jobs), len(columns)))
+        return from_entries(values, rows, entry_columns, (len(self.jobs), len(columns)))
 
     @cached_property
     def membership(self) -> Sparse:
         """[n × k] How many jobs of a row a column occupies: 1, or 2 for a pair within one row."""
-        rows, places = self._entries
-        return from_entries(np.ones(len(rows)), rows, places, (len(self.jobs), len(self.columns)))
+        rows, entry_columns = self._entries
+        return from_entries(np.ones(len(rows)), rows, entry_columns, (len(self.jobs), len(self.columns)))
 
     @cached_property
     def _entries(self) -> tuple[Ints, Ints]:
@@ -247,7 +247,7 @@ class Problem:
         return f"{' + '.join(repr(j) for j in jobs)} on {columns.gpus[column]} × {kind}{label}"
 
     def restrict(self, rows: Ints, columns: Ints) -> Problem:
-        """Return the problem restricted to these job rows and these of their columns, in this order."""
+        """Return the problem restricted to these rows of jobs and these columns, in this order."""
         if _all_of(rows, len(self.jobs)) and _all_of(columns, len(self.columns)):
             return self
         new_row = np.full(len(self.jobs) + 1, ALONE, dtype=np.int64)

@@ -65,6 +65,7 @@ class _Slots:
         """Add a job along the cheapest path, which keeps the matching the cheapest."""
         direct = self.position * self.time_s[job, self.kind]
         room = np.array([len(m) for m in self.members]) < self.gpus[self.kind]
+        # The least cost of a path to each slot, and the slot before it on this path.
         reach, previous = direct.copy(), np.full(len(direct), -1)
         # No cycle can reduce the cost, so this ends after at most as many rounds as there are slots.
         while True:

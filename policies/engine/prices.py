@@ -127,7 +127,7 @@ class _Market:
         return float(np.einsum("i,i->", self.count, self._mixes(cost, demand)[1].min(axis=0)))
 
     def used(self, cost: Cost, demand: Floats) -> Floats:
-        """Return how many GPUs of each type the jobs pay for."""
+        """Return the number of GPUs of each type for which the jobs pay."""
         fraction, bills = self._mixes(cost, demand)
         best, job = bills.argmin(axis=0), np.arange(len(demand))
         fast, slow, fraction = self.fast[best], self.slow[best], fraction[best, job]

@@ -1,4 +1,4 @@
-"""Keep jobs that are equally fast on two worker types on one of them.
+"""Give a job that is equally fast on two worker types all of its time on one of them.
 
 To such a job, half of the time on each type is worth as much as all of the time on one, so a linear program has no
 reason to choose. On real GPUs every change of type costs a restart. So such jobs exchange their time until at most one
@@ -34,6 +34,7 @@ def keep_types(problem: Problem, shares: Floats, current: Ints, *, by_price: boo
         return shares
     solo = solo[np.lexsort((columns.worker_type[solo], *way))]
     out = shares.copy()
+    # For each type, the column of each way to run a job; -1 if there is none.
     row = np.full((len(problem.worker_types), len(problem.columns)), -1, np.int64)
     row[columns.worker_type[solo], np.cumsum(np.append(0, ~_same_way(problem, solo)))] = solo
     for a, b in combinations(range(len(row)), 2):
@@ -72,6 +73,7 @@ def _exchange(
     time = shares[on_a] + shares[on_b]
     width = gpus * time
     used = problem.occupancy @ shares
+    # The GPU time of these jobs on type a: before the exchange, and its bounds.
     before = float(gpus @ shares[on_a])
     low = max(0.0, float(width.sum()) - (capacity[b] - used[b] + gpus @ shares[on_b]))
     high = min(float(width.sum()), capacity[a] - used[a] + before)
