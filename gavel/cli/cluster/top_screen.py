@@ -11,6 +11,7 @@ from rich.text import Text
 from gavel.cli.io.job_text import STYLES, few, job_on, job_progress, job_where, state_text
 from gavel.cli.io.tables import Column, fitted, table, words
 from gavel.cli.io.units import age, span
+from gavel.cli.io.wording import count_of
 from gavel.client.results import Job, Node, Status
 
 RUNNING_COLUMNS = (
@@ -97,7 +98,7 @@ def _nodes(nodes: Sequence[Node], width: int, lines_max: int) -> list[Text]:
             line.append_text(_node(node, name_width, kind_width, cell)).append("  ")
         lines.append(line)
     if len(visible) < len(nodes):
-        lines.append(Text(f"and {len(nodes) - len(visible)} more nodes", style="dim"))
+        lines.append(Text(f"and {count_of(len(nodes) - len(visible), 'more node')}", style="dim"))
     return lines
 
 
