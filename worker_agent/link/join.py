@@ -6,6 +6,7 @@ certificate of the authority whose fingerprint the operator gave; only then is t
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import socket
@@ -90,13 +91,11 @@ def _trusted_certificates(scheduler: str, expected: bytes) -> bytes:
     for der in chain:
         if hashlib.sha256(der).digest() == expected:
             return ssl.DER_cert_to_PEM_cert(der).encode()
-    trusted = ssl.get_default_verify_paths().cafile
-    if trusted is not None:
-        try:
-            _chain(scheduler, ssl.create_default_context())
-            return Path(trusted).read_bytes()
-        except (JoinError, OSError):
-            pass
+    # What this machine trusts may be a file or a directory, from which OpenSSL loads what a connection needs.
+    trusting = ssl.create_default_context()
+    with contextlib.suppress(JoinError):
+        _chain(scheduler, trusting)
+        return "".join(map(ssl.DER_cert_to_PEM_cert, trusting.get_ca_certs(binary_form=True))).encode()
     root = f"sha256:{hashlib.sha256(chain[-1]).hexdigest()}" if chain else "nothing"
     raise JoinError(
         f"{scheduler} is not the scheduler of this fingerprint (its chain ends in {root}): compare with the "

@@ -10,8 +10,11 @@ import itertools
 import os
 import random
 import re
+import shutil
 import ssl
 import stat
+import subprocess
+from pathlib import Path
 
 import grpc
 import pytest
@@ -350,7 +353,27 @@ def test_a_token_that_is_wrong_or_used_is_refused_with_the_reason(address, keys,
     assert not into.with_name("second").exists()
 
 
-def test_a_bought_certificate_is_trusted_as_this_machine_trusts_it(keys, tmp_path, monkeypatch, wording):
+def trust_file(authority: Path) -> dict[str, str]:
+    """Return the environment of a machine whose trusted authorities are in one file."""
+    return {"SSL_CERT_FILE": str(authority)}
+
+
+def trust_directory(authority: Path) -> dict[str, str]:
+    """Return the environment of a machine whose trusted authorities are files named by the hash of their subject."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs openssl")
+    command = ["openssl", "x509", "-hash", "-noout", "-in", str(authority)]
+    subject = subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    folder = authority.parent / "trusted"
+    folder.mkdir()
+    (folder / f"{subject}.0").write_bytes(authority.read_bytes())
+    return {"SSL_CERT_FILE": "/no/such/file", "SSL_CERT_DIR": str(folder)}
+
+
+@pytest.mark.parametrize("trust", [trust_file, trust_directory])
+def test_a_bought_certificate_is_trusted_as_this_machine_trusts_it(
+    keys, tmp_path, monkeypatch, wording, trust
+):
     """The fingerprint is then checked on the authority in the answer; without the machine's trust nothing is sent."""
     bought = Keys(tmp_path / "bought")
     bought.make(["127.0.0.1"])
@@ -366,7 +389,8 @@ def test_a_bought_certificate_is_trusted_as_this_machine_trusts_it(keys, tmp_pat
             with pytest.raises(JoinError) as failed:
                 await asyncio.to_thread(ask, keys.fingerprint(), tmp_path / "c")
             wording(failed.value, address=scheduler.address, fingerprint=re.compile(r"[0-9a-f]{64}"))
-            monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "bought" / "ca.pem"))
+            for name, value in trust(tmp_path / "bought" / "ca.pem").items():
+                monkeypatch.setenv(name, value)
             joined = await asyncio.to_thread(ask, keys.fingerprint(), tmp_path / "c")
             assert (joined.certificates / "ca.pem").read_bytes() == keys.ca_pem
 
