@@ -93,7 +93,7 @@ def find_connection(
     token = environ.get("GAVEL_TOKEN") or stored.token if token is None else token
     ca = environ.get("GAVEL_CA") or stored.ca if ca is None else ca
     if ca and not Path(ca).expanduser().is_file():
-        raise Invalid(f"ca: there is no file {ca}", field="ca", reason="invalid")
+        raise Invalid(f"ca: there is no file {ca!r}", field="ca", reason="invalid")
     if any(not 32 < ord(c) < 127 for c in token):
         raise Invalid(
             "token: must be printable ASCII without spaces; check that it was copied whole",

@@ -24,15 +24,14 @@ class Trouble:
 
     def retrying(self, error: GavelError, left_s: float) -> None:
         """Report that a failed call is retried."""
-        self.last = error
-        if self.report is not None:
-            self.report(error, left_s)
+        with self._lock:
+            self._report(error, left_s)
 
     def report_silence(self, left_s: float) -> None:
         """Report a call without a reply or an error so far: the network drops packets, or the call takes long."""
         with self._lock:
             if self.last is None and not self._answered:
-                self.retrying(NotReachable(f"no answer from {self._address} yet", reason="silent"), left_s)
+                self._report(NotReachable(f"no answer from {self._address} yet", reason="silent"), left_s)
 
     def resolve(self) -> None:
         """Record a reply, and report that calls work again if an error was reported."""
@@ -41,3 +40,8 @@ class Trouble:
             last, self.last = self.last, None
             if last is not None and self.report is not None:
                 self.report(None, 0.0)
+
+    def _report(self, error: GavelError, left_s: float) -> None:
+        self.last = error
+        if self.report is not None:
+            self.report(error, left_s)
