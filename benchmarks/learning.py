@@ -1,4 +1,4 @@
-"""How fast measured rates replace believed rates that are wrong by a factor of three.
+"""How fast measured rates replace estimated rates that are wrong by a factor of three.
 
     python -m benchmarks.learning [--wrong-by 3] [--round-s 10] [--folder DIR]
 
@@ -31,7 +31,7 @@ GOAL = 0.10
 
 @dataclass(frozen=True, slots=True)
 class LearntRate:
-    """The believed rate of a job type on a worker type after a job's first lease there."""
+    """The estimated rate of a job type on a worker type after a job's first lease there."""
 
     job: str
     job_type: str

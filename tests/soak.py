@@ -5,7 +5,7 @@
 A real scheduler and three real agents carry out a steady stream of short jobs: some fail, some are cancelled or
 held, some print a lot, some come as arrays or wait for others. Clients list, explain and read logs all the while, the
 policy changes, and with --disturb-every-s an agent or the scheduler is killed now and then. Every half minute a line
-says how much memory, how many descriptors and threads each process has, and how large its files are. At the end the
+prints how much memory, how many descriptors and threads each process has, and how large its files are. At the end the
 first and the last quarter are compared; the exit status is 1 if memory grew by more than 5 % and 4 MiB, or descriptors
 by more than 8.
 """
@@ -69,7 +69,7 @@ def size_mib(folder: Path) -> float:
 
 
 class Soak:
-    """A cluster, and users who keep it busy."""
+    """A cluster, and jobs of several users that keep it busy."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster, self.chance = cluster, random.Random(seed)

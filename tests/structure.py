@@ -3,7 +3,7 @@
     python -m tests.structure [--tree DIR]
 
 Prints a line per folder of product code: its files, arrows between its files, arrows to other folders. Imports count
-wherever they stand, also inside functions: a circle that is imported late is a circle.
+everywhere, also inside functions: a circle that is imported late is a circle, too.
 """
 
 from __future__ import annotations

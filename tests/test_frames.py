@@ -62,14 +62,14 @@ def test_results(folder: Path) -> None:
 
 
 def test_an_interrupted_result_is_marked(folder: Path) -> None:
-    """Figures of an interrupted run can be told from those of a complete one."""
+    """Figures of an interrupted run are marked, unlike those of a complete one."""
     figures = json.loads((folder / "a.json").read_text())
     path = folder / "stopped.json"
     path.write_text(json.dumps({**figures, "interrupted": True}))
     assert list(frames.results(path)["interrupted"]) == [True]
 
 
-def test_a_sweep_has_what_its_table_has(folder: Path) -> None:
+def test_a_sweep_has_the_columns_of_its_table(folder: Path) -> None:
     """The frame has the columns of `results.csv`, then the runs' options, ordered by what was varied."""
     frame = frames.sweep(folder / "sweep")
     table = pd.read_csv(folder / "sweep" / "results.csv").sort_values("policy", ignore_index=True)
@@ -90,7 +90,7 @@ def test_a_run_that_was_not_written_whole_is_no_result(folder: Path, tmp_path: P
 
 
 def test_all_jobs_at_once_is_an_infinite_rate(folder: Path, tmp_path: Path) -> None:
-    """The word "inf", which stands for infinity in JSON, becomes an infinite float."""
+    """The word "inf", which means infinity in our JSON, becomes an infinite float."""
     content = json.loads(next((folder / "sweep").glob("*.json")).read_text())
     content["run"]["rate_per_h"] = "inf"
     (tmp_path / "run.json").write_text(json.dumps(content))

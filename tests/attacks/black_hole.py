@@ -5,7 +5,7 @@
 A real scheduler with two agents. The state directory of the first is a small tmpfs of its own, which is filled to the
 last byte once both are linked (root can write where permissions forbid it, so it has to be full in earnest; this
 needs the right to mount). Then jobs come: two of them bear a hundred failures of nodes. After the given time
-the disk is freed, and the table says when the node was in use again.
+the disk is freed, and the table shows when the node was in use again.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The job of the attack `stale`: the documented loop, slow until a file appears; it saves its step and its attempt.
 
-In a tree without `save_text` it saves as the page said then: by writing the file.
+In an older tree without `save_text`, it saves as documented then: by writing the file.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
     python -m tests.attacks.stale [--rounds 3] [--jobs 4] [--seed 1] [--plain [--per-attempt]]
 
 Each round starts jobs on one node and stops all processes of it (SIGSTOP), until every job runs on another node. There
-they are requeued, so that a newer attempt has saved. Then the processes of the first node are continued one by one in
+each job is requeued, so that a newer attempt saves. Then the processes of the first node are continued one by one in
 random order, and the table shows what a next attempt would load. Jobs have the documented loop, or with --plain use
-nothing of Gavel's; then --per-attempt gives each attempt a checkpoint directory of its own.
+nothing of Gavel's; with --plain, --per-attempt gives each attempt a checkpoint directory of its own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SOON = ("--ask-s", "4", "--grace-s", "1.5")
 
 
 class Outcome(NamedTuple):
-    """The outcome of a job whose first attempt was suspended: what was saved last, and what counts now."""
+    """A job whose first attempt was suspended: the newest state saved before that attempt woke, and the state now."""
 
     job: str
     saved_step: int
@@ -45,7 +45,7 @@ class Outcome(NamedTuple):
 
     @property
     def set_back(self) -> bool:
-        """Whether the state that counts now is an older attempt's than the newest that was saved."""
+        """Whether the state now is older than the newest that was saved."""
         return (self.now_attempt, self.now_step) < (self.saved_attempt, self.saved_step)
 
 
@@ -67,15 +67,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         verdict = "  set back" if outcome.set_back else ""
         saved = f"{outcome.saved_step:>7} {outcome.saved_attempt:>3}"
         print(f"{outcome.job:>4} {saved} {outcome.now_step:>11} {outcome.now_attempt:>3}{verdict}")
-    back = sum(outcome.set_back for outcome in outcomes)
-    print(f"{back} of {len(outcomes)} checkpoints set back")
-    return back
+    set_back = sum(outcome.set_back for outcome in outcomes)
+    print(f"{set_back} of {len(outcomes)} checkpoints set back")
+    return set_back
 
 
 def attack(
     folder: Path, rounds: int, jobs: int, seed: int, script: Path = OWN_LOOP, **fields: Any
 ) -> list[Outcome]:
-    """Run all rounds, one after another, on two nodes. `fields`: of the jobs."""
+    """Run all rounds, one after another, on two nodes. `fields` are set in the specification of each job."""
     chance = random.Random(seed)
     outcomes: list[Outcome] = []
     with Cluster(folder / "cluster", {"n1": f"v100={jobs}"}, SETTINGS, *SOON) as cluster:
@@ -87,7 +87,7 @@ def attack(
 
 
 def _round(cluster: Cluster, go: Path, jobs: Sequence[str], chance: random.Random) -> list[Outcome]:
-    first, count = {job: cluster.started(job) for job in jobs}, len(jobs)
+    first_starts, count = {job: cluster.started(job) for job in jobs}, len(jobs)
     for job in jobs:
         _begun(cluster, job, attempt=1)
     cluster.agent("n2", f"v100={count}")
@@ -97,28 +97,28 @@ def _round(cluster: Cluster, go: Path, jobs: Sequence[str], chance: random.Rando
         assert cluster.started(job, attempt=2)["node"] == "n2"
         _begun(cluster, job, attempt=2)
         cluster.client.requeue(job)
-    third = {job: _next_start(cluster, job, after=2) for job in jobs}
-    saved = {job: start["step"] for job, start in third.items()}
-    for job, start in third.items():
+    third_starts = {job: _next_start(cluster, job, after=2) for job in jobs}
+    saved = {job: start["step"] for job, start in third_starts.items()}
+    for job, start in third_starts.items():
         _begun(cluster, job, start["attempt"])
     _wake(frozen, chance)
-    gone(line["pid"] for line in first.values())
+    gone(line["pid"] for line in first_starts.values())
     outcomes = []
     for job in jobs:
-        now = loaded(cluster.folder / "checkpoints" / job)
-        outcomes.append(Outcome(job, saved[job], 2, now["step"], now["attempt"]))
+        state = loaded(cluster.folder / "checkpoints" / job)
+        outcomes.append(Outcome(job, saved[job], 2, state["step"], state["attempt"]))
     cluster.linked("n1", "n2")
     go.touch()
     for job in jobs:
         cluster.completed(job)
     cluster.runs_nothing()
     cluster.kill("n2")
-    eventually(lambda: cluster.client.nodes(["n2"])[0].state != "up", "n2 is known to be away")
+    eventually(lambda: cluster.client.nodes(["n2"])[0].state != "up", "n2 is reported to be away")
     return outcomes
 
 
 def _next_start(cluster: Cluster, job: str, after: int) -> dict[str, Any]:
-    """The first line of the next attempt that prints any: on a busy machine a turn may pass before it does."""
+    """Return the first line of the next attempt that prints one; an attempt may end before it does."""
     return eventually(
         lambda: next((line for line in cluster.json_lines(job, "start") if line["attempt"] > after), None),
         f"job {job} is started again",
@@ -143,7 +143,7 @@ def _wake(frozen: Sequence[Process], chance: random.Random) -> None:
 
 
 def loaded(checkpoints: Path) -> dict[str, int]:
-    """The state that the next attempt of a job would load, by its own function in a process of its own."""
+    """Return the state that the next attempt of a job would load, with the loop's own `load` in another process."""
     newest = max(checkpoints.glob("e*-a*"), default=None)
     if newest is not None:
         return _state(newest / "state.txt")

@@ -17,7 +17,7 @@ Gavel = Callable[..., Result]
 
 @pytest.fixture(autouse=True)
 def no_notes_about_slow_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Commands report a scheduler that is slow to answer, and a busy test machine makes every call slow."""
+    """Switch off the notes about slow calls: on a busy test machine, any call may be slow."""
     monkeypatch.setattr("gavel.client.transport.channels.SILENT_S", 3600.0)
 
 
@@ -86,7 +86,7 @@ def small() -> dict[str, Any]:
 
 @pytest.fixture
 def problem_file(tmp_path: Path) -> Callable[[Any], str]:
-    """A function that writes data as JSON, or text as it is, into a file and returns its path."""
+    """A function that writes text, bytes or data (as JSON) to a file and returns its path."""
 
     def write(content: Any, name: str = "problem.json") -> str:
         path = tmp_path / name

@@ -112,7 +112,7 @@ def test_an_installed_extra_is_no_fault() -> None:
 
 
 def test_another_missing_module_is_a_defect_of_ours() -> None:
-    """No extra provides the module, so the error stays as it is."""
+    """No extra provides the module, so the error is not changed."""
     assert fault_of_import(ModuleNotFoundError("no module", name="policies.gone")) is None
 
 
@@ -124,7 +124,7 @@ def test_a_shell_completes_nothing_without_the_extra(monkeypatch: pytest.MonkeyP
 
 
 def test_a_foreign_module_is_named_with_its_place(foreign: Path) -> None:
-    """The fault names the foreign place, so that the user knows what to remove; a failed import reports the same."""
+    """The fault names the foreign place, so that the user can remove it; a failed import reports the same."""
     wrong = foreign_modules()
     assert list(wrong) == ["traces"]
     assert str(foreign) in wrong["traces"]
@@ -139,7 +139,7 @@ def test_a_module_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert list(foreign_modules()) == ["gavel_without_this"]
 
 
-def test_doctor_names_foreign_modules_and_goes_on(tmp_path: Path, foreign: Path, gavel: Gavel) -> None:
+def test_doctor_names_foreign_modules_and_continues(tmp_path: Path, foreign: Path, gavel: Gavel) -> None:
     """`doctor` has one bad finding about it and checks the rest with our own modules."""
     code, by_level = findings(gavel, "doctor", "--data-dir", str(tmp_path / "data"))
     assert code == 1

@@ -1,4 +1,4 @@
-"""Commands, code and figures of the README work as they stand there."""
+"""The commands and the code of the README run, and its figures are right."""
 
 import json
 import re
@@ -56,7 +56,7 @@ def mean_jct_h() -> dict[str, float]:
 
 @pytest.mark.parametrize("policy", ["fifo", "las"])
 def test_the_demo_has_the_figures_of_the_readme(policy: str) -> None:
-    """Figures of the demo are within 5 % of the README's; otherwise print them there anew and run `make docs-plots`."""
+    """Figures of the demo are within 5 % of the README's; if not, update the README and run `make docs-plots`."""
     figures = one_day(policy)[1]
     assert figures["mean_jct_h"] == pytest.approx(mean_jct_h()[policy], rel=0.05)
     assert f"simulated day of {figures['jobs']} jobs" in README
@@ -69,7 +69,7 @@ def test_the_picture_shows_the_figures() -> None:
     assert DAY.stat().st_size < 100_000
 
 
-def test_there_are_as_many_policies_as_it_says() -> None:
+def test_the_number_of_policies_is_right() -> None:
     """The README gives the number of objectives as a word."""
     counts = ("fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty")
     assert f"{counts[len(names()) - 14]} objectives" in README

@@ -61,7 +61,7 @@ def test_uploaded_directories_are_optional(daemon: DaemonThread, tmp_path: Path)
 
 
 def test_an_older_archive_survives_a_failed_backup(tmp_path: Path) -> None:
-    """When no scheduler answers, the old file stays as it was, with nothing beside it."""
+    """When no scheduler answers, the old file stays unchanged, and no other file is left."""
     path = tmp_path / "backup.tar.gz"
     path.write_bytes(b"an older archive")
     with Client("127.0.0.1:1", retry_s=0) as client, pytest.raises(NotReachable):

@@ -180,7 +180,7 @@ def test_watching(live: LiveThread, client: Client) -> None:
 
 
 def test_logs(live: LiveThread, client: Client, wording: Wording) -> None:
-    """Logs are returned as they are kept; those of a job that has not run are refused, not called unreachable."""
+    """Logs are returned unchanged; those of a job that has not run are refused, not called unreachable."""
     # Holding the job after its submission would not do: idle GPUs are granted at once.
     (later,) = client.submit(JobSpec(command=("a",), earliest_start_s=86_400.0))
     with pytest.raises(e.Refused) as raised:
@@ -215,7 +215,7 @@ def test_following_logs_across_a_lost_connection(live: LiveThread, client: Clien
 
 
 def test_waiting_has_a_limit(client: Client) -> None:
-    """After the limit there is a TimeoutError and the job goes on; a job that does not exist is an error at once."""
+    """After the limit, TimeoutError is raised and the job continues; a job that does not exist is an error at once."""
     (job,) = client.submit(RUN)
     with pytest.raises(TimeoutError):
         client.wait(job, timeout_s=0.2)

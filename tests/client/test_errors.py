@@ -142,5 +142,5 @@ def test_a_refusal_of_a_job_is_placed_in_its_file() -> None:
     ],
 )
 def test_fields_by_the_names_of_the_file(path: str, field: str) -> None:
-    """The first part of a path gets its name in the file; the rest of the path stays as it is."""
+    """The first part of a path is replaced by its name in the file; the rest stays unchanged."""
     assert field == file_field(path)

@@ -62,7 +62,7 @@ def test_a_token_is_not_shown() -> None:
 
 
 def test_the_file_is_for_its_owner_alone(path: Path) -> None:
-    """The file holds tokens, so that only its owner may read it; it reads as it was written."""
+    """The file holds tokens, so only its owner may read it; what was written is read back."""
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     known = read_contexts(path)
     assert (
@@ -139,7 +139,7 @@ def test_wrong_settings(tmp_path: Path, wording: Wording) -> None:
     wording(raised.value)
 
 
-def test_where_the_file_is() -> None:
+def test_the_path_of_the_file() -> None:
     """The settings file lies where the rules of the desktop want it."""
     assert Path("/x/gavel/client.toml") == config_path({"XDG_CONFIG_HOME": "/x", "HOME": "/h"})
     assert Path("/h/.config/gavel/client.toml") == config_path({"HOME": "/h"})

@@ -104,7 +104,7 @@ def test_every_result_has_the_fields_of_its_message(kind: Any, message: Any) -> 
 
 
 def test_states_of_a_newer_scheduler_are_unknown() -> None:
-    """A state that this client does not know is UNKNOWN, not an error and not another state."""
+    """A state from a later release becomes UNKNOWN, not an error and not another state."""
     job = jobs_pb2.Job(id="1")
     job.state = 99  # type: ignore[assignment]
     assert read(r.Job, job).state is r.JobState.UNKNOWN
@@ -120,7 +120,7 @@ def test_times_keep_their_moment() -> None:
     assert moment(stamp_of(datetime(1969, 12, 31, tzinfo=UTC))) == datetime(1969, 12, 31, tzinfo=UTC)
 
 
-def test_json_has_no_words_that_json_does_not_have() -> None:
+def test_json_output_is_standard_json() -> None:
     """NaN and infinity become null, and the source of a job is left out."""
     allocation = cluster_pb2.Allocation(price_per_gpu={"a": float("nan"), "b": float("inf"), "c": 1.0})
     assert plain(read(r.Allocation, allocation))["price_per_gpu"] == {"a": None, "b": None, "c": 1.0}

@@ -100,7 +100,7 @@ class BusyCore:
 
     def check_state(self) -> None:
         """Every number is finite, a restored snapshot gives the same snapshot, and every job can be explained."""
-        # Restored once, so that whole numbers are floats where the type says so.
+        # Restored once, so that whole numbers become floats in fields of type float.
         data = SchedulerState.restore(self.state.snapshot()).snapshot()
         assert list(nonfinite(msgspec.msgpack.decode(data))) == []
         assert SchedulerState.restore(data).snapshot() == data
@@ -123,7 +123,7 @@ def nonfinite(value: Any, path: str = "") -> Iterator[str]:
 @LOOKING
 @given(st.lists(MESSAGES | st.just(None), max_size=12))
 def test_any_message_is_borne(messages: list[Message | None]) -> None:
-    """No message, from whatever sender, raises an exception; rounds go on with what was accepted."""
+    """No message, from any sender, raises an exception; rounds continue with what was accepted."""
     busy = BusyCore()
     for message in messages:
         if message is None:

@@ -159,7 +159,7 @@ class AnyOrder(RuleBasedStateMachine):
         gpus=st.integers(1, 2),
     )
     def hello(self, name: str, lost: list[int], runs: bool, gpus: int) -> None:
-        """A node says hello; it may have lost some of its leases, or some of its GPUs."""
+        """A node sends a hello; it may have lost some of its leases, or some of its GPUs."""
         holdings = self.state.on_node(name) if name in self.state.nodes else []
         held = [h.lease.id for h in holdings if int(h.lease.id) not in lost]
         spec = node(name, gpus, "k80" if name == "k1" else "v100")

@@ -89,7 +89,7 @@ def test_a_journal_cut_anywhere_is_a_place_to_start_from(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2000, 2000 + STORIES // 4))
 def test_caches_beside_the_state_decide_nothing(seed: int) -> None:
-    """A scheduler that drops all its caches, and goes on from a snapshot, writes the same records."""
+    """A scheduler that drops all its caches and continues from a snapshot writes the same records."""
     usual, forgetful = Chaos(seed), Chaos(seed)
     usual.stage.until(HORIZON_S)
     stage = forgetful.stage
@@ -128,7 +128,7 @@ def test_forgetting_ended_jobs_decides_nothing(seed: int) -> None:
 @pytest.mark.parametrize("at_s", [100.0, 349.0, 351.0, 357.0, 358.5, 360.0, 361.0, 700.0, 719.0, 1000.0])
 @pytest.mark.parametrize("links_drop", [False, True])
 def test_a_restart_in_time_stops_no_job(at_s: float, links_drop: bool) -> None:
-    """P6: leases are adopted, not restarted; the same processes go on, and no step is lost."""
+    """P6: leases are adopted, not restarted; the same processes continue, and no step is lost."""
     stage = steady()
     stage.until(at_s)
     ends_s = {lease: stage.state.lease_end_s(stage.state.leases[lease]) for lease in stage.real.gangs}
@@ -151,7 +151,7 @@ def test_a_restart_in_time_stops_no_job(at_s: float, links_drop: bool) -> None:
 
 @pytest.mark.parametrize("downtime_s", [100.0, 500.0, 5000.0])
 def test_a_long_absence_loses_leases_and_no_work(downtime_s: float) -> None:
-    """Back after its leases ended, the scheduler learns of all exits, and every job goes on from its checkpoint."""
+    """A scheduler that is back after its leases ended gets all exits, and every job continues from its checkpoint."""
     stage = steady()
     stage.until(500.0)
     saved = dict(stage.real.saved)

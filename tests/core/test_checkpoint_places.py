@@ -118,7 +118,7 @@ def test_the_name_of_a_store_is_a_plain_name(storage: str) -> None:
         node(storage=storage).checked()
 
 
-# ------------------------------------------------------------------------------------ where it may go on
+# ------------------------------------------------------------------------------------ where it may continue
 
 
 def stopped(desk_of: DeskOf, *storages: str) -> Desk:
@@ -156,7 +156,7 @@ def test_a_job_continues_on_a_slow_node_if_only_that_sees_its_checkpoint(desk_of
 
 
 def test_a_job_waits_for_the_node_with_its_checkpoint(desk_of: DeskOf, wording: Wording) -> None:
-    """No other node sees the disk of n1: the job has no column anywhere, and its explanation says why."""
+    """No other node sees the disk of n1: the job has no column anywhere, and its explanation has the reason."""
     desk = stopped(desk_of, "", "", "")
     assert desk.job("1").state == JobState.PREEMPTED
     assert desk.job("1").lease is None
@@ -173,7 +173,7 @@ def test_a_job_waits_for_the_node_with_its_checkpoint(desk_of: DeskOf, wording: 
 
 
 def test_a_job_waits_while_others_hold_the_only_node(desk_of: DeskOf, wording: Wording) -> None:
-    """Another v100 is free, but another job holds the one with the checkpoint, and the explanation says so."""
+    """Another v100 is free, but another job holds the one with the checkpoint, as the explanation reports."""
     desk = stopped(desk_of, "", "", "")
     desk.submit(job(nodes=("n1",), steps=1e6, preemptible=False))
     desk.tell(desk.now_s, NodeCommand(node="n1", action="resume"))
@@ -226,7 +226,7 @@ def test_a_running_job_is_kept_where_it_will_save(desk_of: DeskOf) -> None:
 
 
 def test_a_run_without_a_checkpoint_confines_no_job(desk_of: DeskOf) -> None:
-    """The node failed before the job's first checkpoint: the job starts anew, on any node."""
+    """The node failed before the job's first checkpoint, so the job starts from the beginning, on any node."""
     desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2")))
     (lease,) = desk.run(job(steps=1e6))
     desk.report("n1", exits=(exited(lease, "node_failed", 0.0),), broken_gpus=(0,))
@@ -300,7 +300,7 @@ def test_a_gang_keeps_its_gpus_though_no_node_is_as_wide(desk_of: DeskOf) -> Non
 
 
 def test_a_gang_continues_on_the_nodes_of_its_ranks(desk_of: DeskOf, wording: Wording) -> None:
-    """The checkpoint is not on the idle third node: the job waits for the draining one, and its explanation says so."""
+    """The checkpoint is not on the idle third node: the job waits for the draining one, as its explanation reports."""
     desk, lease = over_disks(desk_of, 1, 1, gpus=2)
     desk.tell(desk.now_s, NodeHello(spec=node("n3", 1, storage="")))
     desk.settle()

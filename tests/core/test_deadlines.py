@@ -1,4 +1,4 @@
-"""Deadlines: explain says whether one is near, kept or missed; one that cannot be kept harms no other job."""
+"""Deadlines: `explain` reports whether one is near, kept or missed; one that cannot be kept harms no other job."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def test_a_start_on_a_node_without_a_link_is_no_failed_start(desk_of: DeskOf) ->
 
 
 def test_a_start_ordered_by_an_earlier_process_is_no_failed_start(desk_of: DeskOf) -> None:
-    """A scheduler that restarts before the lease lapses may not have heard the node's reports, so it blames no node."""
+    """A scheduler that restarts before the lease lapses may have missed the node's reports, so it blames no node."""
     desk = desk_of(node("n1", 1))
     (name,) = desk.submit(job())
     desk.until(desk.now_s + 400.0)
@@ -164,7 +164,7 @@ def test_a_start_ordered_by_an_earlier_process_is_no_failed_start(desk_of: DeskO
     assert (desk.core.state.nodes["n1"].failed_starts, desk.job(name).node_failures) == ([], 0)
 
 
-def test_a_program_that_fails_says_nothing_about_its_node(desk_of: DeskOf) -> None:
+def test_a_failing_program_does_not_blame_its_node(desk_of: DeskOf) -> None:
     """An exit code of the program, however soon, uses up a retry of the job, and the node stays in use."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     for lease in desk.run(*[job(retries=5)] * 2):
@@ -253,7 +253,7 @@ def test_a_reason_can_be_kept_whatever_an_agent_writes(desk_of: DeskOf) -> None:
 
 
 def test_pauses_survive_a_takeover(desk_of: DeskOf) -> None:
-    """A scheduler that takes over knows the pauses of jobs and nodes, and wakes for them."""
+    """A scheduler that takes over has the pauses of jobs and nodes, and wakes for them."""
     desk = failing(desk_of, job(), job(), job(), until_s=5.0)
     before = desk.core.state
     after = SchedulerState.restore(before.snapshot())

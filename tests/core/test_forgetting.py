@@ -46,7 +46,7 @@ def test_ended_jobs_are_forgotten_once(desk_of: DeskOf) -> None:
     assert forgotten(desk, "1", "2", "3") == ()
 
 
-def test_ids_and_the_order_of_jobs_go_on(desk_of: DeskOf) -> None:
+def test_ids_and_the_order_of_jobs_continue(desk_of: DeskOf) -> None:
     """The next job has an id and an order of its own, after a snapshot too; old snapshots lack the count."""
     desk = desk_of()
     desk.submit(job(), job())
@@ -137,7 +137,7 @@ def test_rates_measured_of_a_type_go_with_its_last_job(desk_of: DeskOf) -> None:
 def test_dependencies_on_a_forgotten_job(
     desk_of: DeskOf, state: JobState, when: str, possible: bool, wording: Wording
 ) -> None:
-    """The submitter says from the history how a forgotten job ended; the same key then means the same submission."""
+    """The submitter supplies the end of a forgotten job from the history; the same key means the same submission."""
     desk = desk_of()
     desk.submit(job())
     cancelled(desk, "1")

@@ -130,7 +130,7 @@ def test_a_gang_that_never_starts_is_held(desk_of: DeskOf, wording: Wording) -> 
     assert desk.job("1").state == JobState.QUEUED
 
 
-def test_a_start_that_succeeds_begins_the_count_anew(desk_of: DeskOf) -> None:
+def test_a_start_that_succeeds_resets_the_count(desk_of: DeskOf) -> None:
     """Nodes that start a gang now and then are slow, not faulty."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     desk.submit(job(gpus=2))

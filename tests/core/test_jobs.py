@@ -71,7 +71,7 @@ def test_the_same_key_for_something_else_is_refused(
     refused(desk, "key_reused", "'k'", wording)
 
 
-def test_no_key_means_another_job(desk_of: DeskOf) -> None:
+def test_submissions_without_a_key_are_different_jobs(desk_of: DeskOf) -> None:
     """Without a key the same submission twice is two jobs."""
     desk = desk_of(node())
     assert (desk.submit(job()), desk.submit(job())) == (["1"], ["2"])
@@ -119,7 +119,7 @@ def test_an_empty_submission_is_refused(desk_of: DeskOf, wording: Wording) -> No
 
 
 def test_a_cluster_without_nodes_refuses_nothing(desk_of: DeskOf) -> None:
-    """Before any node has joined, the core cannot know what will be possible."""
+    """Before any node has joined, any job may still become possible."""
     desk = desk_of()
     assert desk.submit(job(gpus=512)) == ["1"]
 
@@ -274,7 +274,7 @@ def test_a_held_job_keeps_its_steps_and_waits_for_a_person(desk_of: DeskOf) -> N
     ["release", "requeue"],
 )
 def test_a_command_that_does_not_fit_is_refused(desk_of: DeskOf, action: Any, wording: Wording) -> None:
-    """The table of moves says which commands a job's state allows; others get an error, and no fact."""
+    """A job accepts the commands that the table of moves allows in its state; others get an error, and no fact."""
     desk = desk_of(node())
     desk.submit(job())
     desk.tell(1, JobCommand(call="c", job="1", action=action))
@@ -282,7 +282,7 @@ def test_a_command_that_does_not_fit_is_refused(desk_of: DeskOf, action: Any, wo
 
 
 def test_a_held_job_is_not_held_again(desk_of: DeskOf, wording: Wording) -> None:
-    """The error says that the job is held already, not that a held job cannot be held."""
+    """The error is that the job is held already, not that a held job cannot be held."""
     desk = desk_of(node())
     desk.submit(job())
     desk.tell(1, JobCommand(job="1", action="hold"))

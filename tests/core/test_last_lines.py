@@ -41,7 +41,7 @@ def test_the_last_failure_is_kept_with_its_last_lines() -> None:
 def test_a_program_that_never_started_did_not_exit(
     code: int, detail: str, named: str, wording: Wording
 ) -> None:
-    """The reason of a failed start names no secret: only users who may read the log learn which one it was."""
+    """The reason of a failed start contains no name of a secret, which only readers of the log may see."""
     desk = Desk(node())
     (lease,) = desk.run(job())
     desk.report(exits=(exited(lease, "failed", code=code, detail=detail),))

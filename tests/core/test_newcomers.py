@@ -21,7 +21,7 @@ def crowded(desk_of: DeskOf, *more: str) -> Desk:
     return desk
 
 
-def test_the_earlier_one_has_the_idle_gpu_first(desk_of: DeskOf) -> None:
+def test_the_next_in_line_gets_the_idle_gpu(desk_of: DeskOf) -> None:
     """Each time a job ends in the middle of a round, the next in line gets its GPU."""
     desk = crowded(desk_of)
     came = []

@@ -41,7 +41,7 @@ DeskOf = Callable[..., Desk]
 
 
 def hello(name: str = "n1", *held: str, gpus: int = 2, ran_s: float = 5.0, **more: Any) -> NodeHello:
-    """A node that says it still holds these leases."""
+    """Return the hello of a node that still holds these leases."""
     return NodeHello(
         spec=node(name, gpus, **more),
         held=tuple(HeldLease(lease=lease, steps=10.0, ran_s=ran_s) for lease in held),
@@ -70,7 +70,7 @@ def test_a_node_with_an_impossible_description_is_refused(desk_of: DeskOf) -> No
 
 
 def test_a_second_hello_changes_nothing(desk_of: DeskOf) -> None:
-    """The link came back before the core noticed the loss: the leases go on and are sent again."""
+    """The link came back before the core noticed the loss: the leases stay in force and are sent again."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(9, hello("n1", lease))
@@ -144,7 +144,7 @@ def test_silence_ends_leases_but_frees_nothing(desk_of: DeskOf, wording: Wording
     assert desk.core.state.holders == {}
 
 
-def test_leases_of_a_node_that_is_back_in_time_go_on(desk_of: DeskOf) -> None:
+def test_leases_of_a_node_that_is_back_in_time_continue(desk_of: DeskOf) -> None:
     """P6: the leases are resumed, not restarted."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
@@ -175,7 +175,7 @@ def test_a_job_stopped_during_the_silence_is_not_resumed(desk_of: DeskOf, action
 
 
 def test_a_job_promised_other_gpus_during_the_silence_is_not_resumed(desk_of: DeskOf) -> None:
-    """The job's new lease, which waits for the old one to end, stands."""
+    """The job keeps its new lease, which waits for the old one to end."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     (lease,) = desk.run(job(nodes=("n1", "n2")))
     name = desk.holding(lease).lease.gpus[0].rpartition(":")[0]
@@ -252,7 +252,7 @@ def test_a_drain_by_the_agent_is_remembered(desk_of: DeskOf) -> None:
 def test_commands_that_do_not_fit_are_refused(
     desk_of: DeskOf, before: list[Any], command: tuple[str, Any], code: str, named: str, wording: Wording
 ) -> None:
-    """The error says what to do first."""
+    """The error has the command to run first."""
     desk = desk_of(node())
     desk.run(job())
     for message in before:
@@ -321,7 +321,7 @@ def test_jobs_that_still_run_on_a_draining_node_are_named(desk_of: DeskOf, wordi
 
 
 def test_the_end_of_a_lease_on_a_drained_node_names_the_operator(desk_of: DeskOf, wording: Wording) -> None:
-    """The node receives the true reason, so that the job's log says who drained the node."""
+    """The node receives the true reason, so that the job's log has the user who drained the node."""
     desk = desk_of(node("n1"))
     (lease,) = desk.run(job())
     desk.tell(desk.now_s, NodeCommand(node="n1", action="drain", user="ada"))
@@ -390,7 +390,7 @@ def test_a_withheld_gpu_comes_back_by_itself(desk_of: DeskOf) -> None:
 
 
 def test_a_resumed_node_has_its_withheld_gpus(desk_of: DeskOf) -> None:
-    """An operator's `resume` returns them, and the fact tells its agent so."""
+    """An operator's `resume` returns them to use; the fact is marked as mended."""
     desk = desk_of(node(gpus=1))
     desk.report(withheld_gpus=(0,))
     desk.settle()

@@ -43,7 +43,7 @@ DeskOf = Callable[..., Desk]
 
 
 def hello(name: str = "n1", *held: str, gpus: int = 2, ran_s: float = 5.0, **more: Any) -> NodeHello:
-    """A node that says it still holds these leases."""
+    """Return the hello of a node that still holds these leases."""
     return NodeHello(
         spec=node(name, gpus, **more),
         held=tuple(HeldLease(lease=lease, steps=10.0, ran_s=ran_s) for lease in held),
@@ -149,7 +149,7 @@ def test_progress_starts_a_lease(desk_of: DeskOf) -> None:
     ],
 )
 def test_an_exit_with_impossible_figures_is_an_exit(desk_of: DeskOf, figures: dict[str, Any]) -> None:
-    """The processes are gone, so the GPUs are free; the reported figures are replaced by known ones."""
+    """The processes are gone, so the GPUs are free; the reported figures are replaced by the recorded ones."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.report(exits=(exited(lease, **figures),))
@@ -161,7 +161,7 @@ def test_an_exit_with_impossible_figures_is_an_exit(desk_of: DeskOf, figures: di
 
 
 def test_an_exit_of_a_lease_that_never_ran_keeps_the_steps(desk_of: DeskOf) -> None:
-    """An agent that never had the job cannot know its steps."""
+    """Steps from an agent that never had the job are ignored."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.job("1").steps_done = desk.job("1").steps_saved = 300.0
@@ -387,8 +387,8 @@ def test_an_attempt_that_reported_no_steps_takes_none_back(desk_of: DeskOf) -> N
 
 
 @pytest.mark.parametrize("ran_s", [-1.0, math.inf, math.nan])
-def test_an_impossible_run_time_is_not_believed(desk_of: DeskOf, ran_s: float) -> None:
-    """The exit counts, and its impossible run time is replaced by the known one: no job has run for -1 s."""
+def test_an_impossible_run_time_is_replaced(desk_of: DeskOf, ran_s: float) -> None:
+    """The exit counts, and an impossible run time is replaced by the time since the start."""
     desk = desk_of(node("n1", 1))
     (lease,) = desk.run(job())
     desk.report(started=(lease,))

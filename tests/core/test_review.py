@@ -46,7 +46,7 @@ def test_leads_may_change_in_the_middle_of_a_round(leads: tuple[float, float]) -
 
 @pytest.mark.parametrize("share", [math.nan, math.inf, -1.0])
 def test_impossible_shares_are_not_adopted(share: float) -> None:
-    """The last good allocation stays, and a fact says why."""
+    """The last good allocation stays, and a fact records the reason."""
     desk = Desk(node())
     desk.submit(job())
     desk.settle()

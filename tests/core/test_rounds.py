@@ -45,7 +45,7 @@ def ask(desk: Desk) -> Solve:
 
 
 def failing(question: Solve, why: str = "it ran out of time") -> Solved:
-    """A reply that first come, first served stands in because the solver failed."""
+    """A reply that the solver failed, so that jobs run first come, first served."""
     reply = answer(replace(question, policy="fifo"))
     return Solved(number=reply.number, policy="fifo", shares=reply.shares, failed=why)
 
@@ -113,7 +113,7 @@ def test_an_answer_to_another_question_is_not_taken(desk_of: DeskOf, shift: int)
 
 
 def test_when_the_solver_fails_the_last_good_shares_stay(desk_of: DeskOf) -> None:
-    """P10: first come, first served stands in only where there are no shares, and a fact says so."""
+    """P10: jobs run first come, first served only if there are no shares at all, and a fact records it."""
     desk = desk_of(node())
     desk.submit(job(steps=None))
     first = ask(desk)

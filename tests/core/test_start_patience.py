@@ -1,4 +1,4 @@
-"""A job that needs longer to start than a turn lasts: once that is known, it keeps its GPU until its first step."""
+"""A job that needs longer to start than a turn lasts: once it was too slow, it keeps its GPU until its first step."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def leases_of(desk: Desk, rounds: int, step_after_s: float) -> list[int]:
 
 
 def turns(held: list[int]) -> list[int]:
-    """How long each turn was, in rounds, without the one that goes on."""
+    """Return the length of each finished turn, in rounds."""
     lengths = [1]
     for before, now in pairwise(held):
         if now == before:

@@ -1,4 +1,4 @@
-"""Starts that are reported in a row are one fact, recorded in its place among the others."""
+"""The core records starts that are reported in a row as one fact, in order with the other facts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ def test_starts_of_a_batch_are_one_fact(desk_of: DeskOf) -> None:
     assert [desk.holding(lease).started_s for lease in ("1", "2")] == [9, 9]
 
 
-def test_a_start_is_a_fact_before_what_comes_after_it(desk_of: DeskOf) -> None:
-    """P3: an exit in the same report, and a later message of the batch, find the lease running."""
+def test_a_start_is_recorded_before_later_events(desk_of: DeskOf) -> None:
+    """An exit in the same report and a later message of the batch are handled after the start (P3)."""
     desk = desk_of(node(), node("n2"))
     desk.submit(job(nodes=("n1",)), job(nodes=("n2",)))
     desk.until(8)
-    brief = NodeReport(node="n1", generation=1, started=("1",), exits=(exited("1", "finished", 1000.0),))
+    start_and_exit = NodeReport(
+        node="n1", generation=1, started=("1",), exits=(exited("1", "finished", 1000.0),)
+    )
     facts = desk.tell(
-        9, brief, NodeReport(node="n2", generation=1, started=("2",)), NodeSilent(node="n2")
+        9, start_and_exit, NodeReport(node="n2", generation=1, started=("2",)), NodeSilent(node="n2")
     ).facts
     desk.settle()
     assert [type(fact) for fact in facts] == [

@@ -17,7 +17,7 @@ SLURM = (DOCS / "from-slurm.md").read_text(encoding="utf-8")
 
 
 def test_the_reference_is_fresh() -> None:
-    """`python -m docs.cli_reference` writes the pages as they are."""
+    """`python -m docs.cli_reference` writes the pages of the repository."""
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == reference(), "run: python -m docs.cli_reference"
     assert with_table(PAGE) == PAGE, "run: python -m docs.cli_reference"
     assert Path(field_table.__file__).read_text(encoding="utf-8") == submit_fields()
@@ -48,7 +48,7 @@ def test_every_command_has_json_and_its_keys_are_documented() -> None:
 
 @pytest.mark.parametrize("text", re.findall(r"\n\n((?:    .*\n)+)", PAGE)[:2], ids=["one job", "several"])
 def test_job_files_on_the_page_are_right(text: str) -> None:
-    """Each example can be read as it stands."""
+    """Each example can be parsed as it is printed."""
     lines = "".join(line.removeprefix("    ") for line in text.splitlines(keepends=True))
     assert parse_jobs(lines, "page", Path("/shared"))
 

@@ -112,7 +112,7 @@ def test_the_scheduler_notifies_systemd(tmp_path: Path) -> None:
 
 
 def test_the_example_of_an_agent_is_right() -> None:
-    """The example holds settings of agents, both as it is and with its comments opened."""
+    """The example holds settings of agents, both as delivered and with its comments uncommented."""
     path = DEPLOY / "agent.toml.example"
     whole = re.sub(r"^#(\w+ = )", r"\1", path.read_text(), flags=re.M)
     known = set(get_type_hints(AgentConfig))

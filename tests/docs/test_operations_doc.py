@@ -1,6 +1,6 @@
-"""docs/install.md and docs/operations.md: their commands run as they stand, on one machine in every role.
+"""The commands of docs/install.md and docs/operations.md run unchanged, on one machine in every role.
 
-Scripts stand in for `sudo`, `systemctl` and commands that create users; paths below / are moved into a folder of
+Scripts replace `sudo`, `systemctl` and commands that create users; paths below / are moved into a folder of
 the test.
 """
 

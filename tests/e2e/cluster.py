@@ -134,7 +134,7 @@ class Cluster(LocalCluster):
         return self.client.submit(JobSpec(command=command, **fields))[0]
 
     def job(self, job: str) -> Job:
-        """The job as it is now."""
+        """Return the current state of the job."""
         return self.client.get(job)
 
     def until(self, job: str, holds: Callable[[Job], bool], why: str) -> Job:

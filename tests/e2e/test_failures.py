@@ -13,7 +13,7 @@ from tests.e2e.cluster import PATIENCE_S, Cluster, alive, eventually, freeze, go
 from tests.support.wording import Wording
 from worker_agent.shim import process_tree
 
-# A scheduler or an agent that stands still for 2 s renews in time, and a job that stands still for 4 s saves in time.
+# A scheduler or an agent that is stopped for 2 s renews in time, and a job that is stopped for 4 s saves in time.
 SOON = ("--ask-s", "4", "--grace-s", "1.5")
 LONG_LEASES = ("scheduler.round_s=600",)
 SHORT_LEASES = (
@@ -126,7 +126,7 @@ def test_jobs_that_end_while_scheduler_and_agent_are_away_have_ended(cluster: Cl
 
 
 def test_a_scheduler_that_comes_back_too_late_finds_jobs_that_have_saved(hasty: Cluster, go: Path) -> None:
-    """Without renewal a job saves and ends with its lease; it goes on from there when there is a scheduler again."""
+    """Without renewal, a job saves and ends with its lease; it continues from there when a scheduler is back."""
     job = hasty.submit("counting.py", go, steps=STEPS)
     first = hasty.started(job)
     hasty.kill("scheduler")
@@ -141,7 +141,7 @@ def test_a_scheduler_that_comes_back_too_late_finds_jobs_that_have_saved(hasty: 
 
 
 def test_a_machine_that_is_gone_costs_the_unsaved_steps(hasty: Cluster, go: Path) -> None:
-    """All of a node dies at once: its job goes on elsewhere from its last checkpoint, as soon as that is safe."""
+    """When a whole node dies, its job continues on another one from its last checkpoint, as soon as that is safe."""
     job = hasty.submit("counting.py", go, steps=STEPS)
     first = hasty.started(job)
     hasty.until(job, lambda it: it.steps_saved > 0, "has saved something")
@@ -156,9 +156,9 @@ def test_a_machine_that_is_gone_costs_the_unsaved_steps(hasty: Cluster, go: Path
 
 
 def test_a_node_that_was_suspended_past_its_lease_changes_nothing(hasty: Cluster, go: Path) -> None:
-    """Its job goes on elsewhere. Woken up, its processes end, and its reports are refused.
+    """The job continues elsewhere; when the suspended node wakes, its processes end and its reports are refused.
 
-    The job wakes first, without an agent to end it: it saves nothing any more.
+    The job wakes first, without an agent to end it, and saves nothing more.
     """
     job = hasty.submit("counting.py", go, steps=STEPS)
     first = hasty.started(job)
@@ -187,7 +187,7 @@ def test_a_node_that_was_suspended_past_its_lease_changes_nothing(hasty: Cluster
 
 
 def test_a_lease_ends_though_the_agent_does_nothing(hasty: Cluster, go: Path) -> None:
-    """Only the agent is stopped: its job saves and ends by itself, and is gone before it goes on elsewhere."""
+    """Only the agent is stopped: its job saves and ends by itself, before the next attempt starts on another node."""
     job = hasty.submit("counting.py", go, steps=STEPS)
     first = hasty.started(job)
     agent = hasty.nodes[first["node"]]
@@ -222,7 +222,7 @@ def test_a_gang_survives_the_loss_of_both_ends_at_once(cluster: Cluster, go: Pat
 
 
 def test_an_agent_waits_for_its_jobs_at_the_first_sigterm_only(cluster: Cluster, go: Path) -> None:
-    """SIGTERM to one that drains: it starts nothing new and waits. Again: it ends at once, and its job goes on."""
+    """After one SIGTERM, the agent only waits for its job; after a second it ends at once, and its job continues."""
     job = cluster.submit("counting.py", go, steps=STEPS, nodes=("n1",))
     pid = cluster.started(job)["pid"]
     agent = cluster.nodes["n1"]

@@ -1,4 +1,4 @@
-"""Gangs over two nodes start together or not at all, whatever must be done before they start."""
+"""Gangs over two nodes start together or not at all, whatever has to be prepared before."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def ranks(folder: Path) -> list[str]:
 def test_a_setup_that_fails_on_one_node_starts_no_rank_anywhere(
     cluster: Cluster, tmp_path: Path, rank: int, wording: Wording
 ) -> None:
-    """The job fails with the code of the setup; both logs say why."""
+    """The job fails with the code of the setup; both logs have the reason."""
     fails = f"until [ -e {tmp_path}/fail ]; do sleep 0.1; done; exit 7"
     job = submit(cluster, tmp_path, setup=f"if [ $NODE_RANK = {rank} ]; then {fails}; fi")
     eventually(lambda: any(map(is_ready, cluster.runs_of(job))), "the other one is ready")

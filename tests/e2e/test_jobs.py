@@ -111,7 +111,7 @@ def test_an_example_runs_as_it_stands(cluster: Cluster, name: str) -> None:
     assert {line["step"] for line in cluster.json_lines(job, "end")} == {200}
 
 
-def test_two_ranks_stop_at_the_same_step_and_go_on_from_it(cluster: Cluster, go: Path) -> None:
+def test_two_ranks_stop_at_the_same_step_and_continue_from_it(cluster: Cluster, go: Path) -> None:
     """Requeued, both ranks end after a step on which they agree, and the next attempt begins there."""
     job = cluster.submit("counting.py", go, gpus=2, steps=30_000, worker_types=V100)
     cluster.ranks(job, 2)
@@ -136,7 +136,9 @@ def test_a_rank_that_dies_takes_the_attempt_with_it_and_the_next_one_works(clust
     gone(line["pid"] for line in starts)
 
 
-def test_a_script_without_gavels_library_saves_when_signalled_and_goes_on(cluster: Cluster, go: Path) -> None:
+def test_a_script_without_gavels_library_saves_when_signalled_and_continues(
+    cluster: Cluster, go: Path
+) -> None:
     """Requeued, it gets SIGTERM; the next attempt finds its saved state in GAVEL_CHECKPOINT_DIR."""
     job = cluster.submit("unmodified.py", go, worker_types=V100, reports_steps=False)
     eventually(lambda: cluster.output(job), "it has begun")
@@ -152,8 +154,8 @@ def test_a_script_without_gavels_library_saves_when_signalled_and_goes_on(cluste
     assert int(words[3][1]) >= saved > 0
 
 
-def test_a_job_that_is_held_keeps_what_it_did_and_goes_on_when_released(cluster: Cluster, go: Path) -> None:
-    """Hold: it saves and ends, and does not come back; release: it goes on where it was, without losing a step."""
+def test_a_job_that_is_held_keeps_what_it_did_and_continues_when_released(cluster: Cluster, go: Path) -> None:
+    """A held job saves, ends and is not started; after `release` it continues without losing a step."""
     job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
     pid = cluster.started(job)["pid"]
     cluster.client.hold(job)
@@ -170,7 +172,7 @@ def test_a_job_that_is_held_keeps_what_it_did_and_goes_on_when_released(cluster:
 
 
 def test_a_job_that_is_requeued_starts_anew_from_its_checkpoint(cluster: Cluster, go: Path) -> None:
-    """Another attempt goes on where the first one saved."""
+    """The next attempt continues where the first one saved."""
     job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
     first = cluster.started(job)
     cluster.client.requeue(job)

@@ -1,4 +1,4 @@
-"""A cluster as an operator sets it up: keys, a token, a node that joins, and everything encrypted from then on."""
+"""A cluster as an operator sets it up: keys, a token, a node that joins, and only encrypted connections."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Operator:
         self.data = folder / "data"
         self.env = {**os.environ, "PYTHONPATH": str(ROOT)}
 
-    def gavel(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    def gavel(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Run a command to its end."""
-        done = subprocess.run(
-            [sys.executable, "-m", "gavel", *words],
+        result = subprocess.run(
+            [sys.executable, "-m", "gavel", *arguments],
             env=self.env,
             cwd=self.folder,
             text=True,
@@ -33,16 +33,20 @@ class Operator:
             timeout=PATIENCE_S,
             check=False,
         )
-        assert done.returncode == code, done.stderr
-        return done
+        assert result.returncode == code, result.stderr
+        return result
 
     @contextmanager
-    def running(self, name: str, *words: str) -> Iterator[Path]:
-        """Run a command that stays; yield its log."""
+    def running(self, name: str, *arguments: str) -> Iterator[Path]:
+        """Run a command in the background; yield its log."""
         log = self.folder / f"{name}.log"
         with log.open("ab") as out:
             process = subprocess.Popen(
-                [sys.executable, "-m", "gavel", *words], env=self.env, cwd=self.folder, stdout=out, stderr=out
+                [sys.executable, "-m", "gavel", *arguments],
+                env=self.env,
+                cwd=self.folder,
+                stdout=out,
+                stderr=out,
             )
         try:
             yield log
@@ -60,32 +64,50 @@ class Operator:
 def test_a_node_joins_a_cluster_with_keys_and_runs_a_job(tmp_path):
     """init → serve → token join → agent join → agent → submit: with mutual TLS, and nothing unencrypted.
 
-    The same token joins no second node, and an agent that has not joined is not let in.
+    The same token joins no second node, and an agent that has not joined is refused.
     """
-    me = Operator(tmp_path)
-    me.gavel("init", str(me.data), "--port", str(me.port), "--token-file", str(tmp_path / "token"))
-    me.sign_in()
-    with me.running("serve", "serve", "--config", str(me.data / "gavel.toml")) as log:
+    operator = Operator(tmp_path)
+    operator.gavel(
+        "init", str(operator.data), "--port", str(operator.port), "--token-file", str(tmp_path / "token")
+    )
+    operator.sign_in()
+    with operator.running("serve", "serve", "--config", str(operator.data / "gavel.toml")) as log:
         eventually(lambda: "listening on" in log.read_text(), "the scheduler listens")
-        created = me.gavel("token", "join", "--node", "n1")
+        created = operator.gavel("token", "join", "--node", "n1")
         token = created.stdout.strip()
         fingerprint = re.search(r"sha256:[0-9a-f]{64}", created.stderr)[0]
-        words = ("--ca-fingerprint", fingerprint, "--token", token, "--state-dir", str(tmp_path / "n1"))
-        address = f"127.0.0.1:{me.port}"
-        joined = me.gavel("agent", "join", "--scheduler", address, "--name", "n1", *words)
+        join_options = (
+            "--ca-fingerprint",
+            fingerprint,
+            "--token",
+            token,
+            "--state-dir",
+            str(tmp_path / "n1"),
+        )
+        address = f"127.0.0.1:{operator.port}"
+        joined = operator.gavel("agent", "join", "--scheduler", address, "--name", "n1", *join_options)
         start = re.search(r"start it with: gavel (.*)", joined.stdout)[1].split()
-        again = ("--cert-dir", str(tmp_path / "again"))
-        refused = me.gavel("agent", "join", "--scheduler", address, "--name", "n1", *words, *again, code=2)
+        other = ("--cert-dir", str(tmp_path / "other"))
+        refused = operator.gavel(
+            "agent", "join", "--scheduler", address, "--name", "n1", *join_options, *other, code=2
+        )
         assert "already used" in refused.stderr
-        agent = ("agent", "--scheduler", f"127.0.0.1:{me.port + 1}", "--gpus", "v100=1", "--single-user")
+        agent = (
+            "agent",
+            "--scheduler",
+            f"127.0.0.1:{operator.port + 1}",
+            "--gpus",
+            "v100=1",
+            "--single-user",
+        )
         with (
-            me.running("n1", *start, "--gpus", "v100=1", "--single-user") as n1,
-            me.running("n2", *agent, "--name", "n2", "--state-dir", str(tmp_path / "n2")) as n2,
+            operator.running("n1", *start, "--gpus", "v100=1", "--single-user") as n1,
+            operator.running("n2", *agent, "--name", "n2", "--state-dir", str(tmp_path / "n2")) as n2,
         ):
             eventually(lambda: "linked to the scheduler" in n1.read_text(), "n1 is linked")
-            ran = me.gavel("submit", "--wait", "--", sys.executable, "-c", "print('encrypted')")
+            ran = operator.gavel("submit", "--wait", "--", sys.executable, "-c", "print('encrypted')")
             assert "completed" in ran.stdout + ran.stderr
-            assert me.gavel("logs", "1").stdout == "encrypted\n"
-            eventually(lambda: "no link to the scheduler" in n2.read_text(), "n2 is not let in")
+            assert operator.gavel("logs", "1").stdout == "encrypted\n"
+            eventually(lambda: "no link to the scheduler" in n2.read_text(), "n2 is refused")
             assert "linked to the scheduler" not in n2.read_text()
             assert "`gavel agent join` gets one" in n2.read_text()

@@ -162,7 +162,7 @@ def test_an_agent_of_another_version_is_dismissed(secured: Secured, wording: Wor
 
 
 def test_a_revoked_token_is_refused(secured: Secured, wording: Wording) -> None:
-    """The token is good until then; the command ends with code 5, and says how to get another."""
+    """The token is valid until then; after that, the command ends with code 5 and prints how to get another."""
     created = secured.me.gavel("token", "create", "--user", "bob", "--role", "user")
     secret = created.stdout.strip()
     with _client(secured.me, secret) as client:

@@ -71,7 +71,7 @@ def test_two_jobs_on_one_gpu_take_turns_and_lose_no_step(cluster: Cluster, go: P
     assert reader.lines() == cluster.output(jobs[0]).splitlines()
 
 
-def test_a_training_script_with_torch_goes_on_where_it_was(cluster: Cluster, go: Path) -> None:
+def test_a_training_script_with_torch_continues_where_it_was(cluster: Cluster, go: Path) -> None:
     """A real loop with PyTorch beside a counting job: preempted at least once, and its exact steps in the end."""
     script = "../../../examples/jobs/regression.py"
     steps = 300
@@ -127,7 +127,7 @@ def give_pair_rates(cluster: Cluster, job_type: str, alone: float, together: flo
 
 
 def test_a_node_that_is_drained_gives_its_job_to_another(cluster: Cluster, go: Path) -> None:
-    """Drain: the running job saves, ends, and goes on elsewhere; the node gets nothing until it is resumed."""
+    """The job of a drained node saves, ends and continues elsewhere; the node gets no job until it is resumed."""
     job = cluster.submit("counting.py", go, steps=30_000)
     first = cluster.started(job)
     cluster.client.drain(first["node"])
@@ -143,7 +143,7 @@ def test_a_node_that_is_drained_gives_its_job_to_another(cluster: Cluster, go: P
 
 
 def test_a_solver_that_is_killed_in_the_middle_does_not_stop_scheduling(cluster: Cluster, go: Path) -> None:
-    """kill -9 while it works: jobs go on taking turns, first by the last answer, then by a new process's."""
+    """After kill -9 of a working solver, jobs keep taking turns, first by the last answer, then by a new process's."""
     solver = eventually(cluster.solver, "a solver")
     process_tree.send(solver, signal.SIGSTOP)
     jobs = [cluster.submit("counting.py", go, steps=30_000, worker_types=("v100",)) for _ in range(2)]

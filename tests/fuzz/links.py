@@ -1,4 +1,4 @@
-"""Agents that keep to no protocol: messages in any order, twice, of old epochs, or no messages at all."""
+"""Agents that violate the protocol: messages in any order, twice, of old epochs, or no messages."""
 
 from __future__ import annotations
 

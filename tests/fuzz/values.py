@@ -69,7 +69,7 @@ SMALL_INTS = (0, 1, 2, 3, 4, 8, 100, 10_000)
 
 
 class Values:
-    """A source of values. `known`: texts that mean something to the scheduler by now, such as ids of leases."""
+    """A source of values. `known` are texts that mean something to the scheduler so far, such as ids of leases."""
 
     def __init__(self, lots: random.Random, known: list[str]) -> None:
         self.lots, self.known = lots, known

@@ -148,7 +148,7 @@ class Play:
         self.send(lambda now_s: self.stage.machines.join(now_s, spec))
 
     def do_submit(self, name: str, *pairs: str) -> None:
-        """Submit a job; its truth is its description, unless options say otherwise."""
+        """Submit a job; unless options differ, it behaves as it is described."""
         fields: dict[str, Any] = options(pairs)
         truth = {TRUTHS[key]: fields.pop(key) for key in tuple(fields) if key in TRUTHS}
         fields.setdefault("job_type", fields.pop("type", "cnn"))
@@ -174,7 +174,7 @@ class Play:
         self.stage.until(float(time))
 
     def do_run(self) -> list[str]:
-        """Go on to the end of all jobs."""
+        """Play until all jobs have ended."""
         while self.stage.state.active and self.now_s < END_S:
             self.stage.until(self.now_s + 60)
         return [] if not self.stage.state.active else [f"          after {END_S:g} s it still goes on"]
@@ -235,7 +235,7 @@ def options(pairs: tuple[str, ...]) -> dict[str, str]:
 
 
 def played(transcript: str) -> str:
-    """The transcript with its comments and commands, and with the outcomes as they are now."""
+    """Return the transcript with its comments and commands, and with the current outcomes."""
     play = Play()
     lines: list[str] = []
     for line in transcript.splitlines():

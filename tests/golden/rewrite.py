@@ -1,4 +1,4 @@
-"""Write the golden files anew, and read the diff.
+"""Rewrite the golden files; then read the diff.
 
 python -m tests.golden.rewrite [NAME …]               play these transcripts again, or all of them
 python -m tests.golden.rewrite --wording [TESTS …]    run these tests, or all that hand over messages

@@ -70,7 +70,7 @@ class Words:
         return lines
 
     def rebundled(self, changes: Iterable[tuple[str, Bundle]]) -> list[str]:
-        """A line for each lease that goes on with another partner, or alone."""
+        """Return a line for each lease that continues with another partner, or alone."""
         return [
             f"= {self.lease(lease)} goes on "
             + (f"as {self.bundle(bundle)}" if len(bundle.jobs) > 1 else "alone")

@@ -20,7 +20,7 @@ RUN = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module(
 
 
 def tracked_files(*folders: str) -> list[str]:
-    """Return the files of the working tree that git knows or would add, as paths from its root."""
+    """Return the files of the working tree that git tracks or would add, as paths from its root."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", *folders]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
     return sorted(name for name in names.split("\0") if name and (ROOT / name).is_file())

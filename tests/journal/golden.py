@@ -1,6 +1,6 @@
 """A journal as this release writes it, kept as text, so that later releases read it and mean the same by it.
 
-    python -m tests.journal.golden          # write golden.jsonl anew; lines may be added, but never change
+    python -m tests.journal.golden          # rewrite golden.jsonl; lines may be added, but never change
 
 There is a line for each type of facts with every field filled, one for a launch with every field of the protocol, and
 one for each of the golden stories, with its records and the state that they lead to.
@@ -34,7 +34,7 @@ def filled(kind: msgspec.inspect.Type, name: str = "") -> Any:
     match kind:
         case msgspec.inspect.StructType():
             values = {field.encode_name: filled(field.type, field.name) for field in kind.fields}
-            # Unknown fields of a launch stand in the journal beside the known ones.
+            # Unknown fields of a launch are in the journal beside the known ones.
             if kind.cls is Launch:
                 del values["unknown"]
                 values["key"] = "a launch"

@@ -1,4 +1,4 @@
-"""Records to fill journals with."""
+"""Sample records, and helpers to write and read them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Records = list[tuple[float, list[Fact]]]
 
 
 def numbered(count: int, size_bytes: int = 0) -> Records:
-    """This many records of one or two facts: job n is submitted at n/2 s, and every third job starts."""
+    """Return this many records of one or two facts: job n is submitted at n/2 s, and every third job starts."""
     records: Records = []
     for n in range(1, count + 1):
         facts: list[Fact] = [JobSubmitted(job=str(n), spec=JobSpec(name=f"{n}".ljust(size_bytes, ".")))]
@@ -30,6 +30,6 @@ def write(path: Path, records: Records, *, durable: bool = False) -> SqliteJourn
     return journal
 
 
-def held(journal: SqliteJournal) -> Records:
-    """The times and facts of a journal's sound records."""
+def sound_records(journal: SqliteJournal) -> Records:
+    """Return the times and facts of a journal's undamaged records."""
     return [(record.now_s, record.facts) for record in journal.records()]

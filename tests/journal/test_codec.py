@@ -1,4 +1,4 @@
-"""Facts as bytes: they are read back as they were, and facts that could not be read back are not written."""
+"""Facts as bytes: they are read back unchanged, and facts that could not be read back are not written."""
 
 from __future__ import annotations
 

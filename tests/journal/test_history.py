@@ -124,7 +124,7 @@ def test_a_broken_promise_comes_with_the_story_of_the_job(wording):
 
 
 def test_a_history_that_begins_at_a_snapshot_believes_it():
-    """Facts before the snapshot are known from it, and promises about them can still be broken."""
+    """Facts before the snapshot are in its state, so promises about them are still checked."""
     from scheduler.core.apply import apply
 
     state = SchedulerState()

@@ -242,7 +242,7 @@ def test_much_damage_is_survived(path: Path) -> None:
 
 
 def test_a_reader_recovers_without_writing(path: Path) -> None:
-    """A reader of a damaged journal recovers the same state, and leaves the file as it is."""
+    """A reader of a damaged journal recovers the same state and leaves the file unchanged."""
     with write(path, numbered(COUNT)) as journal:
         spoil(journal, 10)
     before = path.read_bytes()

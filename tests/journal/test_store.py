@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.core.facts import EpochStarted, Fact
-from scheduler.drive import Journal as WhatTheLoopNeeds
+from scheduler.drive import Journal as DrivenJournal
 from scheduler.journal import layout
 from scheduler.journal.errors import (
     AppendFailed,
@@ -24,7 +24,7 @@ from scheduler.journal.errors import (
 )
 from scheduler.journal.record import Journal, Record
 from scheduler.journal.store import SqliteJournal
-from tests.journal.samples import held, numbered, write
+from tests.journal.samples import numbered, sound_records, write
 from tests.support.journals import MemoryJournal, digest, latest_snapshot
 from tests.support.wording import Wording
 
@@ -37,22 +37,22 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("durable", [True, False])
 def test_appended_records_are_read(path: Path, durable: bool) -> None:
-    """Records come back as they were, in order, within the same run and in the next."""
+    """Records are read back unchanged and in order, in the same run and in the next."""
     with write(path, numbered(20), durable=durable) as journal:
-        assert held(journal) == numbered(20)
+        assert sound_records(journal) == numbered(20)
     with SqliteJournal(path) as journal:
-        assert held(journal) == numbered(20)
+        assert sound_records(journal) == numbered(20)
         assert list(journal.read()) == [(now_s, fact) for now_s, facts in numbered(20) for fact in facts]
         assert [record.seq for record in journal.records(after=15)] == [16, 17, 18, 19, 20]
         assert journal.last_seq == 20
 
 
 def test_every_journal_can_be_driven(path: Path) -> None:
-    """Each kind of journal can be appended to by the loop, and recovered from."""
+    """Each kind of journal has what the loop and recovery need."""
     with SqliteJournal(path) as file:
         journals: list[Journal] = [file, MemoryJournal()]
-        looped: list[WhatTheLoopNeeds] = [file, MemoryJournal()]
-        assert len(journals) == len(looped)
+        driven: list[DrivenJournal] = [file, MemoryJournal()]
+        assert len(journals) == len(driven)
         for journal in journals:
             journal.append(1.0, [EpochStarted(epoch=1)])
             assert journal.last_seq == 1
@@ -79,7 +79,7 @@ def test_huge_records_come_back_whole(path: Path) -> None:
     with write(path, records, durable=True):
         pass
     with SqliteJournal(path) as journal:
-        assert held(journal) == records
+        assert sound_records(journal) == records
 
 
 def test_many_facts_are_one_record(path: Path) -> None:
@@ -90,8 +90,8 @@ def test_many_facts_are_one_record(path: Path) -> None:
         assert list(journal.scan()) == [Record(1, 1.0, facts)]
 
 
-def test_numbering_goes_on(path: Path) -> None:
-    """The next run's records follow the last one's."""
+def test_numbering_continues(path: Path) -> None:
+    """The records of the next run are numbered from where the last run ended."""
     with write(path, numbered(3)):
         pass
     with write(path, numbered(2)) as journal:
@@ -144,7 +144,7 @@ def test_meta_is_kept(path: Path) -> None:
 
 
 def test_equal_facts_have_equal_digests(tmp_path: Path) -> None:
-    """Journals of the same records have equal digests, however written; another record changes the digest."""
+    """Journals with the same records have equal digests, however they were written; another record changes it."""
     digests = []
     for durable in (True, False):
         with write(tmp_path / f"{durable}.db", numbered(30), durable=durable) as journal:
@@ -190,11 +190,11 @@ def test_compaction_keeps_the_records_of_two_snapshots(path: Path, wording: Word
         assert journal.compact() == 0
     with SqliteJournal(path) as journal:
         assert journal.last_seq == 9
-        part = next(journal.scan())
-        assert isinstance(part, Damage)
-        assert (part.first, part.last, part.before_s) == (1, 5, 3.0)
-        wording(part)
-        assert [type(part) for part in journal.scan(after=5)] == [Record] * 4
+        damage = next(journal.scan())
+        assert isinstance(damage, Damage)
+        assert (damage.first, damage.last, damage.before_s) == (1, 5, 3.0)
+        wording(damage)
+        assert [type(record) for record in journal.scan(after=5)] == [Record] * 4
 
 
 def test_numbering_survives_compaction_of_everything(path: Path) -> None:
@@ -226,8 +226,8 @@ def test_a_snapshot_needs_its_record(path: Path) -> None:
 # Errors
 
 
-def test_a_second_process_learns_which_one_holds_the_journal(path: Path, wording: Wording) -> None:
-    """There is one writer; a second one, or a reader, gets its process id."""
+def test_a_second_process_gets_the_pid_of_the_first(path: Path, wording: Wording) -> None:
+    """A journal that a process has open cannot be opened again, not even to read; the error has the process's id."""
     with SqliteJournal(path):
         for read_only in (False, True):
             with pytest.raises(JournalBusy, match=rf"journal\.db .*\b{os.getpid()}\b") as refused:
@@ -237,7 +237,7 @@ def test_a_second_process_learns_which_one_holds_the_journal(path: Path, wording
         pass
 
 
-def test_another_program_at_the_file_is_noticed(path: Path, wording: Wording) -> None:
+def test_a_file_that_another_program_has_locked_is_refused(path: Path, wording: Wording) -> None:
     """While another program holds a transaction on the file, the journal is not opened."""
     with write(path, numbered(1)):
         pass
@@ -252,7 +252,7 @@ def test_another_program_at_the_file_is_noticed(path: Path, wording: Wording) ->
 
 @pytest.mark.parametrize("content", [b"name: a text\n", b"\0" * 10_000, b"SQLite format 3\0" + b"x" * 9000])
 def test_other_files_are_refused_and_left_alone(path: Path, content: bytes, wording: Wording) -> None:
-    """A file that is not a journal is refused, and stays as it is."""
+    """A file that is not a journal is refused, and stays unchanged."""
     path.write_bytes(content)
     with pytest.raises(NotAJournal, match=r"journal\.db") as refused:
         SqliteJournal(path)
@@ -262,7 +262,7 @@ def test_other_files_are_refused_and_left_alone(path: Path, content: bytes, word
 
 
 def test_another_database_is_refused_and_left_alone(path: Path) -> None:
-    """A SQLite file of another program is refused, and stays as it is."""
+    """A SQLite file of another program is refused, and stays unchanged."""
     db = sqlite3.connect(path)
     db.execute("CREATE TABLE records (seq)")
     db.close()
@@ -272,8 +272,8 @@ def test_another_database_is_refused_and_left_alone(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_a_missing_journal_is_not_begun_anew(path: Path, wording: Wording) -> None:
-    """A missing file is probably a mistake; the error says which file to delete to begin anew."""
+def test_a_missing_journal_is_not_replaced(path: Path, wording: Wording) -> None:
+    """A missing file is probably a mistake; the error names the file to delete before a new journal can begin."""
     with write(path, numbered(3), durable=True):
         pass
     path.unlink()
@@ -317,7 +317,7 @@ def test_later_facts_are_refused(path: Path) -> None:
 
 
 def test_a_full_disk_loses_no_acknowledged_record(path: Path, wording: Wording) -> None:
-    """The append without room raises; earlier records are there, and none can follow the failed one."""
+    """The append that does not fit raises; earlier records stay, and appends fail until the journal is reopened."""
     with SqliteJournal(path) as journal:
         journal.append(0.0, [EpochStarted(epoch=1)])
         pages = journal._db.execute("PRAGMA page_count").fetchone()[0]
@@ -339,7 +339,7 @@ def test_a_full_disk_loses_no_acknowledged_record(path: Path, wording: Wording) 
 
 
 def test_an_unwritable_fact_leaves_no_trace(path: Path) -> None:
-    """A fact that cannot be encoded raises before anything is written, and the journal goes on."""
+    """A fact that cannot be encoded raises before anything is written, and later facts can be appended."""
     with SqliteJournal(path) as journal:
         with pytest.raises(Unwritable):
             journal.append(float("nan"), [EpochStarted(epoch=1)])
@@ -355,7 +355,7 @@ def test_a_reader_changes_nothing(path: Path) -> None:
         pass
     before = {file.name: file.read_bytes() for file in path.parent.iterdir()}
     with SqliteJournal(path, read_only=True) as journal:
-        assert held(journal) == numbered(3)
+        assert sound_records(journal) == numbered(3)
         with pytest.raises(AppendFailed, match="for reading only"):
             journal.append(1.0, [EpochStarted(epoch=1)])
     assert {file.name: file.read_bytes() for file in path.parent.iterdir()} == before

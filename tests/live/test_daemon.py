@@ -73,12 +73,12 @@ def test_a_policy_set_by_hand_stays_until_the_file_changes(tmp_path: Path):
 
 
 def broken(*_: object) -> None:
-    """Stand in for the core's work, and fail."""
+    """Replace the core's work by a failure."""
     raise KeyError("a fault of ours")
 
 
 def full(*_: object) -> None:
-    """Stand in for the core's work where nothing can be written."""
+    """Replace the core's work by a failed append to the journal."""
     raise AppendFailed("the disk is full")
 
 
@@ -118,8 +118,8 @@ def test_a_start_that_breaks_off_does_not_lose_the_files_settings(
     assert asyncio.run(goes_on()) == "fifo"
 
 
-def test_a_core_that_cannot_go_on_keeps_no_caller_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The daemon ends with the error; a waiting caller learns at once that its call was not acknowledged."""
+def test_a_core_that_cannot_continue_keeps_no_caller_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The daemon ends with the error; a waiting caller gets at once the error that its call was not acknowledged."""
 
     monkeypatch.setattr("scheduler.live.daemon.STOP_S", START_S)
 
@@ -235,7 +235,7 @@ def test_a_backup_of_a_running_daemon_can_be_restored(tmp_path: Path):
 
 
 def test_a_backup_is_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A backup holds keys and token hashes, so its taker is logged, even one who leaves after a part of it."""
+    """A backup holds keys and token hashes, so the user is logged, even if the download is cut off."""
     monkeypatch.setattr("scheduler.live.api.upkeep.CHUNK_BYTES", 16)
 
     def noted() -> list[tuple[str, str, str]]:

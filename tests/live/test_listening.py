@@ -23,7 +23,7 @@ def test_no_method_name_closes_the_port(tmp_path) -> None:
 
 
 def test_a_port_that_closes_by_itself_is_noticed() -> None:
-    """A task that waits for the port's loss learns of it, whatever ended its server."""
+    """A task that waits for the loss of the port is woken, whatever ended its server."""
 
     async def loss() -> str:
         port = Port([])

@@ -1,4 +1,4 @@
-"""The daemon as a process: it starts from its disk, says clearly why it cannot, and keeps every promise."""
+"""The daemon as a process: it starts from its data directory or prints a clear error, and keeps every promise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits: every number has one, they are finite, and errors and documents state them as they are."""
+"""Limits: every number has one, they are finite, and errors and documents state them correctly."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ KNOWN = {"command": ["a"], "env": {"A": "1"}, "ranks": "per_node"}
     ids=["nothing", "fields of their own", "values of another kind"],
 )
 def test_unknown_fields_of_a_launch_are_kept(protocol: ModuleType, more: dict[str, Any]) -> None:
-    """Unknown fields, and values of another kind, are kept beside the known ones, and written back as they were."""
+    """Unknown fields, and values of another kind, are kept beside the known ones, and written back unchanged."""
     written = {"name": "x", "launch": KNOWN | more}
     spec = JobDecoder(protocol, JobSpec).decode(protocol.encode(written))
     assert spec.launch == Launch(command=("a",), env={"A": "1"}, ranks="per_node", unknown=more)

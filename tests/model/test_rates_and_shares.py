@@ -47,7 +47,7 @@ def test_a_measurement_is_believed_as_it_grows() -> None:
 
 
 def test_noise_changes_no_rate() -> None:
-    """A measurement within a hundredth of the believed rate does not change it, to the last digit."""
+    """A measurement within a hundredth of the estimated rate does not change it, to the last digit."""
     book = RateBook()
     book.observe(KEY, 10.05 * 100, 100.0, TRUST_S)
     assert book.rate(KEY, 10.0, TRUST_S) == 10.0
@@ -66,7 +66,7 @@ def test_impossible_measurements_are_ignored(steps: float, stepping_s: float) ->
 
 
 def test_a_job_type_that_changes_is_noticed() -> None:
-    """Old measurements fade: after a while at another rate, that rate is believed."""
+    """Old measurements fade: after a while at another rate, the estimate is that rate."""
     book = RateBook()
     book.observe(KEY, 10.0 * 10_000, 10_000.0, TRUST_S)
     for _ in range(20):

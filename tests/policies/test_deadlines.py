@@ -84,7 +84,7 @@ def test_just_in_time_is_in_time(spec: str) -> None:
 
 @every_policy
 def test_steps_must_be_known_where_a_deadline_is(spec: str, wording: Wording) -> None:
-    """Only jobs with a deadline need a known number of steps left."""
+    """Only jobs with a deadline need the number of steps left."""
     with pytest.raises(MissingFacts, match=r"steps_left.*'b'") as caught:
         resolve(spec)(problem_of([np.inf, 100.0], [np.inf, np.inf]))
     assert "'a'" not in str(caught.value)

@@ -56,14 +56,14 @@ def test_weights_do_not_count() -> None:
 
 
 def test_discounted_time_stays_idle(wording: Wording) -> None:
-    """Discounted time may not be backfilled, and the notes say why."""
+    """Discounted time may not be backfilled, and the notes have the reason."""
     answer = resolve("strategy_proof")(Problem.from_rates([[2.0], [6.0]], 1, [1]))
     assert not answer.backfill.any()
     wording(answer.notes[0])
 
 
 def test_bounds_instead_of_exact_discounts() -> None:
-    """Beyond `exact` kinds of jobs discounts are bounds, as the notes say, and no job gets more than exactly."""
+    """Beyond `exact` kinds of jobs, discounts are bounds, with a note, and no job gets more than by exact ones."""
     problem = Problem.from_rates([[3.0, 1.0], [2.0, 2.0], [1.0, 4.0]], 1, [1, 1])
     exact, bound = resolve("strategy_proof")(problem), resolve("strategy_proof(exact=2)")(problem)
     assert (rates(problem, bound.time_share) <= rates(problem, exact.time_share) * (1 + 1e-6)).all()

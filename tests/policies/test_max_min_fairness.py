@@ -24,28 +24,29 @@ def test_the_job_that_gains_most_gets_the_fast_type() -> None:
     problem = Problem.from_rates([[1.0, 4.0], [1.0, 1.0]], 1, [1, 1])
     answer = resolve("las")(problem)
     assert answer.time_share == pytest.approx([0.0, 1.0, 1.0, 0.0], abs=1e-6)
-    # b has 1 of a proportional rate of 1; a has 4 of 2.5.
+    # The rates over the proportional rates are 4 / 2.5 for a and 1 / 1 for b; the value is the lower one.
     assert answer.value == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_wide_job_holds_more_gpus_for_less_time() -> None:
-    """Fairness counts GPUs, not time: on four GPUs a job of three runs two thirds of the time beside one of two."""
+    """Fairness counts GPUs, not time: on four GPUs, a job of width 3 runs 2/3 of the time, one of width 2 all of it."""
     problem = Problem.from_rates([[3.0], [2.0]], [3, 2], [4])
     held = shares(problem).ravel() * [3, 2]
     assert held == pytest.approx([2.0, 2.0], rel=1e-6)
 
 
 def test_time_the_slowest_cannot_use_goes_to_others() -> None:
-    """Three GPUs; a can use the first type only and has all of it: b gets the rest, far above the minimum."""
+    """Job a can use the first type only and has all of it; b gets the rest, far above the minimum."""
     problem = Problem.from_rates([[1.0, 0.0], [1.0, 1.0]], 1, [1, 2])
     answer = resolve("las")(problem)
     assert answer.time_share.reshape(2, 2).sum(axis=1) == pytest.approx([1.0, 1.0], rel=1e-6)
 
 
 def test_leftover_time_goes_by_speed_not_by_weight() -> None:
-    """λ = 2/10 (a, all of its GPU) needs 0.6 of the second GPU for b and 0.1 for c; the other 0.3 gain c more.
+    """Time beyond the minimum goes to the job that gains most by it, whatever its weight.
 
-    P = 1/2, 1, 1/2: a share is worth 1 to b and 2 to c, whatever they weigh.
+    The minimum is λ = 2/10: a reaches it with all of the first GPU; b and c need 0.6 and 0.1 of the second. The other
+    0.3 go to c: the proportional rates are 1/2, 1 and 1/2, so a share is worth 1 to b and 2 to c.
     """
     problem = Problem.from_rates([[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]], 1, [1, 1], weight=[10.0, 3.0, 1.0])
     assert shares(problem) == pytest.approx(np.array([[1.0, 0.0], [0.0, 0.6], [0.0, 0.4]]), abs=1e-6)
@@ -61,7 +62,7 @@ def test_a_pair_that_loses_nothing_runs_all_the_time() -> None:
 
 
 def test_a_pair_that_loses_more_than_it_gains_is_not_used() -> None:
-    """Two jobs at 0.4 and 0.5 of their own rates do less than by taking turns."""
+    """Two jobs that would run together at 0.4 and 0.5 of their rates alone do more by taking turns."""
     problem = by_hand(
         {"gpu": 1.0}, alone("a", "gpu", 1.0), alone("b", "gpu", 1.0), together(("a", "b"), "gpu", (0.4, 0.5))
     )

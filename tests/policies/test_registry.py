@@ -280,7 +280,7 @@ def test_an_answer_that_is_not_proven_says_so(spec: str, monkeypatch: pytest.Mon
 def test_when_every_solver_fails_shares_are_isolated(
     spec: str, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """Solver failures do not stop scheduling: every job gets its isolated share, and a note says what failed."""
+    """Solver failures do not stop scheduling: every job gets its isolated share, with a note about the failure."""
     problem = random_problem(5, jobs=6, pairs=True)
     only(monkeypatch, fails, fails)
     answer = resolve(spec)(problem)
@@ -296,7 +296,7 @@ def test_when_every_solver_fails_shares_are_isolated(
 
 @pytest.mark.parametrize("name", names())
 def test_a_limit_that_has_passed(name: str) -> None:
-    """Without any time there is still a feasible answer; if it is not the policy's own, a note says so."""
+    """Without any time to solve, there is still a feasible answer, with a note if it is not the policy's own."""
     problem = random_problem(6, jobs=6, widths=(1,))
     answer = resolve(name, time_limit_s=0.0)(problem)
     assert audit(problem, answer) == []
@@ -313,7 +313,7 @@ def test_a_generous_limit_changes_nothing() -> None:
 
 
 def test_missing_facts_are_not_solver_trouble(wording: Wording) -> None:
-    """A policy without the facts it needs raises MissingFacts; no shares stand in."""
+    """A policy without the facts it needs raises MissingFacts; it gets no substitute shares."""
     problem = Problem.from_rates([[1.0], [2.0]], capacity=[1], steps_left=[9.0, np.inf])
     with pytest.raises(MissingFacts, match=r"shortest_job_first .*steps_left.*'1'") as refused:
         resolve("sjf")(problem)

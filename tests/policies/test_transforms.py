@@ -79,7 +79,7 @@ SPECS = (
 @example(problem=random_problem(26, jobs=7, types=2, widths=(1,), pairs=True), seed=0)
 @settings(max_examples=15)
 def test_answers_do_not_depend_on_the_order_of_jobs(spec: str, problem: Problem, seed: int) -> None:
-    """Value and shares are the same bit for bit, wherever a column stands in the table."""
+    """Value and shares are the same bit for bit in any order of the columns."""
     other = shuffled(problem, seed)
     answer, other_answer = resolve(spec)(problem), resolve(spec)(other)
     assert answer.value == other_answer.value

@@ -1,7 +1,7 @@
 """Published answers, and answers computed by other implementations, are reproduced.
 
-Objective values are matched, not allocations: optima are not unique. Where the published answer is wrong,
-the test says why, and compares the answer with the definition instead.
+Objective values are compared, not allocations: optima are not unique. If the published answer is wrong,
+the test has the reason, and compares the answer with the definition instead.
 """
 
 import json

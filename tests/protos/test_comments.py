@@ -1,4 +1,4 @@
-"""Programmers learn the protocol from the .proto files: everything in them is explained."""
+"""The .proto files document the protocol for programmers: everything in them has a comment."""
 
 import subprocess
 import sys

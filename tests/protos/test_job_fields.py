@@ -46,7 +46,7 @@ def test_scheduler_and_agent_have_every_field(struct: type[msgspec.Struct], mess
 
 
 def test_the_client_has_every_field() -> None:
-    """The client's spec has the launch's fields, too, and `package` and `source`, which are not sent as they are."""
+    """The client's spec also has the launch's fields, and `package` and `source`, which are not sent in that form."""
     wire = names(pb.JobSpec.DESCRIPTOR) - {"launch"} | names(pb.Launch.DESCRIPTOR)
     assert {field.name for field in fields(ClientSpec)} == wire | {"package", "source"}
 

@@ -14,7 +14,7 @@ STUBS = ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py")
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """Compile all stubs anew into a temporary folder."""
+    """Compile all stubs into a temporary folder."""
     out = tmp_path_factory.mktemp("stubs")
     names = [str(path.relative_to(ROOT)) for path in SOURCES]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I", "."]

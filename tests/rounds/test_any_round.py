@@ -65,9 +65,9 @@ def test_the_order_of_the_inputs_does_not_matter(inputs: RoundInputs, chance: Ra
 @settings(max_examples=1000)
 @given(rounds)
 def test_a_second_look_changes_nothing(inputs: RoundInputs) -> None:
-    """Planned again from its own result, with free restarts and nothing received meanwhile, all leases go on.
+    """A round planned from its own result, with free restarts and nothing received meanwhile, keeps all leases.
 
-    Rounds with GPUs held back for a gang are left out: on those only incumbents stay, and these have changed.
+    Rounds that hold GPUs back for a gang are left out: only incumbents stay on those, and the incumbents have changed.
     """
     free = replace(inputs.candidates.columns, restart_s=np.zeros(len(inputs.candidates)))
     inputs = replace(

@@ -153,7 +153,7 @@ def test_crowded_nodes_are_a_fault(resource: str, word: str) -> None:
 
 
 def test_a_missing_pinned_job_is_a_fault(wording: Wording) -> None:
-    """A pinned job that is not in the plan at all loses its GPUs."""
+    """A pinned job that is missing from the plan would lose its GPUs."""
     inputs = two_jobs(held=hold("a", "n0:0", pinned=True))
     faults = check_plan(inputs, plan_of((B, ("n1:0",))))
     (fault,) = [fault for fault in faults if "pinned" in fault]

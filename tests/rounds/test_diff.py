@@ -8,7 +8,7 @@ from tests.support.rounds import column, hold
 A, B, AB = (column(jobs).bundle for jobs in ("a", "b", "a b"))
 
 
-def test_each_job_ends_goes_on_or_starts() -> None:
+def test_each_job_ends_continues_or_starts() -> None:
     """Of four jobs one ends, one is kept, one is moved and one starts."""
     held = {**hold("gone", "n0:0"), **hold("a", "n1:0"), **hold("b", "n2:0")}
     new = column("new").bundle

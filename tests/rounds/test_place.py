@@ -1,4 +1,4 @@
-"""On which GPUs jobs run: running jobs stay, gangs come close together, and few jobs have to move for them."""
+"""Placement: running jobs keep their GPUs, a gang gets as few nodes as possible, and few jobs move to make room."""
 
 from itertools import permutations
 from random import Random
@@ -23,14 +23,14 @@ def places(inputs: RoundInputs) -> dict[str, tuple[GpuId, ...]]:
 
 def moved(held: dict[str, Held], where: dict[str, tuple[GpuId, ...]]) -> set[str]:
     """Running jobs that are not where they were."""
-    now = {job: gpus for jobs, gpus in where.items() for job in jobs.split("+")}
-    return {job for job, was in held.items() if now.get(job) != was.gpus}
+    new_gpus = {job: gpus for jobs, gpus in where.items() for job in jobs.split("+")}
+    return {job for job, old in held.items() if new_gpus.get(job) != old.gpus}
 
 
 def running(*gpus: GpuId) -> tuple[list[Column], dict[str, Held]]:
-    """One single-GPU job on each of these, to run on."""
+    """Return the columns and the leases of running single-GPU jobs, one on each of these GPUs."""
     columns = [column(f"r{i}") for i in range(len(gpus))]
-    held = {job: now for i, gpu in enumerate(gpus) for job, now in hold(f"r{i}", gpu).items()}
+    held = {job: lease for i, gpu in enumerate(gpus) for job, lease in hold(f"r{i}", gpu).items()}
     return columns, held
 
 
@@ -58,7 +58,7 @@ def test_a_partner_comes_to_the_running_job() -> None:
 
 
 def test_another_width_or_type_or_label_is_another_run() -> None:
-    """A job that will run in another way is placed like a new one: here, where no other gang loses room."""
+    """A job whose width or label changes is placed like a new one: here, on a node where no gang needs its room."""
     held = {**hold("a", "n1:0"), **hold("b", "n1:1", "n1:2", label="tp")}
     where = places(round_of([column("a", gpus=4), column("b", gpus=2)], nodes(2, 4), held))
     assert len(nodes_of(where["a"])) == len(nodes_of(where["b"])) == 1
@@ -68,15 +68,15 @@ def test_another_width_or_type_or_label_is_another_run() -> None:
 # ------------------------------------------------------------------------------------- few nodes
 
 
-def test_gangs_come_on_one_node() -> None:
-    """A gang is placed on one node if one has room, on the one with the least room to spare."""
+def test_a_gang_is_placed_on_one_node() -> None:
+    """A gang is placed on one node if one has room; of several, on the one with the least room to spare."""
     columns, held = running("n0:0", "n1:0", "n1:1")
     where = places(round_of([*columns, column("gang", gpus=2)], nodes(3, 4), held))
     assert nodes_of(where["gang"]) == ("n1",)
     assert moved(held, where) == set()
 
 
-def test_the_widest_first() -> None:
+def test_wide_gangs_are_placed_first() -> None:
     """A narrower gang that ranks above a wide one does not take its only node."""
     columns = [column("narrow", gpus=2), column("wide", gpus=4, entitled_s=1)]
     where = places(round_of(columns, [node("big", 4), node("small", 2)]))
@@ -101,7 +101,7 @@ def test_single_gpus_leave_room_for_gangs() -> None:
 
 
 def test_the_node_with_the_fewest_jobs_is_cleared() -> None:
-    """Instead of spreading a gang over fragments, the node is cleared that the fewest jobs have to leave."""
+    """The gang is not spread over fragments: it gets the node from which the fewest jobs have to move."""
     columns, held = running("n0:0", "n0:1", "n1:0", "n2:0", "n2:1")
     where = places(round_of([*columns, column("gang", gpus=4)], nodes(3, 4), held))
     assert nodes_of(where["gang"]) == ("n1",)
@@ -118,23 +118,25 @@ def test_a_pair_counts_as_two_jobs() -> None:
 def test_pinned_jobs_are_not_moved() -> None:
     """A node with a pinned job is not cleared: the gang spreads over two nodes."""
     columns, held = running("n0:0", "n1:0")
-    held = {job: Held(now.bundle, now.gpus, pinned=True) for job, now in held.items()}
+    held = {job: Held(lease.bundle, lease.gpus, pinned=True) for job, lease in held.items()}
     where = places(round_of([*columns, column("gang", gpus=4)], nodes(2, 4), held))
     assert len(nodes_of(where["gang"])) == 2
 
 
 def fewest_moves(widths: list[int], node_gpus: int, jobs_on: list[int]) -> int:
-    """The fewest jobs that have to leave, by trying every assignment of gangs, each wider than half a node."""
+    """Return how few jobs have to move to give each gang, wider than half a node, a node; try all assignments."""
     return min(
-        sum(max(width - (node_gpus - jobs_on[at]), 0) for width, at in zip(widths, seats, strict=True))
-        for seats in permutations(range(len(jobs_on)), len(widths))
+        sum(
+            max(width - (node_gpus - jobs_on[index]), 0) for width, index in zip(widths, indices, strict=True)
+        )
+        for indices in permutations(range(len(jobs_on)), len(widths))
     )
 
 
 @settings(max_examples=200)
 @given(st.randoms(use_true_random=False))
 def test_as_few_jobs_as_possible_have_to_move(chance: Random) -> None:
-    """For several gangs, on nodes however fragmented, no assignment moves fewer running jobs."""
+    """However fragmented the nodes are, no assignment of nodes to the gangs moves fewer running jobs."""
     node_gpus = chance.choice([2, 4])
     jobs_on = [chance.randint(0, node_gpus) for _ in range(chance.randint(1, 5))]
     free = sum(node_gpus - count for count in jobs_on)
@@ -171,7 +173,7 @@ def test_one_gang_clears_the_cheapest_node(chance: Random) -> None:
             columns.append(column(job, gpus=job_width))
             start += job_width
         costs.append(len(widths))
-    free = 16 - sum(len(now.gpus) for now in held.values())
+    free = 16 - sum(len(lease.gpus) for lease in held.values())
     if free >= width:
         where = places(round_of([*columns, column("gang", gpus=width)], nodes(4, 4), held))
         (node_name,) = nodes_of(where["gang"])
@@ -188,8 +190,8 @@ def test_only_named_nodes() -> None:
     assert places(inputs) == {"a": ("n0:0",), "r0": ("n1:0",)}
 
 
-def test_a_job_without_a_place_gives_way() -> None:
-    """A pinned job holds its only node: the GPU that was meant for it goes to the next in rank."""
+def test_a_gpu_that_its_job_cannot_use_goes_to_the_next() -> None:
+    """A pinned job holds the only node of job a, so the GPU selected for a goes to the next in rank."""
     held = hold("p", "n0:0", pinned=True)
     columns = [column("p"), column("a"), column("b", share=0.0)]
     inputs = round_of(columns, nodes(2), held, needs={"a": Need(nodes=frozenset({"n0"}))})

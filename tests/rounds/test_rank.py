@@ -84,7 +84,7 @@ def test_a_job_is_late_once_it_waits_longer_than_turns_last() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "first"), [(-1.0, "a"), (1.3, "a"), (1.5, "b")])
-def test_a_running_job_goes_on_until_it_is_ahead(ahead: float, first: str) -> None:
+def test_a_running_job_continues_until_it_is_ahead(ahead: float, first: str) -> None:
     """A turn ends when the job is as far ahead of its due as turns allow; until then no ratio counts."""
     columns = [
         column("a", share=0.5, entitled_s=10.5 * ROUND_S, received_s=(10 + ahead) * ROUND_S),
@@ -116,7 +116,7 @@ def test_a_large_share_gives_way_to_small_ones() -> None:
 
 
 def test_the_whole_time_is_never_too_much() -> None:
-    """A job that is due all of the time goes on, even if idle GPUs put it ahead: no other is due its GPU."""
+    """A job entitled to all of the time continues, even if idle GPUs put it ahead: no other is entitled to its GPU."""
     columns = [
         column("whole", share=1.0, entitled_s=10 * ROUND_S, received_s=11 * ROUND_S),
         column("other", share=0.5, entitled_s=0.5 * ROUND_S, received_s=0.01),
@@ -125,7 +125,7 @@ def test_the_whole_time_is_never_too_much() -> None:
 
 
 def test_a_guess_comes_first() -> None:
-    """A column with an unknown rate runs before others, so that its rate becomes known."""
+    """A column with an unknown rate runs before others, so that its rate is measured."""
     columns = [column("known"), column("guess", entitled_s=1, received_s=999, explore=True)]
     assert order(columns) == "guess known"
 
@@ -180,7 +180,7 @@ def test_a_pair_runs_only_when_both_do() -> None:
     assert set(order(columns, held).split()[:3]) == {"a", "a+b", "c"}
 
 
-def test_a_pair_goes_on_as_a_pair() -> None:
+def test_a_pair_continues_as_a_pair() -> None:
     """One of the two alone is another column, whose turn comes by its ratio."""
     facts = {"share": 0.5, "entitled_s": 1000, "received_s": 1000}
     columns = [column("a", **facts | {"entitled_s": 1001}), column("a b", **facts)]

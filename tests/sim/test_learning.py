@@ -63,7 +63,7 @@ def run(wrong_by: float, **settings: object) -> list[LearntRate]:
 
 @pytest.mark.parametrize("wrong_by", [3.0, 1 / 3])
 def test_rates_wrong_by_three_are_learnt_in_a_jobs_first_lease(wrong_by: float) -> None:
-    """The believed rates are right on every type that a job ran on, and every job type ran on both."""
+    """The estimated rates are right on every type that a job ran on, and every job type ran on both."""
     rates = run(wrong_by)
     assert {(rate.job_type, rate.worker_type) for rate in rates} == {(key[0], key[2]) for key in TRUTH}
     for rate in rates:
@@ -73,6 +73,6 @@ def test_rates_wrong_by_three_are_learnt_in_a_jobs_first_lease(wrong_by: float) 
 
 
 def test_without_learning_the_wrong_rates_stay() -> None:
-    """With `learn_rates` off, as in comparisons, the rates of the table are believed."""
+    """With `learn_rates` off, as in comparisons, the rates of the table are used."""
     for rate in run(3.0, learn_rates=False):
         assert rate.believed == rate.in_table

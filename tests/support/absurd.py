@@ -64,7 +64,7 @@ def figure(bound: Bound, whole: bool = False) -> Any_:
 
 
 def name(*known: str) -> Any_:
-    """A known name, or any text."""
+    """Return a name of the scenario, or any text."""
     return mostly(st.sampled_from(known), TEXTS)
 
 

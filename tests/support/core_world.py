@@ -111,7 +111,7 @@ class StageWorld(SimWorld):
         return await super().next()
 
     def submit(self, at_s: float, specs: Sequence[JobSpec], truth: JobTruth, **more: Any) -> None:
-        """Let this submission arrive at `at_s`; `truth` says how its jobs behave."""
+        """Let this submission arrive at `at_s`; its jobs behave as `truth` describes."""
         self._numbers += 1
         call = f"stage{self._numbers}"
         jobs = sum(max(len(spec.array), 1) for spec in specs)
@@ -214,8 +214,8 @@ class Stage:
         self.world.now_s = max(self.world.now_s, at_s)
 
     def see_processes(self) -> None:
-        """Promise P5, on the machines: a GPU runs one job or one pair, and the scheduler knows of each of them."""
-        # While messages are under way, the scheduler may not know of an exit yet.
+        """Check P5 on the machines: a GPU runs one job or one pair, and the scheduler's state has each of them."""
+        # While messages are under way, the scheduler may not have received an exit yet.
         if self.world._messages:
             return
         on: dict[str, list[str]] = {}

@@ -151,7 +151,7 @@ class Desk:
         self.effects = [e for e in self.effects if not isinstance(e, WakeAt)]
 
     def settle(self) -> None:
-        """Claim everything without a look, as it is not the subject of the test."""
+        """Claim all facts and effects unchecked, as they are not the subject of the test."""
         self.facts.clear()
         self.effects.clear()
 

@@ -290,7 +290,7 @@ def ftf(problem: Problem, I: np.ndarray | None = None) -> Optimum:
 
 
 def finish_time_ratios(problem: Problem, I: np.ndarray, rate: np.ndarray) -> np.ndarray:
-    """ρ_m = (t_m + R_m / E_m) / (A_m + R_m / I_m), or I_m / E_m where R_m is not known."""
+    """ρ_m = (t_m + R_m / E_m) / (A_m + R_m / I_m), or I_m / E_m if R_m is unknown."""
     jobs = problem.jobs
     known = np.isfinite(jobs.steps_left)
     R = np.where(known, jobs.steps_left, 1.0)

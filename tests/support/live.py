@@ -49,7 +49,7 @@ Story = Callable[..., Awaitable[None]]
 
 
 def spec(**fields: Any) -> jobs_pb2.JobSpec:
-    """A job that can be submitted as it is."""
+    """Return a job that can be submitted."""
     launch = fields.pop("launch", None) or jobs_pb2.Launch(command=["true"])
     return jobs_pb2.JobSpec(**fields, launch=launch)
 
@@ -181,7 +181,7 @@ class SetClock(Clock):
 
 
 class Live:
-    """A daemon. With the `journal` of an earlier one, it goes on from there."""
+    """A daemon. With the `journal` of an earlier one, it continues from that."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class Live:
             await asyncio.wait_for(self._loop, DEADLINE_S)
 
     async def ended(self) -> None:
-        """Wait for the loop to end, which it does by itself only when it cannot go on."""
+        """Wait for the loop to end; it ends by itself only after an error."""
         await asyncio.wait_for(asyncio.shield(self._loop), DEADLINE_S)
 
     # --------------------------------------------------------------------------------------------------- callers

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 # Below the ports that the kernel gives out by itself, so that no other program gets one of these meanwhile.
 FIRST, PER_WORKER, WORKERS = 20_000, 500, 24
-# Random, as another run of the tests may go on beside this one.
+# Random, as another run of the tests may use ports of this machine at the same time.
 _place = random.Random().randrange(PER_WORKER)
 
 

@@ -4,7 +4,7 @@
     random_problem(7, jobs=12, kinds=4, pairs=True)
     @given(problems(pairs=st.just(True)))
 
-Random problems are made of *kinds*: jobs of one kind are interchangeable, which is what grouping merges.
+Random problems are made of *kinds*: jobs of one kind are interchangeable, so grouping can merge them.
 """
 
 from dataclasses import replace
@@ -48,16 +48,18 @@ def together(
 
 
 def by_hand(capacity: dict[str, float], *ways: Way, ids: tuple[str, ...] = (), **facts: Any) -> Problem:
-    """A problem of these ways; jobs are numbered as they first appear, unless `ids` says otherwise.
+    """Return a problem with a column for each way; jobs are in the order of `ids`, else as they first appear.
 
-    Other keywords go to the jobs (`gpus=2`, `weight=[1, 5]`) or, where it has them, to the problem.
+    Other keywords are fields of the problem, if it has them, else of its jobs (`gpus=2`, `weight=[1, 5]`).
     """
-    named = ids or tuple(dict.fromkeys(job for way in ways for job in way.jobs))
+    job_ids = ids or tuple(dict.fromkeys(job for way in ways for job in way.jobs))
     types = tuple(capacity)
-    of_problem = {key: facts.pop(key) for key in tuple(facts) if key in Problem.__dataclass_fields__}
+    problem_fields = {key: facts.pop(key) for key in tuple(facts) if key in Problem.__dataclass_fields__}
     columns = Columns(
-        first=np.array([named.index(way.jobs[0]) for way in ways], dtype=np.int64),
-        second=np.array([named.index(w.jobs[1]) if len(w.jobs) > 1 else ALONE for w in ways], dtype=np.int64),
+        first=np.array([job_ids.index(way.jobs[0]) for way in ways], dtype=np.int64),
+        second=np.array(
+            [job_ids.index(w.jobs[1]) if len(w.jobs) > 1 else ALONE for w in ways], dtype=np.int64
+        ),
         worker_type=np.array([types.index(way.worker_type) for way in ways], dtype=np.int64),
         gpus=np.array([way.gpus for way in ways], dtype=np.int64),
         first_rate=np.array([way.rates[0] for way in ways], dtype=float),
@@ -65,11 +67,11 @@ def by_hand(capacity: dict[str, float], *ways: Way, ids: tuple[str, ...] = (), *
         label=tuple(way.label for way in ways),
     )
     return Problem(
-        jobs=Jobs(named, **facts),
+        jobs=Jobs(job_ids, **facts),
         columns=columns,
         worker_types=types,
         capacity=np.array(list(capacity.values()), dtype=float),
-        **of_problem,
+        **problem_fields,
     )
 
 
@@ -89,7 +91,7 @@ def random_problem(
     deadlines: bool = False,
     facts_by_kind: bool = True,
 ) -> Problem:
-    """A problem with these features, the same for the same arguments. `kinds=None`: all jobs are different.
+    """Return a problem with these features, the same for the same arguments. `kinds=None`: all jobs are different.
 
     Steps left, ages and prices are always known, so that every policy can read what it needs; with
     `facts_by_kind=False` steps and ages are drawn job by job.
@@ -114,7 +116,7 @@ def random_problem(
     if pairs:
         ways += _pair_ways(rng, ids, names, rate, gpus, kind)
     row_of = kind if facts_by_kind else np.arange(jobs)
-    of_jobs = {
+    job_fields = {
         "gpus": gpus[kind],
         "weight": rng.choice([1.0, 2.0, 5.0], k)[kind] if weights else 1.0,
         "steps_left": np.round(rng.uniform(1e3, 1e5, jobs))[row_of],
@@ -123,17 +125,17 @@ def random_problem(
     }
     if tenants:
         leaves = ("lab/vision", "lab/speech", "shop")
-        of_jobs |= {"tenant": tuple(leaves[i] for i in rng.integers(0, 3, k)[kind]), "tenants": TENANTS}
+        job_fields |= {"tenant": tuple(leaves[i] for i in rng.integers(0, 3, k)[kind]), "tenants": TENANTS}
     if deadlines:
-        due = np.where(rng.random(jobs) < 0.6, np.round(rng.uniform(500.0, 1e5, jobs)), np.inf)
-        of_jobs["deadline_s"] = due[row_of]
+        deadline_s = np.where(rng.random(jobs) < 0.6, np.round(rng.uniform(500.0, 1e5, jobs)), np.inf)
+        job_fields["deadline_s"] = deadline_s[row_of]
     price = np.round(rng.uniform(0.5, 4.0, types), 2)
     rows = dict(zip(names, capacity.tolist(), strict=True))
-    return by_hand(rows, *ways, ids=ids, price_per_gpu_hour=price, seed=seed, **of_jobs)
+    return by_hand(rows, *ways, ids=ids, price_per_gpu_hour=price, seed=seed, **job_fields)
 
 
 def _solo_ways(job: str, names: tuple[str, ...], rate: np.ndarray, gpus: int, variants: bool) -> list[Way]:
-    """One column per type; as variants also twice the width, and the same width spread over nodes."""
+    """Return a column per type; with `variants`, also one of twice the width and one that spreads over nodes."""
     ways = [alone(job, name, r, gpus) for name, r in zip(names, rate.tolist(), strict=True)]
     if variants:
         ways.append(alone(job, names[0], 1.7 * rate[0], 2 * gpus))
@@ -149,7 +151,7 @@ def _pair_ways(
     gpus: np.ndarray,
     kind: np.ndarray,
 ) -> list[Way]:
-    """Most pairs of kinds of equal width, on every type: all the jobs of the one with all those of the other."""
+    """For most pairs of kinds of equal width, pair each job of one kind with each of the other, on every type."""
     ways = []
     for c, d in combinations_with_replacement(range(len(gpus)), 2):
         if gpus[c] != gpus[d] or rng.random() < 0.3:
@@ -184,23 +186,23 @@ def problems(**features: st.SearchStrategy[Any]) -> st.SearchStrategy[Problem]:
 
 
 def canonical(problem: Problem) -> Problem:
-    """The problem as the registry hands it to a policy, but not grouped: what can run, sorted."""
+    """Return what can run, sorted, as the registry passes it to a policy, but not grouped."""
     return problem.restrict(*runnable(problem))
 
 
 def shuffled(problem: Problem, seed: int) -> Problem:
-    """The same jobs and columns in another order, the pairs turned round at random."""
+    """Return the same jobs and columns in another order, with the two jobs of some pairs exchanged."""
     rng = np.random.default_rng(seed)
     other = problem.restrict(rng.permutation(len(problem.jobs)), rng.permutation(len(problem.columns)))
     columns = other.columns
-    turn = columns.is_pair & (rng.random(len(columns)) < 0.5)
+    exchanged = columns.is_pair & (rng.random(len(columns)) < 0.5)
     return replace(
         other,
         columns=replace(
             columns,
-            first=np.where(turn, columns.second, columns.first),
-            second=np.where(turn, columns.first, columns.second),
-            first_rate=np.where(turn, columns.second_rate, columns.first_rate),
-            second_rate=np.where(turn, columns.first_rate, columns.second_rate),
+            first=np.where(exchanged, columns.second, columns.first),
+            second=np.where(exchanged, columns.first, columns.second),
+            first_rate=np.where(exchanged, columns.second_rate, columns.first_rate),
+            second_rate=np.where(exchanged, columns.first_rate, columns.second_rate),
         ),
     )

@@ -1,4 +1,4 @@
-"""Lexicographic max-min by its definition: raise all jobs, find those that are stuck, go on with the others.
+"""Lexicographic max-min by its definition: raise all jobs, find those that are stuck, continue with the others.
 
 One linear program per step finds how far all can rise, and one per job whether it alone could still rise
 while no other falls. Slow, and sharing no idea with the cuts and prices of `policies/engine/filling.py`.

@@ -6,7 +6,7 @@ A test asserts codes, fields and numbers by itself, and hands the sentence to th
     wording(result.stderr, folder=tmp_path)
 
 The text is compared with the section of this test in the file of its module. What differs from run to run is
-replaced by its name (`<folder>`): a value, or a pattern where the value is not known. After a change that is meant:
+replaced by its name (`<folder>`): a value, or a pattern if the value is unknown. After an intended change:
 
     python -m tests.golden.rewrite --wording [tests/cli/test_help.py …]
 """
@@ -40,7 +40,7 @@ class Wording:
     texts: list[str] = field(default_factory=list)
 
     def __call__(self, text: object, **varying: object) -> None:
-        """Compare the next text of this test. Every value or pattern of `varying` stands there by its name."""
+        """Compare the next text of this test, after replacing every value or pattern of `varying` by its name."""
         words = plain(str(text), varying)
         at = len(self.texts)
         self.texts.append(words)
@@ -55,7 +55,7 @@ class Wording:
 
 
 def plain(text: str, varying: Mapping[str, object]) -> str:
-    """Return the text as it is kept: names in place of what varies, no blanks at the ends of lines."""
+    """Return the text in the form of the file: names in place of values that vary, no blanks at the ends of lines."""
     for name, value in varying.items():
         pattern = value.pattern if isinstance(value, re.Pattern) else re.escape(str(value))
         text = re.sub(pattern, f"<{name}>", text)

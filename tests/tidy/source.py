@@ -100,7 +100,7 @@ def names_bound(tree: ast.AST) -> Iterator[str]:
 
 
 def comments(source: Source) -> Iterator[tuple[int, str, bool]]:
-    """Line and text of every comment, and whether it stands alone on its line."""
+    """Return line and text of every comment, and whether it is alone on its line."""
     if source.path.endswith(".py"):
         for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
             if token.type == tokenize.COMMENT:

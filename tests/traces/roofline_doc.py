@@ -89,7 +89,7 @@ def _cell(value: object) -> str:
 
 
 def updated(text: str) -> str:
-    """The document with its tables computed anew."""
+    """Return the document with newly computed tables."""
     current = tables()
     return SECTION.sub(lambda match: f"{match[1]}\n{current[match[2]]}\n\n{match[3]}", text)
 

@@ -1,4 +1,4 @@
-"""Generated workloads: they are as their spec says, and the same for the same seed."""
+"""Generated workloads match their spec, and are the same for the same seed."""
 
 import math
 from collections import Counter
@@ -161,7 +161,7 @@ def test_a_mixed_day_has_everything():
     )
 
 
-def test_a_mixed_day_is_as_much_work_as_it_says():
+def test_a_mixed_day_has_the_documented_amount_of_work():
     """A job takes about 11 GPU-hours of V100, 7 of A100, or 3 of H100."""
     table = default_throughputs()
     jobs = list(islice(workload("mixed-day", rate_per_h=40), 8_000))

@@ -66,7 +66,7 @@ def test_infinite_rate_brings_all_at_once():
     assert {job.arrival_s for job in trace} == {0.0}
 
 
-def test_jobs_go_on_for_as_long_as_wanted():
+def test_an_endless_workload_begins_with_the_finite_one():
     """The endless workload begins with the finite one, and every job has its own id."""
     endless = published_jobs("single", rate_per_h=4, seed=0, throughputs=published())
     jobs = tuple(islice(endless, 1000))

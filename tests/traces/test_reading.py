@@ -142,7 +142,7 @@ def test_the_originals_own_traces_are_read():
             assert (a.job_type, a.gpus, a.steps, a.arrival_s) == (b.job_type, b.gpus, b.steps, b.arrival_s)
 
 
-def test_older_layouts_of_the_original_are_known_by_their_number_of_fields(tmp_path):
+def test_older_layouts_of_the_original_are_told_apart_by_their_number_of_fields(tmp_path):
     """Lines of 7 fields end in arrival and GPUs, lines of 9 in GPUs, weight, SLO and arrival."""
     seven = read(tmp_path, "lm\tpython x\t-n\t1\t500\t60.5\t4\n").jobs[0]
     nine = read(tmp_path, "lm\tpython x\t-n\t1\t500\t4\t1\t-1.000000\t60.5\n").jobs[0]
@@ -186,7 +186,7 @@ def test_packed_traces_and_their_deadlines_are_read():
 
 
 def test_repair_makes_a_published_trace_fit_a_table(wording):
-    """Unknown models and widths become known ones, always the same, and the notes say how many."""
+    """Unknown models and widths are replaced by known ones, always the same; the notes count them."""
     path = public_data("traces/muri_trace1.csv")
     with pytest.raises(TraceError, match=r":2: job_type: 'dqn'") as refused:
         read_trace(path, throughputs=published())
@@ -200,7 +200,7 @@ def test_repair_makes_a_published_trace_fit_a_table(wording):
 
 # ------------------------------------------------------------------------------------------------- refusals
 
-# What readers of the standard library say, which differs between versions of Python.
+# The message of the standard library's reader, which differs between versions of Python.
 PARSER = re.compile(r"(?<=is not CSV: )[^;]*|(?<=cannot be read: )[^;]*")
 
 
@@ -274,7 +274,7 @@ def test_a_missing_file_is_named(tmp_path, wording):
 
 
 def test_a_file_without_a_last_line_end_may_be_cut_off(tmp_path):
-    """The last number may be cut off, and the notes say so."""
+    """The last number may be cut off, so a note is added."""
     assert "no line end" in read(tmp_path, HEADER + "a,0,lm,1,5,1").notes[0]
 
 
@@ -312,7 +312,7 @@ def test_other_line_ends_marks_and_spaces_do_no_harm(tmp_path):
     ],
 )
 def test_small_faults_are_refused_or_repaired_and_counted(tmp_path, lines, place, repaired, count, wording):
-    """Without `repair` the error suggests it; with it, the notes say what was done, and how often."""
+    """Without `repair` the error suggests it; with it, the notes list each repair, and how often it was made."""
     message = refusal(tmp_path, HEADER + lines)
     assert message.startswith(f"{place}: ")
     trace = read(tmp_path, HEADER + lines, repair=True)

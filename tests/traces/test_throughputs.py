@@ -32,7 +32,7 @@ def test_rates_are_looked_up_and_zero_when_unknown():
     assert table.rate("big", 1, "k80") == table.rate("lm", 64, "v100") == table.rate("?", 1, "tpu") == 0.0
 
 
-def test_pairs_stand_in_both_orders():
+def test_pairs_are_listed_in_both_orders():
     """Rates of a pair come in the order in which the jobs are named."""
     table = small()
     assert table.pairs["v100", "lm", 1, "big", 1] == (3.0, 1.5)
@@ -48,8 +48,8 @@ def test_types_and_widths_are_listed():
     assert (table.widths("lm"), table.widths("big"), table.widths("?")) == ((1, 2), (1,), ())
 
 
-def test_durations_refer_to_v100_or_to_where_it_fits():
-    """The reference is the V100, or else the first type on which the job runs at all."""
+def test_durations_refer_to_v100_or_to_a_type_on_which_the_job_fits():
+    """The reference is the V100, or else the first type on which the job can run."""
     assert small().reference_rate("lm", 1) == 4.0
     assert small().restrict(["k80"]).reference_rate("lm", 1) == 1.0
     assert small().restrict(["k80"]).reference_rate("big", 1) == 0.0
@@ -113,7 +113,7 @@ def test_a_table_can_be_copied_and_sent():
     assert copy.deepcopy(small()) == small()
 
 
-# What the parser of the standard library says, which differs between versions of Python.
+# The message of the standard library's parser, which differs between versions of Python.
 PARSER = re.compile(r"(?<=is not JSON: )[^;]*")
 
 
@@ -170,7 +170,7 @@ def test_a_missing_file_is_named(tmp_path, wording):
 # ------------------------------------------------------------------------------------------------ CSV tables
 
 
-def test_a_written_folder_is_read_back_as_it_was(tmp_path):
+def test_a_written_folder_is_read_back_unchanged(tmp_path):
     """Rates, placements, pairs, prices and memory survive writing and reading."""
     table = dataclasses.replace(small(), memory_gb={"v100": 16.0}, source="kept")
     write_folder(tmp_path / "kept", table)

@@ -1,4 +1,4 @@
-"""A run directory as the agent keeps it (docs/job-directory.md), and jobs in processes of their own under it."""
+"""A run directory like the agent's (docs/job-directory.md), and processes that run as ranks of its job."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ class RunDirectory:
     def __init__(self, path: Path, *, epoch: int = 3, attempt: int = 2) -> None:
         self.path, self.epoch, self.attempt = path, epoch, attempt
         path.mkdir(parents=True, exist_ok=True)
-        self.lease(ask_in_s=LONG_S)
+        self.write_lease(ask_in_s=LONG_S)
 
-    def lease(self, ask_in_s: float, signal_after_s: float = 20.0, kill_after_s: float = 5.0) -> None:
-        """Write the lease: when to save, and how long after that the signal and the kill come."""
+    def write_lease(self, ask_in_s: float, signal_after_s: float = 20.0, kill_after_s: float = 5.0) -> None:
+        """Write the lease: in how many seconds the job is asked to save, and how long after that it is ended."""
         ask_s = time.monotonic() + ask_in_s
-        words = {
+        fields = {
             "lease": "17",
             "epoch": self.epoch,
             "attempt": self.attempt,
@@ -41,19 +41,19 @@ class RunDirectory:
             "why": "",
         }
         aside = self.path / "lease.json.new"
-        aside.write_text(json.dumps(words))
+        aside.write_text(json.dumps(fields))
         os.replace(aside, self.path / "lease.json")
 
     def progress(self, rank: int = 0) -> dict[str, Any]:
-        """The progress of a rank; empty while it reports nothing."""
+        """Return the progress of a rank; empty before its first report."""
         try:
             return json.loads((self.path / f"progress-{rank}.json").read_text())
         except FileNotFoundError:
             return {}
 
     def environ(self, rank: int = 0, world: int = 1, **more: object) -> dict[str, str]:
-        """The variables that Gavel and PyTorch set."""
-        words = {
+        """Return the variables that Gavel and PyTorch set."""
+        variables = {
             "RANK": rank,
             "LOCAL_RANK": rank,
             "WORLD_SIZE": world,
@@ -64,23 +64,23 @@ class RunDirectory:
             "GAVEL_RUN_DIR": self.path,
             **more,
         }
-        return {name: str(value) for name, value in words.items()}
+        return {name: str(value) for name, value in variables.items()}
 
 
 @contextmanager
 def under_a_lease(environ: dict[str, str]) -> Iterator[session.Session]:
-    """Let this process be a rank under a lease, for a while."""
+    """Make this process a rank under a lease within the block."""
     run = run_of(environ)
     assert run is not None
     before = {name: os.environ.get(name) for name in environ}
     os.environ.update(environ)
-    watching = session.current()
-    assert watching is not None
-    assert watching.run == run
+    own_session = session.current()
+    assert own_session is not None
+    assert own_session.run == run
     try:
-        yield watching
+        yield own_session
     finally:
-        watching.close()
+        own_session.close()
         session._session = None
         for name, value in before.items():
             os.environ.pop(name, None)
@@ -88,17 +88,17 @@ def under_a_lease(environ: dict[str, str]) -> Iterator[session.Session]:
                 os.environ[name] = value
 
 
-def eventually(holds: Callable[[], Any], within_s: float = 120.0) -> Any:
-    """Wait until it holds, and return its value; fail the test if it does not."""
+def eventually(condition: Callable[[], Any], within_s: float = 120.0) -> Any:
+    """Wait until the condition holds and return its value; fail the test if it does not in time."""
     until_s = time.monotonic() + within_s
-    while not (value := holds()):
-        assert time.monotonic() < until_s, "the condition did not come to hold"
+    while not (value := condition()):
+        assert time.monotonic() < until_s, "the condition does not hold"
         time.sleep(0.005)
     return value
 
 
-def alone_on_path(directory: Path) -> str:
-    """Return the path that the agent gives a job: `gavel/__init__.py` and `gavel/training`, nothing else of ours."""
+def job_path(directory: Path) -> str:
+    """Return a PYTHONPATH like that of jobs, with `gavel/__init__.py` and `gavel/training` only."""
     package = directory / "only" / "gavel"
     if not package.exists():
         package.mkdir(parents=True)
@@ -111,12 +111,12 @@ class Process:
     """One rank as a process, with its output in a file."""
 
     def __init__(self, argv: list[str], environ: dict[str, str], output: Path, path: str) -> None:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        inherited = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
         self.output = output
         with open(output, "wb") as file:
             self.popen = subprocess.Popen(
                 [sys.executable, *argv],
-                env={**kept, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environ},
+                env={**inherited, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **environ},
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 cwd=output.parent,
@@ -132,11 +132,11 @@ class Process:
             raise AssertionError(f"did not end within {within_s} s:\n{self.text()}") from None
 
     def text(self) -> str:
-        """The output."""
+        """Return the output."""
         return self.output.read_text(errors="replace")
 
     def kill(self) -> None:
-        """Make sure that the process is gone."""
+        """Kill the process if it still runs, and wait for its end."""
         if self.popen.poll() is None:
             self.popen.kill()
         self.popen.wait()

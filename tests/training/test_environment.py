@@ -55,7 +55,7 @@ def test_a_wrong_variable_is_named(tmp_path: Path, name: str, value: str) -> Non
 
 @pytest.mark.parametrize("value", ["0", "-1", "fast", "inf", "nan"])
 def test_a_wrong_speed_is_named(value: str) -> None:
-    """A GPU that stands still, or is infinitely fast, must be a mistake."""
+    """A GPU of speed zero, or of infinite speed, must be a mistake."""
     with pytest.raises(EnvironmentFault, match=f"GAVEL_SPEED is '{value}'"):
         speed_of({"GAVEL_SPEED": value})
 
@@ -80,7 +80,7 @@ def test_a_malformed_file_is_no_lease(data: bytes) -> None:
     assert parse(data) is None
 
 
-def test_the_last_known_lease_holds(tmp_path: Path) -> None:
+def test_the_last_lease_that_was_read_holds(tmp_path: Path) -> None:
     """A file that vanishes or is damaged changes nothing; a new one counts at once."""
     path = tmp_path / "lease.json"
     file = LeaseFile(path)
@@ -112,7 +112,7 @@ def test_progress_is_written_at_most_once_a_second_and_not_after_the_end(tmp_pat
 
 
 def test_progress_is_not_written_through_a_link(tmp_path: Path) -> None:
-    """A link in the way is not followed; training goes on, and the log says why nothing is reported."""
+    """A symbolic link in the file's place is not followed; training continues, and the log has the reason."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "progress-0.json.new").symlink_to(victim)

@@ -27,7 +27,7 @@ def run(gate: Gate, steps: int) -> list[tuple[int, Actions]]:
     return met
 
 
-def test_nothing_comes_up_without_reason() -> None:
+def test_a_loop_without_a_limit_is_not_interrupted() -> None:
     """A loop without a total, a period or a lease is never interrupted."""
     gate = Gate()
     assert gate.limit == NO_LIMIT
@@ -73,7 +73,7 @@ def test_a_loop_in_a_step_promises_that_step() -> None:
 
 @pytest.mark.parametrize(("stop", "actions"), [(True, STOP), (False, SAVE)])
 def test_a_decision_takes_effect_at_its_step(stop: bool, actions: Actions) -> None:
-    """The ranks' decision happens at that step, not before; after a save the loop goes on."""
+    """The ranks save or stop at the agreed step, not before; after a save the loop continues."""
     gate = Gate()
     gate.decide(4, stop)
     assert run(gate, 6) == [(4, actions)]
@@ -100,7 +100,7 @@ def test_the_earlier_of_two_ends_holds() -> None:
     assert run(gate, 20) == [(8, STOP)]
 
 
-def test_a_held_loop_goes_on_with_the_decision() -> None:
+def test_a_held_loop_continues_with_the_decision() -> None:
     """At its promise a loop waits, and no longer than the decision takes."""
     gate = Gate()
     gate.looping = True
@@ -115,7 +115,7 @@ def test_a_held_loop_goes_on_with_the_decision() -> None:
 
 @pytest.mark.parametrize(("then_stop", "actions"), [(True, STOP), (False, CONTINUE)])
 def test_no_loop_is_held_without_a_limit(then_stop: bool, actions: Actions) -> None:
-    """When no decision comes in time, a rank whose lease ends stops where it is; any other goes on."""
+    """When no decision comes in time, a rank whose lease ends stops at its current step; any other continues."""
     gate = Gate()
     gate.looping = True
     gate.done = gate.promise(0.01, then_stop)

@@ -1,4 +1,4 @@
-"""The Trainer of Hugging Face Transformers under a lease: it ends in time, goes on, and knows when it is finished."""
+"""Hugging Face's Trainer under a lease: it ends in time, continues, and stops when it has finished."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def one_rank() -> Iterator[None]:
         os.environ.pop(name, None)
 
 
-def test_a_trainer_ends_with_its_lease_and_goes_on(tmp_path: Path) -> None:
+def test_a_trainer_ends_with_its_lease_and_continues(tmp_path: Path) -> None:
     """Asked to end, it saves and stops; the next attempt ends with the parameters of an uninterrupted run."""
     import torch
 
@@ -49,7 +49,7 @@ def test_a_trainer_ends_with_its_lease_and_goes_on(tmp_path: Path) -> None:
     with under_a_lease({**first.environ(), **environ}) as session:
 
         def end() -> None:
-            first.lease(ask_in_s=0.0)
+            first.write_lease(ask_in_s=0.0)
             eventually(lambda: session.gate.limit <= 6)
 
         trainer, lease = tiny.train(tmp_path, 14, tiny.At(6, end))
@@ -93,7 +93,7 @@ def test_half_a_checkpoint_is_not_resumed(tmp_path: Path) -> None:
 
 
 def test_a_stale_trainer_saves_nothing(tmp_path: Path, wording: Wording) -> None:
-    """A Trainer whose job went on elsewhere ends with an error before it writes."""
+    """A Trainer whose job has continued elsewhere ends with an error before it writes."""
     from tests.training import tiny_transformers as tiny
 
     run = RunDirectory(tmp_path / "run", attempt=1)
@@ -101,7 +101,7 @@ def test_a_stale_trainer_saves_nothing(tmp_path: Path, wording: Wording) -> None
 
         def taken_over() -> None:
             (tmp_path / "job" / "claims" / "e00000003-a00000002.json").write_text("{}")
-            run.lease(ask_in_s=0.0)
+            run.write_lease(ask_in_s=0.0)
             eventually(lambda: session.gate.limit <= 3)
 
         with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 ") as stale:

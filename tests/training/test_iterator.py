@@ -33,7 +33,7 @@ class Notes:
         self.step, self.saved, self.fault = step, [], faults.get("fault")
 
     def load(self) -> int:
-        """Return the step to go on from."""
+        """Return the step from which to continue."""
         return self.step
 
     def save(self, step: int) -> None:
@@ -106,7 +106,7 @@ def test_the_job_file_may_give_the_steps(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "".join(LeasedIterator("abc", checkpoint=Notes(), steps=2)) == "ab"
 
 
-def test_a_loop_goes_on_in_the_middle_of_a_pass() -> None:
+def test_a_loop_continues_in_the_middle_of_a_pass() -> None:
     """From the step alone, where the loader has a length: passes and batches that are done are skipped."""
     steps = LeasedIterator("abc", checkpoint=Notes(step=4), steps=7)
     assert (steps.step, steps.epoch, "".join(steps)) == (4, 1, "bca")
@@ -240,7 +240,7 @@ def test_a_loader_with_a_state_is_asked_for_it() -> None:
 
 
 def test_a_checkpoint_in_between_may_fail(caplog: pytest.LogCaptureFixture, wording: Wording) -> None:
-    """A full disk in mid-run is logged, and the job goes on; at the end it is an error."""
+    """A full disk in mid-run is logged, and the job continues; at the end it is an error."""
     full = Notes(fault=OSError(errno.ENOSPC, "No space left on device"))
     steps = LeasedIterator("abcd", checkpoint=full, steps=4, every_steps=2)
     with pytest.raises(OSError, match="No space left"):
@@ -275,7 +275,7 @@ def test_the_loop_ends_with_the_lease_after_a_checkpoint(run: RunDirectory) -> N
     for _ in steps:
         count += 1
         if count == 5:
-            run.lease(ask_in_s=0.0)
+            run.write_lease(ask_in_s=0.0)
             eventually(lambda: steps._gate.limit <= 5)
     assert (count, notes.saved, steps.finished) == (5, [5], False)
     assert list(steps) == []
@@ -302,7 +302,7 @@ def test_a_lease_that_is_over_before_the_loop_begins_leaves_no_step(run: RunDire
     """No step is done, no checkpoint is written, and the end is reported."""
     notes = Notes(step=3)
     steps = LeasedIterator(range(10), checkpoint=notes, steps=10)
-    run.lease(ask_in_s=0.0)
+    run.write_lease(ask_in_s=0.0)
     eventually(lambda: steps._gate.stopping)
     assert (list(steps), notes.saved, run.progress()["state"]) == ([], [], "yielded")
 
@@ -315,7 +315,7 @@ def test_epochs_end_with_the_lease(run: RunDirectory) -> None:
         begun.append(epoch)
         for _ in steps:
             if epoch == 1:
-                run.lease(ask_in_s=0.0)
+                run.write_lease(ask_in_s=0.0)
                 eventually(lambda: steps._gate.limit <= steps.step + 1)
     assert (begun, steps.step, steps.finished) == ([0, 1], 4, False)
 
@@ -364,7 +364,7 @@ def test_a_loop_of_the_scripts_own_can_ask_for_its_time(run: RunDirectory) -> No
     assert 3000 < time_left_s() <= 3600
     report(41, saved=40)
     assert eventually(run.progress)["steps"] == 41
-    run.lease(ask_in_s=0.0)
+    run.write_lease(ask_in_s=0.0)
     eventually(lambda: time_left_s() == 0.0)
     end(42, saved=42, finished=False)
     words = run.progress()
@@ -381,7 +381,7 @@ def test_a_loop_of_the_scripts_own_runs_outside_gavel() -> None:
 def test_trouble_with_the_progress_file_stops_no_training(
     run: RunDirectory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run directory that became unwritable is logged once; training goes on."""
+    """A run directory that became unwritable is logged once; training continues."""
     (run.path / "progress-0.json.new").mkdir()
     assert len(list(LeasedIterator("ab", checkpoint=Notes(), steps=50))) == 50
     assert caplog.text.count("cannot report progress") == 1

@@ -32,7 +32,7 @@ def test_wrong_numbers_are_refused(words: dict[str, Any], value: str, wording: W
 
 @pytest.mark.parametrize("wrong", [None, "checkpoints", Path("checkpoints")])
 def test_an_object_that_is_no_checkpoint_is_refused(wrong: Any, wording: Wording) -> None:
-    """A path, or nothing at all, is what users try first."""
+    """A path, or no argument, is the first thing that users try."""
     with pytest.raises(TypeError, match=r"checkpoint .*load\(\).*save\(step\)") as refused:
         LeasedIterator("abc", checkpoint=wrong)
     wording(refused.value, path=re.compile(r"PosixPath\('checkpoints'\)"))

@@ -1,4 +1,4 @@
-"""Lightning's Trainer under a lease: it ends in time, goes on in the middle of an epoch, and sees every sample once."""
+"""Lightning's Trainer under a lease: it ends in time, continues in mid-epoch, and gets every sample once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = [
 ]
 
 
-def test_a_trainer_ends_with_its_lease_and_goes_on(tmp_path: Path) -> None:
+def test_a_trainer_ends_with_its_lease_and_continues(tmp_path: Path) -> None:
     """Asked to end in mid-epoch, it saves and stops, whatever its least number of epochs; the next attempt goes
     on with the samples that are left, and ends with the parameters of an uninterrupted run."""
     import torch
@@ -32,7 +32,7 @@ def test_a_trainer_ends_with_its_lease_and_goes_on(tmp_path: Path) -> None:
     with under_a_lease({**first.environ(), **environ}) as session:
 
         def end() -> None:
-            first.lease(ask_in_s=0.0)
+            first.write_lease(ask_in_s=0.0)
             eventually(lambda: session.gate.limit <= 7)
 
         begun = tiny.Model(7, end)
@@ -93,7 +93,7 @@ def test_outside_gavel_the_trainer_is_unchanged(tmp_path: Path) -> None:
 
 
 def test_a_stale_trainer_saves_nothing(tmp_path: Path, wording: Wording) -> None:
-    """A Trainer whose job went on elsewhere ends with an error before it writes."""
+    """A Trainer whose job has continued elsewhere ends with an error before it writes."""
     from tests.training import tiny_lightning as tiny
 
     run = RunDirectory(tmp_path / "run", attempt=1)
@@ -101,7 +101,7 @@ def test_a_stale_trainer_saves_nothing(tmp_path: Path, wording: Wording) -> None
 
         def taken_over() -> None:
             (tmp_path / "job" / "claims" / "e00000003-a00000002.json").write_text("{}")
-            run.lease(ask_in_s=0.0)
+            run.write_lease(ask_in_s=0.0)
             eventually(lambda: session.gate.limit <= 3)
 
         with pytest.raises(StaleAttempt, match="attempt e00000003-a00000002 ") as stale:

@@ -1,4 +1,4 @@
-"""Steps that wait: their length, their sum, and what follows a pause. Time is virtual."""
+"""`pace`: how long one step takes, how long many take, and steps after a pause. Time is virtual."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """A fresh time-table, in virtual time."""
+    """Virtual time, before the first step."""
     virtual = Clock()
     monkeypatch.setattr(pacing, "time", virtual)
     monkeypatch.setattr(pacing, "_speed", None)
@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_steps_take_their_time_at_the_speed(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, speed: str, step_s: float
 ) -> None:
-    """A hundred steps take a hundred times a step, as waking late does not add up."""
+    """A hundred steps take a hundred times as long as one: late wake-ups do not add up."""
     monkeypatch.setenv("GAVEL_SPEED", speed)
     for _ in range(100):
         clock.now_s += 0.001
@@ -47,8 +47,8 @@ def test_steps_take_their_time_at_the_speed(
     assert clock.now_s - 1000.0 == pytest.approx(100 * step_s, abs=0.005)
 
 
-def test_after_a_pause_nothing_is_caught_up_on(clock: Clock) -> None:
-    """Each step takes its full time again."""
+def test_time_lost_in_a_pause_is_not_made_up(clock: Clock) -> None:
+    """Steps after a pause take their full time."""
     pace(0.1)
     clock.now_s += 60.0
     before_s = clock.now_s

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.ports import free_port
-from tests.training.leases import LONG_S, Process, RunDirectory, alone_on_path, eventually
+from tests.training.leases import LONG_S, Process, RunDirectory, eventually, job_path
 
 needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
 JOBS = Path(__file__).parent / "jobs"
@@ -27,7 +27,7 @@ class Job:
         self.runs: list[RunDirectory] = []
         self.processes: list[Process] = []
         self.others: list[Process] = []
-        self.path = alone_on_path(place)
+        self.path = job_path(place)
 
     def without_gavel(self, steps: int, *how: str, world: int = 1) -> list[Process]:
         """Start the script by itself, beside the attempts."""
@@ -80,7 +80,7 @@ class Job:
     def end_after(self, steps: int, signal_after_s: float = 20.0) -> list[int]:
         """Let the lease end after so many steps in all; return the exit codes."""
         eventually(lambda: len(self.steps_of()) >= steps)
-        self.run.lease(ask_in_s=0.0, signal_after_s=signal_after_s)
+        self.run.write_lease(ask_in_s=0.0, signal_after_s=signal_after_s)
         return [process.wait() for process in self.processes]
 
 
@@ -142,7 +142,7 @@ def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(
 
 
 @needs_torch
-def test_two_ranks_stop_at_one_step_and_go_on_bitwise(torch_job: Job) -> None:
+def test_two_ranks_stop_at_one_step_and_continue_bitwise(torch_job: Job) -> None:
     """DistributedDataParallel over two ranks: one lease ends, both stop together, and nothing is different."""
     alone = torch_job.without_gavel(24, world=2)
     torch_job.attempt(24, world=2, HOLD_AT=6)
@@ -183,7 +183,7 @@ def renewed_in_time(job: Job, ask_in_s: float) -> bool:
     """Renew the job's lease until it has ended; return False when a renewal came too late."""
     until_s = time.monotonic() + LONG_S
     while job.processes[0].popen.poll() is None:
-        job.run.lease(ask_in_s=ask_in_s)
+        job.run.write_lease(ask_in_s=ask_in_s)
         if (now_s := time.monotonic()) >= until_s:
             job.processes[0].wait()
             return False
@@ -211,7 +211,7 @@ def test_a_rank_that_has_finished_binds_the_others(job: Job) -> None:
     job.attempt(40, world=2, step_s=0.001, SLOWER=100, HOLD_AT=5)
     eventually(lambda: len(job.steps_of(0)) == 40)
     assert len(job.steps_of(1)) < 40
-    job.run.lease(ask_in_s=0.0, signal_after_s=60.0)
+    job.run.write_lease(ask_in_s=0.0, signal_after_s=60.0)
     assert [process.wait() for process in job.processes] == [0, 0], job.processes[0].text()
     assert [job.run.progress(rank)["state"] for rank in range(2)] == ["finished", "finished"]
     assert [job.run.progress(rank)["saved"] for rank in range(2)] == [40, 40]
@@ -222,7 +222,7 @@ def test_a_rank_that_is_gone_holds_up_no_other(job: Job) -> None:
     job.attempt(100_000, world=2)
     eventually(lambda: len(job.steps_of(1)) > 5)
     job.processes[0].kill()
-    job.run.lease(ask_in_s=0.0, signal_after_s=2.0, kill_after_s=6.0)
+    job.run.write_lease(ask_in_s=0.0, signal_after_s=2.0, kill_after_s=6.0)
     assert job.processes[1].wait() == 0
     words = job.run.progress(1)
     assert (words["state"], words["saved"]) == ("yielded", 0)
@@ -268,12 +268,12 @@ def test_a_stale_attempt_cannot_save(job: Job) -> None:
     old_run = job.run
     new = job.attempt(100_000)[0]
     eventually(lambda: "begins at 0" in new.text())
-    old_run.lease(ask_in_s=0.0)
+    old_run.write_lease(ask_in_s=0.0)
     old.popen.send_signal(signal.SIGCONT)
     assert old.wait() == 1
     assert "StaleAttempt: attempt e00000003-a00000002 " in old.text()
     assert old_run.progress()["state"] == "running"
     assert not list((job.place / "job").rglob("COMPLETE"))
-    job.run.lease(ask_in_s=0.0)
+    job.run.write_lease(ask_in_s=0.0)
     assert new.wait() == 0
     assert len(list((job.place / "job").rglob("COMPLETE"))) == 1

@@ -1,4 +1,4 @@
-"""Every sample once per epoch, however the job goes on: order, ranks, preemptions, and what loaders fetch ahead."""
+"""`ResumableSampler` gives every sample once per epoch, over ranks, preemptions and batches fetched ahead."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.training.test_iterator import Keeping  # noqa: E402
 @pytest.mark.parametrize("drop_last", [False, True])
 @pytest.mark.parametrize(("samples", "world"), [(12, 3), (13, 3), (2, 3), (1, 1), (7, 1)])
 def test_ranks_share_an_epoch_as_with_distributed_sampler(samples: int, world: int, drop_last: bool) -> None:
-    """Unshuffled, each rank gets the samples of PyTorch's own sampler, and as many."""
+    """Without shuffling, each rank gets the same samples as from PyTorch's `DistributedSampler`."""
     for rank in range(world):
         resumable = ResumableSampler(
             range(samples), shuffle=False, rank=rank, world=world, drop_last=drop_last
@@ -36,7 +36,7 @@ def test_ranks_share_an_epoch_as_with_distributed_sampler(samples: int, world: i
 
 
 def test_the_order_follows_from_seed_and_epoch() -> None:
-    """The same seed and epoch give the same order, others another one, and every order has each sample once."""
+    """The same seed and epoch give the same order, others give another; each order has every sample once."""
     orders = {}
     for seed, epoch in ((0, 0), (0, 1), (5, 0)):
         sampler = ResumableSampler(range(50), seed=seed)
@@ -54,8 +54,10 @@ def test_the_order_follows_from_seed_and_epoch() -> None:
 def test_each_sample_once_over_preemptions_and_widths(
     samples: int, leases: list[tuple[int, int, int]]
 ) -> None:
-    """An epoch that is done in pieces, each with another number of ranks and another batch, gives every sample;
-    twice only those that fill up the last round of ranks, at most one less than there are ranks."""
+    """An epoch that is interrupted, and continued by other numbers of ranks with other batches, gives every sample.
+
+    Only samples that pad the last batch of all ranks come twice: at most one fewer than there are ranks.
+    """
     counts: Counter[int] = Counter()
     state: dict[str, Any] = ResumableSampler(range(samples), seed=3).state_dict()
     for world, size, steps in [*leases, (2, 3, 10**6)]:
@@ -71,13 +73,11 @@ def test_each_sample_once_over_preemptions_and_widths(
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_samples_that_were_fetched_and_not_used_come_again(workers: int) -> None:
-    """Loaders fetch ahead; the loop's position counts. Over three leases each epoch is exact.
-
-    The workers are no forks of this process, in which other tests may have started gRPC: such forks might hang.
-    """
+def test_samples_fetched_but_not_used_come_again(workers: int) -> None:
+    """Loaders fetch ahead, but a lease continues after the last batch that the loop used: no sample is lost."""
     more: dict[str, Any] = {}
     if workers:
+        # Forks of this process might hang, since other tests may have started gRPC in it.
         server = multiprocessing.get_context("forkserver")
         server.set_forkserver_preload(["torch.utils.data"])
         more = {"num_workers": workers, "multiprocessing_context": server}
@@ -93,8 +93,8 @@ def test_samples_that_were_fetched_and_not_used_come_again(workers: int) -> None
     assert len(samples) == 48
 
 
-def test_a_shuffling_loader_without_our_sampler_goes_on_too() -> None:
-    """The pass begins again with its random numbers; consumed samples are skipped."""
+def test_a_shuffling_loader_without_our_sampler_continues() -> None:
+    """The pass is repeated with the same random numbers, and samples already consumed are skipped."""
 
     def samples_over(*leases: int) -> list[int]:
         torch.manual_seed(7)
@@ -106,9 +106,9 @@ def test_a_shuffling_loader_without_our_sampler_goes_on_too() -> None:
             keeping = keeping.again()
         return samples
 
-    once = samples_over(13)
-    assert sorted(once[:20]) == list(range(20))
-    assert samples_over(3, 13)[:20] == once[:20]
+    uninterrupted = samples_over(13)
+    assert sorted(uninterrupted[:20]) == list(range(20))
+    assert samples_over(3, 13)[:20] == uninterrupted[:20]
 
 
 def test_another_data_set_is_refused(wording: Wording) -> None:
@@ -119,8 +119,8 @@ def test_another_data_set_is_refused(wording: Wording) -> None:
     wording(refused.value)
 
 
-def test_an_epoch_goes_on_in_the_order_that_it_began() -> None:
-    """A seed that was changed in the script counts for later runs, not in the middle of an order."""
+def test_an_epoch_keeps_the_order_in_which_it_began() -> None:
+    """A seed that was changed in the script applies to later runs, not in the middle of an epoch."""
     begun = ResumableSampler(range(10), seed=1)
     other = ResumableSampler(range(10), seed=2)
     other.load_state_dict(begun.state_dict())
@@ -138,7 +138,7 @@ def test_an_impossible_rank_is_refused(rank: int, world: int) -> None:
 def test_without_our_sampler_a_change_of_ranks_repeats_samples(
     caplog: pytest.LogCaptureFixture, world: int, batch: int, warned: bool, wording: Wording
 ) -> None:
-    """Nine batches were consumed by three ranks: other numbers go on at the nearest batch before, with a warning."""
+    """Three ranks consumed nine batches in all; if another number of ranks has to repeat some, a warning is logged."""
     position = Position(range(20), world)
     position.load_state_dict({"epoch": 1, "batch": 3, "world": 3, "sampler": None})
     assert position.state_dict() == {"epoch": 1, "batch": batch, "world": world, "sampler": None}

@@ -48,7 +48,7 @@ def test_sigterm_is_taken_over_while_a_loop_may_need_it(run: RunDirectory) -> No
 
 
 def test_a_rank_shows_that_it_reads_its_lease(run: RunDirectory) -> None:
-    """From the first look on, before any steps are known: the shim asks such a job before it signals it."""
+    """A rank reports at its first look that it reads leases, so that the shim asks it before it signals."""
     assert list(run.path.glob("heeds-*")) == []
     with under_a_lease(run.environ()) as watching:
         assert [path.name for path in run.path.glob("heeds-*")] == ["heeds-0"]
@@ -99,7 +99,7 @@ def test_a_forked_child_does_not_watch_the_lease(run: RunDirectory) -> None:
 def test_an_error_in_the_thread_does_not_cost_a_job_its_end(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread goes on watching after any error, and logs it once."""
+    """The thread keeps watching after any error, and logs it once."""
     with under_a_lease(run.environ()) as watching:
         faults: list[float] = []
 
@@ -109,7 +109,7 @@ def test_an_error_in_the_thread_does_not_cost_a_job_its_end(
 
         monkeypatch.setattr(watching.progress, "write_if_due", fail)
         eventually(lambda: len(faults) >= 3)
-        run.lease(ask_in_s=0.0)
+        run.write_lease(ask_in_s=0.0)
         eventually(lambda: watching.gate.stopping)
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
     assert "a fault" in caplog.text
@@ -122,7 +122,7 @@ def test_a_rank_that_reaches_no_other_ends_alone_in_time(run: RunDirectory, rank
     assert known is not None
     # Not started: the test calls its thread's looks.
     alone = session.Session(known)
-    run.lease(ask_in_s=0.0, signal_after_s=4.0)
+    run.write_lease(ask_in_s=0.0, signal_after_s=4.0)
     lease = alone._file.read()
     assert lease is not None
     stopping = []
@@ -137,21 +137,21 @@ def test_the_thread_brings_a_lonely_rank_to_its_end(run: RunDirectory) -> None:
     """The thread does in real time what its ticks do."""
     environ = run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")
     with under_a_lease(environ) as watching:
-        run.lease(ask_in_s=0.0, signal_after_s=0.5, kill_after_s=60.0)
+        run.write_lease(ask_in_s=0.0, signal_after_s=0.5, kill_after_s=60.0)
         eventually(lambda: watching.gate.stopping)
 
 
 def test_an_end_that_comes_nearer_counts(run: RunDirectory) -> None:
     """A lease that is cut short while it is ending ends sooner: the rank does not wait for the kill."""
     with under_a_lease(run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")) as watching:
-        run.lease(ask_in_s=0.0, signal_after_s=3000.0)
+        run.write_lease(ask_in_s=0.0, signal_after_s=3000.0)
         eventually(lambda: watching._stop_alone_s is not None)
-        run.lease(ask_in_s=-1.0, signal_after_s=1.2)
+        run.write_lease(ask_in_s=-1.0, signal_after_s=1.2)
         eventually(lambda: watching.gate.stopping)
 
 
 def test_the_end_is_sent_even_by_a_slow_thread(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finished rank does not leave before the others can know, however long a look at the lease takes."""
+    """A finished rank does not leave before the others have been notified, however long it takes to read the lease."""
     with under_a_lease(run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")) as watching:
         looking, go_on = threading.Event(), threading.Event()
 
@@ -171,17 +171,17 @@ def test_waiting_for_others_ends_before_the_kill(run: RunDirectory) -> None:
     """Waiting for others' parts leaves a second to end in; without an end in sight, its own limit holds."""
     with under_a_lease(run.environ()) as watching:
         assert watching.shortened_wait_s(60.0) == 60.0
-        run.lease(ask_in_s=0.0, signal_after_s=200.0, kill_after_s=50.0)
+        run.write_lease(ask_in_s=0.0, signal_after_s=200.0, kill_after_s=50.0)
         eventually(lambda: watching.shortened_wait_s(600.0) < 600.0)
         assert 150 < watching.shortened_wait_s(600.0) <= 249.0
-        run.lease(ask_in_s=-100.0)
+        run.write_lease(ask_in_s=-100.0)
         eventually(lambda: watching.shortened_wait_s(60.0) == 1.0)
 
 
 def test_a_missing_lease_file_is_logged(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A run directory without a lease is no reason to stop; a line says that only SIGTERM will stop the job."""
+    """A run directory without a lease is no reason to stop; a log line warns that only SIGTERM will stop the job."""
     (run.path / "lease.json").unlink()
     monkeypatch.setattr(session, "AFTER_SIGNAL_S", 0.05)
     with under_a_lease(run.environ()) as watching:
@@ -198,7 +198,7 @@ def test_a_job_may_have_many_open_files(run: RunDirectory) -> None:
     try:
         with under_a_lease(run.environ()) as watching:
             assert watching._wake_from.fileno() > 1023
-            run.lease(ask_in_s=0.0)
+            run.write_lease(ask_in_s=0.0)
             eventually(lambda: watching.gate.stopping)
             assert not watching._failed
     finally:
@@ -208,9 +208,9 @@ def test_a_job_may_have_many_open_files(run: RunDirectory) -> None:
 
 
 def test_a_job_that_was_suspended_past_its_lease_saves_nothing(run: RunDirectory) -> None:
-    """Its GPUs are another job's by now, and a newer attempt may have saved in its place: it ends with an error.
+    """By now its GPUs may belong to another job, and a newer attempt may have saved, so it ends with an error.
 
-    This protects any kind of checkpoint, even one that knows nothing of attempts.
+    This protects any kind of checkpoint, even one without attempts.
     """
     saved: list[int] = []
     checkpoint = SimpleNamespace(load=lambda: 0, save=saved.append)
@@ -220,7 +220,7 @@ def test_a_job_that_was_suspended_past_its_lease_saves_nothing(run: RunDirectory
         def train() -> None:
             for step in steps:
                 if step == 5:
-                    run.lease(ask_in_s=-60.0)
+                    run.write_lease(ask_in_s=-60.0)
 
         with pytest.raises(StaleAttempt, match="with its lease"):
             train()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.leases import ROOT, alone_on_path
+from tests.training.leases import ROOT, job_path
 
 PACKAGE = ROOT / "gavel" / "training"
 
@@ -26,7 +26,7 @@ def test_importing_the_library_imports_nothing_else(tmp_path: Path) -> None:
     """The import adds only `gavel` to the standard library, and of that only the training library."""
     printed = subprocess.run(
         [sys.executable, "-S", "-c", IMPORTED],
-        env={"PYTHONPATH": alone_on_path(tmp_path)},
+        env={"PYTHONPATH": job_path(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -48,7 +48,7 @@ def test_a_loop_runs_where_there_is_no_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run(
         [sys.executable, "-S", str(script)],
-        env={"PYTHONPATH": alone_on_path(tmp_path)},
+        env={"PYTHONPATH": job_path(tmp_path)},
         capture_output=True,
         text=True,
         check=True,

@@ -1,4 +1,4 @@
-"""The programs of docs/training.md work as they stand there."""
+"""The programs of docs/training.md work."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.training.leases import ROOT, Process, RunDirectory, alone_on_path, eventually
+from tests.training.leases import ROOT, Process, RunDirectory, eventually, job_path
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -28,7 +28,7 @@ def run(text: str, place: Path) -> str:
     done = subprocess.run(
         [sys.executable, "-c", text],
         cwd=place,
-        env={"PYTHONPATH": alone_on_path(place), "OMP_NUM_THREADS": "1"},
+        env={"PYTHONPATH": job_path(place), "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=False,
@@ -37,8 +37,8 @@ def run(text: str, place: Path) -> str:
     return done.stdout
 
 
-def test_the_first_script_runs_and_goes_on(tmp_path: Path) -> None:
-    """The script trains, saves a model, and has nothing left to do when started again; with epochs it goes on."""
+def test_the_first_script_runs_and_continues(tmp_path: Path) -> None:
+    """The script trains and saves a model; its variant with epochs continues from that checkpoint."""
     text = program_below("With LeasedIterator")
     run(text, tmp_path)
     assert (tmp_path / "model.pt").exists()
@@ -51,20 +51,20 @@ def test_the_first_script_runs_and_goes_on(tmp_path: Path) -> None:
     assert printed.count("validated") == 4
 
 
-def test_a_loop_of_ones_own_runs(tmp_path: Path) -> None:
+def test_a_custom_loop_runs(tmp_path: Path) -> None:
     """The loop counts to its end."""
     run(program_below("With a loop of one's own"), tmp_path)
     assert (tmp_path / "state.txt").read_text() == "200"
 
 
-def test_a_loop_of_ones_own_goes_on_where_it_was(tmp_path: Path) -> None:
-    """Each attempt has a working directory of its own, as with an upload, and goes on from the last one's state."""
+def test_a_loop_of_ones_own_continues_from_its_state(tmp_path: Path) -> None:
+    """Each attempt has its own working directory, as with an upload, and continues from the last one's state."""
     text = program_below("With a loop of one's own").replace("while ", "import time; print(step)\nwhile ", 1)
     slow = text.replace("    step += 1\n", "    step += 1; time.sleep(0.05)\n")
     first, second = (RunDirectory(tmp_path / f"run-{number}", attempt=number) for number in (1, 2))
     process = started(first, slow, tmp_path)
     eventually(lambda: first.progress().get("steps", 0) > 0)
-    first.lease(ask_in_s=0.0)
+    first.write_lease(ask_in_s=0.0)
     assert process.wait() == 0, process.text()
     yielded = first.progress()
     assert yielded["state"] == "yielded"
@@ -81,7 +81,7 @@ def started(lease: RunDirectory, program: str, place: Path) -> Process:
     work = place / f"work-{lease.attempt}"
     work.mkdir()
     environ = lease.environ(GAVEL_CHECKPOINT_DIR=place / "checkpoints")
-    return Process(["-c", program], environ, work / "output", alone_on_path(place))
+    return Process(["-c", program], environ, work / "output", job_path(place))
 
 
 def test_the_errors_of_the_page_are_those_of_the_code() -> None:

@@ -35,9 +35,9 @@ def wait_for(condition: Callable[[], T | None], within_s: float = PATIENCE_S) ->
 
 
 def in_time(story: Callable[[float], bool], *, first_s: float) -> None:
-    """Run a story in which something must happen within so many seconds; False means that it took too long.
+    """Run a story in which something must happen within some seconds; it returns False if that took too long.
 
-    Then the story runs again with more time, as a busy machine may stand still at any moment.
+    Then the story runs again with more time, as a busy machine may suspend any process.
     """
     within_s = first_s
     while not story(within_s):
@@ -46,7 +46,7 @@ def in_time(story: Callable[[float], bool], *, first_s: float) -> None:
 
 
 def stop(pid: int) -> None:
-    """Send SIGSTOP, and wait until the process stands still."""
+    """Send SIGSTOP, and wait until the process is stopped."""
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
 

@@ -122,7 +122,7 @@ async def test_a_lease_that_is_not_renewed_ends(tmp_path: Path) -> None:
 
 
 @live
-async def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
+async def test_a_renewed_lease_continues(tmp_path: Path) -> None:
     """The file is written again when the end has moved, and only then."""
 
     async def story(within_s: float) -> bool:
@@ -192,7 +192,7 @@ async def test_an_uploaded_job_starts_in_a_fresh_copy(tmp_path: Path) -> None:
 
 @live
 async def test_a_job_whose_package_is_damaged_fails(tmp_path: Path, wording: Wording) -> None:
-    """The job fails, and its log says why, whether the package was damaged on its way or is hostile."""
+    """The job fails with the reason in its log, whether the package was damaged on its way or is hostile."""
     async with LiveAgent(tmp_path) as node:
         node.link.package = b"something else"
         node.desire(job("pass", launch={"upload": "sha256:" + "0" * 64}))
@@ -201,7 +201,7 @@ async def test_a_job_whose_package_is_damaged_fails(tmp_path: Path, wording: Wor
 
 
 @live
-async def test_the_log_of_a_packed_job_says_how_it_shares(tmp_path: Path, wording: Wording) -> None:
+async def test_the_log_of_a_packed_job_has_a_note_about_sharing(tmp_path: Path, wording: Wording) -> None:
     """The line comes before the job's own first line."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("print('done')", packed=True))

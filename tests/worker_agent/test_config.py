@@ -39,7 +39,7 @@ def written(tmp_path, text, name="agent.toml"):
 
 
 def test_options_go_over_the_environment_and_that_over_the_file(tmp_path):
-    """The nearest source counts; a setting that stands in none has its default."""
+    """The nearest source counts; a setting that no source has keeps its default."""
     config = agent_config(
         written(tmp_path, GOOD),
         {"scheduler": "other:1", "ask_s": None},

@@ -50,7 +50,7 @@ def test_nodes(live: LiveThread, gavel: Gavel) -> None:
 
 
 def test_a_faulty_node_has_the_time_of_its_next_try(wording: Wording) -> None:
-    """After the reason stands how long it takes until the node is tried again."""
+    """The reason is followed by the time until the node is tried again."""
     now = datetime(2030, 1, 2, tzinfo=UTC)
     node = cluster_pb2.Node(name="n1", worker_type="a100", state="NODE_STATE_FAULTY", why="3 starts failed")
     node.back.FromDatetime(now + timedelta(seconds=40))
@@ -200,7 +200,7 @@ COMMANDS = [
 ]
 
 
-def test_where_no_scheduler_answers(dead_address: str, gavel: Gavel, wording: Wording) -> None:
+def test_commands_without_a_scheduler(dead_address: str, gavel: Gavel, wording: Wording) -> None:
     """Every command reports in the same line the address it tried and where that came from. Exit code 4."""
     messages = set()
     for command in COMMANDS:
@@ -217,7 +217,7 @@ def test_where_no_scheduler_answers(dead_address: str, gavel: Gavel, wording: Wo
 def test_without_any_settings_gavel_up_is_suggested(
     tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """A user who has named no scheduler learns how to start one."""
+    """Without any scheduler configured, the error has the command that starts one."""
     monkeypatch.delenv("GAVEL_ADDRESS", raising=False)
     monkeypatch.delenv("GAVEL_CONTEXT", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
@@ -239,7 +239,7 @@ def test_completion(gavel: Gavel, shell: str) -> None:
 
 
 def test_states_are_completed() -> None:
-    """Completion knows the states of jobs."""
+    """Completion offers the states of jobs."""
     environ = {"_GAVEL_COMPLETE": "bash_complete", "COMP_WORDS": "gavel queue --state pre", "COMP_CWORD": "3"}
     result = CliRunner().invoke(main, [], env=environ, prog_name="gavel")
     assert "preempted" in result.output

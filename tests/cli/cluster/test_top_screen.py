@@ -213,9 +213,9 @@ def test_the_end_of_a_lease_at_the_end_of_a_round(left_s: float, until: str) -> 
 
 
 def test_words_about_a_job() -> None:
-    """A line about a job says where it is, why it waits or failed, and how far it is."""
+    """A line about a job has its node, why it waits or failed, and its progress."""
     assert job_where(job("1", blocked_by=("7", "8", "9", "10"))) == "after 7, 8, 9 +1"
-    # The exit code stands before the reason, unless the reason names it already.
+    # The exit code is printed before the reason, unless the reason has it already.
     retried = job("1", JobState.FAILED, exit_code=3, why="out of retries")
     assert job_where(retried) == "exit code 3; out of retries"
     exited = job("1", JobState.FAILED, exit_code=3, why="it exited with code 3")

@@ -1,4 +1,4 @@
-"""Commands while the scheduler is away: what they report, which of them go on, and how they end."""
+"""Commands while the scheduler is away: what they report, which of them keep trying, and how they end."""
 
 import os
 import signal
@@ -100,7 +100,7 @@ def test_top_reconnects(port: int, tmp_path: Path, gavel: Gavel) -> None:
     assert "Traceback" not in terminal.text
 
 
-def test_only_the_command_itself_silences_grpc() -> None:
+def test_only_the_command_itself_quiets_grpc() -> None:
     """A scheduler that `gavel up` starts inherits no GRPC_VERBOSITY; a setting of the user stays."""
     script = (
         "import os; from gavel.cli.io.options import with_quiet_grpc\n"

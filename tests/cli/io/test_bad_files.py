@@ -1,4 +1,4 @@
-"""Every way we know of to write a bad file, and the one line that answers it."""
+"""Bad files of every kind, and the error of one line that each gives."""
 
 import copy
 import json

@@ -120,7 +120,7 @@ def test_output_of_jobs_does_not_control_the_terminal(busy: LiveThread) -> None:
 
 
 def test_ctrl_c_while_waiting(busy: LiveThread) -> None:
-    """Ctrl-C ends the command with exit code 130 and one line; the job goes on."""
+    """Ctrl-C ends the command with exit code 130 and one line; the job continues."""
     terminal = Terminal("wait", "1")
     terminal.read_until("job 1: running")
     os.kill(terminal.process.pid, signal.SIGINT)

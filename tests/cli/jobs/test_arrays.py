@@ -39,7 +39,7 @@ def test_unfinished_members_are_explained(live: LiveThread, gavel: Gavel, wordin
 
 
 def test_few_of_many_members_are_explained(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """`explain` explains ten members and counts the others; of an ended array it says how the members ended."""
+    """`explain` explains ten members and counts the others; for an ended array it prints how the members ended."""
     array(gavel, "0-11", "--start", "1h")
     result = gavel("explain", "sweep")
     assert sum(line.startswith("job ") for line in result.stdout.splitlines()) == 10

@@ -1,4 +1,4 @@
-"""Every job file of examples/jobs is accepted as it stands and is easy to find."""
+"""Every job file of examples/jobs is accepted unchanged and is easy to find."""
 
 import re
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_each_would_be_accepted(live: LiveThread, gavel: Gavel, file: Path) -> N
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_each_says_how_it_is_submitted(file: Path) -> None:
+def test_each_has_the_command_that_submits_it(file: Path) -> None:
     """The first line of a file is the command that submits it, with a path from the top of the repository."""
     first = file.read_text().partition("\n")[0]
     command = re.search(r"gavel submit (examples/jobs/\S+\.yaml)", first)

@@ -52,7 +52,7 @@ def test_the_queue(live: LiveThread, gavel: Gavel) -> None:
 
 
 def test_a_forgotten_job_keeps_its_name(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """P14: `show`, `wait`, `explain` and `queue --ended` still know a job that the scheduler has forgotten."""
+    """P14: `show`, `wait`, `explain` and `queue --ended` also find a job that the scheduler has forgotten."""
     gavel("submit", "-n", "gone", "--start", "1d", *HELD)
     gavel("cancel", "gone")
 
@@ -115,7 +115,7 @@ def test_the_queue_for_programs(live: LiveThread, gavel: Gavel, wording: Wording
 def test_an_empty_queue_names_options_that_show_more(
     live: LiveThread, gavel: Gavel, options: tuple[str, ...], wording: Wording
 ) -> None:
-    """A job has often ended before its owner looks for it, so an empty list says what was filtered."""
+    """A job has often ended before its owner looks for it, so an empty list is followed by the filter that applied."""
     gavel("submit", *HELD)
     gavel("cancel", "1")
     result = gavel("queue", *options)
@@ -225,7 +225,7 @@ def test_logs_go_out_as_they_are(live: LiveThread, gavel: Gavel, wording: Wordin
 
 
 def test_lines_of_several_ranks_carry_their_rank(live: LiveThread, gavel: Gavel) -> None:
-    """Whole lines each carry their rank, the unfinished one last; a single rank's output is left as it is."""
+    """Whole lines each carry their rank, the unfinished one last; a single rank's output is printed unchanged."""
     gavel("submit", "-g", "2", *HELD)
     live.do(live.daemon.run_job("1"))
     live.daemon.nodes.chunks = [

@@ -28,7 +28,7 @@ def test_a_job_that_could_not_be_started(
     assert NOT_STARTED in description
 
 
-def test_a_job_that_had_nothing_to_say(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+def test_a_job_without_output(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """A running job has printed nothing so far; a completed one has printed nothing."""
     gavel("submit", "--", "true")
     live.do(live.daemon.run_job("1"))

@@ -21,7 +21,7 @@ HELD = ("--", "true")
 def test_a_command_line_is_a_job(
     live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """Options become fields, words after -- are the command as they stand, and the job runs in this directory."""
+    """Options become fields, the words after -- become the command, and the job runs in this directory."""
     monkeypatch.setenv("MINE", "taken along")
     result = gavel("submit", "--label", "", "--", "a")
     assert (result.exit_code, result.stderr.startswith("gavel submit: --label")) == (2, True)

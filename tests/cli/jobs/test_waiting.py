@@ -95,7 +95,7 @@ def test_submitting_and_following(live: LiveThread, gavel: Gavel, wording: Wordi
 
 
 def test_watching_the_queue(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`queue --watch --json` prints a line for every job of the list, then one for every change."""
+    """`queue --watch --json` prints a line for each listed job, then one for each change."""
     gavel("submit", *HELD)
     import gavel.cli.jobs.queue as queue
 

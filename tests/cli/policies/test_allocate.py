@@ -208,7 +208,7 @@ def test_the_seed_can_be_replaced(gavel: Gavel, small: Any) -> None:
         "type without price",
     ],
 )
-def test_what_a_policy_refuses(
+def test_a_problem_that_the_policy_refuses(
     spec: str, place: str, hints: tuple[str, ...], gavel: Gavel, small: Any, wording: Wording
 ) -> None:
     """A name, parameter or fact that a policy lacks is reported in one line. Exit code 2."""

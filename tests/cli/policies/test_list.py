@@ -43,7 +43,7 @@ def test_words_fit_what_is_registered(gavel: Gavel) -> None:
         resolve(f"las+{modifier}")
 
 
-def test_completion_knows_policies_and_modifiers() -> None:
+def test_completion_offers_policies_and_modifiers() -> None:
     """Tab after --policy offers policies, then modifiers."""
     context = click.Context(click.Command("allocate"))
 

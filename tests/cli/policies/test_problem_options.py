@@ -47,7 +47,7 @@ def test_a_command_that_cannot_be_read(
 
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_output_that_nothing_takes(options: tuple[str, ...], wording: Wording) -> None:
+def test_output_to_a_full_disk(options: tuple[str, ...], wording: Wording) -> None:
     """A full disk behind standard output is reported in one line. Exit code 2."""
     command = [sys.executable, "-m", "gavel", "allocate", MIXED, *options]
     with open("/dev/full", "w") as full:

@@ -91,7 +91,7 @@ def test_the_version_of_sqlite(
     wording(f"{finding}\n{remedy}")
 
 
-def test_an_sqlite_that_threads_may_not_share(
+def test_an_sqlite_without_thread_safety(
     tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SQLite without thread safety is a fault, since backups are copied beside appends."""

@@ -36,7 +36,7 @@ def test_a_sound_directory(tmp_path: Path, gavel: Gavel, wording: Wording) -> No
     assert before == {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_what_a_daemon_leaves_is_sound(tmp_path: Path, gavel: Gavel) -> None:
+def test_the_directory_of_a_daemon_is_sound(tmp_path: Path, gavel: Gavel) -> None:
     """All databases of a daemon that ran are checked and sound, whatever the name of their directory."""
     folder = tmp_path / "100% of it?"
     folder.mkdir(mode=0o700)
@@ -137,7 +137,7 @@ def test_a_damaged_database_beside_the_journal(tmp_path: Path, gavel: Gavel, wor
 
 
 def test_a_running_daemon_is_left_alone(tmp_path: Path, gavel: Gavel, wording: Wording) -> None:
-    """The journal of a running daemon is not checked, so the directory is not called sound; the remedy says why."""
+    """The journal of a running daemon is not checked, so the directory is not called sound; the remedy explains it."""
     with DaemonThread(tmp_path / "data"):
         code, report = findings(gavel, "fsck", "--data-dir", str(tmp_path / "data"))
     ((finding, remedy),) = report["bad"]
@@ -196,7 +196,7 @@ def test_config_needs_an_option(gavel: Gavel, wording: Wording) -> None:
 
 
 def test_checking_a_file_needs_no_solver(tmp_path: Path, wording: Wording) -> None:
-    """The default policy is known to exist, so the check does not import solvers, which takes most of the time."""
+    """The default policy certainly exists, so the check does not spend time on importing the solvers."""
     (tmp_path / "a.toml").write_text("[scheduler]\nround_s = 60\n")
     program = (
         "import sys; from gavel.cli.main import main;"

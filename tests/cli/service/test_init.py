@@ -58,7 +58,7 @@ def test_a_token_file_is_private_and_the_token_is_not_printed(tmp_path: Path) ->
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    """A second `init` is refused in one line with the remedy, and every file stays as it was."""
+    """A second `init` is refused in one line with the remedy, and every file stays unchanged."""
     folder = tmp_path / "data"
     run(str(folder))
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

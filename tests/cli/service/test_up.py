@@ -44,7 +44,7 @@ class Up:
         """Wait for its first line and return the address in it."""
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
-        assert ready, "it prints nothing"
+        assert ready, "gavel up prints nothing"
         line = self.process.stdout.readline()
         address = re.search(r" at (\S+:\d+) ", line)
         assert address, line + self.process.stdout.read()
@@ -58,13 +58,13 @@ class Up:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A folder whose processes are killed after the test, however the test ends."""
+    """A folder; the processes that use it are killed after the test, however the test ends."""
     yield tmp_path / "up"
     process_tree.kill_all(lambda: processes_of(tmp_path / "up"))
 
 
 def test_a_job_completes_and_no_process_stays(folder: Path, wording: Wording) -> None:
-    """Ctrl-C ends the command with code 0 and every process; the next start still knows the job and runs new ones."""
+    """Ctrl-C ends the command with code 0 and every process; the next start still has the job and runs new ones."""
     up = Up(folder, "--listen", "127.0.0.1:0")
     with Client(up.address(), retry_s=PATIENCE_S) as client:
         (job,) = client.submit(JobSpec(command=("echo", "hello")))
@@ -91,8 +91,8 @@ def test_a_second_interrupt_does_not_wait(folder: Path) -> None:
     up = Up(folder, "--listen", "127.0.0.1:0", "--round-s", "600")
     with Client(up.address(), retry_s=PATIENCE_S) as client:
         (job,) = client.submit(JobSpec(command=("sh", "-c", "trap '' TERM; sleep 1000 & wait")))
-        eventually(lambda: client.get(job).state is JobState.RUNNING, "it runs")
-        eventually(lambda: _running(folder, b"sleep"), "it has a child")
+        eventually(lambda: client.get(job).state is JobState.RUNNING, "the job runs")
+        eventually(lambda: _running(folder, b"sleep"), "the job has a child")
     up.process.send_signal(signal.SIGINT)
     assert up.process.stdout is not None
     while "stopping" not in (line := up.process.stdout.readline()):
@@ -116,8 +116,8 @@ def test_a_wrong_declaration_is_refused_before_anything_starts(folder: Path, wor
     assert not folder.exists()
 
 
-def test_a_second_one_in_the_same_directory_harms_nothing(folder: Path, wording: Wording) -> None:
-    """The second scheduler is refused at once, and the file that leads to the first one stays."""
+def test_a_second_cluster_in_the_same_directory_is_refused(folder: Path, wording: Wording) -> None:
+    """The second scheduler is refused at once, and the first one's `daemon.json` stays."""
     with SqliteJournal(_new_folder(folder / "scheduler") / "journal.db"):
         (folder / "scheduler" / "daemon.json").write_text("{}")
         code, output = Up(folder).ended()
@@ -162,42 +162,44 @@ def test_it_can_be_stopped_while_it_starts(folder: Path, number: signal.Signals,
     assert processes_of(folder) == []
 
 
-class Pressed:
-    """A process that never answers, and a user who presses Ctrl-C at these moments of its life."""
+class InterruptingProcess:
+    """A stand-in for a scheduler that never answers; each of `moments` interrupts this process, like Ctrl-C."""
 
     moments: tuple[str, ...] = ()
-    last: ClassVar[Pressed]
+    last: ClassVar[InterruptingProcess]
 
     def __init__(self, *_: object, **__: object) -> None:
-        self.left, self.terminated = list(self.moments), False
-        self._now("born")
-        Pressed.last = self
+        self.pending, self.terminated = list(self.moments), False
+        self._interrupt_at("started")
+        InterruptingProcess.last = self
 
-    def _now(self, moment: str) -> None:
-        if moment in self.left:
-            self.left.remove(moment)
+    def _interrupt_at(self, moment: str) -> None:
+        if moment in self.pending:
+            self.pending.remove(moment)
             signal.raise_signal(signal.SIGINT)
 
     def poll(self) -> int | None:
-        """Return 0 once it has ended."""
-        self._now("waited for")
+        """Return 0 once it has been terminated."""
+        self._interrupt_at("polled")
         return 0 if self.terminated else None
 
     def terminate(self) -> None:
-        """End it."""
-        self._now("stopped")
+        """Record the termination."""
+        self._interrupt_at("terminated")
         self.terminated = True
 
 
-@pytest.mark.parametrize("moments", [("born",), ("born", "stopped"), ("waited for", "stopped")], ids=" ".join)
-def test_no_moment_of_its_start_leaves_an_orphan(
+@pytest.mark.parametrize(
+    "moments", [("started",), ("started", "terminated"), ("polled", "terminated")], ids=" ".join
+)
+def test_an_interrupt_during_the_start_leaves_no_process(
     folder: Path, moments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C just after a process is born, before its number is known, or again while it stops, leaves no process."""
-    monkeypatch.setattr(Pressed, "moments", moments)
+    """Ctrl-C just after a process is started, before its pid is kept, or again while it is terminated, leaves none."""
+    monkeypatch.setattr(InterruptingProcess, "moments", moments)
     monkeypatch.setattr(
         "gavel.cli.service.local_cluster.subprocess",
-        SimpleNamespace(Popen=Pressed, DEVNULL=subprocess.DEVNULL),
+        SimpleNamespace(Popen=InterruptingProcess, DEVNULL=subprocess.DEVNULL),
     )
     before = {number: signal.getsignal(number) for number in STOPS}
     try:
@@ -206,11 +208,11 @@ def test_no_moment_of_its_start_leaves_an_orphan(
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    assert (Pressed.last.terminated, Pressed.last.left) == (True, [])
+    assert (InterruptingProcess.last.terminated, InterruptingProcess.last.pending) == (True, [])
 
 
 def test_an_agent_that_cannot_start_is_named(folder: Path, wording: Wording) -> None:
-    """The error has its last message and the place of its log, and the other processes are stopped."""
+    """The error has the agent's last message and the path of its log; the other processes are stopped."""
     (folder / "v100-1").mkdir(parents=True)
     (folder / "checkpoints").write_text("a file in the way")
     up = Up(folder, "--listen", "127.0.0.1:0")

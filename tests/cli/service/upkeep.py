@@ -14,7 +14,7 @@ from tests.journal.test_history import BEGINNING
 
 
 def free_port() -> int:
-    """Return a port that is free, as is the one above it, outside the range from which the kernel assigns ports."""
+    """Return a port that is free together with the next one, below the range from which the kernel assigns ports."""
     while True:
         number = random.randrange(20_000, 32_000)
         with socket.socket() as first, socket.socket() as second:

@@ -54,7 +54,7 @@ def test_at_its_end_all_jobs_are_completed(journal: str, gavel: Gavel) -> None:
 
 
 def test_a_job_by_its_name(journal: str, gavel: Gavel, wording: Wording) -> None:
-    """A name stands for the one job that has it."""
+    """A name means the only job that has it."""
     answer = json.loads(gavel("explain", "7", "--journal", journal, "--json").stdout)
     assert answer["job"] == "7"
     name = re.match(r"job 7 \((\S+)\)", gavel("explain", "7", "--journal", journal).stdout)[1]
@@ -133,7 +133,7 @@ def compacted(journal: str, tmp_path: Path) -> str:
 def test_a_moment_in_a_compacted_journal(
     journal: str, compacted: str, gavel: Gavel, wording: Wording
 ) -> None:
-    """A snapshot stands for the deleted records and gives the same answer; a moment before it is refused."""
+    """A snapshot replaces the deleted records and gives the same answer; a time before the snapshot is refused."""
     for at in ("7200", "12000"):
         whole, less = (gavel("explain", "30", "--journal", path, "--at", at) for path in (journal, compacted))
         assert (less.exit_code, less.stdout, less.stderr) == (0, whole.stdout, "")

@@ -66,7 +66,7 @@ def test_a_trace_half_written_is_not_left_behind(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_while_the_command_itself_is_read(
+def test_an_interrupt_during_the_imports_of_the_command(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
     """Ctrl-C during the import of the commands also ends in one line."""

@@ -25,7 +25,7 @@ TWELVE = ("--workload", "mixed-day", "--rate", "6", "--jobs", "12", *CLUSTER)
 def test_inputs_and_other_outputs_are_not_overwritten(
     options: tuple[str, ...], place: str, gavel: Gavel, tmp_path: Path, wording: Wording
 ) -> None:
-    """Two outputs in one file, or an output over an input, are refused, and the file stays as it was."""
+    """Two outputs in one file, or an output over an input, are refused, and the file stays unchanged."""
     trace = tmp_path / "jobs.csv"
     trace.write_text("id,arrival_s,job_type,gpus,steps\na,0,resnet50,1,1000\n")
     before = trace.read_text()
@@ -38,9 +38,7 @@ def test_inputs_and_other_outputs_are_not_overwritten(
     assert list(tmp_path.iterdir()) == [trace]
 
 
-def test_times_of_day_are_not_taken_for_seconds_from_the_start(
-    gavel: Gavel, tmp_path: Path, wording: Wording
-) -> None:
+def test_unix_times_are_refused(gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
     """A trace with Unix times is refused: fifty idle years would be simulated before its first job."""
     trace = tmp_path / "jobs.csv"
     trace.write_text("id,arrival_s,job_type,gpus,steps\na,1700000000,resnet50,1,1000\n")
@@ -60,9 +58,7 @@ def test_parameters_of_a_policy_are_checked_before_the_run(
     wording(result.stderr)
 
 
-def test_a_damaged_journal_is_not_taken_for_a_whole_one(
-    gavel: Gavel, tmp_path: Path, wording: Wording
-) -> None:
+def test_lost_records_of_a_journal_are_reported(gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
     """Every command that reads a damaged journal reports the records that are lost."""
     path = tmp_path / "journal"
     gavel("simulate", *TWELVE, "--journal", str(path))

@@ -152,7 +152,7 @@ def test_compare_shows_ratios(gavel: Gavel, tmp_path: Path, wording: Wording) ->
     wording(note)
 
 
-def test_compare_what_is_not_known(gavel: Gavel, problem_file) -> None:
+def test_compare_unknown_figures(gavel: Gavel, problem_file) -> None:
     """null against a number, a type that only one result has, and zero give a dash, not an error."""
     a = problem_file(
         {"jobs": 0, "mean_jct_h": None, "cost_usd": 0, "utilization": {"a": 0.5, "c": None}}, "a.json"

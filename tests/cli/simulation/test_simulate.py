@@ -99,7 +99,7 @@ def test_only_some_jobs_are_measured(gavel: Gavel) -> None:
 
 
 def test_an_ideal_run_is_no_worse(gavel: Gavel) -> None:
-    """Exact shares at every moment complete all jobs, on average no later than rounds and restarts do."""
+    """With exact shares at every moment, all jobs complete, on average no later than with rounds and restarts."""
     rounds, ideal = (
         json.loads(gavel("simulate", *TWELVE, *more, "--json", "-").stdout) for more in ((), ("--ideal",))
     )
@@ -120,14 +120,14 @@ def test_an_ideal_run_is_no_worse(gavel: Gavel) -> None:
         ("--policy", "las+packing", "--min-reallocation", "1920"),
     ],
 )
-def test_the_world_can_be_changed(options: tuple[str, ...], gavel: Gavel) -> None:
-    """All jobs complete under any circumstances."""
+def test_options_change_the_simulated_world(options: tuple[str, ...], gavel: Gavel) -> None:
+    """All jobs complete with any of these options."""
     result = gavel("simulate", *TWELVE, *options, "--json", "-")
     assert json.loads(result.stdout)["completed"] == 12, result.stderr
 
 
-def test_what_happens_over_time_comes_from_files(gavel: Gavel, tmp_path: Path) -> None:
-    """All jobs complete while nodes fail, GPUs come and go and prices change, as files say."""
+def test_failures_capacity_and_prices_come_from_files(gavel: Gavel, tmp_path: Path) -> None:
+    """All jobs complete while nodes fail, GPUs come and go and prices change at the times in the files."""
     files = {
         "--failures": "t_s,node,event\n3600,a100-0,crash\n7200,a100-0,repair\n",
         "--capacity-file": "t_s,worker_type,gpus\n1800,t4,0\n9000,t4,8\n",
@@ -146,7 +146,7 @@ def test_what_happens_over_time_comes_from_files(gavel: Gavel, tmp_path: Path) -
 
 
 def test_costs_and_settings_come_from_files(gavel: Gavel, tmp_path: Path) -> None:
-    """The run waits for checkpoints of minutes and has the settings of its file; options go before the file."""
+    """The run has the settings of its file, and its leases allow for checkpoints that take minutes."""
     costs, config = tmp_path / "costs.csv", tmp_path / "gavel.toml"
     costs.write_text("job_type,restart_s,checkpoint_s\nllama-7b-lora,120,300\nbert-base,20,5\n")
     config.write_text('policy = "fifo"\nround_s = 900.0\nstay_rounds = 4.0\n')
@@ -250,7 +250,7 @@ def test_wrong_input_is_one_line(
 def test_a_run_needs_jobs_and_a_cluster(
     arguments: tuple[str, ...], place: str, gavel: Gavel, wording: Wording
 ) -> None:
-    """Input that is missing or too much is reported in one line that begins with the option."""
+    """A missing or superfluous option is reported in one line that begins with its name."""
     result = gavel("simulate", *arguments)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
     assert result.stderr.startswith(f"gavel simulate: {place}")
@@ -260,7 +260,7 @@ def test_a_run_needs_jobs_and_a_cluster(
 def test_jobs_on_standard_output(
     gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """`--jobs-csv -` prints the lines alone; the figures go to their file."""
+    """`--jobs-csv -` prints only the line of each job; the figures go to their file."""
     monkeypatch.chdir(tmp_path)
     result = gavel("simulate", *TWELVE, "--jobs-csv", "-", "--json", "a.json")
     assert len(list(csv.DictReader(result.stdout.splitlines()))) == 12
@@ -283,7 +283,7 @@ def test_no_jobs_at_all(gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
 
 
 def test_an_existing_journal_is_refused(gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
-    """A file in the journal's place is refused before the run and stays as it is."""
+    """A file in the journal's place is refused before the run and stays unchanged."""
     path = tmp_path / "journal"
     path.write_text("a user's text")
     result = gavel("simulate", *TWELVE, "--journal", str(path))
@@ -293,7 +293,7 @@ def test_an_existing_journal_is_refused(gavel: Gavel, tmp_path: Path, wording: W
 
 
 def test_a_policy_that_has_no_answer_is_noted(gavel: Gavel, wording: Wording) -> None:
-    """allox takes jobs of one GPU only: the run goes on first come, first served, with a note."""
+    """allox takes jobs of one GPU only: the run continues first come, first served, with a note."""
     result = gavel("simulate", *TWELVE, "--policy", "allox")
     assert result.exit_code == 0
     assert result.stderr.startswith("note: ")
@@ -301,7 +301,7 @@ def test_a_policy_that_has_no_answer_is_noted(gavel: Gavel, wording: Wording) ->
 
 
 def test_ctrl_c_keeps_the_figures_so_far(tmp_path: Path) -> None:
-    """Ctrl-C in the middle writes the figures until then and reports the day. Exit code 130."""
+    """Ctrl-C in the middle writes the figures so far and prints the simulated day. Exit code 130."""
     path, journal = tmp_path / "a.json", tmp_path / "journal"
     command = [sys.executable, "-m", "gavel", "simulate", "--workload", "mixed-day", "--rate", "8"]
     command += ["--measure", "100000:100001", *CLUSTER, "--json", str(path), "--journal", str(journal)]
@@ -333,7 +333,7 @@ def test_commas_in_parentheses_belong_to_the_policy() -> None:
 def test_a_trace_of_another_system_needs_its_own_table(
     tmp_path: Path, gavel: Gavel, text: str, wording: Wording
 ) -> None:
-    """The error asks for `--throughputs`; suggesting a type of our own table would lead astray."""
+    """The error asks for `--throughputs`; suggesting a type of our own table would mislead."""
     (tmp_path / "small.trace").write_text(text)
     result = gavel("simulate", str(tmp_path / "small.trace"), "--cluster", "v100=36,p100=36")
     assert (result.exit_code, "'p100'" in result.stderr, "--throughputs" in result.stderr) == (2, True, True)

@@ -34,7 +34,7 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_sweep_leaves_runs_a_table_and_a_plot(swept: Path) -> None:
-    """A sweep writes a JSON per run, a CSV of all, the mean over the rate as a picture, and prints a table."""
+    """A sweep writes a JSON file per run, a CSV of all runs and a plot of mean JCT over rate, and prints a table."""
     runs = list(swept.glob("*.json"))
     assert len(runs) == 8
     with (swept / "results.csv").open() as file:
@@ -98,7 +98,7 @@ def test_finished_runs_are_not_run_again(swept: Path, gavel: Gavel, wording: Wor
 def test_wrong_input_is_one_line(
     options: tuple[str, ...], place: str, gavel: Gavel, tmp_path: Path, wording: Wording
 ) -> None:
-    """One wrong combination of many is refused before any run and any file."""
+    """If one combination of many is wrong, the sweep is refused before it runs or writes anything."""
     result = gavel("sweep", *GRID, "--results", str(tmp_path / "results"), *options)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr
     assert result.stderr.startswith(f"gavel sweep: {place}")
@@ -107,7 +107,7 @@ def test_wrong_input_is_one_line(
 
 
 def test_ctrl_c_keeps_finished_runs(tmp_path: Path) -> None:
-    """Ctrl-C among long runs keeps and prints the finished ones and reports how to continue. Exit code 130."""
+    """Ctrl-C among long runs keeps and prints the finished ones and prints how to continue. Exit code 130."""
     command = [sys.executable, "-m", "gavel", "sweep", "--workload", "mixed-day", "--measure", "0:1"]
     command += ["--rate", "0.01,500", "--policy", "las", "--cluster", "a100=8", "--processes", "2"]
     command += ["--results", str(tmp_path), "--ideal", "--seed", "0,1,2,3,4,5,6,7,8,9"]

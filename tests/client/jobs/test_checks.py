@@ -66,7 +66,7 @@ def test_every_field_of_the_wrong_kind_in_turn(field: str, wording: Wording) -> 
         assert raised.value.field.startswith(f"job 2: {field}")
 
 
-def test_what_a_job_file_takes_is_taken() -> None:
+def test_values_that_a_job_file_accepts_are_accepted() -> None:
     """A program may give what a job file may: a name alone, an id alone, ranges, paths, numbers of numpy."""
     (spec,) = specs_of(
         JobSpec(

@@ -96,7 +96,7 @@ def test_an_ignore_file(project: Path) -> None:
     ]
 
 
-def test_what_git_ignores_stays_at_home(project: Path) -> None:
+def test_files_that_git_ignores_are_not_packed(project: Path) -> None:
     """Without a .gavelignore, the .gitignore counts, which often names the secrets of a project."""
     (project / ".gitignore").write_text("data/\n.env\n")
     (project / ".env").write_text("TOKEN=x\n")

@@ -55,7 +55,7 @@ def test_followers_wait_for_the_logs_of_a_node_that_is_away() -> None:
     assert Patience(60.0, Clock(), lasting=True).wait_s(e.Refused("x", reason="refused"), True) is None
 
 
-def test_the_wait_doubles_up_to_a_limit_and_begins_anew() -> None:
+def test_the_wait_doubles_up_to_a_limit_and_is_reset() -> None:
     """The wait is random from half of it to all, and never shorter than the scheduler asked for."""
     low, high = Patience(1e6, Clock(), lambda: 0.0), Patience(1e6, Clock(), lambda: 1.0)
     waits = [high.wait_s(UNREACHABLE, True) for _ in range(8)]

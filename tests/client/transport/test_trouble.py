@@ -109,7 +109,7 @@ def test_silence_is_reported_too(monkeypatch: pytest.MonkeyPatch, wording: Wordi
     wording(message, address=address)
 
 
-def test_a_watch_begins_anew_when_the_scheduler_is_back(tmp_path: Path, port: int) -> None:
+def test_a_watch_restarts_when_the_scheduler_is_back(tmp_path: Path, port: int) -> None:
     """A patient watch reports the trouble and its end, then yields the present jobs again and later changes."""
     reports: list[e.GavelError | None] = []
     with LiveThread(tmp_path, port=port) as live:

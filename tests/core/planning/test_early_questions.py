@@ -16,8 +16,8 @@ from tests.support.desk import Desk, exited, job, node
 DeskOf = Callable[..., Desk]
 
 
-def one_done(desk_of: DeskOf, **changed: object) -> Desk:
-    """One GPU under fifo, three jobs; the first is done after a minute and a half."""
+def after_the_first_job(desk_of: DeskOf, **changed: object) -> Desk:
+    """Return a desk with one GPU under fifo and three jobs, of which the first finished after a minute and a half."""
     desk = desk_of(node("n1", 1), policy="fifo", **changed)
     (lease,) = desk.run(job())
     desk.submit(job(), job())
@@ -30,7 +30,7 @@ def one_done(desk_of: DeskOf, **changed: object) -> Desk:
 
 def test_the_next_in_line_has_the_gpu_soon(desk_of: DeskOf) -> None:
     """Otherwise the job would wait four minutes for the boundary, beside an idle GPU."""
-    desk = one_done(desk_of)
+    desk = after_the_first_job(desk_of)
     desk.until(90.0 + EARLY_S)
     lease = desk.job("2").lease
     assert lease is not None
@@ -40,14 +40,14 @@ def test_the_next_in_line_has_the_gpu_soon(desk_of: DeskOf) -> None:
 
 def test_questions_in_mid_round_are_seconds_apart(desk_of: DeskOf) -> None:
     """Many short jobs, one after the other, do not make the core ask without pause."""
-    desk = one_done(desk_of)
+    desk = after_the_first_job(desk_of)
     asked_s = []
     for second in range(91, 200):
         before = desk.core.state.asked.number
         desk.until(float(second))
         asked_s += [float(second)] * (desk.core.state.asked.number - before)
-        running = [h for h in desk.core.state.leases.values() if h.started_s is None]
-        for holding in running:
+        not_started = [h for h in desk.core.state.leases.values() if h.started_s is None]
+        for holding in not_started:
             desk.report(started=(holding.lease.id,), exits=(exited(holding.lease.id, "finished", 1000.0),))
             desk.settle()
             desk.submit(job())
@@ -70,8 +70,8 @@ def test_jobs_that_can_run_nowhere_lead_to_no_question(desk_of: DeskOf) -> None:
     assert desk.core.state.asked.number == question_number
 
 
-def test_a_solver_in_trouble_is_left_alone_until_the_boundary(desk_of: DeskOf) -> None:
-    """Its last answer was a failure, so it is not asked every few seconds."""
+def test_after_a_failure_the_solver_is_asked_again_at_the_boundary(desk_of: DeskOf) -> None:
+    """A solver whose last answer was a failure is not asked again in mid-round."""
     desk = desk_of(node("n1", 1), policy="fifo")
     (lease,) = desk.run(job())
     desk.submit(job(), job())
@@ -88,9 +88,9 @@ def test_a_solver_in_trouble_is_left_alone_until_the_boundary(desk_of: DeskOf) -
     assert desk.job("2").lease is not None
 
 
-def test_the_settings_say_how_often_shares_may_change(desk_of: DeskOf) -> None:
-    """min_reallocation_s holds in mid-round, too."""
-    desk = one_done(desk_of, min_reallocation_s=200.0)
+def test_min_reallocation_s_holds_in_mid_round(desk_of: DeskOf) -> None:
+    """In mid-round, too, there are at least min_reallocation_s between two questions."""
+    desk = after_the_first_job(desk_of, min_reallocation_s=200.0)
     question = desk.core.state.asked
     desk.until(question.at_s + 190.0)
     assert desk.job("2").lease is None
@@ -100,7 +100,7 @@ def test_the_settings_say_how_often_shares_may_change(desk_of: DeskOf) -> None:
 
 @pytest.mark.parametrize("changed", [{"fill_mid_round": False}, {"policy": "las"}])
 def test_other_settings_lead_to_no_question_in_mid_round(desk_of: DeskOf, changed: dict[str, object]) -> None:
-    """No question where nothing happens in mid-round (as in comparisons), nor where fills need no shares."""
+    """The core asks no question if nothing happens in mid-round (as in comparisons) or if fills need no shares."""
     desk = desk_of(node("n1", 1), **{"policy": "fifo", **changed})
     (lease,) = desk.run(job())
     desk.submit(job())

@@ -18,7 +18,7 @@ WRONG = {"learn_rates": True, "speed": {"v100": 1.0, "k80": 1e-4}, "trust_after_
 
 
 def tried(desk: Desk, rounds: int, rates: dict[str, float], look_s: float) -> dict[str, float]:
-    """Play the nodes for some rounds, with `look_s` of steps in each; return the rates believed then, by type."""
+    """Play the nodes for some rounds, with `look_s` of steps in each; return the estimated rates then, by type."""
     done: dict[str, float] = {}
     stepping_s: dict[str, float] = {}
     state = desk.core.state
@@ -44,7 +44,7 @@ def tried(desk: Desk, rounds: int, rates: dict[str, float], look_s: float) -> di
 
 
 def test_a_type_believed_far_too_slow_is_tried(desk_of: DeskOf) -> None:
-    """The k80's prior is far too low, so no share leads to it: it is tried all the same, and its rate becomes known."""
+    """The k80's prior is far too low for a share there, but the k80 is tried anyway, and its rate is measured."""
     desk = desk_of(node("n1", 1), node("n2", 1, "k80"), **WRONG)
     desk.submit(job(job_type="new", steps=None))
     desk.until(20.0)

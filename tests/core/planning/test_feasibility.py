@@ -51,7 +51,7 @@ def desk_with(desk_of: DeskOf) -> Desk:
         ({"memory_gb": 60.0, "labels": {"rack": "b"}, "gpu_memory_gb": 30.0}, "memory_gb", "these labels"),
     ],
 )
-def test_the_field_at_fault_is_named_with_what_the_cluster_has(
+def test_the_error_has_the_field_that_cannot_be_met(
     desk_of: DeskOf, spec: dict[str, Any], field: str, named: str, wording: Wording
 ) -> None:
     """The refusal names the field that cannot be met, alone or with the others, and not the first that is set."""

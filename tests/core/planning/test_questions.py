@@ -1,4 +1,4 @@
-"""What is cached from one question to the next equals what is computed anew."""
+"""What is cached from one question to the next equals a new computation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs with and without rates at submission: refused if they certainly cannot run, tried if nothing is known."""
+"""Jobs with and without rates at submission: refused if they certainly cannot run, tried if no rate is given."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def desk_with(desk_of: DeskOf, *rows: tuple[str, int, str, float]) -> Desk:
         ({"job_type": "", "rates": {"h100": 5.0}}, "rates", "h100"),
     ],
 )
-def test_what_the_rates_rule_out_is_refused(
+def test_a_job_that_its_rates_rule_out_is_refused(
     desk_of: DeskOf, spec: dict[str, Any], field: str, named: str, wording: Wording
 ) -> None:
     """The job would never run; the error names the field to mend, and what to set it to."""

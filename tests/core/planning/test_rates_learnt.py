@@ -97,7 +97,7 @@ def test_a_partner_that_has_not_started_does_not_count_as_company(desk_of: DeskO
 
 
 def test_a_partner_that_is_still_leaving_counts_as_company(desk_of: DeskOf) -> None:
-    """The job's lease is planned to go on alone, but the partner's processes are still on the GPU."""
+    """The job's lease is planned to continue alone, but the partner's processes are still on the GPU."""
     desk, cnn, lm = packed(desk_of)
     report_progress(desk, 50.0, lm, 100.0, 40.0)
     alone = desk.holding(lm).bundle._replace(jobs=("2",))
@@ -108,7 +108,7 @@ def test_a_partner_that_is_still_leaving_counts_as_company(desk_of: DeskOf) -> N
 
 
 def test_the_first_report_after_silence_teaches_nothing(desk_of: DeskOf) -> None:
-    """The core cannot know what happened during the silence; the next window counts."""
+    """Anything may have happened during the silence, so only the next window counts."""
     desk = learning(desk_of, policy="las")
     (lease,) = desk.run(job(steps=1e6))
     report_progress(desk, 50.0, lease, 400.0, 40.0)
@@ -126,7 +126,7 @@ def test_the_first_report_after_silence_teaches_nothing(desk_of: DeskOf) -> None
 
 
 def test_the_first_report_to_a_new_scheduler_teaches_nothing(desk_of: DeskOf) -> None:
-    """The new scheduler cannot know how long the old one was away."""
+    """The new scheduler cannot tell how long the old one was away, so it measures nothing by that report."""
     desk = learning(desk_of, policy="las")
     (lease,) = desk.run(job(steps=1e6))
     desk.take_over(40.0)

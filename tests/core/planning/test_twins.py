@@ -1,6 +1,6 @@
 """Caches beside the state decide nothing: after every batch a scheduler is compared with one that has none.
 
-The other one is made anew for each batch of messages from a snapshot of the state, like a process that takes over:
+The other one is restored for each batch of messages from a snapshot of the state, like a process that takes over:
 its facts, its effects and its state afterwards must be the same. The stories are those of test_any_story.py, with
 operators who keep changing the settings. STORIES=500 plays more of them.
 """
@@ -77,7 +77,7 @@ def truth_of(state: SchedulerState) -> Snapshot:
 
 
 def copy_of(kinds: Kinds) -> Kinds:
-    """Copy the cache, so that using it leaves the original as old as it is."""
+    """Copy the cache, so that using the copy leaves the original unchanged."""
     copied = copy(kinds)
     copied.ways, copied.rates, copied.paired = dict(kinds.ways), dict(kinds.rates), dict(kinds.paired)
     copied.frame = copy(kinds.frame)
@@ -191,7 +191,7 @@ def test_dependencies_of_a_cancelled_job_stay_as_they_are(desk_of: DeskOf) -> No
 
 
 def test_of_two_equally_large_types_the_first_by_name_is_reported(desk_of: DeskOf) -> None:
-    """The order of joining does not count: a restarted scheduler does not know it."""
+    """The order in which nodes joined does not count: a restarted scheduler does not have it."""
     desk = desk_of(node("n1", 2), node("n2", 2, "k80"))
     desk.tell(desk.now_s, SubmitJobs(call="c", specs=(job(gpus=3),)))
     assert desk.claim(Reply).error.endswith(" 2 (k80)")

@@ -32,7 +32,7 @@ class Sum:
         return int(words["step"])
 
     def save(self, step: int) -> None:
-        """Write the sum whole or not at all; all ranks have the same."""
+        """Write the sum atomically; all ranks have the same."""
         if RANK:
             return
         aside = self.path.with_suffix(f".{os.getpid()}")

@@ -1,4 +1,4 @@
-"""Uses nothing of Gavel but a directory: counts, saves at SIGTERM, and goes on from there."""
+"""Uses nothing of Gavel but a directory: counts, saves at SIGTERM, and continues from there."""
 
 import os
 import pathlib

@@ -57,7 +57,7 @@ def copy(of: Path, to: Path) -> Path:
 
 
 def check_the_rest(path: Path) -> list[Damage]:
-    """Open and recover: every record is either as it was or reported as lost, and the next start is clean."""
+    """After recovery, every record is either unchanged or reported as lost, and the next start is clean."""
     with SqliteJournal(path) as journal:
         parts = list(journal.scan())
         numbers: list[int] = []
@@ -154,7 +154,7 @@ def test_a_missing_log_is_noticed(killed: Path, tmp_path: Path, wording: Wording
 
 
 def test_the_damaged_file_is_kept(closed: Path, tmp_path: Path) -> None:
-    """A repair keeps the damaged file beside the new one, as it was."""
+    """A repair keeps the damaged file, unchanged, beside the new one."""
     path = copy(closed, tmp_path / "copy")
     content = bytearray(path.read_bytes())
     content[PAGE : 3 * PAGE] = bytes(2 * PAGE)
@@ -165,7 +165,7 @@ def test_the_damaged_file_is_kept(closed: Path, tmp_path: Path) -> None:
 
 
 def test_strict_opening_repairs_nothing(closed: Path, tmp_path: Path, wording: Wording) -> None:
-    """Strict opening raises DamagedJournal, and leaves the file as it is."""
+    """Strict opening raises DamagedJournal and leaves the file unchanged."""
     path = copy(closed, tmp_path / "copy")
     with open(path, "r+b") as cut:
         cut.truncate(5 * PAGE)
@@ -202,7 +202,7 @@ def test_a_repair_can_be_interrupted(closed: Path, tmp_path: Path) -> None:
 
 
 def test_an_emptied_file_has_lost_all_records(closed: Path, tmp_path: Path) -> None:
-    """An emptied file is reported to have lost all its records, and numbering goes on."""
+    """An emptied file is reported to have lost all its records, and numbering continues."""
     path = copy(closed, tmp_path / "copy")
     path.write_bytes(b"")
     (damage,) = check_the_rest(path)

@@ -78,7 +78,7 @@ def recovered_from(desk: RecordingDesk, lost: int) -> Recovered[SchedulerState]:
 
 @pytest.mark.parametrize("lost", [1, 2, 5])
 def test_ids_that_may_have_been_used_are_not_used_again(lost: int) -> None:
-    """The next epoch is above all that lost records can have started, and ids of jobs and leases go on far above."""
+    """The next epoch, and the next ids of jobs and leases, are above any that the lost records can have used."""
     desk = cluster_of_two()
     before = desk.core.state
     state = recovered_from(desk, lost).state
@@ -93,7 +93,7 @@ def test_ids_that_may_have_been_used_are_not_used_again(lost: int) -> None:
 
 
 def test_without_loss_no_id_is_skipped() -> None:
-    """From a whole journal the next ids follow, and nodes do not have to report first."""
+    """After an undamaged journal, the next ids follow the last ones, and nodes do not have to report first."""
     desk = cluster_of_two()
     recovered = recovered_from(desk, 0)
     core = Core(recovered.state)

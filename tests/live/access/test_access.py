@@ -47,7 +47,7 @@ def token(live: Live, user: str, role: Role, valid_s: float = HOUR_S) -> str:
 
 
 def test_every_method_has_a_least_role() -> None:
-    """Every method of ours, of health and of reflection stands in the table: one that is forgotten there fails here."""
+    """The table has every method of ours, of health and of reflection; this test fails if one is forgotten."""
     files = (pb, cpb, agents_pb2, health_pb2, reflection_pb2)
     served = set().union(*(methods(file.DESCRIPTOR) for file in files))
     assert served <= METHODS.keys()
@@ -67,7 +67,7 @@ def test_roles_are_a_ladder_with_agents_beside_it() -> None:
 
 
 def test_a_refused_call_is_named_in_plain_words() -> None:
-    """A caller need not know the protocol's names: every method above viewer has a phrase."""
+    """Refusals do not use the protocol's names: every method above viewer has a phrase."""
     people = [method for method in METHODS.values() if method.least_role not in (Role.NOBODY, Role.VIEWER)]
     assert [method for method in people if method.action == "this call"] == []
 
@@ -231,7 +231,7 @@ async def test_guessing_one_token_slows_calls_with_that_token_only(live: Live) -
 
 @with_daemon()
 async def test_without_tokens_every_caller_is_an_admin_under_the_name_it_gives(live: Live) -> None:
-    """In single-user mode, on loopback, the caller's name is believed if it is well-formed; there are no tokens."""
+    """In single-user mode, on loopback, the caller's name is accepted if it is well-formed; there are no tokens."""
     me = await live.tokens("ann").WhoAmI(cpb.WhoAmIRequest())
     assert (me.user, me.role) == ("ann", cpb.ROLE_ADMIN)
     for name in ("a" * 65, "a:b"):

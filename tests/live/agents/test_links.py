@@ -22,7 +22,7 @@ LAUNCH = Launch(command=("python", "train.py"), env={"A": "1"}, ranks="per_node"
 
 @story
 async def test_a_node_that_sends_hello_gets_a_welcome_and_its_leases():
-    """Hello → Welcome with epoch and times → the full set, empty at first; the node is known with all of its Hello."""
+    """Hello → Welcome with epoch and times → the full set, empty at first; the state has all of the Hello."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         welcome = await peer.join(gpus=2, labels={"zone": "a"}, cpus=8.0, address="10.0.0.7", speed=0.5)
         assert (welcome.epoch, welcome.silence_s) == (1, 60.0)
@@ -164,7 +164,7 @@ async def test_an_order_has_everything_that_is_needed_to_start():
 
 @story
 async def test_ranks_of_a_gang_are_numbered_over_its_nodes():
-    """The second node's ranks begin where the first one's end, and it knows the first one's address."""
+    """The second node's ranks begin where the first one's end, and it receives the first one's address."""
     async with (
         Scheduler() as scheduler,
         scheduler.peer("n1") as n1,
@@ -283,7 +283,7 @@ async def test_times_count_from_the_agents_own_clock():
         sent = await peer.next("desired")
         assert 5000.0 <= sent.agent_s < 5000.0 + PATIENCE_S
         earlier_s = sent.agent_s
-        # This message was on its way for long, and so shows less than is known.
+        # This message was on its way for long, so its bound is weaker than the current one.
         await peer.say(alive=pb.Alive(), sent_s=4000.0)
         await peer.report(generation=99)
         assert earlier_s <= (await peer.next("desired")).agent_s < 5000.0 + 2 * PATIENCE_S

@@ -44,7 +44,7 @@ def test_no_node_waits_longer_than_the_patience(wording):
 
 
 def test_a_node_that_prepares_is_waited_for():
-    """A setup takes as long as it takes; only a node that sent nothing at all is missing."""
+    """A setup may take any time; only a node that sent nothing is missing."""
     gangs = Gangs(patience_s=60.0)
     assert gangs.on_preparing(0, "a", "7", NODES) == []
     gangs.on_preparing(1, "b", "7", NODES)

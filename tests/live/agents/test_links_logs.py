@@ -223,7 +223,7 @@ async def test_a_reader_that_leaves_stops_the_agent():
 
 @story
 async def test_a_notice_names_a_node_that_is_gone_and_the_rest_is_read(wording):
-    """One of a gang's two nodes cannot be reached: a notice stands for its lines."""
+    """If one of a gang's two nodes cannot be reached, a notice replaces its lines."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as first:
         async with Logging(scheduler, "n2") as second:
             first.lines[1] = second.lines[1] = [b"here\n"]

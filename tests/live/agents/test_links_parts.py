@@ -19,7 +19,7 @@ from worker_agent.link.outgoing import Outgoing
 
 
 def test_the_agents_clock_is_never_estimated_later_than_it_is():
-    """The quickest of messages that took 3 s, 0.1 s and 20 s counts, as it is the closest from below."""
+    """Of messages that took 3 s, 0.1 s and 20 s, the quickest one counts, because its bound is the closest."""
     clock = AgentClock()
     assert clock.at(100.0) == 0.0
     for sent_s, delay_s in ((1000.0, 3.0), (1010.0, 0.1), (1020.0, 20.0)):
@@ -143,13 +143,13 @@ def test_the_index_in_an_array_is_in_the_jobs_id(job, index):
 
 
 def test_an_outcome_of_a_later_release_costs_no_retry():
-    """An exit is an exit; an outcome that we do not know counts as the node's failure."""
+    """An exit with an unknown outcome still counts as an exit, namely as the node's failure."""
     report = pb.Report(exits=[pb.Exit(lease="1", outcome=77)])
     assert report_of("n1", report).exits[0].outcome == "node_failed"
 
 
 def test_waiting_reports_are_merged_into_one_with_the_newest_of_everything():
-    """Starts together, progress and exits by lease, the newest generation, and all the numbers it stands for."""
+    """A merged report has all starts, progress and exits by lease, the newest generation, and all numbers."""
     sends = (
         Report(1, 4, ("a",), (Progressed("a", 1.0, 0.0, 1.0),)),
         Report(
@@ -164,7 +164,7 @@ def test_waiting_reports_are_merged_into_one_with_the_newest_of_everything():
 
 
 def test_the_parts_of_a_large_report_are_acknowledged_together():
-    """Each part is within the size; only the last one stands for the core's reports."""
+    """Each part is within the size; only the last one acknowledges the core's reports."""
     exits = tuple(ProcessExited(str(n), "failed", 0, 0, 0, 1, 1) for n in range(10))
     parts = pack((Report(7, 1, (), (), exits),), 1, lambda _: "x" * 400, size_bytes_max=1000)
     assert [part.report.number for part in parts] == list(range(1, len(parts) + 1))

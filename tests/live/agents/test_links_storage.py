@@ -19,7 +19,7 @@ WAITS = msgspec.structs.replace(CALM, proof_s=PATIENCE_S)
 
 
 def node(name: str, storage: str) -> NodeSpec:
-    """A node that the scheduler knows."""
+    """A node of the scheduler's state."""
     return NodeSpec(name=name, worker_type="v100", gpus=1, storage=storage)
 
 

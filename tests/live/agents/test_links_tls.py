@@ -87,7 +87,7 @@ async def test_a_certificate_of_another_authority_is_refused(keys, tmp_path, cap
 
 @story
 async def test_an_agent_that_never_joined_logs_that_it_must_join(keys, caplog):
-    """On the scheduler's machine it may try without a certificate; the port hangs up, and every line says why."""
+    """A local agent may try without a certificate; it is refused, and every line has the reason."""
     async with Scheduler(credentials=mutual(keys)) as scheduler:
         async with linked(scheduler.address, target=Target(address=scheduler.address)):
             await until(lambda: caplog.text.count("no link to the scheduler") >= 2)

@@ -27,7 +27,7 @@ SLOWER = msgspec.structs.replace(QUICK, silence_s=3.0)
 
 
 @story
-async def test_a_closed_stream_makes_a_node_silent_and_its_leases_go_on_when_it_is_back():
+async def test_a_closed_stream_makes_a_node_silent_and_its_leases_continue_when_it_is_back():
     """A partitioned node is silent, not dead; when it is back in time, the job runs on under the same lease."""
     async with Scheduler() as scheduler:
         async with scheduler.peer("n1") as peer:
@@ -210,7 +210,7 @@ async def test_a_scheduler_that_was_killed_takes_its_leases_up_again():
 
 @story
 async def test_a_scheduler_that_stops_calls_no_node_silent():
-    """Streams end because the scheduler stops: no fact says that a node was gone."""
+    """Streams end because the scheduler stops, so no fact records a lost node."""
     scheduler = Scheduler()
     async with scheduler, scheduler.peer("n1") as peer:
         await peer.join()

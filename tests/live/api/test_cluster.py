@@ -65,7 +65,7 @@ async def test_nodes_are_shown_with_their_agents_news(live: Live) -> None:
 
 @with_daemon()
 async def test_nodes_are_drained_resumed_and_removed(live: Live) -> None:
-    """The answer is the node as it is then; removing one that is up is refused with the remedy."""
+    """The reply is the node after the command; removing a node that is up is refused with the remedy."""
     await live.node("n1")
     cluster = live.cluster("opa")
     problem = await problem_of(cluster.CommandNode(Node(node="n1", action=Node.ACTION_REMOVE)))
@@ -158,7 +158,7 @@ async def test_a_reader_of_rounds_that_is_too_slow_must_begin_again(live: Live) 
 
 @with_daemon()
 async def test_prices_and_rates_are_given_and_shown(live: Live) -> None:
-    """Given figures are believed; a pair takes both rates; a wrong field is named."""
+    """Figures are accepted as given; a pair takes both rates; the error about a wrong field has its name."""
     cluster = live.cluster()
     prices = await cluster.SetPrices(pb.SetPricesRequest(price_per_gpu_hour={"v100": 2.5}))
     assert dict(prices.price_per_gpu_hour) == {"v100": 2.5}

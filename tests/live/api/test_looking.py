@@ -249,7 +249,7 @@ async def test_an_explanation_is_for_users_and_programs(live: Live) -> None:
 
 @with_daemon()
 async def test_logs_come_from_the_agents_and_reading_ends_with_the_reader(live: Live) -> None:
-    """The reader's wishes are passed on; a reader who leaves is noticed; trouble is UNAVAILABLE."""
+    """The reader's options reach the agent; a reader that hangs up is noticed; trouble is UNAVAILABLE."""
     await submitted(live, spec())
     problem = await problem_of(live.jobs().ReadLogs(pb.ReadLogsRequest(job="1")).read())
     assert (problem.code, problem.reason) == (Code.UNAVAILABLE, "unavailable")

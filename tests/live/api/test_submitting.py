@@ -271,7 +271,7 @@ async def test_unfinished_jobs_of_a_user_are_limited(live: Live) -> None:
 
 @with_daemon(config=PeopleConfig(submissions_per_s=0.5, submissions_burst=2), clock=SetClock(1e9))
 async def test_submissions_of_a_user_are_limited_in_rate(live: Live) -> None:
-    """A burst, then the rate; the answer says when to come again."""
+    """After a burst, the rate limit applies; the reply has the time after which to retry."""
     jobs = live.jobs()
     await jobs.SubmitJobs(submit(spec(), spec()))
     problem = await problem_of(jobs.SubmitJobs(submit(spec())))

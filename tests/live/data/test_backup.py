@@ -1,4 +1,4 @@
-"""A data directory as one file, and back: whole or not at all, while the daemon goes on."""
+"""A data directory as one file, and back: complete or refused, while the daemon keeps running."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduler.journal import store
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.api.upkeep import UpkeepService
 from scheduler.live.data.backup import RESTORED, BackupError, backup, restore
-from tests.journal.samples import held, numbered, write
+from tests.journal.samples import numbered, sound_records, write
 from tests.support.wording import Wording
 
 
@@ -43,7 +43,7 @@ def test_a_restored_directory_is_the_one_that_was_backed_up(folder: Path, tmp_pa
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
     assert json.loads((tmp_path / "new" / RESTORED).read_text())["made_s"] == manifest.made_s
     with SqliteJournal(tmp_path / "new/journal.db") as journal:
-        assert held(journal) == numbered(30)
+        assert sound_records(journal) == numbered(30)
 
 
 def test_a_running_daemon_backs_itself_up(folder: Path, tmp_path: Path, wording: Wording):
@@ -59,7 +59,7 @@ def test_a_running_daemon_backs_itself_up(folder: Path, tmp_path: Path, wording:
         wording(refused.value, folder=folder, pid=os.getpid())
     restore(tmp_path / "b.tar.gz", tmp_path / "new")
     with SqliteJournal(tmp_path / "new/journal.db", strict=True) as journal:
-        assert len(held(journal)) == 41
+        assert len(sound_records(journal)) == 41
 
 
 def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -82,14 +82,14 @@ def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monk
         assert copying.is_alive()
         turns.release(100_000)
         copying.join()
-        assert held(journal) == records[500:]
+        assert sound_records(journal) == records[500:]
     with SqliteJournal(tmp_path / "copy.db", strict=True) as copy:
-        assert (copy.last_seq, held(copy)) == (600, records[500:])
+        assert (copy.last_seq, sound_records(copy)) == (600, records[500:])
         assert [snapshot.seq for snapshot in copy.snapshots()] == [600, 500]  # type: ignore[union-attr]
 
 
 def test_other_calls_have_their_turn_while_the_journal_is_copied(folder: Path):
-    """The copy runs in a thread, and a caller who leaves does not pull the files away under it."""
+    """The copy runs in a thread; if the caller hangs up, its files are removed only after the thread has ended."""
     began, served, done = threading.Event(), threading.Event(), []
 
     class Slow:

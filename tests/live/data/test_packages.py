@@ -30,7 +30,7 @@ SMALL = PeopleConfig(package_bytes_max=1000, packages_bytes_max=1500, package_ke
 
 
 def packed(name: bytes, size: int = 0) -> bytes:
-    """An archive of one file; with `size`, a comment in its header makes it exactly this large."""
+    """Return an archive of one file; with `size`, a comment in its header makes it exactly this large."""
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w") as file:
         file.addfile(tarfile.TarInfo(name.decode()))
@@ -40,24 +40,24 @@ def packed(name: bytes, size: int = 0) -> bytes:
 
 
 def digest_of(data: bytes) -> str:
-    """The digest that names these bytes."""
+    """Return the digest that names these bytes."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
 async def pieces(data: bytes, digest: str | None = None) -> AsyncIterator[pb.UploadPackageRequest]:
-    """An upload in two messages."""
+    """Yield an upload in two messages."""
     yield pb.UploadPackageRequest(digest=digest_of(data) if digest is None else digest, data=data[:10])
     yield pb.UploadPackageRequest(data=data[10:])
 
 
 def left_over(live: Live) -> list[str]:
-    """Files that are no packages."""
+    """Return the names of files in the directory of packages that are not packages."""
     return [path.name for path in (live.folder / "packages").iterdir() if path.suffix != ".package"]
 
 
 @with_daemon()
 async def test_a_package_is_sent_once_and_read_back(live: Live) -> None:
-    """A sent package is found and readable, and a job may name it; sending it again does no harm."""
+    """An uploaded package can be found, read and named by a job; a second upload does no harm."""
     data = packed(b"archive")
     digest, jobs = digest_of(data), live.jobs()
     assert list((await jobs.FindPackages(pb.FindPackagesRequest(digests=[digest]))).present) == []
@@ -69,14 +69,14 @@ async def test_a_package_is_sent_once_and_read_back(live: Live) -> None:
     job = spec(launch=pb.Launch(command=["x"], upload=digest, workdir="src"))
     await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[job]))
     assert {digest} == packages_in_use(live.world.state)
-    again = Packages(live.folder / "packages", PeopleConfig())
-    assert again.has(digest)
-    again.close()
+    reopened = Packages(live.folder / "packages", PeopleConfig())
+    assert reopened.has(digest)
+    reopened.close()
 
 
 @with_daemon(config=SMALL)
 async def test_a_refused_upload_leaves_nothing_behind(live: Live) -> None:
-    """Other content than the digest says, no digest, a bad one, too large, no space: refused, and no file is left."""
+    """An upload that is refused, for whatever reason, or cancelled leaves no file."""
     jobs = live.jobs()
     for sent, field in (
         (pieces(packed(b"abc"), digest_of(b"abd")), "data"),
@@ -98,7 +98,7 @@ async def test_a_refused_upload_leaves_nothing_behind(live: Live) -> None:
 
 
 def test_an_archive_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    """The cut may be in the packed bytes, in their checksum, or before packing; other files are refused, too."""
+    """An archive cut off in its packed bytes, in its checksum or before packing is refused; so are other files."""
     packages = Packages(tmp_path, PeopleConfig())
     whole = packed(b"a", 900)
     tar = gzip.decompress(whole)
@@ -138,14 +138,14 @@ def test_an_upload_that_stalls_is_given_up(tmp_path: Path, monkeypatch: pytest.M
 def test_a_cancelled_upload_writes_into_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its thread may write late: its file stays open until then, so that no other file gets its descriptor."""
-    began, left, write = threading.Event(), threading.Event(), module._write
+    """The thread of a cancelled upload may still write, so its descriptor is not freed for the journal until then."""
+    began, may_write, write = threading.Event(), threading.Event(), module._write
     (tmp_path / "packages").mkdir()
     packages, journal = Packages(tmp_path / "packages", SMALL), tmp_path / "journal"
 
     def late(*arguments: Any) -> None:
         began.set()
-        assert left.wait(DEADLINE_S)
+        assert may_write.wait(DEADLINE_S)
         write(*arguments)
 
     async def story() -> None:
@@ -157,7 +157,7 @@ def test_a_cancelled_upload_writes_into_no_other_file(
             for _ in range(5):
                 await asyncio.sleep(0)
         with open(journal, "wb"):
-            left.set()
+            may_write.set()
             with pytest.raises(asyncio.CancelledError):
                 await sending
             await asyncio.get_running_loop().shutdown_default_executor()
@@ -169,7 +169,7 @@ def test_a_cancelled_upload_writes_into_no_other_file(
 
 
 def test_packages_that_no_job_names_are_removed_after_a_while(tmp_path: Path) -> None:
-    """A package that an unfinished job names stays, and so does a young one; others go."""
+    """A package that an unfinished job names stays, and so does a young one; others are removed."""
     packages = Packages(tmp_path, SMALL)
 
     async def story() -> None:
@@ -190,18 +190,18 @@ def test_uploads_at_the_same_time_share_the_space(tmp_path: Path) -> None:
     packages = Packages(tmp_path, SMALL)
 
     async def story() -> None:
-        whole = asyncio.Event()
+        complete = asyncio.Event()
 
         async def slow() -> AsyncIterator[pb.UploadPackageRequest]:
             yield pb.UploadPackageRequest(digest=digest_of(packed(b"a", 900)), data=packed(b"a", 900))
-            await whole.wait()
+            await complete.wait()
 
         first = asyncio.create_task(packages.receive(slow()))
         while packages._arriving < 900:
             await asyncio.sleep(0.001)
         with pytest.raises(CallFailed, match="no space"):
             await packages.receive(pieces(packed(b"b", 900)))
-        whole.set()
+        complete.set()
         assert await first == 900
         assert await packages.receive(pieces(packed(b"b", 500))) == 500
 
@@ -223,7 +223,7 @@ def test_a_package_that_a_client_found_is_kept_for_a_while(tmp_path: Path) -> No
 
 
 def test_links_are_not_followed_and_partial_uploads_are_removed(tmp_path: Path) -> None:
-    """A link in the directory is no package; a directory that is a link is refused; half an upload is removed."""
+    """A link in the directory is not read, a partial upload is removed, and a linked directory is refused."""
     (tmp_path / "secret").write_text("x")
     folder = tmp_path / "packages"
     folder.mkdir()

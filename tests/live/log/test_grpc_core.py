@@ -1,4 +1,4 @@
-"""gRPC's own log: in our words and our form, few lines of it, and with the address where that can be known."""
+"""gRPC's own log: few of its lines, in our words and our format, with the address if it can be determined."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CORE = "I1122 11:32:44.753823   14405 ssl_transport_security.cc:2563] Handshake 
     ],
 )
 def test_a_failed_handshake_is_explained(reason, words) -> None:
-    """The line says what the other side lacks; an unknown error keeps the words of gRPC's core."""
+    """The line explains what the other side lacks; an unknown error keeps the words of gRPC's core."""
     level, text = record_of(CORE.format(reason)) or (0, "")
     assert (level, words in text, "ssl_transport" in text) == (logging.WARNING, True, False)
 

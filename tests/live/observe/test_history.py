@@ -185,7 +185,7 @@ def test_a_key_outlives_its_jobs_for_a_while(tmp_path: Path) -> None:
 
 
 def test_a_job_is_forgotten_only_when_it_is_written(tmp_path: Path) -> None:
-    """When the disk is full, the state keeps all jobs and the scheduler goes on; later the book catches up."""
+    """When the disk is full, the state keeps all jobs and the scheduler continues; later the book catches up."""
 
     async def test(live: Live) -> None:
         book = live.people.book

@@ -1,4 +1,4 @@
-"""P13: when a timer, an answer or a start raises, the job or node to blame is put out, and the rest goes on."""
+"""P13: when a timer, an answer or a start raises, the job or node to blame is put out, and the rest continues."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_jobs_for_which_the_problem_cannot_be_stated_are_held(monkeypatch: pytes
 
 
 def test_running_jobs_keep_their_gpus_while_no_plan_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planning always raises, whichever job is left out: leases are renewed every round, and the pulse goes on."""
+    """Planning always raises, whichever job is left out: leases are renewed every round, and the rounds continue."""
     service = Service(hello(), submit("a"))
     service.until(20.0)
     lease = service.state.jobs["1"].lease

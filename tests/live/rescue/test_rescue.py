@@ -1,4 +1,4 @@
-"""P13: a message, a timer or an answer that raises is refused or put out alone; everything else goes on.
+"""P13: a message, a timer or an answer that raises is refused or put out alone; everything else continues.
 
 Faults are injected where the core calls something: `apply`, `plan_round`, the statement of the problem. After every
 refused message the digest of the state is what it was before, and at the end the journal replays to the same state.
@@ -138,7 +138,7 @@ def test_a_log_is_not_flooded(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_a_node_whose_reports_raise_is_drained(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
-    """The first ones are refused to its link; then its node gets no more work, and the reason says why."""
+    """The first ones are refused to the link; after more, the node gets no more work, with the reason."""
     service = Service(hello(), hello("n2"))
     is_poison = lambda out, message: message.node == "n1"  # noqa: E731
     monkeypatch.setitem(service.core._on, NodeReport, poisonous(on_nodes.on_report, is_poison))

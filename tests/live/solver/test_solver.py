@@ -103,7 +103,7 @@ def test_the_process_answers_as_this_process_would():
     ids=["dies at once", "answers nonsense", "answers without end", "closes its pipes"],
 )
 def test_a_broken_process_is_replaced_by_first_come_first_served(child, wording):
-    """Each question gets a substitute answer that says why, whatever the process does."""
+    """Each question gets a substitute answer with the reason, whatever the process does."""
     first, second = ask([question(number=1), question(number=2)], [sys.executable, "-c", child])
     assert [first.number, second.number] == [1, 2]
     for solved in (first, second):
@@ -153,7 +153,7 @@ def test_a_solver_that_cannot_be_started_stops_nothing(tmp_path, wording):
 
 
 def test_a_question_that_cannot_be_sent_does_not_cost_the_next_its_answer(monkeypatch):
-    """The solver goes on by itself after any failure."""
+    """The solver recovers by itself from any failure."""
     put = solver_module.encode_question
 
     def once(unsent: Solve, time_limit_s: float) -> bytes:

@@ -1,4 +1,4 @@
-"""What a problem refuses: every error says where the fault is, in which field, and gives the value."""
+"""Refused problems: every error has the place of the fault, the field and the value."""
 
 from dataclasses import replace
 

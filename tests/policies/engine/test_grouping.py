@@ -1,6 +1,6 @@
 """Merging interchangeable jobs loses nothing under any policy, and splitting the answer treats members alike.
 
-Jobs are interchangeable if swapping any two members of a group leaves the table of columns as it is.
+Jobs are interchangeable if swapping any two members of a group leaves the table of columns unchanged.
 """
 
 from collections import Counter, defaultdict
@@ -69,7 +69,7 @@ def assert_interchangeable(problem: Problem, grouped: Grouping, keys: tuple[str,
 
 
 def both_answers(policy_entry: Entry, problem: Problem) -> tuple[Allocation, Grouping, Allocation]:
-    """A policy's answers to the problem as it is, and merged."""
+    """Return a policy's answers to the problem itself, and to the merged one."""
     smaller, grouped = group(problem, policy_entry.reads)
     return policy_entry.function(problem), grouped, policy_entry.function(smaller)
 
@@ -226,7 +226,7 @@ def test_all_of_a_kind_is_merged(problem: Problem) -> None:
 
 
 def test_nothing_to_merge_is_fine() -> None:
-    """No jobs, jobs without columns, and jobs that are all different come back as they were."""
+    """No jobs, jobs without columns, and jobs that are all different come back unchanged."""
     for problem in (by_hand({"v100": 1}), by_hand({"v100": 1}, ids=("a",)), random_problem(2, kinds=None)):
         smaller, grouped = group(problem)
         assert smaller.jobs.ids == problem.jobs.ids

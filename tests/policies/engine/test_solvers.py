@@ -1,4 +1,4 @@
-"""The chain of solvers: each can stand in for another, answers say whether they are optimal, failures say why."""
+"""The chain of solvers: each can replace another, answers record whether they are optimal, and failures the cause."""
 
 from dataclasses import replace
 

@@ -110,7 +110,7 @@ FAULTS = [
 ]
 
 
-# What the parser of the standard library says, which differs between versions of Python.
+# The message of the standard library's parser, which differs between versions of Python.
 PARSER = re.compile(r"(?<=not valid TOML: ).*")
 
 
@@ -167,7 +167,7 @@ def test_files_that_cannot_be_read(tmp_path: Path, wording: Wording) -> None:
 
 
 def test_the_example_is_the_defaults(tmp_path: Path) -> None:
-    """The example changes no setting, neither as it is nor with every default uncommented."""
+    """The example changes no setting, neither unedited nor with every default uncommented."""
     example = example_settings(Settings, TITLE)
     assert load(tmp_path, example) == Settings()
     uncommented = re.sub(r"^#(?=\w)", "", example, flags=re.MULTILINE)
@@ -330,7 +330,7 @@ def test_a_fault_in_a_table_names_its_line(tmp_path: Path) -> None:
 
 
 def test_tables_come_last_in_the_example(tmp_path: Path) -> None:
-    """Tables have their headers, so that uncommenting a key sets it; the example as it is sets nothing."""
+    """Tables have their headers, so that uncommenting a key sets it; the unedited example sets nothing."""
     path = tmp_path / "c.toml"
     path.write_text(example_settings(Outer, TITLE))
     assert read_settings(Outer, path) == Outer()
@@ -353,7 +353,7 @@ def test_tables_come_last_in_the_example(tmp_path: Path) -> None:
 def test_leads_fit_a_short_round_unless_they_are_given(
     tmp_path: Path, text: str, leads: tuple[float, float]
 ) -> None:
-    """A user who sets a short round need not set the leads; leads that fit stay as they are."""
+    """A short round shortens the default leads that do not fit it; leads that are set, or that fit, are kept."""
     settings = load(tmp_path, text)
     assert (settings.solve_lead_s, settings.plan_lead_s) == leads
     inner = daemon_config(None, {}, [f"scheduler.{line.replace(' ', '')}" for line in text.splitlines()], {})

@@ -117,7 +117,7 @@ def test_ends_of_stopped_leases_are_forgotten() -> None:
     assert [at_s for at_s, sent in cluster.run(ends_s + 1.0) if sent.exits] == [ends_s]
 
 
-def test_a_stopped_job_saves_and_goes_on_elsewhere() -> None:
+def test_a_stopped_job_saves_and_continues_elsewhere() -> None:
     """A stopped job saves for its checkpoint time; the next attempt continues from there, on any node."""
     cluster = Cluster(nodes=2)
     cluster.know("a", steps_total=200, checkpoint_s=2)

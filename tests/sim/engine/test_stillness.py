@@ -45,7 +45,7 @@ def test_a_job_that_can_never_run_again_ends_the_run() -> None:
 
 
 def test_a_future_event_is_waited_for() -> None:
-    """If the node is repaired after a month, the run goes on until then, and the job ends."""
+    """If the node is repaired after a month, the run continues until then, and the job ends."""
     result = run((30 * DAY_S, back))
     assert result.metrics.ended == 2
     assert result.metrics.now_s > 30 * DAY_S

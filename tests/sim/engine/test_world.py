@@ -41,7 +41,7 @@ def test_a_world_without_events_is_over() -> None:
     assert following(world_of()) is None
 
 
-def test_time_jumps_to_what_is_due_next() -> None:
+def test_time_jumps_to_the_next_event() -> None:
     """Events come in order of time; events of one instant in the order in which they were sent."""
     world = world_of()
     drain, resume = (NodeCommand(node="n", action=action) for action in ("drain", "resume"))
@@ -95,7 +95,7 @@ def test_the_solver_takes_its_time() -> None:
     assert batch[1][0].number == question.number
 
 
-def test_jobs_are_known_to_the_machines_by_their_reply() -> None:
+def test_the_reply_assigns_ids_to_arrivals() -> None:
     """The scheduler's reply has the ids of jobs, to which the truths of the arrival are then assigned."""
     world = world_of(
         *(Arrival(at_s, JobSpec(name=name), (TRUTH,)) for at_s, name in ((1.0, "x"), (2.0, "y")))
@@ -117,8 +117,8 @@ def test_jobs_are_known_to_the_machines_by_their_reply() -> None:
     assert world.refused == [("y", "too wide")]
 
 
-def test_the_world_ends_when_over_says_so() -> None:
-    """`over` is called before each step, and no event is lost if the world goes on later."""
+def test_the_world_ends_when_over_returns_true() -> None:
+    """`over` is called before each step, and no event is lost if the world continues later."""
     until = [10.0]
     world = world_of(over=lambda now_s: now_s > until[0])
     world.at(10.0, NodeCommand(node="n", action="drain"))

@@ -231,7 +231,7 @@ def test_without_any_rate_fairness_is_null() -> None:
 
 
 def test_work_done_twice_counts_once() -> None:
-    """A node fails after 100 steps; the job goes on to 200, and ρ counts the 200 once."""
+    """A node fails after 100 steps, and the job continues to 200; ρ counts each of the 200 steps once."""
     story = Story()
     story.node(0.0, "n", "v100")
     story.rates(("x", 1, "v100", 0.1))

@@ -22,7 +22,7 @@ class Applied:
 
     def __init__(self) -> None:
         self.state = SchedulerState()
-        # By job, the leases that ended because the job goes on at another width.
+        # By job, the leases that ended because the job continues at another width.
         self.resized: Counter[str] = Counter()
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
@@ -66,7 +66,7 @@ def test_metrics_agree_with_the_state(change: dict[str, object]) -> None:
         assert row["state"] == job.state
         assert row["end_h"] == pytest.approx((job.ended_s or 0.0) / 3600)
         assert row["start_h"] == pytest.approx((job.started_s or 0.0) / 3600)
-        # A lease that is stopped so that its job goes on with more or fewer GPUs is no preemption to the core.
+        # A lease that is stopped so that its job continues with more or fewer GPUs is no preemption to the core.
         assert row["preemptions"] - job.preemptions == kept.resized[name]
         if "mtbf_h" not in change:
             assert row["ran_h"] == pytest.approx(job.run_s / 3600)

@@ -90,7 +90,7 @@ def test_time_starts_with_the_journal() -> None:
     assert (options.settings, options.seed) == (Settings(policy="fifo", seed=3), 3)
 
 
-def test_measured_rates_stand_in_for_a_table() -> None:
+def test_measured_rates_replace_a_table() -> None:
     """Without given rates, measured ones are pooled over jobs of a type: 2 and 1 steps per second are 1.5."""
     past = Past()
     for number, steps in (("1", 7200.0), ("2", 3600.0)):
@@ -110,7 +110,7 @@ def test_a_jobs_own_rates_are_its_own() -> None:
     assert table.pairs["a100", "y", 1, "x", 1] == (2.0, 1.0)
 
 
-def test_unknown_work_is_what_was_done() -> None:
+def test_unknown_work_is_the_work_that_was_done() -> None:
     """A job without a number of steps had as many as it did; one that did none is left out, and noted."""
     past = Past()
     past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
@@ -131,7 +131,7 @@ def test_a_job_that_reports_no_steps_takes_as_long_as_it_did() -> None:
     assert past.history.notes == {NO_STEPS: 1}
 
 
-def test_a_fault_comes_again_where_it_was() -> None:
+def test_a_fault_is_replayed_at_the_same_step() -> None:
     """A job that failed for good fails at the same step; one that recovered does not fail, which is noted."""
     past = Past()
     past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
@@ -156,7 +156,7 @@ def test_a_job_type_is_as_fast_on_a_type_it_never_ran_on() -> None:
     assert past.history.notes == {GUESSED_RATES: 1}
 
 
-def test_what_is_left_out_is_noted() -> None:
+def test_omissions_are_noted() -> None:
     """The notes count jobs without rates, dependencies on jobs left out, and nodes that changed."""
     past = Past()
     past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))

@@ -195,7 +195,7 @@ def test_each_event_has_its_effect() -> None:
 
 
 def test_a_good_network_changes_nothing() -> None:
-    """A faulty link without faults delivers everything as it is."""
+    """A faulty link without faults delivers everything unchanged."""
     cluster = Cluster()
     link = FaultyLink(cluster.machines)
     cluster.know("a", steps_total=10)
@@ -206,7 +206,7 @@ def test_a_good_network_changes_nothing() -> None:
 
 
 def test_a_lost_set_is_reported_at_the_next_renewal() -> None:
-    """A node that learns of a newer generation reports the one it has."""
+    """A node that receives a renewal of a newer generation reports the generation that it has."""
     cluster = Cluster()
     cluster.generations["n0"] = 5
     assert cluster.renew(0.0, 360.0) == [report(generation=0)]
@@ -233,7 +233,7 @@ def test_exits_get_through_a_bad_network(seed: int) -> None:
     assert exits[0].outcome == "finished"
 
 
-def test_the_network_counts_what_it_did() -> None:
+def test_the_network_counts_its_faults() -> None:
     """Under heavy loss no count is zero, so a test that asks for faults gets them."""
     cluster = Cluster(nodes=20)
     link = FaultyLink(cluster.machines, seed=1, lost=0.3, doubled=0.3, late=0.3)

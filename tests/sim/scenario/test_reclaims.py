@@ -1,4 +1,4 @@
-"""Spot nodes that leave with a notice: their jobs save and go on on other nodes, at the cost of a checkpoint."""
+"""Spot nodes that leave with a notice: their jobs save and continue on other nodes, at the cost of a checkpoint."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def save_as(place: Path, attempt: int, text: str, path: str = "state.txt") -> No
 
 
 def load_as(place: Path, attempt: int, path: str = "state.txt") -> str:
-    """Load what that attempt goes on from."""
+    """Load the state from which that attempt continues."""
     with under_a_lease(environ(place, attempt)):
         return load_text(path, "nothing")
 
@@ -96,7 +96,7 @@ def test_the_clock_of_a_lease_runs_on_while_the_machine_sleeps(
 def test_every_call_of_a_stale_attempt_is_an_error(tmp_path: Path, wording: Wording) -> None:
     """Once it should be dead, nothing is written; before that its calls are answered, and it may save."""
     run = run_of_attempt(tmp_path, 2)
-    run.lease(ask_in_s=-60.0)
+    run.write_lease(ask_in_s=-60.0)
     with under_a_lease(run.environ(GAVEL_CHECKPOINT_DIR=tmp_path / "checkpoints")) as watching:
         calls = (
             time_left_s,
@@ -111,22 +111,22 @@ def test_every_call_of_a_stale_attempt_is_an_error(tmp_path: Path, wording: Word
             wording(stale.value, late=re.compile(r"[\d.]+(?= s\b)"))
         assert run.progress() == {}
         assert not (tmp_path / "checkpoints").exists()
-        run.lease(ask_in_s=-10.0)
+        run.write_lease(ask_in_s=-10.0)
         watching._file.read()
         for call in calls:
             call()
     assert (run.progress()["state"], run.progress()["saved"]) == ("yielded", 7)
 
 
-def test_a_lease_that_was_renewed_meanwhile_goes_on(tmp_path: Path) -> None:
+def test_a_lease_that_was_renewed_meanwhile_continues(tmp_path: Path) -> None:
     """A process that read the lease before its renewal reads it again before it gives up."""
     run = run_of_attempt(tmp_path, 2)
-    run.lease(ask_in_s=-60.0)
+    run.write_lease(ask_in_s=-60.0)
     known = environment.run_of(run.environ())
     assert known is not None
     # Not started, so that no thread reads the file beside us.
     watching = session.Session(known)
-    run.lease(ask_in_s=1000.0)
+    run.write_lease(ask_in_s=1000.0)
     assert 900.0 < watching.time_left_s() <= 1000.0
     watching.close()
 
@@ -163,7 +163,7 @@ def test_outside_gavel_the_file_itself_is_used(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_file_that_the_script_wrote_before_is_the_beginning(tmp_path: Path) -> None:
-    """A script that used to write the file by itself goes on from there."""
+    """The file that a script wrote by itself before is continued from."""
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / "state.txt").write_text("12")
     assert load_as(tmp_path, 4) == "12"
@@ -191,9 +191,9 @@ def test_an_older_attempt_is_refused_and_other_files_do_not_count(tmp_path: Path
 def test_a_stale_attempt_sets_nothing_back_wherever_it_was_suspended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    """Before every step of a save it stands still, while newer attempts load, save and end: theirs counts.
+    """An old attempt is stopped before any step of a save, while newer attempts load, save and end: their save counts.
 
-    Even after the last check, right before the rename.
+    That holds even after the last check, right before the rename.
     """
     save_as(tmp_path, 1, "one")
     moments = 0

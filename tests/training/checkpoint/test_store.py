@@ -30,7 +30,7 @@ def save(into: Store, step: int, text: str = "state", wait_s: float = 10.0) -> N
 
 
 def chosen(root: Path, attempt: int = 99) -> str | None:
-    """The set that a newer attempt would go on from."""
+    """Return the checkpoint set from which a newer attempt would continue."""
     newest = store(root, attempt).choose()
     return None if newest is None else f"{newest.token.attempt}:{newest.step}"
 
@@ -70,7 +70,7 @@ def test_epochs_go_before_attempts(tmp_path: Path, wording: Wording) -> None:
     wording(stale.value, folder=tmp_path)
 
 
-def test_a_later_job_goes_on_in_the_directory_of_an_earlier_one() -> None:
+def test_a_later_job_continues_in_the_directory_of_an_earlier_one() -> None:
     """Its first attempt is newer than the earlier job's fifth: leases are numbered over all jobs."""
     fifth = {"GAVEL_RUN_DIR": "/run", "GAVEL_EPOCH": "3", "GAVEL_ATTEMPT": "5", "GAVEL_LEASE": "17"}
     earlier, later = run_of(fifth), run_of({**fifth, "GAVEL_ATTEMPT": "1", "GAVEL_LEASE": "18"})
@@ -179,7 +179,7 @@ def test_a_stale_attempt_deletes_nothing_newer(tmp_path: Path) -> None:
     assert chosen(tmp_path) == "2:22"
 
 
-def test_all_ranks_go_on_from_the_step_that_rank_0_chose(tmp_path: Path) -> None:
+def test_all_ranks_continue_from_the_step_that_rank_0_chose(tmp_path: Path) -> None:
     """A rank that looks later does not choose for itself, and one that looks first waits."""
     for rank in range(2):
         threading.Thread(target=lambda rank=rank: save(store(tmp_path, 1, rank, 2), 10)).start()
@@ -259,7 +259,7 @@ def test_an_unwritable_directory_is_an_error_before_the_first_step(tmp_path: Pat
         wording(refused.value, folder=tmp_path)
 
 
-def test_outside_gavel_a_script_started_anew_goes_on(tmp_path: Path) -> None:
+def test_outside_gavel_a_restarted_script_continues(tmp_path: Path) -> None:
     """There are no attempts and no claims; a half-written set is removed, whole ones are kept."""
     first = Store(tmp_path, None, 0, 1)
     assert first.choose() is None
@@ -274,7 +274,7 @@ def test_outside_gavel_a_script_started_anew_goes_on(tmp_path: Path) -> None:
 
 
 def test_outside_gavel_a_jobs_directory_can_be_used(tmp_path: Path) -> None:
-    """A user who goes on with a job's checkpoints by hand saves as its newest attempt did."""
+    """A user who continues from a job's checkpoints by hand saves like its newest attempt."""
     under = store(tmp_path, 4)
     under.choose()
     save(under, 10)

@@ -89,7 +89,7 @@ def test_the_whole_state_of_training_comes_back(tmp_path: Path) -> None:
     assert [name for name in before if not same(state_of(before[name]), state_of(after[name]))] == []
 
 
-def test_random_numbers_go_on(tmp_path: Path) -> None:
+def test_random_numbers_continue(tmp_path: Path) -> None:
     """Python's, NumPy's and PyTorch's generators continue their sequences."""
     checkpoint = TorchCheckpoint(tmp_path, own=Own(1))
 
@@ -118,7 +118,7 @@ ANY_STATE = {
 
 
 def test_states_of_the_users_own_come_back(tmp_path: Path) -> None:
-    """Numbers, text, containers, arrays and tensors, as they were; NumPy's scalars as plain numbers."""
+    """Numbers, text, containers, arrays and tensors come back unchanged; NumPy's scalars as plain numbers."""
     TorchCheckpoint(tmp_path, own=Own({**ANY_STATE, "scalar": np.float64(1.5)})).save(1)
     own = Own()
     TorchCheckpoint(tmp_path, own=own).load()
@@ -215,7 +215,9 @@ def test_the_width_of_a_job_may_change(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_another_number_of_ranks_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int) -> None:
+def test_another_number_of_ranks_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int
+) -> None:
     """Two ranks have saved; one, two or three go on: what is common is everybody's, what was a rank's own comes
     back where there is that rank, and a new rank keeps what it has."""
 

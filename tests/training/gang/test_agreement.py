@@ -20,7 +20,7 @@ def test_all_are_asked_and_the_furthest_decides() -> None:
     assert chair.on_answer(1, 1, 8) == [Decision(9, True)]
 
 
-def test_two_that_ask_at_once_start_one_round() -> None:
+def test_two_ranks_that_ask_at_once_start_one_round() -> None:
     """The second question changes nothing, before the decision and after it."""
     chair = Chair(world=2)
     chair.start_round(0.0, 20.0, stop=True)
@@ -30,7 +30,7 @@ def test_two_that_ask_at_once_start_one_round() -> None:
     assert chair.start_round(0.2, 20.0, stop=True) == []
 
 
-def test_answers_of_another_round_count_for_nothing() -> None:
+def test_answers_of_another_round_are_ignored() -> None:
     """A promise is for its round; answers of ranks that do not exist are ignored."""
     chair = Chair(world=2)
     chair.start_round(0.0, 20.0, stop=False)
@@ -89,7 +89,7 @@ def test_an_end_takes_the_place_of_a_checkpoint() -> None:
 
 
 def test_a_checkpoint_that_not_all_can_take_part_in_is_left_out() -> None:
-    """When a rank does not answer, or has finished, the others go on without a checkpoint."""
+    """When a rank does not answer, or has finished, the others continue without a checkpoint."""
     chair = Chair(world=2)
     chair.start_round(0.0, 0.0, stop=False)
     chair.on_answer(0, 1, 5)
@@ -133,7 +133,7 @@ class Rank:
     asks=st.integers(1, 3),
     saves=st.integers(0, 3),
 )
-def test_all_stop_at_one_step_under_any_timing(
+def test_all_ranks_stop_at_the_same_step_under_any_timing(
     lock_step: bool, seed: int, world: int, total: int, asks: int, saves: int
 ) -> None:
     """In whatever order steps, questions and answers come, and whichever rank is slow: all end at the same step,

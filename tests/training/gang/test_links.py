@@ -167,7 +167,7 @@ def test_a_finished_rank_counts_without_being_asked(gang: Gang) -> None:
 
 
 def test_rank_0_sends_its_end_before_it_leaves(gang: Gang) -> None:
-    """The others learn that they must do all their steps."""
+    """The other ranks are notified that they must do all their steps."""
     gang.links[0].report_end(100)
     gang.until(lambda: gang.decided[1] and gang.decided[2])
     gang.links.pop(0).close()
@@ -193,7 +193,7 @@ STRANGE = [
 
 @pytest.mark.parametrize("words", STRANGE)
 def test_strangers_are_cut_off_and_change_nothing(gang: Gang, words: bytes) -> None:
-    """A connection that does not introduce itself at once as a rank of this attempt is closed; the ranks go on."""
+    """A connection that does not introduce itself at once as a rank of this attempt is closed; the ranks continue."""
     stranger = gang.connect()
     stranger.sendall(words)
     stranger.setblocking(False)

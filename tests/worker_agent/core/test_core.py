@@ -125,7 +125,7 @@ def test_a_stale_attempt_is_refused() -> None:
     assert agent.core.running == ()
 
 
-def test_a_newer_epoch_counts_attempts_anew() -> None:
+def test_an_attempt_of_a_newer_epoch_is_newer() -> None:
     """The scheduler was restored from a backup: its epoch makes its tokens newer."""
     agent = Agent()
     agent.run(0, order("a", attempt=3))

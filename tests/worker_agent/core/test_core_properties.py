@@ -171,7 +171,7 @@ class AnyDay(RuleBasedStateMachine):
 
     @invariant()
     def the_core_knows_what_runs(self) -> None:
-        """The core knows every process, and no other."""
+        """The core has an entry for every process, and no other."""
         assert set(self.core.running) == set(self.alive)
 
     @invariant()

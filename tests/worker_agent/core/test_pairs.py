@@ -1,4 +1,4 @@
-"""Two jobs on the same GPUs: what their logs say, and how long the MPS daemon lives."""
+"""Two jobs on the same GPUs: the notes in their logs, and the life of the MPS daemon."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def packed(order: Order, is_packed: bool = True) -> Order:
 
 @live
 async def test_a_job_that_joins_a_running_one_takes_turns_with_it(tmp_path: Path) -> None:
-    """The first runs without MPS and cannot change that: both logs say so, once, even over a restart of the agent."""
+    """The first job runs without MPS, and this cannot change: both logs note it once, even over an agent's restart."""
     with TemporaryDirectory(dir="/tmp") as root:
         old, new = job(ECHO, "old"), job(ECHO, "new")
         async with Node(tmp_path, Path(root)) as node:

@@ -14,7 +14,7 @@ RENAMED = {"ends_in_s": "ends_s", "gpus_total": "world_size", "master_address": 
 UNUSED = {"worker_type", "cpus", "memory_gb"}
 
 
-def test_every_field_of_an_order_is_known() -> None:
+def test_every_field_of_an_order_is_converted() -> None:
     """A field that is added to the protocol is added to the agent, or this fails."""
     wire = {RENAMED.get(name, name) for name in pb.Order.DESCRIPTOR.fields_by_name}
     assert wire == set(Order.__struct_fields__) | UNUSED

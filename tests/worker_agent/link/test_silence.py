@@ -1,4 +1,4 @@
-"""A link on which nothing arrives: both ends give it up, unless it was their own process that stood still."""
+"""A link on which nothing arrives: either end closes it, unless its own process had been suspended."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ from worker_agent.link.stream import Dismissed, GrpcLink
 from worker_agent.link.target import Target, TargetError
 from worker_agent.runs.rendezvous import Rendezvous
 
-# How far a time may be off that is read later, on a machine that may stand still in between.
+# How far off a time may be that is read later, on a machine that may be suspended in between.
 LOOSE_S = 20.0
 
 
@@ -140,7 +140,7 @@ async def test_a_report_beyond_the_size_of_a_message_goes_in_parts():
 
 @story
 async def test_a_scheduler_that_was_away_is_linked_again_with_the_held_leases():
-    """The link breaks and is tried again, and the lease goes on in the new epoch without a stop."""
+    """The link breaks and is opened again, and the lease continues in the new epoch without a stop."""
     first = Scheduler()
     await first.__aenter__()
     held = (Held("1", 3.0, 2.0),)
@@ -271,7 +271,7 @@ async def test_a_part_of_a_gang_that_cannot_start_stops_the_others():
 
 @story
 async def test_a_package_is_fetched_and_a_missing_one_is_an_error(wording):
-    """The bytes come in order; NotFound and a missing link are OSErrors that say what happened."""
+    """The bytes come in order; NotFound and a missing link become OSErrors with the cause."""
     async with Scheduler() as scheduler:
         content = bytes(range(256)) * 100
         scheduler.packages.content["sha256:aa"] = content
@@ -290,7 +290,7 @@ async def test_a_package_is_fetched_and_a_missing_one_is_an_error(wording):
 
 @story
 async def test_no_link_to_another_machine_is_unencrypted():
-    """Beyond loopback there is no link without a certificate, and the error says how to get one."""
+    """Beyond loopback, an agent without a certificate does not link; the error has the command that gets one."""
     with pytest.raises(TargetError, match="gavel agent join"):
         Target(address="head-node:7071").channel()
     with pytest.raises(TargetError, match="gavel agent join"):

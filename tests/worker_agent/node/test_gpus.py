@@ -175,14 +175,14 @@ def test_divided_gpus_are_refused(wording: Wording) -> None:
 
 
 def test_exclusive_gpus_are_noted(wording: Wording) -> None:
-    """Packing needs to know of it."""
+    """A GPU in exclusive mode cannot be shared by packed jobs, so there is a note."""
     (note,) = Nvml(FakeNvml(FakeGpu(mode=3))).inventory().notes
     assert "GPU 0" in note
     wording(note)
 
 
 def test_a_missing_driver_or_gpu_is_an_error_with_the_remedy(wording: Wording) -> None:
-    """The error says what is missing, and how to declare GPUs."""
+    """The error has the cause, and how to declare GPUs."""
 
     class Broken(FakeNvml):
         def nvmlInit(self) -> None:
@@ -255,7 +255,7 @@ def test_a_driver_without_events_is_polled() -> None:
     nvml.close()
 
 
-def test_the_real_library_has_what_is_called() -> None:
+def test_the_real_library_has_the_functions_that_are_called() -> None:
     """The fake one has no function that the real one lacks."""
     pynvml = pytest.importorskip("pynvml")
     called = [name for name in vars(FakeNvml) if name.startswith(("nvml", "NVML"))]
@@ -286,7 +286,7 @@ def test_the_real_library_has_what_is_called() -> None:
     ],
 )
 def test_product_names_become_worker_types(product: str, name: str) -> None:
-    """Known products have their short name, unknown ones a tidy name of their own."""
+    """Known products get their short name, unknown ones a tidied form of the full name."""
     assert worker_type_of(product) == name
 
 
@@ -349,7 +349,7 @@ def test_more_gpus_than_the_agent_sees_cannot_be_declared(wording: Wording) -> N
     ],
 )
 def test_a_wrong_declaration_is_refused_with_its_value(text: str, culprit: str, wording: Wording) -> None:
-    """The error says in one line what was expected."""
+    """The error has in one line the format that was expected."""
     with pytest.raises(InventoryError, match=culprit) as refused:
         parse_gpus(text)
     wording(refused.value)

@@ -50,7 +50,7 @@ def test_a_machine_without_limits_offers_all_it_has(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_container_offers_what_its_limits_allow(tmp_path: Path, cgroup: str, files: dict[str, str]) -> None:
+def test_a_container_offers_only_its_limits(tmp_path: Path, cgroup: str, files: dict[str, str]) -> None:
     """The tightest limit on the way up counts, in either version of control groups."""
     root = machine(tmp_path, cgroup, {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
     assert host.memory_gb(root) == 4.0

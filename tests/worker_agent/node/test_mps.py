@@ -30,7 +30,7 @@ OWN = Account(name="ada", home=Path("/"), login_shell="/bin/sh")
     ],
     ids=["alone", "together", "declared", "no program", "without MPS"],
 )
-def test_packed_jobs_share_by_mps_where_they_can(facts: dict[str, Any], mps: bool, wording: Wording) -> None:
+def test_packed_jobs_share_by_mps_if_possible(facts: dict[str, Any], mps: bool, wording: Wording) -> None:
     """The agent decides from facts alone, and gives the reason for the job's log."""
     sharing = decide(**{"packed": True, "devices": ["GPU-a"], "daemon": "/bin/mps"} | facts)
     assert sharing.by_mps == mps
@@ -106,7 +106,7 @@ def test_a_daemon_outlives_the_agent_with_its_clients(short_path: Path) -> None:
 def test_a_directory_that_cannot_be_read_ends_no_agent(
     caplog: pytest.LogCaptureFixture, wording: Wording
 ) -> None:
-    """Unused daemons are left where they are, and the log says so."""
+    """Unused daemons keep running, with a warning in the log."""
     MpsDaemons(Path("/tmp", "x" * 300), "/bin/mps", Control()).quit_unused()
     (record,) = caplog.records
     wording(record.getMessage(), folder="x" * 300)
@@ -121,7 +121,7 @@ def test_a_daemon_that_does_not_start_is_an_error(short_path: Path) -> None:
 
 
 def test_a_socket_needs_a_short_path(tmp_path: Path, wording: Wording) -> None:
-    """The agent says so beforehand, instead of a daemon that fails obscurely."""
+    """The agent refuses beforehand, instead of a daemon that fails obscurely."""
     with pytest.raises(OSError, match="x" * 100) as refused:
         MpsDaemons(tmp_path / ("x" * 100), "/bin/mps", Control()).join("a", ["GPU-1"], OWN)
     wording(refused.value, folder=tmp_path)

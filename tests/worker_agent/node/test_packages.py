@@ -1,4 +1,4 @@
-"""Uploads: a foreign archive is unpacked inside its folder, within limits, whole or not at all."""
+"""Uploads: a foreign archive is unpacked inside its folder and within limits, or refused as a whole."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_a_file_that_is_no_package_is_refused(
     assert everything(tmp_path) == {"packages"}
 
 
-def test_no_part_of_an_archive_passes_for_the_whole(tmp_path: Path) -> None:
+def test_a_truncated_archive_is_refused(tmp_path: Path) -> None:
     """An archive that was cut off anywhere, even between two files, or has rubbish for a header, is refused."""
     packages = Packages(tmp_path / "packages")
     whole = archive(entry("a", os.urandom(600)), entry("b", os.urandom(600)))

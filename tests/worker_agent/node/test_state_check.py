@@ -17,7 +17,7 @@ from worker_agent.node.state_check import StateCheck, trouble_with
 from worker_agent.runs.supervisor import Processes
 
 
-def test_a_directory_that_can_be_written_is_no_trouble(tmp_path: Path) -> None:
+def test_a_writable_directory_is_no_trouble(tmp_path: Path) -> None:
     """The check finds no trouble, and leaves nothing in the directory."""
     assert trouble_with(tmp_path) == ""
     assert list(tmp_path.iterdir()) == []
@@ -69,7 +69,7 @@ async def test_a_start_that_fails_has_the_directory_checked(tmp_path: Path) -> N
 
 @live
 async def test_the_log_of_a_job_gives_the_reason_of_its_end(tmp_path: Path, wording: Wording) -> None:
-    """The log names the user who ended the lease, as the scheduler gives it with the set that lacks it."""
+    """The log names the user who ended the lease: the scheduler sends the reason with the set without the lease."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("import time; print('here', flush=True); time.sleep(600)"))
         await node.says("here")

@@ -65,7 +65,7 @@ def test_a_user_who_must_not_run_jobs_is_refused(
 
 
 def test_in_single_user_mode_jobs_run_as_the_agents_user(wording: Wording) -> None:
-    """Whichever user submitted them, and the agent says so."""
+    """All jobs run as the agent's user, whoever submitted them, and the agent logs it."""
     single = Users(single_user=True)
     assert single.account("anybody").uid is None
     wording(single.mode, user=pwd.getpwuid(os.geteuid()).pw_name)
@@ -100,7 +100,7 @@ SHOW = (
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_a_job_is_its_user_and_no_more(runs: Path) -> None:
+def test_a_job_runs_with_the_rights_of_its_user_only(runs: Path) -> None:
     """The job has its user's ids and exactly its groups, no capability, and no way to gain one."""
     (runs / "secret").write_text("for root alone")
     (runs / "secret").chmod(0o600)

@@ -1,6 +1,6 @@
 """A run directory as it is written today, kept as text: a newer agent must understand those of older releases.
 
-    # Write golden_run.json anew from a living job.
+    # Rewrite golden_run.json from a running job.
     python -m tests.worker_agent.runs.golden_run
 
 Values that differ from machine to machine are words in braces; times count from the moment of writing.

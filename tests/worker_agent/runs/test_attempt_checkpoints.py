@@ -1,4 +1,4 @@
-"""A checkpoint directory for each attempt: an unchanging copy, whole or not at all, on any node of a gang."""
+"""A checkpoint directory for each attempt: a complete and unchanging copy, on any node of a gang."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_names_are_those_of_the_library() -> None:
     assert attempt_name(3, 2) == str(Token(3, 2)) == "e00000003-a00000002"
 
 
-def test_an_attempt_begins_with_the_files_of_the_last_one(tmp_path: Path) -> None:
+def test_an_attempt_starts_with_the_files_of_the_last_one(tmp_path: Path) -> None:
     """Files, directories, links and modes; of the newest attempt by number, not by name."""
     first = begun(tmp_path, 99_999_999)
     (first / "deep").mkdir()
@@ -130,7 +130,7 @@ def test_a_copy_of_changing_files_is_repeated(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EIO])
-def test_a_copy_that_fails_leaves_nothing_half(
+def test_a_copy_that_fails_leaves_no_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """The error is raised; the attempt can begin again when there is room."""
@@ -171,8 +171,8 @@ def test_the_shim_creates_the_directory_before_the_setup(tmp_path: Path) -> None
         assert run.log() == "10\n10\n"
 
 
-def test_nothing_is_started_where_the_directory_cannot_be_created(tmp_path: Path, wording: Wording) -> None:
-    """A stale start: the log says why, and no process of the job runs."""
+def test_nothing_is_started_if_the_directory_cannot_be_created(tmp_path: Path, wording: Wording) -> None:
+    """After a stale start, the log has the reason, and no process of the job runs."""
     place = tmp_path / "checkpoints"
     begun(place, 7)
     own = {"directory": str(place), "name": attempt_name(3, 2)}

@@ -1,4 +1,4 @@
-"""No process of a run is left when its GPUs are given to the next, whatever was killed and however the job hid (P5)."""
+"""Before GPUs go to the next run, every process of the last one has ended, however it was hidden (P5)."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ from worker_agent.runs.containment import Containment, NoControlGroups, find_con
 from worker_agent.shim import process_tree
 from worker_agent.shim.control_groups import V1, V2, ControlGroup
 
-HERE = find_containment()
-groups_only = pytest.mark.skipif(not HERE.is_certain, reason="no control group can be created here")
-BY_ALL = [pytest.param(HERE, id="group", marks=groups_only), pytest.param(Containment(), id="subreaper")]
+BEST = find_containment()
+groups_only = pytest.mark.skipif(not BEST.is_certain, reason="no control group can be created here")
+CONTAINMENTS = [
+    pytest.param(BEST, id="group", marks=groups_only),
+    pytest.param(Containment(), id="subreaper"),
+]
 # Leaves an orphan with a session of its own, a clean environment and no file of the job's, and writes its pid to a
 # file.
 ORPHAN = """
@@ -38,8 +41,8 @@ if os.fork() == 0:
 while not os.path.exists({pid!r}): time.sleep(0.01)
 {then}
 """
-# Prints whether the orphan lives; a zombie does not.
-LOOKS = """
+# Prints whether the orphan still runs; a zombie counts as gone.
+CHECK_ORPHAN = """
 try: state = open("/proc/" + open({pid!r}).read() + "/stat").read().rpartition(")")[2].split()[0]
 except OSError: state = "X"
 print("gone" if state in "ZX" else "lives")
@@ -48,7 +51,7 @@ print("gone" if state in "ZX" else "lives")
 
 @pytest.fixture(autouse=True)
 def no_orphan_left(nothing_left: None, tmp_path: Path) -> Iterator[None]:
-    """End the orphans, too, that a test has left behind."""
+    """After each test, kill the orphans that it left behind."""
     yield
     for path in tmp_path.glob("**/orphan"):
         if (process := process_tree.look_up(int(path.read_text()))) is not None:
@@ -68,10 +71,10 @@ def orphan_of(path: Path) -> int:
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[ControlGroup]:
-    """A control group, where one can be created."""
-    if not HERE.is_certain:
+    """A new control group; without permission to create one, the test is skipped."""
+    if not BEST.is_certain:
         pytest.skip("no control group can be created here")
-    group = ControlGroup(HERE.make_group(tmp_path.name[-40:]))
+    group = ControlGroup(BEST.make_group(tmp_path.name[-40:]))
     yield group
     group.kill()
     group.remove()
@@ -79,8 +82,8 @@ def group(tmp_path: Path) -> Iterator[ControlGroup]:
 
 def sleeper(group: ControlGroup) -> subprocess.Popen[bytes]:
     """Start a process in the group."""
-    enters = 'echo 0 > "$1" && exec sleep 600'
-    process = subprocess.Popen(["/bin/sh", "-c", enters, "sh", f"{group.path}/cgroup.procs"])
+    script = 'echo 0 > "$1" && exec sleep 600'
+    process = subprocess.Popen(["/bin/sh", "-c", script, "sh", f"{group.path}/cgroup.procs"])
     wait_for(lambda: not group.is_empty())
     return process
 
@@ -89,7 +92,7 @@ def sleeper(group: ControlGroup) -> subprocess.Popen[bytes]:
 def test_a_group_is_killed_as_a_whole(
     group: ControlGroup, has_kill: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All groups below it are killed, even by kernels that cannot kill a group at once; then it is removed."""
+    """Killing a group also kills the groups below it, even on kernels without `cgroup.kill`; then it can be removed."""
     if not has_kill:
         from worker_agent.shim import control_groups
 
@@ -131,7 +134,7 @@ OTHER_V1 = "41 32 0:37 / /sys/fs/cgroup/pids rw,nosuid shared:21 - cgroup cgroup
 def test_groups_are_created_below_the_agents_own(
     tmp_path: Path, mounts: str, own: str, expected: tuple[str, str] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """v2 goes before v1; where there is neither, an agent that requires groups is refused."""
+    """v2 is preferred to v1; without either, an agent that requires groups does not start."""
     monkeypatch.setattr("worker_agent.runs.containment._test_groups", lambda home: None)
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "mountinfo").write_text(mounts)
@@ -146,8 +149,8 @@ def test_groups_are_created_below_the_agents_own(
     assert find_containment("subreaper", tmp_path) == Containment()
 
 
-def test_a_place_where_no_group_can_be_created_does_not_count(tmp_path: Path) -> None:
-    """The agent tries it out with a process, as a writable directory proves little."""
+def test_a_directory_in_which_no_group_can_be_created_is_not_used(tmp_path: Path) -> None:
+    """The agent tests a directory by putting a process into a group; that the directory is writable proves little."""
     (tmp_path / "proc" / "self").mkdir(parents=True)
     (tmp_path / "proc" / "self" / "mountinfo").write_text(MOUNT_V2)
     (tmp_path / "proc" / "self" / "cgroup").write_text("0::/\n")
@@ -160,7 +163,7 @@ def test_a_place_where_no_group_can_be_created_does_not_count(tmp_path: Path) ->
 
 
 def test_a_shim_ends_with_an_empty_group(group: ControlGroup, tmp_path: Path) -> None:
-    """The ranks are in it, the shim and the log writer are not; nothing is left at the end."""
+    """The ranks run in the group, the shim and the log writer outside; at the end the group is empty and removed."""
     code = ORPHAN.format(pid=str(tmp_path / "orphan"), then="print(open('/proc/self/cgroup').read())")
     with shim_run(tmp_path / "runs", python(code), group=group.path) as run:
         exit = run.ended()
@@ -170,25 +173,25 @@ def test_a_shim_ends_with_an_empty_group(group: ControlGroup, tmp_path: Path) ->
         assert not os.path.exists(group.path)
 
 
-@pytest.mark.parametrize("containment", BY_ALL)
+@pytest.mark.parametrize("containment", CONTAINMENTS)
 @pytest.mark.parametrize("forged", [False, True], ids=["", "forged exit"])
 def test_an_orphan_does_not_outlive_its_killed_shim(
     tmp_path: Path, containment: Containment, forged: bool
 ) -> None:
-    """The job kills its shim; a job of the agent's own user may even have forged its exit before."""
+    """The job kills its shim; a job that runs as the agent's user may have forged its exit file before."""
     then = "import json, signal\n"
     if forged:
         then += "with open(os.environ['GAVEL_RUN_DIR'] + '/exit.json', 'w') as file:\n"
         then += "    json.dump({'codes': {'0': 0}}, file)\n"
     then += "os.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)"
     code = ORPHAN.format(pid=str(tmp_path / "orphan"), then=then)
-    looks = LOOKS.format(pid=str(tmp_path / "orphan"))
+    check = CHECK_ORPHAN.format(pid=str(tmp_path / "orphan"))
 
     async def story(tmp_path: Path) -> None:
         async with LiveAgent(tmp_path, containment=containment) as node:
             node.desire(job(code))
             assert (await node.exit()).outcome == ("finished" if forged else "node_failed")
-            node.desire(job(looks, "18"))
+            node.desire(job(check, "18"))
             assert (await node.exit("18")).outcome == "finished"
             assert node.log("18") == "gone\n"
             assert node.agent.processes.custody.orders() == {}
@@ -199,7 +202,7 @@ def test_an_orphan_does_not_outlive_its_killed_shim(
 @groups_only
 @live
 async def test_an_orphan_does_not_outlive_shim_and_agent(tmp_path: Path) -> None:
-    """The next agent finds it by its group, even where the job has removed its run directory."""
+    """The next agent finds the orphan by its control group, even if the job has removed its run directory."""
     code = ORPHAN.format(pid=str(tmp_path / "orphan"), then="time.sleep(600)")
     async with LiveAgent(tmp_path) as node:
         node.desire(job(code))
@@ -214,12 +217,12 @@ async def test_an_orphan_does_not_outlive_shim_and_agent(tmp_path: Path) -> None
         await until(lambda: not os.listdir(node.state / "custody"))
 
 
-# ---------------------------------------------------------------------------------------- where nothing is certain
+# ------------------------------------------------------------------------------------------ without control groups
 
 
 @contextlib.contextmanager
-def left_by_another(tmp_path: Path) -> Iterator[int]:
-    """Kill an agent and its shim, and leave an orphan that descends from another process; yield its pid."""
+def adopted_by_another(tmp_path: Path) -> Iterator[int]:
+    """Kill an agent and its shim, and yield the pid of an orphan that another process has adopted."""
     program = [sys.executable, "-m", "tests.worker_agent.runs.test_containment", str(tmp_path)]
     keeper = subprocess.Popen(program, stdout=subprocess.PIPE, cwd=ROOT)
     try:
@@ -237,15 +240,15 @@ def left_by_another(tmp_path: Path) -> Iterator[int]:
 
 
 def keep(tmp_path: Path) -> None:
-    """Adopt orphans, start an agent with a job that leaves one, and stay."""
+    """Adopt orphans, start an agent with a job that leaves one, and wait to be killed."""
     process_tree.adopt_orphans()
     agent = os.fork()
     if not agent:
-        asyncio.run(_lonely(tmp_path))
+        asyncio.run(_run_agent(tmp_path))
     signal.pause()
 
 
-async def _lonely(tmp_path: Path) -> None:
+async def _run_agent(tmp_path: Path) -> None:
     async with LiveAgent(tmp_path, containment=Containment()) as node:
         node.desire(job(ORPHAN.format(pid=str(tmp_path / "orphan"), then=SLEEP)))
         await node.runs()
@@ -255,7 +258,7 @@ async def _lonely(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True], ids=["it is ended", "an operator resumes"])
 def test_a_gpu_is_withheld_as_long_as_an_orphan_may_be_on_it(tmp_path: Path, resumed: bool) -> None:
-    """Without control groups, and without the agent that adopts orphans, no exit is reported, and nothing is killed."""
+    """Without control groups, the next agent reports no exit and kills nothing until the orphan is gone."""
 
     async def story(orphan: int) -> None:
         other = job("print('here')", "18")
@@ -273,7 +276,7 @@ def test_a_gpu_is_withheld_as_long_as_an_orphan_may_be_on_it(tmp_path: Path, res
             assert (await node.exit("18")).outcome == "finished"
             assert (node.agent.processes.withheld(), gone(orphan)) == ({}, not resumed)
 
-    with left_by_another(tmp_path) as orphan:
+    with adopted_by_another(tmp_path) as orphan:
         asyncio.run(story(orphan))
 
 

@@ -46,7 +46,7 @@ async def test_a_gang_starts_when_all_are_ready(tmp_path: Path) -> None:
 
 @live
 async def test_a_part_is_ready_when_its_setup_is_done(tmp_path: Path) -> None:
-    """The setup may take as long as it takes; the other nodes learn before that it is being prepared."""
+    """The setup may take any time; the other nodes are notified before that the part is being prepared."""
     go = tmp_path / "go"
     async with LiveAgent(tmp_path) as node:
         node.desire(part(tmp_path, 0, launch={"setup": SETUP.format(go=go)}))
@@ -92,7 +92,7 @@ def test_a_part_that_cannot_start_reports_it_before_its_gang_goes(
 
 @live
 async def test_a_gang_starts_nowhere_when_one_node_cannot(tmp_path: Path, wording: Wording) -> None:
-    """This part has not failed, and its log says why it was not started."""
+    """A part that was not started has not failed, and its log has the reason."""
     async with LiveAgent(tmp_path) as node:
         node.desire(part(tmp_path, 1))
         await until(lambda: node.link.are_ready)

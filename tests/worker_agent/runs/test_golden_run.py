@@ -21,7 +21,7 @@ def golden() -> dict[str, Any]:
 
 
 @live
-async def test_a_living_job_of_an_older_agent_goes_on(tmp_path: Path) -> None:
+async def test_a_living_job_of_an_older_agent_continues(tmp_path: Path) -> None:
     """P6: its shim starts from the old files, a new agent adopts it by them, and it ends by its lease."""
     run = put(golden(), tmp_path, "start.json", "lease.json", "agent.json")
     with start_shim(golden(), run) as shim:

@@ -177,7 +177,7 @@ def test_a_follower_reads_across_rotation_to_the_end(tmp_path: Path) -> None:
 
 
 def test_following_ends_when_the_shim_has_died(tmp_path: Path) -> None:
-    """A run whose shim died has no exit, but the agent knows that nothing more comes."""
+    """A run whose shim died has no exit, but its log still has an end."""
     run = Run(tmp_path)
     run.write("last\n")
     assert gather(follow(run.path, alive=lambda: False)) == "last\n"

@@ -40,12 +40,14 @@ GOOD: dict[str, Any] = {
         (None, ("finished",), "node_failed", 0),
     ],
 )
-def test_what_an_exit_means(ending: Ending | None, states: tuple[str, ...], outcome: str, code: int) -> None:
+def test_the_outcome_of_an_exit(
+    ending: Ending | None, states: tuple[str, ...], outcome: str, code: int
+) -> None:
     """Each row is a line of the table."""
     assert judge(ending, states) == (outcome, code)
 
 
-def test_a_killed_job_has_done_what_it_saved() -> None:
+def test_a_killed_job_counts_its_saved_steps() -> None:
     """A job that yields by itself has saved its steps; the steps of one that was killed are lost."""
     progress = Progress(3, 2, 12.0, 10.0, 1.5)
     killed = exit_event(

@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("nothing_left")
 
 @live
 async def test_a_restarted_agent_finds_its_jobs(tmp_path: Path) -> None:
-    """Same pids, known progress, and the next set renews or ends them as if nothing had happened."""
+    """The jobs have the same pids and progress, and the next set renews or ends them as if nothing had happened."""
     order = job(WORKER, ends_in_s=60.0)
     async with LiveAgent(tmp_path) as node:
         node.desire(order)
@@ -183,7 +183,7 @@ async def test_a_job_that_keeps_stopping_its_shim_is_killed(tmp_path: Path) -> N
 
 @live
 async def test_a_killed_agent_loses_no_job_and_no_exit(tmp_path: Path) -> None:
-    """P6, P7: kill -9 in the middle; one job goes on with its pid, the exit of the other is there."""
+    """P6, P7: after kill -9 of the agent, one job continues under its pid, and the exit of the other is not lost."""
     lonely = [sys.executable, "-m", "tests.worker_agent.live_agents", str(tmp_path)]
     first = subprocess.Popen(lonely, stdout=subprocess.PIPE, cwd=ROOT)
     assert first.stdout is not None

@@ -1,4 +1,4 @@
-"""A job that reads lease.json is asked first; another learns of its end by SIGTERM alone, without a wait before."""
+"""A job that reads lease.json is asked first; any other job gets only SIGTERM, without a wait before."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def tiny_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_full_disk_costs_output_only(tiny_disk: Path) -> None:
-    """The room for exit.json was reserved before; later times cannot be written, and the known ones hold."""
+    """The room for exit.json was reserved before; later times cannot be written, so the last written ones hold."""
     flood = FLOOD + "\nsys.stdout.flush(); import time; time.sleep(600)"
 
     def story(within_s: float) -> bool:

@@ -29,7 +29,7 @@ def test_a_value_is_hidden_wherever_it_is_cut():
     assert masked(Mask([TOKEN]), *(bytes([byte]) for byte in text)) == whole
 
 
-def test_only_what_may_become_a_value_is_held_back():
+def test_only_a_possible_beginning_of_a_value_is_held_back():
     """A prompt without an end of line is shown at once."""
     mask = Mask([TOKEN])
     assert mask.feed(b"step 7 of 10 \r") == b"step 7 of 10 \r"
@@ -52,7 +52,7 @@ def test_a_key_of_several_lines_is_hidden_as_a_whole_and_by_line():
     assert masked(Mask([key]), b"| MIIEvQIBADANBg\n| abc\n") == b"| (secret)\n| abc\n"
 
 
-def test_of_two_values_that_begin_alike_the_longer_one_is_hidden():
+def test_of_two_values_with_the_same_beginning_the_longer_is_hidden():
     """The longer one is hidden even where the shorter one is complete first."""
     assert masked(Mask(["abcd", "abcdefgh"]), b"abcd", b"efgh abcd") == b"(secret) (secret)"
     assert masked(Mask(["xabc", "abcq"]), b"xabc", b"d") == b"(secret)d"

@@ -1,4 +1,4 @@
-"""The files of a run: whole or absent, through no link, and believed only from their right owner."""
+"""The files of a run are written atomically, never through a link, and read only if their owner is right."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_a_lease_has_an_id() -> None:
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
-    """Written aside and renamed; no temporary file is left, not even an earlier writer's."""
+    """Files are written aside and renamed; no temporary file is left, not even one of an earlier writer."""
     with RunDirectory.create(tmp_path, "17") as run:
         (run.path / f".lease.json.{os.getpid()}").symlink_to("/etc/passwd")
         run.write("lease.json", {"a": 1})

@@ -177,7 +177,7 @@ def test_a_stopped_job_is_killed_all_the_same(tmp_path: Path) -> None:
 
 
 def test_a_shim_that_was_stopped_acts_by_the_clock(tmp_path: Path) -> None:
-    """Continued after the end of the lease, it kills first, as the clock went on."""
+    """A shim that is continued after the end of the lease kills the job at once."""
     with shim_run(tmp_path, python(POLITE)) as run:
         run.says("here")
         assert run.shim is not None
@@ -244,7 +244,7 @@ def test_the_setup_comes_first(tmp_path: Path) -> None:
 
 
 def test_a_setup_that_fails_starts_nothing(tmp_path: Path, wording: Wording) -> None:
-    """The job has failed, and its exit says at what."""
+    """The job has failed, and its exit names the setup."""
     with shim_run(tmp_path, python("print('ran')"), setup=python("raise SystemExit(4)")) as run:
         exit = run.ended()
         wording(exit["error"])

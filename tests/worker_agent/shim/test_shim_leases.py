@@ -38,7 +38,7 @@ def test_a_lease_ends_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_lease_that_is_over_already_starts_nothing(tmp_path: Path, wording: Wording) -> None:
-    """A shim that comes too late, on a machine that stood still, leaves the GPUs to their next job."""
+    """A shim that starts too late, on a machine that was suspended, leaves the GPUs to their next job."""
     run = ShimRun(tmp_path, python(f"open('{tmp_path}/ran', 'w')"))
     try:
         run.lease(-1, 60, 60)
@@ -50,7 +50,7 @@ def test_a_lease_that_is_over_already_starts_nothing(tmp_path: Path, wording: Wo
         run.close()
 
 
-def test_a_renewed_lease_goes_on(tmp_path: Path) -> None:
+def test_a_renewed_lease_continues(tmp_path: Path) -> None:
     """Later times, written before the first, are all it takes."""
 
     def story(within_s: float) -> bool:
@@ -79,7 +79,7 @@ def test_a_renewal_counts_however_long_the_shim_was_stopped(monkeypatch: pytest.
     obeyed: list[tuple[float, float]] = []
 
     def look() -> None:
-        """Read the lease; then stand still for long, while the lease is renewed."""
+        """Read the lease; then pause for long, while the lease is renewed."""
         shim.deadlines = Deadlines(renewed[0] + 10.0, renewed[0] + 10.0, renewed[0] + 10.0)
         clock[0], renewed[0] = clock[0] + 100.0, clock[0] + 100.0
 
@@ -120,7 +120,7 @@ def test_a_lease_that_is_gone_or_a_link_changes_nothing(tmp_path: Path) -> None:
 
 
 def known_until_its_end(tmp_path: Path, harm: Callable[[Path], object]) -> None:
-    """Check that the job is killed at the known time, whatever is done to lease.json while it runs."""
+    """Check that the job is killed at the time it was given, whatever is done to lease.json while it runs."""
 
     def story(within_s: float) -> bool:
         run = ShimRun(tmp_path / f"{within_s}", python(DEAF))
