@@ -1,10 +1,10 @@
-"""A scheduler and agents as `gavel up` starts them, jobs as a user submits them, and questions of a test.
+"""A cluster for tests: a scheduler and agents as `gavel up` starts them, and methods that submit jobs and wait.
 
 with Cluster(folder, {"n1": "v100=1"}) as cluster:
     job = cluster.submit("counting.py", go, steps=1000)
     cluster.runs(job)
 
-A test waits for conditions (`eventually`), never for a time: it states what must become true, not how fast.
+A test waits for conditions (`eventually`), never for a time.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from worker_agent.shim import process_tree
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = Path(__file__).parent / "jobs"
-# Long enough for a busy machine; on an idle one nothing takes so long.
+# Long enough for a busy machine.
 PATIENCE_S = 180.0
-# The variable that marks our processes, whatever became of their parents.
+# The environment variable that marks our processes, even if their parents are gone.
 MARK = "GAVEL_TEST_CLUSTER"
 T = TypeVar("T")
 
 
 def eventually(condition: Callable[[], T | None], why: str, within_s: float = PATIENCE_S) -> T:
-    """Wait for the first true answer and return it; fail with `why` when there is none in time."""
+    """Wait for the first true answer and return it; fail with `why` if there is none in time."""
     end_s = time.monotonic() + within_s
     while not (answer := condition()):
         assert time.monotonic() < end_s, f"not within {within_s:g} s: {why}"
@@ -45,7 +45,7 @@ def eventually(condition: Callable[[], T | None], why: str, within_s: float = PA
 
 
 class Cluster(LocalCluster):
-    """A scheduler and its agents, each a process; none of them is left afterwards, whatever happens."""
+    """A scheduler and its agents, each a process; after the block, all have ended, whatever happened."""
 
     def __init__(self, folder: Path, nodes: Mapping[str, str], settings: Iterable[str] = (), *agents: str):
         super().__init__(folder, [], settings=("agents.report_interval_s=1", *settings))
@@ -65,7 +65,7 @@ class Cluster(LocalCluster):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End everything at once, whatever still runs."""
+        """Kill all processes that still run."""
         self.client.close()
         for process in (*self.nodes.values(), self.scheduler):
             if process is not None and process.poll() is None:
@@ -78,7 +78,7 @@ class Cluster(LocalCluster):
     # ------------------------------------------------------------------------------------------------ processes
 
     def agent(self, name: str, gpus: str = "v100=1", *options: str) -> None:
-        """Start an agent, or the same one again."""
+        """Start an agent; a known name restarts that agent."""
         self.start_agent(name, gpus, *self._agent_options, *options)
 
     def _start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
@@ -116,7 +116,7 @@ class Cluster(LocalCluster):
         eventually(lambda: not left(), "every process of every job is gone")
 
     def linked(self, *names: str) -> None:
-        """Wait until these nodes are up, and this very scheduler has linked their agents."""
+        """Wait until these nodes are up and linked to the current scheduler process."""
 
         def up() -> bool:
             dead = next((name for name in names if self.nodes[name].poll() is not None), "")
@@ -158,7 +158,7 @@ class Cluster(LocalCluster):
         )
 
     def runs_of(self, job: str) -> list[Path]:
-        """The run directories of all the job's parts, on all nodes."""
+        """Return the run directories of all the job's parts, on all nodes."""
         starts = self.folder.glob("*/runs/*/start.json")
         return sorted(path.parent for path in starts if json.loads(path.read_text()).get("job") == job)
 
@@ -173,23 +173,23 @@ class Cluster(LocalCluster):
         return ended
 
     def output(self, job: str) -> str:
-        """The output of a job, over all attempts; empty before it has run."""
+        """Return the output of a job over all attempts; empty before it has run."""
         try:
             return b"".join(chunk.data for chunk in self.client.logs(job)).decode()
         except Refused:
             return ""
 
     def json_lines(self, job: str, at: str = "") -> list[dict[str, Any]]:
-        """The lines of JSON in a job's output."""
+        """Return the lines of JSON in a job's output."""
         lines = [json.loads(line) for line in self.output(job).splitlines() if line.startswith("{")]
         return [line for line in lines if not at or line.get("at") == at]
 
     def started(self, job: str, attempt: int = 1) -> dict[str, Any]:
-        """Wait for the first line of an attempt."""
+        """Wait for the first line of an attempt, and return it."""
         return self.ranks(job, 1, attempt)[0]
 
     def ranks(self, job: str, count: int, attempt: int = 1) -> list[dict[str, Any]]:
-        """Wait for the first lines of so many ranks of an attempt."""
+        """Wait for the first lines of this many ranks of an attempt, and return them."""
 
         def lines() -> list[dict[str, Any]] | None:
             starts = [line for line in self.json_lines(job, "start") if line["attempt"] == attempt]
@@ -241,12 +241,12 @@ class Follower(NamedTuple):
 
 
 def whole(steps: int) -> int:
-    """The sum that counting.py prints when every step was done exactly once."""
+    """Return the sum that counting.py prints if every step was done exactly once."""
     return steps * (steps - 1) // 2
 
 
 def alive(pid: int) -> bool:
-    """Whether there is such a process."""
+    """Return whether this process exists."""
     return process_tree.look_up(pid) is not None
 
 
@@ -257,7 +257,7 @@ def gone(pids: Iterable[int]) -> None:
 
 
 def processes_of(folder: Path) -> list[process_tree.Process]:
-    """All processes that were started for what lies in a folder: by command line, or by environment."""
+    """Return all processes with this folder in their command line or environment."""
     mark, processes = str(folder).encode(), []
     for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
         process = process_tree.look_up(pid)
@@ -278,7 +278,7 @@ def _read(pid: int, file: str) -> bytes:
 
 
 def freeze(folder: Path) -> list[process_tree.Process]:
-    """Stop a whole node, as when its machine is suspended: agent, shims and jobs. `thaw` continues them."""
+    """Suspend the agent, shims and jobs of a node, like a suspended machine, until `thaw`."""
     frozen = processes_of(folder)
     for process in frozen:
         process_tree.send(process, signal.SIGSTOP)
@@ -286,6 +286,6 @@ def freeze(folder: Path) -> list[process_tree.Process]:
 
 
 def thaw(frozen: Iterable[process_tree.Process]) -> None:
-    """Continue stopped processes, which have not noticed that time passed."""
+    """Continue suspended processes."""
     for process in frozen:
         process_tree.send(process, signal.SIGCONT)

@@ -44,7 +44,7 @@ def hasty(tmp_path: Path) -> Iterator[Cluster]:
 
 
 def test_an_agent_that_is_killed_and_comes_back_finds_its_jobs(cluster: Cluster, go: Path) -> None:
-    """kill -9 and a new agent, at once and later: the job is the same process in its first attempt, nothing is lost.
+    """After kill -9 and a new agent, at once or later, the job is the same process in its first attempt.
 
     A job that ended without an agent keeps its exit code and its last lines.
     """
@@ -75,12 +75,12 @@ def test_an_agent_that_is_killed_and_comes_back_finds_its_jobs(cluster: Cluster,
 
 
 def links(cluster: Cluster) -> int:
-    """The number of links of n1's agents so far."""
+    """Return how often agents of n1 have linked so far."""
     return cluster.log("n1").read_text().count("linked to")
 
 
 def test_a_scheduler_that_is_killed_and_comes_back_finds_everything(cluster: Cluster, go: Path) -> None:
-    """kill -9 and a new one, SIGTERM and a new one: same pids, steps only rise, and a log is followed through."""
+    """After kill -9 or SIGTERM and a restart, pids stay, steps only rise, and `gavel logs -f` misses nothing."""
     running = [cluster.submit("counting.py", go, steps=STEPS) for _ in range(2)]
     pids = [cluster.started(job)["pid"] for job in running]
     waiting = cluster.submit("counting.py", go, steps=STEPS)
@@ -109,8 +109,8 @@ def test_a_scheduler_that_is_killed_and_comes_back_finds_everything(cluster: Clu
     assert reader.lines() == cluster.output(running[0]).splitlines()
 
 
-def test_jobs_that_end_while_scheduler_and_agent_are_away_have_ended(cluster: Cluster, go: Path) -> None:
-    """One job fails, one completes; both ends are reported when all are back, each once."""
+def test_ends_of_jobs_while_scheduler_and_agent_are_away_are_reported(cluster: Cluster, go: Path) -> None:
+    """One job fails and one completes; both ends are reported once when all processes are back."""
     well = cluster.submit("counting.py", go, steps=STEPS, nodes=("n1",))
     badly = cluster.submit("failing.py", go, retries=1, nodes=("n2",))
     pids = [cluster.started(job)["pid"] for job in (well, badly)]
@@ -249,7 +249,7 @@ def test_an_agent_waits_for_its_jobs_at_the_first_sigterm_only(cluster: Cluster,
 
 
 def test_an_agent_under_a_taken_name_is_dismissed(cluster: Cluster, tmp_path: Path, wording: Wording) -> None:
-    """The agent logs the remedy and ends with status 1; the one that has the name stays."""
+    """The agent logs the remedy and ends with status 1; the agent that has the name keeps running."""
     first = cluster.nodes["n1"]
     cluster.agent("n1", "v100=1", "--state-dir", str(tmp_path / "elsewhere"))
     assert cluster.nodes["n1"].wait(PATIENCE_S) == 1

@@ -1,6 +1,6 @@
-"""A live run and the simulation of it, in small: every step is done once, and the journal suffices to repeat it.
+"""A short live run and its simulation: every step is done once, and the run can be simulated from its journal.
 
-How close the two come is a question of speed, for `python -m benchmarks.fidelity`.
+How close the two are depends on speed, and is measured by `python -m benchmarks.fidelity`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ GPUS = ("v100", "k80")
 
 
 def test_jobs_of_a_live_run_do_their_exact_steps_and_are_simulated_by_its_journal(tmp_path: Path) -> None:
-    """Preempted or not; and in virtual time the same jobs, at the measured rates, all end too."""
+    """All jobs, preempted or not, do their steps; simulated at the measured rates, the same jobs all end, too."""
     jobs = fidelity.jobs(4, arrivals_s=1.0, scale=0.15)
     settings = fidelity.settings(round_s=3.0)
     assert fidelity.run_live(tmp_path, jobs, settings, GPUS) == []

@@ -18,7 +18,7 @@ GANG_S = 6
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two nodes with a GPU each, of which only the second has secrets; a gang's first report is waited for briefly."""
+    """Two nodes with a GPU each, with a short patience for a gang's first report; only the second node has secrets."""
     folder = tmp_path_factory.mktemp("gangs")
     secrets = folder / "secrets"
     secrets.mkdir()
@@ -31,13 +31,13 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def submit(cluster: Cluster, folder: Path, **fields: Any) -> str:
-    """Submit two ranks, each of which leaves a file when it runs; return the job's id."""
+    """Submit a job of two ranks, each of which creates a file when it runs; return the job's id."""
     command = ("/bin/sh", "-c", f"echo ran; touch {folder}/ran-$RANK")
     return cluster.client.submit(JobSpec(command=command, gpus=2, **fields))[0]
 
 
 def ranks(folder: Path) -> list[str]:
-    """The ranks that ran."""
+    """Return the ranks that ran."""
     return sorted(path.name for path in folder.glob("ran-*"))
 
 
@@ -61,13 +61,13 @@ def test_a_setup_that_fails_on_one_node_starts_no_rank_anywhere(
 
 
 def is_ready(run: Path) -> bool:
-    """Whether this part of a gang waits for the others."""
+    """Return whether this part of a gang waits for the others."""
     shim = run / "shim.json"
     return shim.exists() and bool(json.loads(shim.read_text())["ready"])
 
 
 def ended_on(log: str) -> str:
-    """The node that the other one's log names."""
+    """Return the node that is named in the log of the other node."""
     return next(node for node in ("n1", "n2") if f" {node}: " in log)
 
 

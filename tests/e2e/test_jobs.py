@@ -17,7 +17,7 @@ V100 = ("v100",)
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two nodes with a V100 each, and one with little patience for jobs that do not end."""
+    """Two nodes with a V100 each, and one that kills jobs soon if they do not end."""
     folder = tmp_path_factory.mktemp("jobs")
     with Cluster(folder, {"n1": "v100=1", "n2": "v100=1"}, ("scheduler.round_s=600",)) as cluster:
         cluster.agent("impatient", "k80=1", "--ask-s", "0.5", "--grace-s", "0.5")
@@ -58,7 +58,7 @@ def test_a_job_runs_to_completion(cluster: Cluster, go: Path) -> None:
 
 
 def test_a_job_that_fails_is_tried_again_and_then_shown_with_its_last_lines(cluster: Cluster) -> None:
-    """retries: 1 makes two attempts; then it has failed, and `gavel show` has its exit code and its last lines."""
+    """With retries: 1, the job fails after two attempts, and `gavel show` prints its exit code and last lines."""
     job = cluster.submit("failing.py", retries=1, worker_types=V100)
     failed = cluster.ended(job)
     assert (failed.state, failed.exit_code, failed.failures, failed.attempt) == (JobState.FAILED, 3, 2, 2)
@@ -102,8 +102,8 @@ def test_two_ranks_on_two_nodes_train_as_one(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("name", ["upload", "two-ranks"])
-def test_an_example_runs_as_it_stands(cluster: Cluster, name: str) -> None:
-    """A job file that is there to be copied; `python` is that of these tests, which has PyTorch."""
+def test_an_example_runs_unchanged(cluster: Cluster, name: str) -> None:
+    """A job file of examples/ runs unchanged; its `python` is that of these tests, which has PyTorch."""
     file = ROOT / "examples" / "jobs" / f"{name}.yaml"
     answer = cluster.answer("submit", "--json", str(file), "--venv", sys.prefix, "-t", "v100")
     (job,) = json.loads(answer)["jobs"]
@@ -112,7 +112,7 @@ def test_an_example_runs_as_it_stands(cluster: Cluster, name: str) -> None:
 
 
 def test_two_ranks_stop_at_the_same_step_and_continue_from_it(cluster: Cluster, go: Path) -> None:
-    """Requeued, both ranks end after a step on which they agree, and the next attempt begins there."""
+    """After a requeue, both ranks end at a step on which they agree, and the next attempt begins there."""
     job = cluster.submit("counting.py", go, gpus=2, steps=30_000, worker_types=V100)
     cluster.ranks(job, 2)
     cluster.client.requeue(job)
@@ -127,7 +127,7 @@ def test_two_ranks_stop_at_the_same_step_and_continue_from_it(cluster: Cluster, 
 
 
 def test_a_rank_that_dies_takes_the_attempt_with_it_and_the_next_one_works(cluster: Cluster) -> None:
-    """Rank 0 would wait without end; it is ended on the other node, and both ranks start again."""
+    """Rank 0, which waits for rank 1, is ended on the other node, and both ranks start again."""
     job = cluster.submit("meeting.py", gpus=2, retries=1, worker_types=V100)
     done = cluster.completed(job)
     assert (done.attempt, done.failures, done.node_failures) == (2, 1, 0)
@@ -139,7 +139,7 @@ def test_a_rank_that_dies_takes_the_attempt_with_it_and_the_next_one_works(clust
 def test_a_script_without_gavels_library_saves_when_signalled_and_continues(
     cluster: Cluster, go: Path
 ) -> None:
-    """Requeued, it gets SIGTERM; the next attempt finds its saved state in GAVEL_CHECKPOINT_DIR."""
+    """At a requeue, the script gets SIGTERM and saves; the next attempt loads the state from GAVEL_CHECKPOINT_DIR."""
     job = cluster.submit("unmodified.py", go, worker_types=V100, reports_steps=False)
     eventually(lambda: cluster.output(job), "it has begun")
     cluster.client.requeue(job)
@@ -154,7 +154,7 @@ def test_a_script_without_gavels_library_saves_when_signalled_and_continues(
     assert int(words[3][1]) >= saved > 0
 
 
-def test_a_job_that_is_held_keeps_what_it_did_and_continues_when_released(cluster: Cluster, go: Path) -> None:
+def test_a_job_that_is_held_keeps_its_steps_and_continues_when_released(cluster: Cluster, go: Path) -> None:
     """A held job saves, ends and is not started; after `release` it continues without losing a step."""
     job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
     pid = cluster.started(job)["pid"]
@@ -171,7 +171,7 @@ def test_a_job_that_is_held_keeps_what_it_did_and_continues_when_released(cluste
     assert cluster.json_lines(job, "end")[0]["sum"] == whole(30_000)
 
 
-def test_a_job_that_is_requeued_starts_anew_from_its_checkpoint(cluster: Cluster, go: Path) -> None:
+def test_a_job_that_is_requeued_continues_from_its_checkpoint(cluster: Cluster, go: Path) -> None:
     """The next attempt continues where the first one saved."""
     job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
     first = cluster.started(job)
@@ -199,7 +199,7 @@ def test_an_array_is_a_job_per_index(cluster: Cluster, go: Path) -> None:
 
 
 def test_a_job_waits_for_its_dependency(cluster: Cluster, go: Path, tmp_path: Path) -> None:
-    """Blocked while the other runs, although there are free GPUs; started when that has succeeded."""
+    """A job is blocked while its dependency runs, although GPUs are free, and starts when that has succeeded."""
     first = cluster.submit("counting.py", go, steps=30_000, worker_types=V100)
     cluster.started(first)
     second = cluster.submit("counting.py", go, steps=10, after=(After(first),), worker_types=V100)

@@ -11,7 +11,7 @@ from examples.live_demo import SETTINGS, Plan, main
 from tests.e2e.cluster import processes_of
 from tests.support.wording import Wording
 
-# Enough for some rounds, even where one job is slow to start.
+# Enough for some rounds, even if one job is slow to start.
 STEPS = 360
 ROUNDS = ("scheduler.round_s=8", "scheduler.stay_rounds=1", "scheduler.restart_cost_s=1")
 

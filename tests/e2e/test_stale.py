@@ -13,9 +13,9 @@ from tests.attacks.stale import OWN_LOOP, PLAIN, attack
     ("script", "fields"), [(OWN_LOOP, {}), (PLAIN, {"checkpoints": "per_attempt"})], ids=["own_loop", "plain"]
 )
 def test_a_stale_attempt_sets_nothing_back(tmp_path: Path, script: Path, fields: dict[str, str]) -> None:
-    """The race of `python -m tests.attacks.stale`, once: the newer attempt's state counts after the node woke up.
+    """In one round of `python -m tests.attacks.stale`, the newer attempt's state stays in force after the node woke up.
 
-    With the documented loop; and with a script without Gavel's library, in a directory per attempt.
+    Jobs use the documented loop, or a script without Gavel's library in a directory per attempt.
     """
     outcomes = attack(tmp_path, 1, 2, 1, script, **fields)
     assert len(outcomes) == 2

@@ -1,4 +1,4 @@
-"""A cluster with keys and tokens: every caller that must not get in is refused with the reason and the remedy."""
+"""A cluster with keys and tokens: every caller without access is refused with the reason and the remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.e2e.cluster import PATIENCE_S, eventually
 from tests.e2e.test_joining import Operator
 from tests.support.wording import Wording
 
-# An agent of a release that speaks another protocol.
+# An agent of a release with another version of the protocol.
 NEWER = (
     "import sys; import worker_agent.daemon as whole; whole.PROTOCOL = 99;"
     "from worker_agent.__main__ import main; sys.exit(main())"
@@ -32,11 +32,11 @@ class Secured(NamedTuple):
 
     @property
     def address(self) -> str:
-        """The address for users and joining nodes."""
+        """Return the address for users and joining nodes."""
         return f"127.0.0.1:{self.me.port}"
 
     def token(self, *words: str) -> str:
-        """A token with which one node may join."""
+        """Return a token with which one node may join."""
         return self.me.gavel("token", "join", *words).stdout.strip()
 
     def join(self, name: str, token: str, fingerprint: str = "", code: int = 0) -> str:
@@ -49,7 +49,7 @@ class Secured(NamedTuple):
         return done.stdout + done.stderr
 
     def agent(self, name: str, state: str) -> tuple[str, ...]:
-        """The options of an agent with this name and this state directory."""
+        """Return the options of an agent with this name and this state directory."""
         return (
             *("--scheduler", f"127.0.0.1:{self.me.port + 1}", "--name", name, "--gpus", "v100=1"),
             *("--single-user", "--state-dir", str(self.me.folder / state)),
@@ -73,7 +73,7 @@ class Secured(NamedTuple):
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    """init, serve, token join, agent join, agent: n1 is linked."""
+    """A cluster after init, serve, token join, agent join and agent, so that n1 is linked."""
     me = Operator(tmp_path_factory.mktemp("secured"))
     me.env["XDG_CONFIG_HOME"] = str(me.folder / "config")
     me.gavel("init", str(me.data), "--port", str(me.port), "--token-file", str(me.folder / "token"))
@@ -102,14 +102,14 @@ def reason(log: str) -> str:
 
 
 def secret_of(token: str) -> str:
-    """The secret part of a token: all behind its id, which may contain further underscores."""
+    """Return the secret part of a token, after its id; the secret may contain underscores."""
     _, _, secret = token.split("_", 2)
     assert len(secret) > 20
     return secret
 
 
 def test_a_join_token_that_is_wrong_used_or_for_another_node_is_refused(secured: Secured) -> None:
-    """In one line each, and no certificate is left on the node."""
+    """Each attempt ends with one line, and no certificate is left on the node."""
     used = secured.token("--node", "n2")
     secured.join("n2", used)
     shutil.rmtree(secured.me.folder / "n2")
@@ -127,7 +127,7 @@ def test_a_join_token_that_is_wrong_used_or_for_another_node_is_refused(secured:
 
 
 def test_a_wrong_fingerprint_keeps_the_token_from_being_sent(secured: Secured, wording: Wording) -> None:
-    """The token is still good afterwards, with the right fingerprint."""
+    """The token stays valid, and works with the right fingerprint."""
     token = secured.token("--node", "n4")
     answer = secured.join("n4", token, "sha256:" + "0" * 64, code=2)
     assert secured.fingerprint in answer, "the true fingerprint, to compare"
@@ -154,7 +154,7 @@ def test_a_certificate_of_another_node_is_refused(secured: Secured, wording: Wor
 
 
 def test_an_agent_of_another_version_is_dismissed(secured: Secured, wording: Wording) -> None:
-    """Its log has the protocol of either side, and it ends."""
+    """The agent's log has the protocol versions of both sides, and the agent ends."""
     secured.join("n6", secured.token("--node", "n6"))
     answer = secured.dismissed("-c", NEWER, *secured.agent("n6", "n6"))
     assert ("(version)" in answer, "99" in answer) == (True, True)
@@ -179,7 +179,7 @@ def test_a_revoked_token_is_refused(secured: Secured, wording: Wording) -> None:
 
 
 def test_a_revoked_node_is_dismissed_until_it_joins_again(secured: Secured, wording: Wording) -> None:
-    """Its agent gets the reason and the remedy; joined again, it has a good certificate."""
+    """The agent of a revoked node gets the reason and the remedy; a new join gives it a valid certificate."""
     secured.join("n8", secured.token("--node", "n8"))
     assert "revoked node n8" in secured.me.gavel("token", "revoke", "--node", "n8").stdout
     answer = secured.dismissed("-m", "worker_agent", *secured.agent("n8", "n8"))
@@ -210,7 +210,7 @@ def test_a_user_needs_a_token_and_the_authority(secured: Secured, wording: Wordi
 
 
 def test_every_attempt_is_in_the_audit_log(secured: Secured) -> None:
-    """Joins and refusals are logged, and no secret."""
+    """Joins and refusals are logged, without any secret."""
     before = secured.token()
     secured.join("n7", before)
     secured.join("n7b", before, code=2)

@@ -45,14 +45,14 @@ def go(tmp_path: Path) -> Path:
 
 
 def was_preempted(job: Job) -> bool:
-    """Whether the job has lost its GPU to another one at least once, and has run again."""
+    """Return whether the job has lost its GPU to another one at least once, and has run again."""
     return job.preemptions >= 1 and job.attempt >= 2
 
 
 def test_two_jobs_on_one_gpu_take_turns_and_lose_no_step(cluster: Cluster, go: Path) -> None:
     """Both are preempted and resumed from their checkpoints, and both have done every step exactly once.
 
-    `gavel logs -f`, begun under the first attempt, goes through all of them and ends with the job.
+    `gavel logs -f`, started during the first attempt, prints all attempts and ends with the job.
     """
     jobs = [cluster.submit("counting.py", go, steps=30_000, worker_types=("v100",)) for _ in range(2)]
     cluster.started(jobs[0])
@@ -86,7 +86,7 @@ def test_a_training_script_with_torch_continues_where_it_was(cluster: Cluster, g
 
 
 def test_two_packed_jobs_run_on_one_gpu_at_the_same_time(cluster: Cluster, go: Path) -> None:
-    """las+packing, and rates by which two such jobs hardly slow each other: both hold the same GPU."""
+    """Under las+packing, two jobs that hardly slow each other by their rates hold the same GPU."""
     give_pair_rates(cluster, "counting", 50.0, 48.0)
     before = cluster.client.policy()
     cluster.client.set_policy("las+packing")
@@ -115,7 +115,7 @@ def test_two_packed_jobs_run_on_one_gpu_at_the_same_time(cluster: Cluster, go: P
 
 
 def give_pair_rates(cluster: Cluster, job_type: str, alone: float, together: float) -> None:
-    """Give the rates of such jobs, alone and in pairs, as an operator does."""
+    """Set the rates of such jobs, alone and in pairs, as an operator does."""
     rate = {"job_type": job_type, "gpus": 1, "worker_type": "v100"}
     rates = [
         cluster_pb2.Rate(**rate, steps_per_s=alone),

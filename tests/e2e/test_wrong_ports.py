@@ -56,7 +56,7 @@ def test_users_get_the_remedy_for_wrong_ports_and_missing_tls(served: Served, tm
 
 
 def test_an_agent_at_the_users_port_gets_the_right_one(served: Served, tmp_path: Path) -> None:
-    """The log of an agent with a good certificate has the agents' address; it tries again, later each time."""
+    """The log of an agent with a good certificate has the agents' address; its waits become longer."""
     served.certify("n1", tmp_path / "certificates")
     host, _, port = served.address.rpartition(":")
     command = (

@@ -139,7 +139,7 @@ def test_a_core_that_cannot_continue_keeps_no_caller_waiting(tmp_path: Path, mon
 
 
 def test_links_are_closed_even_when_ending_the_streams_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The error is raised all the same."""
+    """The error is raised after the links are closed."""
     closed: list[Links] = []
 
     def close(links: Links) -> None:
@@ -205,7 +205,7 @@ def test_a_scheduler_that_stops_calls_no_node_silent(tmp_path: Path, caplog: pyt
 
 
 def test_a_backup_of_a_running_daemon_can_be_restored(tmp_path: Path):
-    """Jobs from before are there; numbers that may have been used since are not used again."""
+    """Earlier jobs are restored, and numbers that may have been used after the backup are not used again."""
 
     async def story() -> tuple[list[str], list[str]]:
         async with (
@@ -256,7 +256,7 @@ def test_a_backup_is_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_restored_journal_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A large journal is read slowly; the jump in numbers is durable, and not repeated at the next start."""
+    """Reading a large journal takes long: the jump in numbers is durable and not repeated at the next start."""
     read = []
 
     def counted(journal: SqliteJournal) -> Recovered[SchedulerState]:
@@ -278,7 +278,7 @@ def test_a_restored_journal_is_read_once(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_data_directory_is_for_its_owner_alone(tmp_path: Path):
-    """The daemon creates it so that others cannot look into it."""
+    """The daemon creates the directory so that other users cannot read it."""
 
     async def story() -> int:
         async with running(tmp_path / "a"):

@@ -1,4 +1,4 @@
-"""Ports stay open, whatever is sent to them; one that closes nevertheless is noticed."""
+"""Ports stay open, whatever is sent to them; if one closes nevertheless, the daemon notices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TIMEOUT_S = 60.0
 
 
 def test_no_method_name_closes_the_port(tmp_path) -> None:
-    """Names that are not UTF-8, empty or unknown are unimplemented, and the next caller is served."""
+    """Method names that are empty, unknown or not UTF-8 get UNIMPLEMENTED, and the next caller is served."""
     with DaemonThread(tmp_path) as daemon:
         for path in (b"/gavel.v1.Jobs/\xff\xfe", b"\xff", b"/", b"/gavel.v1.Jobs/None"):
             assert b"there is no such method" in http2.answer(daemon.address, http2.request(path))

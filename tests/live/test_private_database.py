@@ -98,7 +98,7 @@ def test_damaged_or_empty_tokens_end_the_start(tmp_path: Path):
         assert not list(tmp_path.glob("access.db.damaged*"))
 
 
-def test_damaged_notes_of_the_last_settings_are_written_anew(tmp_path: Path):
+def test_damaged_notes_of_the_last_settings_are_replaced(tmp_path: Path):
     """The notes of the last start are compared, never decoded."""
     for name in ("settings.json", "rates.json"):
         (tmp_path / name).write_bytes(b"\xff\xfe\x00\x80")

@@ -69,14 +69,14 @@ class Process:
         return self.process.returncode, log.decode()
 
     def kill(self) -> None:
-        """End it as a power cut would, except for the disk."""
+        """Kill the process, as in a power cut; the disk stays intact."""
         self.process.kill()
         self.process.communicate()
 
 
 @contextlib.contextmanager
 def calling(address: str) -> Iterator[jobs_pb2_grpc.JobsStub]:
-    """A stub of Jobs at this address."""
+    """Yield a stub of Jobs at this address."""
     with grpc.insecure_channel(address) as channel:
         yield jobs_pb2_grpc.JobsStub(channel)
 
@@ -88,7 +88,7 @@ def submit(jobs: jobs_pb2_grpc.JobsStub, name: str) -> list[str]:
 
 
 def names(jobs: jobs_pb2_grpc.JobsStub) -> set[str]:
-    """The names of all jobs."""
+    """Return the names of all jobs."""
     return {
         job.spec.name for job in jobs.ListJobs(jobs_pb2.ListJobsRequest(), metadata=USER, timeout=20).jobs
     }
@@ -115,7 +115,7 @@ def test_the_daemon_starts_answers_and_stops(tmp_path: Path, wording: Wording):
 
 
 def test_kill_9_loses_no_acknowledged_job(tmp_path: Path):
-    """Killed again and again in the middle of submissions: every acknowledged job is there afterwards (P1)."""
+    """After repeated kills in the middle of submissions, every acknowledged job is kept (P1)."""
     acknowledged: set[str] = set()
     for turn in range(3):
         daemon = Process(tmp_path)
@@ -141,7 +141,7 @@ def test_kill_9_loses_no_acknowledged_job(tmp_path: Path):
 
 
 def test_a_full_disk_ends_the_daemon_before_it_acknowledges_anything(tmp_path: Path):
-    """No room for a record: no acknowledgement, one line with the reason, status 1; later every promise is kept."""
+    """Without room for a record, the daemon acknowledges nothing and ends with status 1; no job is lost."""
     daemon = Process(tmp_path, file_bytes_max=600_000)
     acknowledged = set()
     with calling(daemon.address()) as jobs, contextlib.suppress(grpc.RpcError):

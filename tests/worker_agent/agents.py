@@ -32,7 +32,7 @@ class Agent:
             assert self.tell(0, LinkUp()) == [SendHello()]
 
     def tell(self, now_s: float, event: Event) -> list[Action | Report]:
-        """Hand over an event; return the actions, and the report that is due at once."""
+        """Hand over an event; return the actions, including a report that is due at once."""
         actions = self.core.handle(now_s, event)
         return [*actions, self.core.take_report()] if self.core.news else list(actions)
 
@@ -49,17 +49,17 @@ class Agent:
         assert {order.lease for order in orders} <= set(self.core.running)
 
     def exits_kept(self) -> set[str]:
-        """The exits that it would report again."""
+        """Return the exits that it would report again."""
         return set(self.core.exits.kept)
 
 
 def order(job: str, *gpus: int, attempt: int = 1, ends_s: float = 360.0, **more: Any) -> Order:
-    """An order for the lease job/attempt, on GPU 0 unless others are given."""
+    """Return an order for the lease job/attempt, on GPU 0 unless others are given."""
     return Order(f"{job}/{attempt}", job, attempt, gpus or (0,), ends_s, **more)
 
 
 def exited(lease: str, outcome: Any = "yielded", code: int = 0) -> ProcessExited:
-    """The exit of all processes of a lease."""
+    """Return the exit of all processes of a lease."""
     return ProcessExited(lease, outcome, 50.0, 40.0, 5.0, 6.0, code)
 
 

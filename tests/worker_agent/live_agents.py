@@ -1,4 +1,4 @@
-"""A live agent in tests: real processes, a link that only remembers, and ways to wait for what must become true."""
+"""A live agent in tests: real processes, a link that only records, and methods that wait for conditions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from worker_agent.shim import process_tree
 SLEEP = "import time; print('here', flush=True); time.sleep(600)"
 DEAF = "import signal, time; signal.signal(15, signal.SIG_IGN); print('here', flush=True); time.sleep(600)"
 ENDS = "import os, sys, time\nwhile not os.path.exists('{go}'): time.sleep(0.01)\nsys.exit({code})"
-# Behaves as gavel.training does: reports its steps, and ends by itself when the lease asks.
+# Behaves like gavel.training: reports its steps, and ends by itself when the lease asks for it.
 WORKER = """
 import json, os, sys, time
 run = os.environ["GAVEL_RUN_DIR"]
@@ -53,7 +53,7 @@ T = TypeVar("T")
 
 
 class FakeLink:
-    """A link that remembers what the agent sends."""
+    """A link that records the agent's messages."""
 
     def __init__(self) -> None:
         self.hellos: list[tuple[Held, ...]] = []
@@ -64,23 +64,23 @@ class FakeLink:
         self.package = b""
 
     def send_hello(self, held: tuple[Held, ...]) -> None:
-        """Remember the hello."""
+        """Record the hello."""
         self.hellos.append(held)
 
     def send_report(self, report: Report) -> None:
-        """Remember the report."""
+        """Record the report."""
         self.reports.append(report)
 
     def send_preparing(self, order: Order) -> None:
-        """Remember the lease."""
+        """Record the lease."""
         self.begun.append(order.lease)
 
     def send_ready(self, order: Order, ports: tuple[int, ...]) -> None:
-        """Remember the lease and its ports."""
+        """Record the lease and its ports."""
         self.are_ready.append((order.lease, ports))
 
     def send_cannot_start(self, order: Order, why: str) -> None:
-        """Remember the reason."""
+        """Record the reason."""
         self.cannot.append(why)
 
     async def fetch(self, digest: str) -> AsyncIterator[bytes]:
@@ -135,11 +135,11 @@ class LiveAgent:
         self.agent.handle(Desired(epoch, self.generation, orders, 0, why_ended or {}))
 
     def exits(self) -> dict[str, ProcessExited]:
-        """Every exit that was reported, by lease."""
+        """Return every exit that was reported, by lease."""
         return {exit.lease: exit for report in self.link.reports for exit in report.exits}
 
     def started(self) -> set[str]:
-        """Every start that was reported."""
+        """Return every start that was reported."""
         return {lease for report in self.link.reports for lease in report.started}
 
     async def exit(self, lease: str = "17") -> ProcessExited:
@@ -147,14 +147,14 @@ class LiveAgent:
         return await until(lambda: self.exits().get(lease))
 
     async def runs(self, lease: str = "17") -> int:
-        """Wait until a lease runs; return the pid of its first leader."""
+        """Wait until a lease runs, and return the pid of its first leader."""
         await until(lambda: lease in self.agent.processes.live and self.agent.processes.live[lease].running)
         pid = self.agent.processes.live[lease].read_own("shim.json")["pids"][0]
         assert isinstance(pid, int)
         return pid
 
     def log(self, lease: str = "17", rank: int = 0) -> str:
-        """The content of a log."""
+        """Return the content of a log."""
         path = self.agent.processes.path(lease) / "logs" / f"rank-{rank}.log"
         return path.read_text() if path.exists() else ""
 
@@ -164,7 +164,7 @@ class LiveAgent:
 
 
 async def until(condition: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
-    """Wait for the first true answer and return it; fail when none comes in time."""
+    """Wait for the first true answer and return it; fail if none comes in time."""
     end_s = time.monotonic() + within_s
     while not (answer := condition()):
         assert time.monotonic() < end_s, f"not within {within_s} s"
@@ -173,14 +173,14 @@ async def until(condition: Callable[[], T | None], within_s: float = PATIENCE_S)
 
 
 def job(code: str, lease: str = "17", *, ends_in_s: float = 60.0, **more: Any) -> Order:
-    """An order that runs this Python code, with everything that an order needs."""
+    """Return a complete order that runs this Python code."""
     launch = Launch(**{"command": tuple(python(code)), **more.pop("launch", {})})
     order = {"job": f"job-{lease}", "attempt": 1, "epoch": 1, "gpus": (0,), "launch": launch, **more}
     return Order(lease=lease, ends_s=time.monotonic() + ends_in_s, **order)
 
 
 async def in_time(story: Callable[[float], Coroutine[Any, Any, bool]], *, first_s: float) -> None:
-    """Run a story as shim_runs.in_time does, but a coroutine."""
+    """Like `shim_runs.in_time`, for a coroutine."""
     within_s = first_s
     while not await story(within_s):
         within_s *= 5
@@ -188,7 +188,7 @@ async def in_time(story: Callable[[float], Coroutine[Any, Any, bool]], *, first_
 
 
 def end_all(tmp_path: Path) -> None:
-    """End everything that a failed test has left behind."""
+    """Kill all processes that a failed test has left behind."""
     for path in tmp_path.glob("**/state/runs/*"):
         for process in process_tree.started_with("GAVEL_RUN_DIR", str(path)):
             process_tree.send(process, signal.SIGKILL)
@@ -206,7 +206,7 @@ def live(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
 
 
 async def lonely(tmp_path: Path) -> None:
-    """Run an agent with two jobs, to be killed: it prints their pids, and stays."""
+    """Run an agent with two jobs, print their pids, and wait to be killed."""
     async with LiveAgent(tmp_path) as node:
         stays = job("import time; time.sleep(600)", "goes on")
         ends = job(ENDS.format(go=tmp_path / "go", code=9), "ends", gpus=(1,))

@@ -20,13 +20,13 @@ from worker_agent.shim.process_tree import boot_id
 from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
-# Long enough for a busy machine; on an idle one nothing takes so long.
+# Long enough for a busy machine.
 PATIENCE_S = 60.0
 T = TypeVar("T")
 
 
 def wait_for(condition: Callable[[], T | None], within_s: float = PATIENCE_S) -> T:
-    """Wait for the first true answer and return it; fail when none comes in time."""
+    """Wait for the first true answer and return it; fail if none comes in time."""
     end_s = time.monotonic() + within_s
     while not (answer := condition()):
         assert time.monotonic() < end_s, f"not within {within_s} s"

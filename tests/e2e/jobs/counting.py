@@ -1,4 +1,4 @@
-"""Adds up the numbers of its steps, slowly until a file appears. A step lost or done twice shows in the sum."""
+"""Adds up the numbers of its steps, slowly until a file appears. A step that is lost or done twice changes the sum."""
 
 from __future__ import annotations
 

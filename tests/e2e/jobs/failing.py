@@ -1,4 +1,4 @@
-"""Fails, at once or when a file appears, with a line about it."""
+"""Prints a line and fails, at once or when a file appears."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Two ranks; in the first attempt rank 1 dies once rank 0 is there, which would wait without end."""
+"""Two ranks that wait for each other; in the first attempt, rank 1 dies when rank 0 waits."""
 
 import json
 import os

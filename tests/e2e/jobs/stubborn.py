@@ -1,4 +1,4 @@
-"""Does not end: it ignores every polite signal, as does a grandchild in a session of its own, whose parent is gone."""
+"""Ignores every signal but SIGKILL, and leaves an orphan in another session that does the same."""
 
 import json
 import os

@@ -32,7 +32,7 @@ PEOPLE = (Role.VIEWER, Role.USER, Role.OPERATOR, Role.ADMIN)
 
 
 def methods(file: FileDescriptor) -> set[str]:
-    """All methods of all services of a file, by the names that calls use."""
+    """Return all methods of the services of a .proto file, by the names used in calls."""
     return {
         f"/{service.full_name}/{method.name}"
         for service in file.services_by_name.values()
@@ -41,7 +41,7 @@ def methods(file: FileDescriptor) -> set[str]:
 
 
 def token(live: Live, user: str, role: Role, valid_s: float = HOUR_S) -> str:
-    """A token created at the scheduler itself."""
+    """Return a token that was created in the scheduler itself."""
     assert live.people.access is not None
     return live.people.access.create(user, role, valid_s)[1]
 
@@ -55,7 +55,7 @@ def test_every_method_has_a_least_role() -> None:
 
 
 def test_roles_are_a_ladder_with_agents_beside_it() -> None:
-    """A higher role may do all that a lower one may; agents' tokens open nothing to users; an admin may act as one."""
+    """A higher role may do all that a lower one may; agents' tokens are no users', but an admin may act as agent."""
     for have in PEOPLE:
         for need in PEOPLE:
             assert (have >= need) == Caller("u", have).may(need)
@@ -74,7 +74,7 @@ def test_a_refused_call_is_named_in_plain_words() -> None:
 
 @with_daemon(auth="tokens")
 async def test_every_method_asks_for_its_role(live: Live) -> None:
-    """Every method, called with a token of every role and with none, lets in exactly those that the table names."""
+    """Each method is called with a token of each role and without one, and accepts exactly the roles in the table."""
     tokens = {role: token(live, role.word, role) for role in (*PEOPLE, Role.AGENT)}
     stubs = {
         "Jobs": (jobs_pb2_grpc.JobsStub, pb),
@@ -98,7 +98,7 @@ async def test_every_method_asks_for_its_role(live: Live) -> None:
 
 
 async def code_of(call: Any) -> grpc.StatusCode | None:
-    """How a call ends; a stream that yields a message has let its caller in."""
+    """Return how a call ends; a stream that yields a message has accepted its caller."""
     try:
         if hasattr(call, "read"):
             await call.read()
@@ -156,7 +156,7 @@ async def test_only_operators_submit_for_others(live: Live) -> None:
 
 @with_daemon(auth="tokens")
 async def test_a_token_lives_until_it_expires_or_is_revoked(live: Live) -> None:
-    """A token works until then; its holder gets the reason, and a wrong secret gets none."""
+    """A token works until then; after that, its holder gets the reason, but a wrong secret gets none."""
     admin = live.tokens(token=token(live, "root", Role.ADMIN))
     created = await admin.CreateToken(cpb.CreateTokenRequest(user="ann", role=cpb.ROLE_USER, note="laptop"))
     me = await live.tokens(token=created.secret).WhoAmI(cpb.WhoAmIRequest())
@@ -180,7 +180,7 @@ async def test_a_token_lives_until_it_expires_or_is_revoked(live: Live) -> None:
 
 @with_daemon(auth="tokens")
 async def test_users_create_tokens_for_themselves_within_their_own_rights(live: Live) -> None:
-    """A user creates no token for others, of a higher role, or that lives longer than the user's own; an admin does."""
+    """Only an admin may create a token for others, of a higher role, or with a longer life than the creator's own."""
     ann = live.tokens(token=token(live, "ann", Role.USER))
     own = await ann.CreateToken(cpb.CreateTokenRequest(role=cpb.ROLE_VIEWER, valid_s=10 * HOUR_S))
     assert (own.token.user, own.token.role) == ("ann", cpb.ROLE_VIEWER)
@@ -247,7 +247,7 @@ async def test_without_tokens_every_caller_is_an_admin_under_the_name_it_gives(l
 async def test_a_node_is_revoked_by_an_admin_where_nodes_have_certificates(
     live: Live, wording: Wording
 ) -> None:
-    """The node is cut off with the admin's name, and the audit log has it; without keys nothing can be revoked."""
+    """The node is cut off; the reason and the audit log have the admin's name. Without keys, nothing can be revoked."""
     access = live.people.access
     assert access is not None
     admin = live.tokens(token=access.create("root", Role.ADMIN, 60.0)[1])
@@ -297,7 +297,7 @@ def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> Non
 
 
 def test_a_revocation_is_durable_whatever_became_of_the_notes_before_it(tmp_path: Path) -> None:
-    """When noting a token's use fails half-way, no transaction stays open in which later changes would hang."""
+    """If recording a token's use fails half-way, no transaction stays open that would hold up later changes."""
     path, now = tmp_path / "access.db", [1000.0]
     access = Access(path, lambda: now[0])
     bad, secret = access.create("ann", Role.ADMIN, 10_000.0)
@@ -316,7 +316,7 @@ def test_a_revocation_is_durable_whatever_became_of_the_notes_before_it(tmp_path
 
 
 def test_a_join_token_is_used_once_by_the_node_it_is_for(tmp_path: Path) -> None:
-    """One of twenty simultaneous attempts succeeds; another node, a late one and a wrong token fail."""
+    """One of twenty simultaneous attempts succeeds; another node, a late attempt and a wrong token fail."""
     now = [0.0]
     access = Access(tmp_path / "access.db", lambda: now[0])
     secret, expires_s = access.create_join()
@@ -335,7 +335,7 @@ def test_a_join_token_is_used_once_by_the_node_it_is_for(tmp_path: Path) -> None
 
 
 def tried(access: Access, secret: str, node: str) -> bool:
-    """Whether the node could use the token."""
+    """Return whether the node could use the token."""
     try:
         access.consume_join(secret, node, b"its certificate")
     except BadToken:

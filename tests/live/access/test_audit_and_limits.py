@@ -76,7 +76,7 @@ async def test_a_call_that_gets_no_answer_ends(live: Live) -> None:
 
 
 def test_the_audit_log_is_rotated_and_private(tmp_path: Path) -> None:
-    """The log keeps so many files of such a size, newest lines first; a name with a line break stays one line."""
+    """The log keeps a few files of limited size with the newest lines; a name with a line break stays on one line."""
     path = tmp_path / "audit.log"
     audit = Audit(path, PeopleConfig(audit_bytes_max=1000, audit_files=3), lambda: 0.0)
     for number in range(40):
@@ -104,7 +104,7 @@ def test_an_audit_log_that_cannot_be_written_stops_nothing(
 
 
 def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
-    """Each name has a bucket; more than a full one holds may be taken from a full one, and is paid back."""
+    """Each name has a bucket; a full one lends more than it holds, and is refilled later."""
     now = [0.0]
     buckets = Buckets(2.0, 10.0, lambda: now[0])
     assert buckets.wait_s("a", 10.0) == 0.0
@@ -155,7 +155,7 @@ def test_an_unforeseen_error_is_in_the_log_under_its_number(caplog: pytest.LogCa
 
 
 def test_a_status_fits_into_headers_however_long_its_text() -> None:
-    """Texts and fields are cut, as a status travels in a few kilobytes of headers."""
+    """Texts and fields are cut, since the headers that carry a status have only a few kilobytes."""
     status = status_of(CallFailed("invalid", "é" * 100_000, "f" * 100_000))
     assert len(status.details) <= 2000
     assert sum(len(value) for _, value in status.trailing_metadata) < 12_000

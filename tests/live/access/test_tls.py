@@ -121,7 +121,7 @@ def test_a_node_gets_a_certificate_under_its_own_name(tmp_path: Path) -> None:
 
 
 def test_malformed_certificate_requests_are_refused(tmp_path: Path) -> None:
-    """The authority refuses what is not PEM, too large, of another kind of key, or signed by another."""
+    """The authority refuses a request that is not PEM, too large, with another kind of key, or signed by another."""
     keys = new_keys(tmp_path)
     good = request()[0]
     body = good.splitlines()
@@ -147,7 +147,7 @@ def test_an_operator_is_warned_before_certificates_expire(tmp_path: Path) -> Non
 
 
 def test_a_node_joins_once_with_its_token(tmp_path: Path) -> None:
-    """A request that can be signed uses the token up, and no other does; wrong tokens are refused and slowed."""
+    """Only a request that can be signed uses up the token; wrong tokens are refused and slowed down."""
     keys, access = new_keys(tmp_path / "tls"), Access(tmp_path / "access.db", lambda: 0.0)
     join = join_handler(access, keys, lambda: "sched:7071")
     secret, _ = access.create_join("n1")

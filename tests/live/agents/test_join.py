@@ -83,7 +83,7 @@ def test_all_certificates_of_a_node_so_far_are_revoked_together(address, keys, a
 
 @joins
 def test_a_scheduler_of_another_fingerprint_never_sees_the_token(address, keys, access, into, wording):
-    """A man in the middle is noticed before anything is sent; the token is still good afterwards."""
+    """A man in the middle is noticed before anything is sent, and the token stays valid."""
     token, _ = access.create_join("n1")
     wrong = hashlib.sha256(b"another scheduler").hexdigest()
     with pytest.raises(JoinError) as failed:
@@ -127,7 +127,7 @@ def trust_directory(authority: Path) -> dict[str, str]:
 def test_a_bought_certificate_is_trusted_as_this_machine_trusts_it(
     keys, tmp_path, monkeypatch, wording, trust
 ):
-    """The fingerprint is then checked on the authority in the answer; without the machine's trust nothing is sent."""
+    """The fingerprint is checked against the authority in the reply; without the machine's trust nothing is sent."""
     bought = Keys(tmp_path / "bought")
     bought.make(["127.0.0.1"])
     access = Access(tmp_path / "access.db", lambda: 0.0)

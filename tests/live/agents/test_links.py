@@ -1,4 +1,4 @@
-"""The scheduler's end of the stream: which agents are let in, what they receive, and how far their reports count."""
+"""The scheduler's end of the stream: which agents are accepted, the messages that they receive, and their reports."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_an_agent_of_another_protocol_is_dismissed_with_the_remedy(wording
     ],
 )
 def test_an_impossible_node_is_refused_by_its_field(hello, field):
-    """The agent gets the wrong field; the daemon lives on and takes the next agent."""
+    """The agent gets the wrong field; the daemon keeps running and accepts the next agent."""
 
     @story
     async def refused():
@@ -82,7 +82,7 @@ def test_an_impossible_node_is_refused_by_its_field(hello, field):
 
 @story
 async def test_gpus_that_are_not_numbered_are_refused():
-    """Leases name GPUs by index, so 0 and 2 are no inventory."""
+    """Leases name GPUs by index, so an inventory of GPUs 0 and 2 is refused."""
     async with Scheduler() as scheduler, scheduler.peer() as peer:
         gpus = [pb.InventoryGpu(index=0), pb.InventoryGpu(index=2)]
         await peer.say(hello=pb.Hello(protocol=1, node="n1", worker_type="v100", gpus=gpus))
@@ -116,7 +116,7 @@ async def test_a_second_agent_of_the_same_name_is_dismissed_while_the_first_one_
 
 @story
 async def test_an_agent_that_was_started_again_takes_its_name_from_one_that_does_not_answer():
-    """A machine that lost power left a stream that looks alive; its next agent is not dismissed."""
+    """After a machine lost power, its old stream looks alive; its next agent is accepted nevertheless."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as dead:
         await dead.join()
         async with scheduler.peer("n1", incarnation="after the power was back") as alive:
@@ -127,7 +127,7 @@ async def test_an_agent_that_was_started_again_takes_its_name_from_one_that_does
 
 @story
 async def test_an_agent_that_connects_again_replaces_its_old_stream():
-    """The same incarnation replaces its stream at once, unasked, and without being silent in between."""
+    """The same incarnation replaces its stream at once, without a challenge and without silence in between."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as old:
         await old.join()
         since_s = scheduler.state.nodes["n1"].since_s
@@ -216,7 +216,7 @@ async def test_a_finished_job_is_completed_and_its_lease_taken_from_the_set():
 
 @story
 async def test_the_last_lines_of_a_failed_attempt_stay_with_the_job():
-    """The last lines travel with the exit, and are cut where an agent sends too much."""
+    """The last lines are sent with the exit, and are cut if an agent sends too many."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
         (job,) = await scheduler.submit()
@@ -252,7 +252,7 @@ async def test_a_report_on_the_lease_of_another_node_changes_nothing():
 
 @story
 async def test_a_renewal_goes_to_all_nodes_with_the_generation_of_each():
-    """One effect gives every node its own generation, and how much time is left as of now."""
+    """From one effect, every node gets its own generation and the time that is left."""
     from scheduler.core.effects import RenewLeases
 
     async with (
@@ -274,7 +274,7 @@ async def test_a_renewal_goes_to_all_nodes_with_the_generation_of_each():
 
 @story
 async def test_times_count_from_the_agents_own_clock():
-    """A set names the latest time of the agent's clock at which it can have been sent, whatever buffered it since."""
+    """A set has the latest time on the agent's clock at which it can have been sent, however long it was buffered."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         hello = pb.Hello(
             protocol=1, node="n1", worker_type="v100", gpus=[pb.InventoryGpu(index=0)], incarnation="n1-1"

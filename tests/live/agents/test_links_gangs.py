@@ -9,12 +9,12 @@ from scheduler.live.agents.gangs import Gangs, Go, Ready
 from tests.support.linked import CALM, PATIENCE_S, Scheduler, story, until
 
 NODES = ("a", "b", "c")
-# What a node receives whose lease is over, or is not its own.
+# The reason for a node whose lease is over, or is not its own.
 OVER = Gangs().on_ready(0, "a", "1", Ready(), ())[0].failed
 
 
 def test_all_nodes_get_go_when_the_last_one_is_ready():
-    """No node gets it before; then all get it, with the ports of the first node, whichever reported first."""
+    """No node gets its Go before; then all get it, with the ports of the gang's first node."""
     gangs = Gangs()
     assert gangs.on_ready(0, "c", "7", Ready(), NODES) == []
     assert gangs.on_ready(1, "a", "7", Ready(29500, 29501), NODES) == []
@@ -23,7 +23,7 @@ def test_all_nodes_get_go_when_the_last_one_is_ready():
 
 
 def test_a_node_that_cannot_start_stops_all_at_once():
-    """Nodes that have reported get its name and reason now; one that reports later gets them then."""
+    """Nodes that have reported get its name and reason at once; one that reports later gets them then."""
     gangs = Gangs()
     gangs.on_ready(0, "a", "7", Ready(1, 2), NODES)
     goes = gangs.on_ready(1, "b", "7", Ready(failed="no such user"), NODES)
@@ -70,7 +70,7 @@ def test_a_node_that_prepares_in_vain_gets_the_reason():
 
 
 def test_a_decision_is_repeated_to_a_node_that_asks_again():
-    """A Go that was lost with a link is repeated at the next GangReady, and the others' stays the same."""
+    """A Go that was lost with a link is repeated, unchanged, after the next GangReady."""
     gangs = Gangs()
     for node, ready in (("a", Ready(1, 2)), ("b", Ready()), ("c", Ready())):
         gangs.on_ready(0, node, "7", ready, NODES)
@@ -87,7 +87,7 @@ def test_a_scheduler_that_was_restarted_decides_the_same():
 
 
 def test_a_lease_that_is_over_or_on_other_nodes_starts_nothing(wording):
-    """A node without such a lease gets a refusal, and nothing is kept."""
+    """A node that does not hold the lease gets a refusal, and nothing is stored."""
     gangs = Gangs()
     wording(OVER)
     assert gangs.on_ready(0, "a", "7", Ready(1, 2), ()) == [Go("a", "7", failed=OVER)]
@@ -102,7 +102,7 @@ def test_a_lease_that_is_over_or_on_other_nodes_starts_nothing(wording):
 
 @story
 async def test_two_nodes_meet_at_the_address_of_the_first():
-    """Both send GangReady, in any order, and both get GangGo with the first node's address."""
+    """Both nodes send GangReady, in any order, and get GangGo with the first node's address."""
     waits = msgspec.structs.replace(CALM, gang_s=PATIENCE_S)
     async with (
         Scheduler(pace=waits) as scheduler,
@@ -144,7 +144,7 @@ async def test_a_node_that_does_not_report_keeps_its_gang_from_starting(wording)
 
 @story
 async def test_readiness_for_a_cancelled_job_is_refused():
-    """A lease that is being stopped starts nothing any more."""
+    """A lease that is being stopped starts no process."""
     from scheduler.core.messages import JobCommand
 
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:

@@ -31,7 +31,7 @@ class Logging:
     def __init__(self, scheduler: Scheduler, name: str) -> None:
         self.scheduler, self.name = scheduler, name
         self.lines: dict[int, list[bytes]] = {}
-        # Attempts that print no more.
+        # Attempts that will print nothing more.
         self.done: set[int] = set()
         self.dropped_bytes = 0
         self.sent = 0
@@ -63,7 +63,7 @@ class Logging:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def read(self, wanted: pb.LogsWanted) -> AsyncIterator[Chunk]:
-        """Yield lines as the agent's own reading does."""
+        """Yield lines like an agent that reads its logs."""
         if self.trouble is not None:
             raise self.trouble
         try:
@@ -121,7 +121,7 @@ async def running(scheduler: Scheduler, *nodes: Logging, **fields: Any) -> tuple
 
 @story
 async def test_a_reader_that_does_not_follow_gets_the_present_lines():
-    """All lines with their node and offsets, then the end."""
+    """The reader gets all lines so far, with their node and offsets, then the end."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         node.lines[1] = [b"one\n", b"two\n"]
         job, _ = await running(scheduler, node)
@@ -161,7 +161,7 @@ async def test_the_last_lines_are_those_of_all_attempts():
 
 @story
 async def test_a_notice_counts_what_rotation_has_dropped(wording):
-    """The notice comes once, before the first line that is left; a reader of the log's end misses nothing."""
+    """The notice comes once, before the first remaining line; a reader of the log's end gets none."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         node.lines[1], node.dropped_bytes = [b"one\n", b"two\n"], 236_000_000
         job, _ = await running(scheduler, node)
@@ -173,7 +173,7 @@ async def test_a_notice_counts_what_rotation_has_dropped(wording):
 
 @story
 async def test_a_follower_stays_until_the_job_has_ended_for_good():
-    """Lines as they come, over the end of one attempt and the beginning of the next on another node."""
+    """A follower gets new lines over the end of one attempt and the beginning of the next on another node."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as first:
         job, lease = await running(scheduler, first, retries=1)
         first.lines[1] = [b"attempt one\n"]
@@ -196,7 +196,7 @@ async def test_a_follower_stays_until_the_job_has_ended_for_good():
 
 @story
 async def test_a_slow_reader_slows_the_agent_and_nothing_large_waits():
-    """Back-pressure: of 200 MB that a node could send, only a few chunks leave it before they are read."""
+    """Of 200 MB that a node could send, only a few chunks leave it before the reader takes them (back-pressure)."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         node.lines[1] = [b"x" * 1_000_000] * 200
         job, _ = await running(scheduler, node)
@@ -210,7 +210,7 @@ async def test_a_slow_reader_slows_the_agent_and_nothing_large_waits():
 
 @story
 async def test_a_reader_that_leaves_stops_the_agent():
-    """A reader that goes away leaves nothing behind on either side."""
+    """When a reader disconnects, no task or call is left on either side."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         node.lines[1] = [b"line\n"] * 3
         job, _ = await running(scheduler, node)
@@ -237,7 +237,7 @@ async def test_a_notice_names_a_node_that_is_gone_and_the_rest_is_read(wording):
 
 @story
 async def test_a_follower_waits_for_a_node_that_is_away_for_a_while():
-    """The link breaks and comes back: a notice, then the lines that came meanwhile, none of them twice."""
+    """When a broken link is back, the follower gets a notice, then the lines printed meanwhile, none of them twice."""
     async with Scheduler() as scheduler:
         node = Logging(scheduler, "n1")
         async with node:
@@ -271,7 +271,7 @@ async def test_a_reader_gets_a_notice_of_trouble_on_the_node(wording):
 
 @story
 async def test_an_attempt_that_never_was_is_not_found():
-    """Attempt 7 of a job that had one is an error; a follower waits only while it may still come."""
+    """Attempt 7 of a job that had one attempt is an error; a follower waits only while the attempt may still come."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         node.lines[1], node.done = [b"one\n"], {1}
         job, lease = await running(scheduler, node)
@@ -288,7 +288,7 @@ async def test_an_attempt_that_never_was_is_not_found():
 
 @story
 async def test_logs_of_an_ended_job_are_found_after_a_restart(tmp_path):
-    """A table beside the journal keeps where a job ran, as the journal forgets leases that are over."""
+    """A table beside the journal keeps the nodes on which a job ran, since the state drops leases that are over."""
     first = Scheduler(attempts=tmp_path / "attempts.db")
     async with first, Logging(first, "n1") as node:
         job, lease = await running(first, node)
@@ -311,7 +311,7 @@ async def test_logs_without_a_reader_are_refused():
 
 @story
 async def test_an_attempt_that_never_ran_is_not_announced():
-    """Its turn passed before it had started: readers get a notice of the next one that prints."""
+    """If an attempt's turn passes before its start, readers get no notice of it, but of the next one that prints."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
         job, _ = await running(scheduler, node)
         scheduler.attempts.note([lease(101, job, 2), lease(102, job, 3), lease(103, job, 4)])
@@ -323,12 +323,12 @@ async def test_an_attempt_that_never_ran_is_not_announced():
 
 
 def lease(number: int, job: str = "1", attempt: int = 1, gpus: tuple[str, ...] = ("n1:0",)) -> Lease:
-    """A lease that was granted."""
+    """Return a lease."""
     return Lease(str(number), job, Bundle((job,), "v100", len(gpus)), attempt, 1, gpus, 1, 0.0)
 
 
 def test_attempts_are_kept_in_order_and_within_their_limit(tmp_path):
-    """Each attempt with its nodes in the order of ranks; noting twice does no harm; the oldest go first."""
+    """Each attempt has its nodes in the order of ranks and may be recorded twice; the oldest are dropped first."""
     table = Attempts(tmp_path / "attempts.db", rows_max=3)
     gang = lease(2, attempt=2, gpus=("n2:0", "n1:1", "n1:0"))
     table.note([lease(1), gang])

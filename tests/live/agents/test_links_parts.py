@@ -28,7 +28,7 @@ def test_the_agents_clock_is_never_estimated_later_than_it_is():
 
 
 def test_an_old_reading_of_the_clock_is_forgotten():
-    """Clocks drift: after two spans only recent messages count. A time that is no number is ignored."""
+    """Clocks drift, so after two spans only recent messages count. A time that is no number is ignored."""
     clock = AgentClock()
     clock.note(1000.0, 100.0)
     for now_s in range(200, 400, 20):
@@ -40,7 +40,7 @@ def test_an_old_reading_of_the_clock_is_forgotten():
 
 
 def written(outbox: Outbox, count: int) -> list[str]:
-    """The kinds of the next messages."""
+    """Return the kinds of the next messages."""
 
     async def kinds() -> list[str]:
         return [str((await outbox.get()).WhichOneof("body")) for _ in range(count)]
@@ -49,7 +49,7 @@ def written(outbox: Outbox, count: int) -> list[str]:
 
 
 def outbox(now_s: float = 50.0) -> Outbox:
-    """An empty outbox; a set becomes a message with its generation."""
+    """Return an empty outbox, in which a set becomes a message with its generation."""
     return Outbox(
         lambda: now_s,
         lambda effect: pb.SchedulerMessage(desired=pb.Desired(generation=effect.generation)),
@@ -67,8 +67,8 @@ def test_leases_wait_for_the_welcome_and_questions_do_not():
     assert written(box, 3) == ["welcome", "desired", "renewed"]
 
 
-def test_an_agent_learns_which_leases_will_not_be_renewed():
-    """The core's marks cross the wire, with the reasons why leases end."""
+def test_the_agent_gets_the_leases_that_will_not_be_renewed():
+    """The message has the core's marks of these leases, and the reasons why leases end."""
     jobs = {name: Job(id=name, spec=JobSpec(), submitted_s=0.0, order=0) for name in "ab"}
     leases = tuple(
         Lease(str(n), name, Bundle((name,), "v100", 1), 1, 1, (f"n1:{n}",), 7, 60.0)
@@ -104,7 +104,7 @@ def test_a_newer_set_makes_everything_older_void():
 
 
 def test_the_queue_of_an_agent_that_does_not_read_is_bounded_and_ends_with_goodbye():
-    """The outbox keeps the newest of a thousand messages; goodbye goes before them, and nothing follows it."""
+    """The outbox keeps the newest of a thousand messages; a a goodbye goes before them, and nothing follows it."""
     box = outbox()
     for number in range(1000):
         box.put(pb.SchedulerMessage(taken=pb.Taken(number=number)))
@@ -132,7 +132,7 @@ def test_the_queue_of_an_agent_that_does_not_read_is_bounded_and_ends_with_goodb
     ],
 )
 def test_the_host_of_a_peer(peer, host):
-    """gRPC's name of a peer becomes an address that ranks can use."""
+    """The address of a peer in gRPC's notation becomes one that ranks can use."""
     assert peer_host(peer) == host
 
 
@@ -174,7 +174,7 @@ def test_the_parts_of_a_large_report_are_acknowledged_together():
 
 
 def test_an_acknowledgement_covers_all_earlier_reports():
-    """The scheduler takes reports in order, so a lost acknowledgement is made up for by the next."""
+    """The scheduler takes reports in order, so the next acknowledgement replaces a lost one."""
 
     async def acknowledged() -> list[int]:
         outgoing = Outgoing(lambda _: "", lambda: 0.0)

@@ -1,4 +1,4 @@
-"""Nodes prove which checkpoints they share; the scheduler does not take their word for it."""
+"""Nodes must prove which checkpoint storage they share; the scheduler does not accept a claim without proof."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def node(name: str, storage: str) -> NodeSpec:
         (ID, {"n1": node("n1", ""), "n2": node("n2", ID)}, "challenge"),
     ],
 )
-def test_what_a_claim_is_worth(claim, known, expected):
+def test_claims_of_shared_storage(claim, known, expected):
     """The first node with an id founds its group, a proof holds over restarts, and every other node is challenged."""
     assert judge_claim("n1", claim, known) == expected
 
@@ -49,7 +49,7 @@ async def act(peer: Peer, folder: CheckpointStorage) -> None:
 
 
 async def joined(scheduler: Scheduler, peer: Peer, folder: CheckpointStorage, claim: str) -> str:
-    """Link a node, and return the storage that it has then."""
+    """Link a node, and return the storage that the scheduler assigns to it."""
     answering = asyncio.create_task(act(peer, folder))
     await peer.hello(storage_id=claim)
     while (
@@ -79,7 +79,7 @@ async def test_two_nodes_of_one_directory_share_and_a_copy_of_it_does_not(tmp_pa
         assert await joined(scheduler, n3, copied, claim) == ""
         assert scheduler.links.view("n2").storage == claim
         while [path.name for path in (tmp_path / "a").iterdir()] != [".gavel-storage"]:
-            # Until the nonces are removed again.
+            # The test waits until the nonces are removed again.
             await asyncio.sleep(0.01)
         for peer in (n1, n2, n3):
             peer.acting.cancel()
@@ -87,7 +87,7 @@ async def test_two_nodes_of_one_directory_share_and_a_copy_of_it_does_not(tmp_pa
 
 @story
 async def test_a_node_that_does_not_answer_the_challenge_is_welcome_without_sharing():
-    """After the patience the newcomer gets a storage of its own, as silence proves nothing."""
+    """After the patience, the newcomer gets a storage of its own, as it has proved nothing."""
     async with (
         Scheduler() as scheduler,
         scheduler.peer("n1") as n1,
@@ -117,7 +117,7 @@ async def test_a_proof_stands_when_the_link_or_the_scheduler_is_new():
 
 
 async def say_yes(peer: Peer) -> None:
-    """Claim to find every nonce."""
+    """Report every nonce as present."""
     while True:
         check = (await peer.next("storage_check")).storage_check
         await peer.say(storage_checked=pb.StorageChecked(check=check.check, found=True))
@@ -125,7 +125,7 @@ async def say_yes(peer: Peer) -> None:
 
 @story
 async def test_a_failed_proof_names_its_reason(wording):
-    """A full disk, a link that ends, a nonce that does not come: each gives its reason, and the nonce is removed."""
+    """A full disk, a lost link and a missing nonce each give their reason, and the nonce is removed."""
     actions: list[int] = []
 
     async def writes(check: pb.StorageCheck) -> pb.StorageChecked:
@@ -177,7 +177,7 @@ def test_a_directory_without_an_id_in_its_file_is_an_error_with_the_remedy(tmp_p
 
 
 def test_a_check_touches_nothing_but_its_own_file(tmp_path):
-    """Names that lead elsewhere are refused, an existing file is not overwritten, a link not followed."""
+    """A name with a path is refused, an existing file is not overwritten, and a link is not followed."""
     storage = CheckpointStorage(tmp_path, look_s=0.0)
 
     def acted(check: str, action: pb.StorageCheck.Action) -> pb.StorageChecked:

@@ -60,7 +60,7 @@ async def test_a_node_with_its_own_certificate_is_let_in(keys, tmp_path):
 
 @story
 async def test_a_node_cannot_speak_for_another(keys, tmp_path, wording):
-    """An agent with n1's certificate under the name n2 is dismissed for good."""
+    """An agent with n1's certificate that calls itself n2 is dismissed for good."""
     folder = certificates(keys, "n1", tmp_path / "n1")
     async with Scheduler(credentials=mutual(keys)) as scheduler:
         target = Target(address=scheduler.address, certificates=folder)
@@ -111,7 +111,7 @@ async def test_no_call_without_a_certificate_gets_through(keys):
 async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_certificate_only(
     keys, tmp_path, wording
 ):
-    """Its link ends, its next Hello is answered with the reason, its calls are refused; also after our restart."""
+    """The link ends, the next Hello gets the reason and other calls are refused, even by a restarted scheduler."""
     access = Access(tmp_path / "access.db", lambda: 0.0)
     old = certificates(keys, "n1", tmp_path / "old")
     other = certificates(keys, "n2", tmp_path / "other")
@@ -153,7 +153,7 @@ async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_cert
 
 
 async def refused(address: str, keys: Keys, folder) -> bool:
-    """Whether the calls of this certificate are refused as revoked."""
+    """Return whether calls with this certificate are refused as revoked."""
     own = grpc.ssl_channel_credentials(
         keys.ca_pem, (folder / "node.key").read_bytes(), (folder / "node.pem").read_bytes()
     )
@@ -216,7 +216,7 @@ async def test_without_tls_the_token_has_to_be_an_agents(tmp_path):
 def test_an_agent_that_is_refused_sends_nothing_and_logs_why(
     presented, tmp_path, caplog, monkeypatch, wording
 ):
-    """The log has the scheduler's reason twenty times over; a Hello to a refused call would hide it."""
+    """The log has the scheduler's reason for each of twenty attempts; a Hello on a refused call would hide it."""
     monkeypatch.setattr("worker_agent.link.stream.REFUSED_BACKOFF_MAX_S", 0.001)
     access = Access(tmp_path / "access.db", lambda: 0.0)
     token, secret = access.create("x", Role.AGENT, 60.0)

@@ -22,13 +22,13 @@ from tests.support.linked import CALM, PATIENCE_S, QUICK, Scheduler, story, unti
 
 # The lease by which the injected fault recognizes its message.
 POISON = "31"
-# With a silence in which even a slow machine answers.
+# The silence is long enough for an answer from a slow machine.
 SLOWER = msgspec.structs.replace(QUICK, silence_s=3.0)
 
 
 @story
 async def test_a_closed_stream_makes_a_node_silent_and_its_leases_continue_when_it_is_back():
-    """A partitioned node is silent, not dead; when it is back in time, the job runs on under the same lease."""
+    """A partitioned node is silent, not lost; if it is back in time, the job continues under the same lease."""
     async with Scheduler() as scheduler:
         async with scheduler.peer("n1") as peer:
             await peer.join()
@@ -47,7 +47,7 @@ async def test_a_closed_stream_makes_a_node_silent_and_its_leases_continue_when_
 
 @story
 async def test_an_agent_that_is_started_again_at_once_was_never_silent():
-    """A short absence is no fact: no lease is recalled, and the next agent process carries on with it."""
+    """A short absence makes no fact: no lease is recalled, and the next agent process keeps the lease."""
     waits = msgspec.structs.replace(CALM, away_s=PATIENCE_S)
     async with Scheduler(pace=waits) as scheduler:
         async with scheduler.peer("n1") as peer:
@@ -59,7 +59,7 @@ async def test_an_agent_that_is_started_again_at_once_was_never_silent():
         await until(lambda: "n1" in scheduler.links._silent_at_s)
         async with scheduler.peer("n1", incarnation="started again") as peer:
             await peer.join(held=(order.lease,))
-            # The absence is forgotten, and is not reported later either.
+            # The absence is not reported later, either.
             await until(lambda: scheduler.links._silent_at_s == {})
             assert [each.lease for each in await peer.orders()] == [order.lease]
         facts = {type(fact).__name__ for _, fact in scheduler.journal.read()}
@@ -68,7 +68,7 @@ async def test_an_agent_that_is_started_again_at_once_was_never_silent():
 
 @story
 async def test_a_mute_node_is_given_up_and_one_that_answers_is_not():
-    """After the silence the link of a mute agent is closed; signs of life keep the other one."""
+    """After the silence, the link of a mute agent is closed; an agent that answers keeps its link."""
     async with (
         Scheduler(pace=SLOWER) as scheduler,
         scheduler.peer("mute") as mute,
@@ -91,7 +91,7 @@ async def test_a_mute_node_is_given_up_and_one_that_answers_is_not():
 
 @story
 async def test_a_scheduler_that_was_held_up_calls_no_node_silent():
-    """A disk that held the scheduler up for longer than the silence costs no link, as agents' messages still wait."""
+    """After a slow disk held the scheduler up for longer than the silence, no link is closed: messages still wait."""
     async with Scheduler(pace=SLOWER) as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
         await asyncio.sleep(SLOWER.away_s)
@@ -105,7 +105,7 @@ async def test_a_scheduler_that_was_held_up_calls_no_node_silent():
 
 @story
 async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
-    """Memory and temperature are news, not facts; a fatal error becomes a fact, once."""
+    """Memory and temperature are shown but not recorded; a fatal error is recorded as a fact, once."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join(gpus=2)
         sick = pb.GpuHealth(
@@ -121,7 +121,7 @@ async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
 
 @story
 async def test_a_withheld_gpu_stays_out_until_its_agent_or_an_operator_releases_it(wording):
-    """The agent reports it free; or the node is resumed, and its agent must let go."""
+    """Either the agent reports the GPU as free, or an operator resumes the node, and its agent releases the GPU."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join(gpus=2)
         why = "job 7 may have left processes on it: 4711 (python)"
@@ -145,7 +145,7 @@ async def test_a_withheld_gpu_stays_out_until_its_agent_or_an_operator_releases_
 
 @story
 async def test_an_agent_that_does_not_read_holds_up_no_other_and_gets_the_newest_set():
-    """Thousands of sets for a deaf agent take one place; when it reads on, it gets the last one."""
+    """Thousands of sets for an agent that does not read take the space of one; when it reads, it gets the last."""
     async with (
         Scheduler() as scheduler,
         scheduler.peer("deaf") as deaf,
@@ -190,7 +190,7 @@ async def test_a_message_that_is_too_large_ends_the_stream_and_nothing_else():
 
 @story
 async def test_a_scheduler_that_was_killed_takes_its_leases_up_again():
-    """The new epoch welcomes the node with the lease that it still runs: same lease, same attempt, no preemption."""
+    """In the new epoch, the node keeps the lease that it still runs: same lease, same attempt, no preemption."""
     first = Scheduler()
     await first.__aenter__()
     async with first.peer("n1") as peer:
@@ -223,7 +223,7 @@ async def test_a_scheduler_that_stops_calls_no_node_silent():
 
 @story
 async def test_a_node_that_does_not_come_back_after_a_restart_is_silent():
-    """A node that went away while the scheduler was down is lost after the silence, as any other."""
+    """A node that disappeared while the scheduler was down counts as silent after the usual time."""
     first = Scheduler()
     async with first, first.peer("n1") as peer:
         await peer.join()
@@ -234,7 +234,7 @@ async def test_a_node_that_does_not_come_back_after_a_restart_is_silent():
 
 @story
 async def test_an_agent_that_is_to_stop_gets_nothing_new_until_it_is_back():
-    """Leaving drains the node; the Hello of its next agent resumes it."""
+    """An agent that is to stop drains its node; the Hello of its next agent resumes it."""
     async with Scheduler() as scheduler:
         async with scheduler.peer("n1") as peer:
             await peer.join()
@@ -264,7 +264,7 @@ async def test_a_node_that_an_operator_drained_stays_drained_when_its_agent_rest
 
 @story
 async def test_an_agent_whose_node_is_removed_is_dismissed_for_good():
-    """Drained, then removed: a final goodbye, and the node does not reappear a moment later."""
+    """When a drained node is removed, its agent gets a final goodbye, and the node does not reappear."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
         for action in ("drain", "remove"):
@@ -277,7 +277,7 @@ async def test_an_agent_whose_node_is_removed_is_dismissed_for_good():
 
 @story
 async def test_a_report_that_the_core_fails_on_costs_its_link_and_in_the_end_drains_the_node():
-    """The agent gets the error and may link again; the third time its node is drained, and the report is taken."""
+    """The agent gets the error and may link again; at the third error its node is drained."""
     async with Scheduler(rescued=True) as scheduler:
         handlers = scheduler.core._on
         real = handlers[NodeReport]
@@ -309,7 +309,7 @@ async def test_a_report_that_the_core_fails_on_costs_its_link_and_in_the_end_dra
 
 @story
 async def test_a_hello_that_the_core_fails_on_is_refused():
-    """The agent gets goodbye with the number of the error; other agents come in."""
+    """The agent gets a goodbye with the number of the error; other agents are accepted."""
     async with Scheduler(rescued=True) as scheduler:
         real = scheduler.core._on[NodeHello]
 

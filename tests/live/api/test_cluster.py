@@ -37,7 +37,7 @@ async def test_the_status_counts_what_is_there(live: Live) -> None:
 
 @with_daemon()
 async def test_nodes_are_shown_with_their_agents_news(live: Live) -> None:
-    """The core's part and the agent's, and the jobs on each GPU; an unknown name is NOT_FOUND."""
+    """A node has the core's fields, the agent's, and the jobs on each GPU; an unknown name is NOT_FOUND."""
     await live.node("n1", gpus=2, labels={"disk": "ssd"}, cpus=8.0, gpu_memory_gb=16.0)
     await live.node("n2", gpus=1, worker_type="t4")
     live.nodes.news["n1"] = NodeDetails(
@@ -110,7 +110,7 @@ async def test_the_policy_is_set_by_name_and_checked(live: Live) -> None:
 
 @with_daemon()
 async def test_the_allocation_and_the_round_name_the_jobs(live: Live) -> None:
-    """Shares as solved; the round as planned; with `follow` the next change of it, too."""
+    """The replies have the shares of the allocation and the plan of the round; with `follow`, also its next change."""
     cluster = live.cluster()
     assert (await cluster.GetAllocation(pb.GetAllocationRequest())).number == 0
     await live.node("n1", gpus=2)
@@ -146,10 +146,10 @@ async def test_a_round_that_is_planned_while_the_first_is_being_read_is_not_miss
 
 @with_daemon()
 async def test_a_reader_of_rounds_that_is_too_slow_must_begin_again(live: Live) -> None:
-    """ABORTED with a stable reason, rather than a gap that goes unnoticed."""
+    """The reader gets ABORTED with a stable reason, rather than a gap that it cannot notice."""
     watch = live.cluster().WatchRounds(pb.WatchRoundsRequest(follow=True))
     await watch.read()
-    # All within one turn of the loop, so that the reader cannot read meanwhile.
+    # All of this happens in one turn of the loop, so that the reader cannot read meanwhile.
     for _ in range(feed.WAITING_MAX + 1):
         live.feed.append(live.world.now_s(), [])
     problem = await problem_of(watch.read())

@@ -1,4 +1,4 @@
-"""Jobs seen and commanded: one job, lists in pages, watching, explanations, logs."""
+"""Calls that read and command jobs: one job, lists in pages, watching, explanations, logs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def listed_ids(live: Live, **filter_: Any) -> list[str]:
 
 @with_daemon()
 async def test_a_job_shows_where_it_runs_and_how_its_last_attempt_failed(live: Live) -> None:
-    """Placement while it has GPUs; then exit code, last lines, time by worker type and cost."""
+    """A running job shows its placement, an ended one exit code, last lines, time by worker type and cost."""
     await live.node("n1", gpus=2)
     await submitted(live, spec(gpus=2, retries=1, steps=100.0, job_type="cnn"))
     lease = await live.run_job("1")
@@ -105,7 +105,7 @@ async def test_lists_are_filtered_by_everything_at_once(live: Live) -> None:
 
 @with_daemon()
 async def test_pages_are_stable_while_jobs_come(live: Live) -> None:
-    """Every job comes once, newest first, though others are submitted between two pages."""
+    """Every job comes once, newest first, even if others are submitted between two pages."""
     await submitted(live, *[spec() for _ in range(7)])
     listed, token = [], ""
     for _ in range(4):
@@ -155,7 +155,7 @@ async def test_a_list_of_large_jobs_ends_early_rather_than_failing(live: Live) -
 
 @with_daemon()
 async def test_a_watcher_gets_the_present_jobs_and_then_every_change(live: Live) -> None:
-    """Present jobs, a mark, then changes; a job that stops matching is shown once more."""
+    """A watcher gets the current jobs, a mark, then changes; a job that stops matching is sent once more."""
     await submitted(live, spec(name="a"), spec(name="b"))
     wanted = pb.JobFilter(states=[pb.JOB_STATE_QUEUED], name="a")
     watch = live.jobs().WatchJobs(pb.WatchJobsRequest(filter=wanted))
@@ -176,7 +176,7 @@ async def test_a_watcher_gets_the_present_jobs_and_then_every_change(live: Live)
 
 @with_daemon()
 async def test_a_watcher_sees_a_job_through_its_whole_life(live: Live) -> None:
-    """Queued, running, completed: the watcher sees the end although the lease is gone by then."""
+    """The watcher gets queued, running and completed, although the lease is gone by the end."""
     watch = live.jobs().WatchJobs(pb.WatchJobsRequest(skip_present=True))
     assert (await watch.read()).all_present
     await submitted(live, spec(steps=10.0))
@@ -193,7 +193,7 @@ async def test_a_watcher_sees_a_job_through_its_whole_life(live: Live) -> None:
 
 @with_daemon(config=PeopleConfig(watchers_max=2))
 async def test_there_are_only_so_many_watchers(live: Live) -> None:
-    """The third is refused until another one leaves."""
+    """The third watcher is refused until another one has left."""
     watches = [live.jobs().WatchJobs(pb.WatchJobsRequest()) for _ in range(2)]
     for watch in watches:
         await watch.read()
@@ -211,7 +211,7 @@ async def test_there_are_only_so_many_watchers(live: Live) -> None:
 
 @with_daemon()
 async def test_jobs_are_commanded_singly_or_as_an_array(live: Live) -> None:
-    """Held, released, requeued, cancelled; an array by its id; an impossible command is FAILED_PRECONDITION."""
+    """Jobs and arrays are held, released, requeued and cancelled; an impossible command is FAILED_PRECONDITION."""
     await live.node("n1", gpus=4)
     await submitted(live, spec(array=[0, 1]), spec())
     jobs = live.jobs()
@@ -273,7 +273,7 @@ async def test_logs_come_from_the_agents_and_reading_ends_with_the_reader(live: 
 
 @with_daemon()
 async def test_an_unforeseen_error_shows_a_number_and_nothing_else(live: Live) -> None:
-    """INTERNAL without a word of what happened inside; the log has it under the number."""
+    """The caller gets INTERNAL with a number, under which the log has the error."""
     live.nodes.trouble = RuntimeError("the secret path /etc/x")
     await live.node("n1")
     await submitted(live, spec())

@@ -155,7 +155,7 @@ async def test_an_impossible_job_is_refused_at_once(live: Live) -> None:
 
 @with_daemon()
 async def test_the_same_key_is_the_same_job(live: Live) -> None:
-    """Sent again, a key gives the same ids; with other specs an error. Each user has keys of their own."""
+    """A key that is sent again gives the same ids, or an error with other specs. Two users may use the same key."""
     ann, bob = live.jobs("ann"), live.jobs("bob")
     first = await ann.SubmitJobs(submit(spec(name="a"), key="k"))
     assert first == await ann.SubmitJobs(submit(spec(name="a"), key="k"))
@@ -197,9 +197,9 @@ def test_an_acknowledged_job_is_there_after_a_restart_and_a_retry_finds_it(tmp_p
 
 
 class Failing(SqliteJournal):
-    """A journal that fails when it is to write a submission: before the write, or after."""
+    """A journal that fails at a submission, before the write or after it."""
 
-    # Either "before" or "after" the write, or never.
+    # "before" or "after" the write; None for never.
     fails = ""
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
@@ -216,7 +216,7 @@ class Failing(SqliteJournal):
 def test_a_daemon_that_dies_around_a_write_loses_and_doubles_nothing(
     tmp_path: Path, fails: str, kept: bool
 ) -> None:
-    """P1, P2: the client got no answer; a written job is there afterwards, and a retry leads to one job either way."""
+    """P1, P2: the client gets no answer; a job that was written is kept, and in both cases a retry gives one job."""
 
     async def story() -> None:
         with Failing(tmp_path / "journal.db") as journal:
@@ -240,7 +240,7 @@ def test_a_daemon_that_dies_around_a_write_loses_and_doubles_nothing(
 
 @with_daemon(config=PeopleConfig(submission_jobs_max=4))
 async def test_jobs_of_one_submission_are_limited(live: Live, wording: Wording) -> None:
-    """An array counts by its members, as other calls wait while one submission is handled."""
+    """Each member of an array counts, since other calls wait while one submission is handled."""
     jobs = live.jobs()
     for specs, field in (
         ([spec(array=range(5))], "specs[0].array"),
@@ -294,7 +294,7 @@ async def test_a_message_that_is_too_large_is_refused(live: Live) -> None:
 
 @with_daemon()
 async def test_a_preview_submits_nothing(live: Live) -> None:
-    """Refused and why; where it could run, on which nodes, at which rate, and when: as a submission would be judged."""
+    """A preview has the refusal, or the nodes, the rate and the start that a submission would get."""
     await live.node("n1", gpus=2, worker_type="v100", labels={"disk": "ssd"})
     await live.node("n2", gpus=4, worker_type="a100")
     specs = [
@@ -324,7 +324,7 @@ async def test_a_preview_submits_nothing(live: Live) -> None:
 
 @with_daemon()
 async def test_a_scheduler_that_stops_answers_unavailable(live: Live) -> None:
-    """The answer has a time to come again; acknowledged jobs stay."""
+    """The answer has the time after which to retry; acknowledged jobs stay."""
     await live.jobs().SubmitJobs(submit(spec()))
     live.world.stop()
     problem = await problem_of(live.jobs().SubmitJobs(submit(spec())))
@@ -333,13 +333,13 @@ async def test_a_scheduler_that_stops_answers_unavailable(live: Live) -> None:
 
 
 def test_a_time_that_no_calendar_has_is_shown_as_the_last_one() -> None:
-    """Estimates and old journals may hold times beyond any calendar; they are shown all the same."""
+    """Estimates and old journals may hold times beyond any calendar; these are shown as the last possible time."""
     assert stamp(1e308).ToDatetime().year == 9999
 
 
 @with_daemon()
 async def test_impossible_figures_are_refused_with_their_limits(live: Live, wording: Wording) -> None:
-    """The scheduler refuses them at once and by their field, whether or not there is a node to compare with."""
+    """The scheduler refuses them at once and by their field, even if no node has joined."""
     late = spec(earliest_start_s=1e308)
     (preview,) = (await live.jobs().PreviewJobs(pb.PreviewJobsRequest(specs=[late]))).previews
     assert preview.refused_field == "earliest_start_s"

@@ -33,7 +33,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_restored_directory_is_the_one_that_was_backed_up(folder: Path, tmp_path: Path):
-    """Records, keys and settings are the same, readable by their owner alone."""
+    """Records, keys and settings are the same, readable only by their owner."""
     manifest = backup(folder, tmp_path / "b.tar.gz", "1.0")
     assert (manifest.records, (tmp_path / "b.tar.gz").stat().st_mode & 0o777) == (30, 0o600)
     again = restore(tmp_path / "b.tar.gz", tmp_path / "new")
@@ -63,7 +63,7 @@ def test_a_running_daemon_backs_itself_up(folder: Path, tmp_path: Path, wording:
 
 
 def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Copied page by page in a thread, beside records, snapshots and compaction: the copy is in order."""
+    """A copy, made page by page in a thread beside appends, snapshots and compaction, is sound."""
     turns = threading.Semaphore(0)
     monkeypatch.setattr(store, "COPY_PAGES", 1)
     monkeypatch.setattr(store, "time", SimpleNamespace(sleep=lambda _: turns.acquire(timeout=20.0)))
@@ -74,7 +74,7 @@ def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monk
         for seq, (now_s, facts) in enumerate(records[400:], 401):
             journal.append(now_s, facts)
             if seq % 4 == 0:
-                # Fewer turns than there are pages, so that the copy ends after our writes.
+                # There are more pages than these turns, so the copy ends after our writes.
                 turns.release()
             if seq % 100 == 0:
                 journal.write_snapshot(seq, b"a state")
@@ -115,7 +115,7 @@ def test_other_calls_have_their_turn_while_the_journal_is_copied(folder: Path):
 
 
 def test_a_cancelled_backup_ends_before_its_files_go(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    """The caller may leave, and the scheduler stop, in the middle: the copying ends first, then its files go."""
+    """If the caller disconnects and the scheduler stops meanwhile, copying ends before its files are removed."""
     began, cancelled, copies = threading.Event(), threading.Event(), []
 
     def pause(_: float) -> None:
@@ -153,7 +153,7 @@ def test_a_directory_without_a_journal_is_not_backed_up(tmp_path: Path, wording:
 
 
 def test_a_directory_in_use_is_not_overwritten(folder: Path, tmp_path: Path, wording: Wording):
-    """Files that are there stay there."""
+    """The files in it stay."""
     backup(folder, tmp_path / "b.tar.gz", "1.0")
     before = sorted(path.name for path in folder.rglob("*"))
     with pytest.raises(BackupError) as refused:
@@ -175,7 +175,7 @@ def test_an_older_archive_stays_when_the_new_one_fails(folder: Path, tmp_path: P
 
 
 def tampered(archive: Path, change: str) -> None:
-    """Rewrite an archive: change a byte, drop or add a member."""
+    """Return a damaged copy of an archive: with a changed byte, without a member, or with another one."""
     with tarfile.open(archive, "r:gz") as tar:
         members = [(member, tar.extractfile(member).read()) for member in tar]  # type: ignore[union-attr]
     with tarfile.open(archive, "w:gz") as tar:

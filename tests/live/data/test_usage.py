@@ -22,7 +22,7 @@ MIDNIGHT_S = 20_000 * DAY_S
 
 
 async def used(live: Live, **query: Any) -> dict[str, tuple[dict[str, float], float, int, int, int]]:
-    """Return the usage, by the name that it is grouped by."""
+    """Return the usage by group."""
     usage = await live.cluster().GetUsage(pb.GetUsageRequest(**query))
     return {row.who: (dict(row.gpu_s), row.cost, row.jobs, row.completed, row.failed) for row in usage.rows}
 
@@ -68,7 +68,7 @@ def test_usage_is_counted_by_user_tenant_and_job_type(tmp_path: Path) -> None:
 
 
 def test_usage_is_exact_after_restarts_and_when_its_file_is_lost(tmp_path: Path) -> None:
-    """Whenever it was booked, each GPU second counts once. A lost file is built again from the jobs."""
+    """Each GPU second counts once, whenever it was booked. A lost file is rebuilt from the jobs."""
     journal = MemoryJournal()
 
     async def run() -> None:
@@ -87,10 +87,10 @@ def test_usage_is_exact_after_restarts_and_when_its_file_is_lost(tmp_path: Path)
     asyncio.run(run())
 
 
-def test_a_start_compares_only_what_may_not_be_booked(
+def test_a_start_compares_only_jobs_that_may_not_be_booked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs that had ended when the books were last written are final, and are not looked at again."""
+    """Jobs that had ended when the books were last written are final, and are not compared again."""
     journal, compared = MemoryJournal(), list[str]()
 
     async def run() -> None:
@@ -108,7 +108,7 @@ def test_a_start_compares_only_what_may_not_be_booked(
 
 
 def test_time_that_a_crash_left_unbooked_is_booked_at_the_next_start(tmp_path: Path) -> None:
-    """Also that of a job which had been cancelled when the books were last written, and was still stopping."""
+    """So is the time of a job that was cancelled but still stopping when the books were last written."""
     journal, usage = MemoryJournal(), tmp_path / "usage.db"
 
     async def run() -> None:
@@ -138,7 +138,7 @@ def test_time_that_a_crash_left_unbooked_is_booked_at_the_next_start(tmp_path: P
 def test_a_full_disk_at_the_end_costs_no_time_and_hides_no_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A daemon that stops then stops as usual; the next one books the rest."""
+    """A daemon that stops while the disk is full stops as usual; the next one books the rest."""
     journal = MemoryJournal()
 
     def full(*_: Any) -> None:
@@ -187,7 +187,7 @@ def test_a_running_job_is_counted_up_to_now(tmp_path: Path) -> None:
 
 @with_daemon()
 async def test_times_that_make_no_sense_are_refused(live: Live) -> None:
-    """An end before its beginning and an unknown grouping are refused by their field."""
+    """A period that ends before it begins, and an unknown grouping, are refused by their field."""
     wrong = pb.GetUsageRequest(since=stamp(10.0), until=stamp(5.0))
     assert (await problem_of(live.cluster().GetUsage(wrong))).field == "until"
     problem = await problem_of(live.cluster().GetUsage(pb.GetUsageRequest(by=9)))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Lines of the log name what they are about: a program finds it without parsing the sentence."""
+"""Log lines have fields for their subjects, so that a program finds these without parsing the sentence."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def fields(record: logging.LogRecord, *names: str) -> tuple[object, ...]:
 
 
 def test_the_daemon_names_nodes(caplog: pytest.LogCaptureFixture) -> None:
-    """For a node that has joined, and for one that is dismissed."""
+    """A line about a node that joins or is dismissed has its name as a field."""
     caplog.set_level(logging.INFO)
 
     @story
@@ -64,7 +64,7 @@ def test_the_daemon_names_nodes(caplog: pytest.LogCaptureFixture) -> None:
 def test_the_agent_names_job_and_lease(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """For a run whose directory cannot be written to."""
+    """A line about a run whose directory cannot be written has job and lease as fields."""
 
     def full(*_: object) -> None:
         raise OSError("no space left")
@@ -79,7 +79,7 @@ def test_the_agent_names_job_and_lease(
 
 
 def test_changes_and_late_answers_are_in_the_daemons_log(caplog: pytest.LogCaptureFixture) -> None:
-    """A line with fields for each end of a job, each change by a user, each answer of the solver that came too late."""
+    """Each end of a job, each change by a user and each late answer of the solver gives a line with fields."""
     desk, questions = Desk(node("n1")), list[Solve]()
     lines, changes = EventLines(desk.core.state), JobChanges(desk.core.state)
     changes.on_end = lines.job_ended
@@ -114,7 +114,7 @@ def test_changes_and_late_answers_are_in_the_daemons_log(caplog: pytest.LogCaptu
 
 
 def test_each_job_that_ends_has_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    """For a job that completed, and for one that was cancelled while it ran, with the time of that attempt."""
+    """A job that completes, or is cancelled while it runs, gives one line with the time of its attempt."""
     desk = Desk(node("n1"))
     first, second = desk.run(job(name="chat"), job(name="vision"))
     lines, changes = EventLines(desk.core.state), JobChanges(desk.core.state)
@@ -139,7 +139,7 @@ def test_each_job_that_ends_has_one_line(caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_an_answer_in_time_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """The round was planned with it."""
+    """An answer with which the round was planned gives no line."""
     desk = Desk(node("n1"))
     lines = EventLines(desk.core.state)
     out = desk.tell(0.0, SubmitJobs(specs=(job(),)), Woke(what="tick"))

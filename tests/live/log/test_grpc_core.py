@@ -44,7 +44,7 @@ def test_a_failed_handshake_is_explained(reason, words) -> None:
 
 
 def test_other_lines_keep_their_level_and_place() -> None:
-    """An error of the core is an error; a line that is not the core's becomes no record."""
+    """An error of gRPC's core is logged as an error; a line from elsewhere makes no record."""
     assert record_of("E1122 11:32:44.753823   14405 tcp.cc:12] Too many files") == (
         logging.ERROR,
         "Too many files (tcp.cc:12)",
@@ -54,7 +54,7 @@ def test_other_lines_keep_their_level_and_place() -> None:
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the table below is of such a machine")
 def test_hosts_come_from_the_table_of_the_kernel() -> None:
-    """Hosts whose connections to our ports we have closed, once each; those that closed theirs are no suspects."""
+    """Suspects are hosts whose connections to our ports we closed, once each; not those that closed their own."""
     row = "   1: 0100007F:{} {}:{} {} 00000000:00000000 00:00000000 00000000     0        0 12345"
     rows = [
         row.format("1B9E", "0500000A", "C350", "06"),
@@ -69,7 +69,7 @@ def test_hosts_come_from_the_table_of_the_kernel() -> None:
 
 @pytest.mark.skipif(sys.byteorder != "little", reason="the table below is of such a machine")
 def test_a_flood_of_refused_connections_does_not_hold_up_their_lines() -> None:
-    """The tables are read until the connection is listed, and then not again for a second, however many lines come."""
+    """The kernel's tables are read until they list the connection, then once a second for any number of lines."""
     row = "   1: 0100007F:1B9E 0500000A:C350 06 00000000:00000000 00:00000000 00000000     0        0 12345"
     clock, looks = [0.0], list[float]()
 
@@ -88,7 +88,7 @@ def test_a_flood_of_refused_connections_does_not_hold_up_their_lines() -> None:
 
 
 def test_of_each_kind_of_line_one_is_written_per_minute() -> None:
-    """The next one counts those left out; our own lines are all written; bytes that are no UTF-8 cause no traceback."""
+    """The next line counts those left out; all our own lines are written; bytes that are not UTF-8 do no harm."""
     clock = [0.0]
     grpc_filter = GrpcFilter(lambda: clock[0])
 
@@ -117,7 +117,7 @@ def test_of_each_kind_of_line_one_is_written_per_minute() -> None:
 
 
 def test_a_plain_client_at_a_port_with_tls_is_one_line_of_our_log(tmp_path: Path) -> None:
-    """However often it tries: one JSON object with the remedy and the client's address, and no line of the core."""
+    """However often it tries, there is one JSON object with the remedy and its address, and no line of the core."""
     with Served(tmp_path / "s", tls=True, settings=["log_json=true"]) as served:
         for _ in range(3):
             _refused(served.address)

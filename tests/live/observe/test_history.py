@@ -33,7 +33,7 @@ def story(folder: Path, **options: Any) -> Live:
 
 
 async def passes(live: Live, time_s: float) -> None:
-    """Let time pass, and old jobs be forgotten."""
+    """Let time pass, and wait until old jobs have been forgotten."""
     live.world.clock.at_s += time_s  # type: ignore[attr-defined]
     await live.people.historian.forget()
 
@@ -79,7 +79,7 @@ async def ended(live: Live, **filters: Any) -> list[str]:
 
 
 def after_all_that(test: Any, folder: Path, **options: Any) -> None:
-    """Run a test on a daemon on which all of this has happened."""
+    """Run a test on a daemon after the events of `lived`."""
 
     async def run() -> None:
         async with story(folder, **options) as live:
@@ -121,7 +121,7 @@ def test_a_forgotten_job_is_shown_as_before(tmp_path: Path) -> None:
 
 
 def test_ended_jobs_are_listed_by_their_end(tmp_path: Path) -> None:
-    """Forgotten or not, latest end first, in pages, under every filter."""
+    """Ended jobs, forgotten or not, are listed in pages, latest end first, under every filter."""
 
     async def test(live: Live) -> None:
         for _ in range(2):
@@ -149,7 +149,7 @@ def test_ended_jobs_are_listed_by_their_end(tmp_path: Path) -> None:
 
 
 def test_jobs_can_depend_on_forgotten_ones(tmp_path: Path) -> None:
-    """A completed job is no obstacle, a cancelled one is refused with its state, and a watcher sees the end."""
+    """A completed job is no obstacle, a cancelled one is refused with its state, and a watcher gets the end."""
 
     async def test(live: Live) -> None:
         await passes(live, 2 * DAY_S)
@@ -205,8 +205,8 @@ def _fails(rows: Any) -> None:
     raise sqlite3.OperationalError("database or disk is full")
 
 
-def test_history_is_kept_as_long_as_it_is_to_be(tmp_path: Path) -> None:
-    """`keep_history_s` after a job has ended, it is unknown to all; by default it never is."""
+def test_history_is_kept_for_the_configured_time(tmp_path: Path) -> None:
+    """A job is in no list any more `keep_history_s` after its end; by default, history is kept without limit."""
 
     async def run(keeping: Keeping) -> list[str]:
         async with Live(
@@ -233,7 +233,7 @@ def test_history_is_not_shorter_than_memory(keep_jobs_s: float, keep_history_s: 
 
 
 def test_a_lost_book_is_built_again_from_the_state(tmp_path: Path) -> None:
-    """Deleted or damaged, it gets all jobs that are not forgotten; a warning names the file."""
+    """A deleted or damaged file is rebuilt with all jobs that are not forgotten; a warning names the file."""
     journal = MemoryJournal()
 
     async def test(live: Live) -> None:

@@ -1,6 +1,6 @@
 """P13 in recovery: no journal keeps the daemon from starting, and users can remove what fails.
 
-The poison is put into the journal as facts, and the fault into the code that meets it.
+The poison is in the journal as facts; the fault is injected into the code that handles them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from scheduler.model.launch import Launch
 from tests.support.daemon_thread import DaemonThread
 from tests.support.wording import Wording
 
-# The CPUs by which the injected fault recognizes the job.
+# The injected fault recognizes the job by this number of CPUs.
 POISON = 0.125
 
 
 def directory(folder: Path, *more: f.Fact) -> Path:
-    """A data directory: a node, three jobs of which the second is poison, and a question without an answer."""
+    """Return a data directory with a node, three jobs, of which the second is poison, and an unanswered question."""
     folder.mkdir(mode=0o700)
     launch = Launch(command=("true",))
     jobs = [JobSpec(launch=launch, user="ann", cpus=cpus) for cpus in (1.0, POISON, 1.0)]
@@ -48,7 +48,7 @@ def directory(folder: Path, *more: f.Fact) -> Path:
 
 @pytest.fixture
 def cannot_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stating the problem raises where it contains the poison."""
+    """Make stating the problem raise if it contains the poison."""
     real = kinds.gpus_for
 
     def gpus_for(node: Any, spec: JobSpec) -> int:
@@ -61,18 +61,18 @@ def cannot_plan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def daemon(folder: Path) -> Iterator[Client]:
-    """A client of a daemon that has started on this directory."""
+    """Return a client of a daemon that has started on this directory."""
     with DaemonThread(folder) as running, Client(running.address) as client:
         yield client
 
 
 def in_state(client: Client, state: str) -> set[str]:
-    """Ids of all jobs in this state."""
+    """Return the ids of all jobs in this state."""
     return {job.id for job in client.list() if job.state == state}
 
 
 def findings(folder: Path, level: str) -> list[Finding]:
-    """The findings of fsck at this level."""
+    """Return the findings of fsck at this level."""
     return [finding for finding in check_data_directory(folder) if finding.level == level]
 
 
@@ -122,7 +122,7 @@ def test_a_fact_that_cannot_be_applied_is_set_aside(
 def test_the_daemon_comes_up_whatever_raises_at_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The daemon starts with its timers alone where no job is to blame."""
+    """If no job is to blame, the daemon starts with its timers alone."""
     folder = directory(tmp_path / "data")
 
     def build(*_: Any) -> None:

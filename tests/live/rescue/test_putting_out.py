@@ -27,9 +27,9 @@ from tests.support.wording import Wording
 def test_a_job_that_planning_fails_on_is_held(
     monkeypatch: pytest.MonkeyPatch, of: Any, wording: Wording
 ) -> None:
-    """Only this job is held, with the reason, and the others run in the same moment.
+    """Only this job is held, with the reason, and the others run at once.
 
-    Also where it raises as long as it has a row in the allocation in force, which it keeps while it is held.
+    That also holds if planning raises as long as the job, which is held, has a row in the allocation in force.
     """
     service = Service(hello("n1", 2))
     service.tell(0.0, submit("a"), submit("b", "poison"))
@@ -46,7 +46,7 @@ def test_a_job_that_planning_fails_on_is_held(
 
 
 def test_of_two_jobs_that_fail_only_together_one_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Holding one of them is enough."""
+    """Of two jobs that make planning fail only together, one is held."""
     service = Service(hello("n1", 4), submit("a", "b", "c"))
     both = lambda it: {"1", "3"} <= set(it.jobs)  # noqa: E731
     monkeypatch.setattr(on_rounds, "plan_round", poisonous(on_rounds.plan_round, both))
@@ -95,7 +95,7 @@ def test_running_jobs_keep_their_gpus_while_no_plan_can_be_made(monkeypatch: pyt
 
 
 def test_an_answer_that_raises_counts_as_a_failed_question(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The solver would not answer again: the question is closed, and the round is planned without it."""
+    """The solver would not answer again, so the question is closed and the round is planned without an answer."""
     service = Service(hello(), submit("a"))
     monkeypatch.setattr(on_rounds, "quantised", poisonous(on_rounds.quantised, lambda message: True))
     service.until(20.0)
@@ -108,7 +108,7 @@ def test_an_answer_that_raises_counts_as_a_failed_question(monkeypatch: pytest.M
 
 
 def test_a_start_that_raises_holds_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The open question cannot be repeated because of one job: it is held, and the rest is taken over."""
+    """If one job prevents the repetition of the open question, it is held, and everything else is taken over."""
     service = Service(hello())
     service.tell(0.0, submit("a"), submit("poison", cpus=0.5))
     service.tell(0.0, Woke(what="tick"))
@@ -125,7 +125,7 @@ def test_a_start_that_raises_holds_the_job(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_start_comes_up_whatever_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process begins its epoch and leaves the rest to timers where no job is to blame."""
+    """If no job is to blame, the process begins its epoch and leaves the rest to timers."""
     service = Service(hello(), submit("a"))
     monkeypatch.setattr(on_rounds, "watch_lapses", poisonous(on_rounds.watch_lapses, lambda out: True))
     *_, last = service.rescue.take_over(5.0, Blame())
@@ -135,7 +135,7 @@ def test_a_start_comes_up_whatever_raises(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("guilty", [[], [0], [99], [3, 4], [0, 50, 99], list(range(100))])
 def test_the_fewest_are_found(guilty: list[int]) -> None:
-    """Exactly the guilty ones, in some dozen tries each."""
+    """The search finds exactly the jobs at fault, in a few dozen tries each."""
     tries = 0
 
     def fine_without(some: Sequence[int]) -> bool:

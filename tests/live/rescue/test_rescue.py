@@ -56,7 +56,7 @@ EMPTY_SHARES = Shares(jobs=(), worker_types=(), first=[], second=[], worker_type
 def test_a_call_that_raises_is_refused_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, late: bool, wording: Wording
 ) -> None:
-    """Whether it raises before its change or within, the rest of its batch is done; it is refused with a number."""
+    """A call that raises, before or within its change, is refused with a number; the rest of its batch is done."""
     service = Service(hello())
 
     def is_poison(state: SchedulerState, now_s: float, fact: Fact) -> bool:
@@ -81,7 +81,7 @@ def test_a_call_that_raises_is_refused_alone(
 def test_no_change_is_half_done_wherever_it_raises(
     monkeypatch: pytest.MonkeyPatch, nth: int, lasting: bool
 ) -> None:
-    """The n-th fact raises, once or from then on for its kind: the journal always adds up to the state."""
+    """The n-th fact raises, once or from then on for its kind; replaying the journal always gives the state."""
     service = Service()
     calls, bad, real = 0, set[type[Fact]](), outcome.apply
 
@@ -125,7 +125,7 @@ def test_of_a_flood_that_raises_only_a_few_messages_are_tried(monkeypatch: pytes
 
 
 def test_a_log_is_not_flooded(caplog: pytest.LogCaptureFixture) -> None:
-    """Every error has its line and its number; tracebacks of the same error are logged a few times."""
+    """Every error has a line with a number; a traceback of the same error is logged only a few times."""
     troubles = Troubles()
     with caplog.at_level(logging.ERROR):
         for _ in range(100):
@@ -153,13 +153,13 @@ def test_a_node_whose_reports_raise_is_drained(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_limits_that_cannot_be_checked_stop_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checking limits follows every message: where that raises, messages are handled without it."""
+    """Limits are checked after every message; if that raises, messages are handled without the check."""
     service = Service(hello(), submit("a"))
     real = on_jobs._next_s
     monkeypatch.setattr(
         on_jobs, "_failed_dependency", poisonous(on_jobs._failed_dependency, lambda state, job: True)
     )
-    # Before this submission no limit is watched.
+    # Before this submission, no job has a limit.
     service.tell(1.0, submit("b", earliest_start_s=50.0))
     service.refusal("b")
     monkeypatch.setattr(on_jobs, "_failed_dependency", lambda state, job: "")
@@ -174,7 +174,7 @@ def test_limits_that_cannot_be_checked_stop_no_message(monkeypatch: pytest.Monke
 
 
 def test_errors_name_messages_in_plain_words() -> None:
-    """Every message that can fail has a phrase for operators, with its sender where it has one."""
+    """Every message that can fail has a phrase for operators, with its sender if it has one."""
     sent: list[Message] = [
         submit("a", user="ada"),
         JobCommand(job="1", action="hold", user="ada"),
@@ -205,7 +205,7 @@ def test_errors_name_messages_in_plain_words() -> None:
 
 
 def test_effects_and_listeners_that_raise_stop_nothing(wording: Wording) -> None:
-    """A set that cannot be sent and a listener that fails are logged; everything after them is done."""
+    """A set that cannot be sent and a listener that fails are logged; later effects and listeners are not skipped."""
     service = Service(hello())
     counts: list[int] = []
     real = service.world.perform
@@ -228,7 +228,7 @@ def test_effects_and_listeners_that_raise_stop_nothing(wording: Wording) -> None
 
 
 def test_a_fact_that_cannot_be_written_is_refused(tmp_path: Any) -> None:
-    """The journal's format cannot hold it: nothing was written, and the state does not have it either."""
+    """A fact that the journal's format cannot hold is neither written nor applied."""
     from scheduler.journal.store import SqliteJournal
 
     with SqliteJournal(tmp_path / "journal.db") as journal:
@@ -240,7 +240,7 @@ def test_a_fact_that_cannot_be_written_is_refused(tmp_path: Any) -> None:
 
 
 def test_a_write_that_fails_still_ends_the_loop() -> None:
-    """The next process starts from the records on disk: this one has nothing to go back to."""
+    """This process cannot return to an earlier state; the next one starts from the records on disk."""
     service = Service()
 
     def append(now_s: float, facts: Sequence[Fact]) -> None:
@@ -252,7 +252,7 @@ def test_a_write_that_fails_still_ends_the_loop() -> None:
 
 
 def test_without_a_rescue_errors_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Simulations and tests see every fault."""
+    """In simulations and tests, every fault is raised."""
     service = Service()
     monkeypatch.setitem(service.core._on, SubmitJobs, poisonous(on_jobs.on_submit, lambda *_: True))
 

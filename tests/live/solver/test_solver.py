@@ -1,4 +1,4 @@
-"""The solver in its own process: it answers as it would in ours, and its failures stop nothing."""
+"""The solver in its own process gives the same answers as in ours, and its failures stop nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RATES = [[3.0, 1.0], [2.0, 1.5], [1.0, 0.9]]
 
 
 def question(policy: str = "las", number: int = 1) -> Solve:
-    """Three jobs on two types, two of which may share a GPU."""
+    """Return a question about three jobs on two types; two of the jobs may share a GPU."""
     problem = Problem.from_rates(
         RATES, gpus=[1, 1, 1], capacity=[1, 1], worker_types=("v100", "k80"), waited_s=[3.0, 2.0, 1.0]
     )
@@ -87,7 +87,7 @@ def test_an_answer_survives_the_way_back():
 
 
 def test_the_process_answers_as_this_process_would():
-    """The same shares as a call in this process, question after question."""
+    """For each of several questions, the shares are the same as from a call in this process."""
     questions = [question("las", 1), question("las+packing", 2), question("fifo", 3)]
     assert ask(questions) == [answer(each) for each in questions]
 
@@ -113,7 +113,7 @@ def test_a_broken_process_is_replaced_by_first_come_first_served(child, wording)
 
 
 def test_a_process_that_hangs_is_killed(monkeypatch, wording):
-    """No answer within twice the limit: first come, first served, and a new process for the next question."""
+    """After twice the limit, the answer is first come, first served, and a new process is started."""
     monkeypatch.setattr("scheduler.live.solver.process.START_S", 0.0)
     (solved,) = ask([question()], [sys.executable, "-c", "import time; time.sleep(600)"], time_limit_s=0.2)
     assert (solved.failed[:5], "0.4 s" in solved.failed) == ("las: ", True)
@@ -121,7 +121,7 @@ def test_a_process_that_hangs_is_killed(monkeypatch, wording):
 
 
 def test_an_error_of_the_policy_is_an_answer():
-    """The answer is first come, first served, and names the error."""
+    """The answer is first come, first served, with the error as its reason."""
     (solved,) = ask([question("no_such_policy")])
     assert "no_such_policy" in solved.failed
 
@@ -145,7 +145,7 @@ def test_a_newer_question_makes_the_waiting_one_void():
 
 
 def test_a_solver_that_cannot_be_started_stops_nothing(tmp_path, wording):
-    """No memory, no file descriptors, no program: each question is answered first come, first served (P10)."""
+    """Without memory, file descriptors or the program, each question is answered first come, first served (P10)."""
     answers = ask([question(), question(number=2)], [str(tmp_path / "nothing")])
     assert [solved.number for solved in answers] == [1, 2]
     (failed,) = {solved.failed for solved in answers}
@@ -181,7 +181,7 @@ ASKS = (
 
 
 def test_a_solver_dies_with_its_scheduler():
-    """Even one that waits for no input: the scheduler is killed, and the solver's input does not end."""
+    """When the scheduler is killed, even a solver ends that reads no input and whose input stays open."""
     read_end, write_end = os.pipe()
     command = [sys.executable, "-c", ASKS, str(write_end), *solver_module.COMMAND]
     with subprocess.Popen(command, stdin=read_end, stdout=subprocess.PIPE, pass_fds=[write_end]) as parent:

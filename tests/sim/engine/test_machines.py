@@ -42,7 +42,7 @@ class Cluster:
         self.generations = dict.fromkeys((f"n{i}" for i in range(nodes)), 0)
 
     def know(self, job: str, **truth: Any) -> None:
-        """Set the truth about a job, by default of type cnn."""
+        """Set how a job behaves, by default with type cnn."""
         self.physics.set_truth(job, JobTruth(**{"job_type": "cnn", **truth}))
 
     def send(self, now_s: float, node: str, *leases: Lease) -> list[Message]:
@@ -68,7 +68,7 @@ class Cluster:
 
 
 def lease(job: str, *gpus: str, attempt: int = 1, ends_s: float = 1e9) -> Lease:
-    """A lease for a job on these GPUs, by the name job/attempt."""
+    """Return a lease for a job on these GPUs, by the name job/attempt."""
     return Lease(
         id=f"{job}/{attempt}",
         job=job,
@@ -82,7 +82,7 @@ def lease(job: str, *gpus: str, attempt: int = 1, ends_s: float = 1e9) -> Lease:
 
 
 def report(node: str = "n0", generation: int = 1, **fields: Any) -> NodeReport:
-    """A node's report with these fields."""
+    """Return a node's report with these fields."""
     return NodeReport(node=node, generation=generation, **fields)
 
 
@@ -267,7 +267,7 @@ def test_renewals_cost_no_wakes() -> None:
 
 
 def test_a_job_that_ignores_being_asked_is_killed() -> None:
-    """Asked, signalled and killed, the job loses its unsaved steps, and the exit is not a failure of the job."""
+    """The job is asked, signalled and killed; it loses its unsaved steps, but the exit is not a failure of the job."""
     cluster = Cluster(limits=Limits(ask_s=10.0, grace_s=5.0))
     cluster.know("a", ignores_stop=True)
     cluster.send(0.0, "n0", lease("a"))

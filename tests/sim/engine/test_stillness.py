@@ -1,4 +1,4 @@
-"""A run in which nothing can happen any more ends, instead of simulating rounds for thirty years."""
+"""A run ends when nothing more can happen, instead of simulating rounds for thirty years."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_time_jumps_to_the_next_event() -> None:
 
 
 def test_at_one_instant_reports_come_first_and_timers_last() -> None:
-    """A timer rings after all other messages of its instant, so that the core has them by then."""
+    """A timer fires after all other messages of its instant, so that the core has handled those."""
     world = world_of(Arrival(10.0, JobSpec(name="j"), (TRUTH,)))
     world.machines.physics.set_truth("a", TRUTH)
     world.at(0.0, lambda now_s: world.machines.join(now_s, node("n0", 1)))
@@ -67,7 +67,7 @@ def test_at_one_instant_reports_come_first_and_timers_last() -> None:
 
 
 def test_a_later_wake_replaces_an_earlier_one() -> None:
-    """There is one timer of each name; one in the past rings now, and time never runs backwards."""
+    """There is one timer of each name; a timer for a past time fires now, as time never runs backwards."""
     world = world_of()
     world.perform(WakeAt(50.0, "tick"))
     world.perform(WakeAt(20.0, "tick"))
@@ -79,7 +79,7 @@ def test_a_later_wake_replaces_an_earlier_one() -> None:
 
 
 def test_the_solver_takes_its_time() -> None:
-    """The answer comes after the latency, and is an answer to the question that was put."""
+    """The answer to a question comes after the latency."""
     desk = Desk(node())
     desk.submit(job())
     desk.tell(0, Woke(what="tick"))

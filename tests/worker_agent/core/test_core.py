@@ -94,7 +94,7 @@ def test_two_attempts_of_a_job_never_run_together() -> None:
 
 
 def test_an_order_that_never_ran_is_over_at_once() -> None:
-    """An order that waited for a GPU and was taken back has an exit all the same, or the scheduler would wait."""
+    """An order that is taken back while it waits for a GPU also gets an exit, or the scheduler would wait for one."""
     agent = Agent()
     agent.run(0, A)
     agent.desire(1, B)
@@ -106,7 +106,7 @@ def test_an_order_that_never_ran_is_over_at_once() -> None:
 
 
 def test_an_order_that_has_ended_does_not_start_again() -> None:
-    """The scheduler did not have the exit yet, and gets it again."""
+    """The scheduler repeats the order because it does not have the exit yet, so the agent reports the exit again."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, exited("a/1", "finished"))
@@ -115,7 +115,7 @@ def test_an_order_that_has_ended_does_not_start_again() -> None:
 
 
 def test_a_stale_attempt_is_refused() -> None:
-    """An attempt lower than one seen here never starts; the answer carries the job's newest figures."""
+    """An attempt lower than one seen here never starts; its exit has the job's newest figures."""
     agent = Agent()
     agent.run(0, order("a", attempt=3))
     agent.tell(1, exited("a/3"))
@@ -135,7 +135,7 @@ def test_an_attempt_of_a_newer_epoch_is_newer() -> None:
 
 
 def test_an_order_that_comes_too_late_does_not_start() -> None:
-    """Its lease has ended on the way, so the agent reports an exit."""
+    """If the lease ended while the order was on its way, the agent reports an exit."""
     agent = Agent()
     assert agent.desire(400, A) == [Report(1, 1, exits=(ProcessExited("a/1", "yielded", 0, 0, 0, 0),))]
 
@@ -144,7 +144,7 @@ def test_an_order_that_comes_too_late_does_not_start() -> None:
 
 
 def test_a_renewal_moves_the_end_without_an_action() -> None:
-    """The armed wake comes early and is armed again."""
+    """After a renewal, the old wake comes too early, and a later one is requested."""
     agent = Agent()
     assert (agent.tell(0, Desired(1, 1, (A,))), agent.core.tick_s) == ([StartProcess(A)], 361.0)
     agent.tell(0, ProcessStarted("a/1"))
@@ -155,7 +155,7 @@ def test_a_renewal_moves_the_end_without_an_action() -> None:
 
 
 def test_a_renewal_of_another_set_makes_the_agent_report() -> None:
-    """Such a renewal renews nothing, and the report shows which set the agent has."""
+    """A renewal of another set renews nothing, and the report has the generation of the agent's set."""
     agent = Agent()
     agent.run(0, A)
     assert agent.tell(1, Renewed(1, 7, 1, 720.0)) == [Report(2, 1)]
@@ -164,7 +164,7 @@ def test_a_renewal_of_another_set_makes_the_agent_report() -> None:
 
 
 def test_a_late_renewal_of_an_older_set_is_ignored() -> None:
-    """Such a renewal is no reason to report."""
+    """A late renewal of an older set causes no report."""
     agent = Agent()
     agent.desire(0)
     agent.run(0, A)
@@ -173,7 +173,7 @@ def test_a_late_renewal_of_an_older_set_is_ignored() -> None:
 
 
 def test_a_renewal_does_not_extend_a_lease_that_ends_with_its_round() -> None:
-    """In the set of round 5 lease a ends at 360; the renewal of round 5 is for others, that of round 6 too late."""
+    """Lease a of round 5 ends at 360: the renewal of round 5 is for other leases, that of round 6 comes too late."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(358, Desired(1, 2, (A, order("b", 1, ends_s=720.0)), 5))
@@ -186,7 +186,7 @@ def test_a_renewal_does_not_extend_a_lease_that_ends_with_its_round() -> None:
 
 
 def test_the_end_of_a_lease_only_moves_forward() -> None:
-    """Messages that overtook each other take nothing back."""
+    """A renewal that was overtaken by a later one does not shorten the lease."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, Renewed(1, 1, 2, 1080.0))
@@ -199,7 +199,7 @@ def test_the_end_of_a_lease_only_moves_forward() -> None:
 
 
 def test_a_lease_that_is_not_renewed_is_stopped_by_the_agent() -> None:
-    """The agent stops its job at its end, without a message, with the link up or down."""
+    """The agent stops the job at the lease's end without a message, with the link up or down."""
     for linked in (True, False):
         agent = Agent()
         agent.run(0, A)
@@ -212,7 +212,7 @@ def test_a_lease_that_is_not_renewed_is_stopped_by_the_agent() -> None:
 
 
 def test_a_lease_that_will_not_be_renewed_ends_at_its_end() -> None:
-    """The agent waits for no late renewal, and a renewal of others in its set does not extend it."""
+    """The agent does not wait for a late renewal, and a renewal for the other leases of its set does not extend it."""
     agent = Agent()
     agent.run(0, A)
     agent.desire(350, order("a", last=True), order("b", 1, ends_s=720.0))
@@ -235,7 +235,7 @@ def test_a_newer_set_may_renew_such_a_lease_after_all() -> None:
 
 
 def test_a_lease_that_stops_cannot_be_called_back() -> None:
-    """A set that still has it comes too late: it ends, and its exit is reported."""
+    """A set that still has the lease comes too late: the job ends, and its exit is reported."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(361, Tick())
@@ -244,7 +244,7 @@ def test_a_lease_that_stops_cannot_be_called_back() -> None:
 
 
 def test_a_process_is_asked_then_signalled_then_killed() -> None:
-    """A process that ignores everything gets each step after its time, and is killed again and again."""
+    """A process that ignores a lease's end is asked, then signalled, then killed, repeatedly."""
     agent = Agent()
     agent.run(0, A)
     assert (agent.tell(10, Desired(1, 2, ())), agent.core.tick_s) == ([AskToStop("a/1")], 30.0)
@@ -256,7 +256,7 @@ def test_a_process_is_asked_then_signalled_then_killed() -> None:
 
 @pytest.mark.parametrize(("at_s", "outcome"), [(20, "failed"), (31, "yielded"), (36, "yielded")])
 def test_dying_of_our_signal_is_no_failure(at_s: float, outcome: str) -> None:
-    """A failure before the signal is the job's own; after it, it is a preemption."""
+    """An exit with an error counts as the job's failure before the signal, and as a preemption after it."""
     agent = Agent()
     agent.run(0, A)
     agent.desire(10)
@@ -268,7 +268,7 @@ def test_dying_of_our_signal_is_no_failure(at_s: float, outcome: str) -> None:
 
 
 def test_a_start_that_fails_is_an_exit() -> None:
-    """ProcessStarted never comes; the GPU is free again."""
+    """ProcessStarted never comes; the exit frees the GPU."""
     agent = Agent()
     agent.desire(0, A)
     assert agent.tell(1, exited("a/1", "failed", 127)) == [
@@ -281,7 +281,7 @@ def test_a_start_that_fails_is_an_exit() -> None:
 
 
 def test_events_of_one_instant_can_share_a_report() -> None:
-    """Simulated nodes pass several events to `handle` first: one report has all the news, and one Tick is enough."""
+    """Simulated nodes pass several events to `handle` first: one report then has everything, and one Tick is enough."""
     core = Agent().core
     assert core.handle(0.0, Desired(1, 1, (A, order("b", 1)))) == [
         StartProcess(A),

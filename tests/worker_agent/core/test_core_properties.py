@@ -40,7 +40,7 @@ ORDERS = st.lists(
 
 
 class AnyDay(RuleBasedStateMachine):
-    """An agent with processes that start, ignore, and die as they like, and a scheduler that is hardly sane."""
+    """An agent with processes that start, ignore signals and die at any time, and a scheduler that sends anything."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,13 +152,13 @@ class AnyDay(RuleBasedStateMachine):
 
     @rule(up=st.booleans())
     def link(self, up: bool) -> None:
-        """Let the link come or go."""
+        """Connect or cut the link."""
         self.linked = up
         self.tell(LinkUp() if up else LinkDown())
 
     @rule(span_s=st.floats(0.0, 60.0))
     def time_passes(self, span_s: float) -> None:
-        """Let time pass; every Tick comes when it is wanted."""
+        """Let time pass, with every Tick at the time that the core requested."""
         until_s = self.now_s + span_s
         for _ in range(1000):
             if self.core.tick_s > until_s:
@@ -176,7 +176,7 @@ class AnyDay(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_overdue(self) -> None:
-        """A Tick comes when something is due, or before."""
+        """The next Tick comes no later than anything that is due."""
         assert self.core.tick_s <= self.core.due_s
 
     @invariant()
@@ -190,7 +190,7 @@ class AnyDay(RuleBasedStateMachine):
 
     @invariant()
     def nothing_that_ended_is_lost(self) -> None:
-        """Every exit was reported, or will be."""
+        """Every exit has been reported, or is kept to be reported."""
         for lease in self.ended:
             assert lease in self.reported or lease in self.core.exits.kept
 

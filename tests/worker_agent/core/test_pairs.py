@@ -21,7 +21,7 @@ MPS = "[gavel: another job is on the same GPUs, side by side through CUDA MPS]"
 
 
 class Node(LiveAgent):
-    """A node with a GPU and an MPS control program that only remembers."""
+    """A node with a GPU and an MPS control program that only records its calls."""
 
     def __init__(self, tmp_path: Path, root: Path, **more: Any) -> None:
         super().__init__(tmp_path, **more)
@@ -33,7 +33,7 @@ class Node(LiveAgent):
 
 
 def packed(order: Order, is_packed: bool = True) -> Order:
-    """The same order, with another job on its GPUs."""
+    """Return the same order with another job on its GPUs."""
     return msgspec.structs.replace(order, packed=is_packed)
 
 
@@ -61,7 +61,7 @@ async def test_a_job_that_joins_a_running_one_takes_turns_with_it(tmp_path: Path
 
 @live
 async def test_jobs_that_start_together_run_under_mps_until_both_have_ended(tmp_path: Path) -> None:
-    """The next agent finds the daemon: it serves the job that stays and a new one, and quits with the last."""
+    """The next agent uses the same daemon, which serves the remaining job and a new one and quits after the last."""
     with TemporaryDirectory(dir="/tmp") as root:
         first, second, third = packed(job(ECHO, "one")), packed(job(ECHO, "two")), packed(job(ECHO, "three"))
         async with Node(tmp_path, Path(root)) as node:

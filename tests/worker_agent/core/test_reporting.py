@@ -1,4 +1,4 @@
-"""The reports of an agent: what it sends when, and what it remembers until the scheduler has it."""
+"""The reports of an agent: their times, and the exits that are repeated until the scheduler has them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from worker_agent.core.messages import (
 
 
 def test_progress_comes_at_the_interval_if_there_is_any() -> None:
-    """An interval after the start and after each report, absolute, and only for leases that made some."""
+    """Progress is reported an interval after the start and after each report, in absolute steps, if there was any."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9), order("b", 1, ends_s=9e9))
     assert agent.tell(10, Progressed("a/1", 7.0, 5.0, 9.0)) == []
@@ -41,7 +41,7 @@ def test_the_first_step_after_a_slow_start_is_reported_at_once() -> None:
     """The first step is reported by itself; the steps after it come at the interval, as usual."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9))
-    # Its checkpoint is loaded, and no step begun.
+    # The job has loaded its checkpoint and begun no step.
     assert agent.tell(40, Progressed("a/1", 6.0, 6.0, 0.0)) == []
     first = Progressed("a/1", 7.0, 6.0, 0.4)
     assert agent.tell(41, first) == [Report(2, 1, progress=(first,))]
@@ -50,16 +50,16 @@ def test_the_first_step_after_a_slow_start_is_reported_at_once() -> None:
 
 
 def test_the_first_step_of_a_job_that_starts_fast_waits_for_the_interval() -> None:
-    """A start of a few seconds is no news, and a thousand nodes would report it in every round."""
+    """After a fast start, the first step is not worth a report, which a thousand nodes would send in every round."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9))
     assert agent.tell(30, Progressed("a/1", 7.0, 5.0, 30.1 - LIMITS.first_step_s)) == []
-    # This step was not the first one.
+    # This is not the job's first step.
     assert agent.tell(60, Progressed("a/1", 8.0, 5.0, 50.0)) == []
 
 
 def test_a_first_step_without_a_link_is_reported_at_the_interval() -> None:
-    """Without a link it is remembered, not lost."""
+    """Without a link, the first step is kept until the next report."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9))
     agent.tell(1, LinkDown())
@@ -69,7 +69,7 @@ def test_a_first_step_without_a_link_is_reported_at_the_interval() -> None:
 
 
 def test_a_job_that_was_found_after_a_restart_has_had_its_first_step() -> None:
-    """Only a job that was still starting then is reported at once."""
+    """The first step is reported at once only for a job that was still starting at the restart."""
     agent = Agent()
     agent.tell(100, ProcessFound(order("a", ends_s=9e9), 60.0, 7.0, 5.0, 20.0))
     agent.tell(100, ProcessFound(order("b", 1, ends_s=9e9), 60.0))
@@ -79,7 +79,7 @@ def test_a_job_that_was_found_after_a_restart_has_had_its_first_step() -> None:
 
 
 def test_no_job_goes_unreported_for_longer_than_the_interval() -> None:
-    """Each counts from its own start; a job reported before its time is reported with the others from then on."""
+    """Each job's interval counts from its start; a job that is reported early is then reported with the others."""
     agent = Agent()
     agent.run(0, order("a", ends_s=9e9))
     agent.run(400, order("a", ends_s=9e9), order("b", 1, ends_s=9e9))
@@ -93,7 +93,7 @@ def test_no_job_goes_unreported_for_longer_than_the_interval() -> None:
 
 
 def test_later_exits_do_not_put_off_repeating_an_earlier_one() -> None:
-    """The interval counts from the first exit that is kept, however many follow."""
+    """The interval for repetitions counts from the oldest unacknowledged exit."""
     agent = Agent()
     agent.run(0, A, order("b", 1))
     agent.tell(1, exited("a/1"))
@@ -103,7 +103,7 @@ def test_later_exits_do_not_put_off_repeating_an_earlier_one() -> None:
 
 
 def test_progress_never_goes_back() -> None:
-    """Messages of several ranks may overtake each other; those of leases that are gone are ignored."""
+    """Messages of several ranks may overtake each other; messages of leases that are gone are ignored."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, Progressed("a/1", 7.0, 5.0, 9.0))
@@ -114,7 +114,7 @@ def test_progress_never_goes_back() -> None:
 
 
 def test_an_exit_is_repeated_until_the_scheduler_has_it() -> None:
-    """At every interval; a set that gives its GPU to a new lease proves that the scheduler has it."""
+    """An exit is repeated at every interval, until a set that gives its GPU to a new lease shows that it arrived."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, exited("a/1"))
@@ -123,8 +123,8 @@ def test_an_exit_is_repeated_until_the_scheduler_has_it() -> None:
     assert agent.exits_kept() == set()
 
 
-def test_a_set_without_the_lease_may_have_crossed_the_exit() -> None:
-    """One such set proves nothing, two do."""
+def test_a_set_without_the_lease_may_be_older_than_the_exit() -> None:
+    """One set without the lease does not prove that the exit arrived; two do."""
     agent = Agent()
     agent.run(0, A)
     agent.tell(1, exited("a/1"))
@@ -134,8 +134,8 @@ def test_a_set_without_the_lease_may_have_crossed_the_exit() -> None:
     assert agent.exits_kept() == set()
 
 
-def test_the_other_half_of_a_pair_proves_nothing() -> None:
-    """The survivor has the same GPU, and is not new."""
+def test_the_survivor_of_a_pair_does_not_acknowledge_the_exit() -> None:
+    """The survivor of a pair has the same GPU, but is not a new lease, so the exit is still repeated."""
     agent = Agent()
     agent.run(0, A, B)
     agent.tell(1, exited("a/1"))
@@ -155,7 +155,7 @@ def test_a_receipt_ends_the_repetition() -> None:
 
 
 def test_without_a_link_nothing_is_sent_and_nothing_lost() -> None:
-    """Exits wait; the hello lists the leases still answered for, and the exits follow it."""
+    """Exits wait for a link; the hello lists the leases without an acknowledged exit, and the exits follow it."""
     agent = Agent()
     agent.run(0, A, order("b", 1, ends_s=9e9))
     agent.tell(10, LinkDown())
@@ -178,7 +178,7 @@ def test_nothing_is_reported_without_a_link() -> None:
 
 
 def test_one_wake_is_enough() -> None:
-    """A Tick moves only to an earlier time, and none is wanted when nothing is due."""
+    """A Tick is requested again only for an earlier time, and none if nothing is due."""
     agent = Agent()
     assert agent.core.due_s == math.inf
     agent.tell(0, Desired(1, 1, (A,)))
@@ -202,7 +202,7 @@ def test_processes_that_outlived_the_agent_are_taken_back() -> None:
 
 
 def test_events_of_unknown_leases_are_ignored() -> None:
-    """Exits and starts of leases that are not here, not any more, or not yet."""
+    """Exits and starts of leases that the agent does not have, has no longer, or does not have yet are ignored."""
     agent = Agent()
     agent.run(0, A)
     agent.desire(1, A, B, C)
@@ -212,8 +212,8 @@ def test_events_of_unknown_leases_are_ignored() -> None:
     assert agent.tell(4, exited("a/1", "failed")) == []
 
 
-def test_jobs_of_long_ago_are_forgotten() -> None:
-    """The memory against stale orders does not grow without bound."""
+def test_old_jobs_are_forgotten() -> None:
+    """The memory of past attempts, which protects against stale orders, is bounded."""
     core = AgentCore(Limits(jobs_kept_max=10))
     for number in range(100):
         core.handle(0, Desired(1, number, (order(f"j{number}", number),)))

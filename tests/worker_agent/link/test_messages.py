@@ -1,4 +1,4 @@
-"""Messages of the protocol and the agent's own values: no field of an order is forgotten on its way."""
+"""Messages of the protocol and the agent's own values: no field of an order is left out."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNUSED = {"worker_type", "cpus", "memory_gb"}
 
 
 def test_every_field_of_an_order_is_converted() -> None:
-    """A field that is added to the protocol is added to the agent, or this fails."""
+    """This fails if a field is added to the protocol, but not to the agent."""
     wire = {RENAMED.get(name, name) for name in pb.Order.DESCRIPTOR.fields_by_name}
     assert wire == set(Order.__struct_fields__) | UNUSED
 
@@ -96,7 +96,7 @@ def test_an_order_arrives_whole() -> None:
 
 
 def test_an_absent_field_has_its_default() -> None:
-    """An absent limit is no limit, and not 0."""
+    """A missing limit means no limit, not 0."""
     order = order_of(pb.Order(lease="17"), 0.0)
     assert (order.steps_max, order.array_index, order.packed) == (None, None, False)
     assert launch_of(jobs_pb2.Launch()) == Launch()

@@ -13,7 +13,7 @@ from worker_agent.core.messages import Desired, LinkDown, LinkUp
 
 @story
 async def test_a_partition_is_noticed_from_both_ends_and_healed():
-    """The stream hangs without an error: the silence ends it, and the next connection carries on."""
+    """A stream that hangs without an error is closed after the silence, and the next connection continues."""
     async with (
         Scheduler(pace=QUICK) as scheduler,
         Wall(scheduler.port) as wall,
@@ -30,7 +30,7 @@ async def test_a_partition_is_noticed_from_both_ends_and_healed():
 
 @story
 async def test_an_idle_link_stays_up():
-    """Nothing is sent for many times the silence: signs of life go both ways, and neither end gives up."""
+    """For many times the silence, only signs of life are sent, and neither end closes the link."""
     async with Scheduler(pace=QUICK) as scheduler, linked(scheduler.address) as (_, node):
         await until(lambda: node.of(Desired))
         await asyncio.sleep(2.5 * QUICK.silence_s)
@@ -40,7 +40,7 @@ async def test_an_idle_link_stays_up():
 
 @story
 async def test_an_agent_that_was_stopped_does_not_blame_the_scheduler():
-    """Its clock jumps ahead again and again: the link stays, as messages that came meanwhile can be read."""
+    """When the agent's clock jumps ahead, the link stays, because messages that came meanwhile can be read."""
     shift_s = 0.0
     async with Scheduler(pace=QUICK) as scheduler:
         clock = lambda: time.monotonic() + shift_s  # noqa: E731
@@ -53,7 +53,7 @@ async def test_an_agent_that_was_stopped_does_not_blame_the_scheduler():
 
 
 class Wall:
-    """A proxy between both ends: it lets everything through, or holds everything back."""
+    """A proxy between both ends that forwards everything or nothing."""
 
     def __init__(self, port: int) -> None:
         self._port, self.hold = port, False

@@ -43,7 +43,7 @@ LOOSE_S = 20.0
 
 
 def hello(name: str = "n1", **fields: Any) -> pb.Hello:
-    """The hello of a node with one GPU."""
+    """Return the hello of a node with one GPU."""
     more = {"protocol": 1, "incarnation": f"{name}-1", "worker_type": "v100", **fields}
     return pb.Hello(node=name, gpus=[pb.InventoryGpu(index=0, name="V100")], **more)
 
@@ -52,7 +52,7 @@ def hello(name: str = "n1", **fields: Any) -> pb.Hello:
 async def linked(
     address: str, name: str = "n1", held: tuple[Held, ...] = (), **more: Any
 ) -> AsyncIterator[tuple[GrpcLink, Remembering]]:
-    """A running link and its node, without waiting for the welcome."""
+    """Yield a running link and its node, without waiting for the welcome."""
     target = more.pop("target", None) or Target(address=address)
     fields = more.pop("hello", {})
     link = GrpcLink(target, lambda: hello(name, **fields), chance=random.Random(7), **more)
@@ -68,7 +68,7 @@ async def linked(
 
 @story
 async def test_a_link_sends_hello_and_delivers_orders_on_the_agents_clock():
-    """LinkUp, then the sets: what to run, how to start it, and until when on the agent's clock."""
+    """The node gets LinkUp, then sets with the orders, their launches and the ends of leases on the agent's clock."""
     async with Scheduler() as scheduler, linked(scheduler.address) as (_, node):
         await scheduler.submit(
             name="resnet", user="ann", launch=SubmittedLaunch(command=("a",), env_from={"K": "key"})
@@ -87,7 +87,7 @@ async def test_a_link_sends_hello_and_delivers_orders_on_the_agents_clock():
 
 @story
 async def test_every_report_is_acknowledged():
-    """Starts, progress and exits arrive; every number of the core's reports comes back as Taken."""
+    """Starts, progress and exits arrive, and every number of the core's reports is acknowledged as Taken."""
     async with Scheduler() as scheduler, linked(scheduler.address) as (link, node):
         (job,) = await scheduler.submit(steps=10.0)
         await until(lambda: node.orders)
@@ -118,7 +118,7 @@ async def test_reports_before_the_welcome_wait_for_it():
 
 @story
 async def test_a_report_beyond_the_size_of_a_message_goes_in_parts():
-    """Hundreds of exits with long last lines: several messages, all taken, and the core's number once."""
+    """Hundreds of exits with long last lines go in several messages, and the core's number is acknowledged once."""
 
     class Wordy(Remembering):
         def last_lines(self, lease: str) -> str:
@@ -162,7 +162,7 @@ async def test_a_scheduler_that_was_away_is_linked_again_with_the_held_leases():
     ("fields", "reason"), [({"protocol": 9}, "version"), ({"lease_grace_s": 1e6}, "refused")]
 )
 def test_goodbye_ends_the_link_for_good(fields, reason):
-    """A dismissed agent does not come back by itself; the error has the scheduler's reason."""
+    """A dismissed agent does not link again; the error has the scheduler's reason."""
 
     @story
     async def dismissed_for_good():
@@ -179,7 +179,7 @@ def test_goodbye_ends_the_link_for_good(fields, reason):
 
 @story
 async def test_a_renewal_moves_the_end_on_the_agents_clock():
-    """Renewed has the scheduler's end in the agent's time."""
+    """The event Renewed has the scheduler's end of the leases in the agent's time."""
     from scheduler.core.effects import RenewLeases
 
     async with Scheduler() as scheduler, linked(scheduler.address) as (_, node):
@@ -192,7 +192,7 @@ async def test_a_renewal_moves_the_end_on_the_agents_clock():
 
 
 @story
-async def test_a_renewal_that_was_read_late_lasts_no_longer_for_it():
+async def test_a_renewal_that_was_read_late_ends_at_the_same_time():
     """P4: an agent that was stopped reads a renewal late; its lease still ends when the scheduler expects it."""
     from scheduler.core.effects import RenewLeases
 
@@ -213,18 +213,18 @@ async def test_a_renewal_that_was_read_late_lasts_no_longer_for_it():
 # ------------------------------------------------------------------------------------------------------- gangs
 
 
-# No part is given up because it reports late.
+# The patience is too long for a late part to be left out.
 PATIENT = msgspec.structs.replace(CALM, gang_s=60.0)
 
 
 def order(rank: int, lease: str = "1") -> Order:
-    """A part of a gang over two nodes."""
+    """Return an order for a part of a gang over two nodes."""
     return Order(lease, "1", 1, (0,), time.monotonic() + 60, node_rank=rank, nodes=2, world_size=2)
 
 
 @story
 async def test_the_parts_of_a_gang_meet_even_when_a_go_was_lost():
-    """Both get the same place to meet, although the scheduler was killed after the first had reported."""
+    """Both parts get the same address, although the scheduler was killed after the first had reported."""
     first = Scheduler(pace=PATIENT)
     await first.__aenter__()
     async with (
@@ -250,7 +250,7 @@ async def test_the_parts_of_a_gang_meet_even_when_a_go_was_lost():
 
 @story
 async def test_a_part_of_a_gang_that_cannot_start_stops_the_others():
-    """The other part gets its reason, ready or not."""
+    """The other part gets the reason, whether it is ready or not."""
     async with (
         Scheduler(pace=PATIENT) as scheduler,
         linked(scheduler.address, "n1") as (first_link, node_one),
@@ -299,7 +299,7 @@ async def test_no_link_to_another_machine_is_unencrypted():
 
 @story
 async def test_a_wrong_token_is_tried_again_and_logged(caplog, wording):
-    """The scheduler refuses; the log names the option to check, and the agent does not give up."""
+    """The scheduler refuses the agent, which keeps trying; the log names the option to check."""
 
     class Refusing(agents_pb2_grpc.AgentsServicer):
         tried = 0
@@ -322,7 +322,7 @@ async def test_a_wrong_token_is_tried_again_and_logged(caplog, wording):
 
 @story
 async def test_an_agent_speaks_first_to_a_scheduler_that_waits(monkeypatch: pytest.MonkeyPatch):
-    """An older scheduler, or one behind a proxy that holds back its first message: agents may be upgraded first."""
+    """An older scheduler, or a proxy, sends no first message, so the agent does; agents may be upgraded first."""
 
     class Earlier(agents_pb2_grpc.AgentsServicer):
         received: asyncio.Future[pb.AgentMessage] = asyncio.get_running_loop().create_future()

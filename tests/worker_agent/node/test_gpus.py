@@ -1,4 +1,4 @@
-"""The offer of a node: GPUs measured through NVML (a fake one here), or declared."""
+"""The GPUs of a node: read through NVML (a fake one here), or declared."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker_agent.node.declared import parse_gpus
 from worker_agent.node.gpus import InventoryError, worker_type_of
 from worker_agent.node.nvml import Nvml
 
-# The reason of a GPU whose driver reported this error.
+# The reason for a GPU whose driver reported this error.
 XID_79 = "fallen off the bus (Xid 79)"
 
 
@@ -41,7 +41,7 @@ class FakeGpu(SimpleNamespace):
 
 
 class FakeNvml:
-    """A driver that answers as the real library does: the functions that we call, their results and their errors."""
+    """A driver with the functions of the real library that we call, their results and their errors."""
 
     NVMLError = NVMLError
     NVML_TEMPERATURE_GPU = 0
@@ -133,7 +133,7 @@ class FakeNvml:
 
 
 def test_the_inventory_comes_from_the_driver() -> None:
-    """It has type, GPUs by UUID, memory and version."""
+    """The inventory has type, UUIDs, memory and the driver's version."""
     inventory = Nvml(FakeNvml(FakeGpu(), FakeGpu())).inventory()
     assert (inventory.worker_type, inventory.driver_version, inventory.speed) == ("v100", "570.1", None)
     assert inventory.devices == ("GPU-a000", "GPU-b000")
@@ -152,7 +152,7 @@ def test_the_agents_own_visibility_counts() -> None:
 
 @pytest.mark.parametrize("visible", ["3", "GPU-x", "0,0", "GPU-", "-1"])
 def test_a_gpu_that_is_not_there_cannot_be_chosen(visible: str, wording: Wording) -> None:
-    """The error names the wrong part."""
+    """The error has the wrong entry."""
     with pytest.raises(InventoryError, match=" 2 ") as refused:
         Nvml(FakeNvml(FakeGpu(), FakeGpu()), visible)
     wording(refused.value)
@@ -167,7 +167,7 @@ def test_a_node_has_one_type(wording: Wording) -> None:
 
 
 def test_divided_gpus_are_refused(wording: Wording) -> None:
-    """MIG on one of them is refused with its remedy; a GPU that could be divided and is not is fine."""
+    """A GPU with MIG enabled is refused with the remedy; one with MIG disabled is accepted."""
     assert Nvml(FakeNvml(FakeGpu(mig=0))).inventory().devices == ("GPU-a000",)
     with pytest.raises(InventoryError, match=r"GPU 1.*nvidia-smi -i 1 -mig 0") as refused:
         Nvml(FakeNvml(FakeGpu(), FakeGpu(mig=1))).inventory()
@@ -198,7 +198,7 @@ def test_a_missing_driver_or_gpu_is_an_error_with_the_remedy(wording: Wording) -
 
 
 def test_health_has_memory_and_temperature() -> None:
-    """For each GPU; one that is not broken has no reason."""
+    """Each GPU has memory and temperature, and a reason only if it is broken."""
     (gpu,) = Nvml(FakeNvml(FakeGpu(row_failure=None))).health()
     assert (gpu.index, gpu.memory_used_gb, gpu.temperature_c, gpu.broken) == (0, 2.0, 40.0, "")
 
@@ -207,7 +207,7 @@ def test_a_fatal_error_stays(wording: Wording) -> None:
     """The driver reports an event once; the GPU stays out of service, for its first reason."""
     driver = FakeNvml(FakeGpu(), FakeGpu())
     nvml = Nvml(driver)
-    # Registered for the kinds that we want and the GPU supports.
+    # Only the kinds of events that we handle and the GPU supports are registered.
     assert driver.registered == [(0, 8), (1, 8)]
     driver.raise_xid(1, 95)
     driver.raise_xid(1, 79)
@@ -218,7 +218,7 @@ def test_a_fatal_error_stays(wording: Wording) -> None:
 
 
 def test_faults_of_programs_break_nothing() -> None:
-    """A job that reads where it must not (Xid 13, 31, 43) costs no GPU."""
+    """A job's invalid memory access (Xid 13, 31, 43) takes no GPU out of service."""
     driver = FakeNvml(FakeGpu())
     nvml = Nvml(driver)
     for xid in (13, 31, 43, 45):
@@ -227,7 +227,7 @@ def test_faults_of_programs_break_nothing() -> None:
 
 
 def test_other_signs_of_a_broken_gpu(wording: Wording) -> None:
-    """A double-bit error, a row that cannot be remapped, a GPU that does not answer."""
+    """A double-bit error, a row that cannot be remapped and a GPU that does not answer count as broken."""
     driver = FakeNvml(FakeGpu(), FakeGpu(), FakeGpu())
     nvml = Nvml(driver)
     driver.raise_xid(0, 0, kind=2)
@@ -240,7 +240,7 @@ def test_other_signs_of_a_broken_gpu(wording: Wording) -> None:
 
 
 def test_an_error_of_a_lost_gpu_is_attributed_to_it() -> None:
-    """A lost GPU cannot be asked for its UUID any more, and is identified all the same."""
+    """The lost GPU is identified although the driver no longer returns its UUID."""
     driver = FakeNvml(FakeGpu(), FakeGpu())
     nvml = Nvml(driver)
     driver.gpus[1].lost = True
@@ -249,7 +249,7 @@ def test_an_error_of_a_lost_gpu_is_attributed_to_it() -> None:
 
 
 def test_a_driver_without_events_is_polled() -> None:
-    """Its health is read without events."""
+    """Health is read regularly from a driver without events."""
     nvml = Nvml(FakeNvml(FakeGpu(), events=False))
     assert nvml.health()[0].broken == ""
     nvml.close()
@@ -294,7 +294,7 @@ def test_product_names_become_worker_types(product: str, name: str) -> None:
 
 
 def test_gpus_can_be_declared() -> None:
-    """Type and count; speed and memory where they are given."""
+    """A declaration has type and count, and may have speed and memory."""
     plain = parse_gpus("v100=4")
     assert (plain.worker_type, len(plain.gpus), plain.speed) == ("v100", 4, 1.0)
     full = parse_gpus("H100=2:memory=80:speed=2.5")
@@ -316,7 +316,7 @@ def test_gpus_can_be_declared() -> None:
 def test_declared_gpus_are_those_that_the_agent_sees(
     text: str, visible: str | None, devices: tuple[str, ...]
 ) -> None:
-    """Jobs get their own GPUs by these names; with a speed GPUs are emulated, and jobs see none."""
+    """Jobs get their GPUs by these names; with a declared speed, GPUs are emulated, and jobs see none."""
     assert parse_gpus(text, visible).devices == devices
 
 

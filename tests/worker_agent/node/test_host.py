@@ -10,7 +10,7 @@ from worker_agent.node import host
 
 
 def machine(root: Path, cgroup: str, files: dict[str, str]) -> Path:
-    """A machine of 16 GB with these control groups."""
+    """Return a machine of 16 GB with these control groups."""
     for name, text in {
         "proc/self/cgroup": cgroup,
         "proc/meminfo": "MemTotal: 15625000 kB\n",
@@ -51,7 +51,7 @@ def test_a_machine_without_limits_offers_all_it_has(tmp_path: Path) -> None:
     ],
 )
 def test_a_container_offers_only_its_limits(tmp_path: Path, cgroup: str, files: dict[str, str]) -> None:
-    """The tightest limit on the way up counts, in either version of control groups."""
+    """The lowest limit of the group and its parents counts, in either version of control groups."""
     root = machine(tmp_path, cgroup, {f"sys/fs/cgroup/{name}": text for name, text in files.items()})
     assert host.memory_gb(root) == 4.0
     assert host.cpus(root) == 0.5

@@ -1,4 +1,4 @@
-"""Two jobs on the same GPUs: MPS where it can be, time slices where not; and the library that jobs get."""
+"""Two jobs on the same GPUs share them by MPS if possible, else by time slices; and the library that jobs get."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_packed_jobs_share_by_mps_if_possible(facts: dict[str, Any], mps: bool, 
 
 
 class Control:
-    """A stand-in for nvidia-cuda-mps-control that remembers its calls."""
+    """A stand-in for nvidia-cuda-mps-control that records its calls."""
 
     def __init__(self, code: int = 0, stderr: str = "") -> None:
         self.code, self.stderr = code, stderr
@@ -53,7 +53,7 @@ class Control:
         return subprocess.CompletedProcess(argv, self.code, "", self.stderr)
 
     def commands(self) -> list[tuple[str, str]]:
-        """The commands that it got, and for which daemon."""
+        """Return the commands that were called, each with its daemon."""
         return [
             ((command or "start").strip(), pipes)
             for (_, _, command), pipes in zip(self.calls, self.pipes, strict=True)
@@ -62,7 +62,7 @@ class Control:
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """A folder in which a socket's path fits, wherever the tests run."""
+    """A folder whose path is short enough for a socket."""
     with TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
@@ -86,7 +86,7 @@ def test_each_set_of_gpus_has_a_daemon(short_path: Path) -> None:
 
 
 def test_a_daemon_outlives_the_agent_with_its_clients(short_path: Path) -> None:
-    """The next agent does not stop it under a running job, but stops it in the end."""
+    """The next agent stops the daemon only after its last job."""
     first = MpsDaemons(short_path, "/bin/mps", Control())
     pipes = {"old": first.join("old", ["GPU-1"], OWN)[PIPES]}
     first.join("gone", ["GPU-2"], OWN)
@@ -113,7 +113,7 @@ def test_a_directory_that_cannot_be_read_ends_no_agent(
 
 
 def test_a_daemon_that_does_not_start_is_an_error(short_path: Path) -> None:
-    """The error has its output; one that runs already is no error."""
+    """The error has the daemon's output; a daemon that already runs is no error."""
     with pytest.raises(OSError, match=r"1\b.*no driver"):
         MpsDaemons(short_path, "/bin/mps", Control(1, "no driver\n")).join("a", ["GPU-1"], OWN)
     running = Control(1, "An instance of this daemon is already running")
@@ -131,7 +131,7 @@ def test_a_socket_needs_a_short_path(tmp_path: Path, wording: Wording) -> None:
 
 
 def package(tmp_path: Path, text: str = "answer = 42\n") -> Path:
-    """An installation of ours."""
+    """Return a folder with an installation of Gavel."""
     part = tmp_path / "gavel" / "training"
     (part / "__pycache__").mkdir(parents=True, exist_ok=True)
     (part / "__init__.py").write_text(text)
@@ -163,7 +163,7 @@ def test_jobs_get_the_training_library_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_a_new_release_does_not_change_the_library_of_a_running_job(tmp_path: Path) -> None:
-    """Each content of the library has a directory of its own."""
+    """Each version of the library's files has its own directory."""
     first = install(tmp_path / "library", package(tmp_path / "a"))
     assert install(tmp_path / "library", package(tmp_path / "a")) == first
     assert install(tmp_path / "library", package(tmp_path / "a", "answer = 43\n")) != first

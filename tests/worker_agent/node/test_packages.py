@@ -58,12 +58,12 @@ def add(packages: Packages, data: bytes) -> str:
 
 
 def everything(folder: Path) -> set[str]:
-    """The paths of all that lies in a folder."""
+    """Return all paths below a folder."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def test_a_package_is_unpacked_once_and_copied_for_each_run(tmp_path: Path) -> None:
-    """A run that changes its copy does not change the next one's."""
+    """Changes that a run makes to its copy are not in the copy of the next run."""
     packages = Packages(tmp_path / "packages")
     data = archive(
         entry("./train.py", b"print()", mode=0o755, mtime=1e9),
@@ -119,8 +119,8 @@ def test_links_that_stay_inside_are_kept(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "e" / "d").read_bytes() == b"x"
 
 
-def test_a_bomb_is_noticed_while_it_goes_off(tmp_path: Path) -> None:
-    """A small archive of something huge stops at the limit."""
+def test_an_archive_bomb_stops_at_the_limit(tmp_path: Path) -> None:
+    """Unpacking a small archive of a huge file stops at the limit."""
     with pytest.raises(PackageError, match="larger than 50000 bytes"):
         add(Packages(tmp_path / "packages", SMALL), archive(entry("zeros", b"\0" * 5_000_000)))
 
@@ -200,7 +200,7 @@ def test_a_zstd_archive_needs_zstandard(tmp_path: Path, wording: Wording) -> Non
 
 
 def test_the_least_recently_used_package_goes_first(tmp_path: Path) -> None:
-    """When the cache is too large; the newest always stays."""
+    """When the cache is too large, the least recently used packages are removed; the newest always stays."""
     packages = Packages(tmp_path / "packages", PackageLimits(cache_bytes_max=2500))
     names = []
     for number in range(3):
@@ -213,7 +213,7 @@ def test_the_least_recently_used_package_goes_first(tmp_path: Path) -> None:
 
 
 def test_a_half_unpacked_package_is_removed_at_the_start(tmp_path: Path) -> None:
-    """A killed agent left it, and half a package is none."""
+    """A package that a killed agent had half unpacked is removed and not used."""
     (tmp_path / "packages" / "new-abc" / "tree").mkdir(parents=True)
     Packages(tmp_path / "packages")
     assert everything(tmp_path) == {"packages"}
@@ -221,7 +221,7 @@ def test_a_half_unpacked_package_is_removed_at_the_start(tmp_path: Path) -> None
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 def test_a_copy_belongs_to_the_user(tmp_path: Path) -> None:
-    """All of it, links included, and never the target of a link."""
+    """All files and links of a copy are the user's, but the target of a link keeps its owner."""
     packages = Packages(tmp_path / "packages")
     name = add(packages, archive(entry("a/b", b"x"), link("c", "a")))
     packages.check_out(name, tmp_path / "out", 54321, 54322)

@@ -24,7 +24,7 @@ def test_a_writable_directory_is_no_trouble(tmp_path: Path) -> None:
 
 
 def test_trouble_names_the_directory_and_the_reason(tmp_path: Path) -> None:
-    """For one that is gone, and one that is a file; a full disk is no different to the caller."""
+    """The directory may be missing or a file; a full disk gives the same error."""
     (tmp_path / "file").touch()
     for path, reason in ((tmp_path / "gone", "No such file"), (tmp_path / "file", "Not a directory")):
         trouble = trouble_with(path)
@@ -33,7 +33,7 @@ def test_trouble_names_the_directory_and_the_reason(tmp_path: Path) -> None:
 
 
 def test_only_changes_are_reported(tmp_path: Path) -> None:
-    """Bad and good again, each once, however often it is checked."""
+    """Each change from good to bad or back is reported once, however often the directory is checked."""
     folder, reports = tmp_path / "runs", []
 
     async def story() -> None:
@@ -54,7 +54,7 @@ def test_only_changes_are_reported(tmp_path: Path) -> None:
 
 @live
 async def test_a_start_that_fails_has_the_directory_checked(tmp_path: Path) -> None:
-    """The run cannot be kept: the exit is the node's failure, and the check runs at once."""
+    """If the run's files cannot be written, the exit is the node's failure, and the check runs at once."""
     checks: list[str] = []
     async with LiveAgent(tmp_path, on_failed_start=lambda: checks.append("check")) as node:
         runs = node.agent.processes.runs_path
@@ -81,7 +81,7 @@ async def test_the_log_of_a_job_gives_the_reason_of_its_end(tmp_path: Path, word
 
 
 def test_the_same_failure_is_logged_in_full_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Then one line a minute counts the others; another failure is logged in full again."""
+    """After the first line, one line a minute counts the others; another failure is logged in full again."""
     now_s = 0.0
     processes = Processes(tmp_path, Limits(), print)
     processes.repeated = RepeatedLines(lambda: now_s)

@@ -21,12 +21,12 @@ from worker_agent.node.users import Account, UserError, Users, refuse_to_be_root
 def entry(
     name: str = "ada", uid: int = 1001, gid: int = 1001, login_shell: str = "/bin/bash"
 ) -> pwd.struct_passwd:
-    """A line of the user table."""
+    """Return a line of the user table."""
     return pwd.struct_passwd((name, "x", uid, gid, "", f"/homes/{name}", login_shell))
 
 
 def users(known: pwd.struct_passwd | None) -> Users:
-    """A root agent on a node that has one user, or none."""
+    """Return the users of a root agent on a node that has one user, or none."""
 
     def look_up(name: str) -> pwd.struct_passwd:
         if known is None:
@@ -58,7 +58,7 @@ def test_a_root_agent_switches_to_the_submitting_user() -> None:
 def test_a_user_who_must_not_run_jobs_is_refused(
     known: pwd.struct_passwd | None, user: str, wording: Wording
 ) -> None:
-    """Root under any name, system users, locked users, unknown users, and a job without a user."""
+    """Refused are root under any name, system users, locked users, unknown users, and a job without a user."""
     with pytest.raises(UserError, match=user or None) as refused:
         users(known).account(user)
     wording(refused.value)
@@ -73,7 +73,7 @@ def test_in_single_user_mode_jobs_run_as_the_agents_user(wording: Wording) -> No
 
 
 def test_no_agent_is_root_by_accident(wording: Wording) -> None:
-    """A root agent needs to be configured for it; another agent cannot switch users."""
+    """An agent runs as root only if it is configured for it; any other agent cannot switch users."""
     with pytest.raises(UserError, match=r"--switch-users.*--single-user"):
         refuse_to_be_root(single_user=False, switch_users=False, euid=0)
     with pytest.raises(UserError, match="root") as refused:
@@ -86,7 +86,7 @@ def test_no_agent_is_root_by_accident(wording: Wording) -> None:
 
 @pytest.fixture
 def runs() -> Iterator[Path]:
-    """A directory of runs that other users may pass through, as the agent's is."""
+    """A directory of runs that other users may enter but not list, like the agent's."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         path.chmod(0o711)
@@ -138,7 +138,7 @@ def test_a_job_cannot_prolong_its_own_lease(runs: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_a_root_agent_runs_jobs_as_their_users(runs: Path, wording: Wording) -> None:
-    """From order to exit: its directories are the user's, its secrets its own, refused users get nothing."""
+    """A whole run: the job's directories belong to its user, it gets its own secrets, and refused users get nothing."""
     for user in ("ada", "bob"):
         (runs / "secrets" / user).mkdir(parents=True)
         (runs / "secrets" / user / "token").write_text(f"of {user}")

@@ -1,9 +1,9 @@
-"""A run directory as it is written today, kept as text: a newer agent must understand those of older releases.
+"""A run directory of today's agent, kept as text, since a newer agent must read those of older releases.
 
     # Rewrite golden_run.json from a running job.
     python -m tests.worker_agent.runs.golden_run
 
-Values that differ from machine to machine are words in braces; times count from the moment of writing.
+Values that differ between machines are names in braces; times count from the moment of writing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from worker_agent.shim.process_tree import boot_id
 PATH = Path(__file__).with_suffix(".json")
 ROOT = Path(__file__).resolve().parents[3]
 LIVING = ("start.json", "lease.json", "shim.json", "progress-0.json")
-# Of the environment only what Gavel sets is kept: the rest is this machine's.
+# Of the environment, only Gavel's variables are kept; the others belong to this machine.
 _OURS = re.compile(r"GAVEL_.*|RANK|.*_RANK|.*WORLD_SIZE|MASTER_.*|PYTHON.*|CUDA_.*|HOME|USER")
 _MOMENTS = {"ask_s", "signal_s", "kill_s", "ends_s", "started_s", "ended_s"}
 
 
 async def written(folder: Path) -> dict[str, Any]:
-    """Return the files of a living job, and those that its shim leaves at the end."""
+    """Return the files of a running job, and those that its shim leaves at the end."""
     async with LiveAgent(folder) as node:
         about: dict[str, Any] = {"name": "golden", "user": "ada", "array_index": 3, "steps_max": 1e6}
         launch = {"env": {"GREETING": "hello"}, "setup": "true"}
@@ -53,7 +53,7 @@ async def written(folder: Path) -> dict[str, Any]:
 
 
 def _portable(value: Any, folder: Path, now_s: float, key: str = "") -> Any:
-    """Replace what belongs to this machine or this moment."""
+    """Replace values of this machine or this moment by names in braces."""
     if isinstance(value, dict):
         kept = {name: part for name, part in value.items() if key != "env" or _OURS.fullmatch(name)}
         return {name: _portable(part, folder, now_s, name) for name, part in kept.items()}
@@ -80,7 +80,7 @@ def _words(folder: Path) -> dict[str, str]:
 
 
 def put(golden: Mapping[str, Any], folder: Path, *names: str) -> Path:
-    """Write these files of the golden run below a folder, as if it had run here and now; return the run's directory."""
+    """Write files of the golden run below a folder, with values of this machine and moment; return the directory."""
     run = folder / "state" / "runs" / "17"
     (run / "logs").mkdir(parents=True, mode=0o700)
     run.chmod(0o700)

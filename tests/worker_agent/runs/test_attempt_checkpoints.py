@@ -15,7 +15,7 @@ from tests.worker_agent.shim_runs import python, shim_run
 from worker_agent.shim import attempt_checkpoints
 from worker_agent.shim.attempt_checkpoints import attempt_name, begin
 
-# What the other node of a gang wrote.
+# The files that the other node of a gang wrote.
 OTHERS = "theirs"
 
 
@@ -38,7 +38,7 @@ def test_names_are_those_of_the_library() -> None:
 
 
 def test_an_attempt_starts_with_the_files_of_the_last_one(tmp_path: Path) -> None:
-    """Files, directories, links and modes; of the newest attempt by number, not by name."""
+    """Files, directories, links and modes are copied from the attempt with the highest number."""
     first = begun(tmp_path, 99_999_999)
     (first / "deep").mkdir()
     (first / "deep" / "model.bin").write_text("weights")
@@ -54,7 +54,7 @@ def test_an_attempt_starts_with_the_files_of_the_last_one(tmp_path: Path) -> Non
 
 
 def test_a_stale_attempt_changes_nothing_of_a_newer_one(tmp_path: Path, wording: Wording) -> None:
-    """Not by a file that it writes in place or appends to, nor by a new one, nor by truncating all."""
+    """It may rewrite or append to a file, create one or truncate all: the newer attempt's files stay unchanged."""
     first = begun(tmp_path, 1)
     (first / "state").write_text("10")
     open_before = (first / "state").open("r+")
@@ -82,7 +82,7 @@ def test_the_first_attempt_begins_with_the_users_files(tmp_path: Path) -> None:
 
 
 def test_the_last_two_attempts_are_kept(tmp_path: Path) -> None:
-    """Unfinished copies of older ones go; the user's own files stay."""
+    """Unfinished copies of older attempts are removed; the user's own files stay."""
     (tmp_path / "own").write_text("kept")
     unfinished = tmp_path / f".{attempt_name(3, 1)}.0123456789ab.new"
     unfinished.mkdir()
@@ -92,7 +92,7 @@ def test_the_last_two_attempts_are_kept(tmp_path: Path) -> None:
 
 
 def test_nodes_of_a_gang_share_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first node that is ready creates it; another that was copying meanwhile drops its copy."""
+    """The first node that has copied the files creates the directory; another node that was copying drops its copy."""
     (begun(tmp_path, 1) / "state").write_text("10")
     rename = os.rename
 
@@ -144,7 +144,7 @@ def test_a_copy_that_fails_leaves_no_partial_files(
 
 
 def test_a_file_system_without_clones_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between file systems, or where the kernel cannot clone, byte by byte."""
+    """Files are copied byte by byte between file systems, or if the kernel cannot clone."""
     (begun(tmp_path, 1) / "state").write_text("10")
     monkeypatch.setattr(os, "copy_file_range", lambda *_: _fail(errno.EXDEV))
     assert content(begun(tmp_path, 2)) == {"state": "10"}

@@ -1,4 +1,4 @@
-"""One part of a gang over nodes: everything that can fail comes before it is ready, and no rank runs before the go."""
+"""One part of a gang over nodes: every step that can fail precedes its readiness, and no rank runs before the go."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SETUP = "echo here; until [ -e {go} ]; do sleep 0.02; done"
 
 
 def part(tmp_path: Path, rank: int = 0, **more: Any) -> Order:
-    """One of two parts of a gang, whose command leaves a trace."""
+    """Return an order for one of two parts of a gang, whose command creates a file."""
     names = ("MASTER_ADDR", "MASTER_PORT", "RANK")
     code = f"import os; print(*(os.environ[name] for name in {names})); open('{tmp_path}/ran', 'w')"
     return job(code, nodes=2, node_rank=rank, rank_first=rank, world_size=2, **more)
@@ -107,8 +107,8 @@ async def test_a_gang_starts_nowhere_when_one_node_cannot(tmp_path: Path, wordin
 
 
 @live
-async def test_a_setup_that_is_in_vain_is_ended(tmp_path: Path, wording: Wording) -> None:
-    """The agent does not wait for it, as the other nodes have failed already."""
+async def test_a_setup_whose_gang_has_failed_is_ended(tmp_path: Path, wording: Wording) -> None:
+    """The agent ends the setup, as the other nodes have failed already."""
     async with LiveAgent(tmp_path, limits=PATIENT) as node:
         node.desire(part(tmp_path, launch={"setup": "echo here; exec sleep 600"}))
         await node.says("here")
@@ -123,7 +123,7 @@ async def test_a_setup_that_is_in_vain_is_ended(tmp_path: Path, wording: Wording
 
 @live
 async def test_a_part_that_waits_survives_its_agent(tmp_path: Path) -> None:
-    """The next agent reports again that it is ready; one that got its go reports the same ports as before."""
+    """The next agent reports again that the part is ready; a part that got its go is reported with the same ports."""
     async with LiveAgent(tmp_path) as first:
         first.desire(part(tmp_path))
         await until(lambda: first.link.are_ready)
@@ -139,7 +139,7 @@ async def test_a_part_that_waits_survives_its_agent(tmp_path: Path) -> None:
 
 @live
 async def test_a_part_of_an_older_agent_is_not_waited_for(tmp_path: Path) -> None:
-    """An older agent started its ranks at once: the next one does not report that they cannot start."""
+    """The ranks of an older agent's part run already, so the next agent does not report that they cannot start."""
     async with LiveAgent(tmp_path) as first:
         first.desire(part(tmp_path, launch={"setup": SETUP.format(go=tmp_path / "go")}))
         await first.says("here")
@@ -170,7 +170,7 @@ async def test_a_gang_that_is_recalled_while_it_waits_yields(tmp_path: Path, wor
 async def test_a_gang_that_is_recalled_while_its_package_is_fetched_yields(
     tmp_path: Path, wording: Wording
 ) -> None:
-    """Its other nodes get the reason."""
+    """The other nodes of the gang get the reason."""
     async with LiveAgent(tmp_path) as node:
         node.desire(part(tmp_path))
         node.desire()

@@ -1,4 +1,4 @@
-"""Run directories outlive releases: this agent reads those of older ones, and no key of them was removed."""
+"""This agent reads run directories of older releases, and no key of their files has been removed."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def golden() -> dict[str, Any]:
 
 
 @live
-async def test_a_living_job_of_an_older_agent_continues(tmp_path: Path) -> None:
-    """P6: its shim starts from the old files, a new agent adopts it by them, and it ends by its lease."""
+async def test_a_running_job_of_an_older_agent_continues(tmp_path: Path) -> None:
+    """P6: a shim starts from the old files, a new agent adopts the job from them, and the job ends by its lease."""
     run = put(golden(), tmp_path, "start.json", "lease.json", "agent.json")
     with start_shim(golden(), run) as shim:
         await until((run / "progress-0.json").exists)
@@ -38,7 +38,7 @@ async def test_a_living_job_of_an_older_agent_continues(tmp_path: Path) -> None:
 
 @live
 async def test_an_exit_that_an_older_shim_left_is_reported(tmp_path: Path) -> None:
-    """P7: the report has its outcome, its steps and its running time."""
+    """P7: the report has the outcome, the steps and the running time of the exit."""
     put(golden(), tmp_path, *LIVING, "exit.json", "agent.json")
     async with LiveAgent(tmp_path) as node:
         exit = await node.exit()
@@ -49,7 +49,7 @@ async def test_an_exit_that_an_older_shim_left_is_reported(tmp_path: Path) -> No
 
 @live
 async def test_no_key_of_a_run_directory_was_removed(tmp_path: Path) -> None:
-    """Keys may come; one that is removed, or changes its kind, would break older shims and agents."""
+    """Keys may be added; a key that is removed or changes its type would break older shims and agents."""
     now = await written(tmp_path)
     assert now["shim_words"] == golden()["shim_words"]
     assert _shape(golden()["files"]) - _shape(now["files"]) == set()

@@ -30,7 +30,7 @@ RUN = Path("/state/runs/17")
 
 
 def start(launch: dict[str, Any] | None = None, *, account: Account = ACCOUNT, **more: Any) -> dict[str, Any]:
-    """start.json of a job on GPUs 1 and 2."""
+    """Return the start.json of a job on GPUs 1 and 2."""
     node = more.pop("node", NODE)
     order = {
         "lease": "17",
@@ -55,7 +55,7 @@ def start(launch: dict[str, Any] | None = None, *, account: Account = ACCOUNT, *
 
 
 def test_a_job_has_one_rank_per_gpu() -> None:
-    """All ranks see all GPUs of the lease, and each has its place among them."""
+    """All ranks see all GPUs of the lease, and each has its own local rank."""
     first, second = start()["ranks"]
     assert (first["argv"], first["rank"], second["rank"]) == (["train"], 0, 1)
     alike = first["env"].items() & second["env"].items()
@@ -108,14 +108,14 @@ def test_a_job_may_have_one_rank_per_node() -> None:
     assert (rank["rank"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"], env["GAVEL_GPUS"]) == (1, "2", "1", "8")
 
 
-def test_a_rank_of_its_own_needs_no_coordinator() -> None:
-    """A single rank has no other to agree with."""
+def test_a_single_rank_needs_no_coordinator() -> None:
+    """A single rank gets no coordinator's address."""
     (rank,) = start({"command": ["train"], "ranks": "per_node"})["ranks"]
     assert "GAVEL_COORDINATOR" not in rank["env"]
 
 
 def test_emulated_gpus_are_not_visible() -> None:
-    """Jobs that pace their steps get the speed, and all get the number of steps."""
+    """Jobs on emulated GPUs see no GPU and get the speed; all jobs get the number of steps."""
     node = NodeFacts(worker_type="v100", library=Path("/lib"), checkpoints=Path("/c"), speed=0.5)
     env = start(node=node, steps_max=100.0, array_index=0)["ranks"][0]["env"]
     assert env["CUDA_VISIBLE_DEVICES"] == ""
@@ -145,7 +145,7 @@ def test_output_is_unbuffered_unless_the_job_sets_it() -> None:
 
 
 def test_each_attempt_may_have_a_checkpoint_directory() -> None:
-    """It lies below the job's own, or below the one that the user names; the shim must create it first."""
+    """The directory is below the job's own, or below the one that the user names; the shim must create it first."""
     for named, directory in (({}, "/checkpoints/12"), ({"checkpoint_dir": "/ck"}, "/ck")):
         start_json = start({"command": ["x"], "checkpoints": "per_attempt", **named})
         name = "e00000003-a00000017"
@@ -160,14 +160,14 @@ def test_each_attempt_may_have_a_checkpoint_directory() -> None:
 def test_the_limit_of_a_setup_is_the_jobs_or_the_agents(
     of_job: float | None, of_agent: float, limit_s: float | None
 ) -> None:
-    """The job's own goes before the agent's; an agent may have none."""
+    """The job's limit overrides the agent's; an agent may have none."""
     node = msgspec.structs.replace(NODE, setup_limit_s=of_agent)
     launch = {"command": ["x"], "setup": "make"} | ({"setup_limit_s": of_job} if of_job else {})
     assert start(launch, node=node)["setup_limit_s"] == limit_s
 
 
 def test_a_job_of_another_user_has_its_ids() -> None:
-    """It gets its uid and groups, and not the agent's directory for temporary files."""
+    """The job gets its user's uid and groups, but not the agent's directory for temporary files."""
     account = Account(
         name="ada", home=Path("/homes/ada"), login_shell="/bin/sh", uid=1001, gid=1002, groups=(7,)
     )
@@ -177,7 +177,7 @@ def test_a_job_of_another_user_has_its_ids() -> None:
 
 
 def test_only_a_script_has_a_shell() -> None:
-    """A script and a setup that is text get a shell; a setup ends at its first failing line; a command gets none."""
+    """A script and a setup of text get a shell, a command none; a setup ends at its first failing line."""
     start_json = start({"script": "a | b", "setup": "pip install x\nmake"})
     assert start_json["ranks"][0]["argv"] == ["/bin/sh", "-c", "a | b"]
     assert start_json["setup"] == ["/bin/sh", "-ec", "pip install x\nmake"]
@@ -198,12 +198,12 @@ def test_only_a_script_has_a_shell() -> None:
     ],
 )
 def test_a_job_starts_in_its_work_directory(launch: dict[str, Any], work: Path | None, cwd: str) -> None:
-    """Without one it starts in its uploaded files, or at home."""
+    """Without a work directory, it starts in its uploaded files or in the home directory."""
     assert start(launch, work=work)["cwd"] == cwd
 
 
 def test_names_never_become_paths() -> None:
-    """An id that looks like a path is a name below the directory of checkpoints."""
+    """An id that looks like a path becomes a plain name below the directory of checkpoints."""
     assert start(job="../../etc")["ranks"][0]["env"]["GAVEL_CHECKPOINT_DIR"] == "/checkpoints/%2E.%2F..%2Fetc"
 
 
@@ -235,14 +235,14 @@ def test_ranks_that_do_not_fit_are_refused(wording: Wording) -> None:
 
 
 def test_ports_are_kept_for_the_ranks() -> None:
-    """A job gets two ports, the same when it asks again; a program that asks for any free port gets neither."""
+    """A job gets two ports, the same at each request; a program that binds to any free port gets neither."""
     ports = HeldPorts()
     first, second = ports.take("17")
     assert first != second
     assert ports.take("17") == (first, second)
     with pytest.raises(OSError, match="in use"):
         _bind_any_of(first)
-    # Bound as PyTorch's TCPStore binds: with SO_REUSEADDR.
+    # PyTorch's TCPStore binds with SO_REUSEADDR, too.
     with socket.create_server(("", first), backlog=1) as rank:
         assert rank.getsockname()[1] == first
     ports.release("17")

@@ -18,7 +18,7 @@ PIECE = 100
 
 
 class Run:
-    """A run whose logs are written by hand, in pieces of 100 bytes of which 3 are kept."""
+    """A run whose logs are written by the test, in pieces of 100 bytes, of which 3 are kept."""
 
     def __init__(
         self, runs: Path, lease: str = "17", *, attempt: int = 1, ranks: int = 1, job: str = "12"
@@ -79,7 +79,7 @@ def test_rotated_output_is_skipped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 3, 12, 25, 1000])
 def test_the_last_lines_can_be_asked_for(tmp_path: Path, count: int) -> None:
-    """A reader gets them wherever the pieces were cut, and at most as many as there are."""
+    """A reader gets the last lines even across pieces, and all lines if it asks for more."""
     run = Run(tmp_path)
     run.write(lines(0, 25))
     assert gather(follow(run.path, tail_lines=count, wait=False)) == lines(max(0, 25 - count), 25)
@@ -109,7 +109,7 @@ def test_a_reader_may_choose_ranks(tmp_path: Path) -> None:
 
 
 def test_the_last_lines_are_those_of_the_rank_that_failed_first(tmp_path: Path) -> None:
-    """Rank 1 died first: its end is what the user wants to see; bounded, and never an error."""
+    """The lines are those of rank 1, which died first; they are bounded, and a missing log is no error."""
     run = Run(tmp_path, ranks=2)
     run.write("stopped\n", 0)
     run.write("the reason\n", 1)
@@ -140,7 +140,7 @@ def test_only_own_files_are_read(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_link_in_place_of_all_logs_is_not_followed(tmp_path: Path) -> None:
-    """The job could have put it there."""
+    """A job could replace the directory of its logs by a link."""
     run = Run(tmp_path / "runs")
     (run.path / "logs").rename(tmp_path / "elsewhere")
     (run.path / "logs").symlink_to(tmp_path / "elsewhere")
@@ -152,7 +152,7 @@ def test_a_link_in_place_of_all_logs_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_a_follower_reads_across_rotation_to_the_end(tmp_path: Path) -> None:
-    """Every line once, in order, while pieces come and go; it ends with the run, last line included."""
+    """A follower gets every line once, in order, while pieces are rotated, and ends after the run's last line."""
     run = Run(tmp_path)
 
     async def story() -> str:
@@ -187,7 +187,7 @@ def test_following_ends_when_the_shim_has_died(tmp_path: Path) -> None:
 
 
 def old_run(runs: Path, lease: str, ended_s: float, *, reported: bool = True, size_bytes: int = 0) -> Path:
-    """A run that ended at this time."""
+    """Return the directory of a run that ended at this time."""
     run = Run(runs, lease)
     run.write("x" * size_bytes)
     run.end()
@@ -198,7 +198,7 @@ def old_run(runs: Path, lease: str, ended_s: float, *, reported: bool = True, si
 
 
 def test_logs_are_kept_for_some_time(tmp_path: Path) -> None:
-    """A log is kept longer while the scheduler may not have the exit; those that run or are in use stay."""
+    """A log stays while the run or a reader uses it, and longer than usual until the scheduler has the exit."""
     old = old_run(tmp_path, "old", 0)
     old_run(tmp_path, "new", 900)
     old_run(tmp_path, "unreported", 0, reported=False)
@@ -225,7 +225,7 @@ def test_logs_are_kept_within_a_limit(tmp_path: Path) -> None:
 
 
 def test_cleaning_up_follows_no_links(tmp_path: Path) -> None:
-    """A link among the runs is no run."""
+    """A link in the directory of runs is not a run, and its target is not removed."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / EXIT).write_text("{}")

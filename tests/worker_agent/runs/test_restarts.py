@@ -1,4 +1,4 @@
-"""Agents, shims and machines that go away and come back: nothing is lost, and nothing runs on that should not."""
+"""Agents, shims and machines that disappear and return: no job or exit is lost, and no process runs too long."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ async def test_an_older_set_is_refused_after_a_restart(tmp_path: Path) -> None:
 
 @live
 async def test_a_shim_that_is_killed_is_the_nodes_failure(tmp_path: Path) -> None:
-    """The kernel may kill it when memory is short: all its processes are gone before that is reported."""
+    """The kernel may kill a shim when memory is short; its processes are gone before the failure is reported."""
     orphan = "import os, time\nif os.fork() == 0:\n    os.setsid(); print(os.getpid(), flush=True)\n" + DEAF
     async with LiveAgent(tmp_path) as node:
         node.desire(job(orphan))
@@ -129,7 +129,7 @@ async def test_a_shim_that_is_killed_is_the_nodes_failure(tmp_path: Path) -> Non
 
 @live
 async def test_a_job_that_removes_its_directory_frees_its_gpu_at_once(tmp_path: Path) -> None:
-    """Its exit is recorded all the same, and the agent does not wait for a directory that cannot come back."""
+    """The exit is reported without the directory, and the agent does not wait for it."""
     code = "import os, shutil, sys; shutil.rmtree(os.environ['GAVEL_RUN_DIR']); sys.exit(5)"
     async with LiveAgent(tmp_path) as node:
         node.desire(job(code))
@@ -155,7 +155,7 @@ async def test_the_run_of_a_shim_that_died_with_the_agent_is_reported(tmp_path: 
 
 @live
 async def test_a_stopped_shim_does_not_keep_its_job_alive(tmp_path: Path) -> None:
-    """The agent wakes it; where that does not help, the agent kills the job itself."""
+    """The agent continues a stopped shim; if that does not help, the agent kills the job itself."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job(DEAF))
         leader = await node.runs()
@@ -168,7 +168,7 @@ async def test_a_stopped_shim_does_not_keep_its_job_alive(tmp_path: Path) -> Non
 
 @live
 async def test_a_job_that_keeps_stopping_its_shim_is_killed(tmp_path: Path) -> None:
-    """In single-user mode a job can do that; then the agent kills it itself."""
+    """In single-user mode a job can stop its shim again and again, so the agent kills the job itself."""
     code = "import signal, os, time; signal.signal(15, signal.SIG_IGN)\nprint('here', flush=True)\n"
     code += f"while not os.path.exists('{tmp_path}/go'): time.sleep(0.01)\n"
     code += "while True: os.kill(os.getppid(), signal.SIGSTOP); time.sleep(0.001)"
@@ -203,7 +203,7 @@ async def test_a_killed_agent_loses_no_job_and_no_exit(tmp_path: Path) -> None:
 
 @live
 async def test_bad_directories_block_no_run(tmp_path: Path) -> None:
-    """Files, rubbish, other boots and half-made directories: other runs start, and nothing is reported of these."""
+    """Files, garbage, runs of other boots and incomplete directories do not keep other runs from starting."""
     runs = tmp_path / "state" / "runs"
     for name in ("half", "rubbish", "empty-order"):
         (runs / name / "logs").mkdir(parents=True)
@@ -222,7 +222,7 @@ async def test_bad_directories_block_no_run(tmp_path: Path) -> None:
 
 @live
 async def test_a_run_with_a_damaged_shim_file_is_ended(tmp_path: Path) -> None:
-    """Its shim is unknown: its processes are found by their environment, ended, and reported."""
+    """Without the shim's pid, the run's processes are found by their environment, ended, and reported."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job(DEAF))
         leader = await node.runs()
@@ -239,7 +239,7 @@ async def test_a_run_with_a_damaged_shim_file_is_ended(tmp_path: Path) -> None:
 
 @live
 async def test_a_run_that_never_started_is_started_again(tmp_path: Path) -> None:
-    """The agent died between the files and the shim: the next set starts it as if it were new."""
+    """If the agent died after the files were written and before the shim started, the next set starts the run."""
     async with LiveAgent(tmp_path) as node:
         node.desire(job("print('first')"))
         await node.exit()
@@ -299,7 +299,7 @@ REMOVALS = ["rm start.json", "echo 1 > start.json", "rm -r ../17"]
     "trick", ["touch told", "echo '{}' > exit.json", "rm shim.json", "echo 1 > shim.json", *REMOVALS]
 )
 def test_a_job_cannot_hide_from_the_next_agent(tmp_path: Path, trick: str) -> None:
-    """A run exists as long as its shim does, whatever its job does to the directory (P5)."""
+    """The next agent finds a run as long as its shim exists, whatever its job does to the directory (P5)."""
 
     async def hidden(tmp_path: Path) -> None:
         async with LiveAgent(tmp_path) as node:
@@ -320,7 +320,7 @@ def test_a_job_cannot_hide_from_the_next_agent(tmp_path: Path, trick: str) -> No
 def test_a_run_without_any_order_is_ended(tmp_path: Path, trick: str) -> None:
     """Without a readable order the agent can report no held lease, so nothing may use its GPUs either (P5).
 
-    The agent's own record of the run is gone too: of an older release, or removed by a job of its user.
+    The agent's own record is also missing: the run is of an older release, or a job of the agent's user removed it.
     """
 
     async def unknown(tmp_path: Path) -> None:

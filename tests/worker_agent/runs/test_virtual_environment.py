@@ -9,7 +9,7 @@ from worker_agent.shim.run_directory import START
 
 
 def test_a_missing_virtual_environment_fails_the_start(tmp_path: Path) -> None:
-    """The agent's own Python does not replace it; one that the setup has created counts."""
+    """The agent's own Python is not used instead; an environment that the setup creates is accepted."""
     setup = ["/bin/sh", "-c", f"mkdir -p {tmp_path}/made/bin"]
     for name, word in (("none", f"{tmp_path}/none/bin"), ("made", "")):
         (tmp_path / f"run-{name}").mkdir()

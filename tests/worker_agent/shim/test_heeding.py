@@ -16,7 +16,7 @@ HEEDS = "open('{name}', 'w').close()\n"
 
 
 def test_a_script_that_does_not_read_its_lease_is_signalled_at_once(tmp_path: Path, wording: Wording) -> None:
-    """Waiting for it would be in vain; being signalled is no failure of its own."""
+    """There is no wait before SIGTERM, and the end by the signal is not a failure of the job."""
     with shim_run(tmp_path, python(SLEEP)) as run:
         run.says("here")
         run.lease(0, LONG_S, LONG_S, "cancelled")
@@ -26,7 +26,7 @@ def test_a_script_that_does_not_read_its_lease_is_signalled_at_once(tmp_path: Pa
 
 
 def test_such_a_script_has_the_usual_time_to_save(tmp_path: Path) -> None:
-    """Only the leader is signalled; it may take until kill_s, and what it leaves is killed then or when it ends."""
+    """Only the leader is signalled; at kill_s, or when it ends, its other processes are killed."""
     slow = POLITE.replace("(os.write", "(time.sleep(0.5), os.write")
     with shim_run(tmp_path, python(slow), python(ORPHAN, LONG_S)) as run:
         run.says("here")
@@ -50,7 +50,7 @@ def test_a_script_that_ignores_the_signal_is_killed_at_the_usual_time(tmp_path: 
 
 @pytest.mark.parametrize("name", ["heeds-0", "progress-0.json"])
 def test_a_job_that_reads_its_lease_is_asked_first(tmp_path: Path, name: str) -> None:
-    """One rank is enough, shown by either file: SIGTERM comes at signal_s."""
+    """If either file of one rank shows that it reads the lease, SIGTERM comes only at signal_s."""
     with shim_run(tmp_path, python(HEEDS.format(name=name) + POLITE), python(SLEEP)) as run:
         run.says("here")
         times = run.lease(0, 0.6, LONG_S)
@@ -60,7 +60,7 @@ def test_a_job_that_reads_its_lease_is_asked_first(tmp_path: Path, name: str) ->
 
 
 def test_no_job_is_signalled_before_its_lease_is_over(tmp_path: Path) -> None:
-    """A renewal in time is all that a script needs, whether it reads its lease or not."""
+    """A script whose lease is renewed in time is not signalled, whether it reads the lease or not."""
 
     def story(within_s: float) -> bool:
         run = ShimRun(tmp_path / f"{within_s}", python(f"import time; time.sleep({within_s} + 0.3)"))

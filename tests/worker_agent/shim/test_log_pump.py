@@ -1,4 +1,4 @@
-"""Output on its way to the disk: pieces of one size, a cap that holds, a full disk that costs only output."""
+"""A job's output is written to pieces of one size within a cap; a full disk costs only output."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def sizes(folder: Path) -> dict[str, int]:
 
 
 def test_a_stream_is_cut_into_pieces(directory: int, tmp_path: Path) -> None:
-    """Full ones have a number and exactly the size; the oldest are removed."""
+    """Full pieces have a number and exactly the size; the oldest are removed."""
     log = PiecewiseLog(directory, "rank-0.log", 10, 3)
     log.write(b"0123456789" * 4 + b"end")
     log.close()
@@ -51,7 +51,7 @@ def test_a_full_piece_is_put_away_when_more_comes(directory: int, tmp_path: Path
 
 
 def test_a_log_is_not_written_through_a_link(directory: int, tmp_path: Path) -> None:
-    """A job that puts a link there cannot write to another file."""
+    """A job that replaces its log by a link cannot make the shim write to another file."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "rank-0.log").symlink_to(victim)
@@ -60,7 +60,7 @@ def test_a_log_is_not_written_through_a_link(directory: int, tmp_path: Path) -> 
 
 
 def test_several_pipes_are_written_into_one_log(directory: int, tmp_path: Path) -> None:
-    """The shim's notes and a rank's output: read until the last pipe ends."""
+    """The shim's notes and a rank's output go to one log, until the last pipe ends."""
     log = PiecewiseLog(directory, "rank-0.log", 100, 3)
     (read_a, write_a), (read_b, write_b) = os.pipe(), os.pipe()
     os.write(write_a, b"output\n")
@@ -72,7 +72,7 @@ def test_several_pipes_are_written_into_one_log(directory: int, tmp_path: Path) 
 
 
 def test_notes_of_the_agent_come_before_all_output(tmp_path: Path) -> None:
-    """The pump may start to read late: here, after the job has printed everything."""
+    """The pump may read the job's output late: in this test, after the job has printed everything."""
     printed = tmp_path / "printed"
     late = (
         "import os, sys, time\nimport worker_agent.shim.__main__ as shim\nimport worker_agent.shim.log_pump as output\n"
@@ -92,7 +92,7 @@ def test_notes_of_the_agent_come_before_all_output(tmp_path: Path) -> None:
 
 
 def test_the_shim_waits_for_the_end_of_the_output_even_when_the_clock_jumps(tmp_path: Path) -> None:
-    """exit.json promises that the log is whole: a clock that jumped is no reason to write it earlier."""
+    """exit.json means that the log is complete, so it is not written earlier because the clock jumped."""
     jumps = (
         "import itertools, sys, time, types\nimport worker_agent.shim.__main__ as shim\n"
         "import worker_agent.shim.log_pump as output\nat_once = output.pump\n"
@@ -113,7 +113,7 @@ def test_the_shim_waits_for_the_end_of_the_output_even_when_the_clock_jumps(tmp_
 
 
 def test_a_chatty_job_does_not_fill_the_disk(tmp_path: Path) -> None:
-    """Its log is the end of its output, in so many files of such a size, and no line of these is missing."""
+    """The log is the end of the output, in a few files of limited size, without a missing line."""
     with shim_run(tmp_path, python(FLOOD), log_bytes_max=50_000, log_files_max=3) as run:
         assert run.ended()["codes"] == {"0": 0}
         assert len(sizes(run.path / "logs")) == 3
@@ -124,7 +124,7 @@ def test_a_chatty_job_does_not_fill_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_limit_on_file_sizes_costs_output_only(tmp_path: Path) -> None:
-    """Output that the disk refuses is lost; the job never notices, and its exit is there."""
+    """Output that the disk refuses is lost; the job does not notice, and its exit is recorded."""
     run = ShimRun(tmp_path, python(FLOOD))
     try:
         run.start("import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))")
@@ -173,7 +173,7 @@ def test_a_full_disk_costs_output_only(tiny_disk: Path) -> None:
 
 
 def test_a_note_counts_lost_output_when_the_disk_has_room_again(tiny_disk: Path) -> None:
-    """How much is missing, and why, in the place of the missing output."""
+    """In the place of the missing output, a note has its size and the reason."""
     ballast = tiny_disk / "ballast"
     ballast.write_bytes(b"x" * 100 * 1024)
     fd = os.open(tiny_disk, os.O_RDONLY)
@@ -190,10 +190,10 @@ def test_a_note_counts_lost_output_when_the_disk_has_room_again(tiny_disk: Path)
 
 
 def test_a_stuck_disk_delays_neither_the_end_nor_the_exit_code(tmp_path: Path) -> None:
-    """The job waits for its output to be read; it is ended in time all the same, and its exit is there."""
+    """A job whose output is not read blocks, but it is ended in time, and its exit is recorded."""
     run = ShimRun(tmp_path, python(FLOOD))
     log = run.path / "logs" / "rank-0.log"
-    # Opening the pipe waits for a reader, and none comes.
+    # Opening the pipe waits for a reader, which never comes.
     os.mkfifo(log)
     try:
         run.start().running()

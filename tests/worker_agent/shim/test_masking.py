@@ -21,7 +21,7 @@ def masked(mask: Mask, *parts: bytes) -> bytes:
 
 
 def test_a_value_is_hidden_wherever_it_is_cut():
-    """In two parts, or byte by byte; the text around it stays."""
+    """The value may be written in two parts or byte by byte; the text around it stays."""
     text = f"token={TOKEN}, again {TOKEN}{TOKEN[:3]}\n".encode()
     whole = f"token=(secret), again (secret){TOKEN[:3]}\n".encode()
     for cut in range(len(text) + 1):
@@ -53,7 +53,7 @@ def test_a_key_of_several_lines_is_hidden_as_a_whole_and_by_line():
 
 
 def test_of_two_values_with_the_same_beginning_the_longer_is_hidden():
-    """The longer one is hidden even where the shorter one is complete first."""
+    """The longer value is hidden although the shorter one is complete first."""
     assert masked(Mask(["abcd", "abcdefgh"]), b"abcd", b"efgh abcd") == b"(secret) (secret)"
     assert masked(Mask(["xabc", "abcq"]), b"xabc", b"d") == b"(secret)d"
 
@@ -73,7 +73,7 @@ def test_no_value_is_ever_shown(values, parts):
 
 @live
 async def test_a_secret_that_a_job_prints_is_hidden(tmp_path: Path) -> None:
-    """In two writes with a pause: hidden in its log, and in the last lines that users see."""
+    """A secret written in two parts with a pause is hidden in the log and in the last lines that users see."""
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "token").write_text(TOKEN + "\n")
     code = (

@@ -1,4 +1,4 @@
-"""Processes are found and killed, and none is called gone that still lives."""
+"""Processes are found and killed, and a process counts as gone only when it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker_agent.shim.process_tree import Process
 
 
 def test_a_dying_process_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once killed, it has no environment to be found by, but lives until the kernel has closed its files."""
+    """A killed process has no environment by which to find it, but exists until the kernel has closed its files."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
         process = process_tree.look_up(child.pid)
         assert process is not None
@@ -28,11 +28,11 @@ def test_a_dying_process_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_process_is_killed_for_another() -> None:
-    """A later process with the same pid is another one."""
+    """A later process with the same pid is not killed."""
     code = "import sys; sys.stdin.read()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE) as child:
         process = process_tree.look_up(child.pid)
         assert process is not None
         process_tree.kill_all(lambda: [Process(process.pid, process.start_ticks - 1)])
-    # It ended by itself, when its input was closed.
+    # The process ended by itself when its input was closed.
     assert child.returncode == 0

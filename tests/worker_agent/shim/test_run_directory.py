@@ -61,7 +61,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
     "content", [b"", b"{", b"[1]", b"null", b"\xff", b"[" * 100_000, b'{"a": 1}' + b" " * 200]
 )
 def test_an_unreadable_file_counts_as_absent(tmp_path: Path, content: bytes) -> None:
-    """The reader ignores half a file, rubbish, no object, and a file that is too long."""
+    """A truncated file, garbage, JSON that is no object, and a file that is too long are ignored."""
     with RunDirectory.create(tmp_path, "17") as run:
         (run.path / "x").write_bytes(content)
         assert run.read("x", size_bytes_max=200) is None

@@ -26,7 +26,7 @@ POLITE = (
     "print('here', flush=True)\n"
     "time.sleep(600)"
 )
-# A grandchild that has left the session, the group and its parent: it prints its pid and stays.
+# A grandchild that has left the session, the group and its parent prints its pid and keeps running.
 ORPHAN = (
     "import os, sys, time\n"
     "read_end, write_end = os.pipe()\n"
@@ -94,7 +94,7 @@ def test_a_job_that_ignores_the_signal_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trick", ["os.unlink(name)", "os.rename(name, 'x'); open(name, 'w')"])
 def test_a_job_cannot_take_its_exit_away(tmp_path: Path, trick: str) -> None:
-    """A job removes the file reserved for its exit: the code is recorded all the same, and at once."""
+    """A job may remove the file reserved for its exit: the code is recorded all the same, and at once."""
     code = f"import os, sys; name = '.exit.json.room'; {trick}; sys.exit(7)"
     with shim_run(tmp_path, python(code)) as run:
         assert run.ended(RETRY_S / 2)["codes"] == {"0": 7}
