@@ -70,7 +70,7 @@ def test_an_interrupted_result_is_marked(folder: Path) -> None:
 
 
 def test_a_sweep_has_the_columns_of_its_table(folder: Path) -> None:
-    """The frame has the columns of `results.csv`, then the runs' options, ordered by what was varied."""
+    """The frame has the columns of `results.csv`, then the runs' options, the varied ones first."""
     frame = frames.sweep(folder / "sweep")
     table = pd.read_csv(folder / "sweep" / "results.csv").sort_values("policy", ignore_index=True)
     assert_frame_equal(frame[table.columns], table)

@@ -1,8 +1,8 @@
-"""Callers without a token who send large and malformed messages: what that costs a real `gavel serve`.
+"""Callers without a token who send large and malformed messages: their cost for a real `gavel serve`.
 
 python -m tests.attacks.anonymous [--calls 60] [--megabytes 14] [--seconds 60] [--plain]
 
-First so many calls of so many megabytes at once, to methods that need a token and to Join, which needs none; then
+First, many calls of many megabytes at once, to methods that need a token and to Join, which needs none; then
 malformed calls, without and with a token, for so long. The table shows the memory of the scheduler, the bytes it
 logged and the answers to the callers. A caller with a good token asks for the status all the while.
 """
@@ -52,7 +52,7 @@ async def watch_memory(served: Served, most: list[float], stop: asyncio.Event) -
 
 
 async def watch_status(served: Served, longest_s: list[float], stop: asyncio.Event) -> None:
-    """Ask for the status again and again, and keep the longest time that an answer took."""
+    """Request the status repeatedly, and keep the longest time to an answer."""
     channel = served.channel()
     ask = channel.unary_unary(
         "/gavel.v1.Cluster/GetStatus",
@@ -68,7 +68,7 @@ async def watch_status(served: Served, longest_s: list[float], stop: asyncio.Eve
 
 
 async def large(served: Served, calls: int, body: bytes, path: str) -> Counter[str]:
-    """Make so many calls at once, each over a connection of its own."""
+    """Make this many calls at once, each over its own connection."""
     channels = [served.channel() for _ in range(calls)]
     codes = await asyncio.gather(*(code_of(channel, path, body, ()) for channel in channels))
     for channel in channels:

@@ -40,7 +40,7 @@ def small_disk(folder: Path) -> Iterator[None]:
 
 
 def fill(path: Path) -> None:
-    """Write until the disk is full."""
+    """Fill the disk to the last byte."""
     with path.open("wb", buffering=0) as file:
         for size_bytes in (1 << 20, 1 << 12, 1):
             try:

@@ -22,10 +22,10 @@ from gavel.client import JobSpec
 from tests.e2e.cluster import Cluster, eventually
 from worker_agent.shim import process_tree
 
-# How long the next job is waited for.
+# How long to wait for the next job.
 WAIT_S = 25.0
 SHIM_KILLERS = ("the job itself", "from outside", "with the agent")
-# The first job to run leaves an orphan; those after it report whether it lives.
+# The first job to run leaves an orphan; later jobs report whether it lives.
 JOB = """
 import os, signal, sys, time
 folder, kills_shim = sys.argv[1], sys.argv[2] == "itself"
@@ -104,7 +104,7 @@ def attack(cluster: Cluster, folder: Path, killer: str) -> Try:
 
 
 def shims_of(cluster: Cluster) -> list[process_tree.Process]:
-    """The shims of this cluster, and of no other on the machine."""
+    """Return the shims of this cluster, and of no other on the machine."""
     shims = process_tree.session_leaders("-m", "worker_agent.shim")
     return [shim for path, shim in shims.items() if Path(path).is_relative_to(cluster.folder)]
 

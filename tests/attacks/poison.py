@@ -1,4 +1,4 @@
-"""Absurd jobs, absurd nodes and a poisoned journal against a real daemon: what it answers, and whether it survives.
+"""Absurd jobs, absurd nodes and a poisoned journal against a real daemon: its answers, and whether it survives.
 
     python -m tests.attacks.poison [job | node | journal]
 
@@ -194,7 +194,7 @@ def _answer(call: Callable[[], str]) -> str:
 
 
 def attack(folder: Path, poison: str, send: Callable[[Daemon], str], job: str = "") -> Row:
-    """Send one poison to a fresh daemon (`job`: it is in the journal already), and return what is left."""
+    """Send one poison to a fresh daemon (`job`: it is in the journal already), and return the outcome."""
     folder.mkdir(parents=True, exist_ok=True)
     daemon = Daemon(folder / "data")
     try:

@@ -27,7 +27,7 @@ from benchmarks.record import (
 
 
 def clock(*times_s: float) -> Callable[[], float]:
-    """A measurement that returns these times, one after the other."""
+    """Return a measurement that returns these times, one after the other."""
     following = iter(times_s)
     return lambda: next(following)
 
@@ -43,7 +43,7 @@ def test_a_figure_is_counted_in_reference_loops() -> None:
     assert Sample(cpu_s=4.0, before_s=0.2, after_s=0.6).loops == pytest.approx(10.0)
 
 
-def test_each_measurement_stands_between_two_loops() -> None:
+def test_each_measurement_is_between_two_loops() -> None:
     """The loop after one measurement is the loop before the next."""
     measurements = list(samples(clock(1.0, 2.0), repeats=2, reference=clock(0.1, 0.2, 0.3)))
     assert measurements == [Sample(1.0, 0.1, 0.2), Sample(2.0, 0.2, 0.3)]
@@ -71,7 +71,7 @@ def test_the_history_is_text_that_grows(tmp_path: Path) -> None:
 
 
 def test_changes_are_parts_of_the_record() -> None:
-    """A figure that is new has nothing to compare with; one that no longer exists is left out."""
+    """A new figure is not compared, and one that no longer exists is left out."""
     compared = changes([row("a", 2.0), row("gone", 1.0)], [row("a", 3.0), row("new", 4.0)])
     assert compared == [Change("a", 2.0, 3.0), Change("new", None, 4.0)]
     assert [change.growth for change in compared] == [0.5, 0.0]
@@ -82,7 +82,7 @@ def test_changes_are_parts_of_the_record() -> None:
 def test_a_dearer_figure_is_marked_and_decides_the_exit_code(
     grown: float, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A figure that grew beyond the limit is marked and fails; growth within it, and a cheaper one, do not."""
+    """A figure that grew beyond the limit is marked and gives an exit code; smaller growth or a decrease does not."""
     assert compare([row("a", 10.0)], [row("a", 10.0 * grown)]) == code
     assert ("dearer" in capsys.readouterr().out) == bool(code)
 

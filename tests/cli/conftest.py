@@ -1,4 +1,4 @@
-"""The command as a user meets it: arguments in, exit code and two streams out."""
+"""Fixtures that run commands: arguments in, exit code and two streams out."""
 
 import json
 from collections.abc import Callable, Iterator

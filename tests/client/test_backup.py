@@ -1,4 +1,4 @@
-"""A backup over the network is whole, private to its owner, and never half a file under its name."""
+"""A backup over the network is complete, private to its owner, and never a partial file under its final name."""
 
 from __future__ import annotations
 

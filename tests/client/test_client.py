@@ -126,7 +126,7 @@ def test_many_jobs_are_previewed_in_parts(client: Client) -> None:
 
 
 def test_commands(live: LiveThread, client: Client, wording: Wording) -> None:
-    """Hold, release, requeue and cancel change jobs; an impossible change is refused."""
+    """Jobs are held, released, requeued and cancelled; an impossible change is refused."""
     (busy,) = client.submit(JobSpec(command=("a",), gpus=2))
     live.do(live.daemon.run_job(busy))
     # All GPUs are busy, so this job waits.
@@ -181,7 +181,7 @@ def test_watching(live: LiveThread, client: Client) -> None:
 
 def test_logs(live: LiveThread, client: Client, wording: Wording) -> None:
     """Logs are returned unchanged; those of a job that has not run are refused, not called unreachable."""
-    # Holding the job after its submission would not do: idle GPUs are granted at once.
+    # The job cannot be held after its submission, since idle GPUs are granted at once.
     (later,) = client.submit(JobSpec(command=("a",), earliest_start_s=86_400.0))
     with pytest.raises(e.Refused) as raised:
         list(client.logs(later))
@@ -195,7 +195,7 @@ def test_logs(live: LiveThread, client: Client, wording: Wording) -> None:
 
 
 def test_following_logs_across_a_lost_connection(live: LiveThread, client: Client) -> None:
-    """Each byte is returned once, though the node sends the log from its beginning again."""
+    """Each byte is returned once, although the node sends the log from its beginning again."""
     (job,) = client.submit(RUN)
     live.do(live.daemon.run_job(job))
     nodes = live.daemon.nodes
@@ -285,7 +285,7 @@ def with_async(story: Callable[[AsyncClient, LiveThread], Awaitable[None]]) -> C
 
 @with_async
 async def test_calls_without_blocking(client: AsyncClient, live: LiveThread) -> None:
-    """Submit, list, watch, wait and logs do what those of the other client do, beside other tasks."""
+    """Submit, list, watch, wait and logs work like those of the other client, beside other tasks."""
     (job,) = await client.submit(RUN)
     assert [job] == [listed.id async for listed in client.list(page_size=1)]
     waiting = asyncio.create_task(client.wait(job))
@@ -315,6 +315,6 @@ async def test_uploads_without_blocking(client: AsyncClient, live: LiveThread) -
     assert (await client.get(job)).spec.package.startswith("sha256:")
 
 
-def test_a_call_knows_its_path() -> None:
+def test_the_path_of_a_call() -> None:
     """The path of a call is the one that gRPC uses."""
     assert Call("Jobs/GetJob", None, jobs_pb2.Job, lambda reply: reply).path == "/gavel.v1.Jobs/GetJob"

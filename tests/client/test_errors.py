@@ -86,7 +86,7 @@ CONNECTING = "failed to connect to all addresses; last error: UNAVAILABLE: ipv4:
 def test_a_wrong_way_to_connect_names_the_setting(
     text: str, tls: bool, setting: str, wording: Wording
 ) -> None:
-    """The reason is `tls`. A retry is no use, except for a caller that waits for a scheduler to come."""
+    """The reason is `tls`. The call is not retried, except by a caller that waits for a scheduler to come."""
     error = e.error_of(Code.UNAVAILABLE, text, (), HERE, tls=tls)
     assert (type(error), error.reason, setting in str(error)) == (e.NotReachable, e.TLS, True)
     wording(error)
@@ -115,7 +115,7 @@ def test_the_drawn_tree_of_errors_is_complete() -> None:
 
 
 def test_a_refusal_of_a_job_is_placed_in_its_file() -> None:
-    """The path of the protocol becomes the field of the file, with file and line."""
+    """The field's path in the protocol becomes the name in the file, with file and line."""
     source = Source("jobs.yaml", 3, {"memory": 7, "env": 9})
     specs = [JobSpec(command=("a",)), JobSpec(command=("b",), source=source)]
 

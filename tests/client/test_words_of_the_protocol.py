@@ -1,4 +1,4 @@
-"""Plain values and messages carry the same: every field of the protocol has its place in both."""
+"""Plain values and messages have the same fields: every field of the protocol is in both."""
 
 import json
 from dataclasses import fields, is_dataclass
@@ -70,7 +70,7 @@ def test_a_spec_goes_there_and_back() -> None:
 
 
 def test_every_field_of_the_protocol_can_be_set() -> None:
-    """A full spec sets every field of the message, so that a new field cannot be forgotten here."""
+    """The full spec of this test sets every field of the message, so that a new field cannot be forgotten."""
     wire = spec_to_proto(WHOLE)
     unset = {field.name for field in wire.DESCRIPTOR.fields} - {field.name for field, _ in wire.ListFields()}
     assert unset == set()
@@ -128,7 +128,7 @@ def test_json_output_is_standard_json() -> None:
 
 
 def test_progress_is_never_more_than_all() -> None:
-    """Progress is at most 1, and None where the number of steps is unknown."""
+    """Progress is at most 1, and None if the number of steps is unknown."""
 
     def progress(done: float, **values: Any) -> float | None:
         wire = jobs_pb2.Job(steps_done=done, **values)

@@ -12,7 +12,7 @@ from tests.support.desk import Desk
 
 @pytest.fixture
 def desk_of() -> Iterator[Callable[..., Desk]]:
-    """Make desks; after the test, everything on them must have been claimed."""
+    """Return a function that makes desks; after the test, every fact and effect on them must have been claimed."""
     desks: list[Desk] = []
 
     def make(*nodes: Any, **changed: Any) -> Desk:

@@ -122,7 +122,7 @@ def nonfinite(value: Any, path: str = "") -> Iterator[str]:
 
 @LOOKING
 @given(st.lists(MESSAGES | st.just(None), max_size=12))
-def test_any_message_is_borne(messages: list[Message | None]) -> None:
+def test_any_message_is_handled(messages: list[Message | None]) -> None:
     """No message, from any sender, raises an exception; rounds continue with what was accepted."""
     busy = BusyCore()
     for message in messages:
@@ -154,8 +154,8 @@ def test_policies_solve_whatever_the_core_accepted(policy: str, messages: list[M
 
 @LOOKING
 @given(st.data())
-def test_any_answer_is_borne(data: st.DataObject) -> None:
-    """A solver that returns nonsense costs an allocation, and nothing else."""
+def test_any_answer_is_handled(data: st.DataObject) -> None:
+    """Nonsense from a solver is not adopted, and does no other harm."""
     busy = BusyCore()
     for _ in range(3):
         busy.handle(SubmitJobs(specs=(job(),)))
@@ -183,7 +183,7 @@ def test_an_old_journal_may_hold_anything(policy: str, specs: list[Any]) -> None
 
 
 def legacy(spec: JobSpec) -> bool:
-    """Whether an older release may have accepted it: finite figures, and no gang wider than a million."""
+    """Return whether an older release may have accepted the job: finite figures, and no gang wider than a million."""
     figures = [value for name in (*FIGURES, *WIDTHS) if (value := getattr(spec, name)) is not None]
     if not all(0 <= value < math.inf for value in (*figures, *spec.rates.values())):
         return False

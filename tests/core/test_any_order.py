@@ -1,4 +1,4 @@
-"""Any messages in any order, sensible or not: the core alone, with senders that keep to no rule.
+"""Any messages in any order, sensible or not, from senders that keep to no rule, to the core alone.
 
 Nodes forget leases, claim those of other nodes, report twice, late and backwards; the solver answers late, twice,
 wrongly or never; timers ring at any time. After every message the invariants hold and ended jobs have not changed;

@@ -28,17 +28,17 @@ DeskOf = Callable[..., Desk]
 
 
 def saved(desk: Desk, lease: str, name: str, steps: float = 50.0) -> None:
-    """The job reports a checkpoint from a node."""
+    """Report a checkpoint of the job from a node."""
     desk.report(name, progress=(Progress(lease, steps, steps, steps / 10.0),))
 
 
 def where(desk: Desk, name: str) -> set[str]:
-    """The nodes on which a job has GPUs."""
+    """Return the nodes on which a job has GPUs."""
     return set(nodes_of(desk.holding(desk.job(name).lease or "").lease.gpus))
 
 
 def types_of(desk: Desk, name: str) -> set[str]:
-    """The worker types on which the problem has a column for a job."""
+    """Return the worker types on which the problem has a column for a job."""
     problem, _ = build(desk.core.state, Kinds(), desk.now_s)
     row = problem.jobs.ids.index(name)
     columns = problem.columns
@@ -49,7 +49,7 @@ def types_of(desk: Desk, name: str) -> set[str]:
 # -------------------------------------------------------------------------------------- what is remembered
 
 
-def test_the_first_checkpoint_is_a_fact_and_the_next_at_the_same_place_is_none(desk_of: DeskOf) -> None:
+def test_a_store_is_recorded_at_the_first_checkpoint_only(desk_of: DeskOf) -> None:
     """The store is recorded once, however often the job saves there."""
     desk = desk_of(node("n1", 1, storage=""))
     (lease,) = desk.run(job())
@@ -113,7 +113,7 @@ def test_the_place_survives_a_snapshot(desk_of: DeskOf) -> None:
 
 @pytest.mark.parametrize("storage", ["a b", "a:b", "a/b", "x" * 300])
 def test_the_name_of_a_store_is_a_plain_name(storage: str) -> None:
-    """The name of a store cannot be taken for the disk of a node."""
+    """A store's name that could be read as the disk of a node is refused."""
     with pytest.raises(InvalidSpec, match="storage: is"):
         node(storage=storage).checked()
 
@@ -122,7 +122,7 @@ def test_the_name_of_a_store_is_a_plain_name(storage: str) -> None:
 
 
 def stopped(desk_of: DeskOf, *storages: str) -> Desk:
-    """Nodes n1 (v100), n2 (v100), n3 (k80); job 1 ran on n1 and saved there, and n1 is now draining."""
+    """Return a desk with nodes n1 (v100), n2 (v100), n3 (k80); job 1 saved on n1, which is now draining."""
     kinds = ("v100", "v100", "k80")
     nodes = (
         node(f"n{i}", 1, kind, storage=at) for i, kind, at in zip((1, 2, 3), kinds, storages, strict=True)
@@ -210,7 +210,7 @@ def test_another_worker_type_is_advised_only_if_it_sees_the_checkpoint(
 
 
 def test_a_running_job_is_kept_where_it_will_save(desk_of: DeskOf) -> None:
-    """A job that will save when it is stopped gets no next lease on a node that cannot reach that store."""
+    """A job that will save when it is stopped gets its next lease only on a node that can reach that store."""
     desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2")))
     (lease,) = desk.run(job(steps=1e6))
     assert (where(desk, "1"), desk.job("1").checkpoint_at) == ({"n1"}, "")
@@ -282,7 +282,7 @@ def test_packed_jobs_must_see_the_same_place(desk_of: DeskOf) -> None:
 
 
 def over_disks(desk_of: DeskOf, *sizes: int, **spec: int) -> tuple[Desk, str]:
-    """A gang that runs on nodes of these sizes, each with a disk of its own."""
+    """Return a desk with a gang that runs on nodes of these sizes, each with its own disk."""
     desk = desk_of(*(node(f"n{i}", size, storage="") for i, size in enumerate(sizes, 1)))
     (lease,) = desk.run(job(steps=1e6, **spec))
     return desk, lease
@@ -336,7 +336,7 @@ def test_rank_zero_starts_where_it_saved(desk_of: DeskOf) -> None:
 
 
 def test_an_elastic_gang_continues_where_rank_zero_was(desk_of: DeskOf) -> None:
-    """Narrower, it would fit on the other node, which lacks the checkpoint: so it is confined to rank 0's node."""
+    """A narrower gang would fit on the other node, which lacks the checkpoint, so it is confined to rank 0's node."""
     desk, lease = over_disks(desk_of, 2, 2, gpus=4, gpus_min=2)
     first = nodes_of(desk.holding(lease).lease.gpus)[0]
     saved(desk, lease, first)

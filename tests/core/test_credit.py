@@ -24,7 +24,7 @@ def received_s(desk: Desk, *jobs: str, gpus: int = 1) -> float:
 
 
 def ends_s(desk: Desk) -> float:
-    """The end of the round."""
+    """Return the end of the round."""
     return desk.core.state.round.ends_s
 
 
@@ -35,7 +35,7 @@ def advance(desk: Desk, now_s: float) -> None:
 
 
 def packed(desk_of: DeskOf) -> tuple[Desk, list[str]]:
-    """Jobs 1 and 2 share the only GPU for a whole round."""
+    """Return a desk on which jobs 1 and 2 share the only GPU for a whole round, and their leases."""
     desk = desk_of(node("n1", 1), policy="las+packing")
     desk.submit(job(steps=1e6), job(steps=1e6, job_type="lm"))
     advance(desk, 8.0)

@@ -17,7 +17,7 @@ from tests.support.wording import Wording
 
 
 def running(**fields: float) -> tuple[Desk, str]:
-    """A job that runs at ten steps per second, and its lease."""
+    """Return a desk with a job that runs at ten steps per second, and its lease."""
     desk = Desk(node())
     (lease,) = desk.run(job(rates={"v100": 10.0}, **fields))
     desk.report(started=(lease,))
@@ -35,7 +35,7 @@ def running(**fields: float) -> tuple[Desk, str]:
     ],
 )
 def test_a_job_that_runs(deadline_s: float, after_s: float, named: str, wording: Wording) -> None:
-    """Ten thousand steps take 1,000 s: the deadline is in time, too near, or over."""
+    """Ten thousand steps take 1,000 s, so the deadline is kept, too near, or missed."""
     desk, _ = running(steps=10_000.0, deadline_s=deadline_s)
     submitted_s = desk.job("1").submitted_s
     text = explain(desk.core.state, "1", submitted_s + after_s).text
@@ -59,7 +59,7 @@ def test_a_job_that_is_done(deadline_s: float, named: str, wording: Wording) -> 
 
 
 def test_a_waiting_job_that_cannot_keep_its_deadline(wording: Wording) -> None:
-    """The warning does not wait for a share of time; the explanation of a cancelled job has no deadline."""
+    """A waiting job has the warning even without a share; the explanation of a cancelled job has no deadline."""
     desk = Desk(node())
     desk.submit(job(rates={"v100": 10.0}, steps=1e6, deadline_s=60.0))
     text = explain(desk.core.state, "1", desk.now_s).text

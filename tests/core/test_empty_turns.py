@@ -16,7 +16,7 @@ DeskOf = Callable[..., Desk]
 
 
 def promised(desk_of: DeskOf, **changed: float) -> tuple[Desk, str, str]:
-    """Two members of an array take turns on the only GPU; the running one does not stop, so the other one waits."""
+    """Return a desk with two members of an array on one GPU: the running one does not stop, so the other waits."""
     desk = desk_of(node("n1", 1), stay_rounds=1.0, **{"lease_margin_s": 2000.0, **changed})
     jobs = desk.submit(job(array=(0, 1), steps=1e6))
     desk.until(8.0)
@@ -32,12 +32,12 @@ def promised(desk_of: DeskOf, **changed: float) -> tuple[Desk, str, str]:
 
 
 def next_round(desk: Desk) -> None:
-    """The next round is planned, and begins."""
+    """Plan the next round and let it begin."""
     desk.until(desk.core.state.round.ends_s + 1.0)
 
 
 def turn_fields(entry: Job) -> tuple[object, ...]:
-    """The fields that users see of a job's turns."""
+    """Return the fields of a job's turns that users see."""
     return entry.state, entry.why, entry.preemptions, entry.run_s, entry.started_s
 
 
@@ -45,7 +45,7 @@ NEVER_RAN = (JobState.QUEUED, "", 0, 0.0, None)
 
 
 def test_a_job_that_never_had_its_gpus_is_still_queued(desk_of: DeskOf) -> None:
-    """Its turn passed while another job was being stopped: it is queued, as before, and not preempted."""
+    """A job whose turn passes while another job is being stopped is queued, as before, and not preempted."""
     desk, _, other = promised(desk_of)
     for _ in range(2):
         next_round(desk)

@@ -37,7 +37,7 @@ def fail_on(desk: Desk, *names: str) -> list[str]:
 
 
 def start_all(desk: Desk) -> None:
-    """Every start that is under way succeeds."""
+    """Let every start that is under way succeed."""
     for holding in list(desk.core.state.leases.values()):
         if holding.started_s is None:
             desk.report(holding.lease.gpus[0].rpartition(":")[0], started=(holding.lease.id,))
@@ -45,12 +45,12 @@ def start_all(desk: Desk) -> None:
 
 
 def state_of(desk: Desk, name: str) -> NodeState:
-    """The state of a node."""
+    """Return the state of a node."""
     return desk.core.state.nodes[name].state
 
 
 def failing(desk_of: DeskOf, *jobs: Any, nodes: int = 2, until_s: float = 30.0) -> Desk:
-    """Jobs on a cluster on whose node n1 every start fails."""
+    """Return a desk with jobs on a cluster, on whose node n1 every start fails."""
     desk = desk_of(*(node(f"n{i}", 1) for i in range(1, nodes + 1)))
     desk.submit(*jobs)
     while desk.now_s < until_s:
@@ -115,7 +115,7 @@ def test_one_job_takes_out_one_node_and_no_more(desk_of: DeskOf) -> None:
 
 
 def test_an_array_counts_as_one_job(desk_of: DeskOf) -> None:
-    """A fault of one member is a fault of all: on the only node, their failures prove nothing against it."""
+    """Failures of several members count as failures of one job, so they do not take out the only node."""
     desk = failing(desk_of, job(array=(0, 1, 2, 3)), nodes=1)
     assert state_of(desk, "n1") == NodeState.UP
     assert len(desk.core.state.nodes["n1"].failed_starts) > STARTS_FAILED_MAX
@@ -222,7 +222,7 @@ def test_a_lost_link_does_not_end_the_pause(desk_of: DeskOf) -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_an_agent_that_reports_trouble_gets_nothing_until_it_is_over(desk_of: DeskOf, at_once: bool) -> None:
-    """Reported in its Hello or later, trouble takes the node out of use until the agent reports that it is over."""
+    """Trouble reported in a Hello or later takes the node out of use, until the agent reports that it is over."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     trouble = "the state directory cannot be written: No space left on device"
     if at_once:

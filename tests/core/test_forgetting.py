@@ -30,7 +30,7 @@ def forgotten(desk: Desk, *jobs: str, keys: tuple[str, ...] = ()) -> tuple[str, 
 
 
 def cancelled(desk: Desk, *jobs: str) -> None:
-    """A user cancels these jobs."""
+    """Cancel these jobs as a user."""
     for name in jobs:
         desk.tell(desk.now_s, JobCommand(job=name, action="cancel"))
         desk.settle()
@@ -74,7 +74,7 @@ def test_a_job_with_shares_stays_until_the_next_allocation(desk_of: DeskOf) -> N
 
 
 def test_jobs_of_an_open_question_stay(desk_of: DeskOf) -> None:
-    """The answer may name every job that was alive when the question was put."""
+    """The answer may contain every job that was alive when the question was asked."""
     desk = desk_of(node())
     desk.submit(job(), job())
     desk.core.state.asked.answered, desk.core.state.asked.at_s = False, desk.now_s
@@ -85,7 +85,7 @@ def test_jobs_of_an_open_question_stay(desk_of: DeskOf) -> None:
 
 
 def test_an_array_is_forgotten_when_all_of_it_has_ended(desk_of: DeskOf) -> None:
-    """Commands and dependencies that name an array find all of it, or ask the history."""
+    """Commands and dependencies that name an array need all its members in the state, or else in the history."""
     desk = desk_of()
     desk.submit(job(array=(0, 1, 2)))
     cancelled(desk, "1_0", "1_1")
@@ -157,7 +157,7 @@ def test_dependencies_on_a_forgotten_job(
 
 
 def test_a_forgotten_job_had_ended_even_if_that_record_is_lost(desk_of: DeskOf) -> None:
-    """After damage a job that was forgotten does not run again."""
+    """If the record of its end is lost, a job that was forgotten does not run again."""
     desk = desk_of()
     desk.submit(job(), job())
     ended, fact = fit(desk.core.state, 0.0, JobsForgotten(jobs=("1", "7"), keys=("gone",)))

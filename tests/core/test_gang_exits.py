@@ -21,7 +21,7 @@ DeskOf = Callable[..., Desk]
 
 
 def ended(desk_of: DeskOf, *exits: tuple[str, Any]) -> tuple[Desk, LeaseClosed]:
-    """A gang over n1 (rank 0) and n2, whose nodes report these exits in this order."""
+    """Return a desk with a gang over n1 (rank 0) and n2, after their reports of these exits in this order."""
     desk = desk_of(node("n1", 1), node("n2", 1))
     (lease,) = desk.run(job(gpus=2))
     assert desk.holding(lease).lease.gpus[0].startswith("n1")
@@ -39,7 +39,7 @@ STOPPED = {"outcome": "yielded", "steps": 990.0, "saved": 0.0}
 
 
 @pytest.mark.parametrize("order", [("n1", "n2"), ("n2", "n1")])
-def test_a_gang_is_done_when_rank_zero_is(desk_of: DeskOf, order: tuple[str, str]) -> None:
+def test_a_gang_is_done_when_rank_zero_is_done(desk_of: DeskOf, order: tuple[str, str]) -> None:
     """Rank 0 did all steps and saved them; another rank that was stopped in its last second changes nothing."""
     exit_of = {"n1": DONE, "n2": STOPPED}
     desk, closed = ended(desk_of, *((name, exit_of[name]) for name in order))
@@ -48,7 +48,7 @@ def test_a_gang_is_done_when_rank_zero_is(desk_of: DeskOf, order: tuple[str, str
 
 
 @pytest.mark.parametrize("order", [("n1", "n2"), ("n2", "n1")])
-def test_a_gang_is_not_done_because_another_rank_is(desk_of: DeskOf, order: tuple[str, str]) -> None:
+def test_another_rank_that_is_done_does_not_complete_a_gang(desk_of: DeskOf, order: tuple[str, str]) -> None:
     """Rank 0 yielded at its checkpoint: the job continues from there, whichever node reported last."""
     exit_of = {"n1": {"outcome": "yielded", "steps": 990.0, "saved": 980.0}, "n2": DONE}
     desk, closed = ended(desk_of, *((name, exit_of[name]) for name in order))
@@ -70,7 +70,7 @@ def test_a_rank_that_failed_keeps_the_gang_from_being_done(
 
 
 def test_the_whole_gang_ran_as_long_as_its_last_node(desk_of: DeskOf) -> None:
-    """Figures are rank 0's, but the run time, which is paid for, is that of the node that ended last."""
+    """The gang's figures are those of rank 0, except the run time, which is paid for: the longest of all nodes."""
     first, last = {**DONE, "ran_s": 10.0, "stepping_s": 8.0}, {**DONE, "ran_s": 14.0, "stepping_s": 2.0}
     _, closed = ended(desk_of, ("n1", first), ("n2", last))
     assert (closed.exit.ran_s, closed.exit.stepping_s) == (14.0, 8.0)
@@ -82,14 +82,14 @@ NOTHING = {"outcome": "node_failed", "steps": 0.0, "stepping_s": 0.0, "ran_s": 0
 
 
 def next_lease(desk: Desk) -> str:
-    """The lease of the next attempt, after the pause of the job or of its nodes."""
+    """Return the lease of the next attempt, after the pause of the job or of its nodes."""
     while desk.job("1").lease is None:
         desk.until(desk.now_s + 10.0)
     return desk.job("1").lease or ""
 
 
 def start_in_vain(desk: Desk) -> tuple[str, ...]:
-    """Every node of the gang reports that nothing ran; return the nodes."""
+    """Let every node of the gang report that nothing ran; return the nodes."""
     lease = next_lease(desk)
     nodes = nodes_of(desk.holding(lease).lease.gpus)
     for name in nodes:
@@ -111,7 +111,7 @@ def test_a_failed_start_is_recorded(desk_of: DeskOf, wording: Wording) -> None:
 
 
 def test_a_gang_that_never_starts_is_held(desk_of: DeskOf, wording: Wording) -> None:
-    """After ten failed starts in a row the job is held for a person to look at; released, it is tried again."""
+    """After ten failed starts in a row the job is held for its user; after a release, it is tried again."""
     desk = desk_of(*(node(name, 1) for name in ("n1", "n2", "n3")))
     desk.submit(job(gpus=2))
     for _ in range(STARTS_MAX - 1):

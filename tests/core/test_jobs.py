@@ -1,4 +1,4 @@
-"""What users ask for: every fact and effect of every message, and no other."""
+"""Messages from users: every fact and effect of each message, and no other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DeskOf = Callable[..., Desk]
 
 
 def refused(desk: Desk, code: str, named: str, wording: Wording) -> Reply:
-    """The only effect is a refusal with this code, whose error names this value."""
+    """Check that the only effect is a refusal with this code, whose error has this value."""
     reply = desk.claim(Reply, code=code)
     assert named in reply.error
     wording(reply.error)
@@ -166,7 +166,7 @@ def test_a_dependency_on_success_and_end_needs_both(desk_of: DeskOf) -> None:
 
 
 def test_a_dependency_that_has_failed_already_is_refused(desk_of: DeskOf, wording: Wording) -> None:
-    """Waiting for the success of a cancelled job could never end; a dependency on its mere end is met at once."""
+    """A dependency on the success of a cancelled job is refused; one on its mere end is met at once."""
     desk = desk_of(node())
     desk.submit(job())
     desk.tell(0, JobCommand(job="1", action="cancel"))
@@ -243,7 +243,7 @@ def test_a_completion_after_the_cancel_changes_nothing(desk_of: DeskOf) -> None:
 
 @pytest.mark.parametrize("action", ["hold", "requeue"])
 def test_a_stopped_job_that_was_done_is_completed(desk_of: DeskOf, action: Any) -> None:
-    """Work that was finished before it could be stopped counts, once."""
+    """A job that finished its steps before it could be stopped is completed, once."""
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(9, JobCommand(job="1", action=action))
@@ -340,7 +340,7 @@ def test_a_time_limit_counts_running_time_only(desk_of: DeskOf, wording: Wording
 
 
 def test_a_job_starts_no_earlier_than_asked(desk_of: DeskOf) -> None:
-    """Its time comes while nothing else happens, and the job starts then."""
+    """The job starts at its time, even if nothing else happens then."""
     desk = desk_of(node())
     desk.submit(job(earliest_start_s=5000.0))
     desk.until(4999)
@@ -350,7 +350,7 @@ def test_a_job_starts_no_earlier_than_asked(desk_of: DeskOf) -> None:
 
 
 def test_a_job_whose_time_has_come_gets_a_share(desk_of: DeskOf) -> None:
-    """The job does not depend on GPUs left idle: the solver is asked again, though nothing else changed."""
+    """The solver is asked again when the time comes, so that the job does not have to wait for idle GPUs."""
     desk = desk_of(node(gpus=1), policy="las")
     desk.submit(job(steps=None), job(steps=None, earliest_start_s=1000.0))
     desk.until(2200)

@@ -1,4 +1,4 @@
-"""What the core keeps of a failed attempt, and of how a job is to be started."""
+"""The last lines of a failed attempt and the launch of a job are kept in the core's state."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_program_that_never_started_did_not_exit(
 
 
 def test_of_a_gang_the_rank_that_died_first_is_quoted() -> None:
-    """Lines of ranks that were stopped because another one died do not replace that one's."""
+    """Lines of ranks that were stopped because another rank died do not replace the dead rank's lines."""
     desk = Desk(node("n1", gpus=1), node("n2", gpus=1))
     (lease,) = desk.run(job(gpus=2))
     desk.report("n2", exits=(exited(lease, "failed", 10.0, code=7, detail="nan in step 9"),))
@@ -72,7 +72,7 @@ def test_how_a_job_is_started_survives_a_snapshot() -> None:
 
 
 def test_an_exit_of_an_older_journal_can_be_read() -> None:
-    """An exit that was journaled before last lines were kept has none."""
+    """An exit in a journal from before last lines were kept has no last lines."""
     old = b'[{"type":"LeaseClosed","exit":["1","failed",1.0,1.0,1.0,1.0,3]}]'
     (fact,) = decode_facts(old)
     assert isinstance(fact, LeaseClosed)

@@ -1,4 +1,4 @@
-"""A job that reports no steps is not moved in order to be measured: nothing would be learnt, and work may be lost."""
+"""A job that reports no steps is not moved in order to be measured: that gives no rate, and may lose work."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.support.desk import Desk, exited, job, node
 
 
 def moves(reports_steps: bool, rounds: int = 12) -> int:
-    """How often a job of an unknown type is moved, alone on two worker types."""
+    """Return how often a job of an unknown type is moved, alone on two worker types."""
     desk = Desk(node("n1", 1), node("n2", 1, "k80"), start_patience_s=1e6)
     desk.submit(job(job_type="unknown", steps=None))
     desk.until(20)
     gpus: list[str] = []
     for _ in range(rounds):
-        # Leases that stop first: they make room for the others.
+        # Leases that stop come first, as they make room for the others.
         for stopping in (True, False):
             for holding in list(desk.core.state.leases.values()):
                 if (holding.phase == "stopping") is stopping:
@@ -31,7 +31,7 @@ def moves(reports_steps: bool, rounds: int = 12) -> int:
 
 
 def report(desk: Desk, holding: Holding, reports_steps: bool) -> None:
-    """The node reports the exit of a stopping lease, or the progress of a running one."""
+    """Report the exit of a stopping lease, or the progress of a running one."""
     lease, ran_s = holding.lease.id, desk.now_s - holding.granted_s
     steps = ran_s if reports_steps else 0.0
     if holding.phase == "stopping":

@@ -1,4 +1,4 @@
-"""Jobs that came after the last allocation: nothing is due to them yet, and idle GPUs go to the earliest."""
+"""Jobs that came after the last allocation have no shares yet; idle GPUs go to the earliest of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DeskOf = Callable[..., Desk]
 
 
 def crowded(desk_of: DeskOf, *more: str) -> Desk:
-    """Job 1 has the only v100, and there is a free GPU of each further type; jobs 2 to 9 came after the allocation."""
+    """Return a desk on which job 1 has the only v100, other types have a free GPU, and jobs 2 to 9 are newcomers."""
     desk = desk_of(node("n1", 1), *(node(f"m{i}", 1, kind) for i, kind in enumerate(more)))
     desk.run(job(steps=1e6))
     desk.submit(*[job()] * 8)
@@ -54,7 +54,7 @@ def test_the_order_of_arrival_outlives_a_restart(desk_of: DeskOf) -> None:
 
 
 def test_rounds_of_one_allocation_share_their_columns(desk_of: DeskOf) -> None:
-    """The columns are those of the last round until a job comes; an ended job may run in none of them."""
+    """The columns are those of the last round until a job comes; columns with an ended job are not used."""
     desk = crowded(desk_of)
     state, kinds = desk.core.state, Kinds()
 

@@ -345,10 +345,10 @@ def test_a_node_that_changes_its_kind_under_a_lease_is_refused(desk_of: DeskOf) 
         desk.settle()
 
 
-def test_joining_costs_what_the_node_is_and_not_what_the_cluster_is(
+def test_the_cost_of_joining_does_not_depend_on_the_cluster(
     desk_of: DeskOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A node that joins, or drains, is the only one whose GPUs are listed."""
+    """When a node joins or drains, only that node's GPUs are listed again."""
     desk = desk_of(*(node(f"n{i}") for i in range(50)))
     listed: list[str] = []
     every_gpu = Node.every_gpu.fget  # type: ignore[attr-defined]
@@ -363,7 +363,7 @@ def test_joining_costs_what_the_node_is_and_not_what_the_cluster_is(
 
 
 def test_counts_of_gpus_follow_their_nodes(desk_of: DeskOf) -> None:
-    """Nodes that are removed, or come back with other GPUs, leave none behind in any count."""
+    """GPUs of nodes that are removed, or come back with other GPUs, are in no count any more."""
     desk = desk_of(node("n1"), node("n2", 4, "k80"))
     desk.tell(1, hello("n2", gpus=3))
     desk.settle()

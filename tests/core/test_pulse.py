@@ -17,7 +17,7 @@ RATES = Throughputs(solo={("cnn", 1, "v100"): 10.0})
 )
 @pytest.mark.parametrize("filled", [True, False])
 def test_a_job_that_comes_to_an_idle_cluster_runs_to_its_end(arrival_s: float, filled: bool) -> None:
-    """In whatever part of the round it comes, it starts when GPUs are next given out, and is not interrupted."""
+    """A job that comes at any time of a round starts when GPUs are next given out, and is not interrupted."""
     jobs = [
         TraceJob(id="first", arrival_s=0.0, job_type="cnn", steps=1000.0),
         TraceJob(id="second", arrival_s=arrival_s, job_type="cnn", steps=20000.0),

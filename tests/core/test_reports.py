@@ -1,4 +1,4 @@
-"""What nodes report: what counts and what does not, retries, gangs and pairs."""
+"""Reports from nodes: accepted and ignored ones, retries, gangs and pairs."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_broken_gpu_is_not_given_out(desk_of: DeskOf) -> None:
 
 
 def test_a_broken_gpu_stays_out_until_a_person_resumes_its_node(desk_of: DeskOf) -> None:
-    """Neither a new link nor a resume by the agent returns it; a node that comes with other GPUs has none broken."""
+    """Neither a new link nor a resume by the agent puts the GPU back in use; a node with other GPUs has none broken."""
     desk = desk_of(node())
     desk.report(broken_gpus=(0,))
     desk.settle()
@@ -291,7 +291,7 @@ def test_a_gang_is_gone_when_all_its_nodes_are(desk_of: DeskOf) -> None:
 def test_a_rank_that_dies_ends_the_attempt_as_it_died(
     desk_of: DeskOf, outcome: Any, counts: tuple[int, int]
 ) -> None:
-    """The other ranks yield because of it, which does not make it a preemption."""
+    """The other ranks yield because of it, but the attempt counts as failed, not as preempted."""
     desk, lease = gang(desk_of, retries=0 if outcome == "failed" else 5)
     desk.report("n1", exits=(exited(lease, outcome, 70.0, saved=60.0, code=9),))
     desk.claim(CheckpointSaved)
@@ -324,8 +324,8 @@ def test_a_gang_is_not_over_because_one_node_lost_its_ranks(desk_of: DeskOf) -> 
     assert (desk.core.state.holders, desk.job("1").node_failures) == ({}, 1)
 
 
-def test_a_node_whose_ranks_are_done_may_say_hello(desk_of: DeskOf) -> None:
-    """Its exit is recorded already, so a hello without the lease changes nothing."""
+def test_a_hello_from_a_node_whose_ranks_are_done(desk_of: DeskOf) -> None:
+    """The exit is recorded already, so a hello without the lease changes nothing."""
     desk, lease = gang(desk_of)
     desk.report("n1", exits=(exited(lease, "finished", 1000.0),))
     desk.settle()
@@ -340,7 +340,7 @@ def test_a_node_whose_ranks_are_done_may_say_hello(desk_of: DeskOf) -> None:
 
 
 def test_a_partner_that_never_came_leaves_no_trace(desk_of: DeskOf) -> None:
-    """Two jobs wait for a GPU to share, and one is cancelled: the other has it alone from the start."""
+    """When one of two jobs that wait for a shared GPU is cancelled, the other has the GPU alone from the start."""
     desk = desk_of(node("n1", 1))
     (lease,) = desk.run(job())
     desk.submit(job(), job(job_type="lm"))
@@ -373,7 +373,7 @@ def test_a_fill_in_mid_round_disturbs_no_running_job(desk_of: DeskOf) -> None:
 
 
 def test_an_attempt_that_reported_no_steps_takes_none_back(desk_of: DeskOf) -> None:
-    """An attempt that dies at once reports 0 steps, and the checkpoint of the attempt before it still counts."""
+    """If an attempt dies at once and reports 0 steps, the checkpoint of the attempt before it still counts."""
     desk = desk_of(node("n1", 1))
     (first,) = desk.run(job(retries=3))
     desk.report(exits=(exited(first, "failed", steps=400.0),))

@@ -24,7 +24,7 @@ def run_on(desk: Desk, until_s: float) -> None:
 
 
 def test_a_job_without_a_tenant_among_tenants() -> None:
-    """In a cluster with tenants the job belongs to the one called default."""
+    """In a cluster with tenants, a job without a tenant belongs to the one called default."""
     jobs = [TraceJob(id="a", arrival_s=0, job_type="cnn", steps=100.0, tenant="")]
     settings = msgspec.structs.replace(SETTINGS, policy="hierarchical", tenants=(TenantSpec(name="org"),))
     table = Throughputs(solo={("cnn", 1, "v100"): 10.0})

@@ -1,4 +1,4 @@
-"""The pulse: questions, answers, plans and timers; what operators set; and received time that follows the shares."""
+"""The pulse: questions, answers, plans and timers; operators' settings; and received time that follows the shares."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DeskOf = Callable[..., Desk]
 
 
 def ask(desk: Desk) -> Solve:
-    """Ring the tick and return the question it puts; everything else is claimed."""
+    """Send the tick, claim everything else, and return the question to the solver."""
     desk.tell(desk.now_s, Woke(what="tick"))
     desk.claim(AllocationAsked)
     question = desk.claim(Solve)
@@ -134,7 +134,7 @@ def test_when_the_solver_fails_the_last_good_shares_stay(desk_of: DeskOf) -> Non
     assert desk.core.state.stale
 
 
-def test_a_node_knows_ahead_which_leases_will_not_be_renewed(desk_of: DeskOf) -> None:
+def test_a_node_gets_the_leases_that_will_not_be_renewed_in_advance(desk_of: DeskOf) -> None:
     """The node ends them at the boundary, and need not wait for a renewal that may be late."""
     desk = desk_of(node(gpus=1), stay_rounds=0.0)
     (lease,) = desk.run(job())
@@ -150,7 +150,7 @@ def test_a_node_knows_ahead_which_leases_will_not_be_renewed(desk_of: DeskOf) ->
 
 
 def test_a_round_is_planned_once(desk_of: DeskOf) -> None:
-    """A timer that rings twice, or early, plans nothing; but the tick is set again, or the pulse would stop."""
+    """A timer that fires twice, or early, plans nothing, but the tick is set again, or the pulse would stop."""
     desk = desk_of(node())
     desk.run(job())
     for timer in ("tick", "plan"):
@@ -197,7 +197,7 @@ def test_impossible_settings_are_refused(desk_of: DeskOf, message: Any, field: s
 
 
 def test_settings_are_facts(desk_of: DeskOf) -> None:
-    """What an operator sets is recorded with the operator's name, and the next question uses it."""
+    """A setting is recorded with the operator's name, and the next question uses it."""
     desk = desk_of(node())
     desk.tell(0, SetPolicy(call="c", policy="fifo", user="op"))
     assert desk.claim(Configured, by="op").settings.policy == "fifo"
@@ -281,7 +281,7 @@ def test_a_takeover_sends_everything_again(desk_of: DeskOf) -> None:
 
 
 def test_a_start_early_in_a_round_leaves_the_round_as_it_is(desk_of: DeskOf) -> None:
-    """The boundary is far enough away for this process, or the next one, to plan it."""
+    """The boundary is far enough away for this process, or the next one, to plan the round."""
     desk = desk_of(node())
     desk.run(job())
     before = desk.core.state.round
@@ -292,7 +292,7 @@ def test_a_start_early_in_a_round_leaves_the_round_as_it_is(desk_of: DeskOf) -> 
 
 @pytest.mark.parametrize("period_s", [7.0, 50.0, 110.0])
 def test_a_restart_loop_over_ten_boundaries_takes_no_lease(period_s: float) -> None:
-    """P6: each process lives for a second and is away at every boundary; all jobs run on under their first lease."""
+    """P6: each process lives for a second and is away at every boundary; all jobs continue under their first lease."""
     stage = Stage([node(f"n{i}") for i in range(3)], SETTINGS)
     # Two jobs more than there are GPUs.
     jobs = [job(steps=1e9)] * 8
@@ -336,7 +336,7 @@ def test_a_question_that_cannot_be_asked_again_is_journaled(
 
 @pytest.mark.parametrize("seed", range(3))
 def test_received_time_follows_the_shares(seed: int) -> None:
-    """P12: through the whole core, no job alone on one GPU is more than two rounds behind its due on any type.
+    """P12: through the whole core, no job alone on one GPU is more than two rounds behind its share on any type.
 
     Measured by column, as in tests/rounds; a job with shares of two types can be a little further behind in sum
     (up to 2.06 rounds so far).

@@ -11,14 +11,14 @@ ROUND_S = 60.0
 
 
 def short_rounds(**settings: float) -> Desk:
-    """One GPU, two jobs that want it, rounds of a minute, and a stay of one round."""
+    """Return a desk with one GPU, two jobs, rounds of a minute, and a stay of one round."""
     desk = Desk(node(gpus=1), round_s=ROUND_S, solve_lead_s=2.0, plan_lead_s=1.0, stay_rounds=1.0, **settings)
     desk.submit(job(), job())
     return desk
 
 
 def leases_of(desk: Desk, rounds: int, step_after_s: float) -> list[int]:
-    """Which job holds the GPU in each round; a job does its first step `step_after_s` after its start."""
+    """Return which job holds the GPU in each round; a job does its first step `step_after_s` after its start."""
     held: list[int] = []
     n1 = desk.core.state.nodes["n1"]
     for number in range(1, rounds + 1):
@@ -55,7 +55,7 @@ def turns(held: list[int]) -> list[int]:
 
 
 def test_jobs_that_start_in_time_have_turns_as_before():
-    """Nothing changes for jobs that step within their turn."""
+    """Jobs that do a step within their turn have turns as usual."""
     assert max(turns(leases_of(short_rounds(), 12, step_after_s=5.0))) <= 3
 
 
@@ -67,7 +67,7 @@ def test_a_slow_starter_keeps_its_gpu_until_it_steps():
 
 
 def test_without_patience_slow_starters_only_start():
-    """Without patience all turns of the same jobs go into starting."""
+    """Without patience, the same jobs spend all their turns on starting."""
     assert max(turns(leases_of(short_rounds(start_patience_s=0.0), 24, step_after_s=230.0))) <= 3
 
 

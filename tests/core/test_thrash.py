@@ -1,4 +1,4 @@
-"""P9: a workload that invites thrash. Preemption is rate-limited, and a running job has its minimum run time.
+"""P9: under a workload that invites thrash, preemption is rate-limited, and a running job has its minimum run time.
 
 Many endless jobs of alternating weight want a few GPUs, and heavy ones keep coming. Each promise is measured on the
 facts of the journal, once with the limit and once without: a check that cannot fail proves nothing.
@@ -22,7 +22,7 @@ END_S = 6000.0
 
 
 def crowd(preemptions_max: int | None = None, min_run_s: float = 0.0) -> Stage:
-    """Eighteen jobs at first, then a heavy or a light one in every round; no job ever finishes."""
+    """Submit eighteen jobs, then a heavy or a light one in every round; no job ever finishes."""
     settings = Settings(
         policy="las",
         round_s=ROUND_S,
@@ -41,13 +41,13 @@ def crowd(preemptions_max: int | None = None, min_run_s: float = 0.0) -> Stage:
 
 
 def preemptions(stage: Stage) -> Counter[int]:
-    """How many running jobs lost their GPUs, by round."""
+    """Return how many running jobs lost their GPUs in each round."""
     planned = [fact for _, facts in stage.journal.records for fact in facts if isinstance(fact, RoundPlanned)]
     return Counter({fact.number: len(fact.ended) for fact in planned})
 
 
 def turns_s(stage: Stage) -> list[float]:
-    """How long each turn lasted that ended in a preemption."""
+    """Return the length of each turn that ended in a preemption."""
     ended = {
         lease
         for _, facts in stage.journal.records

@@ -19,7 +19,7 @@ from tests.support.journals import MemoryJournal
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGE = (DOCS / "architecture.md").read_text(encoding="utf-8")
-# These arrows need a cancellation within seconds of the grant, or a node that dies before it starts a job.
+# These arrows need a cancellation right after the grant, or a node that dies before it starts a job.
 RARE = {("waiting", "[*]"), ("sent", "stopping"), ("sent", "[*]")}
 PAGES = [*DOCS.rglob("*.md"), *ROOT.glob("*.md")]
 
@@ -39,7 +39,7 @@ def arrows(heading: str) -> set[tuple[str, str, str]]:
 
 
 def test_the_map_has_a_line_for_every_room() -> None:
-    """Every folder has a row, with the first line of its own `__init__.py`."""
+    """Every folder has a row with the first line of its `__init__.py`."""
     rooms = {
         f"{folder}/": ast.get_docstring(
             ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8"))
@@ -58,7 +58,7 @@ def test_the_life_of_a_job_is_the_table() -> None:
 
 
 def test_the_life_of_a_lease_is_what_a_run_shows(tmp_path: Path) -> None:
-    """In hours with a cut link and a dead node, leases move along every arrow of the diagram and along no other."""
+    """In a run of hours, with a cut link and a dead node, leases move along every arrow of the diagram and no other."""
     failures = tmp_path / "failures.csv"
     failures.write_text(
         "t_s,node,event\n6000,a100-0,cut\n6010,a100-0,mend\n9000,h100-1,crash\n12000,h100-1,repair\n"
@@ -104,7 +104,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_decisions_have_their_form() -> None:
-    """An ADR has its own number, opens with it, gives its date and whether it holds, and fits on a page."""
+    """An ADR opens with its own number, has its date and status, and fits on a page."""
     records = sorted((DOCS / "adr").glob("[0-9]*.md"))
     numbers = [path.name[:4] for path in records]
     assert len(numbers) == len(set(numbers)), numbers

@@ -64,7 +64,7 @@ def test_the_examples_print_what_the_page_shows(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_wrong_example_would_be_noticed() -> None:
-    """A figure off by more than its last digit, another name or a missing line is a difference."""
+    """A figure that differs in more than its last digit, another name or a missing line fails the comparison."""
     check = Closely().check_output
     assert check("gpt  0.33 nan\n", "gpt 0.34 nan\n", 0)
     assert check("value 0.600\n", "value 0.601\n", 0)

@@ -20,7 +20,7 @@ TOOK = re.compile(r"simulated in [\d.]+ m?s")
 
 
 def test_the_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every `gavel …` line runs, with the files that are printed above it."""
+    """Every `gavel …` line runs with the files that are printed above it."""
     for name, text in FILES:
         (tmp_path / name).write_text(text)
     assert [name for name, _ in FILES] == [

@@ -56,7 +56,7 @@ def test_the_reason_is_given_with_jobs_and_types(make: Callable[[], Case], wordi
 
 
 def sound(answer: Explanation, state: SchedulerState) -> None:
-    """Check what holds of every explanation."""
+    """Check the properties that every explanation has."""
     assert answer.reason in REASONS[state.jobs[answer.job].state]
     assert msgspec.json.decode(msgspec.json.encode(answer), type=Explanation) == answer
     assert answer.text.endswith(".")

@@ -48,7 +48,7 @@ TRACEBACK = re.compile(r"^(?P<line>.*)\nTraceback \(most recent call last\):", r
 
 
 class Failed(Exception):
-    """The scheduler did not hold."""
+    """The scheduler failed."""
 
 
 class Fuzz:
@@ -68,7 +68,7 @@ class Fuzz:
         self._end_s = time.monotonic() + 60 * options.minutes
 
     async def run(self) -> None:
-        """Run until the time is over; raise Failed as soon as the scheduler does not hold."""
+        """Run until the time is over; raise Failed as soon as the scheduler fails."""
         faces = ["people", "agents"] if self.options.face == "both" else [self.options.face]
         beside = {asyncio.create_task(self._watch())}
         if "agents" in faces:
@@ -218,7 +218,7 @@ class Fuzz:
 
 
 def play(options: argparse.Namespace, folder: Path) -> int:
-    """Run the fuzz; return 0 when the scheduler held."""
+    """Run the fuzz; return 0 if the scheduler did not fail."""
     with Served(folder, tls=options.tls, settings=QUICK) as served:
         fuzz = Fuzz(served, options)
         try:

@@ -55,14 +55,14 @@ METHODS = [
     for module in (jobs_pb2, cluster_pb2, agents_pb2, health_pb2, reflection_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
-    if method.name not in ("Link",)  # In links.py.
+    if method.name not in ("Link",)  # links.py attacks these.
 ]
 BUSY = ("SubmitJobs", "PreviewJobs", "CommandJob", "CommandNode", "GiveRates", "SetPolicy", "SetPrices")
 OFTEN = [method for method in METHODS if method.path.rpartition("/")[2] in BUSY]
 
 
 def valid(request: type[Message], lots: random.Random) -> Message:
-    """A request as users send it, where there is one to begin with."""
+    """Return a valid request for this method, if one is known."""
     name = request.DESCRIPTOR.name
     if name in ("SubmitJobsRequest", "PreviewJobsRequest"):
         launch = jobs_pb2.Launch(command=["true"])
@@ -139,12 +139,12 @@ async def _played(
     except grpc.RpcError as error:
         return type(error).__name__, str(error)
     except (asyncio.InvalidStateError, cygrpc.ExecuteBatchError):
-        # We wrote after the call's end.
+        # A message was written after the call's end.
         return (await call.code()).name, await call.details() or ""
 
 
 def _texts_in(answer: bytes) -> list[str]:
-    """Ids of jobs in the answer to a submission: field 1, texts."""
+    """Return the ids of jobs in the answer to a submission: field 1, texts."""
     response = jobs_pb2.SubmitJobsResponse()
     try:
         response.ParseFromString(answer)

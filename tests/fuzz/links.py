@@ -98,7 +98,7 @@ def message(values: Values, received: Received) -> pb.AgentMessage:
 async def one_link(
     served: Served, channels: dict[str, aio.Channel], lots: random.Random, received: Received
 ) -> Any:
-    """Play one link from Hello to some end; return what it was, and how it ended."""
+    """Play one link from Hello to some end; return its kind, and how it ended."""
     node = lots.choice(NODES)
     values = Values(lots, [*received.leases[-5:], *received.calls[-5:], *NODES])
     own = channels[lots.choice(NODES)] if served.tls and lots.random() < 0.1 else channels[node]

@@ -27,7 +27,7 @@ def tracked_files(*folders: str) -> list[str]:
 
 
 def copy_tree(target: Path) -> Path:
-    """Copy what a clone would hold, so that no build output of this working tree gets into a distribution."""
+    """Copy the files of a clone, so that no build output of this working tree gets into a distribution."""
     for name in tracked_files():
         copy = target / name
         copy.parent.mkdir(parents=True, exist_ok=True)

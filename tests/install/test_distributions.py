@@ -1,4 +1,4 @@
-"""The distributions hold every file of the product, and the base works without what the extras bring."""
+"""The distributions hold every file of the product, and the base works without the packages of the extras."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journal as this release writes it, kept as text, so that later releases read it and mean the same by it.
+"""A journal of this release, kept as text, which later releases must read with the same meaning.
 
     python -m tests.journal.golden          # rewrite golden.jsonl; lines may be added, but never change
 

@@ -65,7 +65,7 @@ LEASE = Lease("1", "1", Bundle(("1",), "v100", 1), 1, 1, ("n:0",), 1, 360.0)
     ],
     ids=lambda fact: type(fact).__name__,
 )
-def test_facts_come_back_as_they_were(fact: Fact) -> None:
+def test_facts_are_read_back_unchanged(fact: Fact) -> None:
     """Text, numbers, nested parts and unknown fields survive encoding and decoding, more than once."""
     payload = encode_facts([fact])
     assert encode_facts(decode_facts(payload)) == payload
@@ -129,7 +129,7 @@ def test_checksums_cover_every_part() -> None:
     assert record_crc(1, 0.0, 1, b"[]") == 952676179
 
 
-def test_facts_of_older_releases_mean_what_they_meant() -> None:
+def test_facts_of_older_releases_keep_their_meaning() -> None:
     """Fields added later have the defaults that keep the meaning: the recall was sent, the disk is the node's own."""
     written = b'[{"type":"LeaseRecalled","lease":"1","why":"hold"},'
     written += b'{"type":"NodeJoined","spec":{"name":"n1","worker_type":"v100","gpus":8}}]'

@@ -23,7 +23,7 @@ from tests.support.journals import MemoryJournal
 
 
 class RecordingJournal:
-    """A journal that records what its keeper does to it."""
+    """A journal that records the calls of its keeper."""
 
     def __init__(self) -> None:
         self.last_seq = 0
@@ -72,7 +72,7 @@ def test_the_state_becomes_bytes_beside_the_event_loop() -> None:
 
 
 def test_facts_that_recovery_had_to_read_count() -> None:
-    """A daemon that is restarted before each snapshot is due writes one all the same."""
+    """A daemon that is always restarted before a snapshot is due still writes one after enough facts."""
     journal = RecordingJournal()
     keeper = Keeper(journal, lambda: b"state", facts=99, snapshot_facts=100, compact=False)
     journal.grow(keeper, 1, 1)
@@ -90,7 +90,7 @@ def test_a_large_state_is_written_less_often() -> None:
     assert journal.done == [("snapshot", 1), ("snapshot", 11)]
 
 
-def test_it_compacts_at_the_start_and_after_each_snapshot() -> None:
+def test_journals_are_compacted_at_the_start_and_after_each_snapshot() -> None:
     """By default records that two snapshots cover are removed at once."""
     journal = RecordingJournal()
     keeper = Keeper(journal, lambda: b"state", snapshot_facts=10)

@@ -1,4 +1,4 @@
-"""Journals outlive releases: those of older releases are read, mean the same, and lose no field."""
+"""Journals of older releases are read with the same meaning and all their fields."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STORIES = {line["story"]: line for line in LINES if "story" in line}
 
 
 def lost(old: Any, new: Any, at: str = "") -> list[str]:
-    """List what the new value lacks of the old one, or has changed; additions do not count."""
+    """List the parts of the old value that the new one lacks or has changed; additions do not count."""
     if isinstance(old, dict) and isinstance(new, dict):
         gone = [f"{at}.{key}" for key in old if key not in new]
         return gone + [line for key in old if key in new for line in lost(old[key], new[key], f"{at}.{key}")]

@@ -123,7 +123,7 @@ def test_a_broken_promise_comes_with_the_story_of_the_job(wording):
     assert breach.story == ("1.000 submitted", "4.000 cancel", "5.000 complete")
 
 
-def test_a_history_that_begins_at_a_snapshot_believes_it():
+def test_a_history_may_begin_at_a_snapshot():
     """Facts before the snapshot are in its state, so promises about them are still checked."""
     from scheduler.core.apply import apply
 

@@ -22,12 +22,12 @@ COUNT = 60
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The path of the journal."""
+    """Return the path of the journal."""
     return tmp_path / "journal.db"
 
 
 def state_after(records: Records) -> bytes:
-    """The state that these records lead to, without a journal."""
+    """Return the state after these records, without a journal."""
     state = Toy()
     for now_s, facts in records:
         for fact in facts:

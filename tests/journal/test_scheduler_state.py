@@ -88,7 +88,7 @@ def snapshot_of(state: SchedulerState) -> bytes:
 
 
 def test_recovery_equals_the_last_state(finished_run: FinishedRun, tmp_path: Path) -> None:
-    """The recovered state is the scheduler's state in memory, byte for byte."""
+    """The recovered state equals the scheduler's state in memory, byte for byte."""
     path = tmp_path / "journal.db"
     with SqliteJournal(path, durable=False) as journal:
         for record in finished_run.records:
@@ -176,7 +176,7 @@ def test_facts_fit_if_nothing_is_lost(finished_run: FinishedRun) -> None:
 
 
 def test_a_job_that_waits_for_a_lost_job_is_held(wording: Wording) -> None:
-    """It is unknown whether the lost job succeeded, so a person has to decide."""
+    """It is unknown whether the lost job succeeded, so the job is held until a user decides."""
     first = JobSubmitted(job="1", spec=JobSpec())
     second = JobSubmitted(job="2", spec=JobSpec(), blocked_by=("1",))
     recovered = recover_scheduler(Lossy([Record(1, 0.0, [first]), Record(2, 1.0, [second])], {1}))

@@ -31,7 +31,7 @@ from tests.support.wording import Wording
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """The path of the journal."""
+    """Return the path of the journal."""
     return tmp_path / "journal.db"
 
 

@@ -59,7 +59,7 @@ def is_number(hint: Any) -> bool:
 
 @pytest.mark.parametrize(("kind", "table"), TABLES)
 def test_every_number_has_its_limits(kind: type[msgspec.Struct], table: bounds.Table) -> None:
-    """A field for a number that is added later cannot be forgotten, and no limit is left without its field."""
+    """Every field for a number has limits, and every limit has a field."""
     assert set(table) == {name for name, hint in get_type_hints(kind).items() if is_number(hint)}
 
 
@@ -109,7 +109,7 @@ def test_agents_accept_the_gpus_that_the_scheduler_accepts() -> None:
 
 
 def test_clients_and_the_scheduler_have_the_same_limits() -> None:
-    """Both state these limits, because the core imports nothing of the protocol, and they are equal."""
+    """The core imports nothing of the protocol, so both define these limits, and they are equal."""
     assert limits.NAME_CHARS_MAX == bounds.NAME_CHARS_MAX
     assert limits.ENTRIES_MAX == bounds.ENTRIES_MAX
     assert bounds.GPUS.most == limits.GPUS_MAX

@@ -11,7 +11,7 @@ from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Dependency, JobSpec, JobState, Move, after
 from tests.support.wording import Wording
 
-# Written independently of the table: a row for each move, a column for each state in this order.
+# A second table, independent of the first: a row for each move, a column for each state in this order.
 STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
 MOVES = {
     "start": "running - running - - - -",
@@ -101,7 +101,7 @@ def test_every_state_leads_to_an_end() -> None:
 def test_an_impossible_description_is_refused_by_its_field(
     spec: dict[str, Any], field: str, named: str, wording: Wording
 ) -> None:
-    """The error has the field at fault, its value, and what it must be."""
+    """The error has the field at fault, its value, and the rule for it."""
     with pytest.raises(InvalidSpec, match=named) as caught:
         JobSpec(**spec).checked()
     assert caught.value.field == field

@@ -1,4 +1,4 @@
-"""Rates from tables and from measurements, and the table of time that columns are due and have received."""
+"""Rates from tables and from measurements, and the table of each column's due and received time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_rates_are_looked_up_as_they_were_given() -> None:
     assert book.known == {"cnn"}
 
 
-def test_a_pair_is_known_both_ways_round() -> None:
+def test_a_pair_is_found_in_both_orders() -> None:
     """Each job type keeps its own rate, whichever is named first."""
     book = RateBook()
     book.put_pairs([("v100", "cnn", "lm", 1, 8.0, 3.0)])
@@ -35,7 +35,7 @@ def test_a_pair_is_known_both_ways_round() -> None:
     assert book.pairs["v100", "lm", "cnn", 1] == (3.0, 8.0)
 
 
-def test_a_measurement_is_believed_as_it_grows() -> None:
+def test_a_measurement_gains_weight_as_it_grows() -> None:
     """After half the trust time the rate is halfway between the table and the measurement."""
     book = RateBook()
     assert book.rate(KEY, 10.0, TRUST_S) == 10.0
@@ -59,7 +59,7 @@ def test_noise_changes_no_rate() -> None:
     [(1.0, 0.0), (-1.0, 5.0), (math.nan, 5.0), (math.inf, 5.0), (2.0**53, 1e-300), (1.0, math.nan)],
 )
 def test_impossible_measurements_are_ignored(steps: float, stepping_s: float) -> None:
-    """Nothing is learnt from steps or times that cannot be."""
+    """Impossible steps or times do not change a rate."""
     book = RateBook()
     assert not book.observe(KEY, steps, stepping_s, TRUST_S)
     assert book.measured == {}
@@ -170,7 +170,7 @@ def test_a_table_survives_a_snapshot() -> None:
     assert (restored.row_of, restored.job_row) == (shares.row_of, shares.job_row)
 
 
-def test_ties_have_nothing_to_do_with_order() -> None:
+def test_ties_do_not_depend_on_order() -> None:
     """Ties differ between columns, and do not depend on the order of arrival."""
     all_ties = ties(bundles(*(str(i) for i in range(100)))).tolist()
     assert len(set(all_ties)) == 100

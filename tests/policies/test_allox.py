@@ -17,13 +17,13 @@ from tests.support.wording import Wording
 
 
 def test_the_short_job_runs_before_the_long_one() -> None:
-    """One GPU: 1 s then 10 s end after 1 + 11 s; the other way round it would be 10 + 11."""
+    """On one GPU, jobs of 1 s and 10 s in this order complete after 1 + 11 s, in the other order after 10 + 11 s."""
     answer = resolve("allox")(Problem.from_rates([[1.0], [1.0]], 1, [1], steps_left=[10.0, 1.0]))
     assert answer.time_share.tolist() == [0.0, 1.0]
     assert answer.value == pytest.approx(12.0)
 
 
-def test_waiting_counts_but_decides_nothing() -> None:
+def test_time_already_waited_does_not_change_the_schedule() -> None:
     """t_m is part of every completion time, whatever the schedule."""
     problem = Problem.from_rates([[1.0], [1.0]], 1, [1], steps_left=[10.0, 1.0], waited_s=[500.0, 3.0])
     answer = resolve("allox")(problem)
@@ -81,7 +81,7 @@ def test_alpha_keeps_as_many_jobs_as_gpus() -> None:
 @settings(max_examples=25)
 @given(data=st.data())
 def test_no_schedule_is_better(data: st.DataObject) -> None:
-    """Compared with every way to put up to five jobs on two types of GPU, each queue shortest first."""
+    """No other way to put up to five jobs on two types of GPU, each queue shortest first, is better."""
     n = data.draw(st.integers(1, 5))
     rates = data.draw(st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=2 * n, max_size=2 * n))
     steps = data.draw(st.lists(st.sampled_from([1.0, 2.0, 5.0, 7.0]), min_size=n, max_size=n))
@@ -98,7 +98,7 @@ def test_no_schedule_is_better(data: st.DataObject) -> None:
 
 
 def test_only_columns_of_one_gpu_count(wording: Wording) -> None:
-    """A job that asks for one GPU, but has a rate for four only, gets no single one; the next in line does."""
+    """A job that asks for one GPU, but has only a rate on four, gets none; the next in line does."""
     problem = by_hand(
         {"v100": 1.0}, alone("a", "v100", 9.0, gpus=4), alone("b", "v100", 1.0), steps_left=[1, 1]
     )

@@ -27,7 +27,7 @@ CLUSTER = by_hand(
 
 
 def shares(*time_share: float, problem: Problem = CLUSTER, policy: str = "test") -> Allocation:
-    """An answer with these shares, otherwise without fault."""
+    """Return an answer with these shares and no other fault."""
     k, t, n = len(problem.columns), len(problem.worker_types), len(problem.jobs)
     return Allocation(policy, np.array(time_share), 1.0, np.zeros(t), np.ones(n), np.ones(k, dtype=bool))
 
@@ -56,7 +56,7 @@ FAULTS = [
 def test_a_fault_is_found_and_named(
     fault: str, time_share: list[float], named: str, wording: Wording
 ) -> None:
-    """The fault names the job, the column, and the amount."""
+    """The fault has the job, the column and the amount."""
     faults = audit(CLUSTER, shares(*time_share))
     assert any(named in line for line in faults)
     wording("\n".join(faults))

@@ -14,7 +14,7 @@ TWO = {"capacity": [2, 2], "price_per_gpu_hour": [1.0, 3.0]}
 
 
 def test_per_cost_takes_the_cheaper_step() -> None:
-    """1 step/s per 1 is better than 2 per 3; a job that finds no room there takes the other type all the same."""
+    """1 step/s per 1 is better than 2 per 3; a job that finds no room there takes the other type."""
     alone_answer = resolve("throughput_per_cost")(Problem.from_rates([[1.0, 2.0]], 1, **TWO))
     assert alone_answer.time_share == pytest.approx([1.0, 0.0], abs=1e-6)
     crowded = resolve("throughput_per_cost")(Problem.from_rates([[1.0, 2.0]] * 3, 1, **TWO))
@@ -22,7 +22,7 @@ def test_per_cost_takes_the_cheaper_step() -> None:
 
 
 def test_min_cost_does_not_buy_dear_steps() -> None:
-    """On the second type a step costs 1.5 times as much: used with a premium of 0.5, not with one of 0.1."""
+    """On the second type a step costs 1.5 times as much, so it is used with a premium of 0.5, but not with 0.1."""
     problem = Problem.from_rates([[1.0, 2.0]] * 3, 1, **TWO)
     frugal = resolve("min_cost")(problem)
     assert frugal.time_share.reshape(3, 2)[:, 1] == pytest.approx(0.0, abs=1e-9)

@@ -22,13 +22,13 @@ every_policy = pytest.mark.parametrize("spec", POLICIES)
 
 
 def missed(notes: tuple[str, ...]) -> set[str]:
-    """The jobs that the notes name as missing their deadlines."""
+    """Return the jobs that miss their deadlines according to the notes."""
     named = [note for note in notes if note.startswith("deadline missed by")]
     return set("".join(named).split("'")[1::2])
 
 
 def problem_of(deadline_s: list[float], steps_left: list[float], gpus: float = 1, **facts: object) -> Problem:
-    """Jobs a, b, c … of one step per second on one type."""
+    """Return a problem of jobs a, b, c … of one step per second on one type."""
     n = len(deadline_s)
     return Problem.from_rates(
         np.ones((n, 1)),

@@ -1,4 +1,4 @@
-"""What every policy promises, whatever it optimises. New policies are discovered, and tested here at once.
+"""The promises of every policy, whatever it optimises. New policies are discovered and tested here, too.
 
 Each policy runs plain, blind, with packing, and with both. Policies that promise an optimum are compared with
 another formulation of it (`tests/support/references.py`); a policy that is a rule rather than an optimum is
@@ -62,7 +62,7 @@ def with_empty_type(problem: Problem) -> Problem:
 
 
 def shuffled(problem: Problem, seed: int) -> tuple[Problem, np.ndarray, np.ndarray]:
-    """The problem with jobs and columns in another order, some pairs turned round; and both orders."""
+    """The problem with jobs and columns in another order, with the jobs of some pairs exchanged; and both orders."""
     rng = np.random.default_rng(seed)
     rows, columns = rng.permutation(len(problem.jobs)), rng.permutation(len(problem.columns))
     other = problem.restrict(rows, columns)
@@ -156,7 +156,7 @@ def test_as_good_as_another_formulation(name: str, modifiers: tuple[str, ...], d
 @settings(max_examples=15)
 @given(data=st.data())
 def test_undominated(name: str, modifiers: tuple[str, ...], data: st.DataObject) -> None:
-    """Where the policy maximises a minimum first, no job could have more without another having less."""
+    """If the policy maximises a minimum first, no job could have more without another having less."""
     problem = drawn(data, name)
     answer = solve(name, modifiers, problem)
     view = as_seen(problem, answer, *modifiers)

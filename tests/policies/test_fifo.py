@@ -12,7 +12,7 @@ from tests.support.wording import Wording
 
 
 def running(problem: Problem, spec: str = "fifo") -> set[str]:
-    """The jobs that run, which then run all the time."""
+    """Return the jobs that run, after checking that they run all the time."""
     share = resolve(spec)(problem).time_share
     assert set(share.tolist()) <= {0.0, 1.0}
     columns = problem.columns

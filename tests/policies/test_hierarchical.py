@@ -81,7 +81,7 @@ def test_equal_age_is_decided_by_name() -> None:
 
 
 def test_jobs_without_a_tenant_count_as_one_tenant() -> None:
-    """Where no tenants are listed, each path has weight 1, and so have all jobs without a tenant together."""
+    """If no tenants are listed, each path has weight 1, as have all jobs without a tenant together."""
     shares = divided(1, {"a": "", "b": "", "c": "x"})
     assert shares == pytest.approx({"a": 0.25, "b": 0.25, "c": 0.5}, rel=1e-6)
 

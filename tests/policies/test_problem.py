@@ -1,4 +1,4 @@
-"""The table of columns: what is derived from it; packing, elastic width, placement and plans are just columns.
+"""The table of columns and values derived from it; packing, elastic width, placement and plans are only columns.
 
 Answers are compared with sums done by hand, under two policies: `las` and `max_throughput`.
 """

@@ -1,7 +1,7 @@
 """The linear programs that policies are written in, and the prices that prove their answers.
 
-A price is a promise about other clusters: what one more GPU would add is at most the price, what one less would
-cost is at least the price. Both are checked on such clusters, with everything else held fixed.
+A price is a promise about other clusters: the gain from one more GPU is at most the price, the loss from one less
+at least the price. Both are checked on such clusters, with everything else held fixed.
 """
 
 from dataclasses import replace

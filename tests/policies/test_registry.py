@@ -1,4 +1,4 @@
-"""Policies by name: how a spec is read, which specs are refused, and what the registry does around a policy."""
+"""Policies by name: how a spec is read, which specs are refused, and the work of the registry around a policy."""
 
 import inspect
 import re
@@ -28,7 +28,7 @@ LINEAR = ("las", "water_filling", "hierarchical", "ftf", "makespan", "sjf", "max
 
 @pytest.fixture
 def desk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy of the registry: what a test registers is gone afterwards."""
+    """Replace the registry by a copy, so that a test's policies are gone afterwards."""
     names()
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     monkeypatch.setattr(registry, "_names", dict(registry._names))
@@ -266,7 +266,7 @@ def test_pairs_are_for_packing() -> None:
 
 
 @pytest.mark.parametrize("spec", LINEAR)
-def test_an_answer_that_is_not_proven_says_so(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_not_proven_is_marked(spec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Feasible shares of a solver that was stopped by the clock are used, and `optimal` is False."""
     problem = random_problem(5, jobs=6)
     assert resolve(spec)(problem).optimal

@@ -1,4 +1,4 @@
-"""What a policy gets of a problem: runnable columns in one order; pairs that pay; or no differences in speed."""
+"""Problems as policies get them: runnable columns in one order; pairs that pay; or no differences in speed."""
 
 from dataclasses import replace
 
@@ -75,7 +75,7 @@ SPECS = (
 
 @pytest.mark.parametrize("spec", SPECS)
 @given(problem=problems(widths=st.just((1,))), seed=st.integers(0, 2**32 - 1))
-# An example in which pairs are turned round.
+# An example in which the jobs of pairs are exchanged.
 @example(problem=random_problem(26, jobs=7, types=2, widths=(1,), pairs=True), seed=0)
 @settings(max_examples=15)
 def test_answers_do_not_depend_on_the_order_of_jobs(spec: str, problem: Problem, seed: int) -> None:

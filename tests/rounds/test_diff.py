@@ -1,4 +1,4 @@
-"""What a plan changes for jobs that hold GPUs."""
+"""The changes that a plan makes for jobs that hold GPUs."""
 
 from scheduler.model.lease import Bundle
 from scheduler.rounds.diff import LeaseChanges, diff

@@ -45,7 +45,7 @@ POLICIES = (
 
 
 def mostly(sane: Any_, absurd: Any_) -> Any_:
-    """Draw a sane value five times in six, an absurd one otherwise."""
+    """Draw a possible value five times in six, otherwise an absurd one."""
     return st.integers(0, 5).flatmap(lambda luck: sane if luck else absurd)
 
 

@@ -1,4 +1,4 @@
-"""The policies' programs written down again, dense, for another solver; and a check of what their prices promise."""
+"""The policies' programs written down again, dense, for another solver; and a check of the promises of their prices."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def needs(problem: Problem) -> Floats:
 def best_by_simplex(
     problem: Problem, gain: Floats, floor: Floats | None = None, need: Floats | None = None
 ) -> float | None:
-    """Solve the same program, written down again and dense, with HiGHS. Return None where it is infeasible.
+    """Solve the same program, written down again and dense, with HiGHS. Return None if it is infeasible.
 
     With `need`, the greatest level is the objective.
     """

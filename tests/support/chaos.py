@@ -37,7 +37,7 @@ HORIZON_S = 12_000.0
 
 
 class Chaos:
-    """One such story on its own stage."""
+    """One such story in its own world."""
 
     def __init__(
         self, seed: int, *, jobs: int = 14, network: bool = True, nodes: Sequence[NodeSpec] = NODES

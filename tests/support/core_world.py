@@ -2,7 +2,7 @@
 
 After every message the invariants hold and no terminal job has changed; after every instant the processes that
 really run are those that the scheduler counts on. A scheduler can be killed and started again from its records
-while the machines live on.
+while the machines keep running.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class StageWorld(SimWorld):
         self.at(at_s, SubmitJobs(call=call, specs=tuple(specs), **more))
 
     def forget_scheduler(self) -> None:
-        """Drop what dies with the scheduler's process: timers, questions to its solver, messages on their way to it."""
+        """Drop everything that a killed scheduler loses: timers, questions to its solver, messages to it."""
         self._timers.clear()
         self._messages.clear()
         self._scheduled = sorted(event for event in self._scheduled if not isinstance(event[2], Solved))
@@ -235,7 +235,7 @@ class Stage:
         assert len(jobs) == len(set(jobs)), "two attempts of one job run"
 
     def restart(self, downtime_s: float = 0.0, *, links_drop: bool = True) -> None:
-        """Kill the scheduler and start another one from its records, while the machines live on."""
+        """Kill the scheduler and start another one from its records, while the machines keep running."""
         now_s = self.world.now_s
         self.world.forget_scheduler()
         back_s = now_s + downtime_s

@@ -1,4 +1,4 @@
-"""A state for every reason that `explain` can give: how a job comes into it, and what the answer contains."""
+"""A state for every reason that `explain` can give: the steps that lead to it, and the content of the answer."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def running_backfill() -> Case:
 
 
 def exploring() -> Case:
-    """The scheduler has not measured yet how fast such jobs run there."""
+    """The scheduler has not measured the rate of such jobs there yet."""
     desk = Desk(node(), learn_rates=True)
     desk.run(job(job_type="new"))
     return Case(desk, "1")

@@ -21,7 +21,7 @@ HELD = 1.0 - 1e-9
 
 @dataclass(frozen=True)
 class Optimum:
-    """The best value, the effective rates that reach it, and the second best value where there are two stages."""
+    """The best value, the effective rates that reach it, and the second best value if there are two stages."""
 
     value: float
     rate: np.ndarray

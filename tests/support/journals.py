@@ -14,7 +14,7 @@ from scheduler.journal.store import SqliteJournal
 
 
 class MemoryJournal:
-    """Records in a list. It recovers as a file with these records does."""
+    """Records in a list, from which a scheduler recovers like from a file."""
 
     read_only = False
 

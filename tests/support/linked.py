@@ -190,7 +190,7 @@ class Scheduler:
         self.attempts.close()
 
     async def die(self) -> None:
-        """End in the middle of everything, as if killed."""
+        """End at once, as if killed."""
         self._loop.cancel()
         self._watching.cancel()
         await asyncio.gather(self._loop, self._watching, return_exceptions=True)
@@ -200,7 +200,7 @@ class Scheduler:
 
     @property
     def address(self) -> str:
-        """The address that agents connect to."""
+        """Return the address to which agents connect."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -335,7 +335,7 @@ class Peer:
 
 
 class Remembering:
-    """A node of the agent's side that remembers what its link delivers."""
+    """A node that records the events from its link."""
 
     def __init__(self, say_hello: Callable[[], None] = lambda: None) -> None:
         self.events: list[Event] = []
@@ -344,7 +344,7 @@ class Remembering:
         self.say_hello = say_hello
 
     def handle(self, event: Event) -> None:
-        """Remember the event; answer a link that is up as the core does."""
+        """Record the event; answer a link that is up like the core."""
         from worker_agent.core.messages import LinkUp
 
         self.events.append(event)
@@ -354,15 +354,15 @@ class Remembering:
             self.orders = {order.lease: order for order in event.orders}
 
     def go(self, lease: str, rendezvous: Rendezvous) -> None:
-        """Remember where the gang meets."""
+        """Record the address of the gang."""
         self.gangs[lease] = rendezvous
 
     def call_off(self, lease: str, why: str) -> None:
-        """Remember that the gang does not start, and why."""
+        """Record that the gang does not start, and the reason."""
         self.gangs[lease] = why
 
     def last_lines(self, lease: str) -> str:
-        """Return what every run printed last."""
+        """Return the last lines of a run."""
         return f"the end of {lease}"
 
     def of(self, kind: type) -> list[Any]:

@@ -43,7 +43,7 @@ from scheduler.model.lease import Phase
 from scheduler.solving import answer
 from tests.support.journals import MemoryJournal
 
-# Limits how long a test waits; no test passes because this time is over.
+# The longest wait in a test; no test passes because this time is over.
 DEADLINE_S = 60.0
 Story = Callable[..., Awaitable[None]]
 

@@ -13,7 +13,7 @@ def _published(path: str) -> Throughputs:
 
 
 def published() -> Throughputs:
-    """The table on which the published figures are based; the test is skipped where it is absent."""
+    """The table on which the published figures are based; the test is skipped if it is absent."""
     return _published(str(public_data("gavel/simulation_throughputs.json")))
 
 

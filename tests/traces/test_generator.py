@@ -123,7 +123,7 @@ def test_the_same_seed_gives_the_same_jobs():
     ],
 )
 def test_an_impossible_spec_is_refused(wrong, field, wording):
-    """The error comes before the first job, and has the field, its value, and what to do."""
+    """The error comes before the first job, and has the field, its value and the remedy."""
     with pytest.raises(BadWorkload) as refused:
         generate(replace(SPEC, **wrong), small(), 1)
     assert str(refused.value).startswith(f"{field}: ")

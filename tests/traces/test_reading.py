@@ -1,4 +1,4 @@
-"""Reading traces: every format, what is refused and how, what is repaired and how it is reported."""
+"""Reading traces: every format, refusals, repairs and notes about them."""
 
 import gzip
 import re
@@ -230,7 +230,7 @@ PARSER = re.compile(r"(?<=is not CSV: )[^;]*|(?<=cannot be read: )[^;]*")
     ],
 )
 def test_an_impossible_line_is_refused_even_with_repair(tmp_path, line, place, wording):
-    """The error has file, line, field, what is wrong, and what to do."""
+    """The error has file, line, field, fault and remedy."""
     text = HEADER + line + "\nb,9,lm,1,5,\n"
     message = refusal(tmp_path, text)
     assert message.startswith(f"{place}: ")

@@ -1,4 +1,4 @@
-"""Throughput tables: what they promise, how they are read, and which are refused."""
+"""Throughput tables: their promises, how they are read, and which are refused."""
 
 import copy
 import dataclasses
@@ -149,7 +149,7 @@ def _as_original(**rows):
     ],
 )
 def test_a_bad_table_is_refused_with_its_place(tmp_path, text, place, wording):
-    """The error has the file, the line if there is one, and what is wrong."""
+    """The error has the file, the line if there is one, and the fault."""
     file = tmp_path / "rates.json"
     file.write_text(text)
     with pytest.raises(TraceError) as refusal:
@@ -236,7 +236,7 @@ RATES = "job_type,gpus,worker_type,placement,steps_per_s\n"
     ],
 )
 def test_bad_rates_are_refused_with_their_line(tmp_path, text, place, wording):
-    """The error has file, line, column, what is wrong and what to do."""
+    """The error has file, line, column, fault and remedy."""
     file = tmp_path / "rates.csv"
     file.write_text(text)
     with pytest.raises(TraceError) as refusal:

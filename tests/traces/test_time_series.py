@@ -50,7 +50,7 @@ def test_plain_tables_are_read(tmp_path):
     ],
 )
 def test_bad_tables_are_refused_with_their_line(tmp_path, read, text, place, wording):
-    """The error has file, line, column, what is wrong and what to do."""
+    """The error has file, line, column, fault and remedy."""
     with pytest.raises(TraceError) as refused:
         read(written(tmp_path, text))
     assert str(refused.value).startswith(f"{tmp_path / 'series.csv'}{place}: ")

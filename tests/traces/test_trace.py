@@ -31,7 +31,7 @@ def test_a_trace_holds_jobs_in_order_and_once(wording):
     ],
 )
 def test_an_impossible_job_is_refused_by_its_field(wrong, field, wording):
-    """The error has the field, its value, and what to do."""
+    """The error has the field, its value and the remedy."""
     facts = {"id": "a", "arrival_s": 0.0, "job_type": "lm", "gpus": 2}
     with pytest.raises(TraceError) as refused:
         TraceJob(**facts | wrong)

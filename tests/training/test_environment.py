@@ -1,4 +1,4 @@
-"""The environment and `lease.json` as the agent writes them, right and wrong."""
+"""The environment and `lease.json` from the agent, right and wrong."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.training.leases import RunDirectory
 
 
 def test_a_rank_reads_its_place_from_the_environment(tmp_path: Path) -> None:
-    """The variables of docs/job-directory.md give all of it."""
+    """The rank's place is read from the variables of docs/job-directory.md."""
     environ = RunDirectory(tmp_path).environ(1, 2, GAVEL_STEPS="50", GAVEL_COORDINATOR="[::1]:29400")
     assert run_of(environ) == Run(tmp_path, "12", "2", 3, 2, 1, 2, 50, ("::1", 29400))
 
 
 def test_without_a_run_directory_there_is_no_run() -> None:
-    """There may be ranks all the same, under another launcher."""
+    """Under another launcher there may be ranks without a run directory."""
     environ = {"RANK": "1", "WORLD_SIZE": "4"}
     assert run_of(environ) is None
     assert ranks_of(environ) == (1, 4)
@@ -76,7 +76,7 @@ def test_a_lease_is_three_times_and_a_reason() -> None:
     )],
 )  # fmt: skip
 def test_a_malformed_file_is_no_lease(data: bytes) -> None:
-    """The reader ignores half a file, other data, and times that are no numbers."""
+    """A truncated file, other data, and times that are no numbers are ignored."""
     assert parse(data) is None
 
 

@@ -35,7 +35,7 @@ def test_a_loop_without_a_limit_is_not_interrupted() -> None:
 
 
 def test_the_loop_ends_after_all_steps() -> None:
-    """The total ends the loop, with a checkpoint, as finished; steps of earlier leases count."""
+    """After all steps, the loop ends as finished, with a checkpoint; steps of earlier leases count."""
     gate = Gate()
     gate.open(done=90, total=100, every_steps=None)
     assert run(gate, 50) == [(100, LAST)]
@@ -54,7 +54,7 @@ def test_a_checkpoint_is_not_missed_for_a_promise() -> None:
     gate = Gate()
     gate.open(done=0, total=None, every_steps=10)
     gate.looping = True
-    # The step is counted, but the loop has not looked yet.
+    # The step is counted, but the loop has not called the gate yet.
     gate.done = 10
     assert gate.promise(5.0, then_stop=True) == 11
     assert gate.limit <= 10
@@ -63,7 +63,7 @@ def test_a_checkpoint_is_not_missed_for_a_promise() -> None:
 
 
 def test_a_loop_in_a_step_promises_that_step() -> None:
-    """The step in progress may end; outside a loop, no more is promised."""
+    """A loop within a step promises to end after this step; outside a loop, it promises to do none."""
     gate = Gate()
     gate.done = 5
     assert gate.promise(5.0, then_stop=True) == 5
@@ -92,7 +92,7 @@ def test_a_late_decision_stops_at_once_and_saves_never() -> None:
 
 
 def test_the_earlier_of_two_ends_holds() -> None:
-    """A decided end is not put off."""
+    """A second decision cannot delay an end that was decided before."""
     gate = Gate()
     gate.decide(8, stop=True)
     gate.decide(12, stop=True)
@@ -101,7 +101,7 @@ def test_the_earlier_of_two_ends_holds() -> None:
 
 
 def test_a_held_loop_continues_with_the_decision() -> None:
-    """At its promise a loop waits, and no longer than the decision takes."""
+    """A loop waits at its promised step, and continues as soon as the decision comes."""
     gate = Gate()
     gate.looping = True
     promised = gate.promise(600.0, then_stop=True)
@@ -133,7 +133,7 @@ def test_a_finished_loop_does_not_wait() -> None:
 
 
 def test_a_promise_holds_whatever_the_loop_does() -> None:
-    """Asked at any moment, a loop at full speed never goes beyond its promise."""
+    """A loop at full speed that is asked at any moment never goes beyond its promise."""
     gate = Gate()
     gate.looping = True
     over = threading.Event()

@@ -24,7 +24,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def one_rank() -> Iterator[None]:
-    """Let the Trainer create a process group of this one process, as it does where RANK is set."""
+    """Let the Trainer create a process group of this one process, as it does if RANK is set."""
     from accelerate.state import AcceleratorState
     from torch import distributed
 
@@ -38,7 +38,7 @@ def one_rank() -> Iterator[None]:
 
 
 def test_a_trainer_ends_with_its_lease_and_continues(tmp_path: Path) -> None:
-    """Asked to end, it saves and stops; the next attempt ends with the parameters of an uninterrupted run."""
+    """A Trainer that is asked to end saves and stops; the next attempt ends with the same parameters as one run."""
     import torch
 
     from tests.training import tiny_transformers as tiny
@@ -75,7 +75,7 @@ def test_outside_gavel_the_trainer_is_unchanged(tmp_path: Path) -> None:
 
 
 def test_half_a_checkpoint_is_not_resumed(tmp_path: Path) -> None:
-    """A checkpoint that was not written to its end has no mark; the newest marked one of the newest attempt counts."""
+    """An unfinished checkpoint has no mark; the newest marked checkpoint of the newest attempt is resumed."""
     from gavel.training.huggingface import LeaseCallback
 
     for attempt, name, marked in (

@@ -1,4 +1,4 @@
-"""The loop as a script uses it, outside Gavel and under a lease of this process."""
+"""`LeasedIterator` in a loop, outside Gavel and under a lease of this process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.training.leases import RunDirectory, eventually, under_a_lease
 
 
 class Notes:
-    """A checkpoint in memory that notes its saves; saving may fail."""
+    """A checkpoint in memory that records its saves; saving may fail."""
 
     def __init__(self, step: int = 0, **faults: Exception) -> None:
         self.step, self.saved, self.fault = step, [], faults.get("fault")
@@ -37,14 +37,14 @@ class Notes:
         return self.step
 
     def save(self, step: int) -> None:
-        """Note the step, or fail."""
+        """Record the step, or fail."""
         if self.fault is not None:
             raise self.fault
         self.saved.append(step)
 
 
 class Keeping(Notes):
-    """A checkpoint that also keeps the position, as a TorchCheckpoint does."""
+    """A checkpoint that also keeps the position, like a TorchCheckpoint."""
 
     def __init__(self, states: dict[bool, Any] | None = None, step: int = 0) -> None:
         super().__init__(step)
@@ -52,7 +52,7 @@ class Keeping(Notes):
         self.states = states or {}
 
     def attach(self, name: str, part: Any, *, of_rank: bool) -> None:
-        """Take a part of the position."""
+        """Attach a part of the position."""
         self.parts[of_rank] = part
 
     def load(self) -> int:
@@ -68,13 +68,13 @@ class Keeping(Notes):
         self.step = step
 
     def again(self) -> Keeping:
-        """The checkpoint that the next process finds."""
+        """Return the checkpoint as the next process loads it."""
         return Keeping(self.states, self.step)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[RunDirectory]:
-    """A lease that this process runs under."""
+    """The run directory of this process, with a lease."""
     directory = RunDirectory(tmp_path / "run")
     with under_a_lease(directory.environ()):
         yield directory
@@ -84,7 +84,7 @@ def run(tmp_path: Path) -> Iterator[RunDirectory]:
 
 
 def test_without_a_number_of_steps_the_iterator_is_the_loader() -> None:
-    """One pass each time, nothing saved, as if the wrapper were not there."""
+    """Each iteration is one pass over the loader, and nothing is saved."""
     notes = Notes()
     steps = LeasedIterator("abc", checkpoint=notes)
     assert [*steps, *steps] == list("abcabc")
@@ -100,14 +100,14 @@ def test_with_a_number_of_steps_passes_follow_each_other() -> None:
 
 
 def test_the_job_file_may_give_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`GAVEL_STEPS` is the number of steps where the script gives none; the script's own goes first."""
+    """`GAVEL_STEPS` is the number of steps if the script gives none; the script's own number overrides it."""
     monkeypatch.setenv("GAVEL_STEPS", "4")
     assert "".join(LeasedIterator("abc", checkpoint=Notes())) == "abca"
     assert "".join(LeasedIterator("abc", checkpoint=Notes(), steps=2)) == "ab"
 
 
 def test_a_loop_continues_in_the_middle_of_a_pass() -> None:
-    """From the step alone, where the loader has a length: passes and batches that are done are skipped."""
+    """If the loader has a length, the step is enough: passes and batches that are done are skipped."""
     steps = LeasedIterator("abc", checkpoint=Notes(step=4), steps=7)
     assert (steps.step, steps.epoch, "".join(steps)) == (4, 1, "bca")
 
@@ -120,14 +120,14 @@ def test_a_finished_job_does_nothing_more() -> None:
 
 
 def test_epochs_are_counted_and_continued() -> None:
-    """`epochs()` yields the passes that are left, the broken one first."""
+    """`epochs()` yields the remaining passes, the interrupted one first."""
     steps = LeasedIterator("abc", checkpoint=Notes(step=4))
     assert [(epoch, "".join(steps)) for epoch in steps.epochs(3)] == [(1, "bc"), (2, "abc")]
     assert (steps.step, steps.finished) == (9, True)
 
 
 def test_epochs_end_with_the_steps() -> None:
-    """The loop ends with the first that is reached where both are given."""
+    """If both steps and epochs are given, the loop ends at the one that is reached first."""
     notes = Notes()
     steps = LeasedIterator("abc", checkpoint=notes, steps=4)
     assert [(epoch, "".join(steps)) for epoch in steps.epochs(9)] == [(0, "abc"), (1, "a")]
@@ -161,7 +161,7 @@ def test_the_loop_saves_every_so_many_steps() -> None:
 
 
 def test_the_loop_saves_every_so_often() -> None:
-    """Outside Gavel, too, checkpoints come by time."""
+    """Outside Gavel, too, checkpoints may be saved by time."""
     notes = Notes()
     steps = LeasedIterator("abcd", checkpoint=notes, steps=10**9, every_s=0.01)
     for _ in steps:
@@ -171,7 +171,7 @@ def test_the_loop_saves_every_so_often() -> None:
 
 
 def test_synthetic_data_is_the_first_batch() -> None:
-    """The first batch for all steps; the loader is asked for no second one."""
+    """Synthetic data is the first batch at every step; no second batch is loaded."""
     batches = []
 
     def loader() -> Iterator[int]:
@@ -212,7 +212,7 @@ def test_a_loader_without_length_needs_a_checkpoint_that_keeps_the_position(word
 
 
 def test_a_loader_with_a_state_is_asked_for_it() -> None:
-    """A loader that can give its position is not run through again."""
+    """A loader that can save its position is not iterated from the beginning again."""
 
     class Own:
         def __init__(self) -> None:
@@ -258,7 +258,7 @@ def test_missing_parts_of_other_ranks_end_no_rank(caplog: pytest.LogCaptureFixtu
 
 
 def test_a_stale_attempt_ends() -> None:
-    """A newer attempt ends this one, wherever it notices."""
+    """An attempt ends when it notices a newer one, at any of its calls."""
     stale = Notes(fault=StaleAttempt("attempt 3 has taken over"))
     with pytest.raises(StaleAttempt, match="attempt 3"):
         list(LeasedIterator("abcd", checkpoint=stale, steps=4, every_steps=2))
@@ -268,7 +268,7 @@ def test_a_stale_attempt_ends() -> None:
 
 
 def test_the_loop_ends_with_the_lease_after_a_checkpoint(run: RunDirectory) -> None:
-    """Asked to end, the loop saves after its current step; the last report has the saved step."""
+    """A loop that is asked to end saves after its current step; the last report has the saved step."""
     notes = Notes()
     steps = LeasedIterator(range(10), checkpoint=notes, steps=10**9)
     count = 0
@@ -290,7 +290,7 @@ def test_the_loop_ends_with_the_lease_after_a_checkpoint(run: RunDirectory) -> N
 
 
 def test_progress_of_a_resumed_job_never_goes_back(run: RunDirectory) -> None:
-    """Before the checkpoint is loaded nothing is reported; then the steps of earlier leases count."""
+    """Nothing is reported before the checkpoint is loaded; after that, the steps of earlier leases count."""
     steps = LeasedIterator(range(10), checkpoint=Notes(step=1000), steps=1001)
     first = eventually(run.progress)
     assert (first["steps"], first["saved"], first["state"]) == (1000, 1000, "running")
@@ -329,7 +329,7 @@ def test_a_job_is_finished_after_all_epochs(run: RunDirectory) -> None:
 
 
 def test_under_a_lease_a_loader_without_length_is_refused_at_once(run: RunDirectory) -> None:
-    """The error comes at the start, as after the first preemption it would be too late."""
+    """The error comes at the start, since after the first preemption it would be too late."""
     with pytest.raises(NoLength):
         LeasedIterator(NoEnd(), checkpoint=Notes())
 
@@ -360,7 +360,7 @@ def test_stepping_time_excludes_saving(run: RunDirectory, monkeypatch: pytest.Mo
 
 
 def test_a_loop_of_the_scripts_own_can_ask_for_its_time(run: RunDirectory) -> None:
-    """The script asks how long it has, and reports how far it is and how it ended."""
+    """The script asks for its remaining time, and reports its progress and its end."""
     assert 3000 < time_left_s() <= 3600
     report(41, saved=40)
     assert eventually(run.progress)["steps"] == 41

@@ -40,7 +40,7 @@ def test_an_object_that_is_no_checkpoint_is_refused(wrong: Any, wording: Wording
 
 @pytest.mark.parametrize("step", [None, -1, 1.5, True, "3"])
 def test_a_checkpoint_must_return_its_step(step: Any, wording: Wording) -> None:
-    """The result of load() is checked where it comes from."""
+    """The result of load() is checked right after the call."""
     with pytest.raises(CheckpointError, match=re.escape(repr(step))) as refused:
         LeasedIterator("abc", checkpoint=Notes(step=step))
     wording(refused.value)

@@ -19,8 +19,10 @@ pytestmark = [
 
 
 def test_a_trainer_ends_with_its_lease_and_continues(tmp_path: Path) -> None:
-    """Asked to end in mid-epoch, it saves and stops, whatever its least number of epochs; the next attempt goes
-    on with the samples that are left, and ends with the parameters of an uninterrupted run."""
+    """A Trainer that is asked to end in mid-epoch saves and stops, even before its least number of epochs.
+
+    The next attempt continues with the remaining samples, and ends with the parameters of an uninterrupted run.
+    """
     import torch
 
     from tests.training import tiny_lightning as tiny
@@ -53,7 +55,7 @@ def test_a_trainer_ends_with_its_lease_and_continues(tmp_path: Path) -> None:
 
 
 def test_the_trainer_saves_in_between_and_keeps_two(tmp_path: Path) -> None:
-    """Periodic checkpoints, of which the newest two stay."""
+    """The Trainer saves periodic checkpoints, of which the newest two stay."""
     import lightning
     import torch
 

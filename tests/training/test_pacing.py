@@ -10,7 +10,7 @@ from tests.support.wording import Wording
 
 
 class Clock:
-    """A clock that moves when it sleeps, a little too far each time."""
+    """A clock whose sleeps take a little too long."""
 
     def __init__(self) -> None:
         self.now_s, self.slept_s = 1000.0, []

@@ -1,4 +1,4 @@
-"""Real training scripts in processes of their own, under leases that end: nothing is lost, nothing is different."""
+"""Real training scripts in processes of their own, under leases that end: no step is lost."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Job:
         self.path = job_path(place)
 
     def without_gavel(self, steps: int, *how: str, world: int = 1) -> list[Process]:
-        """Start the script by itself, beside the attempts."""
+        """Start the script outside Gavel, beside the attempts."""
         common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         ranks = [{"RANK": str(rank), "WORLD_SIZE": str(world), **common} for rank in range(world)]
         place = self.place / "alone"
@@ -41,7 +41,7 @@ class Job:
     def attempt(
         self, steps: int, *how: str, world: int = 1, step_s: float = 0.01, **more: object
     ) -> list[Process]:
-        """Start the next attempt, with each rank as if on a node of its own."""
+        """Start the next attempt, with each rank like on a separate node."""
         number = len(self.runs) + 1
         self.runs.append(RunDirectory(self.place / f"run-{number}", attempt=number))
         port, coordinator = free_port(), f"127.0.0.1:{free_port()}"
@@ -66,11 +66,11 @@ class Job:
 
     @property
     def run(self) -> RunDirectory:
-        """The newest attempt's run directory."""
+        """Return the newest attempt's run directory."""
         return self.runs[-1]
 
     def steps_of(self, rank: int = 0) -> list[list[int]]:
-        """Epoch and samples of each step of a rank, over all attempts."""
+        """Return epoch and samples of each step of a rank, over all attempts."""
         try:
             lines = (self.place / f"samples-{rank}.txt").read_text().splitlines()
         except FileNotFoundError:
@@ -78,14 +78,14 @@ class Job:
         return [[int(word) for word in line.split()] for line in lines]
 
     def end_after(self, steps: int, signal_after_s: float = 20.0) -> list[int]:
-        """Let the lease end after so many steps in all; return the exit codes."""
+        """Let the lease end after this many steps in all; return the exit codes."""
         eventually(lambda: len(self.steps_of()) >= steps)
         self.run.write_lease(ask_in_s=0.0, signal_after_s=signal_after_s)
         return [process.wait() for process in self.processes]
 
 
 def not_run_yet(place: Path, script: str) -> Iterator[Job]:
-    """A job, all of whose processes are gone at the end."""
+    """Yield a job, and kill all its processes at the end."""
     new = Job(place, script)
     yield new
     for process in [*new.processes, *new.others]:
@@ -105,7 +105,7 @@ def torch_job(tmp_path: Path) -> Iterator[Job]:
 
 
 def digests(processes: list[Process]) -> list[str]:
-    """The digest that each rank printed at its end."""
+    """Return the digest that each rank printed at its end."""
     assert [process.wait() for process in processes] == [0] * len(processes), processes[0].text()
     lines = [line for process in processes for line in process.text().splitlines()]
     printed = [line.split()[1] for line in lines if line.startswith("digest")]
@@ -143,7 +143,7 @@ def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(
 
 @needs_torch
 def test_two_ranks_stop_at_one_step_and_continue_bitwise(torch_job: Job) -> None:
-    """DistributedDataParallel over two ranks: one lease ends, both stop together, and nothing is different."""
+    """Two ranks of DistributedDataParallel stop at the same step when one lease ends, and the results are the same."""
     alone = torch_job.without_gavel(24, world=2)
     torch_job.attempt(24, world=2, HOLD_AT=6)
     assert torch_job.end_after(6) == [0, 0]
@@ -160,7 +160,7 @@ def test_two_ranks_stop_at_one_step_and_continue_bitwise(torch_job: Job) -> None
         for sample in samples
     )
     assert set(counts) == set(range(SAMPLES))
-    # With 61 samples over two ranks, one comes twice.
+    # With 61 samples over two ranks, one sample comes twice.
     assert sum(counts.values()) == SAMPLES + 1
 
 
@@ -207,7 +207,7 @@ def test_ranks_that_are_not_in_lock_step_stop_at_one_step(job: Job, slower: int)
 
 
 def test_a_rank_that_has_finished_binds_the_others(job: Job) -> None:
-    """One rank has done all its steps when the lease ends: the slow one does its own, and the job is finished."""
+    """If one rank has done all its steps when the lease ends, the slow one does all of its own; the job finishes."""
     job.attempt(40, world=2, step_s=0.001, SLOWER=100, HOLD_AT=5)
     eventually(lambda: len(job.steps_of(0)) == 40)
     assert len(job.steps_of(1)) < 40
@@ -260,8 +260,7 @@ def test_a_lease_file_that_vanishes_changes_nothing(job: Job) -> None:
 
 
 def test_a_stale_attempt_cannot_save(job: Job) -> None:
-    """An attempt that was stopped past its lease, and goes on after a newer one began, ends with an error and
-    leaves the newer one's checkpoints alone."""
+    """An attempt that wakes after a newer one began ends with an error, and changes no checkpoint."""
     old = job.attempt(100_000)[0]
     eventually(lambda: len(job.steps_of()) >= 5)
     old.popen.send_signal(signal.SIGSTOP)

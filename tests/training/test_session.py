@@ -1,4 +1,4 @@
-"""The thread that watches the lease: its signals, its children, its own errors, and a rank that is alone."""
+"""The thread that watches the lease: signals, forked children, errors, and a rank without the others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def run(tmp_path: Path) -> RunDirectory:
 
 @pytest.fixture(autouse=True)
 def sigterm_as_it_was() -> Iterator[None]:
-    """Restore what SIGTERM does, as tests change it."""
+    """Restore the handler of SIGTERM, which tests change."""
     before = signal.getsignal(signal.SIGTERM)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
@@ -85,9 +85,9 @@ print("child is plain")
 
 
 def test_a_forked_child_does_not_watch_the_lease(run: RunDirectory) -> None:
-    """A data loader's worker dies of SIGTERM as usual, starts no watch of its own, and ends no connection.
+    """A data loader's worker dies of SIGTERM as usual, watches no lease, and closes no connection.
 
-    In a process of its own: a fork of this one, in which other tests may have started gRPC, might hang.
+    The test forks in another process: a fork of this one, in which gRPC may be running, might hang.
     """
     environ = {**os.environ, **run.environ()}
     done = subprocess.run(
@@ -117,10 +117,10 @@ def test_an_error_in_the_thread_does_not_cost_a_job_its_end(
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_reaches_no_other_ends_alone_in_time(run: RunDirectory, rank: int) -> None:
-    """Rank 0 without the others, and another without rank 0: each ends before the first signal, not at once."""
+    """Rank 0 without the others, and another rank without rank 0, end before the first signal, but not at once."""
     known = run_of(run.environ(rank, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}"))
     assert known is not None
-    # Not started: the test calls its thread's looks.
+    # The thread is not started: the test calls its methods.
     alone = session.Session(known)
     run.write_lease(ask_in_s=0.0, signal_after_s=4.0)
     lease = alone._file.read()
@@ -134,7 +134,7 @@ def test_a_rank_that_reaches_no_other_ends_alone_in_time(run: RunDirectory, rank
 
 
 def test_the_thread_brings_a_lonely_rank_to_its_end(run: RunDirectory) -> None:
-    """The thread does in real time what its ticks do."""
+    """In real time, the thread does the same as its ticks."""
     environ = run.environ(1, 2, GAVEL_COORDINATOR=f"127.0.0.1:{free_port()}")
     with under_a_lease(environ) as watching:
         run.write_lease(ask_in_s=0.0, signal_after_s=0.5, kill_after_s=60.0)
@@ -168,7 +168,7 @@ def test_the_end_is_sent_even_by_a_slow_thread(run: RunDirectory, monkeypatch: p
 
 
 def test_waiting_for_others_ends_before_the_kill(run: RunDirectory) -> None:
-    """Waiting for others' parts leaves a second to end in; without an end in sight, its own limit holds."""
+    """Waiting for others' parts ends a second before the kill; if no end is near, the wait's own limit holds."""
     with under_a_lease(run.environ()) as watching:
         assert watching.shortened_wait_s(60.0) == 60.0
         run.write_lease(ask_in_s=0.0, signal_after_s=200.0, kill_after_s=50.0)

@@ -60,7 +60,7 @@ def test_a_faulty_node_has_the_time_of_its_next_try(wording: Wording) -> None:
 
 
 def test_draining(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """`drain` reports GPUs that are still busy, exits with the code of its first failure; `remove` asks first."""
+    """`drain` reports GPUs that are still busy and exits with the code of its first failure; `remove` asks first."""
     gavel("submit", "--", "true")
     live.do(live.daemon.run_job("1"))
     result = gavel("drain", "zz", "n1")
@@ -86,7 +86,7 @@ def test_draining(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
 
 
 def test_usage(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """`usage` prints a row for each user and a column for each type, and a note where nothing was used."""
+    """`usage` prints a row for each user and a column for each type, or a note if nothing was used."""
     empty = gavel("usage", "--since", "1h")
     assert (empty.exit_code, empty.stdout) == (0, "")
     wording(empty.stderr)
@@ -127,7 +127,7 @@ def test_status(live: LiveThread, gavel: Gavel) -> None:
 
 
 def test_status_alerts(live: LiveThread, gavel: Gavel) -> None:
-    """With `--check` a warning is an exit code for monitoring; the output stays the same."""
+    """With `--check`, a warning gives an exit code for monitoring; the output is the same."""
     assert gavel("status", "--check").exit_code == 0
     live.do(live.daemon.report("n1", trouble="disk full"))
     assert [gavel("status", "--check").exit_code, gavel("status").exit_code] == [1, 0]
@@ -163,7 +163,7 @@ def test_top_prints_one_picture_into_a_pipe(live: LiveThread, gavel: Gavel) -> N
 
 @pytest.fixture
 def dead_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """An address at which no scheduler answers."""
+    """Return an address at which no scheduler answers."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr("gavel.cli.io.session.RETRY_S", 0.1)
     monkeypatch.setattr("gavel.cli.io.session.CHANGE_RETRY_S", 0.1)
@@ -201,7 +201,7 @@ COMMANDS = [
 
 
 def test_commands_without_a_scheduler(dead_address: str, gavel: Gavel, wording: Wording) -> None:
-    """Every command reports in the same line the address it tried and where that came from. Exit code 4."""
+    """Every command prints the same line, with the address it tried and the source of that address. Exit code 4."""
     messages = set()
     for command in COMMANDS:
         result = gavel(*command)

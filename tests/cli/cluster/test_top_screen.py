@@ -1,4 +1,4 @@
-"""Pictures and tables at 80 columns without colour: no line is wider, and what matters is not cut off."""
+"""Pictures and tables at 80 columns without colour: no line is wider, and nothing important is cut off."""
 
 import time
 from dataclasses import replace
@@ -46,7 +46,7 @@ def node(name: str, *holders: tuple[str, ...], state: NodeState = NodeState.UP, 
 
 
 def picture(nodes: list[Node], jobs: list[Job], waiting: int = 0, **more: Any) -> Picture:
-    """Return what `top` shows of a scheduler in its third round."""
+    """Return the picture that `top` draws of a scheduler in its third round."""
     status = read(Status, cluster_pb2.Status(policy="las", round=3, gpus=8, gpus_busy=5))
     return Picture(replace(status, round_ends=NOW + timedelta(seconds=90)), nodes, jobs, waiting, NOW, **more)
 
@@ -125,7 +125,7 @@ def test_a_whole_picture(wording: Wording) -> None:
 @pytest.mark.parametrize("width", [40, 80, 200])
 @pytest.mark.parametrize("height", [10, 24, 60])
 def test_a_picture_of_a_large_cluster_fits_any_window(width: int, height: int) -> None:
-    """No line is wider than the window, the lines fit its height, and what is left out is counted."""
+    """No line is wider than the window, the lines fit its height, and nodes and jobs that are left out are counted."""
     nodes = [node(f"gpu-node-{at:03}", *[("1",)] * 8) for at in range(300)]
     running = [
         job(str(at), JobState.RUNNING, spec=JobSpec(name="训练" * 20, user="u" * 40), placement=placed("n:0"))
@@ -174,7 +174,7 @@ def test_names_cannot_move_the_cursor() -> None:
 
 
 def test_a_narrow_table_keeps_its_columns_apart() -> None:
-    """Wide characters count as two columns."""
+    """Columns stay apart in a narrow table, as wide characters count as two columns."""
     lines = table((Column("a"), Column("b", right=True), Column("c")), [("训练", "1", "x" * 50)], 20)
     assert [line.plain for line in lines] == ["a     b  c", f"训练  1  {'x' * 10}…"]
     assert [line.cell_len for line in table((Column("a"),), [(Text("x" * 30),)], 10)] == [1, 10]
@@ -185,7 +185,7 @@ def test_a_narrow_table_keeps_its_columns_apart() -> None:
     [(0, "0s"), (-5, "0s"), (59.4, "59s"), (60, "1m"), (3599, "59m"), (7500, "2h05m"), (90_000, "1d1h")],
 )
 def test_lengths_of_time(length_s: float, words: str) -> None:
-    """A duration is short and has the unit that a person would choose."""
+    """A duration is short and has the usual unit for its length."""
     assert span(length_s) == words
 
 

@@ -22,7 +22,7 @@ WAITING = "the connection was refused; retrying"
 
 @pytest.fixture
 def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A port on which no server listens yet, in GAVEL_ADDRESS."""
+    """Set GAVEL_ADDRESS to a port on which no server listens yet, and return the port."""
     for name in ("GAVEL_TOKEN", "GAVEL_CA", "GAVEL_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
@@ -34,7 +34,7 @@ def port(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 def test_a_wait_is_announced(
     port: int, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """A command reports what it waits for and how long, then what to check. Exit code 4."""
+    """A command prints the address for which it waits, for how long, and then a hint. Exit code 4."""
     # Time passes only while the command sleeps.
     sleeps: list[float] = []
     clock = SimpleNamespace(monotonic=lambda: sum(sleeps), sleep=sleeps.append)
@@ -101,7 +101,7 @@ def test_top_reconnects(port: int, tmp_path: Path, gavel: Gavel) -> None:
 
 
 def test_only_the_command_itself_quiets_grpc() -> None:
-    """A scheduler that `gavel up` starts inherits no GRPC_VERBOSITY; a setting of the user stays."""
+    """The scheduler that `gavel up` starts inherits no GRPC_VERBOSITY, unless the user set it."""
     script = (
         "import os; from gavel.cli.io.options import with_quiet_grpc\n"
         "with_quiet_grpc(lambda: print(os.environ.get('GRPC_VERBOSITY')))()"

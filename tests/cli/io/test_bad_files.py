@@ -27,7 +27,7 @@ GOOD: dict[str, Any] = {
 }  # fmt: skip
 DELETE = object()
 
-# The path in the good file, the value put there (or DELETE), the place that the error names.
+# The path in the good file, its new value (or DELETE), and the place in the error.
 FAULTS: list[tuple[tuple[str | int, ...], Any, str]] = [
     ((), [], ""),
     ((), None, ""),
@@ -138,7 +138,7 @@ def refused(gavel: Gavel, *arguments: str, input: Any = None) -> str:
 
 
 def test_the_good_file_is_good() -> None:
-    """The problem that the table below spoils has every kind of entry."""
+    """The problem of which the table below has spoilt versions has every kind of entry."""
     problem = to_problem(GOOD)
     assert (len(problem.jobs), len(problem.columns), len(problem.tenants)) == (3, 6, 2)
 
@@ -154,7 +154,7 @@ def test_a_fault_is_named_by_its_place(path: Any, value: Any, place: str) -> Non
 
 
 def test_the_wording_of_every_fault(wording: Wording) -> None:
-    """An error gives the place, the value there, and what belongs there."""
+    """An error has the place, the value there, and the values that are allowed."""
     lines = []
     for path, value, _ in FAULTS:
         with pytest.raises(BadInput) as caught:
@@ -176,7 +176,7 @@ def test_the_wording_of_every_fault(wording: Wording) -> None:
 def test_an_error_gives_the_limits_or_the_nearest_name(
     path: Any, value: Any, hints: tuple[str, ...], gavel: Gavel, problem_file: Any, wording: Wording
 ) -> None:
-    """One line begins with the file and names the value with its limits, or a name that was probably meant."""
+    """One line begins with the file and has the value with its limits, or the most similar name."""
     file = problem_file(spoilt(path, value))
     line = refused(gavel, file)
     assert line.startswith(f"gavel allocate: {file}: {hints[0]}")
@@ -185,12 +185,12 @@ def test_an_error_gives_the_limits_or_the_nearest_name(
 
 
 def test_in_yaml_a_fault_has_its_line(gavel: Gavel, problem_file: Any) -> None:
-    """An error about a YAML file names the line, also where two entries are at odds."""
+    """An error about a YAML file has the line, even if two entries contradict each other."""
     text = "worker_types: {v: {gpus: 1}}\njobs:\n- {id: a, rates: {v: 1}}\n- rates: {v: 1}\n  id: a\n"
     assert ": line 5: jobs[1].id is " in refused(gavel, problem_file(text, "a.yaml"))
 
 
-# What is wrong, the name of the file, its content, the line or key that the error begins with.
+# The fault, the name of the file, its content, and the line or key with which the error begins.
 TEXTS: list[tuple[str, str, str | bytes, str]] = [
     ("empty JSON", "a.json", "", ""),
     ("empty YAML", "a.yaml", " \n\n", ""),

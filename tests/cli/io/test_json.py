@@ -1,4 +1,4 @@
-"""Every command that prints something has `--json`, and every moment in it is ISO 8601."""
+"""Every command with output has `--json`, in which every time is in ISO 8601."""
 
 import json
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ from tests.support.wording import Wording
 pytestmark = pytest.mark.usefixtures("own_home")
 
 LENGTHS = {"entitled_s", "received_s"}
-# A number between these two is a moment of our days, in seconds since 1970.
+# A number between these two is a present-day time, in seconds since 1970.
 SINCE_1970_S = (1e9, 1e10)
 
 
@@ -51,7 +51,7 @@ def numbers(value: Any, at: str = "") -> Iterator[tuple[str, float]]:
     ids=" ".join,
 )
 def test_no_moment_is_a_number(live: LiveThread, gavel: Gavel, command: tuple[str, ...]) -> None:
-    """No answer holds seconds since 1970: not about a job that runs, nor about one that waits for it."""
+    """No output has seconds since 1970, for a running job or for one that waits for it."""
     for _ in range(2):
         gavel("submit", "--gpus", "2", "--steps", "1000", "--", "true")
     live.do(live.daemon.run_job("1"))
@@ -64,7 +64,7 @@ def test_no_moment_is_a_number(live: LiveThread, gavel: Gavel, command: tuple[st
 
 
 def test_moments_of_an_explanation(live: LiveThread, gavel: Gavel) -> None:
-    """Moments lose the unit in their name and become times, at any depth; lengths stay seconds."""
+    """Points in time become ISO 8601 at any depth, under names without a unit; durations stay seconds."""
     gavel("submit", "--", "true")
     answer = json.loads(gavel("explain", "1", "--json").stdout)
     assert datetime.fromisoformat(answer["at"]).utcoffset() is not None
@@ -89,7 +89,7 @@ def data_of(result: Result) -> Any:
 
 
 def test_json_of_a_live_scheduler(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """`top` prints one picture, bare `policy` prints what `policy get` does, `login` prints the identity."""
+    """`top` prints one picture, bare `policy` the output of `policy get`, `login` the identity."""
     gavel("submit", "-n", "one", "--", "true")
     picture = data_of(gavel("top", "--json"))
     assert [job["spec"]["name"] for job in picture["jobs"]] == ["one"]
@@ -139,7 +139,7 @@ def test_json_of_simulations(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_lists_leave_out_what_they_do_not_have(live: LiveThread, gavel: Gavel) -> None:
-    """Lists leave out the command and the like, since an empty command would look like a job without one."""
+    """Lists have no key for the command: an empty value would look like a job without one."""
     gavel("submit", "--env", "A=1", "--", "true")
     (listed,) = data_of(gavel("queue", "--all", "--json"))
     (pictured,) = data_of(gavel("top", "--json"))["jobs"]

@@ -41,7 +41,7 @@ class Terminal:
             start_new_session=True,
         )
         os.close(side)
-        # Incremental, as a character may arrive in two parts.
+        # The decoder is incremental, as a character may arrive in two parts.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.text = ""
 

@@ -1,4 +1,4 @@
-"""Output of jobs as a terminal may show it: colours pass, other control sequences are escaped."""
+"""Output of jobs on a terminal: colours pass, other control sequences are escaped."""
 
 import re
 
@@ -26,7 +26,7 @@ PIECES = st.sampled_from(
 
 
 def on_terminal(*parts: bytes) -> str:
-    """Return what the terminal receives."""
+    """Return the text that the terminal receives."""
     written: list[bytes] = []
     text = TerminalText(written.append)
     for part in parts:

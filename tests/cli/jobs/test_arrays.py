@@ -16,7 +16,7 @@ def array(gavel: Gavel, indices: str = "0-2", *options: str) -> None:
 
 
 def chunk(job: str, data: bytes = b"", **more: Any) -> jobs_pb2.LogChunk:
-    """Return a piece of what a member printed in its first attempt."""
+    """Return a piece of a member's output in its first attempt."""
     return jobs_pb2.LogChunk(job=job, attempt=1, data=data, **more)
 
 
@@ -49,7 +49,7 @@ def test_few_of_many_members_are_explained(live: LiveThread, gavel: Gavel, wordi
 
 
 def test_lines_of_members_carry_their_id(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """`logs` prints member after member and leaves out those that have not run; where none has, it reports that."""
+    """`logs` prints member after member and leaves out those that have not run; if none has run, it reports that."""
     array(gavel)
     finish(live, "1_0")
     finish(live, "1_1")
@@ -82,7 +82,7 @@ def test_lines_of_ranks_carry_member_and_rank(live: LiveThread, gavel: Gavel) ->
 
 
 def test_members_are_followed_together(live: LiveThread, gavel: Gavel) -> None:
-    """`logs -f` follows every member, also those that have not run yet, until all have ended."""
+    """`logs -f` follows every member, including those that have not run yet, until all have ended."""
     array(gavel)
     finish(live, "1_0")
     live.daemon.nodes.over = True
@@ -120,7 +120,7 @@ def test_too_many_to_follow(live: LiveThread, gavel: Gavel, wording: Wording) ->
 
 
 def test_changing_an_array_by_its_name(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """A name acts like the id; a name that two jobs have changes neither."""
+    """A name is accepted like the id; a name that two jobs have is refused, and neither is changed."""
     array(gavel)
     jobs = live.daemon.world.state.jobs
 

@@ -1,4 +1,4 @@
-"""Jobs that wait for other jobs by name: which job a name means, and what is refused."""
+"""Jobs that wait for other jobs by name: which job a name means, and which names are refused."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ RUN = ("--", "true")
 
 
 def waits_for(live: LiveThread, job: str) -> list[tuple[str, str]]:
-    """Return the dependencies of the job that the scheduler keeps."""
+    """Return the dependencies of the job in the scheduler's state."""
     return [(dependency.job, dependency.when) for dependency in live.daemon.world.state.jobs[job].spec.after]
 
 
@@ -49,7 +49,7 @@ def test_a_name_in_a_job_file(live: LiveThread, gavel: Gavel, tmp_path: Path, wo
 
 
 def test_a_name_beside_a_key(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """A submission with a key may be repeated when the name means another job, so `--after` needs an id."""
+    """With a key, `--after` needs an id: at a repetition, the name might mean another job."""
     gavel("submit", "-n", "train", "--start", "1h", *RUN)
     result = gavel("submit", "--key", "k", "--after", "train", *RUN)
     assert (result.exit_code, result.stderr.startswith("gavel submit: --after: ")) == (2, True)

@@ -22,7 +22,7 @@ def test_each_would_be_accepted(live: LiveThread, gavel: Gavel, file: Path) -> N
     """A cluster of two V100 and a K80 accepts each file, once the job that it waits for is submitted."""
     live.do(live.daemon.node("n2", worker_type="k80"))
     if file.stem == "after":
-        # It waits for a job that does not exist yet.
+        # This job waits for one that does not exist yet.
         assert gavel("submit", "--dry-run", str(file)).exit_code != 0
         assert gavel("submit", str(file.with_name("digits.yaml"))).exit_code == 0
     result = gavel("submit", "--dry-run", str(file))

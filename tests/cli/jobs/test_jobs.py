@@ -143,7 +143,7 @@ def test_wrong_filters_of_the_queue(
 
 
 def test_all_about_a_job(live: LiveThread, gavel: Gavel) -> None:
-    """`show` prints what was asked for, by the fields of the job file, and what became of the job; by id or name."""
+    """`show` prints the request, by the fields of the job file, and the job's state and history; by id or name."""
     gavel("submit", "-n", "chat", "-g", "2", "--steps", "100", "--time-limit", "2h", "--memory", "4GB", *HELD)
     finish(live, "1", "failed", 3, "Traceback\n\x1b[31mOutOfMemoryError")
     text = gavel("show", "chat").stdout
@@ -203,7 +203,7 @@ def test_explain_asks_the_live_scheduler(live: LiveThread, gavel: Gavel, wording
 
 
 def chunk(data: bytes, **more: Any) -> jobs_pb2.LogChunk:
-    """Return a piece of what job 1 printed."""
+    """Return a piece of job 1's output."""
     return jobs_pb2.LogChunk(job="1", attempt=more.pop("attempt", 1), data=data, **more)
 
 
@@ -314,7 +314,7 @@ def test_changing_all_jobs(live: LiveThread, gavel: Gavel, wording: Wording) -> 
 def test_jobs_that_end_meanwhile_are_no_failure(
     live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """With `--all`, a job that ends before its turn is no failure; a job that was named is."""
+    """A job that ends before it is changed is no failure under `--all`, but it is one if it was named."""
     gavel("submit", *HELD)
     gavel("submit", *HELD)
     cancel = Client.cancel

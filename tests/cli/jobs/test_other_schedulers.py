@@ -66,7 +66,7 @@ def test_several_jobs_in_one_word(live: LiveThread, gavel: Gavel, jobs: str, wor
 
 
 def test_an_empty_id_names_no_job(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """`gavel cancel "$job"` with an unset variable is refused; it does not mean a job without a name."""
+    """`gavel cancel "$job"` with an unset variable is refused, and not taken for a job without a name."""
     gavel("submit", *RUN)
     result = gavel("cancel", "")
     assert result.exit_code == 2

@@ -1,4 +1,4 @@
-"""`gavel submit` against a real daemon: command lines, job files, dry runs, and what each refuses."""
+"""`gavel submit` against a real daemon: command lines, job files, dry runs, and their refusals."""
 
 import json
 import re
@@ -98,7 +98,7 @@ def test_a_script_is_no_job_file(gavel: Gavel, tmp_path: Path, wording: Wording)
         assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
         assert (f"{path}: " in result.stderr, "--" in result.stderr) == (True, True)
         wording(result.stderr, folder=tmp_path)
-    # A first line that names gavel makes a job file of it, unless its name ends in .py.
+    # A file whose first line names gavel is a job file, unless its name ends in .py.
     path.write_text("#!/usr/bin/env -S gavel submit\nx = 1\n")
     wording(gavel("submit", str(path)).stderr, folder=tmp_path)
     job = tmp_path / "job.yaml"
@@ -134,7 +134,7 @@ def test_unreported_gpu_memory_is_a_warning(live: LiveThread, gavel: Gavel, word
 
 
 def test_a_deadline_that_is_not_kept_is_a_warning(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """`submit` warns where the policy ignores deadlines or lacks the steps; `show` gives the deadline and misses."""
+    """`submit` warns if the policy ignores deadlines or the steps are unknown; `show` has the deadline and a miss."""
     result = gavel("submit", "--deadline", "2s", "--steps", "1e6", "--dry-run", *HELD)
     assert (result.exit_code, result.stderr.startswith("deadline: ")) == (0, True)
     wording(result.stderr)
@@ -224,7 +224,7 @@ def test_a_refusal_of_the_scheduler_names_the_line(
 def test_a_number_that_is_too_large_is_refused_with_the_limits(
     live: LiveThread, gavel: Gavel, option: str, value: str, least_and_most: str
 ) -> None:
-    """The client sends a number that it cannot judge and shows the limits of the scheduler's refusal."""
+    """The client sends a number whose limits it does not have, and prints the limits in the scheduler's refusal."""
     refused = gavel("submit", option, value, "--", "a")
     assert (refused.exit_code, least_and_most in refused.stderr) == (2, True)
 
@@ -248,7 +248,7 @@ def test_the_schema_needs_no_scheduler(gavel: Gavel) -> None:
 
 
 def test_a_number_of_gpus_goes_before_a_range(live: LiveThread, gavel: Gavel, tmp_path: Path) -> None:
-    """`-g 2` replaces the whole range of the file: nothing of it is left."""
+    """`-g 2` replaces both ends of the range in the file."""
     path = tmp_path / "job.yaml"
     path.write_text("command: [a]\ngpus: 1-2\n")
     gavel("submit", str(path))

@@ -23,7 +23,7 @@ def later(call: Any, *arguments: Any) -> threading.Thread:
 
 
 def test_waiting_reports_how_jobs_ended(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """The exit code is 0 if every job succeeded, else 1, with the last lines of a failed one."""
+    """The exit code is 0 if every job succeeded, else 1; the last lines of a failed job are printed."""
     gavel("submit", *HELD)
     thread = later(finish, live, "1")
     result = gavel("wait", "1")
@@ -40,7 +40,7 @@ def test_waiting_reports_how_jobs_ended(live: LiveThread, gavel: Gavel, wording:
 
 
 def test_waiting_has_a_limit(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """Exit code 6 after the limit, 3 for a job that does not exist, 2 for what is no duration."""
+    """The exit code is 6 after the limit, 3 for a job that does not exist, and 2 for a limit that is no duration."""
     gavel("submit", *HELD)
     result = gavel("wait", "1", "--timeout", "0.2s")
     assert result.exit_code == 6

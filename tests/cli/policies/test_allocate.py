@@ -24,7 +24,7 @@ MIXED = str(ROOT / "examples" / "mixed_cluster.yaml")
 
 
 def as_json(result: Any) -> Any:
-    """Return what a command printed, read as strict JSON."""
+    """Return the output of a command, read as strict JSON."""
 
     def refuse(word: str) -> None:
         raise AssertionError(f"{word} is not JSON")
@@ -34,7 +34,7 @@ def as_json(result: Any) -> Any:
 
 
 def test_the_table_of_a_small_problem(gavel: Gavel, small: Any, problem_file: Any, wording: Wording) -> None:
-    """The plain output is the golden one to the character, but for the time that the solver took."""
+    """The plain output equals the golden file, except for the solver's time."""
     wording(gavel("allocate", problem_file(small)).stdout, time=re.compile(r"(?<=solved in )\S+ \S+"))
 
 
@@ -211,7 +211,7 @@ def test_the_seed_can_be_replaced(gavel: Gavel, small: Any) -> None:
 def test_a_problem_that_the_policy_refuses(
     spec: str, place: str, hints: tuple[str, ...], gavel: Gavel, small: Any, wording: Wording
 ) -> None:
-    """A name, parameter or fact that a policy lacks is reported in one line. Exit code 2."""
+    """An unknown name or parameter, or a missing fact, is reported in one line. Exit code 2."""
     result = gavel("allocate", "-", "--policy", spec, input=json.dumps(small))
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert result.stderr.startswith(f"gavel allocate: {place}")
@@ -292,7 +292,7 @@ VALUES = st.one_of(
 
 @st.composite
 def files(draw: st.DrawFn) -> Any:
-    """Draw problems of a few jobs with figures from the edge of what is allowed; some are spoilt somewhere."""
+    """Draw problems of a few jobs with figures at the limits of the format; some have a fault."""
     types = draw(st.lists(st.sampled_from(["v100", "k80", "\x1b[31m", "$"]), min_size=1, unique=True))
     job = st.fixed_dictionaries(
         {"rates": st.dictionaries(st.sampled_from(types), RATES)},

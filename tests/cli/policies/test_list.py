@@ -69,7 +69,7 @@ def test_the_package_imports_no_command() -> None:
 
 
 def test_durations_read_well() -> None:
-    """A duration has the unit that a person would choose."""
+    """A duration has the usual unit for its length."""
     lengths_s = [0, 2e-4, 0.0042, 1.5, 90, 7_200, 100_000, 400_000]
     durations = [duration(length_s) for length_s in lengths_s]
     assert durations == ["0 s", "0.0002 s", "4.2 ms", "1.5 s", "1.5 min", "2 h", "27.8 h", "4.63 days"]

@@ -1,4 +1,4 @@
-"""Options that choose within files from elsewhere: measurements, pairs, and the cloud whose prices count."""
+"""Options that choose within foreign files: measurements, pairs, and the cloud whose prices apply."""
 
 import json
 from pathlib import Path

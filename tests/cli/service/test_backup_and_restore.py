@@ -109,7 +109,7 @@ def test_backup_with_keys_and_tokens(
 def test_a_scheduler_elsewhere(
     tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """`--address` or GAVEL_ADDRESS names it; `--data-dir` goes before the latter and excludes the former."""
+    """`--address` or GAVEL_ADDRESS names it; `--data-dir` overrides GAVEL_ADDRESS and excludes `--address`."""
     folder, archive = directory(tmp_path / "stopped"), str(tmp_path / "b.tar.gz")
     with DaemonThread(tmp_path / "data") as daemon:
         with Client(daemon.address) as client:
@@ -133,7 +133,7 @@ def test_no_scheduler_answers(tmp_path: Path, gavel: Gavel) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"no archive"])
 def test_a_file_that_is_not_a_backup(tmp_path: Path, gavel: Gavel, content: bytes) -> None:
-    """Restoring it is refused in one line that names it, and no directory is made."""
+    """Restoring the file is refused in one line with its name, and no directory is made."""
     (tmp_path / "b.tar.gz").write_bytes(content)
     result = gavel("restore", str(tmp_path / "b.tar.gz"), "--data-dir", str(tmp_path / "new"))
     assert (result.exit_code, len(result.stderr.splitlines())) == (2, 1)

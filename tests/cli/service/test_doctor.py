@@ -40,7 +40,7 @@ def plenty_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def busy_port() -> Iterator[socket.socket]:
-    """A socket that listens on a port."""
+    """Yield the number of a port on which a socket listens."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -193,7 +193,7 @@ def test_a_clock_that_is_wrong(
     code, report = findings(gavel, "doctor")
     ((finding, remedy),) = [finding for finding in report["note"] if "clock" in finding[0]]
     (difference_s,) = re.findall(r"\+(\d+) s", finding)
-    # The time that the answer was under way counts for the scheduler.
+    # The time in transit counts in the scheduler's favour.
     assert (code, 60 < int(difference_s) <= 90) == (0, True)
     wording(f"{finding}\n{remedy}", difference=f"+{difference_s}")
 

@@ -67,7 +67,7 @@ def test_every_field_of_the_wrong_kind_in_turn(field: str, wording: Wording) -> 
 
 
 def test_values_that_a_job_file_accepts_are_accepted() -> None:
-    """A program may give what a job file may: a name alone, an id alone, ranges, paths, numbers of numpy."""
+    """A program may pass the values of job files: a name alone, an id alone, ranges, paths, and numbers of numpy."""
     (spec,) = specs_of(
         JobSpec(
             command=["python", Path("train.py")],  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Job files as tired people write them: right fields are read, wrong ones refused with line and remedy."""
+"""Job files: right fields are read, wrong ones refused with line and remedy."""
 
 import json
 import math
@@ -24,7 +24,7 @@ def read(text: str) -> tuple[JobSpec, ...]:
 
 
 def fault(text: str) -> InvalidJob:
-    """Return the error that a text gives."""
+    """Return the error for a text."""
     with pytest.raises(InvalidJob) as raised:
         read(text)
     return raised.value
@@ -116,7 +116,7 @@ def test_every_field_is_tried() -> None:
     [("4", (4, None, None)), ("2-8", (2, 2, 8)), ("{min: 2, max: 8}", (2, 2, 8)), ("3 - 3", (3, 3, 3))],
 )
 def test_a_number_of_gpus_or_a_range(value: str, widths: tuple[int | None, ...]) -> None:
-    """The least of a range is asked for, and the rest may be used."""
+    """The lower end of a range is the number requested, and the upper end may be used."""
     (job,) = read(f"{RUN}gpus: {value}")
     assert widths == (job.gpus, job.gpus_min, job.gpus_max)
 
@@ -251,7 +251,7 @@ def test_every_field_wrong_in_turn(line: str) -> None:
 
 
 def test_the_wording_of_every_wrong_field(wording: Wording) -> None:
-    """The error gives what would be right, and the value that is not."""
+    """The error has the wrong value, and the values that are allowed."""
     wording("\n".join(f"{line[:60]!r}\n    {fault(job_with(line))}" for line in WRONG))
 
 
@@ -341,7 +341,7 @@ command: [c]
 
 
 def test_a_default_that_a_job_contradicts_names_the_job(tmp_path: Path) -> None:
-    """Where a command meets the script of the defaults, the line is the script's."""
+    """If a job's command contradicts the script of the defaults, the error has the script's line."""
     text = "defaults:\n  script: x\njobs:\n  - command: [a]\n"
     assert "line 2: script: and command " in str(fault(text))
 

@@ -71,13 +71,13 @@ def test_all_faults_of_a_job_are_reported_at_once(text: str, places: list[tuple[
     ],
 )
 def test_a_fault_within_a_value_has_its_own_line(text: str, place: tuple[str, int]) -> None:
-    """The line of the entry at fault, or of its key; of the value where several entries are at fault."""
+    """The error has the line of the entry at fault or of its key; with several wrong entries, that of the value."""
     error = wrong(text)
     assert place == (error.field, error.line)
 
 
 def test_a_script_that_is_missing_is_noticed_before_it_is_sent(tmp_path: Path) -> None:
-    """A missing script is refused where it is certain, but not one that `setup` or another program may provide."""
+    """A script that is certainly missing is refused, but not one that `setup` or another program may provide."""
     (tmp_path / "there.py").write_text("")
     where = {"workdir": str(tmp_path), "upload": True}
     for command in (

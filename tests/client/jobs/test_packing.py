@@ -139,7 +139,7 @@ def test_files_that_git_ignores_are_not_packed(project: Path) -> None:
     ],
 )
 def test_patterns_mean_what_git_means(pattern: str, path: str, directory: bool, ignored: bool) -> None:
-    """Anchors, depth, directories, classes, escapes and negation mean what they mean to git."""
+    """Anchors, depth, directories, classes, escapes and negation have the meaning of git."""
     assert ignored == Ignore([pattern]).ignores(path, directory)
 
 

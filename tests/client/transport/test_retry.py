@@ -56,7 +56,7 @@ def test_followers_wait_for_the_logs_of_a_node_that_is_away() -> None:
 
 
 def test_the_wait_doubles_up_to_a_limit_and_is_reset() -> None:
-    """The wait is random from half of it to all, and never shorter than the scheduler asked for."""
+    """The wait is drawn between half and all of its length, but is never shorter than the scheduler asked for."""
     low, high = Patience(1e6, Clock(), lambda: 0.0), Patience(1e6, Clock(), lambda: 1.0)
     waits = [high.wait_s(UNREACHABLE, True) for _ in range(8)]
     assert waits == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
@@ -110,7 +110,7 @@ def event(job: Job | None, *, all_present: bool = False) -> JobEvent:
 
 
 def test_waiting_ends_when_all_have_ended() -> None:
-    """Waiting is not over before all present jobs were reported; the results are in the requested order."""
+    """Waiting ends only after all present jobs were reported; the results are in the requested order."""
     waiting = Waiting(["2", "1", "2"])
     for present in (
         job("1", JobState.COMPLETED),

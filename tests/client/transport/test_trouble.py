@@ -51,9 +51,9 @@ def test_no_scheduler_answers(address: str, wording: Wording) -> None:
 def test_a_caller_is_notified_of_waits(
     address: str, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """Both clients report the address and for how long they still try."""
+    """Both clients report the address and how long they will keep trying."""
     reports: list[tuple[str, float]] = []
-    # Time passes with each report and only so, and no call counts as silent.
+    # Only reports let time pass, and no call counts as silent.
     clock = SimpleNamespace(monotonic=lambda: 0.1 * len(reports), sleep=lambda _: None)
     monkeypatch.setattr("gavel.client.transport.channels.time", clock)
     monkeypatch.setattr("gavel.client.transport.channels.SILENT_S", 3600.0)
@@ -175,7 +175,7 @@ def test_unsafe_calls_are_not_repeated(live: LiveThread) -> None:
 
 
 def test_too_much_at_once(tmp_path: Path) -> None:
-    """A rate limit is waited out where that takes little time; another one is an error with the time to wait."""
+    """A short rate limit is waited out; a long one is an error with the time to wait."""
     config = PeopleConfig(submissions_per_s=20.0, submissions_burst=2, jobs_unfinished_max=4)
     with LiveThread(tmp_path, config=config) as live, Client(live.address, retry_s=30.0) as client:
         for _ in range(4):
@@ -251,7 +251,7 @@ def test_over_tls(tmp_path: Path) -> None:
 
 
 def test_silence_noticed_with_the_answer_is_not_reported() -> None:
-    """The timer may fire while the answer arrives, and such a report would never be taken back."""
+    """The timer may fire while the answer arrives; a report at that moment would never be followed by its end."""
     reports: list[object] = []
     trouble = Trouble(lambda error, left_s: reports.append(error), "127.0.0.1:1")
     trouble.resolve()

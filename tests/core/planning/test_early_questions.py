@@ -29,7 +29,7 @@ def after_the_first_job(desk_of: DeskOf, **changed: object) -> Desk:
 
 
 def test_the_next_in_line_has_the_gpu_soon(desk_of: DeskOf) -> None:
-    """Otherwise the job would wait four minutes for the boundary, beside an idle GPU."""
+    """The next job does not wait four minutes for the boundary beside an idle GPU."""
     desk = after_the_first_job(desk_of)
     desk.until(90.0 + EARLY_S)
     lease = desk.job("2").lease

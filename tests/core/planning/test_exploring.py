@@ -23,7 +23,7 @@ def tried(desk: Desk, rounds: int, rates: dict[str, float], look_s: float) -> di
     stepping_s: dict[str, float] = {}
     state = desk.core.state
     for _ in range(rounds):
-        # Leases that stop first: they make room for the others.
+        # Leases that stop come first, as they make room for the others.
         for ending in (True, False):
             for holding in list(state.leases.values()):
                 if (holding.phase == "stopping") is ending:
@@ -53,7 +53,7 @@ def test_a_type_believed_far_too_slow_is_tried(desk_of: DeskOf) -> None:
 
 
 def test_a_short_look_is_still_a_guess(desk_of: DeskOf) -> None:
-    """A rate measured over 20 s, the slow first steps among them, is still a guess; over 65 s it is not."""
+    """A rate measured over 20 s, including the slow first steps, is still a guess; over 65 s it is not."""
     desk = desk_of(node("n1", 1), **WRONG)
     (lease,) = desk.run(job(job_type="new", steps=None))
     spec = desk.job("1").spec

@@ -24,7 +24,7 @@ DeskOf = Callable[..., Desk]
 
 
 def desk_with(desk_of: DeskOf) -> Desk:
-    """Two nodes of two v100, one of one k80 with more of everything else."""
+    """Return a desk with two nodes of two v100, and one of one k80 with more of everything else."""
     v100 = {"cpus": 8.0, "memory_gb": 100.0, "gpu_memory_gb": 16.0}
     return desk_of(
         node("n1", labels={"rack": "a"}, **v100),
@@ -82,14 +82,14 @@ NODE = st.builds(
     field=st.sampled_from(["cpus", "memory_gb", "gpu_memory_gb"]),
 )
 def test_the_amount_in_a_refusal_can_be_had(nodes: list[NodeSpec], gpus: int, field: str) -> None:
-    """The amount that the refusal names is accepted, and a little more is not."""
+    """A job that asks for the amount in the refusal is accepted, and one that asks for a little more is not."""
     state = SchedulerState()
     for spec in nodes:
         state.nodes[spec.name] = Node(spec=spec)
         state.size_of_type[spec.worker_type] = state.size_of_type.get(spec.worker_type, 0) + spec.gpus
     job_of = partial(JobSpec, gpus=gpus)
     if max(state.size_of_type.values()) < gpus or any(getattr(spec, field) is None for spec in nodes):
-        # Either there are too few GPUs, whatever else there is, or there is no limit.
+        # Either too few GPUs are the only reason, or there is no limit.
         return
     with pytest.raises(InvalidSpec) as refused:
         must_fit_somewhere(state, job_of(**{field: 1e6}))

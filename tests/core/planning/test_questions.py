@@ -15,7 +15,7 @@ DeskOf = Callable[..., Desk]
 
 
 def assert_nothing_is_stale(desk: Desk, kept: Kinds) -> None:
-    """Problem, pairs and progress are the same with the cache and without it."""
+    """Check that problem, pairs and progress are the same with the cache and without it."""
     desk.settle()
     state, later_s = desk.core.state, desk.now_s + 30.0
     (problem, pairs), (fresh, anew) = build(state, kept, later_s), build(state, Kinds(), later_s)
@@ -30,7 +30,7 @@ def assert_nothing_is_stale(desk: Desk, kept: Kinds) -> None:
 
 
 def test_caches_follow_rates_nodes_and_jobs(desk_of: DeskOf) -> None:
-    """New rates, pair rates, a measurement, a node that is drained, jobs that come and go."""
+    """Caches follow new rates, pair rates, a measurement, a drained node, and jobs that come and go."""
     desk, kept = desk_of(node("n1", 1), node("n2", 1, "k80"), policy="las+packing", learn_rates=True), Kinds()
     first, *_ = desk.run(job(steps=1e6), job(steps=1e6, job_type="lm"))
     assert_nothing_is_stale(desk, kept)

@@ -21,7 +21,7 @@ ROWS = [*ZERO, ("huge", 4, "v100", 3.0), ("old", 1, "k80", 1.0), ("old", 1, "v10
 
 
 def desk_with(desk_of: DeskOf, *rows: tuple[str, int, str, float]) -> Desk:
-    """A desk with four v100, two k80, and these rates."""
+    """Return a desk with four v100, two k80, and these rates."""
     desk = desk_of(node("n1", 4), node("n2", 2, "k80"))
     desk.tell(0, GiveRates(solo=list(rows)))
     desk.settle()
@@ -69,7 +69,7 @@ def test_a_width_at_which_it_runs_is_named(desk_of: DeskOf, wording: Wording) ->
 
 
 def test_a_type_without_rates_here_is_explored(desk_of: DeskOf) -> None:
-    """The type is in the table, but not for the GPUs that the job may use: it is explored like a new type."""
+    """The table has the job's type, but no rate on the GPUs that the job may use, so it is explored like a new type."""
     desk = desk_with(desk_of, ("old", 1, "h100", 9.0))
     desk.tell(0, SubmitJobs(call="c", specs=(job(job_type="old", worker_types=("k80",)),)))
     desk.claim(JobSubmitted)

@@ -1,4 +1,4 @@
-"""What a report teaches about rates: only what was measured beside one unchanging partner, without a break."""
+"""Rates from reports: only a window beside one unchanging partner, without a break, is measured."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PAIR_CNN = RateKey("cnn", 1, "v100", "lm")
 
 
 def learning(desk_of: DeskOf, **changed: object) -> Desk:
-    """A desk with one GPU, on which rates are measured."""
+    """Return a desk with one GPU, on which rates are measured."""
     return desk_of(node("n1", 1), **{"policy": "las+packing", "learn_rates": True, **changed})
 
 
 def packed(desk_of: DeskOf) -> tuple[Desk, str, str]:
-    """A cnn and an lm have shared the GPU since 8 s."""
+    """Return a desk on which a cnn and an lm have shared the GPU since 8 s."""
     desk = learning(desk_of)
     desk.submit(job(steps=1e6), job(steps=1e6, job_type="lm"))
     desk.until(8.0)
@@ -40,21 +40,21 @@ def packed(desk_of: DeskOf) -> tuple[Desk, str, str]:
 def report_progress(
     desk: Desk, at_s: float, lease: str, steps: float, stepping_s: float, **more: object
 ) -> None:
-    """Report at this time how far a job is."""
+    """Report the progress of a job at this time."""
     desk.until(at_s)
     desk.report(progress=(Progress(lease, steps, 0.0, stepping_s),), **more)
     desk.settle()
 
 
 def measured(desk: Desk) -> dict[RateKey, float]:
-    """How long each measured rate was observed."""
+    """Return how long each measured rate was observed."""
     return {key: entry.observed_s for key, entry in desk.core.state.rates.measured.items()}
 
 
 def test_a_window_beside_one_partner_teaches_its_rate(desk_of: DeskOf) -> None:
     """While both packed jobs run, the progress of one of them is a rate of the pair."""
     desk, _, lm = packed(desk_of)
-    # The first window teaches nothing: the partner may have started within it.
+    # The first window is not measured, since the partner may have started within it.
     report_progress(desk, 50.0, lm, 100.0, 40.0)
     report_progress(desk, 100.0, lm, 275.0, 90.0)
     assert measured(desk) == {PAIR_LM: 50.0}
@@ -77,7 +77,7 @@ def test_a_window_in_which_the_partner_left_teaches_nothing(desk_of: DeskOf) -> 
 
 
 def test_a_report_that_comes_with_the_partners_exit_counts(desk_of: DeskOf) -> None:
-    """A report that comes with the exit is about the time before it."""
+    """A report that comes with the partner's exit covers the time before it, so it is a rate of the pair."""
     desk, cnn, lm = packed(desk_of)
     report_progress(desk, 50.0, lm, 100.0, 40.0)
     report_progress(desk, 100.0, lm, 275.0, 90.0, exits=(exited(cnn, "finished", 1e6),))
@@ -190,7 +190,7 @@ def test_nothing_is_asked_while_rates_stay(desk_of: DeskOf) -> None:
 
 
 def test_a_measured_pair_needs_no_row_of_the_table(desk_of: DeskOf) -> None:
-    """With both rates measured and the row lost, the pair is packed as before; one rate alone is not enough."""
+    """With both rates measured and no row in the table, the pair is packed as before; one rate alone is not enough."""
     key = ("v100", "cnn", "lm", 1)
     for both in (True, False):
         desk = learning(desk_of)

@@ -63,7 +63,7 @@ SORTS: tuple[dict[str, Any], ...] = (
 
 
 def in_words(value: Any) -> Any:
-    """The value in a form that `==` compares: arrays as text, so that NaN equals NaN."""
+    """Return the value in a form that `==` compares: arrays as text, so that NaN equals NaN."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype}{value.tolist()}"
     if is_dataclass(value):
@@ -72,7 +72,7 @@ def in_words(value: Any) -> Any:
 
 
 def truth_of(state: SchedulerState) -> Snapshot:
-    """The part of a state that a snapshot keeps."""
+    """Return the part of a state that a snapshot keeps."""
     return msgspec.msgpack.decode(state.snapshot(), type=Snapshot)
 
 
@@ -85,7 +85,7 @@ def copy_of(kinds: Kinds) -> Kinds:
 
 
 class Twins(WatchedCore):
-    """A core whose every batch is also handled by another core, which has the state and no caches."""
+    """A core that hands every batch also to another core, which has the same state and no caches."""
 
     compared = 0
 
@@ -101,7 +101,7 @@ class Twins(WatchedCore):
         return outcome
 
     def questions(self, kinds: Kinds) -> list[Any]:
-        """What a solver would be asked now, and from what a round would be planned."""
+        """Return the question that a solver would get now, and the inputs of a round planned now."""
         state = self.state
         return [
             in_words(at_boundary(state, kinds, state.now_s, state.round.ends_s)),
@@ -111,7 +111,7 @@ class Twins(WatchedCore):
 
     @staticmethod
     def words(effects: Iterable[Effect]) -> list[Any]:
-        """The effects in a form that can be compared."""
+        """Return the effects in a form that can be compared."""
         return [in_words(effect) for effect in effects]
 
 
@@ -137,7 +137,7 @@ class Restless(Chaos):
         self.stage.world.submit(self.whims.uniform(0, HORIZON_S), [spec], truth)
 
     def whim(self, now_s: float) -> list[Message]:
-        """Change something from now on."""
+        """Change a price, rate, policy or setting."""
         whims, kind = self.whims, self.whims.choice(("v100", "k80"))
         settings = msgspec.structs.replace(self.stage.state.settings, **whims.choice(CHANGES))
         rate = (whims.choice(("cnn", "lm")), whims.choice((1, 2, 3)), kind, whims.choice((0.0, 1.0, 12.0)))
@@ -159,7 +159,7 @@ class Restless(Chaos):
 
 @pytest.mark.parametrize("seed", range(STORIES))
 def test_a_scheduler_without_caches_decides_the_same(seed: int) -> None:
-    """Whatever changes, nothing that was computed before the change is used after it."""
+    """No value that was computed before a change is used after it."""
     story = Restless(seed)
     story.stage.until(HORIZON_S)
     assert story.core.compared == story.core.messages > 0, "every message is watched, reports too"
@@ -175,8 +175,8 @@ def test_the_older_of_two_leases_comes_first_also_if_it_got_the_gpu_later() -> N
     assert state.holders == SchedulerState.restore(state.snapshot()).holders == {"n1:0": ("9", "12")}
 
 
-def test_dependencies_of_a_cancelled_job_stay_as_they_are(desk_of: DeskOf) -> None:
-    """A dependency that ends after its dependent was cancelled stays listed, after a restart in between too."""
+def test_dependencies_of_a_cancelled_job_stay(desk_of: DeskOf) -> None:
+    """A dependency that ends after its dependent was cancelled stays listed, even with a restart in between."""
     desk = desk_of(node("n1", 1))
     (lease,) = desk.run(job())
     (second,) = desk.submit(job(after=(Dependency("1"),)))

@@ -27,7 +27,7 @@ LATER_S = 400.0
 
 
 class Holed(MemoryJournal):
-    """A journal in memory some of whose records are lost."""
+    """A journal in memory with lost records."""
 
     lost: frozenset[int] = frozenset()
 
@@ -39,7 +39,7 @@ class Holed(MemoryJournal):
 
 
 class RecordingDesk(Desk):
-    """A desk that remembers its records."""
+    """A desk that keeps its records."""
 
     def __init__(self, *nodes: object, **changed: object) -> None:
         self.records: list[tuple[float, list[Fact]]] = []
@@ -137,7 +137,7 @@ def taken_over() -> Core:
     return core
 
 
-def test_no_gpu_is_free_before_its_node_says_hello() -> None:
+def test_no_gpu_is_free_before_the_hello_of_its_node() -> None:
     """A lost record may have granted any GPU, so no job is placed on a node before its hello."""
     core = taken_over()
     for timer in ("tick", "plan", "fill"):
@@ -146,7 +146,7 @@ def test_no_gpu_is_free_before_its_node_says_hello() -> None:
     assert not core.state.usable_nodes()
 
 
-def test_a_nodes_hello_is_believed() -> None:
+def test_leases_in_a_hello_are_resumed() -> None:
     """Leases that the node holds are resumed, and its other GPUs are free."""
     core = taken_over()
     held = tuple(

@@ -56,7 +56,7 @@ def swap(problem: Problem, a: int, b: int) -> Problem:
 
 
 def assert_interchangeable(problem: Problem, grouped: Grouping, keys: tuple[str, ...]) -> None:
-    """No policy that reads these facts can distinguish the members of a group."""
+    """Check that no policy that reads these facts can distinguish the members of a group."""
     before = ways(problem)
     for members in groups(problem, grouped):
         for a, b in pairwise(members):
@@ -121,7 +121,7 @@ def test_a_fact_that_is_read_keeps_jobs_apart(key: str) -> None:
 
 
 def test_every_job_has_an_id_of_its_own() -> None:
-    """For a policy that reads ids, and in a fifo tenant, every job is a row of its own."""
+    """For a policy that reads ids, and in a fifo tenant, every job has its own row."""
     same = [alone(job, "v100", 4.0) for job in "abc"]
     assert len(group(by_hand({"v100": 1}, *same), ["id"])[0].jobs) == 3
     shop = random_problem(3, jobs=12, kinds=1, tenants=True)
@@ -221,7 +221,7 @@ def test_merging_twice_is_merging_once(problem: Problem) -> None:
 @given(problem=problems(kinds=st.integers(1, 3), pairs=st.booleans()))
 @settings(max_examples=60)
 def test_all_of_a_kind_is_merged(problem: Problem) -> None:
-    """Merging is complete: there are as many rows as kinds, or fewer where kinds happen to be equal."""
+    """Merging is complete: there are as many rows as kinds, or fewer if kinds happen to be equal."""
     assert len(group(problem)[0].jobs) <= 3
 
 

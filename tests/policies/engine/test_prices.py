@@ -1,6 +1,6 @@
-"""`Allocation.price`: what one more GPU of a type would add to the value, references held fixed.
+"""`Allocation.price`: the gain in value from one more GPU of a type, references held fixed.
 
-Prices are compared with the slopes of another formulation's optimum on both sides. Where the two sides differ (at
+Prices are compared with the slopes of another formulation's optimum on both sides. If the two sides differ (at
 a corner of the optimum) any price between them is right.
 """
 
@@ -19,7 +19,7 @@ from tests.support.problems import problems
 
 STEP = 1e-3  # GPUs
 
-# What the value would be in another cluster, measured against P_m and I_m of this one.
+# The value in another cluster, measured against P_m and I_m of this one.
 VALUES: dict[str, Callable[[Problem, Problem], float]] = {
     "las": lambda elsewhere, here: f.las(elsewhere, f.proportional(here)).value,
     # The value of water filling is its first level.
@@ -95,13 +95,13 @@ def test_price_by_hand(spec: str, price: list[float]) -> None:
 
 @pytest.mark.parametrize("spec", [*VALUES, "strategy_proof"])
 def test_plentiful_gpus_have_price_zero(spec: str) -> None:
-    """Where GPUs are left over, one more adds nothing."""
+    """If GPUs are left over, one more adds nothing."""
     problem = Problem.from_rates([[1.0, 2.0]], 1, [5, 5], steps_left=10.0, price_per_gpu_hour=[3.0, 1.0])
     assert resolve(spec)(problem).price == pytest.approx([0.0, 0.0], abs=1e-6)
 
 
 @pytest.mark.parametrize("spec", ["fifo", "isolated", "allox", "gandiva"])
 def test_rules_have_no_prices(spec: str) -> None:
-    """Where no program is solved there is no price: NaN, not 0."""
+    """If no program is solved, the price is NaN, not 0."""
     problem = Problem.from_rates([[1.0, 2.0]], 1, [5, 5], steps_left=10.0)
     assert np.isnan(resolve(spec)(problem).price).all()

@@ -109,7 +109,7 @@ def test_an_optimum_ends_the_chain(monkeypatch: pytest.MonkeyPatch) -> None:
     assert called == ["a"]
 
 
-def test_best_so_far_is_kept_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_point_so_far_is_kept_and_marked(monkeypatch: pytest.MonkeyPatch) -> None:
     """If no solver proves an optimum, the first point is the answer, marked as not optimal."""
     halfway = replace(CHAIN["HiGHS"](knapsack()), x=np.array([0.2, 0.2]), optimal=False)
     later = replace(halfway, x=np.zeros(2))
@@ -194,7 +194,7 @@ def test_the_limit_holds_inside_its_block_only() -> None:
     assert time_left_s() == np.inf
 
 
-def test_no_time_left_is_a_failure_that_says_so() -> None:
+def test_no_time_left_is_a_failure_with_this_reason() -> None:
     """If the limit has passed before the first solver starts, there is no answer."""
     with time_limit(-1.0), pytest.raises(SolverFailure, match="no time left"):
         solve_lp(knapsack())

@@ -36,7 +36,7 @@ def same(matrix: Sparse, table: np.ndarray) -> None:
 
 @given(seed=st.integers(0, 10**6), rows=st.integers(0, 6), columns=st.integers(0, 6))
 def test_every_operation_agrees_with_a_table(seed: int, rows: int, columns: int) -> None:
-    """Stacking, joining, scaling, and selecting rows and columns in any order do what they do to tables."""
+    """Stacking, joining, scaling, and selecting rows and columns in any order give the same as for tables."""
     table, draw = drawn(seed, rows, columns), np.random.default_rng(seed)
     matrix = dense(table)
     same(matrix, table)

@@ -59,7 +59,7 @@ def test_part_of_the_time_is_on_one_type_too() -> None:
 
 
 def test_the_more_expensive_type_gets_no_more_where_prices_count() -> None:
-    """Where prices count, a job with half and half gets all its time on the cheaper type, wherever it runs."""
+    """If prices count, a job with half and half gets all its time on the cheaper type, wherever it runs."""
     price = {"price_per_gpu_hour": np.array([2.0, 1.0])}
     assert table([[0.5, 0.5]], [A100], by_price=True, **price) == [[0.0, 1.0]]
     assert table([[0.5, 0.5]], [A100], **price) == [[1.0, 0.0]]

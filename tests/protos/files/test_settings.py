@@ -1,4 +1,4 @@
-"""Settings files: what they mean, and the one line that reports a fault."""
+"""Settings files: their meaning, and the one line that reports a fault."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ PARSER = re.compile(r"(?<=not valid TOML: ).*")
 def test_a_fault_is_one_line_with_its_place(
     tmp_path: Path, name: str, text: str, field: str, line: int | None, wording: Wording
 ) -> None:
-    """The error has file, line, key, value, and what to do instead."""
+    """The error has file, line, key, value and remedy."""
     with pytest.raises(ConfigError) as caught:
         load(tmp_path, text, name)
     message = str(caught.value)
@@ -183,7 +183,7 @@ def test_the_example_names_every_setting() -> None:
             assert re.search(rf"^#.*\b{field.name}\b", example, flags=re.MULTILINE), field.name
 
 
-def test_the_example_says_what_settings_mean() -> None:
+def test_the_example_explains_the_settings() -> None:
     """The annotation of a field is the comment above its key."""
     example = example_settings(Outer, TITLE)
     assert example.startswith(f"# {TITLE}.")

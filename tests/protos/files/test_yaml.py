@@ -71,7 +71,7 @@ def test_numbers_keep_their_text() -> None:
         ((), None),
     ],
 )
-def test_every_value_knows_its_line(place: Place, line: int | None) -> None:
+def test_every_value_has_its_line(place: Place, line: int | None) -> None:
     """Keys and positions lead to a value's line; a missing value has the line of its container."""
     assert line_of(read_table("a: 1\nb:\n  - x\n  - {c: 2,\n     d: 3}\n"), place) == line
 

@@ -167,7 +167,7 @@ def test_events_are_read_from_a_file(tmp_path: Path) -> None:
 def test_faults_in_the_file_are_reported_with_their_line(
     tmp_path: Path, line: str, column: str, wording: Wording
 ) -> None:
-    """The error has file, line, column, and what to do."""
+    """The error has file, line, column and remedy."""
     path = tmp_path / "events.csv"
     path.write_text(f"t_s,node,event\n1,n0,cut\n{line}\n")
     with pytest.raises(TraceError) as refused:

@@ -1,4 +1,4 @@
-"""Files of a script with its own loop: whole, the newest attempt's, and out of a stale one's reach at any moment."""
+"""Files of a script with its own loop: complete, the newest attempt's, and never overwritten by a stale one."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tests.training.leases import RunDirectory, under_a_lease
 
 
 def run_of_attempt(place: Path, attempt: int) -> RunDirectory:
-    """A run directory for an attempt of the job whose checkpoints are in `place/checkpoints`."""
+    """Return a run directory for an attempt of the job whose checkpoints are in `place/checkpoints`."""
     return RunDirectory(place / f"run-{attempt}", attempt=attempt)
 
 
 def environ(place: Path, attempt: int) -> dict[str, str]:
-    """The variables of that attempt."""
+    """Return the environment variables of that attempt."""
     return run_of_attempt(place, attempt).environ(GAVEL_CHECKPOINT_DIR=place / "checkpoints")
 
 
@@ -63,7 +63,7 @@ def load_as(place: Path, attempt: int, path: str = "state.txt") -> str:
     ],
 )
 def test_an_attempt_may_save_until_it_is_killed(now_s: float, left_s: float, late_s: float | None) -> None:
-    """From `ask_s` no time is left, and still it may save; from `kill_s` on, to the second, it may not."""
+    """From `ask_s` on, no time is left, but the attempt may still save; from exactly `kill_s` on, it may not."""
     lease = Lease(ask_s=100.0, signal_s=120.0, kill_s=125.0)
     assert (lease.time_left_s(now_s), lease.late_s(now_s)) == (left_s, late_s)
 
@@ -94,7 +94,7 @@ def test_the_clock_of_a_lease_runs_on_while_the_machine_sleeps(
 
 
 def test_every_call_of_a_stale_attempt_is_an_error(tmp_path: Path, wording: Wording) -> None:
-    """Once it should be dead, nothing is written; before that its calls are answered, and it may save."""
+    """After its kill time, a stale attempt writes nothing; before that, its calls work and it may save."""
     run = run_of_attempt(tmp_path, 2)
     run.write_lease(ask_in_s=-60.0)
     with under_a_lease(run.environ(GAVEL_CHECKPOINT_DIR=tmp_path / "checkpoints")) as watching:
@@ -119,12 +119,12 @@ def test_every_call_of_a_stale_attempt_is_an_error(tmp_path: Path, wording: Word
 
 
 def test_a_lease_that_was_renewed_meanwhile_continues(tmp_path: Path) -> None:
-    """A process that read the lease before its renewal reads it again before it gives up."""
+    """A process that read the lease before its renewal reads it again before it stops."""
     run = run_of_attempt(tmp_path, 2)
     run.write_lease(ask_in_s=-60.0)
     known = environment.run_of(run.environ())
     assert known is not None
-    # Not started, so that no thread reads the file beside us.
+    # The thread is not started, so that it does not read the file at the same time.
     watching = session.Session(known)
     run.write_lease(ask_in_s=1000.0)
     assert 900.0 < watching.time_left_s() <= 1000.0
@@ -135,7 +135,7 @@ def test_a_lease_that_was_renewed_meanwhile_continues(tmp_path: Path) -> None:
 
 
 def test_a_saved_file_is_loaded_by_later_attempts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text and bytes, in the job's checkpoint directory; nothing unfinished is left."""
+    """Text and bytes are saved in the job's checkpoint directory; no unfinished file is left."""
     monkeypatch.chdir(tmp_path)
     save_as(tmp_path, 1, "grün")
     assert load_as(tmp_path, 1) == load_as(tmp_path, 2) == "grün"
@@ -172,7 +172,7 @@ def test_a_file_that_the_script_wrote_before_is_the_beginning(tmp_path: Path) ->
 
 
 def test_an_older_attempt_is_refused_and_other_files_do_not_count(tmp_path: Path, wording: Wording) -> None:
-    """The older one neither loads nor saves once a newer one has saved; files of similar names belong to others."""
+    """An older attempt neither loads nor saves once a newer one has saved; files with similar names are ignored."""
     (tmp_path / "checkpoints").mkdir()
     strange = ("state.txt.bak", "state.txt.e9-a9", "state.txt2.e00000009-a00000009")
     for name in strange:
@@ -204,7 +204,7 @@ def test_a_stale_attempt_sets_nothing_back_wherever_it_was_suspended(
         if not passed:
             break
         assert load_as(tmp_path, attempt + 2) == f"of {attempt + 1}"
-    # The call was suspended at least once.
+    # At least one call was suspended.
     assert moments > 1
 
 
@@ -230,7 +230,7 @@ def _save_suspended(place: Path, monkeypatch: pytest.MonkeyPatch, call: str, att
         os_environ = environ(place, attempt)
         for name, value in os_environ.items():
             watched.setenv(name, value)
-        # The lease's time does not stop it.
+        # The time of the lease has not run out.
         watched.setattr("gavel.training.session.check_lease", lambda: None)
         watched.setattr(os, call, suspended)
         with contextlib.suppress(StaleAttempt):
@@ -239,7 +239,7 @@ def _save_suspended(place: Path, monkeypatch: pytest.MonkeyPatch, call: str, att
 
 
 def test_a_full_disk_leaves_the_saved_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script gets the error; the state before it counts, and nothing unfinished is left."""
+    """The script gets the error; the previous state stays in force, and no unfinished file is left."""
     save_as(tmp_path, 1, "whole")
     with monkeypatch.context() as full:
         full.setattr("gavel.training.checkpoint.atomic.ChecksumFile.write", _fail)
@@ -254,7 +254,7 @@ def _fail(*_: object) -> None:
 
 
 def test_unfinished_files_of_older_attempts_are_removed(tmp_path: Path) -> None:
-    """A save removes those of older attempts and of its own file alone."""
+    """A save removes unfinished files of older attempts, but only those of the same file."""
     directory = tmp_path / "checkpoints"
     directory.mkdir()
     left = ".state.txt.e00000003-a00000001.0123456789ab.new"

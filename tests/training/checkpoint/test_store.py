@@ -1,4 +1,4 @@
-"""Checkpoints as sets of files: whole or nothing, damage, stale attempts, several ranks, full disks."""
+"""Checkpoints as sets of files: complete sets, damage, stale attempts, several ranks, full disks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.wording import Wording
 
 
 def store(root: Path, attempt: int = 1, rank: int = 0, world: int = 1, epoch: int = 1) -> Store:
-    """The store of one rank of one attempt."""
+    """Return the store of one rank of one attempt."""
     return Store(root, Token(epoch, attempt), rank, world)
 
 
@@ -36,7 +36,7 @@ def chosen(root: Path, attempt: int = 99) -> str | None:
 
 
 def test_the_newest_saved_step_is_chosen(tmp_path: Path) -> None:
-    """A fresh directory has none; then the newest step counts; the newest two stay, older ones go."""
+    """A new directory has no checkpoint; later, the newest step is chosen, and only the newest two are kept."""
     first = store(tmp_path)
     assert first.choose() is None
     for step in (10, 20, 30):
@@ -51,7 +51,7 @@ def test_the_newest_saved_step_is_chosen(tmp_path: Path) -> None:
 
 
 def test_the_newest_attempt_goes_first(tmp_path: Path) -> None:
-    """An older attempt's later step loses against a newer attempt's earlier one; without one it counts."""
+    """An earlier step of a newer attempt is preferred to a later step of an older one, which counts only without it."""
     first, second = store(tmp_path, 1), store(tmp_path, 2)
     first.choose()
     save(first, 100)
@@ -71,7 +71,7 @@ def test_epochs_go_before_attempts(tmp_path: Path, wording: Wording) -> None:
 
 
 def test_a_later_job_continues_in_the_directory_of_an_earlier_one() -> None:
-    """Its first attempt is newer than the earlier job's fifth: leases are numbered over all jobs."""
+    """The later job's first attempt is newer than the earlier job's fifth, since leases are numbered over all jobs."""
     fifth = {"GAVEL_RUN_DIR": "/run", "GAVEL_EPOCH": "3", "GAVEL_ATTEMPT": "5", "GAVEL_LEASE": "17"}
     earlier, later = run_of(fifth), run_of({**fifth, "GAVEL_ATTEMPT": "1", "GAVEL_LEASE": "18"})
     assert earlier is not None
@@ -111,7 +111,7 @@ def test_a_damaged_checkpoint_is_passed_over(
     save(first, 20)
     damage(next(tmp_path.glob(f"*/step-000000000020/{name}")))
     if name == "COMPLETE" and damage is flip:
-        # A changed bit in a space is no damage.
+        # A bit that changes in a blank is no damage.
         assert chosen(tmp_path) in ("1:10", "1:20")
         return
     assert chosen(tmp_path) == "1:10"
@@ -146,7 +146,7 @@ def test_a_stale_attempt_completes_nothing(tmp_path: Path) -> None:
 def test_a_stale_attempt_that_completes_after_its_last_check_sets_nothing_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Suspended between the check and the rename of COMPLETE, while a newer attempt loads and saves."""
+    """An old attempt is suspended between its check and the rename of COMPLETE, while a newer one loads and saves."""
     old, new = store(tmp_path, 1), store(tmp_path, 2)
     old.choose()
     save(old, 10)
@@ -161,13 +161,13 @@ def test_a_stale_attempt_that_completes_after_its_last_check_sets_nothing_back(
     with monkeypatch.context() as watched:
         watched.setattr(os, "replace", suspended)
         save(old, 30)
-    # The stale one is complete, too: it was not stopped.
+    # The stale set is complete, too, since its attempt was not stopped.
     assert len(list(tmp_path.rglob("COMPLETE"))) == 3
     assert chosen(tmp_path) == "2:15"
 
 
 def test_a_stale_attempt_deletes_nothing_newer(tmp_path: Path) -> None:
-    """Even in the middle of cleaning up, it deletes only its own and older sets."""
+    """A stale attempt that wakes while it cleans up deletes only its own and older sets."""
     old, new = store(tmp_path, 1), store(tmp_path, 2)
     old.choose()
     for step in (10, 20):
@@ -180,7 +180,7 @@ def test_a_stale_attempt_deletes_nothing_newer(tmp_path: Path) -> None:
 
 
 def test_all_ranks_continue_from_the_step_that_rank_0_chose(tmp_path: Path) -> None:
-    """A rank that looks later does not choose for itself, and one that looks first waits."""
+    """A rank that looks later does not choose by itself, and a rank that looks first waits for the choice."""
     for rank in range(2):
         threading.Thread(target=lambda rank=rank: save(store(tmp_path, 1, rank, 2), 10)).start()
     late_choice: list[object] = []
@@ -197,7 +197,7 @@ def test_all_ranks_continue_from_the_step_that_rank_0_chose(tmp_path: Path) -> N
 
 
 def test_a_step_counts_when_all_parts_are_there(tmp_path: Path) -> None:
-    """Each rank returns from saving when the set is whole, whichever comes last."""
+    """Each rank returns from saving when the set is complete, whichever rank is last."""
     ranks = [store(tmp_path, 1, rank, 3) for rank in range(3)]
     over = threading.Event()
 
@@ -226,7 +226,7 @@ def test_a_part_that_does_not_come_is_named(tmp_path: Path, wording: Wording) ->
 
 
 def test_a_rank_that_cannot_write_keeps_no_other_waiting(tmp_path: Path, wording: Wording) -> None:
-    """The others get its error at once instead of waiting for its part."""
+    """The other ranks get the rank's error at once instead of waiting for its part."""
     failing = store(tmp_path, 1, 1, 2)
     failing.write(10, "rank-1.pt", lambda file: file.write(b"part"))
     failing.give_up(10)
@@ -251,7 +251,7 @@ def test_a_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def test_an_unwritable_directory_is_an_error_before_the_first_step(tmp_path: Path, wording: Wording) -> None:
-    """For example, a file is in its place; the error has the remedy."""
+    """If, for example, the directory's path is a file, the error has the remedy."""
     (tmp_path / "job").write_text("a file")
     for token in (Token(1, 1), None):
         with pytest.raises(CheckpointError, match="checkpoints") as refused:
@@ -296,7 +296,7 @@ def test_other_things_in_the_directory_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_no_file_in_the_way_is_written_into(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link or a file in the place of the temporary file is an error, not a way out of the directory."""
+    """A link or a file in the place of the temporary file is an error, and is not written to."""
     aim = tmp_path / "aim"
     monkeypatch.setattr(os, "urandom", bytes)
     (tmp_path / f".state.{bytes(6).hex()}.new").symlink_to(aim)
@@ -306,7 +306,7 @@ def test_no_file_in_the_way_is_written_into(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_two_simultaneous_writers_of_a_file_both_succeed(tmp_path: Path) -> None:
-    """Ranks on several nodes may complete a set in the same moment, under the same process number."""
+    """Ranks on several nodes may complete a set at the same time, with the same pid."""
 
     def inner(file: object) -> None:
         atomic.replace(tmp_path / "state", lambda other: other.write(b"same"))

@@ -1,4 +1,4 @@
-"""The state of training with PyTorch, saved and restored; and files that are not what they should be."""
+"""The state of training with PyTorch, saved and restored; and damaged or foreign files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 
 
 class Own:
-    """An object of the user's, with any state."""
+    """A user's object with any state."""
 
     def __init__(self, state: Any = None) -> None:
         self.state = state
@@ -30,12 +30,12 @@ class Own:
         return self.state
 
     def load_state_dict(self, state: Any) -> None:
-        """Take the state."""
+        """Set the state."""
         self.state = state
 
 
 def trained() -> dict[str, Any]:
-    """A model and everything beside it, after some steps."""
+    """Return a model and all its training objects, after some steps."""
     model = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 1))
     optimizer = torch.optim.Adam(model.parameters(), amsgrad=True)
     scheduler = torch.optim.lr_scheduler.SequentialLR(
@@ -63,7 +63,7 @@ def trained() -> dict[str, Any]:
 
 
 def same(first: Any, other: Any) -> bool:
-    """Whether two states are equal, bit for bit."""
+    """Return whether two states are equal, bit for bit."""
     if isinstance(first, torch.Tensor):
         return first.dtype == other.dtype and torch.equal(first, other)
     if isinstance(first, np.ndarray):
@@ -127,7 +127,7 @@ def test_states_of_the_users_own_come_back(tmp_path: Path) -> None:
 
 
 def test_an_unsafe_value_is_refused_when_saving(tmp_path: Path, wording: Wording) -> None:
-    """Not only when it is needed; the error has its place in the state, and the good checkpoint stays."""
+    """The refusal comes at saving, not at loading; the error has the value's place, and the old checkpoint stays."""
     own = Own({"fine": 1})
     checkpoint = TorchCheckpoint(tmp_path, own=own)
     checkpoint.save(1)
@@ -179,17 +179,17 @@ def test_only_objects_with_a_state_can_be_named(tmp_path: Path, wording: Wording
 
 
 def test_outside_gavel_a_directory_is_needed(wording: Wording) -> None:
-    """Without one there is nowhere to save."""
+    """Outside Gavel, saving without a directory is an error."""
     with pytest.raises(CheckpointError) as refused:
         TorchCheckpoint(own=Own())
     wording(refused.value)
 
 
 def test_under_a_lease_the_jobs_directory_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script's own directory is for outside; the path has epoch and attempt, and a claim is written."""
+    """Under a lease, the script's own directory is not used; the path has epoch and attempt, and a claim is written."""
     for name, value in RunDirectory(tmp_path / "run").environ(GAVEL_CHECKPOINT_DIR=tmp_path / "job").items():
         monkeypatch.setenv(name, value)
-    # No thread may watch the lease beyond this test.
+    # No thread may watch the lease after this test.
     monkeypatch.setattr("gavel.training.session.current", lambda: None)
     checkpoint = TorchCheckpoint(tmp_path / "own", own=Own(1))
     assert checkpoint.load() == 0
@@ -218,8 +218,10 @@ def test_the_width_of_a_job_may_change(tmp_path: Path) -> None:
 def test_another_number_of_ranks_continues(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, world: int
 ) -> None:
-    """Two ranks have saved; one, two or three go on: what is common is everybody's, what was a rank's own comes
-    back where there is that rank, and a new rank keeps what it has."""
+    """After two ranks have saved, one, two or three continue.
+
+    Each gets the common state; a rank that saved gets its own state back, and a new rank keeps its state.
+    """
 
     def rank_of(rank: int, world: int, common: Own, own: Own) -> TorchCheckpoint:
         monkeypatch.setenv("RANK", str(rank))

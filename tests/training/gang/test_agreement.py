@@ -1,4 +1,4 @@
-"""The last step that all ranks agree on: rank 0's records, and whole gangs of simulated ranks under any timing."""
+"""Agreement of ranks on their last step: rank 0's part, and gangs of simulated ranks under any timing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gavel.training.gang.agreement import PASSED_STEP, SAVE_PATIENCE_S, Chair, D
 
 
 def test_all_are_asked_and_the_furthest_decides() -> None:
-    """One asks, all answer, and all stop at the greatest answer."""
+    """When one rank asks, all answer, and all stop at the greatest answer."""
     chair = Chair(world=3)
     assert chair.start_round(0.0, 20.0, stop=True) == [Question(1, 15.0, True)]
     assert chair.on_answer(0, 1, 7) == []
@@ -21,7 +21,7 @@ def test_all_are_asked_and_the_furthest_decides() -> None:
 
 
 def test_two_ranks_that_ask_at_once_start_one_round() -> None:
-    """The second question changes nothing, before the decision and after it."""
+    """The second question changes nothing, neither before the decision nor after it."""
     chair = Chair(world=2)
     chair.start_round(0.0, 20.0, stop=True)
     assert chair.start_round(0.1, 20.0, stop=True) == []
@@ -31,7 +31,7 @@ def test_two_ranks_that_ask_at_once_start_one_round() -> None:
 
 
 def test_answers_of_another_round_are_ignored() -> None:
-    """A promise is for its round; answers of ranks that do not exist are ignored."""
+    """An answer to another round is ignored, as are answers of ranks that do not exist."""
     chair = Chair(world=2)
     chair.start_round(0.0, 20.0, stop=False)
     chair.start_round(0.0, 20.0, stop=True)
@@ -52,7 +52,7 @@ def test_a_finished_rank_counts() -> None:
 
 
 def test_the_end_of_rank_0_is_the_decision() -> None:
-    """When rank 0 has done all its steps, no rank is left to ask: the others do all theirs."""
+    """When rank 0 has done all its steps, the other ranks do all theirs."""
     chair = Chair(world=2)
     chair.start_round(0.0, 20.0, stop=True)
     assert chair.on_end(0, 100) == [Decision(100, True)]
@@ -60,7 +60,7 @@ def test_the_end_of_rank_0_is_the_decision() -> None:
 
 
 def test_a_missing_rank_is_not_waited_for_to_the_end() -> None:
-    """Half-way to the first signal the others decide without a rank that does not answer."""
+    """Half-way to the first signal, the ranks decide without a rank that does not answer."""
     chair = Chair(world=3)
     chair.start_round(100.0, 20.0, stop=True)
     chair.on_answer(0, 1, 7)
@@ -70,7 +70,7 @@ def test_a_missing_rank_is_not_waited_for_to_the_end() -> None:
 
 
 def test_a_late_rank_gets_the_decision() -> None:
-    """A rank that connects in the middle of a round is asked; after it, it gets the decision."""
+    """A rank that connects during a round is asked; one that connects later gets the decision."""
     chair = Chair(world=2)
     assert chair.message_for_newcomer() is None
     chair.start_round(0.0, 20.0, stop=True)
@@ -136,8 +136,10 @@ class Rank:
 def test_all_ranks_stop_at_the_same_step_under_any_timing(
     lock_step: bool, seed: int, world: int, total: int, asks: int, saves: int
 ) -> None:
-    """In whatever order steps, questions and answers come, and whichever rank is slow: all end at the same step,
-    and none is stuck before it. In lock step that is at most one step after the furthest one's."""
+    """In any order of steps, questions and answers, and with any slow rank, all ranks end at the same step.
+
+    No rank is stuck before that step. In lock step, it is at most one after the step of the furthest rank.
+    """
     chance = random.Random(seed)
     ranks = [Rank(total) for _ in range(world)]
     chair, mail = Chair(world), [[] for _ in range(world)]

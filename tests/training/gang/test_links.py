@@ -1,4 +1,4 @@
-"""Ranks that talk to each other over real sockets, in one process: late, cut off, slow, and beside strangers."""
+"""Ranks that are linked by real sockets in one process: late, cut off, slow, and beside strangers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Gang:
             )
 
     def until(self, holds: Callable[[], object], within_s: float = 60.0, skip_s: float = 0.0) -> None:
-        """Let all ranks talk until it holds. `skip_s`: the time that all clocks are ahead."""
+        """Let all ranks exchange messages until the condition holds. `skip_s`: how far all clocks are ahead."""
         until_s = time.monotonic() + within_s
         while not holds():
             assert time.monotonic() < until_s, "the condition did not come to hold"
@@ -57,7 +57,7 @@ class Gang:
             time.sleep(0.002)
 
     def connect(self) -> socket.socket:
-        """Open a connection to rank 0 that is no rank's."""
+        """Open a connection to rank 0 from a stranger."""
         return socket.create_connection(("127.0.0.1", self.port), timeout=60)
 
     @property
@@ -68,11 +68,11 @@ class Gang:
         return link
 
     def all_decided(self) -> bool:
-        """Whether every rank that is up has a decision to stop."""
+        """Return whether every rank that is up has a decision to stop."""
         return all(any(each.stop for each in self.decided[rank]) for rank in self.links)
 
     def ends(self) -> set[int]:
-        """The steps at which the ranks will stop."""
+        """Return the steps at which the ranks will stop."""
         return {gate.limit for gate in self.gates}
 
 
@@ -98,7 +98,7 @@ def test_all_agree_on_the_step_of_the_furthest(gang: Gang) -> None:
 
 
 def test_ranks_that_all_ask_at_once_get_one_decision(gang: Gang) -> None:
-    """Their leases end at the same moment."""
+    """The ranks ask at once because their leases end at the same moment."""
     for link in gang.links.values():
         link.ask(time.monotonic(), 20.0)
     gang.until(gang.all_decided)
@@ -130,7 +130,7 @@ def test_a_question_before_rank_0_is_up_is_repeated() -> None:
 
 
 def test_a_missing_rank_gets_the_decision_when_it_comes() -> None:
-    """The others decide half-way to the signal; the latecomer gets the decision, and stops there or where it is."""
+    """The others decide half-way to the signal; the late rank gets the decision, and stops there or at its step."""
     late = Gang(3)
     late.start(0, 1)
     late.until(lambda: len(late.chair._ranks) == 1)
@@ -257,7 +257,7 @@ def test_a_member_leaves_a_rank_0_that_sends_nonsense(gang: Gang) -> None:
 
 
 def closed(connection: socket.socket) -> bool:
-    """Whether the other side has closed the connection."""
+    """Return whether the other side has closed the connection."""
     with contextlib.suppress(BlockingIOError):
         try:
             return connection.recv(4096) == b""

@@ -1,4 +1,4 @@
-"""A training script without PyTorch: it counts, and keeps its count as any other framework might.
+"""A training script without PyTorch, which counts its steps and saves the count.
 
     python counting.py STEPS
 
@@ -16,7 +16,7 @@ from gavel.training.environment import ranks_of, run_of
 
 
 class Count:
-    """A checkpoint of nothing but the step, in a directory of sets as TorchCheckpoint's."""
+    """A checkpoint that holds only the step, in sets like those of TorchCheckpoint."""
 
     def __init__(self) -> None:
         run = run_of()
@@ -39,7 +39,7 @@ class Count:
 
 def main() -> None:
     """Run the loop, and write a line for each step."""
-    # In this step the held rank waits for the end of its lease.
+    # In this step, the rank waits for the end of its lease.
     hold_at = int(os.environ.get("HOLD_AT", "0")) if os.environ.get("RANK") == "1" else 0
     slow = float(os.environ.get("SLOWER", "1")) if os.environ.get("RANK") == "1" else 1.0
     batches = LeasedIterator(range(10), checkpoint=Count(), steps=int(sys.argv[1]))

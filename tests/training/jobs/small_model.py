@@ -2,7 +2,7 @@
 
     python small_model.py STEPS [plain|resumable] [WORKERS]
 
-Every step is a line in `samples-RANK.txt`; at the end a digest of everything that training has is printed.
+Every step is a line in `samples-RANK.txt`; at the end, a digest of the training state is printed.
 """
 
 import hashlib
