@@ -31,7 +31,7 @@ from tests.e2e.cluster import Cluster
 NODES = {"n1": "v100=2", "n2": "v100=1", "n3": "k80=2"}
 ALIVE_MAX = 12
 SAMPLE_S = 30.0
-# How often one of the clients does something.
+# Seconds between calls of the clients.
 TURN_S = 0.25
 POLICIES = ("las", "fifo", "las+packing", "ftf")
 COMMANDS = (
@@ -60,7 +60,7 @@ def sample(pid: int) -> Sample:
 
 
 def size_mib(folder: Path) -> float:
-    """The size of all files below a folder; files that vanish meanwhile do not count."""
+    """Return the size of all files below a folder; files that vanish meanwhile do not count."""
     total = 0
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ class Soak:
                 print(f"{minutes:5.1f} min  {self.submitted:6} jobs  {figures}  {files}", flush=True)
 
     def turn(self) -> None:
-        """Fill up with jobs, then do one of the things that users do."""
+        """Fill the cluster with jobs, then make one call like a user."""
         alive = [job for job in self.client.list() if not job.state.is_final]
         while len(alive) + self.chance.randrange(3) < ALIVE_MAX:
             self.submitted += len(ids := self.client.submit(self._spec(alive and alive[-1].id)))
@@ -154,16 +154,16 @@ class Soak:
         processes.update({name: agent.pid for name, agent in self.cluster.nodes.items()})
         for name, pid in processes.items():
             with contextlib.suppress(OSError, KeyError):
-                now = sample(pid)
-                self.samples.setdefault(name, []).append(now)
-                yield name, now
+                figures = sample(pid)
+                self.samples.setdefault(name, []).append(figures)
+                yield name, figures
 
     def verdict(self) -> bool:
         """Print the first and the last quarter of each process; return whether none has grown."""
         flat = True
         print(f"\n{'':12}{'MiB first':>10}{'MiB last':>10}{'fds first':>10}{'fds last':>10}")
         for name, samples in self.samples.items():
-            # The first tenth is start-up: imports, caches, the first of everything.
+            # The first tenth is start-up: imports and caches.
             settled = samples[len(samples) // 10 :]
             quarter = max(len(settled) // 4, 1)
             first, last = (

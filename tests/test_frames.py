@@ -118,8 +118,8 @@ def test_leases_add_up_to_the_time_of_jobs(folder: Path) -> None:
 
 def test_facts(folder: Path) -> None:
     """All facts, or those of some types, are rows with their times, jobs and fields."""
-    every, submitted = frames.facts(folder / "run.db"), frames.facts(folder / "run.db", "JobSubmitted")
-    assert tuple(every.columns) == tuple(submitted.columns) == frames.FACT_COLUMNS
+    all_facts, submitted = frames.facts(folder / "run.db"), frames.facts(folder / "run.db", "JobSubmitted")
+    assert tuple(all_facts.columns) == tuple(submitted.columns) == frames.FACT_COLUMNS
     assert set(submitted["fact"]) == {"JobSubmitted"}
     assert list(submitted["job"]) == ["1", "2", "3"]
     assert list(submitted["at_h"]) == pytest.approx([0, 600 / 3600, 1200 / 3600])

@@ -282,13 +282,13 @@ def poisoned_journals(base: Path) -> Iterator[Row]:
 ATTACKS = {"job": absurd_jobs, "node": absurd_nodes, "journal": poisoned_journals}
 
 
-def main(wanted: Sequence[str]) -> int:
+def main(names: Sequence[str]) -> int:
     """Print the table."""
     survived = 0
     with tempfile.TemporaryDirectory(prefix="poison-") as folder:
         print("| poison | answer | alive | restart | fsck | cancel | serves others |")
         print("|---|---|---|---|---|---|---|")
-        for row in chain.from_iterable(ATTACKS[name](Path(folder)) for name in wanted or ATTACKS):
+        for row in chain.from_iterable(ATTACKS[name](Path(folder)) for name in names or ATTACKS):
             survived += row.alive == row.restart == "yes"
             print("| " + " | ".join(" ".join(cell.split())[:90] for cell in row) + " |", flush=True)
     print(f"\nsurvived, and started again: {survived}")

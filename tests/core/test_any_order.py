@@ -137,10 +137,10 @@ class AnyOrder(RuleBasedStateMachine):
         """A user sends a command for a job."""
         self.handle(JobCommand(call="c", job=str(job), action=action))
 
-    @rule(some=st.sets(NUMBERS, max_size=8), everything=st.booleans())
-    def forget(self, some: set[int], everything: bool) -> None:
+    @rule(numbers=st.sets(NUMBERS, max_size=8), everything=st.booleans())
+    def forget(self, numbers: set[int], everything: bool) -> None:
         """Ask the core to forget jobs and keys; some of the jobs are alive, some are unknown."""
-        jobs = list(self.state.jobs) if everything else [str(number) for number in sorted(some)]
+        jobs = list(self.state.jobs) if everything else [str(number) for number in sorted(numbers)]
         alive = set(self.state.active)
         self.handle(Forget(jobs=tuple(jobs), keys=("a", "never used", "a")))
         assert alive == set(self.state.active), "only ended jobs are forgotten"

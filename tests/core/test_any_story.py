@@ -140,9 +140,9 @@ def test_a_restart_in_time_stops_no_job(at_s: float, links_drop: bool) -> None:
     steps = {job.id: job.steps_done for job in stage.state.jobs.values()}
     while stage.state.active:
         stage.until(stage.world.now_s + 100)
-        now = {job.id: job.steps_done for job in stage.state.jobs.values()}
-        assert all(now[name] >= steps[name] for name in steps), "steps only rise"
-        steps = now
+        new_steps = {job.id: job.steps_done for job in stage.state.jobs.values()}
+        assert all(new_steps[name] >= steps[name] for name in steps), "steps only rise"
+        steps = new_steps
     assert {job.state for job in stage.state.jobs.values()} == {JobState.COMPLETED}
     assert sum(job.node_failures + job.failures for job in stage.state.jobs.values()) == 0
     done = {name: steps for name, (_, steps) in stage.real.saved.items()}

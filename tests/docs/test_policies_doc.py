@@ -140,8 +140,8 @@ def test_plots_are_ours_and_there(name: str, tmp_path: Path) -> None:
         drawn.append((tmp_path / copy).read_text(encoding="utf-8"))
     assert drawn[0] == drawn[1]
     kept = (plots.IMAGES / f"{plots.PREFIX}{name}.svg").read_text(encoding="utf-8")
-    now, before = (" ".join(re.findall(r">([^<>\s][^<>]*)</text>", text)) for text in (drawn[0], kept))
-    assert Closely().check_output(before, now, 0), "an answer has changed: make docs-plots"
+    new_text, before = (" ".join(re.findall(r">([^<>\s][^<>]*)</text>", text)) for text in (drawn[0], kept))
+    assert Closely().check_output(before, new_text, 0), "an answer has changed: make docs-plots"
 
 
 def test_plots_stay_small() -> None:

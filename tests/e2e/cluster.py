@@ -104,7 +104,7 @@ class Cluster(LocalCluster):
         """Wait until no GPU is held, and no process of any job is left."""
         eventually(lambda: self.client.status().gpus_busy == 0, "every GPU is free")
 
-        def left() -> list[process_tree.Process]:
+        def remaining() -> list[process_tree.Process]:
             agents = {agent.pid for agent in self.nodes.values()}
             return [
                 process
@@ -113,7 +113,7 @@ class Cluster(LocalCluster):
                 if process.pid not in agents
             ]
 
-        eventually(lambda: not left(), "every process of every job is gone")
+        eventually(lambda: not remaining(), "every process of every job is gone")
 
     def linked(self, *names: str) -> None:
         """Wait until these nodes are up and linked to the current scheduler process."""

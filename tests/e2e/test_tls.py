@@ -27,23 +27,28 @@ NEWER = (
 class Secured(NamedTuple):
     """A scheduler with keys, and one node."""
 
-    me: Operator
+    operator: Operator
     fingerprint: str
 
     @property
     def address(self) -> str:
         """Return the address for users and joining nodes."""
-        return f"127.0.0.1:{self.me.port}"
+        return f"127.0.0.1:{self.operator.port}"
 
     def token(self, *words: str) -> str:
         """Return a token with which one node may join."""
-        return self.me.gavel("token", "join", *words).stdout.strip()
+        return self.operator.gavel("token", "join", *words).stdout.strip()
 
     def join(self, name: str, token: str, fingerprint: str = "", code: int = 0) -> str:
         """Run `gavel agent join`, and return its output."""
-        done = self.me.gavel(
+        done = self.operator.gavel(
             *("agent", "join", "--scheduler", self.address, "--name", name, "--token", token),
-            *("--ca-fingerprint", fingerprint or self.fingerprint, "--state-dir", str(self.me.folder / name)),
+            *(
+                "--ca-fingerprint",
+                fingerprint or self.fingerprint,
+                "--state-dir",
+                str(self.operator.folder / name),
+            ),
             code=code,
         )
         return done.stdout + done.stderr
@@ -51,17 +56,17 @@ class Secured(NamedTuple):
     def agent(self, name: str, state: str) -> tuple[str, ...]:
         """Return the options of an agent with this name and this state directory."""
         return (
-            *("--scheduler", f"127.0.0.1:{self.me.port + 1}", "--name", name, "--gpus", "v100=1"),
-            *("--single-user", "--state-dir", str(self.me.folder / state)),
+            *("--scheduler", f"127.0.0.1:{self.operator.port + 1}", "--name", name, "--gpus", "v100=1"),
+            *("--single-user", "--state-dir", str(self.operator.folder / state)),
         )
 
     def dismissed(self, *command: str) -> str:
         """Run an agent that is dismissed, ending with code 1, and return its log."""
-        env = {**self.me.env, "PYTHONUNBUFFERED": "1"}
+        env = {**self.operator.env, "PYTHONUNBUFFERED": "1"}
         done = subprocess.run(
             [sys.executable, *command],
             env=env,
-            cwd=self.me.folder,
+            cwd=self.operator.folder,
             capture_output=True,
             text=True,
             timeout=PATIENCE_S,
@@ -74,26 +79,33 @@ class Secured(NamedTuple):
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     """A cluster after init, serve, token join, agent join and agent, so that n1 is linked."""
-    me = Operator(tmp_path_factory.mktemp("secured"))
-    me.env["XDG_CONFIG_HOME"] = str(me.folder / "config")
-    me.gavel("init", str(me.data), "--port", str(me.port), "--token-file", str(me.folder / "token"))
-    me.sign_in()
-    with me.running("serve", "serve", "--config", str(me.data / "gavel.toml")) as log:
+    operator = Operator(tmp_path_factory.mktemp("secured"))
+    operator.env["XDG_CONFIG_HOME"] = str(operator.folder / "config")
+    operator.gavel(
+        "init",
+        str(operator.data),
+        "--port",
+        str(operator.port),
+        "--token-file",
+        str(operator.folder / "token"),
+    )
+    operator.sign_in()
+    with operator.running("serve", "serve", "--config", str(operator.data / "gavel.toml")) as log:
         eventually(lambda: "listening on" in log.read_text(), "the scheduler listens")
-        created = me.gavel("token", "join", "--node", "n1")
+        created = operator.gavel("token", "join", "--node", "n1")
         fingerprint = re.search(r"sha256:[0-9a-f]{64}", created.stderr)
         assert fingerprint
-        cluster = Secured(me, fingerprint.group())
+        cluster = Secured(operator, fingerprint.group())
         cluster.join("n1", created.stdout.strip())
-        with me.running("n1", "agent", *cluster.agent("n1", "n1")) as n1:
+        with operator.running("n1", "agent", *cluster.agent("n1", "n1")) as n1:
             eventually(lambda: "linked to the scheduler" in n1.read_text(), "n1 is linked")
             yield cluster
-            with _client(me, me.env["GAVEL_TOKEN"]) as client:
+            with _client(operator, operator.env["GAVEL_TOKEN"]) as client:
                 assert [node.name for node in client.nodes()] == ["n1"], "no other node was let in"
 
 
-def _client(me: Operator, token: str) -> Client:
-    return Client(f"127.0.0.1:{me.port}", token=token, ca=me.env["GAVEL_CA"], retry_s=0)
+def _client(operator: Operator, token: str) -> Client:
+    return Client(f"127.0.0.1:{operator.port}", token=token, ca=operator.env["GAVEL_CA"], retry_s=0)
 
 
 def reason(log: str) -> str:
@@ -112,7 +124,7 @@ def test_a_join_token_that_is_wrong_used_or_for_another_node_is_refused(secured:
     """Each attempt ends with one line, and no certificate is left on the node."""
     used = secured.token("--node", "n2")
     secured.join("n2", used)
-    shutil.rmtree(secured.me.folder / "n2")
+    shutil.rmtree(secured.operator.folder / "n2")
     wrong = used[:-4] + ("aaaa" if not used.endswith("aaaa") else "bbbb")
     for token, words in (
         (used, "already used"),
@@ -123,7 +135,7 @@ def test_a_join_token_that_is_wrong_used_or_for_another_node_is_refused(secured:
         answer = secured.join("n2", token, code=2)
         assert words in answer, answer
         assert len(answer.splitlines()) == 1
-        assert not list((secured.me.folder / "n2").rglob("*.pem"))
+        assert not list((secured.operator.folder / "n2").rglob("*.pem"))
 
 
 def test_a_wrong_fingerprint_keeps_the_token_from_being_sent(secured: Secured, wording: Wording) -> None:
@@ -137,17 +149,21 @@ def test_a_wrong_fingerprint_keeps_the_token_from_being_sent(secured: Secured, w
 
 def test_a_second_agent_of_one_name_is_dismissed(secured: Secured, wording: Wording) -> None:
     """The second agent gets the remedy; the first one stays."""
-    shutil.copytree(secured.me.folder / "n1" / "certificates", secured.me.folder / "twin" / "certificates")
+    shutil.copytree(
+        secured.operator.folder / "n1" / "certificates", secured.operator.folder / "twin" / "certificates"
+    )
     answer = secured.dismissed("-m", "gavel", "agent", *secured.agent("n1", "twin"))
     assert ("'n1'" in answer, "--name" in answer) == (True, True)
     wording(reason(answer))
-    with _client(secured.me, secured.me.env["GAVEL_TOKEN"]) as client:
+    with _client(secured.operator, secured.operator.env["GAVEL_TOKEN"]) as client:
         assert [node.state for node in client.nodes()] == ["up"]
 
 
 def test_a_certificate_of_another_node_is_refused(secured: Secured, wording: Wording) -> None:
     """An agent is the node that its certificate names."""
-    shutil.copytree(secured.me.folder / "n1" / "certificates", secured.me.folder / "n5" / "certificates")
+    shutil.copytree(
+        secured.operator.folder / "n1" / "certificates", secured.operator.folder / "n5" / "certificates"
+    )
     answer = secured.dismissed("-m", "gavel", "agent", *secured.agent("n5", "n5"))
     assert ("node:n1" in answer, "node:n5" in answer) == (True, True)
     wording(reason(answer))
@@ -163,17 +179,17 @@ def test_an_agent_of_another_version_is_dismissed(secured: Secured, wording: Wor
 
 def test_a_revoked_token_is_refused(secured: Secured, wording: Wording) -> None:
     """The token is valid until then; after that, the command ends with code 5 and prints how to get another."""
-    created = secured.me.gavel("token", "create", "--user", "bob", "--role", "user")
+    created = secured.operator.gavel("token", "create", "--user", "bob", "--role", "user")
     secret = created.stdout.strip()
-    with _client(secured.me, secret) as client:
+    with _client(secured.operator, secret) as client:
         assert client.who_am_i().user == "bob"
     token_id = secret.split("_")[1]
-    secured.me.gavel("token", "revoke", token_id)
-    secured.me.env["GAVEL_TOKEN"] = secret
+    secured.operator.gavel("token", "revoke", token_id)
+    secured.operator.env["GAVEL_TOKEN"] = secret
     try:
-        answer = secured.me.gavel("submit", "--", "true", code=5).stderr
+        answer = secured.operator.gavel("submit", "--", "true", code=5).stderr
     finally:
-        secured.me.sign_in()
+        secured.operator.sign_in()
     assert ("revoked" in answer, "`gavel token create`" in answer) == (True, True)
     wording(answer, id=token_id)
 
@@ -181,32 +197,34 @@ def test_a_revoked_token_is_refused(secured: Secured, wording: Wording) -> None:
 def test_a_revoked_node_is_dismissed_until_it_joins_again(secured: Secured, wording: Wording) -> None:
     """The agent of a revoked node gets the reason and the remedy; a new join gives it a valid certificate."""
     secured.join("n8", secured.token("--node", "n8"))
-    assert "revoked node n8" in secured.me.gavel("token", "revoke", "--node", "n8").stdout
+    assert "revoked node n8" in secured.operator.gavel("token", "revoke", "--node", "n8").stdout
     answer = secured.dismissed("-m", "worker_agent", *secured.agent("n8", "n8"))
     assert "n8 was revoked" in answer, answer
     wording(reason(answer))
-    shutil.rmtree(secured.me.folder / "n8")
+    shutil.rmtree(secured.operator.folder / "n8")
     secured.join("n8", secured.token("--node", "n8"))
 
 
 def test_a_user_needs_a_token_and_the_authority(secured: Secured, wording: Wording) -> None:
     """The command ends with code 5 without a token, and with code 4 and a possible cause under another authority."""
-    me = secured.me
-    token = me.env.pop("GAVEL_TOKEN")
+    operator = secured.operator
+    token = operator.env.pop("GAVEL_TOKEN")
     try:
-        answer = me.gavel("queue", code=5).stderr
+        answer = operator.gavel("queue", code=5).stderr
         assert "GAVEL_TOKEN" in answer
         wording(answer)
     finally:
-        me.env["GAVEL_TOKEN"] = token
-    me.gavel("init", str(me.folder / "other"), "--token-file", str(me.folder / "other-token"))
-    me.env["GAVEL_CA"] = str(me.folder / "other" / "tls" / "ca.pem")
+        operator.env["GAVEL_TOKEN"] = token
+    operator.gavel(
+        "init", str(operator.folder / "other"), "--token-file", str(operator.folder / "other-token")
+    )
+    operator.env["GAVEL_CA"] = str(operator.folder / "other" / "tls" / "ca.pem")
     try:
-        answer = me.gavel("queue", code=4).stderr
+        answer = operator.gavel("queue", code=4).stderr
     finally:
-        me.sign_in()
+        operator.sign_in()
     assert "GAVEL_CA" in answer
-    wording(answer, folder=me.folder, address=secured.address)
+    wording(answer, folder=operator.folder, address=secured.address)
 
 
 def test_every_attempt_is_in_the_audit_log(secured: Secured) -> None:
@@ -214,8 +232,8 @@ def test_every_attempt_is_in_the_audit_log(secured: Secured) -> None:
     before = secured.token()
     secured.join("n7", before)
     secured.join("n7b", before, code=2)
-    text = (secured.me.data / "audit.log").read_text()
+    text = (secured.operator.data / "audit.log").read_text()
     joins = [line for line in map(json.loads, text.splitlines()) if line["call"].endswith("Join")]
     assert [line["result"] == "ok" for line in joins[-2:]] == [True, False]
-    for token in (before, secured.me.env["GAVEL_TOKEN"]):
+    for token in (before, secured.operator.env["GAVEL_TOKEN"]):
         assert secret_of(token) not in text

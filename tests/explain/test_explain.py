@@ -163,11 +163,11 @@ def test_any_state_of_a_simulated_week_can_be_explained(
             outcome = super().handle_all(now_s, messages)
             if chance.random() < 0.1:
                 state = self.state
-                some = [
+                chosen_jobs = [
                     *chance.sample(sorted(state.active), min(len(state.active), 4)),
                     *list(state.jobs)[:1],
                 ]
-                for name in some:
+                for name in chosen_jobs:
                     answer = explain(state, name, now_s + chance.choice([0.0, 0.0, 100.0]))
                     sound(answer, state)
                     reasons.add(answer.reason)

@@ -78,13 +78,13 @@ class Fuzz:
             for face, numbers in ((face, self._numbers()) for face in faces)
             for _ in range(WORKERS)
         }
-        left = set(workers)
+        running = set(workers)
         try:
-            while left:
-                done, _ = await asyncio.wait(left | beside, return_when=asyncio.FIRST_COMPLETED)
+            while running:
+                done, _ = await asyncio.wait(running | beside, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                left -= done
+                running -= done
         except Failed as failed:
             raise Failed(f"{failed}\ncases that were running: {sorted(self._running.values())}") from None
         finally:
@@ -103,19 +103,19 @@ class Fuzz:
         agents = (
             {name: served.channel(name if served.tls else "") for name in NODES} if face == "agents" else {}
         )
-        me = id(people)
+        task_id = id(people)
         for number in numbers:
             if time.monotonic() > self._end_s:
                 break
             lots = random.Random(f"{self.options.seed} {face} {number}")
-            self._running[me] = f"{face} {number}"
+            self._running[task_id] = f"{face} {number}"
             if face == "people":
                 name, code, text = await one_call(served, people, lots, self.known)
             else:
                 name, code, text = await one_link(served, agents, lots, self.received)
             self.cases[face] += 1
             self._count(f"{face} {number}", name, code, text)
-        self._running.pop(me, None)
+        self._running.pop(task_id, None)
         for channel in (*people, *agents.values()):
             await channel.close()
 

@@ -130,10 +130,10 @@ async def one_link(
     except (aio.AioRpcError, asyncio.InvalidStateError):
         pass
     finally:
-        left = not call.done()
+        is_open = not call.done()
         call.cancel()
         await asyncio.gather(reading, return_exceptions=True)
-    if left:
+    if is_open:
         return "Link", "left alone", ""
     return "Link", *await _end(call)
 

@@ -86,8 +86,8 @@ def _closure(own: Distribution) -> list[Distribution]:
     while waiting:
         for line in waiting.pop().requires or ():
             requirement = Requirement(line)
-            wanted = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
-            if wanted and requirement.name not in distributions:
+            applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+            if applies and requirement.name not in distributions:
                 distributions[requirement.name] = distribution(requirement.name)
                 waiting.append(distributions[requirement.name])
     return list(distributions.values())

@@ -71,10 +71,10 @@ def test_every_beginning_of_a_journal_is_a_journal(path: Path) -> None:
     """Cut after any record, the journal leads to the state at that time."""
     with write(path, numbered(COUNT)):
         pass
-    for left in reversed(range(COUNT)):
+    for count in reversed(range(COUNT)):
         with SqliteJournal(path, durable=False) as journal:
-            journal._db.execute("DELETE FROM records WHERE seq > ?", (left,))
-            assert recover_again(journal, path) == state_after(numbered(left))
+            journal._db.execute("DELETE FROM records WHERE seq > ?", (count,))
+            assert recover_again(journal, path) == state_after(numbered(count))
 
 
 def recover_again(journal: SqliteJournal, path: Path) -> bytes:

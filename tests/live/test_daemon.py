@@ -47,12 +47,12 @@ async def read_out(stream: grpc.aio.UnaryStreamCall) -> None:  # type: ignore[ty
         pass
 
 
-async def policy(daemon: Daemon, wanted: str = "") -> str:
-    """Return the policy in force, after setting it to `wanted` if that is given."""
+async def policy(daemon: Daemon, name: str = "") -> str:
+    """Return the policy in force, after setting it to `name` if that is given."""
     async with grpc.aio.insecure_channel(str(daemon.listen)) as channel:
         cluster = cluster_pb2_grpc.ClusterStub(channel)
-        if wanted:
-            await cluster.SetPolicy(cluster_pb2.SetPolicyRequest(policy=wanted), metadata=USER)
+        if name:
+            await cluster.SetPolicy(cluster_pb2.SetPolicyRequest(policy=name), metadata=USER)
         return str((await cluster.GetPolicy(cluster_pb2.GetPolicyRequest(), metadata=USER)).policy)
 
 
@@ -246,9 +246,9 @@ def test_a_backup_is_in_the_audit_log(tmp_path: Path, monkeypatch: pytest.Monkey
         async with running(tmp_path) as daemon, grpc.aio.insecure_channel(str(daemon.listen)) as channel:
             backup = cluster_pb2_grpc.UpkeepStub(channel).Backup
             await read_out(backup(cluster_pb2.BackupRequest(), metadata=USER))
-            left = backup(cluster_pb2.BackupRequest(), metadata=USER)
-            await left.read()
-            left.cancel()
+            aborted = backup(cluster_pb2.BackupRequest(), metadata=USER)
+            await aborted.read()
+            aborted.cancel()
             await until(lambda: len(noted()) == 2)
 
     asyncio.run(story())

@@ -111,11 +111,11 @@ def test_as_many_as_branch_and_bound_keeps(spec: str, data: st.DataObject) -> No
     """On random problems another formulation gives the same number of kept deadlines, and the same value."""
     on = {"deadlines": st.just(True), "jobs": st.integers(2, 8), "pairs": st.just(False)}
     problem = f.visible(data.draw(problems(**on)))
-    due = np.isfinite(problem.jobs.deadline_s)
-    assume(due.any())
+    has_deadline = np.isfinite(problem.jobs.deadline_s)
+    assume(has_deadline.any())
     answer = resolve(spec)(problem)
     late = missed(answer.notes)
-    hard = np.array([job not in late for job in problem.jobs.ids]) & due
+    hard = np.array([job not in late for job in problem.jobs.ids]) & has_deadline
     assert hard.sum() == f.most_deadlines(problem)
     need = np.where(hard, problem.jobs.steps_left / problem.jobs.deadline_s, 0.0)
     assert (rates(problem, answer.time_share) >= need * (1 - 1e-6)).all()

@@ -71,13 +71,13 @@ def test_large_programs_are_tried_only_where_prices_allow_it(
 ) -> None:
     """There is room, but on a type that half of the jobs cannot use: no try is made that the prices rule out."""
     rng = np.random.default_rng(1)
-    some, others = (rng.uniform(1.0, 4.0, (150, 4)) for _ in "ab")
+    first_rates, second_rates = (rng.uniform(1.0, 4.0, (150, 4)) for _ in "ab")
     ways = [
         alone(f"s{job}", kind, rate)
-        for job, row in enumerate(some)
+        for job, row in enumerate(first_rates)
         for kind, rate in zip("abcd", row, strict=True)
     ]
-    ways += [alone(f"t{job}", "big", rate) for job, row in enumerate(others) for rate in row[:1]]
+    ways += [alone(f"t{job}", "big", rate) for job, row in enumerate(second_rates) for rate in row[:1]]
     program = Program(by_hand({**dict.fromkeys("abcd", gpus / 4), "big": 900}, *ways))
     assert program.usable.size > solvers.MANY_COLUMNS
     calls, solve = [], solvers.solve_blocks

@@ -211,17 +211,17 @@ def test_as_many_needs_as_possible_are_kept(problem: Problem, seed: int) -> None
     need = np.round(alone_at_best * rng.uniform(0.0, 1.2, len(problem.jobs)), 3)
     need[rng.random(len(need)) < 0.2] = 0.0
     assume(need.any())
-    wanted = need > 0
+    has_need = need > 0
     short, proven = program.most_needs_met(need)
     assert proven
     assert set(short.tolist()) <= {0.0, 1.0}
-    assert not short[~wanted].any()
-    kept = wanted & (short == 0)
+    assert not short[~has_need].any()
+    kept = has_need & (short == 0)
     assert can_all_have(problem, np.where(kept, need, 0.0))
     most = max(
-        sum(some)
-        for some in product((0, 1), repeat=len(need))
-        if not np.any(np.array(some) > wanted) and can_all_have(problem, need * np.array(some))
+        sum(subset)
+        for subset in product((0, 1), repeat=len(need))
+        if not np.any(np.array(subset) > has_need) and can_all_have(problem, need * np.array(subset))
     )
     assert kept.sum() == most
 

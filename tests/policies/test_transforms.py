@@ -240,10 +240,10 @@ def test_the_spread_is_the_nearest(problem: Problem, seed: int) -> None:
     n = len(problem.jobs)
     total = np.bincount(first, share, n)
     assert np.bincount(first, spread, n) == pytest.approx(total, abs=1e-6)
-    wanted = total[first] * size / np.bincount(first, size, n)[first]
+    proportional = total[first] * size / np.bincount(first, size, n)[first]
     assert (problem.occupancy @ spread <= problem.capacity * (1 + 1e-6) + 1e-6).all()
     for other in (share, _blend(rng, spread, share)):
-        assert np.sum((spread - wanted) ** 2) <= np.sum((other - wanted) ** 2) + 1e-6
+        assert np.sum((spread - proportional) ** 2) <= np.sum((other - proportional) ** 2) + 1e-6
 
 
 def _blend(rng: np.random.Generator, first: np.ndarray, second: np.ndarray) -> np.ndarray:

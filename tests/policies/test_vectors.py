@@ -38,7 +38,7 @@ RUNS_WHERE_IT_CANNOT = {
 }
 
 
-def every(*policies: str) -> Callable[[Any], Any]:
+def with_answers_of(*policies: str) -> Callable[[Any], Any]:
     """Parametrise a test with every published answer of these policies."""
     try:
         cases = answers(*policies)
@@ -134,7 +134,7 @@ def test_a_false_claim_gains_nothing() -> None:
     assert true_rates("las", LIE)[0] > true_rates("las", TRUTH)[0] + 0.01
 
 
-@every("strategy_proof")
+@with_answers_of("strategy_proof")
 def test_strategy_proof(answer: Answer) -> None:
     """Discounted rates agree with those of another implementation."""
     instance, result = answer
@@ -148,7 +148,7 @@ def test_strategy_proof(answer: Answer) -> None:
 # -------------------------------------------------------------------------------------------- 31 random instances
 
 
-@every(*LINEAR)
+@with_answers_of(*LINEAR)
 def test_optimal_value(answer: Answer) -> None:
     """The value of the objective is that of an independent linear program."""
     instance, result = answer
@@ -159,21 +159,21 @@ def test_optimal_value(answer: Answer) -> None:
     assert allocation.optimal
 
 
-@every(*(policy for policy in SPECS if policy.endswith("SLOs")))
+@with_answers_of(*(policy for policy in SPECS if policy.endswith("SLOs")))
 def test_optimal_value_with_deadlines(answer: Answer) -> None:
     """With all deadlines kept the value is the published one; otherwise the most are kept, at the best value."""
     instance, result = answer
     problem = problem_of(instance, result["policy"])
     allocation = resolve(spec(instance, result["policy"]))(problem)
     view = as_seen(problem, allocation, *published_modifiers(answer)[0])
-    due = np.isfinite(problem.jobs.deadline_s)
-    need = np.where(due, problem.jobs.steps_left / problem.jobs.deadline_s, 0.0)
-    kept = due & (view.rate >= need * (1 - 1e-6))
-    missed = [job for job, ok in zip(problem.jobs.ids, kept | ~due, strict=True) if not ok]
+    has_deadline = np.isfinite(problem.jobs.deadline_s)
+    need = np.where(has_deadline, problem.jobs.steps_left / problem.jobs.deadline_s, 0.0)
+    kept = has_deadline & (view.rate >= need * (1 - 1e-6))
+    missed = [job for job, ok in zip(problem.jobs.ids, kept | ~has_deadline, strict=True) if not ok]
     assert kept.sum() >= f.most_deadlines(view.problem)
     named = [note for note in allocation.notes if note.startswith("deadline missed by")]
     assert all(f"'{job}'" in named[0] for job in missed)
-    hard = np.array([f"'{job}'" not in "".join(named) for job in problem.jobs.ids]) & due
+    hard = np.array([f"'{job}'" not in "".join(named) for job in problem.jobs.ids]) & has_deadline
     best = f.throughput_per_cost(view.problem, np.where(hard, need, 0.0)).value
     assert allocation.value == pytest.approx(best, rel=1e-6)
     if result["objective"]["slos_feasible_highs"]:
@@ -181,7 +181,7 @@ def test_optimal_value_with_deadlines(answer: Answer) -> None:
         assert allocation.value == pytest.approx(result["objective"]["optimum_highs"], rel=1e-6)
 
 
-@every(*FILLED)
+@with_answers_of(*FILLED)
 def test_levels(answer: Answer) -> None:
     """Every job has the level of exact progressive filling, up to the precision of the expected vector."""
     instance, result = answer
@@ -213,7 +213,7 @@ def assert_lexicographically_at_least(
             return
 
 
-@every("finish_time_fairness_packed")
+@with_answers_of("finish_time_fairness_packed")
 def test_packed_finish_time_fairness(answer: Answer) -> None:
     """The published packed variant divides rates by weights, but not isolated rates; the definition divides neither.
 
@@ -237,7 +237,7 @@ def slowed_by_weight(problem: Problem) -> Problem:
     return replace(problem, columns=replace(c, first_rate=c.first_rate / weight[c.first], second_rate=second))
 
 
-@every("isolated")
+@with_answers_of("isolated")
 def test_isolated_rates(answer: Answer) -> None:
     """Isolated rates agree with the closed form: one n-th of the cluster for each job."""
     instance, result = answer
@@ -248,7 +248,7 @@ def test_isolated_rates(answer: Answer) -> None:
     assert allocation.isolated_rate == pytest.approx(expected, rel=1e-9)
 
 
-@every("allox")
+@with_answers_of("allox")
 def test_allox_cost(answer: Answer) -> None:
     """The matching has the least cost, as computed by the Hungarian method."""
     instance, _ = answer

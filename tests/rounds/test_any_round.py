@@ -1,4 +1,4 @@
-"""Random rounds: columns, gangs, pairs, needs, pins and limits, in states that earlier rounds may have left."""
+"""Random rounds: columns, gangs, pairs, needs, pins and limits, in states that earlier rounds may lead to."""
 
 from dataclasses import replace
 from random import Random
@@ -20,7 +20,7 @@ rounds = st.randoms(use_true_random=False).map(random_round)
 
 
 def shuffled(inputs: RoundInputs, chance: Random) -> RoundInputs:
-    """The round with candidates, jobs and leases listed in another order."""
+    """Return the round with candidates, jobs and leases in another order."""
     rows = list(range(len(inputs.candidates)))
     chance.shuffle(rows)
     jobs = list(inputs.jobs)

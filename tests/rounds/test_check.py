@@ -21,7 +21,7 @@ def two_jobs(**facts: object) -> RoundInputs:
 
 
 def gang_waits(**facts: object) -> RoundInputs:
-    """A gang has waited long; a pinned job has one of the two GPUs; another job wants the other one."""
+    """Return a round with a gang that waited long, a pinned job on one of two GPUs, and a job for the other."""
     columns = [
         column("gang", gpus=2, skipped=5),
         column("b", entitled_s=100, received_s=100),

@@ -22,7 +22,7 @@ def places(inputs: RoundInputs) -> dict[str, tuple[GpuId, ...]]:
 
 
 def moved(held: dict[str, Held], where: dict[str, tuple[GpuId, ...]]) -> set[str]:
-    """Running jobs that are not where they were."""
+    """Return the running jobs whose GPUs have changed."""
     new_gpus = {job: gpus for jobs, gpus in where.items() for job in jobs.split("+")}
     return {job for job, old in held.items() if new_gpus.get(job) != old.gpus}
 

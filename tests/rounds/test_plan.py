@@ -1,4 +1,4 @@
-"""Which jobs run, by small examples: one round each, from the leases held to the plan."""
+"""Selection of jobs in small examples: one round each, from the current leases to the plan."""
 
 import pytest
 
@@ -22,12 +22,12 @@ def gpus_of(plan: RoundPlan) -> dict[str, tuple[GpuId, ...]]:
 
 
 def first(jobs: str, **facts: object) -> Column:
-    """A column whose turn comes early."""
+    """Return a column whose turn comes early."""
     return column(jobs, **{"entitled_s": 1000, "received_s": 900, **facts})
 
 
 def later(jobs: str, **facts: object) -> Column:
-    """A column whose turn comes after the `first` ones."""
+    """Return a column whose turn comes after the `first` ones."""
     return column(jobs, **{"entitled_s": 1000, "received_s": 1000, **facts})
 
 
@@ -141,7 +141,7 @@ def test_a_partner_joins_only_with_what_it_needs() -> None:
 
 
 def kept_out(skipped: int, **facts: object) -> RoundInputs:
-    """A gang of two is first, a pinned job has one of two GPUs, and another job wants the other one."""
+    """Return a round with a gang of two that is first, a pinned job on one of two GPUs, and a job for the other."""
     columns = [
         first("gang", gpus=2, skipped=skipped),
         later("other"),
@@ -230,7 +230,7 @@ def test_a_gang_of_lower_rank_is_not_skipped() -> None:
 
 
 def crowd(most: int | None) -> RoundInputs:
-    """Four running jobs, and four new ones that rank above them."""
+    """Return a round with four running jobs, and four new ones that rank above them."""
     running = [column(f"r{i}", entitled_s=1000, received_s=1000 + i) for i in range(4)]
     columns = [*running, *(first(f"new{i}") for i in range(4))]
     held = {job: now for i in range(4) for job, now in hold(f"r{i}", f"n{i}:0").items()}

@@ -8,7 +8,7 @@ from tests.support.rounds import ROUND_S, Column, column, hold, nodes, round_of
 
 
 def order(columns: list[Column], held: dict | None = None, stay_s: float = 0.0) -> str:
-    """The jobs in order of their turns."""
+    """Return the jobs in order of their turns."""
     inputs = round_of(columns, nodes(1), held, stay_s=stay_s)
     return " ".join("+".join(inputs.candidates.bundles[row].jobs) for row in rank(Board.of(inputs)))
 

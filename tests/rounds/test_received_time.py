@@ -15,7 +15,7 @@ ROUNDS = 120
 
 
 def shares_within(capacity: list[int], jobs: int, seed: int) -> np.ndarray:
-    """Random shares of jobs × worker types within time and GPUs, using nearly all of both."""
+    """Return random shares of jobs × worker types that use nearly all of the time and the GPUs."""
     shares = np.random.default_rng(seed).random((jobs, len(capacity)))
     shares *= np.random.default_rng(seed + 1).random(shares.shape) < 0.7
     for _ in range(100):
@@ -129,7 +129,7 @@ def test_long_turns_starve_no_job(share: float) -> None:
 
 
 def crowd(**facts: object) -> list[Column]:
-    """A gang as wide as the cluster, and more single-GPU jobs than there are GPUs."""
+    """Return a gang as wide as the cluster, and more single-GPU jobs than there are GPUs."""
     return [
         column("gang", gpus=4, share=0.2, **facts),
         *(column(f"j{i}", share=0.8 * 4 / 6) for i in range(6)),
@@ -147,7 +147,7 @@ def turns_of_the_gang(rounds: Rounds) -> int:
 
 
 def staggered(**facts: object) -> Rounds:
-    """Jobs that started in different rounds and keep their GPUs for three: four are never free at once."""
+    """Return jobs that started in different rounds and stay for three, so that four GPUs are never free at once."""
     rounds = Rounds(crowd(), nodes(4), pinned_rounds=3, **facts)  # type: ignore[arg-type]
     for i in range(4):
         rounds.held |= hold(f"j{i}", f"n{i}:0", pinned=i < 3)

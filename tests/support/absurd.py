@@ -50,7 +50,7 @@ def mostly(sane: Any_, absurd: Any_) -> Any_:
 
 
 def within(bound: Bound, whole: bool = False) -> Any_:
-    """A possible figure, very often the least or the greatest."""
+    """Draw a possible figure, very often the least or the greatest."""
     least, most = (int(bound.least), int(bound.most)) if whole else (bound.least, bound.most)
     edges = [least, most, *([0] if bound.zero else [])]
     some = st.integers(least, min(most, least + 3)) if whole else st.floats(least, most)
@@ -59,7 +59,7 @@ def within(bound: Bound, whole: bool = False) -> Any_:
 
 
 def figure(bound: Bound, whole: bool = False) -> Any_:
-    """A possible figure, or an absurd one."""
+    """Draw a possible figure, or an absurd one."""
     return mostly(within(bound, whole), INTEGERS if whole else FLOATS)
 
 
@@ -69,7 +69,7 @@ def name(*known: str) -> Any_:
 
 
 def fields(table: Table, kind: type[Any], possible: bool = False) -> Any_:
-    """Some fields of `kind`, each drawn by its limit in `table`."""
+    """Draw some fields of `kind`, each by its limit in `table`."""
     hints = {field: str(kind.__annotations__[field]) for field in table}
     make = within if possible else figure
     return st.fixed_dictionaries(
@@ -92,7 +92,7 @@ def _job(facts: dict[str, Any], more: dict[str, Any]) -> JobSpec:
 
 
 def jobs(possible: bool = False) -> Any_:
-    """A job. With `possible`, its figures are within their limits."""
+    """Draw a job; with `possible`, its figures are within their limits."""
     rate = within(bounds.RATE) if possible else figure(bounds.RATE)
     more = st.fixed_dictionaries(
         {"job_type": name(*JOB_TYPES), "gpus": mostly(st.integers(1, 3), figure(bounds.GPUS, True))},
@@ -119,7 +119,7 @@ def jobs(possible: bool = False) -> Any_:
 
 
 def nodes() -> Any_:
-    """A node's description of itself."""
+    """Return a node's description of itself."""
     more = st.fixed_dictionaries(
         {"name": name(*NODES), "worker_type": name(*TYPES), "gpus": mostly(st.integers(1, 3), INTEGERS)},
         optional={"labels": maps(name("zone"), name("a")), "storage": name("shared", "")},
@@ -157,7 +157,7 @@ PAIR = st.tuples(
 
 
 def settings() -> Any_:
-    """Settings, usually with rounds of ordinary length."""
+    """Draw settings, usually with rounds of ordinary length."""
     tenant = st.builds(
         TenantSpec, name=name("a", "b", "a/b"), weight=figure(bounds.WEIGHT), policy=name("fairness", "fifo")
     )
@@ -180,7 +180,7 @@ INDEX = mostly(st.integers(0, 3), INTEGERS)
 
 
 def shares(number: int) -> Any_:
-    """An answer to question `number` that no solver would give."""
+    """Draw an answer to question `number` that no solver would give."""
     known = st.lists(st.sampled_from(("1", "2", "3", "4_0")), max_size=4, unique=True)
     of_jobs = mostly(known, st.lists(TEXTS, max_size=3))
 

@@ -87,7 +87,7 @@ class Chaos:
         return solved
 
     def submit(self, i: int) -> str:
-        """Submit a job of a random sort at a random time; return its name."""
+        """Submit a random job at a random time; return its name."""
         luck = self.luck
         gpus, steps = luck.choice((1, 1, 1, 2, 3)), luck.uniform(500, 30_000)
         kind = luck.choice(("cnn", "lm"))

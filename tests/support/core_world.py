@@ -71,8 +71,8 @@ class WatchedCore(Core):
         """Promise P3: a job that has ended never changes again."""
         for name in [name for name in self.state.jobs if name not in self.state.active]:
             job = self.state.jobs[name]
-            now = (job.state, job.ended_s, job.why)
-            assert self.ended.setdefault(name, now) == now, f"job {name} changed after its end"
+            end = (job.state, job.ended_s, job.why)
+            assert self.ended.setdefault(name, end) == end, f"job {name} changed after its end"
 
 
 class Kept:
@@ -100,7 +100,7 @@ class StageWorld(SimWorld):
         self.refusals: list[Reply] = []
 
     def perform(self, effect: Effect) -> None:
-        """Carry out the effect, and keep a refusal for the test to look at."""
+        """Carry out the effect, and store a refusal for the test."""
         if isinstance(effect, Reply) and effect.error:
             self.refusals.append(effect)
         super().perform(effect)
@@ -156,7 +156,7 @@ class Stage:
 
     nodes: Iterable[NodeSpec]
     settings: Settings = field(default_factory=Settings)
-    # Options of FaultyLink. None: a good network.
+    # Options of FaultyLink; None for a network without faults.
     link: Mapping[str, Any] | None = None
     solver: Callable[[Solve], Solved] = answer
     solver_latency_s: float = 0.0
@@ -164,11 +164,11 @@ class Stage:
     silence_s: float = 0.0
     seed: int = 0
     table: Throughputs = TABLE
-    # Whether the scheduler is given the table of rates.
+    # Whether the scheduler gets the table of rates.
     knows_rates: bool = True
 
     def __post_init__(self) -> None:
-        """Set everything up; nothing has happened yet."""
+        """Set everything up, without running anything."""
         self.physics = Physics(self.table, seed=self.seed)
         self.real = Jammable(self.physics, limits=self.limits, silence_s=self.silence_s)
         self.machines: Any = self.real
@@ -199,7 +199,7 @@ class Stage:
             self.world.at(0.0, lambda now_s, spec=spec: self.machines.join(now_s, spec))
 
     def _solve(self, question: Solve) -> Solved:
-        # A test may have replaced the solver since.
+        # A test may have replaced the solver meanwhile.
         return self.solver(question)
 
     @property
@@ -208,7 +208,7 @@ class Stage:
         return self.core.state
 
     def until(self, at_s: float) -> None:
-        """Let the world run until `at_s`, that instant included."""
+        """Let the world run up to and including `at_s`."""
         self._until_s = max(self._until_s, at_s)
         asyncio.run(drive(self.core, self.world, self.journal))
         self.world.now_s = max(self.world.now_s, at_s)
@@ -264,7 +264,7 @@ class Stage:
             self.world.perform(effect)
 
     def completions(self) -> dict[str, int]:
-        """How often each job completed."""
+        """Return how often each job completed."""
         counts: dict[str, int] = {}
         leases: dict[str, str] = {}
         for _, facts in self.journal.records:

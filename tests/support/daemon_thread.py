@@ -19,7 +19,7 @@ START_S = 60.0
 
 
 class DaemonThread:
-    """A daemon that runs while the block does, configured by a file or by `folder` and a port of its own."""
+    """A daemon that runs within the block, configured by a file, or by `folder` and a free port."""
 
     def __init__(self, folder: Path, config: Path | None = None, **settings: Any) -> None:
         flags = {"listen": "127.0.0.1:0", **settings, "data_dir": str(folder)}

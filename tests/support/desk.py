@@ -1,4 +1,4 @@
-"""The core alone: a test hands it messages one by one, and must claim everything that comes of them.
+"""The core alone: a test hands it messages one by one, and must claim every fact and effect that follows.
 
 A fact or an effect that the test did not expect fails it just like a missing one. The invariants are checked
 """
@@ -40,7 +40,7 @@ PAIRS = [("v100", "cnn", "lm", 1, 9.0, 3.5)]
 
 
 def node(name: str = "n1", gpus: int = 2, worker_type: str = "v100", **more: Any) -> NodeSpec:
-    """A node's description of itself."""
+    """Return a node's description of itself."""
     return NodeSpec(**{"storage": "shared", **more}, name=name, worker_type=worker_type, gpus=gpus)
 
 
@@ -70,7 +70,7 @@ class Desk:
     # ----------------------------------------------------------------------------------------------- messages
 
     def tell(self, now_s: float, *messages: Message) -> Outcome:
-        """Hand messages to the core; everything that came of earlier ones must have been claimed."""
+        """Hand messages to the core; every fact and effect of earlier messages must have been claimed."""
         self.all_claimed()
         return self._take(self.core.handle_all(now_s, messages))
 
@@ -92,7 +92,7 @@ class Desk:
         return outcome
 
     def until(self, at_s: float) -> None:
-        """Let time pass: timers ring, and the solver answers at once. Everything that comes of it counts as claimed."""
+        """Let time pass: timers fire, and the solver answers at once. All facts and effects meanwhile are claimed."""
         self.settle()
         while True:
             while self.questions:
@@ -106,7 +106,7 @@ class Desk:
         self.now_s = max(self.now_s, at_s)
 
     def submit(self, *specs: JobSpec, **more: Any) -> list[str]:
-        """Submit jobs, claim all that comes of it, and return their ids."""
+        """Submit jobs, claim all facts and effects, and return their ids."""
         self.tell(self.now_s, SubmitJobs(call="submit", specs=specs, **more))
         (reply,) = [e for e in self.effects if isinstance(e, Reply)]
         self.settle()
@@ -115,7 +115,7 @@ class Desk:
         return jobs
 
     def run(self, *specs: JobSpec) -> list[str]:
-        """Submit jobs, wait until they run, claim all that comes of it, and return their leases."""
+        """Submit jobs, wait until they run, claim all facts and effects, and return their leases."""
         jobs = self.submit(*specs)
         self.until(self.now_s + 8.0)
         leases = [self.job(name).lease or "" for name in jobs]
@@ -156,9 +156,9 @@ class Desk:
         self.effects.clear()
 
     def all_claimed(self) -> None:
-        """Fail if something came that the test did not expect."""
-        left = [*self.facts, *self.effects]
-        assert not left, "not claimed:\n  " + "\n  ".join(map(str, left))
+        """Fail if there is a fact or effect that the test has not claimed."""
+        unclaimed = [*self.facts, *self.effects]
+        assert not unclaimed, "not claimed:\n  " + "\n  ".join(map(str, unclaimed))
 
     # ------------------------------------------------------------------------------------------------- looking
 

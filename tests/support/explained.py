@@ -16,7 +16,7 @@ ROUND_S = 360.0
 
 @dataclass(frozen=True)
 class Case:
-    """The job asked about; changes and other jobs that the answer must have, and the basis of its estimate."""
+    """The job to explain; changes and other jobs that the answer must have, and the basis of its estimate."""
 
     desk: Desk
     job: str
@@ -26,7 +26,7 @@ class Case:
 
     @property
     def state(self) -> SchedulerState:
-        """The state that is explained."""
+        """Return the state in which the job is explained."""
         return self.desk.core.state
 
 

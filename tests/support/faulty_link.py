@@ -1,6 +1,6 @@
 """A bad network between the scheduler and its nodes: messages get lost, come twice, or come late.
 
-Connecting and disconnecting is no message, so hellos and silences always arrive. The same calls with the same
+Hellos and silences always arrive, since links are connected and cut without messages. The same calls with the same
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from scheduler.sim.engine.physics import Physics
 
 
 class FaultyLink:
-    """Machines behind such a network. The chances are per message, and per node for renewals."""
+    """Machines behind a bad network, with the chance of each fault per message, and per node for renewals."""
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class FaultyLink:
         late_s: float = 10.0,
         until_s: float = float("inf"),
     ) -> None:
-        """`late_s`: the most by which a message is late. The network is good from `until_s` on."""
+        """`late_s` is the longest delay of a message. From `until_s` on, the network has no faults."""
         self.machines = machines
         self.lost, self.doubled, self.late, self.late_s = lost, doubled, late, late_s
         self.until_s = until_s
@@ -78,7 +78,7 @@ class FaultyLink:
         return self._upward(now_s, messages)
 
     def next_s(self) -> float:
-        """As Machines.next_s, messages on their way included."""
+        """As Machines.next_s, but including messages on their way."""
         waiting = [queue[0][0] for queue in (self._down, self._up) if queue]
         return min([self.machines.next_s(), *waiting])
 
@@ -106,7 +106,7 @@ class FaultyLink:
         return arrived
 
     def _arrivals(self, now_s: float) -> list[float]:
-        """When a message arrives: never, once, or twice."""
+        """Return when a message arrives: never, once, or twice."""
         if now_s >= self.until_s:
             return [now_s]
         if self._luck.random() < self.lost:

@@ -1,7 +1,7 @@
-"""Every objective of the table a second time: straight from its formula, in cvxpy, slowly.
+"""A second implementation of every objective of the table: straight from its formula, in cvxpy, slowly.
 
 Nothing is shared with `policies/program.py`: jobs are not grouped, matrices are filled column by column, and
-what fairness is measured against (P_m, I_m) can be passed in, so that a test can hold it fixed while it
+the references of fairness (P_m, I_m) can be passed in, so that a test can hold them fixed while it
 changes the cluster. Problems of a dozen jobs are the right size. `visible` is the part of a problem that a
 policy works on; `tests/support/progressive_filling.py` has the two policies that fill levels.
 """
@@ -53,7 +53,7 @@ class Plain:
         self.always = [self.time <= 1, gpus @ self.x <= problem.capacity]
 
     def best(self, gain: cp.Expression, *also: cp.Constraint) -> float:
-        """The greatest gain of all shares under these constraints and those that always hold."""
+        """Return the shares of greatest gain under these constraints and those that always hold."""
         return solved(cp.Problem(cp.Maximize(gain), [*self.always, *also]))
 
     def best_alone(self) -> np.ndarray:
@@ -172,7 +172,7 @@ def _max_min(problem: Problem, unit: np.ndarray, gain: np.ndarray) -> Optimum:
     """max λ: E_m >= λ unit_m; then, λ held, max Σ gain_m E_m."""
     plain, level = Plain(problem), cp.Variable(nonneg=True)
     size = plain.rate.max(axis=1)
-    # Scaled so that λ is of the order of 1 whatever the unit.
+    # Scaled so that λ is of the order of 1 for any unit.
     stretch = (unit / size).max()
     highest = plain.best(level, plain.E / size >= level * (unit / size / stretch))
     total = plain.best(
@@ -250,15 +250,15 @@ def min_cost(problem: Problem, floor: np.ndarray | None = None, premium: float =
 
 
 def most_deadlines(problem: Problem) -> int:
-    """How many jobs can be given R_m / D_m all at once, by branch and bound."""
+    """Return how many jobs can have R_m / D_m at the same time, by branch and bound."""
     jobs, plain = problem.jobs, Plain(problem)
-    due = np.flatnonzero(np.isfinite(jobs.deadline_s) & (jobs.deadline_s > 0))
-    if not due.size:
+    deadline_rows = np.flatnonzero(np.isfinite(jobs.deadline_s) & (jobs.deadline_s > 0))
+    if not deadline_rows.size:
         return 0
-    kept, size = cp.Variable(len(due), boolean=True), plain.rate.max(axis=1)[due]
-    need = jobs.steps_left[due] / jobs.deadline_s[due] / size
+    kept, size = cp.Variable(len(deadline_rows), boolean=True), plain.rate.max(axis=1)[deadline_rows]
+    need = jobs.steps_left[deadline_rows] / jobs.deadline_s[deadline_rows] / size
     possible = need <= 1.0 + 1e-7
-    rows = plain.E[due] / size >= cp.multiply(kept, np.where(possible, need, 0.0))
+    rows = plain.E[deadline_rows] / size >= cp.multiply(kept, np.where(possible, need, 0.0))
     return round(plain.best(cp.sum(kept), rows, kept <= possible.astype(float)))
 
 
@@ -307,8 +307,8 @@ def _ftf_need(problem: Problem, I: np.ndarray, alone: np.ndarray) -> Callable[[f
             if np.isinf(R):
                 rates.append(min(alone[m], I[m] / rho))
                 continue
-            left = rho * (jobs.isolated_s[m] + R / I[m]) - jobs.waited_s[m]
-            rates.append(min(alone[m], R / left) if left > 0 else alone[m])
+            time_left_s = rho * (jobs.isolated_s[m] + R / I[m]) - jobs.waited_s[m]
+            rates.append(min(alone[m], R / time_left_s) if time_left_s > 0 else alone[m])
         return np.array(rates)
 
     return need

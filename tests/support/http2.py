@@ -1,4 +1,4 @@
-"""HTTP/2 by hand, for requests that no gRPC library would send."""
+"""HTTP/2 frames built by hand, for requests that no gRPC library would send."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def request(
 
 
 def answer(address: str, sent: bytes, patience_s: float = 20.0) -> bytes:
-    """Send these bytes, and return what the server sends back until the first call or the connection ends."""
+    """Send these bytes, and return the server's reply until the first call or the connection ends."""
     host, _, port = address.rpartition(":")
     received = b""
     with socket.create_connection((host, int(port)), patience_s) as connection:

@@ -1,4 +1,4 @@
-"""A journal in memory, and questions that tests ask of journals."""
+"""A journal in memory, and helpers that read journals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class MemoryJournal:
 
     @property
     def last_seq(self) -> int:
-        """The number of the newest record."""
+        """Return the number of the newest record."""
         return len(self._records)
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:

@@ -71,7 +71,7 @@ async def until(condition: Callable[[], object], patience_s: float = PATIENCE_S)
 
 
 class GatedJournal:
-    """A journal in memory. While `gate` is closed, the core's loop cannot make anything durable."""
+    """A journal in memory, to which nothing is appended while `gate` is closed."""
 
     def __init__(self) -> None:
         self.inner = MemoryJournal()
@@ -116,7 +116,7 @@ class Packages:
 
 
 class Scheduler:
-    """A scheduler with its links. With `journal` and `port` of an earlier one, it is that one started again."""
+    """A scheduler with its links; `journal` and `port` of an earlier one restart that."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Scheduler:
         else:
             self.port = self.server.add_secure_port(address, self._credentials)
         rescue = None
-        # As in the daemon. Other tests run without a rescue, so that they see what raises.
+        # As in the daemon; other tests run without a rescue, so that exceptions are raised.
         if self._rescued:
             self.feed.listen((durable := DurableState(self.journal)).listen)
             rescue = Rescue(world, self.feed, durable, self.feed.troubles)
@@ -237,7 +237,7 @@ class _Held:
 
 
 class Peer:
-    """The agent's end of a stream, by hand. `next` waits for a message of one kind."""
+    """The agent's end of a stream, for messages written by the test. `next` waits for a message of one kind."""
 
     def __init__(
         self,

@@ -55,7 +55,7 @@ def spec(**fields: Any) -> jobs_pb2.JobSpec:
 
 
 def with_daemon(**options: Any) -> Callable[[Story], Callable[..., None]]:
-    """Run this test on a daemon of its own, created with these options. It may ask for fixtures."""
+    """Run this test, which may use fixtures, on a new daemon with these options."""
 
     def decorate(story: Story) -> Callable[..., None]:
         def test(tmp_path: Path, **fixtures: Any) -> None:
@@ -116,7 +116,7 @@ async def problem_of(call: Awaitable[Any]) -> Problem:
 
 
 class Nodes:
-    """A stand-in for the links: logs of jobs and news of nodes that the test made up."""
+    """A stand-in for the links: the test sets the logs of jobs and the status of nodes."""
 
     def __init__(self, chunks: list[jobs_pb2.LogChunk] | None = None) -> None:
         self.chunks = chunks or []
@@ -149,17 +149,17 @@ class Nodes:
             self.open -= 1
 
     def view(self, node: str) -> NodeDetails | None:
-        """Return the news that the test stored."""
+        """Return the status that the test set."""
         return self.news.get(node)
 
     def cut_off(self, node: str, why: str) -> bool:
-        """Keep the call, and return whether the node is linked."""
+        """Record the call, and return whether the node is linked."""
         self.sent.append((node, why))
         return node in self.news
 
 
 class _Solver:
-    """Answers at once, in this process."""
+    """A solver that answers at once, in this process."""
 
     def __init__(self, world: LiveWorld) -> None:
         self._world = world
@@ -259,7 +259,7 @@ class Live:
     # --------------------------------------------------------------------------------------------------- callers
 
     def channel(self, **options: Any) -> aio.Channel:
-        """Open a connection of its own, which closes with the daemon."""
+        """Open a new connection, which closes with the daemon."""
         channel = aio.insecure_channel(
             f"127.0.0.1:{self.port}",
             options=[("grpc.max_receive_message_length", 64 * 1024 * 1024), *options.items()],
@@ -309,7 +309,7 @@ class Live:
         await asyncio.wait_for(durable.wait(), DEADLINE_S)
 
     async def run_job(self, job: str, node: str = "n1") -> str:
-        """Report that this job's processes run, once its lease was sent; return the lease."""
+        """Wait for this job's lease, report that its processes run, and return the lease."""
         await self.until(lambda: self._sent(job))
         lease = self.world.state.jobs[job].lease or ""
         await self.report(node, started=(lease,))

@@ -23,16 +23,16 @@ T = TypeVar("T")
 
 @contextmanager
 def own_port() -> Iterator[int]:
-    """Hold a port on which nothing listens: calls to it are refused, until a server of the test listens there."""
+    """Reserve a port: calls to it are refused until a server of the test listens there."""
     with socket.socket() as held:
-        # Lets a server of the test, which sets this option too, listen on the port that we hold.
+        # With this option, a server of the test that sets it, too, can listen on the reserved port.
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         held.bind(("127.0.0.1", 0))
         yield int(held.getsockname()[1])
 
 
 class LiveThread:
-    """A daemon that runs while the block does."""
+    """A daemon that runs within the block."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self._folder, self._options = folder, options

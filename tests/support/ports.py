@@ -1,4 +1,4 @@
-"""Ports for tests that name one before a server listens there."""
+"""Free ports, for tests that need a port's number before a server listens there."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import socket
 from contextlib import ExitStack
 
-# Below the ports that the kernel gives out by itself, so that no other program gets one of these meanwhile.
+# Below the range from which the kernel assigns ports, so that no other program gets one of these meanwhile.
 FIRST, PER_WORKER, WORKERS = 20_000, 500, 24
 # Random, as another run of the tests may use ports of this machine at the same time.
 _place = random.Random().randrange(PER_WORKER)

@@ -1,7 +1,7 @@
 """Lexicographic max-min by its definition: raise all jobs, find those that are stuck, continue with the others.
 
 One linear program per step finds how far all can rise, and one per job whether it alone could still rise
-while no other falls. Slow, and sharing no idea with the cuts and prices of `policies/engine/filling.py`.
+while no other falls. Slow, but independent of the cuts and prices of `policies/engine/filling.py`.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import numpy as np
 from policies.problem import Problem
 from tests.support.formulations import HELD, Optimum, Plain, proportional, solved
 
-# A job is stuck when it can rise by less than this part of its height.
+# A job is stuck if it can rise by less than this fraction of its height.
 STUCK = 1e-6
 
 

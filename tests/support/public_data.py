@@ -1,4 +1,4 @@
-"""Others' measurements and reference answers, read from the folder beside the project, never copied."""
+"""Public measurements and reference answers, read from a folder beside the project, never copied."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ PUBLIC_DATA = PROJECT.parent / "shared" / "data"
 def public_data(relative: str) -> Path:
     """The path of a public data file, such as `reference/allocations.json`.
 
-    Where the file is absent, the calling test is skipped with a reason; at import time, the whole module.
+    If the file is absent, the calling test is skipped with a reason; at import time, the whole module.
     """
     path = PUBLIC_DATA / relative
     if not path.exists():

@@ -49,17 +49,17 @@ def answers(*kinds: str) -> list[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def blind_reference(instance: dict[str, Any]) -> str:
-    """The type whose rate the original's blind policies take for all."""
+    """Return the type whose rates the original's blind policies use for all types."""
     return "v100" if "v100" in instance["worker_types"] else "v100_unconsolidated"
 
 
 def spec(instance: dict[str, Any], policy: str) -> str:
-    """Our name of a published policy, for this instance."""
+    """Return our spec of a published policy for this instance."""
     return SPECS[policy].replace("blind", f"blind(reference={blind_reference(instance)})")
 
 
 def problem_of(instance: dict[str, Any], policy: str = "") -> Problem:
-    """The problem that the policy of this name was given in this instance."""
+    """Return the problem of this instance for the policy of this name."""
     jobs, types = instance["jobs"], instance["worker_types"]
     name = {job["id"]: f"{job['id']:05d}" for job in jobs}
     ways = [
@@ -90,6 +90,6 @@ def problem_of(instance: dict[str, Any], policy: str = "") -> Problem:
         facts["waited_s"] = np.arange(len(jobs), 0.0, -1.0)
     problem = by_hand({kind: instance["cluster_spec"][kind] for kind in types}, *ways, **facts)
     if policy.endswith("SLOs"):
-        due = np.array([instance["SLOs"].get(str(job["id"]), np.inf) for job in jobs], dtype=float)
-        problem = replace(problem, jobs=replace(problem.jobs, deadline_s=due))
+        deadline_s = np.array([instance["SLOs"].get(str(job["id"]), np.inf) for job in jobs], dtype=float)
+        problem = replace(problem, jobs=replace(problem.jobs, deadline_s=deadline_s))
     return problem

@@ -22,7 +22,7 @@ Measure = Callable[[Problem, np.ndarray], float]
 
 @dataclass(frozen=True)
 class Reference:
-    """Another way to the optimum, and the objective of given shares.
+    """Another formulation of the optimum, and the objective of given shares.
 
     `fixed_rates`: the optimum has only one vector of rates, so that those are compared as well.
     """
@@ -43,7 +43,7 @@ class View:
 
     @property
     def rate(self) -> np.ndarray:
-        """E_m, as the policy saw it."""
+        """E_m in the policy's problem."""
         return rates(self.problem, self.share)
 
 

@@ -32,7 +32,7 @@ class Boom(RuntimeError):
 
 
 class Scripted(LiveWorld):
-    """A live world in virtual time: one batch at a time, timers that are only noted, a solver that answers at once."""
+    """A live world in virtual time, with one batch at a time, recorded timers, and a solver that answers at once."""
 
     def __init__(self, core: Core) -> None:
         super().__init__(core, Clock(not_before_s=0.0))
@@ -58,7 +58,7 @@ class Scripted(LiveWorld):
         self.again.append(message)
 
     def perform(self, effect: Effect) -> None:
-        """Note the effect, and answer it."""
+        """Record the effect, and answer it."""
         self.effects.append(effect)
         if isinstance(effect, WakeAt):
             self.timers[effect.what] = effect.at_s
@@ -93,7 +93,7 @@ class Service:
         return self.core.state
 
     def tell(self, at_s: float, *messages: Message) -> None:
-        """Put one batch through the loop; check that the journal adds up to the state, and the invariants."""
+        """Put one batch through the loop; check the invariants, and that the journal leads to the state."""
         self.world.at_s, self.world._stopped = at_s, False
         self.failed.clear()
 
@@ -109,18 +109,18 @@ class Service:
         check(self.state)
 
     def until(self, at_s: float) -> None:
-        """Let timers ring and the solver answer up to this time."""
+        """Let timers fire and the solver answer up to this time."""
         world = self.world
         while True:
             if world.answers:
                 self.tell(world.at_s, world.answers.pop(0))
-            due = min(world.timers, key=lambda timer: world.timers[timer], default="")
-            if not due or world.timers[due] > at_s:
+            timer_name = min(world.timers, key=lambda timer: world.timers[timer], default="")
+            if not timer_name or world.timers[timer_name] > at_s:
                 return
-            self.tell(max(world.timers.pop(due), world.at_s), Woke(what=due))
+            self.tell(max(world.timers.pop(timer_name), world.at_s), Woke(what=timer_name))
 
     def running(self) -> set[str]:
-        """Names of jobs that have GPUs."""
+        """Return the names of jobs that have GPUs."""
         return {active_job.spec.name for active_job in self.state.active.values() if active_job.lease}
 
     def refusal(self, call: str) -> Reply:
@@ -131,12 +131,12 @@ class Service:
 
 
 def digest(state: SchedulerState) -> str:
-    """Hash everything true in a state, in the form in which it comes back from a file."""
+    """Hash a state without its caches, in the form in which it is read from a file."""
     return hashlib.sha256(SchedulerState.restore(state.snapshot()).snapshot()).hexdigest()
 
 
 def submit(*names: str, call: str = "", user: str = "", **spec: Any) -> SubmitJobs:
-    """A submission of jobs with these names."""
+    """Return a submission of jobs with these names."""
     return SubmitJobs(call=call or names[0], specs=tuple(job(name=name, **spec) for name in names), user=user)
 
 

@@ -50,8 +50,8 @@ class Wording:
 
     def close(self) -> None:
         """Check that the test has handed over every text of its section."""
-        left = list(self.expected[len(self.texts) :])
-        assert self.collect or not left, f"{self.test} no longer hands over these texts: {REMEDY}\n{left}"
+        unused = list(self.expected[len(self.texts) :])
+        assert self.collect or not unused, f"{self.test} no longer hands over these texts: {REMEDY}\n{unused}"
 
 
 def plain(text: str, varying: Mapping[str, object]) -> str:

@@ -26,19 +26,19 @@ SPEC = WorkloadSpec(
 )
 
 
-def some(spec=SPEC, count=4_000, seed=1, throughputs=None):
-    """The first jobs of a workload."""
+def generated_jobs(spec=SPEC, count=4_000, seed=1, throughputs=None):
+    """Return the first jobs of a workload."""
     return tuple(islice(generate(spec, throughputs or small(), seed), count))
 
 
 def part(jobs, counts):
-    """The part of the jobs that count, give or take 4 %."""
+    """Return the fraction of jobs for which `counts` is true, as a value to compare within 4 %."""
     return pytest.approx(sum(map(counts, jobs)) / len(jobs), abs=0.04)
 
 
 def test_chances_are_met():
     """Widths, durations, weights, tenants, deadlines and elastic jobs occur as often as stated."""
-    jobs = some()
+    jobs = generated_jobs()
     assert part(jobs, lambda job: job.gpus == 1) == 0.75
     assert part(jobs, lambda job: 100 <= job.duration_s <= 1_000) == 0.75
     assert part(jobs, lambda job: 10_000 <= job.duration_s <= 20_000) == 0.25
@@ -52,20 +52,20 @@ def test_chances_are_met():
 
 def test_durations_are_log_uniform():
     """There are as many jobs in each half of the logarithmic range."""
-    jobs = some(replace(SPEC, durations=(Duration(1, 100, 10_000),)))
+    jobs = generated_jobs(replace(SPEC, durations=(Duration(1, 100, 10_000),)))
     assert part(jobs, lambda job: job.duration_s < 1_000) == 0.5
 
 
 def test_steps_are_the_duration_on_the_reference_type():
     """A job alone on the reference type takes its duration."""
-    for job in some(count=100):
+    for job in generated_jobs(count=100):
         assert job.steps == pytest.approx(job.duration_s * small().reference_rate(job.job_type, job.gpus))
         assert small().reference_rate(job.job_type, job.gpus) > 0
 
 
 def test_arrivals_are_a_poisson_process():
     """Gaps between arrivals have the stated mean, and a deviation as large as the mean."""
-    times = [job.arrival_s for job in some()]
+    times = [job.arrival_s for job in generated_jobs()]
     gaps = [b - a for a, b in pairwise(times)]
     mean = sum(gaps) / len(gaps)
     assert mean == pytest.approx(60, rel=0.05)
@@ -84,7 +84,9 @@ def test_the_day_has_a_rhythm():
 
 def test_an_infinite_rate_brings_all_at_once():
     """An infinite rate works with a daily rhythm, and for named workloads, too."""
-    assert {job.arrival_s for job in some(replace(SPEC, rate_per_h=math.inf, daily_swing=1.0), 50)} == {0.0}
+    assert {
+        job.arrival_s for job in generated_jobs(replace(SPEC, rate_per_h=math.inf, daily_swing=1.0), 50)
+    } == {0.0}
     jobs = list(islice(workload("mixed-day", rate_per_h=math.inf), 200))
     assert {job.arrival_s for job in jobs} == {0.0}
     assert len({job.tenant for job in jobs}) >= 4
@@ -92,13 +94,13 @@ def test_an_infinite_rate_brings_all_at_once():
 
 def test_the_same_seed_gives_the_same_jobs():
     """Another seed gives other jobs; another rate changes arrivals only; other tenants change tenants only."""
-    assert some(count=50) == some(count=50)
-    assert some(count=50) != some(count=50, seed=2)
+    assert generated_jobs(count=50) == generated_jobs(count=50)
+    assert generated_jobs(count=50) != generated_jobs(count=50, seed=2)
     for other, fields in (
         (replace(SPEC, rate_per_h=6), ("job_type", "gpus", "steps", "weight", "tenant", "deadline_s")),
         (replace(SPEC, tenants={}), ("arrival_s", "job_type", "gpus", "steps")),
     ):
-        for a, b in zip(some(count=50), some(other, 50), strict=True):
+        for a, b in zip(generated_jobs(count=50), generated_jobs(other, 50), strict=True):
             assert [getattr(a, name) for name in fields] == [getattr(b, name) for name in fields]
 
 
@@ -140,10 +142,10 @@ def test_published_workloads_have_names():
         ("published-multi", "multi", False),
         ("published-multi-weighted", "multi", True),
     ):
-        wanted = published_workload(
+        expected = published_workload(
             kind, rate_per_h=3, jobs=20, seed=4, throughputs=published(), weighted=weighted
         )
-        assert tuple(islice(workload(name, published(), rate_per_h=3, seed=4), 20)) == wanted.jobs
+        assert tuple(islice(workload(name, published(), rate_per_h=3, seed=4), 20)) == expected.jobs
 
 
 def test_a_mixed_day_has_everything():

@@ -153,9 +153,13 @@ def test_one_of_several_traces_is_chosen(wording):
     """A name chooses a trace, `*` all in order of arrival; without either the error lists the names."""
     path = public_data("traces/gavel_msr.csv")
     chosen = read_trace(path, subtrace="11cb48")
-    every = read_trace(path, subtrace="*")
+    all_subtraces = read_trace(path, subtrace="*")
     assert (len(chosen), {job.tenant for job in chosen}) == (2000, {"11cb48"})
-    assert (len(every), len({job.tenant for job in every}), every.notes) == (8931, 8, ())
+    assert (len(all_subtraces), len({job.tenant for job in all_subtraces}), all_subtraces.notes) == (
+        8931,
+        8,
+        (),
+    )
     with pytest.raises(TraceError, match=r"subtrace: .* 8 subtraces: 103959, 11cb48,") as refused:
         read_trace(path)
     wording(refused.value, folder=path.parent)
@@ -289,14 +293,14 @@ def test_the_documented_example_is_a_trace(tmp_path):
 
 def test_other_line_ends_marks_and_spaces_do_no_harm(tmp_path):
     """CRLF, a byte order mark, empty lines, spaces around cells and a missing last line end are accepted."""
-    wanted = (TraceJob(id="a", arrival_s=0.0, job_type="lm", gpus=1, steps=5.0),)
+    expected = (TraceJob(id="a", arrival_s=0.0, job_type="lm", gpus=1, steps=5.0),)
     plain = HEADER + "a,0,lm,1,5,\n"
-    assert read(tmp_path, plain).jobs == wanted
-    assert read(tmp_path, b"\xef\xbb\xbf" + plain.encode()).jobs == wanted
-    assert read(tmp_path, plain.replace("\n", "\r\n\r\n")).jobs == wanted
-    assert read(tmp_path, plain.replace("arrival_s", '"arrival_s"').replace("lm", '"lm"')).jobs == wanted
-    assert read(tmp_path, HEADER + " a , 0 , lm , 1 , 5 ,").jobs == wanted
-    assert read(tmp_path, gzip.compress(plain.encode())).jobs == wanted
+    assert read(tmp_path, plain).jobs == expected
+    assert read(tmp_path, b"\xef\xbb\xbf" + plain.encode()).jobs == expected
+    assert read(tmp_path, plain.replace("\n", "\r\n\r\n")).jobs == expected
+    assert read(tmp_path, plain.replace("arrival_s", '"arrival_s"').replace("lm", '"lm"')).jobs == expected
+    assert read(tmp_path, HEADER + " a , 0 , lm , 1 , 5 ,").jobs == expected
+    assert read(tmp_path, gzip.compress(plain.encode())).jobs == expected
 
 
 # -------------------------------------------------------------------------------------------------- repairs

@@ -76,13 +76,13 @@ def test_events_of_instances_become_capacity():
 def test_spot_prices_are_the_lowest_of_all_offers():
     """A price is the lowest of all zones and instance sizes, of one cloud or of all; only changes are listed."""
     path = public_data("spot/spot_prices.csv")
-    every, aws = read_prices(path), read_prices(path, cloud="aws")
-    assert {change.worker_type for change in every} == {"k80", "p100", "v100"}
+    all_clouds, aws = read_prices(path), read_prices(path, cloud="aws")
+    assert {change.worker_type for change in all_clouds} == {"k80", "p100", "v100"}
     assert {change.worker_type for change in aws} == {"k80", "v100"}
     lowest = min(change.price_per_gpu_hour for change in aws if change.worker_type == "v100")
     assert 0.5 < lowest < 1.5
     last = {}
-    for change in every:
+    for change in all_clouds:
         assert last.get(change.worker_type) != change.price_per_gpu_hour
         last[change.worker_type] = change.price_per_gpu_hour
 

@@ -310,14 +310,14 @@ def test_a_lease_that_is_over_before_the_loop_begins_leaves_no_step(run: RunDire
 def test_epochs_end_with_the_lease(run: RunDirectory) -> None:
     """Inside `epochs()`, an end in the middle of a pass ends both loops; the job is not finished then."""
     steps = LeasedIterator("abc", checkpoint=Notes())
-    begun = []
+    started_epochs = []
     for epoch in steps.epochs(5):
-        begun.append(epoch)
+        started_epochs.append(epoch)
         for _ in steps:
             if epoch == 1:
                 run.write_lease(ask_in_s=0.0)
                 eventually(lambda: steps._gate.limit <= steps.step + 1)
-    assert (begun, steps.step, steps.finished) == ([0, 1], 4, False)
+    assert (started_epochs, steps.step, steps.finished) == ([0, 1], 4, False)
 
 
 def test_a_job_is_finished_after_all_epochs(run: RunDirectory) -> None:

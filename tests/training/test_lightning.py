@@ -37,8 +37,8 @@ def test_a_trainer_ends_with_its_lease_and_continues(tmp_path: Path) -> None:
             first.write_lease(ask_in_s=0.0)
             eventually(lambda: session.gate.limit <= 7)
 
-        begun = tiny.Model(7, end)
-        trainer, lease = tiny.fit(tmp_path, begun, max_steps=13, max_epochs=-1, min_epochs=2)
+        interrupted = tiny.Model(7, end)
+        trainer, lease = tiny.fit(tmp_path, interrupted, max_steps=13, max_epochs=-1, min_epochs=2)
         assert (lease.resume_from, trainer.global_step) == (None, 7)
         words = first.progress()
         assert (words["state"], words["steps"], words["saved"]) == ("yielded", 7, 7)
@@ -50,7 +50,7 @@ def test_a_trainer_ends_with_its_lease_and_continues(tmp_path: Path) -> None:
         assert lease.resume_from.endswith("e00000003-a00000001/step-000000000007.ckpt")
         assert second.progress()["state"] == "finished"
     assert trainer.global_step == 13
-    assert begun.samples + ended.samples == alone.samples
+    assert interrupted.samples + ended.samples == alone.samples
     assert all(map(torch.equal, ended.parameters(), alone.parameters()))
 
 

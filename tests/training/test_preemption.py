@@ -133,12 +133,12 @@ def test_an_interrupted_run_is_bitwise_the_uninterrupted_one(
     assert torch_job.attempt(50, kind, workers)[0].wait() == 0
     assert torch_job.run.progress()["state"] == "finished"
     assert digests(torch_job.processes) == digests(alone)
-    every = list(range(SAMPLES))
+    all_samples = list(range(SAMPLES))
     for epoch in range(50 // 16):
         samples_of_epoch = [
             sample for number, *samples in torch_job.steps_of() if number == epoch for sample in samples
         ]
-        assert sorted(samples_of_epoch) == every
+        assert sorted(samples_of_epoch) == all_samples
 
 
 @needs_torch

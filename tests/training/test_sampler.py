@@ -121,10 +121,10 @@ def test_another_data_set_is_refused(wording: Wording) -> None:
 
 def test_an_epoch_keeps_the_order_in_which_it_began() -> None:
     """A seed that was changed in the script applies to later runs, not in the middle of an epoch."""
-    begun = ResumableSampler(range(10), seed=1)
-    other = ResumableSampler(range(10), seed=2)
-    other.load_state_dict(begun.state_dict())
-    assert list(other) == list(begun)
+    first_sampler = ResumableSampler(range(10), seed=1)
+    second_sampler = ResumableSampler(range(10), seed=2)
+    second_sampler.load_state_dict(first_sampler.state_dict())
+    assert list(second_sampler) == list(first_sampler)
 
 
 @pytest.mark.parametrize(("rank", "world"), [(2, 2), (-1, 2), (0, 0)])

@@ -276,8 +276,8 @@ async def test_secrets_are_not_left_on_disk(tmp_path: Path) -> None:
         node.desire(job(code, launch={"env_from": {"TOKEN": "secret:token"}}))
         await node.exit()
         assert node.log() == "6\n"
-        left = [path for path in node.state.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
-        assert left == []
+        leaks = [path for path in node.state.rglob("*") if path.is_file() and b"s3cret" in path.read_bytes()]
+        assert leaks == []
 
 
 @live

@@ -227,8 +227,8 @@ def test_words_about_a_job() -> None:
     assert job_where(job("1", placement=placed("a:0", "a:1", "b:0", phase="sent"))) == "a, b (sent)"
     assert job_where(job("1", placement=placed("a:0", with_job="9"))) == "a with 9"
     assert [job_on(job("1", spec=JobSpec(gpus=4))), job_on(job("1"))] == ["×4", "×1"]
-    some = JobSpec(steps=1000.0)
-    assert [job_progress(job("1", spec=some, steps_done=done)) for done in (0.0, 1.0, 998.0, 1000.0)] == [
+    spec = JobSpec(steps=1000.0)
+    assert [job_progress(job("1", spec=spec, steps_done=done)) for done in (0.0, 1.0, 998.0, 1000.0)] == [
         "0%",
         "1%",
         "99%",
@@ -264,18 +264,18 @@ class Starting:
     def __init__(self) -> None:
         self.state = JobState.QUEUED
 
-    def _listed(self, wanted: JobFilter) -> list[Job]:
-        jobs = [job("1", self.state)] if self.state in wanted.states else []
+    def _listed(self, job_filter: JobFilter) -> list[Job]:
+        jobs = [job("1", self.state)] if self.state in job_filter.states else []
         self.state = JobState.RUNNING
         return jobs
 
-    def list(self, wanted: JobFilter, **_: Any) -> Any:
+    def list(self, job_filter: JobFilter, **_: Any) -> Any:
         """Iterate over the jobs in these states."""
-        return iter(self._listed(wanted))
+        return iter(self._listed(job_filter))
 
-    def page(self, wanted: JobFilter, **_: Any) -> JobPage:
+    def page(self, job_filter: JobFilter, **_: Any) -> JobPage:
         """Return the jobs in these states, and how many there are."""
-        jobs = self._listed(wanted)
+        jobs = self._listed(job_filter)
         return JobPage(tuple(jobs), "", len(jobs))
 
     def status(self) -> Status:

@@ -108,8 +108,8 @@ def test_only_the_command_itself_quiets_grpc() -> None:
     )
     without = {name: text for name, text in os.environ.items() if name != "GRPC_VERBOSITY"}
 
-    def left(environ: dict[str, str]) -> str:
+    def verbosity(environ: dict[str, str]) -> str:
         command = [sys.executable, "-c", script]
         return subprocess.run(command, env=environ, capture_output=True, text=True, check=True).stdout.strip()
 
-    assert (left(without), left({**without, "GRPC_VERBOSITY": "INFO"})) == ("None", "INFO")
+    assert (verbosity(without), verbosity({**without, "GRPC_VERBOSITY": "INFO"})) == ("None", "INFO")

@@ -144,11 +144,11 @@ def test_a_deadline_that_is_not_kept_is_a_warning(live: LiveThread, gavel: Gavel
     wording(result.stderr)
     assert gavel("submit", "--deadline", "0.001s", "--steps", "5", *HELD).stderr == ""
     assert " (in 2d12h)\n" in gavel("show", "1").stdout
-    due = next(line for line in gavel("show", "2").stdout.splitlines() if line.startswith("  due "))
-    assert re.search(r"\(\d+s ago, missed\)$", due)
+    due_line = next(line for line in gavel("show", "2").stdout.splitlines() if line.startswith("  due "))
+    assert re.search(r"\(\d+s ago, missed\)$", due_line)
     finish(live, "2")
-    due = next(line for line in gavel("show", "2").stdout.splitlines() if line.startswith("  due "))
-    assert re.search(r", missed by \d+s\)$", due)
+    due_line = next(line for line in gavel("show", "2").stdout.splitlines() if line.startswith("  due "))
+    assert re.search(r", missed by \d+s\)$", due_line)
 
 
 @pytest.mark.parametrize(

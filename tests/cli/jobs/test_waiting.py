@@ -101,12 +101,12 @@ def test_watching_the_queue(live: LiveThread, gavel: Gavel, monkeypatch: pytest.
 
     watch = Client.watch
 
-    def some(self: Client, wanted: Any, **options: Any) -> Any:
-        events = watch(self, wanted, **options)
+    def watch_briefly(self: Client, job_filter: Any, **options: Any) -> Any:
+        events = watch(self, job_filter, **options)
         yield next(events)
         yield next(events)
 
-    monkeypatch.setattr(Client, "watch", some)
+    monkeypatch.setattr(Client, "watch", watch_briefly)
     lines = [json.loads(line) for line in gavel("queue", "--watch", "--json").stdout.splitlines()]
     assert keys(JobEvent) == set(lines[0])
     assert [line["job"] and line["job"]["id"] for line in lines] == ["1", None]

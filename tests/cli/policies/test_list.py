@@ -47,8 +47,8 @@ def test_completion_offers_policies_and_modifiers() -> None:
     """Tab after --policy offers policies, then modifiers."""
     context = click.Context(click.Command("allocate"))
 
-    def completions(begun: str) -> list[str]:
-        return complete_policy(context, click.Option(["--policy"]), begun)
+    def completions(prefix: str) -> list[str]:
+        return complete_policy(context, click.Option(["--policy"]), prefix)
 
     assert completions("finish") == ["finish_time_fairness"]
     assert "las" in completions("l")

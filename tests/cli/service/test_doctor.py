@@ -145,11 +145,11 @@ def test_certificates(tmp_path: Path, gavel: Gavel, wording: Wording) -> None:
     (valid,) = [finding for finding, _ in report["ok"] if finding.startswith("keys ")]
     assert (code, report["bad"]) == (0, [])
     wording(valid)
-    for ago_days, left in ((380, " 16 days"), (500, "")):
+    for ago_days, time_left in ((380, " 16 days"), (500, "")):
         keys.renew([], datetime.now(UTC) - timedelta(days=ago_days, hours=1))
         code, report = look(gavel, folder, listen, config)
         ((finding, remedy),) = report["bad"]
-        assert (code, "server.pem" in finding, left in finding) == (1, True, True)
+        assert (code, "server.pem" in finding, time_left in finding) == (1, True, True)
         assert remedy == f"run `gavel init {folder} --renew`"
         wording(finding)
     (folder / "tls" / "server.pem").unlink()

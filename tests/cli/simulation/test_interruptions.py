@@ -76,9 +76,9 @@ def test_an_interrupt_during_the_imports_of_the_command(
             raise KeyboardInterrupt
 
     monkeypatch.setitem(sys.modules, "gavel.cli.main", Reading("gavel.cli.main"))
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as ended:
         run()
-    assert left.value.code == 130
+    assert ended.value.code == 130
     wording(capsys.readouterr().err)
 
 

@@ -73,9 +73,12 @@ def test_a_caller_is_notified_of_waits(
     (message,) = {message for message, _ in reports}
     assert address in message
     wording(message, address=address)
-    for left in ([left_s for _, left_s in reports[:first]], [left_s for _, left_s in reports[first:]]):
-        assert left == [0.25, 0.15, 0.05][: len(left)]
-        assert left
+    for waits_left_s in (
+        [left_s for _, left_s in reports[:first]],
+        [left_s for _, left_s in reports[first:]],
+    ):
+        assert waits_left_s == [0.25, 0.15, 0.05][: len(waits_left_s)]
+        assert waits_left_s
 
 
 def test_silence_is_reported_too(monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:

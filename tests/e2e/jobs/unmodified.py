@@ -8,7 +8,7 @@ import time
 
 state = pathlib.Path(os.environ["GAVEL_CHECKPOINT_DIR"]) / "state.txt"
 go = pathlib.Path(sys.argv[1])
-begun = count = int(state.read_text()) if state.exists() else 0
+first_count = count = int(state.read_text()) if state.exists() else 0
 
 
 def save(number: int, frame: object) -> None:
@@ -20,7 +20,7 @@ def save(number: int, frame: object) -> None:
 
 signal.signal(signal.SIGTERM, save)
 count += 1
-print("from", begun, flush=True)
+print("from", first_count, flush=True)
 while not go.exists():
     count += 1
     time.sleep(0.02)

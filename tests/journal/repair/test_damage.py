@@ -96,13 +96,13 @@ def test_truncated_at_every_page(which: str, ending: str, closed: Path, killed: 
     file = sound.parent / f"journal.db{ending}"
     size = file.stat().st_size
     step = max(PAGE // 2, size // 20 // 512 * 512)
-    for left in range(0, size, step):
-        path = copy(sound, tmp_path / str(left))
+    for size_left in range(0, size, step):
+        path = copy(sound, tmp_path / str(size_left))
         with open(path.parent / file.name, "r+b") as cut:
-            cut.truncate(left)
+            cut.truncate(size_left)
         damage = check_the_rest(path)
         # A cut within the last page may come after its last record.
-        assert damage or size - left < PAGE
+        assert damage or size - size_left < PAGE
     # The last cut costs little.
     assert sum(part.lost for part in damage) <= COUNT // 4
 

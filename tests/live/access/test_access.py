@@ -159,8 +159,8 @@ async def test_a_token_lives_until_it_expires_or_is_revoked(live: Live) -> None:
     """A token works until then; after that, its holder gets the reason, but a wrong secret gets none."""
     admin = live.tokens(token=token(live, "root", Role.ADMIN))
     created = await admin.CreateToken(cpb.CreateTokenRequest(user="ann", role=cpb.ROLE_USER, note="laptop"))
-    me = await live.tokens(token=created.secret).WhoAmI(cpb.WhoAmIRequest())
-    assert ("ann", cpb.ROLE_USER, created.token.expires) == (me.user, me.role, me.expires)
+    identity = await live.tokens(token=created.secret).WhoAmI(cpb.WhoAmIRequest())
+    assert ("ann", cpb.ROLE_USER, created.token.expires) == (identity.user, identity.role, identity.expires)
     await admin.RevokeToken(cpb.RevokeTokenRequest(id=created.token.id))
     expired = token(live, "ann", Role.USER, valid_s=-1.0)
     for secret, word in (
@@ -232,8 +232,8 @@ async def test_guessing_one_token_slows_calls_with_that_token_only(live: Live) -
 @with_daemon()
 async def test_without_tokens_every_caller_is_an_admin_under_the_name_it_gives(live: Live) -> None:
     """In single-user mode, on loopback, the caller's name is accepted if it is well-formed; there are no tokens."""
-    me = await live.tokens("ann").WhoAmI(cpb.WhoAmIRequest())
-    assert (me.user, me.role) == ("ann", cpb.ROLE_ADMIN)
+    identity = await live.tokens("ann").WhoAmI(cpb.WhoAmIRequest())
+    assert (identity.user, identity.role) == ("ann", cpb.ROLE_ADMIN)
     for name in ("a" * 65, "a:b"):
         assert (await problem_of(live.tokens(name).WhoAmI(cpb.WhoAmIRequest()))).code == Code.UNAUTHENTICATED
     for call in (
@@ -272,16 +272,16 @@ async def test_a_node_is_revoked_by_an_admin_where_nodes_have_certificates(
 def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> None:
     """Only the owner can read the file; tokens, their use and revocations are in it after a restart."""
     path = tmp_path / "access.db"
-    now = [1000.0]
-    access = Access(path, lambda: now[0])
+    clock = [1000.0]
+    access = Access(path, lambda: clock[0])
     kept, secret = access.create("ann", Role.OPERATOR, 500.0, "note")
     gone, _ = access.create("bob", Role.USER, 500.0)
     access.revoke(gone.id)
-    now[0] = 1100.0
+    clock[0] = 1100.0
     access.recognise(secret)
     access.close()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
-    again = Access(path, lambda: now[0])
+    again = Access(path, lambda: clock[0])
     token_ = again.recognise(secret)
     assert (
         *(token_.user, token_.role),
@@ -290,7 +290,7 @@ def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> Non
     assert [(kept.id, False), (gone.id, True)] == sorted(
         ((each.id, each.revoked) for each in again.tokens()), key=lambda pair: pair[1]
     )
-    now[0] = 1500.0
+    clock[0] = 1500.0
     with pytest.raises(BadToken, match="expired"):
         again.recognise(secret)
     again.close()
@@ -298,27 +298,27 @@ def test_tokens_survive_a_restart_and_the_file_is_private(tmp_path: Path) -> Non
 
 def test_a_revocation_is_durable_whatever_became_of_the_notes_before_it(tmp_path: Path) -> None:
     """If recording a token's use fails half-way, no transaction stays open that would hold up later changes."""
-    path, now = tmp_path / "access.db", [1000.0]
-    access = Access(path, lambda: now[0])
+    path, clock = tmp_path / "access.db", [1000.0]
+    access = Access(path, lambda: clock[0])
     bad, secret = access.create("ann", Role.ADMIN, 10_000.0)
     with sqlite3.connect(path) as db:
         db.execute(
             "CREATE TRIGGER full BEFORE UPDATE OF used_s ON token BEGIN SELECT RAISE(FAIL, 'full'); END"
         )
-    now[0] = 2000.0
+    clock[0] = 2000.0
     access.recognise(secret)
     with pytest.raises(sqlite3.Error, match="full"):
         access.write_used()
     access.revoke(bad.id)
-    again = Access(path, lambda: now[0])
+    again = Access(path, lambda: clock[0])
     with pytest.raises(BadToken, match="revoked"):
         again.recognise(secret)
 
 
 def test_a_join_token_is_used_once_by_the_node_it_is_for(tmp_path: Path) -> None:
     """One of twenty simultaneous attempts succeeds; another node, a late attempt and a wrong token fail."""
-    now = [0.0]
-    access = Access(tmp_path / "access.db", lambda: now[0])
+    clock = [0.0]
+    access = Access(tmp_path / "access.db", lambda: clock[0])
     secret, expires_s = access.create_join()
     assert expires_s == 3600.0
 
@@ -329,7 +329,7 @@ def test_a_join_token_is_used_once_by_the_node_it_is_for(tmp_path: Path) -> None
     named, _ = access.create_join("n1")
     assert [tried(access, named, node) for node in ("n2", "n1", "n1")] == [False, True, False]
     late, _ = access.create_join("n1", 10.0)
-    now[0] = 11.0
+    clock[0] = 11.0
     assert [tried(access, join_token, "n1") for join_token in (late, late + "x")] == [False, False]
     access.close()
 

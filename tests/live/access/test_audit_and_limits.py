@@ -105,12 +105,12 @@ def test_an_audit_log_that_cannot_be_written_stops_nothing(
 
 def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
     """Each name has a bucket; a full one lends more than it holds, and is refilled later."""
-    now = [0.0]
-    buckets = Buckets(2.0, 10.0, lambda: now[0])
+    clock = [0.0]
+    buckets = Buckets(2.0, 10.0, lambda: clock[0])
     assert buckets.wait_s("a", 10.0) == 0.0
     buckets.take("a", 10.0)
     assert (buckets.wait_s("a"), buckets.wait_s("b")) == (0.5, 0.0)
-    now[0] = 0.5
+    clock[0] = 0.5
     assert buckets.wait_s("a") == 0.0
     assert buckets.wait_s("b", 100.0) == 0.0
     buckets.take("b", 100.0)

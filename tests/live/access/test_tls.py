@@ -53,10 +53,10 @@ async def greeting(live: Live, ca_pem: bytes) -> str:
         stub: Any = cluster_pb2_grpc.AccessStub(channel)
         assert live.people.access is not None
         secret = live.people.access.create("ann", live_role(), 60.0)[1]
-        me = await stub.WhoAmI(
+        identity = await stub.WhoAmI(
             pb.WhoAmIRequest(), metadata=(("authorization", f"Bearer {secret}"),), timeout=DEADLINE_S
         )
-        return str(me.user)
+        return str(identity.user)
 
 
 def live_role() -> Any:

@@ -62,22 +62,22 @@ class Logging:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def read(self, wanted: pb.LogsWanted) -> AsyncIterator[Chunk]:
+    async def read(self, request: pb.LogsWanted) -> AsyncIterator[Chunk]:
         """Yield lines like an agent that reads its logs."""
         if self.trouble is not None:
             raise self.trouble
         try:
-            at, offset = 0, self.dropped_bytes
-            lines = self.lines.get(wanted.attempt, [])
-            if wanted.HasField("tail_lines"):
-                at = max(0, len(lines) - wanted.tail_lines)
-                offset += sum(map(len, lines[:at]))
+            index, offset = 0, self.dropped_bytes
+            lines = self.lines.get(request.attempt, [])
+            if request.HasField("tail_lines"):
+                index = max(0, len(lines) - request.tail_lines)
+                offset += sum(map(len, lines[:index]))
             while True:
-                while at < len(lines):
-                    yield Chunk(wanted.attempt, 0, offset, lines[at])
+                while index < len(lines):
+                    yield Chunk(request.attempt, 0, offset, lines[index])
                     self.sent += 1
-                    offset, at = offset + len(lines[at]), at + 1
-                if not wanted.follow or wanted.attempt in self.done:
+                    offset, index = offset + len(lines[index]), index + 1
+                if not request.follow or request.attempt in self.done:
                     return
                 await asyncio.sleep(0.005)
         finally:
@@ -97,8 +97,8 @@ class Logging:
 
 def reader(scheduler: Scheduler, job: str, **more: Any) -> AsyncIterator[jobs_pb2.LogChunk]:
     """Read a job's log as a user does."""
-    wanted = {"attempt": 0, "rank": None, "tail_lines": None, "follow": False, **more}
-    return scheduler.relay.read_logs(job, **wanted)
+    request = {"attempt": 0, "rank": None, "tail_lines": None, "follow": False, **more}
+    return scheduler.relay.read_logs(job, **request)
 
 
 async def text(chunks: AsyncIterator[jobs_pb2.LogChunk]) -> str:
@@ -143,7 +143,8 @@ async def test_the_last_lines_are_those_of_all_attempts():
         job, _ = await running(scheduler, node)
         number = scheduler.state.jobs[job].attempt
         scheduler.attempts.note(
-            Lease(f"90{at}", job, Bundle((job,), "v100", 1), at, 1, ("n1:0",), 1, 0.0) for at in (2, 3, 4, 5)
+            Lease(f"90{index}", job, Bundle((job,), "v100", 1), index, 1, ("n1:0",), 1, 0.0)
+            for index in (2, 3, 4, 5)
         )
         assert number == 1
         node.lines = {1: [b"a\n", b"b\n"], 2: [b"c\n", b"d\n", b"e\n"], 3: [], 4: [b"f\n", b"no end"]}

@@ -121,12 +121,12 @@ async def test_the_allocation_and_the_round_name_the_jobs(live: Live) -> None:
     assert (list(share.jobs), share.worker_type, share.gpus) == (["1"], "v100", 1)
     assert 0 < share.share <= 1
     assert share.rate == 5.0
-    (now,) = [each async for each in cluster.WatchRounds(pb.WatchRoundsRequest())]
-    (run,) = now.runs
-    assert (run.job, len(now.idle_gpus), now.moved, now.renewed) == ("1", 1, 1, 0)
-    assert now.ends.seconds - now.starts.seconds in (359, 360)
+    (plan,) = [each async for each in cluster.WatchRounds(pb.WatchRoundsRequest())]
+    (run,) = plan.runs
+    assert (run.job, len(plan.idle_gpus), plan.moved, plan.renewed) == ("1", 1, 1, 0)
+    assert plan.ends.seconds - plan.starts.seconds in (359, 360)
     watch = cluster.WatchRounds(pb.WatchRoundsRequest(follow=True))
-    assert now == await watch.read()
+    assert plan == await watch.read()
     watch.cancel()
 
 

@@ -157,8 +157,8 @@ async def test_a_list_of_large_jobs_ends_early_rather_than_failing(live: Live) -
 async def test_a_watcher_gets_the_present_jobs_and_then_every_change(live: Live) -> None:
     """A watcher gets the current jobs, a mark, then changes; a job that stops matching is sent once more."""
     await submitted(live, spec(name="a"), spec(name="b"))
-    wanted = pb.JobFilter(states=[pb.JOB_STATE_QUEUED], name="a")
-    watch = live.jobs().WatchJobs(pb.WatchJobsRequest(filter=wanted))
+    job_filter = pb.JobFilter(states=[pb.JOB_STATE_QUEUED], name="a")
+    watch = live.jobs().WatchJobs(pb.WatchJobsRequest(filter=job_filter))
     event = await watch.read()
     assert (event.job.id, event.present) == ("1", True)
     assert (await watch.read()).all_present

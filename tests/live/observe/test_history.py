@@ -104,8 +104,8 @@ def test_a_forgotten_job_is_shown_as_before(tmp_path: Path) -> None:
         assert state.arrays == {}
         for name, job in before.items():
             assert await jobs.GetJob(pb.GetJobRequest(job=name)) == job
-        now = await jobs.ExplainJob(pb.ExplainJobRequest(job="1"))
-        assert (now.reason, now.text.partition(",")[2]) == (
+        explanation = await jobs.ExplainJob(pb.ExplainJobRequest(job="1"))
+        assert (explanation.reason, explanation.text.partition(",")[2]) == (
             explained.reason,
             explained.text.partition(",")[2],
         )
@@ -218,10 +218,10 @@ def test_history_is_kept_for_the_configured_time(tmp_path: Path) -> None:
             assert sorted(live.world.state.jobs) == ["4", "5"]
             return await ended(live)
 
-    for keep_days, left in ((0, 4), (2, 0), (4, 4)):
+    for keep_days, jobs_left in ((0, 4), (2, 0), (4, 4)):
         (tmp_path / str(keep_days * DAY_S)).mkdir()
         keeping = msgspec.structs.replace(KEEPING, keep_history_s=keep_days * DAY_S)
-        assert len(asyncio.run(run(keeping))) == left
+        assert len(asyncio.run(run(keeping))) == jobs_left
 
 
 @pytest.mark.parametrize(("keep_jobs_s", "keep_history_s"), [(0.0, 5.0), (5.0, 4.0)])

@@ -138,10 +138,10 @@ def test_the_fewest_are_found(guilty: list[int]) -> None:
     """The search finds exactly the jobs at fault, in a few dozen tries each."""
     tries = 0
 
-    def fine_without(some: Sequence[int]) -> bool:
+    def fine_without(indices: Sequence[int]) -> bool:
         nonlocal tries
         tries += 1
-        return set(guilty) <= set(some)
+        return set(guilty) <= set(indices)
 
     assert sorted(fewest(range(100), fine_without, lambda: True)) == guilty
     assert tries <= 8 * len(guilty) + 1

@@ -257,12 +257,12 @@ def test_unfinished_files_of_older_attempts_are_removed(tmp_path: Path) -> None:
     """A save removes unfinished files of older attempts, but only those of the same file."""
     directory = tmp_path / "checkpoints"
     directory.mkdir()
-    left = ".state.txt.e00000003-a00000001.0123456789ab.new"
+    unfinished = ".state.txt.e00000003-a00000001.0123456789ab.new"
     kept = (
         ".other.txt.e00000003-a00000001.0123456789ab.new",
         ".state.txt.e00000003-a00000007.0123456789ab.new",
     )
-    for name in (left, *kept):
+    for name in (unfinished, *kept):
         (directory / name).touch()
     save_as(tmp_path, 2, "state")
     assert sorted(os.listdir(directory)) == sorted((*kept, "state.txt.e00000003-a00000002"))

@@ -19,7 +19,7 @@ from worker_agent.shim.attempt_checkpoints import attempt_name, begin
 OTHERS = "theirs"
 
 
-def begun(place: Path, attempt: int, epoch: int = 3) -> Path:
+def begin_attempt(place: Path, attempt: int, epoch: int = 3) -> Path:
     """Begin an attempt, and return its directory."""
     begin(str(place), attempt_name(epoch, attempt))
     return place / attempt_name(epoch, attempt)
@@ -39,14 +39,14 @@ def test_names_are_those_of_the_library() -> None:
 
 def test_an_attempt_starts_with_the_files_of_the_last_one(tmp_path: Path) -> None:
     """Files, directories, links and modes are copied from the attempt with the highest number."""
-    first = begun(tmp_path, 99_999_999)
+    first = begin_attempt(tmp_path, 99_999_999)
     (first / "deep").mkdir()
     (first / "deep" / "model.bin").write_text("weights")
     (first / "run.sh").write_text("ls")
     (first / "run.sh").chmod(0o750)
     (first / "newest").symlink_to("deep/model.bin")
     os.mkfifo(first / "pipe")
-    second = begun(tmp_path, 100_000_000)
+    second = begin_attempt(tmp_path, 100_000_000)
     assert content(second) == {"deep/model.bin": "weights", "newest": "weights", "run.sh": "ls"}
     assert os.readlink(second / "newest") == "deep/model.bin"
     assert stat.S_IMODE((second / "run.sh").stat().st_mode) == 0o750
@@ -55,12 +55,12 @@ def test_an_attempt_starts_with_the_files_of_the_last_one(tmp_path: Path) -> Non
 
 def test_a_stale_attempt_changes_nothing_of_a_newer_one(tmp_path: Path, wording: Wording) -> None:
     """It may rewrite or append to a file, create one or truncate all: the newer attempt's files stay unchanged."""
-    first = begun(tmp_path, 1)
+    first = begin_attempt(tmp_path, 1)
     (first / "state").write_text("10")
     open_before = (first / "state").open("r+")
-    second = begun(tmp_path, 2)
+    second = begin_attempt(tmp_path, 2)
     (second / "state").write_text("20")
-    third = begun(tmp_path, 3)
+    third = begin_attempt(tmp_path, 3)
     with open_before:
         open_before.write("11, and more")
     for stale in (second,):
@@ -69,7 +69,7 @@ def test_a_stale_attempt_changes_nothing_of_a_newer_one(tmp_path: Path, wording:
         os.truncate(stale / "state", 0)
     assert content(third) == {"state": "20"}
     with pytest.raises(FileExistsError) as refused:
-        begun(tmp_path, 1)
+        begin_attempt(tmp_path, 1)
     wording(refused.value, folder=tmp_path)
 
 
@@ -77,8 +77,8 @@ def test_the_first_attempt_begins_with_the_users_files(tmp_path: Path) -> None:
     """A directory that the user names may hold files from which the job continues."""
     (tmp_path / "pretrained").mkdir()
     (tmp_path / "pretrained" / "model.bin").write_text("weights")
-    assert content(begun(tmp_path, 1)) == {"pretrained/model.bin": "weights"}
-    assert content(begun(tmp_path, 2)) == {"pretrained/model.bin": "weights"}
+    assert content(begin_attempt(tmp_path, 1)) == {"pretrained/model.bin": "weights"}
+    assert content(begin_attempt(tmp_path, 2)) == {"pretrained/model.bin": "weights"}
 
 
 def test_the_last_two_attempts_are_kept(tmp_path: Path) -> None:
@@ -87,30 +87,30 @@ def test_the_last_two_attempts_are_kept(tmp_path: Path) -> None:
     unfinished = tmp_path / f".{attempt_name(3, 1)}.0123456789ab.new"
     unfinished.mkdir()
     for attempt in (1, 2, 3):
-        begun(tmp_path, attempt)
+        begin_attempt(tmp_path, attempt)
     assert sorted(os.listdir(tmp_path)) == [attempt_name(3, 2), attempt_name(3, 3), "own"]
 
 
 def test_nodes_of_a_gang_share_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first node that has copied the files creates the directory; another node that was copying drops its copy."""
-    (begun(tmp_path, 1) / "state").write_text("10")
+    (begin_attempt(tmp_path, 1) / "state").write_text("10")
     rename = os.rename
 
     def late(source: str, target: str) -> None:
         with monkeypatch.context() as other:
             other.setattr(os, "rename", rename)
-            (begun(tmp_path, 2) / "state").write_text(OTHERS)
+            (begin_attempt(tmp_path, 2) / "state").write_text(OTHERS)
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", late)
-    assert content(begun(tmp_path, 2)) == {"state": OTHERS}
-    assert content(begun(tmp_path, 2)) == {"state": OTHERS}
+    assert content(begin_attempt(tmp_path, 2)) == {"state": OTHERS}
+    assert content(begin_attempt(tmp_path, 2)) == {"state": OTHERS}
     assert sorted(os.listdir(tmp_path)) == [attempt_name(3, 1), attempt_name(3, 2)]
 
 
 def test_a_copy_of_changing_files_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stale attempt wakes up during the copy: the result is one state, not half of each."""
-    first = begun(tmp_path, 1)
+    first = begin_attempt(tmp_path, 1)
     for name in ("a", "b"):
         (first / name).write_text("old")
     copy = attempt_checkpoints._copy_file
@@ -125,7 +125,7 @@ def test_a_copy_of_changing_files_is_repeated(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(attempt_checkpoints, "_copy_file", changing)
     monkeypatch.setattr(attempt_checkpoints, "PAUSE_S", 0.0)
-    assert content(begun(tmp_path, 2)) == {"a": "new, and longer", "b": "new, and longer"}
+    assert content(begin_attempt(tmp_path, 2)) == {"a": "new, and longer", "b": "new, and longer"}
     assert len(copies) == 4
 
 
@@ -134,20 +134,20 @@ def test_a_copy_that_fails_leaves_no_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """The error is raised; the attempt can begin again when there is room."""
-    (begun(tmp_path, 1) / "state").write_text("10")
+    (begin_attempt(tmp_path, 1) / "state").write_text("10")
     with monkeypatch.context() as full:
         full.setattr(os, "copy_file_range", lambda *_: _fail(number))
         with pytest.raises(OSError, match=os.strerror(number)):
-            begun(tmp_path, 2)
+            begin_attempt(tmp_path, 2)
     assert os.listdir(tmp_path) == [attempt_name(3, 1)]
-    assert content(begun(tmp_path, 2)) == {"state": "10"}
+    assert content(begin_attempt(tmp_path, 2)) == {"state": "10"}
 
 
 def test_a_file_system_without_clones_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are copied byte by byte between file systems, or if the kernel cannot clone."""
-    (begun(tmp_path, 1) / "state").write_text("10")
+    (begin_attempt(tmp_path, 1) / "state").write_text("10")
     monkeypatch.setattr(os, "copy_file_range", lambda *_: _fail(errno.EXDEV))
-    assert content(begun(tmp_path, 2)) == {"state": "10"}
+    assert content(begin_attempt(tmp_path, 2)) == {"state": "10"}
 
 
 def _fail(number: int) -> int:
@@ -160,7 +160,7 @@ def _fail(number: int) -> int:
 def test_the_shim_creates_the_directory_before_the_setup(tmp_path: Path) -> None:
     """The setup and the ranks find it, with the files of the last attempt."""
     place = tmp_path / "checkpoints"
-    (begun(place, 1) / "state").write_text("10")
+    (begin_attempt(place, 1) / "state").write_text("10")
     own = {"directory": str(place), "name": attempt_name(3, 2)}
     show = "cat ../checkpoints/*a00000002/state; echo"
     with shim_run(
@@ -174,7 +174,7 @@ def test_the_shim_creates_the_directory_before_the_setup(tmp_path: Path) -> None
 def test_nothing_is_started_if_the_directory_cannot_be_created(tmp_path: Path, wording: Wording) -> None:
     """After a stale start, the log has the reason, and no process of the job runs."""
     place = tmp_path / "checkpoints"
-    begun(place, 7)
+    begin_attempt(place, 7)
     own = {"directory": str(place), "name": attempt_name(3, 2)}
     with shim_run(tmp_path, python("print('ran')"), own_checkpoints=own) as run:
         exit = run.ended()

@@ -50,9 +50,9 @@ async def test_an_exit_that_an_older_shim_left_is_reported(tmp_path: Path) -> No
 @live
 async def test_no_key_of_a_run_directory_was_removed(tmp_path: Path) -> None:
     """Keys may be added; a key that is removed or changes its type would break older shims and agents."""
-    now = await written(tmp_path)
-    assert now["shim_words"] == golden()["shim_words"]
-    assert _shape(golden()["files"]) - _shape(now["files"]) == set()
+    current = await written(tmp_path)
+    assert current["shim_words"] == golden()["shim_words"]
+    assert _shape(golden()["files"]) - _shape(current["files"]) == set()
 
 
 def _shape(value: Any, at: str = "") -> set[str]:

@@ -105,8 +105,8 @@ def test_a_run_directory_has_one_lock(tmp_path: Path) -> None:
 
 def test_only_the_same_process_is_signalled() -> None:
     """A pid with another start time is another process."""
-    me = look_up(os.getpid())
-    assert me is not None
-    assert send(me, 0)
-    assert not send(Process(me.pid, me.start_ticks + 1), 9)
+    own_process = look_up(os.getpid())
+    assert own_process is not None
+    assert send(own_process, 0)
+    assert not send(Process(own_process.pid, own_process.start_ticks + 1), 9)
     assert not send(Process(2**22 - 1, 1), 9)
