@@ -1,4 +1,4 @@
-"""The order of columns, recomputed by the audit: one column at a time, without `rank`."""
+"""The order of columns as the audit computes it: one column at a time, without any code of `rank`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SortKey = tuple[float, ...]
 
 
 def sort_key(inputs: RoundInputs, row: int, parts: Sequence[float]) -> SortKey:
-    """Return the sort key of this column. `parts`: see `parts_given`."""
+    """Return the sort key of this column. `parts` is the answer of `parts_given`."""
     candidates = inputs.candidates
     bundle = candidates.bundles[row]
     restart_s = candidates.columns.restart_s
@@ -35,6 +35,7 @@ def sort_key(inputs: RoundInputs, row: int, parts: Sequence[float]) -> SortKey:
     may_lead_s = math.inf if 1.0 - share < 1e-4 else min(inputs.stay_s, inputs.full_s / 2 * (1.0 - share))
     continues = runs and inputs.stay_s > 0 and share * inputs.round_s - due_s <= may_lead_s
     group = 0 if late else 1 if continues else 2
+    # The three parts follow rule 1, rule 2, and rules 3 and 4 (see rank.py).
     lead = (float(share <= 0), float(not candidates.explore[row]), float(group))
     if share > 0 and bundle.gpus > 1 and candidates.skipped[row] >= inputs.reserve_after:
         lead = (-1.0, 0.0, 0.0)
@@ -48,7 +49,7 @@ def sort_key(inputs: RoundInputs, row: int, parts: Sequence[float]) -> SortKey:
 
 
 def _stays(inputs: RoundInputs, bundle: Bundle) -> bool:
-    """Whether the jobs of a column already share GPUs, with its type, width and label, and may keep them."""
+    """Whether all jobs of a column hold the same GPUs, with the column's type, width and label, and may keep them."""
     holdings = [inputs.held[job] for job in bundle.jobs if job in inputs.held]
     if len(holdings) < len(bundle.jobs):
         return False
@@ -59,8 +60,9 @@ def _stays(inputs: RoundInputs, bundle: Bundle) -> bool:
 
 
 def parts_given(inputs: RoundInputs) -> list[float]:
-    """Return, by worker type, received / promised GPU time if that is far too little; otherwise 1."""
+    """Return, by worker type, the part of the promised GPU time that was given out if it is far too small; else 1."""
     candidates, round_s = inputs.candidates, inputs.round_s
+    # How far behind taking turns alone can leave a column; `turns_s` adds this up by worker type.
     wait_s = max(inputs.stay_s, round_s) + round_s
     round_share_s, promised_s, received_by_type_s, turns_s = (
         [0.0] * len(inputs.worker_types) for _ in range(4)

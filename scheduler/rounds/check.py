@@ -1,6 +1,6 @@
 """Audit a plan independently, without any code of rank, select, place, limit or fill.
 
-Each rule is a function that yields the faults it finds, as text that names the job or the GPU.
+Each rule is a function that yields the faults that it finds. A fault is a text that names the job or the GPU.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Audit:
         return (math.inf,) if row is None else sort_key(self.inputs, row, self.parts_given)
 
     def best_sort_key(self, bundle: Bundle) -> SortKey:
-        """Return the best sort key of all columns in which a job of this column could keep its GPUs."""
+        """Return the best sort key of this column and of all others in which its staying jobs could keep their GPUs."""
         staying = {job for job in bundle.jobs if self.stays(job)}
         rows = self.candidates_by_way.get(bundle[1:], ()) if staying else ()
         keys = [self.sort_key(other) for other in rows if staying & set(other.jobs)]
@@ -73,7 +73,7 @@ class Audit:
 
     @cached_property
     def candidates_by_way(self) -> dict[tuple[str, int, str], list[Bundle]]:
-        """All candidates by type, width and label."""
+        """All candidates, by worker type, width and label: the way in which they run."""
         ways: dict[tuple[str, int, str], list[Bundle]] = {}
         for bundle in self.inputs.candidates.bundles:
             ways.setdefault(bundle[1:], []).append(bundle)
@@ -88,7 +88,7 @@ class Audit:
 
     @cached_property
     def sharing(self) -> dict[tuple[GpuId, ...], list[str]]:
-        """The jobs that share each set of GPUs, without jobs that have to leave."""
+        """The jobs that hold each set of GPUs, without jobs that have to leave."""
         known = set(self.inputs.jobs)
         sharing: dict[tuple[GpuId, ...], list[str]] = {}
         for job, holding in self.inputs.held.items():
@@ -127,6 +127,7 @@ class Audit:
             ("CPUs", node.cpus, sum(need.cpus_per_gpu for need in needs)),
             ("GB", node.memory_gb, sum(need.memory_gb_per_gpu for need in needs)),
         ):
+            # Stricter than SLACK, so that room that the planner found too small is not reported as a fault.
             while room and each > 0 and self.used[node.name, resource] + each * room > limit + SLACK / 1000:
                 room -= 1
         return room
@@ -269,7 +270,7 @@ def _reservations_respected(audit: Audit) -> Iterator[str]:
 def _waiting_gangs_have_reservations(audit: Audit) -> Iterator[str]:
     """Find gangs that waited long enough and could have had enough GPUs, yet got no reservation.
 
-    The rule counts GPUs, so it applies only if no job needs more than GPUs.
+    The rule only counts GPUs, so it does not apply if any job needs CPUs, memory or certain nodes.
     """
     candidates = audit.inputs.candidates
     if any(need != ANYWHERE for need in audit.inputs.needs.values()):
@@ -318,7 +319,7 @@ def _preemptions_limited(audit: Audit) -> Iterator[str]:
 
 
 def _could_stay(audit: Audit, job: str, holding: Held) -> bool:
-    """Whether an unpinned job could keep its GPUs: its column, its node, its CPUs and memory are still there."""
+    """Whether a job is not pinned and could keep its GPUs: its column, node, CPUs and memory are still available."""
     inputs = audit.inputs
     sharing = audit.sharing[holding.gpus]
     bundle = holding.bundle._replace(jobs=tuple(sorted(sharing)))

@@ -15,13 +15,14 @@ class LeaseChanges:
 
     # Jobs that leave their GPUs. A job that moves to other GPUs is in `granted` as well.
     ended: tuple[str, ...]
-    # Jobs that keep their GPUs with another partner, or without one.
+    # Jobs that keep their GPUs, but with a new partner or without their old one, and their new bundles.
     rebundled: tuple[tuple[str, Bundle], ...]
+    # Jobs that get a new lease, with its bundle and GPUs.
     granted: tuple[tuple[str, Bundle, tuple[GpuId, ...]], ...]
 
 
 def diff(held: Mapping[str, Held], plan: RoundPlan) -> LeaseChanges:
-    """Return the changes that the plan makes to the leases, each list in order of the jobs' ids.
+    """Return the changes that the plan makes to the leases. Each list is in the order of the jobs' ids.
 
     A lease continues only if its GPUs, their order and its bundle's type, width and label stay the same.
     """

@@ -1,8 +1,8 @@
-"""Give GPUs that are idle after the placement to columns that can use them without any move, best rank first.
+"""After the placement, give idle GPUs to columns that can use them without any move. Better ranks choose first.
 
-This is needed only if a selected column was refused a place, or GPUs are held back for a gang. Unpinned incumbents may
-continue on GPUs that are held back, since they can still be moved at the next boundary. They may not if preemptions are
-limited, because then the gang would never get enough GPUs at once.
+This is needed only if a selected column was refused a place, or GPUs are held back for a gang. A job that is not pinned
+may continue on GPUs that are held back, because it can still be moved at the next boundary. If preemptions are limited,
+it may not: otherwise the gang would never get enough GPUs at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler.rounds.select import Choice
 
 
 def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, closed_nodes: Set[str]) -> None:
-    """Place columns that can run on idle GPUs, without moving any other. `closed_nodes`: nodes with GPUs held back."""
+    """Place columns on idle GPUs, without moving any other column. `closed_nodes`: nodes with GPUs held back."""
     layout.closed_nodes = frozenset()
     idle = [layout.free_gpus(kind) for kind in range(len(board.sites))]
     idle_count = [sum(map(len, free_gpus.free)) for free_gpus in idle]

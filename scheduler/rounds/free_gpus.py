@@ -15,14 +15,16 @@ class FreeGpus:
 
     def __init__(self, site: Site, busy: set[GpuId]) -> None:
         self.nodes = site.nodes
+        # The free GPUs of each node. Here and below, a node is an index in `nodes`.
         self.free: list[list[GpuId]] = [[] for _ in site.nodes]
         for gpu in filterfalse(busy.__contains__, site.node_of):
             self.free[site.node_of[gpu]].append(gpu)
         self._node_of = site.node_of
+        # For each number of free GPUs, the nodes that have so many; None until it is needed.
         self._by_free: list[dict[int, None]] | None = None
 
     def best(self, width: int) -> int | None:
-        """Return the node with the fewest free GPUs among those with at least `width`, or None."""
+        """Return the node with the fewest free GPUs among those with at least `width`; None if there is none."""
         by_free = self._index()
         for count in range(width, len(by_free)):
             if by_free[count]:
@@ -70,7 +72,7 @@ class FreeGpus:
     def find(
         self, width: int, demand: Demand, stock: Stock | None, closed_nodes: Set[str] = frozenset()
     ) -> tuple[GpuId, ...] | None:
-        """Return free GPUs on as few nodes with the needed resources as possible, without taking them; or None."""
+        """Return free GPUs on as few nodes as possible, all with the resources needed, without taking them; or None."""
         usable = [
             0
             if node.name in closed_nodes
@@ -102,7 +104,7 @@ class FreeGpus:
         return all(gpu in index and gpu in self.free[index[gpu]] for gpu in gpus)
 
     def node_of(self, gpu: GpuId) -> int:
-        """Return the row of the node that a GPU is in."""
+        """Return the node that a GPU is in, as an index in `nodes`."""
         return self._node_of[gpu]
 
     def name_of(self, gpu: GpuId) -> str:
@@ -110,7 +112,7 @@ class FreeGpus:
         return self.nodes[self._node_of[gpu]].name
 
     def contains(self, gpu: GpuId) -> bool:
-        """Whether the GPU is in one of these nodes. Nodes that take no newcomers are not among them."""
+        """Whether the GPU is in one of `nodes`, which exclude nodes that take no newcomers."""
         return gpu in self._node_of
 
     def _index(self) -> list[dict[int, None]]:

@@ -19,13 +19,13 @@ from scheduler.model.lease import Bundle, GpuId
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-# Stands for the row of a job or worker type that does not exist.
+# In place of a row: the job or worker type does not exist.
 NO_ROW = -1
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Every way in which jobs could run, one row each. The rows change only with an allocation or a new job."""
+    """Every way in which jobs could run: a row for each. The rows change only with a new allocation or a new job."""
 
     bundles: tuple[Bundle, ...]
     # The row of each bundle.
@@ -36,7 +36,7 @@ class Columns:
     # Rows of RoundInputs.worker_types.
     worker_type: Ints
     gpus: Ints
-    # The time lost when this column starts or moves.
+    # The time lost when the column of this row starts or moves.
     restart_s: Floats
     # A hash of the bundle, to break ties.
     tie: NDArray[np.uint64]
@@ -66,7 +66,7 @@ class Columns:
 class Terms:
     """The current allocation, column by column. A column with neither share nor `backfill` does not run."""
 
-    # Quantised.
+    # The part of the time that the column is to run, rounded to millionths.
     share: Floats
     # Whether the column may fill idle GPUs.
     backfill: Bools
@@ -100,7 +100,7 @@ class Candidates:
     received_s: Floats
     # The number of rounds in a row in which the column had a share but its GPUs were not free.
     skipped: Ints
-    # Whether the rate is a guess: such a column runs once before others, so that its rate gets measured.
+    # Whether the column's rate is a guess. Such a column ranks before others, so that its rate gets measured.
     explore: Bools
 
     def __len__(self) -> int:
@@ -137,6 +137,7 @@ class NodeView:
     """A node that may get work in this round."""
 
     name: str
+    # A row of RoundInputs.worker_types.
     worker_type: int
     # Healthy GPUs without leftover processes.
     gpus: tuple[GpuId, ...]
@@ -170,23 +171,24 @@ class Held(msgspec.Struct, frozen=True, gc=False):
 class RoundInputs:
     """Everything that a plan depends on."""
 
+    # The number of the round.
     number: int
     round_s: float
     jobs: tuple[str, ...]
     worker_types: tuple[str, ...]
     candidates: Candidates
     nodes: tuple[NodeView, ...]
-    # By job.
+    # By job: what it holds before the round.
     held: Mapping[str, Held]
     # By job; an absent job has no needs (ANYWHERE).
     needs: Mapping[str, Need] = field(default_factory=dict)
     # How far ahead of its entitlement a running column may get before others take its GPUs.
     stay_s: float = 0.0
-    # The limit of `entitled_s` for a share of 1, since older rounds decay.
+    # What `entitled_s` converges to for a share of 1: it stays finite, because older rounds decay.
     full_s: float = math.inf
-    # After how many skipped rounds the scheduler holds back free GPUs for a gang.
+    # The number of skipped rounds after which the scheduler holds back free GPUs for a gang.
     reserve_after: int = 2
-    # How many running jobs may lose their GPUs in one round; None is no limit.
+    # How many running jobs may lose their GPUs in one round; None: any number.
     preemptions_max: int | None = None
 
 
@@ -194,6 +196,7 @@ class RoundInputs:
 class RoundPlan:
     """The placement of every job that runs in the round. Any other job gives up its GPUs."""
 
+    # The number of the round.
     number: int
     placements: Mapping[Bundle, tuple[GpuId, ...]]
     # The gang for which GPUs are held back, by worker type.

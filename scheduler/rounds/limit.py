@@ -9,14 +9,17 @@ from scheduler.rounds.inputs import NO_ROW, Held
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.resources import Stock, demand_of
 
+# The jobs on one set of GPUs: their rank, those that are not pinned, all of them, and the GPUs.
+_Unit = tuple[int, list[str], list[str], tuple[GpuId, ...]]
+
 
 def jobs_to_keep(
     board: Board, order: Sequence[int], placements: Mapping[Bundle, tuple[GpuId, ...]]
 ) -> dict[str, Held]:
-    """Return the incumbents that must keep their GPUs; empty if these placements preempt no more than the limit.
+    """Return the incumbents that must keep their GPUs; empty if these placements keep to the limit of preemptions.
 
     The incumbents with the worst rank may lose their GPUs, up to the limit; a pair counts as two. An incumbent that
-    cannot continue anyway (without its node, its column or its CPUs and memory) does not count.
+    cannot continue anyway, because its node, its column, its CPUs or its memory are gone, does not count.
     """
     limit = board.inputs.preemptions_max
     if limit is None:
@@ -45,7 +48,7 @@ def _stays(holding: Held, placement: tuple[Bundle, tuple[GpuId, ...]] | None) ->
 
 
 def _units(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
-    """Return the unpinned jobs that could keep their GPUs, one dict per set of GPUs, best rank first."""
+    """Return the holdings of unpinned jobs that could keep their GPUs: one dict per set of GPUs, best rank first."""
     inputs = board.inputs
     held = inputs.held
     kind_of = {name: kind for kind, name in enumerate(inputs.worker_types)}
@@ -68,10 +71,8 @@ def _units(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
     return [{job: held[job] for job in unpinned} for _, unpinned, jobs, gpus in _with_room(board, units)]
 
 
-def _with_room(
-    board: Board, units: list[tuple[int, list[str], list[str], tuple[GpuId, ...]]]
-) -> list[tuple[int, list[str], list[str], tuple[GpuId, ...]]]:
-    """Return the units that fit their nodes after the pinned jobs and all units of better rank."""
+def _with_room(board: Board, units: list[_Unit]) -> list[_Unit]:
+    """Return the units that fit their nodes, after pinned jobs and units of better rank took their CPUs and memory."""
     if not board.any_needs:
         return units
     inputs = board.inputs
@@ -81,9 +82,10 @@ def _with_room(
             stock.charge(demand_of(inputs.needs, (job,)), holding.gpus)
     fitting = []
     for unit in units:
-        demand = demand_of(inputs.needs, unit[1])
-        if demand is None or stock.fits(demand, unit[3]):
-            stock.charge(demand, unit[3])
+        _, unpinned, _, gpus = unit
+        demand = demand_of(inputs.needs, unpinned)
+        if demand is None or stock.fits(demand, gpus):
+            stock.charge(demand, gpus)
             fitting.append(unit)
     return fitting
 

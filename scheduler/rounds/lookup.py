@@ -37,17 +37,20 @@ class Board:
     """One round's columns and GPUs. Nothing here changes while the round is planned."""
 
     inputs: RoundInputs
+    # The first and the second job of each column, as in `Columns`.
     first: list[int]
     second: list[int]
     # The worker type of each column.
     kinds: list[int]
+    # The number of GPUs of each column.
     widths: list[int]
+    # Whether each column has a share.
     entitled: list[bool]
     # By worker type.
     sites: tuple[Site, ...]
-    # Columns whose jobs could all stay on the GPUs that they hold, with these GPUs.
+    # The columns whose jobs could all stay on the GPUs that they hold, each with these GPUs.
     stays: dict[int, tuple[GpuId, ...]]
-    # Whether each column is in `stays` and its bundle, partner included, is running.
+    # Whether each column is in `stays` and runs already, with all its jobs and no others.
     runs: bytearray
     # Whether any job needs more than GPUs.
     any_needs: bool
@@ -84,7 +87,7 @@ class Board:
         )
 
 
-# The cache saves work because most rounds have the same nodes as the last one.
+# The cache saves work because most rounds have the same nodes as the round before.
 @lru_cache(maxsize=4)
 def _sites(nodes: tuple[NodeView, ...], worker_types: int) -> tuple[Site, ...]:
     return tuple(Site.of(node for node in nodes if node.worker_type == kind) for kind in range(worker_types))
@@ -95,7 +98,7 @@ def _incumbents(
 ) -> tuple[dict[int, tuple[GpuId, ...]], bytearray]:
     """Return `Board.stays` and `Board.runs`.
 
-    A job whose partner leaves keeps its GPUs. A job whose GPUs may no longer be used keeps them only if it is pinned.
+    A job whose partner leaves can stay. A job on GPUs that get no new work can stay only if it is pinned.
     """
     held, row_of = inputs.held, inputs.candidates.columns.row_of
     stays: dict[int, tuple[GpuId, ...]] = {}

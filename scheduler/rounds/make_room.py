@@ -1,7 +1,7 @@
 """Choose the nodes to clear so that each gang gets a node and as few running jobs as possible move.
 
-This is an assignment problem, gangs × nodes. The cost is the number of jobs that would have to leave the node; ties go
-to the node with the fewest GPUs left over.
+This is an assignment problem, gangs × nodes. The cost is the number of jobs that would have to leave the node. Among
+equal costs, the node wins that has the fewest GPUs left over.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ def nodes_to_clear(
     kind: int,
     widths: Sequence[int],
 ) -> dict[int, tuple[int, tuple[int, ...]]]:
-    """Return the node of each gang, by index, and the columns to move off it. Gangs without a node are absent."""
+    """Return, by index of each gang in `widths`, a node and the columns to move off it; gangs without one are absent.
+
+    `kind` is the gangs' worker type.
+    """
     movable = _movable(board, free_gpus, staying, kind, max(widths))
     cost = np.full((len(widths), len(free_gpus.nodes)), IMPOSSIBLE)
     movers: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -38,6 +41,7 @@ def nodes_to_clear(
             if covered is not None:
                 jobs, rows = covered
                 movers[width, node] = rows
+                # The fraction is less than one job, so it only decides between equal numbers of jobs.
                 cost[gangs, node] = jobs + max(len(free) - width, 0) / 4096
     indices, nodes = linear_sum_assignment(cost)
     return {
@@ -50,7 +54,8 @@ def nodes_to_clear(
 def cover(deficit: int, occupants: Sequence[tuple[int, int, int]]) -> tuple[int, tuple[int, ...]] | None:
     """Choose columns that free `deficit` GPUs with the fewest jobs; return the number of jobs, and the columns.
 
-    An occupant is a triple: GPUs, jobs, column. None if all occupants together are not enough.
+    Each of the `occupants` is a column: its number of GPUs, its number of jobs, and its row. Return None if all of them
+    together free too few GPUs.
     """
     if deficit <= 0:
         return 0, ()
@@ -69,7 +74,7 @@ def cover(deficit: int, occupants: Sequence[tuple[int, int, int]]) -> tuple[int,
 def _movable(
     board: Board, free_gpus: FreeGpus, staying: Mapping[int, tuple[GpuId, ...]], kind: int, width: int
 ) -> dict[int, list[tuple[int, int, int]]]:
-    """Return the columns that could move, by node: narrower than `width`, on one node, needing only GPUs."""
+    """Return, by node, the columns that could move: narrower than `width`, on one node only, and needing only GPUs."""
     movable: dict[int, list[tuple[int, int, int]]] = {}
     bundles = board.inputs.candidates.bundles
     for row, gpus in staying.items():

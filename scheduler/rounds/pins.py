@@ -1,7 +1,8 @@
 """Pinned jobs keep exactly their GPUs. The only question is which jobs share these GPUs with them.
 
 Two jobs pinned as a pair stay a pair. A job that is pinned alone, or whose partner is not pinned, is undecided: the
-column of best rank that fits its GPUs decides whether it has a partner. Without such a column it runs alone.
+best-ranked column that contains the job, and can run on its GPUs, decides whether it has a partner. If there is no such
+column, the job runs alone.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ class Pins:
         self.held = held
         self.undecided: set[str] = set()
         self.placements: dict[Bundle, tuple[GpuId, ...]] = {}
-        # The number of GPUs of pinned jobs that have not been visited, by worker type.
+        # By worker type: the number of GPUs held by pinned jobs for which `visit` has not been called yet.
         self.unvisited_gpus = [0] * len(board.sites)
         self.gpus: set[GpuId] = set()
         # Pinned jobs by their row in RoundInputs.jobs.
         self.rows: dict[int, str] = {}
-        # The rows of pinned jobs whose columns have to be visited, for a waiting gang or a possible partner.
+        # The rows of pinned jobs whose columns have to be visited, because a gang may wait or a partner may join.
         self.watched: set[int] = set()
         self.stock: Stock | None = None
         if not held:
             return
+        # The sets of GPUs whose pinned jobs have been visited.
         self._visited: set[tuple[GpuId, ...]] = set()
         kind_of = {name: kind for kind, name in enumerate(board.inputs.worker_types)}
         self.rows = {row: job for row, job in enumerate(board.inputs.jobs) if job in held}
@@ -54,17 +56,17 @@ class Pins:
             kind = kind_of.get(held[jobs[0]].bundle.worker_type, NO_ROW)
             if kind != NO_ROW:
                 self.unvisited_gpus[kind] += len(gpus)
-        gangs = max(board.widths, default=1) > 1
-        self.watched = {row for row, job in self.rows.items() if gangs or job in self.undecided}
+        any_gang = max(board.widths, default=1) > 1
+        self.watched = {row for row, job in self.rows.items() if any_gang or job in self.undecided}
         if board.any_needs:
             self.stock = Stock(board.inputs.nodes)
             for gpus, jobs in sharing.items():
                 self.stock.charge(demand_of(board.inputs.needs, jobs), gpus)
 
     def visit(self, row: int, busy: bytearray) -> None:
-        """Let the pinned jobs of this column run in it, if they and a joining partner can.
+        """Let the pinned jobs of this column run in it, if they can, and if a partner that joins them can.
 
-        `busy` marks the jobs that run already; this marks a partner that joins.
+        `busy` marks the jobs that run already; a partner that joins is marked here.
         """
         board = self.board
         bundle = board.inputs.candidates.bundles[row]
@@ -96,7 +98,7 @@ class Pins:
         self.undecided.clear()
 
     def _admit(self, job: str, gpus: tuple[GpuId, ...], kind: int) -> bool:
-        """Charge the nodes for the needs of the partner; return False if they lack resources or take no new work."""
+        """Charge the nodes for the needs of a partner; return False if the nodes lack resources or take no new work."""
         if not self.board.sites[kind].gpus.issuperset(gpus):
             return False
         demand = demand_of(self.board.inputs.needs, (job,))
@@ -109,7 +111,7 @@ class Pins:
 
 
 def _could_pair(board: Board) -> set[str]:
-    """Return the jobs of which at least one pair may run."""
+    """Return the jobs that belong to at least one pair that may run."""
     candidates = board.inputs.candidates
     pairs = ((candidates.columns.second != NO_ROW) & candidates.terms.may_run).nonzero()[0].tolist()
     return {job for row in pairs for job in candidates.bundles[row].jobs}

@@ -4,7 +4,7 @@
 2. Newcomers that need more than GPUs choose first, then gangs from the widest down, then single GPUs.
 3. If a gang fits one node, but no node has enough free GPUs, a node is cleared for it: see `make_room`.
 
-A column without a place is `refused`; `plan` then selects others.
+A column that finds no place is added to `refused`; `plan` then lets other columns have the GPUs.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ class Layout:
         self.placements: dict[Bundle, tuple[GpuId, ...]] = dict(pins.placements)
         self.busy: set[GpuId] = set(pins.gpus)
         self.closed_nodes = closed_nodes
+        # By column: the GPUs on which its jobs, or one of them, run already.
         self.staying: dict[int, tuple[GpuId, ...]] = {}
         self.refused: list[int] = []
         self.stock: Stock | None = (pins.stock or Stock(board.inputs.nodes)) if board.any_needs else None
@@ -58,7 +59,7 @@ class Layout:
         return fresh
 
     def _joinable_gpus(self, row: int) -> tuple[GpuId, ...] | None:
-        """Return GPUs that one job of the pair holds and both can use; None if there are none."""
+        """Return GPUs that one job of the pair holds and that both jobs can use; None if there are none."""
         board = self.board
         bundle = board.inputs.candidates.bundles[row]
         for job in bundle.jobs:
@@ -145,9 +146,9 @@ def _place_gangs(layout: Layout, free_gpus: FreeGpus, kind: int, gangs: list[int
 
 
 def _place_group(layout: Layout, free_gpus: FreeGpus, kind: int, group: list[int]) -> list[int]:
-    """Place gangs where they fit best, else where the fewest jobs have to move; return the columns that move.
+    """Place gangs where they fit best, else where the fewest jobs have to move; return the columns that have to move.
 
-    A gang that fits no node is spread over several.
+    A gang for which no node can be cleared is spread over several nodes.
     """
     widths = layout.board.widths
     gpus_of: dict[int, tuple[GpuId, ...]] = {}
@@ -159,6 +160,7 @@ def _place_group(layout: Layout, free_gpus: FreeGpus, kind: int, group: list[int
         else:
             gpus_of[row] = free_gpus.take(node, widths[row])
     moved: list[int] = []
+    # Gangs of different widths compete for the nodes, so let `nodes_to_clear` decide about all of them at once.
     if unplaced and len({widths[row] for row in group}) > 1:
         unplaced = group
         for gpus in gpus_of.values():
@@ -190,7 +192,7 @@ def _place_group(layout: Layout, free_gpus: FreeGpus, kind: int, group: list[int
 def _place_with_needs(
     layout: Layout, free_gpus: FreeGpus, kind: int, fresh: list[int], rows: Sequence[int]
 ) -> list[int]:
-    """Place columns that need more than GPUs, the widest first; return all others still without GPUs."""
+    """Place columns that need more than GPUs, the widest first; return those that need only GPUs and have none yet."""
     board = layout.board
     stock = layout.stock
     assert stock is not None
@@ -216,7 +218,7 @@ def _place_with_needs(
 def _make_room(
     layout: Layout, free_gpus: FreeGpus, kind: int, row: int, demand: Demand, rows: Sequence[int]
 ) -> list[int]:
-    """Take columns off their GPUs until this column has a place; return the columns that it displaced.
+    """Take columns off their GPUs until the column `row` has a place; return the columns that lost their GPUs.
 
     Only columns that need nothing but GPUs, and columns of worse rank, may be displaced. Columns that turn out not to
     be in the way are put back.

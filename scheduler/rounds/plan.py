@@ -1,4 +1,4 @@
-"""Plan a round: rank → select → place, and again with GPUs held back if a gang that has waited finds no place."""
+"""Plan a round: rank → select → place. If a gang that has waited finds no place, repeat with GPUs held back for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduler.rounds.select import Choice, has_waited, select
 
 
 def plan_round(inputs: RoundInputs) -> RoundPlan:
-    """Plan a round: which columns run, and on which GPUs. Pure: the same inputs give the same plan."""
+    """Plan a round: which columns run, and on which GPUs. The same inputs always give the same plan."""
     board = Board.of(inputs)
     order: list[int] = rank(board).tolist()
     pinned = {job: holding for job, holding in inputs.held.items() if holding.pinned}

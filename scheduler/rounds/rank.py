@@ -10,12 +10,12 @@
 5. The greater entitled / received comes first, then the greater entitled - received, then `tie`: a hash of the bundle,
    or the order of arrival among columns that are not entitled to anything yet.
 
-The ratio alone would leave some columns far behind: a hundred shares of 1/1000, none of which has received anything,
-would take a hundred turns from one share of 9/10. Rule 3 alone would starve small shares if there is not enough for
-all, since a share below 1/20 never becomes late. So if a worker type gives out much less than it promised (nodes are
-gone, gangs do not fit), the due of every column is the same part of its entitlement. Rule 4 alone would starve small
-shares beside one so large that it never gets ahead by `stay_s`. So each column continues only until it is half as far
-ahead as it can ever get.
+Rule 5 alone would leave some columns far behind: a hundred columns with shares of 1/1000 that have received nothing
+would take a hundred turns from a column with a share of 9/10. Rule 3 alone would starve small shares if there is not
+enough for all, because with the default settings a share below 1/20 never becomes late. So if a worker type gives out
+much less than it promised (nodes are gone, gangs do not fit), the due of each of its columns is reduced to the same
+part of its entitlement. Rule 4 alone would starve small shares beside a share so large that its column never gets ahead
+by `stay_s`. So each column continues only until it is half as far ahead as it can ever get.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from numpy.typing import NDArray
 from scheduler.rounds.inputs import Bools, Candidates, Floats, Ints, RoundInputs
 from scheduler.rounds.lookup import Board
 
-# Groups of columns, best first. A column that continues comes one group earlier.
+# Groups of columns; the smallest number comes first. The number of a running column that continues is one less.
 LATE, TURN, FILL = 0, 2, 10
-# A column with a known rate comes this many groups after one with a guessed rate.
+# If any rate is a guess, columns with known rates come this many groups later.
 GUESS = 4
-# A share counts as 1 if it is less than this below 1: an hour in a year.
+# A share counts as 1 if less than this is missing: about an hour in a year.
 FULL_SHARE_SLACK = 1e-4
-# The least worth of starting a column. It is above 0, so that a column starts even if its restart takes all its stay.
+# The least answer of `worth_of_starting`: above 0, so that a column may start even if restarting takes all its time.
 LEAST_WORTH = 0.1
 
 
@@ -57,8 +57,8 @@ def sort_keys(
 ) -> tuple[NDArray[np.int8], Floats, Bools, Floats]:
     """Return four sort keys of every column for rules 1 and 3 to 5, the most significant first; smaller is earlier.
 
-    The keys: the group; the order within it; whether the column would start without a share, which comes after columns
-    that run already; how far the column is ahead.
+    The keys: the group; the order within the group; whether the column would have to start and has no share; how far
+    the column is ahead.
     """
     candidates, due = inputs.candidates, inputs.candidates.terms.due
     ahead_s = candidates.received_s - candidates.entitled_s
@@ -70,7 +70,7 @@ def sort_keys(
     # NumPy sorts bytes by counting, which is faster.
     group = np.where(due, np.int8(TURN), np.int8(FILL))
     if inputs.stay_s > 0:
-        # Without the entitlement of this round.
+        # How far each column would be ahead without the entitlement of this round.
         so_far_s = lead_s + candidates.share * inputs.round_s
         group -= runs & (so_far_s <= may_lead_s(inputs))
     group[late] = LATE
@@ -85,8 +85,8 @@ def late_s(inputs: RoundInputs) -> float:
 def may_lead_s(inputs: RoundInputs) -> Floats:
     """Return how far ahead of its due each column may get while it continues.
 
-    A share of nearly 1 never gets ahead by `stay_s`, so its limit is lower, and the small shares beside it get their
-    turns. A share of 1 has no limit, since it has no others beside it.
+    A column with a share of nearly 1 never gets ahead by `stay_s`. Its limit is lower, so that the columns with small
+    shares get their turns. A column with a share of 1 has no limit, because there are no other shares beside it.
     """
     rest = 1.0 - inputs.candidates.share
     lead_s: Floats = np.minimum(inputs.stay_s, inputs.full_s / 2 * rest)
@@ -102,7 +102,7 @@ def heads_of_line(inputs: RoundInputs) -> Bools:
 
 
 def _lead_s(inputs: RoundInputs, ahead_s: Floats) -> Floats:
-    """Return how far each column is ahead of its due. If its type gives out less than it promised, its due is lower."""
+    """Return how far each column is ahead of its due. The due is lower if the worker type gives out too little."""
     candidates, part = inputs.candidates, part_given(inputs, ahead_s)
     if part is None:
         return ahead_s
@@ -110,11 +110,11 @@ def _lead_s(inputs: RoundInputs, ahead_s: Floats) -> Floats:
 
 
 def part_given(inputs: RoundInputs, ahead_s: Floats) -> Floats | None:
-    """Return, by worker type, the part of the promised time that is given out; None if that is 1 for all of them.
+    """Return, by worker type, the part of the promised time that is given out; None if that is 1 for all types.
 
-    It is 1 unless the type is further behind than turns alone can explain: each column by `late_s` and a round, though
-    never by more than its share of `full_s`; and two rounds more in total. It is rounded, so that it does not depend
-    on the order of the sum.
+    The part is 1 unless the columns of the type are, in total, further behind than waiting for turns can explain. That
+    explains `late_s` and a round for each column, but at most its share of `full_s`, and two rounds more in total. The
+    part is rounded, so that it does not depend on the order in which floats are added.
     """
     candidates, round_s, types = inputs.candidates, inputs.round_s, len(inputs.worker_types)
     kind, gpus_due = candidates.worker_type, candidates.gpus * candidates.terms.due
@@ -139,13 +139,13 @@ def worth_of_starting(candidates: Candidates, round_s: float) -> Floats:
 
 
 def changes(board: Board) -> tuple[Bools, Bools]:
-    """Return which columns would start a job, and which run already, with the same partner.
+    """Return which columns would have to start a job, and which columns run already.
 
-    A job whose partner leaves does not start, but runs in another column than before.
+    A job whose partner leaves does not start, but from then on it runs in another column.
     """
     runs: Bools = np.frombuffer(board.runs, dtype=np.bool_)
     starts: Bools = ~runs
-    # Some job keeps its GPUs with another partner, or without one.
+    # There are columns in which jobs could keep their GPUs with another partner, or without one.
     if len(board.stays) > board.runs.count(True):
         starts[list(board.stays)] = False
     return starts, runs
@@ -153,7 +153,7 @@ def changes(board: Board) -> tuple[Bools, Bools]:
 
 @np.errstate(divide="ignore", invalid="ignore")
 def _priority(entitled_s: Floats, received_s: Floats) -> Floats:
-    """Return entitled / received, infinite if only `received_s` is 0, and 0 if both are."""
+    """Return entitled / received; infinity if only `received_s` is 0, and 0 if both are 0."""
     # 0 / 0 is NaN, and fmax prefers the number.
     ratio: Floats = np.fmax(entitled_s / received_s, 0.0)
     return ratio

@@ -1,4 +1,4 @@
-"""The CPUs and memory that jobs need beside GPUs, and how much of them is left on each node."""
+"""The CPUs and memory that jobs need in addition to GPUs, and how much of both is left on each node."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ class Demand(NamedTuple):
 
     cpus: float
     memory_gb: float
+    # The nodes that all jobs may use; None: every node.
     nodes: frozenset[str] | None
 
 
@@ -40,10 +41,11 @@ class Stock:
     """The free CPUs and memory of each node."""
 
     def __init__(self, nodes: Iterable[NodeView]) -> None:
+        # By node: the CPUs and the GB of memory that are left.
         self.left = {node.name: [node.cpus, node.memory_gb] for node in nodes}
 
     def usable_gpus(self, demand: Demand, node: str, gpus: int) -> int:
-        """Return for how many of `gpus` GPUs the node has the resources needed."""
+        """Return for how many GPUs, up to `gpus`, the node has the resources needed."""
         if demand.nodes is not None and node not in demand.nodes:
             return 0
         cpus, memory_gb = self.left[node]

@@ -24,6 +24,7 @@ class Choice:
     rows: list[int] = field(default_factory=list)
     # The column for which GPUs are held back, by worker type.
     reserved: dict[int, int] = field(default_factory=dict)
+    # Gangs with a share that get no GPUs because too few are free, best first.
     skipped: list[int] = field(default_factory=list)
 
 
@@ -33,7 +34,7 @@ def select(board: Board, order: Iterable[int], pins: Pins, unplaceable: Set[int]
     watched, unvisited_gpus = pins.watched, pins.unvisited_gpus
     free = [len(site.gpus - pins.gpus if pins.gpus else site.gpus) for site in board.sites]
     free_total = sum(free)
-    # The loop cannot end early if it has gangs to skip or pinned jobs to visit.
+    # Even if no GPU is free any more, the loop must go on while it may have to skip gangs or visit pinned jobs.
     must_finish = bool(pins.gpus or unplaceable)
     busy = bytearray(len(board.inputs.jobs))
     for job in pins.rows:
