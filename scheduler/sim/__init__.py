@@ -1,1 +1,1 @@
-"""A world that exists only in virtual time: the same messages up, the same leases down."""
+"""Simulations: the scheduler in virtual time, with simulated nodes that take its leases and send it their reports."""

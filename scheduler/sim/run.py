@@ -1,8 +1,8 @@
-"""The description of a simulation: plain values that survive JSON, each described once.
+"""The description of a simulation: plain values that can be written as JSON and read back.
 
-Every field of `Run` has its meaning, its command-line option and its bounds. The options of `gavel simulate` and
-related commands, their help and the checks before a run are derived from that. A sweep finds its finished runs by a
-hash of the names and values of fields, so a field never changes its name or its default.
+Every field of `Run` states its meaning, its command-line option and its bounds. The options of `gavel simulate` and
+related commands, their help and the checks before a run are derived from these statements. A sweep finds its finished
+runs by a hash of the names and values of fields, so a field never changes its name or its default.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import msgspec
 from scheduler.model.bounds import GPUS, PRICE, SEED, Bound
 
 HOUR_S = 3600.0
-# The longest round, restart, checkpoint or answer. With longer ones, nothing would happen in a run.
+# The longest time for a round, a restart, a checkpoint or an answer of the solver. With longer times, nothing would
+# happen in a run.
 WEEK_S = 7 * 86_400.0
 # How rarely nodes report with --comparison: rates are known and restarts free, so reports change nothing.
 RARE_REPORTS_S = 86_400.0
 JOBS = Bound(1, 5_000_000)
 NODE_GPUS = Bound(1, 1024)
-# An infinite rate: all jobs arrive at once.
+# With an infinite rate, all jobs arrive at once.
 ARRIVALS = Bound(1e-9, math.inf, "jobs per hour")
 HOURS = Bound(1e-9, 1e9, "h")
 TIME_S = Bound(0, WEEK_S, "s")
@@ -73,7 +74,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         float | None, Knob("Simulate only the jobs of the first H hours of a workload.", "H", bound=HOURS)
     ] = None
     subtrace: Annotated[
-        str | None, Knob("The trace to take from a file of several; * for all together.", "NAME")
+        str | None, Knob("The trace to read if the file holds several; * for all together.", "NAME")
     ] = None
     repair: Annotated[bool, Knob("Repair a faulty trace instead of refusing it.")] = False
     throughputs: Annotated[
@@ -130,10 +131,11 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = None
     checkpoint_s: Annotated[
         float | None,
-        seconds("Time from the request to stop until the job has saved.", usual=10, published=0),
+        seconds("Time that a job takes to save once it is asked to stop.", usual=10, published=0),
     ] = None
     costs_file: Annotated[
-        str, file("Both costs by job type, a table: job_type, restart_s, checkpoint_s.", "--costs")
+        str,
+        file("A table of restart and checkpoint times: job_type, restart_s, checkpoint_s.", "--costs"),
     ] = ""
     save_every_s: Annotated[
         float, seconds("Time spent on steps between two checkpoints of a job.", LENGTH_S)
@@ -173,7 +175,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = {}
     prices_file: Annotated[str, file("Prices over time: t_s, worker_type, price_per_gpu_hour.")] = ""
     cloud: Annotated[
-        str, Knob("The cloud to take from a price file of several. Default: the cheapest of them.", "NAME")
+        str,
+        Knob("The cloud to use if the price file has several. Default: always the cheapest.", "NAME"),
     ] = ""
     capacity_file: Annotated[str, file("GPUs over time: t_s, worker_type, gpus.")] = ""
     notice_s: Annotated[

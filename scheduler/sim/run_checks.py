@@ -9,8 +9,9 @@ from traces.errors import nearest
 from traces.formats import is_foreign
 from traces.throughputs import Throughputs
 
-# A simulation takes 15 s to let this many nodes join.
+# The most nodes of a cluster. A simulation takes 15 s until so many nodes have joined.
 NODES_MAX = 100_000
+# The fields for events that an ideal run does not simulate.
 OVER_TIME = ("mtbf_h", "failures_file", "capacity_file", "prices_file")
 
 

@@ -107,7 +107,7 @@ def prepare(run: Run) -> Prepared:
 def _last_arrival_s(run: Run, jobs: Iterable[TraceJob]) -> float:
     if isinstance(jobs, list):
         return jobs[-1].arrival_s if jobs else 0.0
-    assert run.measure is not None, "only measured jobs arrive without end"
+    assert run.measure is not None, "a workload without end needs a range of measured jobs"
     return HOUR_S * run.measure[1] / (run.rate_per_h or 1.0)
 
 

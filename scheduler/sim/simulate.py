@@ -1,4 +1,4 @@
-"""One simulated run: the core, the loop and the agents' decisions of the live service, in virtual time."""
+"""One simulated run: in virtual time, but with the live service's core, its loop and its agents' decisions."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ STORAGE = "shared"
 COLLECT_EVERY = 100_000
 # The number of records that are measured in a row, so that this code stays in the processor's caches.
 MEASURED_AT_ONCE = 200
-# A run that lasts thirty years of virtual time waits for an event that cannot happen.
+# A run ends at this virtual time, about thirty years: it probably waits for an event that cannot happen.
 STARVED_S = 1e9
-# If no job has had a GPU for this many rounds and no event is left, no job will ever get one.
+# If no job has had a GPU for this many rounds and no event is left, no job will ever get a GPU.
 STILL_ROUNDS = 50
 
 
@@ -54,7 +54,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     restart_s: float = 0.0
     checkpoint_s: float = 0.0
-    # Both costs by job type, for types with costs of their own.
+    # `restart_s` and `checkpoint_s` by job type, for types with times of their own.
     costs: Mapping[str, Cost] = {}
     rate_noise: float = 0.0
     solver_latency_s: float = 0.0
@@ -65,7 +65,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def checkpoints_s(self) -> tuple[float, ...]:
-        """How long jobs take to save: the usual time, then those of job types with costs of their own."""
+        """How long jobs take to save: the usual time, then the times of job types that have their own."""
         return self.checkpoint_s, *(cost.checkpoint_s for cost in self.costs.values())
 
     @property
@@ -84,11 +84,11 @@ class SimOptions(Conditions, frozen=True, kw_only=True):
     # For a replay: requests that precede `jobs`, and users' commands.
     arrivals: Sequence[Arrival] = ()
     commands: Sequence[tuple[float, JobCommand]] = ()
-    # The true rates, and those given to the scheduler (None: the true ones).
+    # The true rates, and the rates given to the scheduler (None: the true rates).
     throughputs: Throughputs
     believed: Throughputs | None = None
     settings: Settings = Settings()
-    # None: those of the throughput table.
+    # None: the prices of the throughput table.
     prices: Mapping[str, float] | None = None
     measure: tuple[int, int] | None = None
     # Faults, reclaimed nodes and prices over time.
@@ -120,7 +120,7 @@ class SimResult:
 
 
 class _Recorder:
-    """Passes facts to the journal, if any, and to the metrics. Measuring many records in a row is a third faster."""
+    """Passes facts to the metrics and, if there is one, the journal. Measuring many records in a row saves a third."""
 
     def __init__(self, metrics: Metrics, journal: Journal | None) -> None:
         self.journal, self.facts = journal, 0
@@ -154,7 +154,7 @@ def simulate(options: SimOptions, *, progress: Callable[[Progress], bool | None]
     Ctrl-C, or a `progress` that returns False, stops the run early; the result then has the figures so far.
     """
     began_s = time.perf_counter()
-    # A wrong name must be an error before the run, not in the middle of it.
+    # The name of an unknown policy must be an error before the run, not in the middle of it.
     resolve(options.settings.policy)
     recorder = _Recorder(Metrics(options.measure), options.journal)
     watch = _Watch(options, recorder, progress)
@@ -208,7 +208,7 @@ class _Watch:
         return self.stopped or now_s > STARVED_S or self._all_measured()
 
     def _all_measured(self) -> bool:
-        """Return whether every measured job has ended. Metrics are updated for this only once all have arrived."""
+        """Return whether every measured job has ended. While some have not arrived, the metrics are not updated."""
         if self.state is None or len(self.state.jobs) < self._least_jobs:
             return False
         return self._recorder.metrics().all_ended
@@ -310,7 +310,7 @@ def _open(options: SimOptions, world: SimWorld, machines: Machines) -> None:
 
 
 def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:
-    """Yield the nodes of each type, with this many GPUs each. The last node of a type has the rest."""
+    """Yield the nodes of each type, with this many GPUs each. The last node of a type may have fewer."""
     for worker_type, gpus in cluster.items():
         count = -(-gpus // gpus_per_node)
         digits = len(str(count - 1))

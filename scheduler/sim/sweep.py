@@ -2,7 +2,7 @@
 
 Rules:
 - a results directory holds one JSON file per finished run, named by the run's key; an incomplete file does not count;
-- a run that cannot start is refused before any run starts; one that fails does not stop the others.
+- a run that cannot start is refused before any run starts; a run that fails does not stop the others.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from scheduler.sim.simulate import Progress, simulate
 # How long to wait for finished runs before progress is reported again.
 POLL_S = 0.3
 Figures = dict[str, Any]
+# Yields the index and the figures of each run as it finishes.
 Finished = Generator[tuple[int, Figures], None, None]
 
 
@@ -224,7 +225,7 @@ def _terminate(pool: ProcessPoolExecutor) -> None:
 
 
 class Ray:
-    """Spreads runs over the Ray cluster at RAY_ADDRESS, or else over one on this machine."""
+    """Spreads runs over the Ray cluster at RAY_ADDRESS; without RAY_ADDRESS, over a Ray cluster on this machine."""
 
     def __init__(self) -> None:
         """Raises ImportError if the extra `ray` is not installed."""

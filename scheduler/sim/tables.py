@@ -23,7 +23,7 @@ def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughpu
 
 
 def rates_for_scheduler(run: Run, table: Throughputs) -> Throughputs | None:
-    """Return the rates given to the scheduler, or None if they are the true ones."""
+    """Return the rates given to the scheduler; None if it is given the true rates."""
     rates = _believed_file(run) if run.believed else None
     if rates is not None:
         for worker_type in run.cluster:
@@ -34,7 +34,7 @@ def rates_for_scheduler(run: Run, table: Throughputs) -> Throughputs | None:
 
 
 def _believed_file(run: Run) -> Throughputs:
-    """Read the table for the scheduler. `measured` applies only if it holds several sets of measurements."""
+    """Read the table for the scheduler. If it holds several sets of measurements, `run.measured` chooses one."""
     try:
         return load_throughputs(run.believed)
     except BadTable as error:
@@ -60,7 +60,7 @@ def with_errors(table: Throughputs, sigma: float, seed: int) -> Throughputs:
 
 
 def prices(run: Run, table: Throughputs) -> dict[str, float] | None:
-    """Return the prices of the cluster's types, from the run or else the table; None if the run gives none."""
+    """Return the prices of the cluster's types, from the run or else the table; None if the run gives no prices."""
     if not run.prices:
         return None
     known = {kind: price for kind, price in table.prices_per_gpu_hour.items() if kind in run.cluster}

@@ -27,7 +27,7 @@ OF_JOURNAL = "  [default: the journal's]"
     run_option("measured"),
     run_option("pairs"),
     run_option("restart_s", f"Time from the start of a job's processes to its first step.{OF_JOURNAL}"),
-    run_option("checkpoint_s", f"Time from the request to stop until the job has saved.{OF_JOURNAL}"),
+    run_option("checkpoint_s", f"Time that a job takes to save once it is asked to stop.{OF_JOURNAL}"),
 )
 @OUTPUTS
 def replay(

@@ -25,7 +25,7 @@ GATHERING, RESTARTING, STEPPING, SAVING, GONE = Phase
 
 
 class Gang:
-    """A job under one lease. `steps` is exact at `since_s`, and grows by `rate` while the gang is stepping."""
+    """A job under one lease. `steps` is exact at `since_s`; a gang that is stepping does `rate` steps per second."""
 
     __slots__ = (
         *("lease", "truth", "place", "worker_type", "consolidated", "present", "phase"),
@@ -33,8 +33,10 @@ class Gang:
     )
 
     def __init__(self, lease: Lease, truth: JobTruth, worker_type: str, saved: float = 0.0) -> None:
+        """`saved`: the steps in the job's newest checkpoint."""
         self.lease = lease
         self.truth = truth
+        # Of two attempts, the one with the greater token is the newer. Only the newest may write the checkpoint.
         self.token: Token = (lease.epoch, lease.attempt)
         # A key for the GPUs of the gang, the same for both jobs of a packed pair.
         self.place: GpuId = min(lease.gpus)
@@ -43,8 +45,10 @@ class Gang:
         # When the ranks of each node started, by node.
         self.present: dict[str, float] = {}
         self.phase = GATHERING
+        # The steps done, and the steps in the newest checkpoint.
         self.steps = self.saved = saved
         self.stepping_s = self.rate = self.since_s = 0.0
+        # The step at which the gang ends by itself.
         self.runs_to = truth.runs_to
         # The end of the lease as of the last renewal. Only RestartingMachines keep it up to date.
         self.ends_s = lease.ends_s
@@ -53,17 +57,17 @@ class Gang:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes of its ranks, in order of rank."""
+        """The nodes of the gang's ranks, in order of rank."""
         return nodes_of(self.lease.gpus)
 
     def settle(self, now_s: float) -> None:
-        """Update steps, saved steps and stepping time to now."""
+        """Update `steps`, `saved` and `stepping_s` to now."""
         if self.phase is not STEPPING or now_s <= self.since_s:
             return
         span_s, every_s, end = now_s - self.since_s, self.truth.save_every_s, self.runs_to
         stepping_s = self.stepping_s + span_s
         if stepping_s >= every_s:
-            # From `since_s` to the last regular save.
+            # The time from `since_s` to the last regular save.
             into_s = math.floor(stepping_s / every_s) * every_s - self.stepping_s
             if into_s >= 0.0:
                 self.saved = max(self.saved, min(self.steps + self.rate * into_s, end))

@@ -1,7 +1,7 @@
 """All machines of a simulated cluster: leases go in, reports come out, at the rates of the physics.
 
 Rules:
-- every node runs a real agent core; only the machine under it is simulated;
+- every node runs a real agent core; only the machine on which the agent runs is simulated;
 - processes start at once, then the job takes its restart time, then it steps; steps are computed exactly, not sampled;
 - checkpoints lie on a disk that all nodes share, and only the newest attempt of a job may write its checkpoint;
 - the same calls give the same answers: nothing here reads the scheduler's state, and each event has its own time;
@@ -52,8 +52,8 @@ VOID_MAX = 64
 def agent_limits(report_interval_s: float, ask_s: float = Limits().ask_s) -> Limits:
     """Return the time limits of simulated agents.
 
-    `late_s` is tiny: a renewal that arrives at the very end of a lease still counts, but not a later one. Progress is
-    computed only when a report is due, so `first_step_s` has no use here.
+    `late_s` is tiny: a renewal that arrives at the very end of a lease counts, but a later renewal does not. Progress
+    is computed only when a report is due, so `first_step_s` has no use here.
     """
     return Limits(report_interval_s=report_interval_s, late_s=1e-3, ask_s=ask_s, first_step_s=INF)
 
@@ -69,7 +69,7 @@ class Machines:
         limits: Limits | None = None,
         silence_s: float = 0.0,
     ) -> None:
-        """`silence_s`: how long a link is gone before the scheduler receives NodeSilent. `limits`: those of agents."""
+        """`silence_s`: how long a link is gone before the scheduler gets NodeSilent. `limits`: those of all agents."""
         self.physics = physics
         self.limits = limits or agent_limits(report_interval_s)
         self.silence_s = silence_s
@@ -80,20 +80,23 @@ class Machines:
         self.saved: dict[str, tuple[Token, float]] = {}
         # The gangs that do steps, by place: one gang, or the two of a packed pair.
         self._stepping: dict[GpuId, list[Gang]] = {}
+        # A heap of due events: the time, a number for ties, the gang's version when the event was set, and the gang.
         self._due: list[tuple[float, int, int, Gang]] = []
         self._wakes = Wakes()
+        # A heap of NodeSilent messages to send: the time, the node, and its `link_changes` when the link was lost.
         self._silences: list[tuple[float, str, int]] = []
+        # The last number for ties.
         self._numbers = 0
         # The exits that agents have yet to handle.
         self._exits: deque[tuple[Node, ProcessExited]] = deque()
         self._messages: list[Message] = []
-        # The nodes with something to report: a dict, as sets keep no order.
+        # The nodes with something to report: a dict, because sets keep no order.
         self._news: dict[Node, None] = {}
 
     # ------------------------------------------------------------------------------------------ for the world
 
     def join(self, now_s: float, spec: NodeSpec) -> list[Message]:
-        """Let a node join, new or back after it left."""
+        """Let a node join that is new, or that comes back after it left."""
         if spec.name in self.nodes and self.nodes[spec.name].up:
             raise ValueError(f"node {spec.name!r} has joined already")
         self.nodes[spec.name] = node = Node(spec, self.limits)
@@ -222,7 +225,10 @@ class Machines:
             self._pass(now_s, node, TICK)
 
     def _pass(self, now_s: float, node: Node, event: Event) -> None:
-        """Pass an event to a node's agent, carry out its actions, and record its next Tick and whether it has news."""
+        """Pass an event to a node's agent, and carry out the agent's actions.
+
+        Also record when the agent needs its next Tick, and whether it has news.
+        """
         core = node.core
         for action in core.handle(now_s, event):
             if isinstance(action, StartProcess):
@@ -265,7 +271,7 @@ class Machines:
     # --------------------------------------------------------------------------------------------------- gangs
 
     def _start(self, now_s: float, node: Node, lease: Lease) -> None:
-        """Start the ranks of a lease on one node. Once all its nodes have started theirs, the job restarts."""
+        """Start the ranks of a lease on one node. When they run on all its nodes, the job's restart time begins."""
         gang = self.gangs.get(lease.id)
         if gang is None:
             token, saved = self.saved.get(lease.job, NEVER)
@@ -311,7 +317,7 @@ class Machines:
             self._end(now_s, gang, "failed", CODE_NO_RATE)
 
     def _request_stop(self, now_s: float, gang: Gang) -> None:
-        """Ask a gang to stop. It saves first, if it has done steps."""
+        """Ask a gang to stop. A gang that is stepping saves first."""
         if gang.truth.ignores_stop:
             return
         if gang.phase is STEPPING:
@@ -376,7 +382,7 @@ class Machines:
             self._leave_place(now_s, gang)
 
     def _due_at(self, gang: Gang, at_s: float) -> None:
-        """Set the time of a gang's next event, in place of any earlier one."""
+        """Set the time of a gang's next event. This replaces the time set before."""
         gang.version += 1
         if at_s < INF:
             due = self._due

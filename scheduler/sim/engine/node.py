@@ -31,7 +31,7 @@ class Node:
         self.leases: tuple[Lease, ...] = ()
 
     def reboot(self, limits: Limits) -> None:
-        """Lose all processes and the agent's memory, except for the number of its newest set, which is on disk."""
+        """Lose all processes and the agent's memory, except for the number of the newest set of orders (on disk)."""
         self.core = AgentCore(limits, epoch=self.core.epoch, generation=self.core.generation)
         self.wake_s = math.inf
         self.leases = ()

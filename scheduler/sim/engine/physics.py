@@ -31,11 +31,11 @@ class JobTruth(msgspec.Struct, frozen=True, kw_only=True):
     steps_total: float = math.inf
     # The time from the start of all its processes to its first step.
     restart_s: float = 0.0
-    # The time from the request to stop to the end of the save.
+    # How long the job takes to save after it is asked to stop.
     checkpoint_s: float = 0.0
-    # The job saves each time it has stepped this long, and when it is asked to stop.
+    # The job saves each time it has done steps for this long, and when it is asked to stop.
     save_every_s: float = math.inf
-    # Steps per second by worker type. They replace the table's while the job runs on `gpus` GPUs.
+    # Steps per second by worker type. They replace the rates of the table while the job runs on `gpus` GPUs.
     rates: dict[str, float] = {}
     # The step at which every attempt of the job fails.
     fails_at_steps: float = math.inf
@@ -77,7 +77,7 @@ class Physics:
             raise LookupError(f"job {job!r} started without a call of Physics.set_truth for it") from None
 
     def rate(self, lease: Lease, worker_type: str, consolidated: bool, beside: Lease | None = None) -> float:
-        """Return the steps per second of a lease's job, alone or beside another lease's; 0 if it does not fit."""
+        """Return the steps per second of a lease's job, alone or beside another lease's job; 0 if it does not fit."""
         truth = self._truths[lease.job]
         gpus = len(lease.gpus)
         key = (truth.job_type, gpus, worker_type)

@@ -1,4 +1,4 @@
-"""Machines on which a renewal interrupts a job: it saves and restarts."""
+"""Machines on which the renewal of a lease interrupts its job: the job saves and restarts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class RestartingMachines(Machines):
                 core = self.nodes[name].core
                 gangs = [self.gangs[lease] for lease in core.running if lease in self.gangs]
                 for gang in gangs:
-                    # A gang restarts once, on behalf of its first node.
+                    # A gang on several nodes restarts only once: at the turn of its first node.
                     if gang.nodes[0] == name:
                         self._restart_if_extended(now_s, gang, core.ends_s(gang.lease.id))
         return messages + self._flush(now_s)

@@ -16,17 +16,17 @@ class Wakes:
     __slots__ = ("_nodes", "_times")
 
     def __init__(self) -> None:
-        # The nodes to wake, by time, and a heap of these times. An entry is void if the node's `wake_s` is another.
+        # The nodes to wake, by time, and a heap of these times. An entry is void if the node's `wake_s` differs.
         self._nodes: dict[float, list[Node]] = {}
         self._times: list[float] = []
 
     def put(self, at_s: float, node: Node) -> None:
-        """Wake the node at this time, in place of any earlier wake that was set."""
+        """Wake the node at this time. This replaces the time set before."""
         node.wake_s = at_s
         self._at(at_s).append(node)
 
     def next_s(self) -> float:
-        """Put off the wakes that come too early. Return the time of the first one that is needed, or inf."""
+        """Put off the wakes that come too early. Return the time of the first wake that is needed, or inf."""
         times = self._times
         later_s: float | None = None
         later: list[Node] = []
@@ -41,7 +41,7 @@ class Wakes:
                 if again_s <= at_s:
                     nodes.append(node)
                     return at_s
-                # Nearly all wakes are put off to the same time, so its list is looked up once.
+                # Nearly all wakes are put off to the same time, so the list of that time is looked up only once.
                 if again_s != later_s:
                     later_s, later = again_s, self._at(again_s)
                 node.wake_s = again_s

@@ -38,7 +38,7 @@ class Arrival(NamedTuple):
 
 
 class SimWorld:
-    """A world whose clock advances only when nothing is left to do."""
+    """A world whose clock advances only when nothing is left to do at the present time."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class SimWorld:
         self._timers: dict[str, float] = {}
         self._machines_due_s = INF
         self._messages: list[Message] = []
-        # The requests that the core has yet to answer, by call.
+        # The requests that the core has yet to answer, by `call` of SubmitJobs.
         self._requests: dict[str, Arrival] = {}
         # The scheduler's id of each job, by the name that requests use for it.
         self._ids: dict[str, str] = {}
@@ -121,7 +121,7 @@ class SimWorld:
                 batch += event(now_s)
         while self._next_arrival is not None and self._next_arrival.at_s <= now_s:
             if self._next_arrival.spec.after and self._requests:
-                # The jobs that this one depends on may be in requests without an answer; they need their ids first.
+                # This job may depend on jobs of requests without an answer; their ids must be known first.
                 return batch
             batch.append(self._submission(self._next_arrival))
             self._next_arrival = next(self._arrivals, None)
@@ -144,7 +144,7 @@ class SimWorld:
         return SubmitJobs(call=call, specs=(spec,))
 
     def command(self, at_s: float, command: JobCommand) -> None:
-        """Schedule a user's command. It names its job as requests do, and is not sent if the job was refused."""
+        """Schedule a user's command. It names the job as in `Arrival.names`, and is not sent if the job was refused."""
 
         def messages(now_s: float) -> list[Message]:
             job = self._ids.get(command.job)
@@ -175,5 +175,5 @@ class SimWorld:
             self.machines.physics.set_truth(job, truth)
         for name, job in zip(arrival.names, jobs, strict=bool(arrival.names)):
             self._ids[name] = job
-            # The array, too, if the job is a member of one.
+            # If the job is a member of an array, the array has an id, too.
             self._ids[name.partition("_")[0]] = job.partition("_")[0]

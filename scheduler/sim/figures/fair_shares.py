@@ -1,8 +1,9 @@
 """Two measures of a job's fair share: the time that allocations promised, and the time of its work in an equal slice.
 
 In an equal slice, each of n jobs has 1/n of every type to itself. A job m of g GPUs then makes
-Σ_j T_mj c_j / max(n g, C) steps per second on a cluster of C GPUs, c_j of type j. The rates are those of the
-throughput table, whatever rates a policy sees, so that policies can be compared.
+Σ_j T_mj c_j / max(n g, C) steps per second on a cluster of C GPUs, c_j of type j, where T_mj is the job's rate on
+type j. These rates are always those of the throughput table, even if a policy sees others, so that policies can be
+compared.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from scheduler.core.messages import Shares
 from scheduler.model.jobs import JobSpec
 from traces.throughputs import Row
 
+# The number of rows at first. It doubles whenever no row is free.
 ROWS_FIRST = 256
 # Promises to removed jobs go to this row.
 REMOVED_ROW = 0
@@ -32,7 +34,7 @@ class IsolatedPace:
         self._jobs = 0
         self._gpus = 0
         self._since_s = 0.0
-        # By number of GPUs g: ∫ max(n g, C) until `since_s`.
+        # By number of GPUs g: the integral of max(n g, C) over time, from 0 to `_since_s`.
         self._crowding = defaultdict[int, float](float)
         # By job type and number of GPUs: Σ_j T_mj c_j.
         self._weighted: dict[tuple[str, int], float] = {}
@@ -56,7 +58,7 @@ class IsolatedPace:
         self._weighted.clear()
 
     def marks(self, now_s: float) -> Mapping[int, float]:
-        """Return, by number of GPUs, the marks that `seconds_per_step` takes. They are valid until time advances."""
+        """Return, by number of GPUs, the value that `seconds_per_step` takes as `mark`; valid until time advances."""
         if now_s > self._since_s:
             self._settle(now_s)
         return self._crowding
@@ -94,13 +96,13 @@ class IsolatedPace:
 
 
 class PromisedTime:
-    """The time that allocations promised to each job on each type: share × time, added up for all jobs at once.
+    """The time that allocations promised to each job on each type: the sum of share × time over all allocations.
 
     Each job of a pair is credited with the whole time, but with half of the GPU time.
     """
 
     def __init__(self, kind: Callable[[str], int]) -> None:
-        """`kind` returns the number of a worker type."""
+        """`kind` returns the number of a worker type, which is its column here."""
         self._kind = kind
         self._row_of: dict[str, int] = {}
         self._free: list[int] = list(range(REMOVED_ROW + 1, ROWS_FIRST))
@@ -141,7 +143,7 @@ class PromisedTime:
         self._free.append(row)
 
     def adopt(self, now_s: float, shares: Shares) -> None:
-        """Put these shares in force from now on."""
+        """Add up these shares, instead of the ones before, from now on."""
         self._promised_s += self._share * (now_s - self._since_s)
         self._since_s = now_s
         self._share[:] = 0.0

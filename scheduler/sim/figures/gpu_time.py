@@ -44,9 +44,12 @@ class Tenure(msgspec.Struct, eq=False):
 
 @dataclass(slots=True)
 class _NodeCount:
+    # The number of the worker type.
     kind: int
     gpus: int
+    # The indexes of broken GPUs.
     broken: set[int]
+    # False: the node is lost.
     present: bool = True
 
     @property
@@ -59,6 +62,7 @@ class GpuTime:
 
     def __init__(self) -> None:
         self.worker_types: list[str] = []
+        # By worker type: how many GPUs are available now, and how many of them are in use.
         self.capacity: list[int] = []
         self.busy: list[int] = []
         self.price_per_gpu_hour: dict[str, float] = {}
@@ -73,6 +77,7 @@ class GpuTime:
         self._nodes: dict[str, _NodeCount] = {}
         # By set of GPUs in use: their tenure, or the two of a packed pair.
         self._tenures: dict[tuple[str, ...], list[Tenure]] = {}
+        # One of so many samples is kept; how many were skipped since the last one.
         self._stride = 1
         self._skipped = 0
 

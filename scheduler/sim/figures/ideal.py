@@ -1,9 +1,9 @@
-"""Shares exactly as allocated, without rounds, leases or machines: the benchmark for the round mechanism.
+"""A run in which jobs get their shares exactly, without rounds, leases or machines: what rounds are compared with.
 
 Every job with an allocation advances at its effective throughput all the time. Allocations are made as in the
 scheduler: at boundaries of rounds, when something has changed, at least `min_reallocation_s` apart. There are no
-restarts, and time is not rounded to rounds. The scheduler's own code builds the problem from a state to which this
-module adds the steps itself, because there are no leases that could report them.
+restarts, and time is not rounded to rounds. The scheduler's own code builds the problem from a state. This module adds
+the steps to that state itself, because there are no leases that could report steps.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from scheduler.model.settings import Settings
 from scheduler.sim.engine.world import Arrival
 from scheduler.solving import shares, solve
 
+# A boundary that is nearer than this counts as reached.
 LEAST_STEP_S = 1e-6
 
 
@@ -38,7 +39,9 @@ class Fluid:
         self._settings = settings
         self._kinds = Kinds()
         self._record = record
+        # By job: the steps per second under the current allocation.
         self._rate: dict[str, float] = {}
+        # When the last allocation was made.
         self._asked_s = -math.inf
 
     def fact(self, fact: f.Fact) -> None:
@@ -99,7 +102,7 @@ class Fluid:
         }
 
     def _next_end(self) -> tuple[float, str]:
-        """Return when the next job ends, and which; inf if none does."""
+        """Return when the next job ends, and the job; inf if no job does."""
         first_s, first = math.inf, ""
         for name, rate in self._rate.items():
             if rate > 0:

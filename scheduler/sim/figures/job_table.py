@@ -31,7 +31,7 @@ class JobTable:
     """One row per job, in the order of submission."""
 
     def __init__(self, worker_types: list[str], offset: int = 0) -> None:
-        """`worker_types` is shared, and grows as types appear. `offset`: the number of the first job among all jobs."""
+        """`worker_types`: the caller's list; types may be added to it later. `offset`: the number of the first job."""
         self.worker_types = worker_types
         self.offset = offset
         self.ids: list[str] = []
@@ -97,7 +97,7 @@ class JobTable:
         return np.asarray(np.divide(taken_s, isolated_s, out=np.full(len(self), np.nan), where=known))
 
     def missed(self, now_s: float) -> NDArray[np.float64]:
-        """Return [n] 1 for a missed deadline, 0 for one that was met, NaN without one or before it is decided."""
+        """Return [n] 1 if the deadline was missed, 0 if it was met, NaN if there is none or it is not yet decided."""
         deadline_s, end_s = self.numbers("deadline_s"), self.numbers("end_s")
         completed, failed = self.in_state(JobState.COMPLETED), self.in_state(JobState.FAILED)
         over = ~completed & ~self.in_state(JobState.CANCELLED) & (failed | (deadline_s < now_s))

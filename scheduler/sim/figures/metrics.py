@@ -1,4 +1,4 @@
-"""Measurements of a run, taken from its facts alone, so that a live journal is measured by the same code.
+"""Measurements of a run. They use only the run's facts, so that the same code measures a live journal.
 
 Rules:
 - nothing here depends on whether the facts were simulated, and the scheduler reads nothing from here;
@@ -24,6 +24,7 @@ from scheduler.sim.figures.job_table import JobTable
 
 # The most leases that are kept for the picture of the jobs on each GPU.
 STRETCHES_MAX = 20_000
+# In place of a row: the job is not measured.
 UNMEASURED = -1
 
 _END_STATE = {Move.COMPLETE: JobState.COMPLETED, Move.FAIL: JobState.FAILED, Move.CANCEL: JobState.CANCELLED}
@@ -62,13 +63,15 @@ class _OpenJob:
     start_s: float = math.nan
     # The most steps ever reported, so that repeated work counts once.
     steps: float = 0.0
+    # Totals of the closed leases: the time on GPUs, the time without steps, the time of the work in an equal slice, …
     held_s: float = 0.0
     restart_s: float = 0.0
     isolated_s: float = 0.0
     cost_usd: float = 0.0
     preemptions: int = 0
+    # The time on GPUs by number of the worker type.
     received_s: dict[int, float] = field(default_factory=dict)
-    # Leases that are granted and not closed; how many of them have processes; whether there was ever a lease.
+    # Leases that are granted and not closed; how many of them have processes; whether a lease was ever granted.
     leases: dict[str, _HeldLease] = field(default_factory=dict)
     running: int = 0
     granted: bool = False
@@ -109,13 +112,14 @@ class Metrics:
         self.gpus = GpuTime()
         self.jobs = JobTable(self.gpus.worker_types, measure[0] if measure else 0)
         self.stretches: list[Stretch] = []
-        # The totals when the first measured job arrived and when the latest ended; how many have ended.
+        # The totals when the first measured job arrived, the totals when the last one so far ended, and how many ended.
         self.at_first_arrival: GpuTotals | None = None
         self.at_last_end: GpuTotals | None = None
         self.ended = 0
-        # How often the policy had no answer of its own, and the reason of the first time.
+        # How often the policy gave no usable answer, and why it did not the first time.
         self.fallbacks = 0
         self.fallback_why = ""
+        # By node that ever joined: its worker type and its number of GPUs.
         self._nodes: dict[str, tuple[str, int]] = {}
         self._open: dict[str, _OpenJob] = {}
         self._leases: dict[str, _HeldLease] = {}
@@ -162,7 +166,7 @@ class Metrics:
         return self.measure is not None and self.ended >= self.measure[1] - self.measure[0]
 
     def stretches_so_far(self) -> list[Stretch]:
-        """Return the stretches until now, also of leases that have not ended; for a long run, only the first ones."""
+        """Return the stretches until now, including leases that have not ended; for a long run, only the first ones."""
         unfinished = [
             Stretch(held.job.id, self.gpus.worker_types[held.kind], held.ranks, held.started_s, self.now_s)
             for held in self._leases.values()

@@ -1,8 +1,8 @@
 """A run in twenty figures, as `--json` prints them. A figure without a value is None, never NaN.
 
 An interrupted run has one more figure, INTERRUPTED. `restart_h` and `cost_usd` are totals of the measured jobs.
-`utilization` is for the time from the submission of the first measured job to the end of the last. `unfair_fraction` is
-the fraction of completed jobs with ρ > 1.05.
+`utilization` covers the time from the submission of the first measured job to the end of the last measured job.
+`unfair_fraction` is the fraction of completed jobs with ρ > 1.05.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _final_totals(metrics: Metrics) -> GpuTotals:
 
 
 def _makespan_h(metrics: Metrics) -> float | None:
-    """Return the time from the first measured submission to the last measured end; None until all have ended."""
+    """Return the time from the first submission to the last end of measured jobs; None until all of them have ended."""
     first, last = metrics.at_first_arrival, metrics.at_last_end
     if first is None or last is None or metrics.ended < len(metrics.jobs):
         return None

@@ -1,7 +1,7 @@
 """A journal as a workload: the requests and the cluster over time, so that another policy can be tried on them.
 
 Rules: requests, users' commands, nodes, settings and prices arrive as they did in the journal. The rest of the truth is
-derived from the leases (past_work.py), or is the conditions of the simulation that made the journal (made_by.py).
+derived from the leases (past_work.py); if a simulation made the journal, its conditions are used as well (made_by.py).
 `notes` counts what cannot be reproduced.
 """
 
@@ -137,7 +137,7 @@ class History:
     # Jobs.
 
     def _conditions(self, seed: int) -> MadeBy:
-        """Return the conditions of the simulation that made the journal, or else those usual in the journal."""
+        """Return the conditions of the simulation that made the journal; for a live journal, its usual times."""
         if self._made_by is not None:
             return self._made_by
         usual = self.work.cost
@@ -163,7 +163,7 @@ class History:
         return arrivals
 
     def _request(self, spec: JobSpec, names: tuple[str, ...], known: set[str]) -> JobSpec:
-        """Return the request without dependencies on jobs that are left out. The world replaces the ids."""
+        """Return the request without dependencies on jobs that are left out. The world replaces the ids in it."""
         after = tuple(dependency for dependency in spec.after if dependency.job in known)
         self.work.notes[UNKNOWN_DEPENDENCY] += len(after) < len(spec.after)
         array = tuple(int(name.partition("_")[2]) for name in names) if spec.array else ()
@@ -178,7 +178,7 @@ class History:
                 self._stopped.add(fact.job)
         elif fact.move == Move.FAIL and fact.job in self._submitted:
             spec = self._submitted[fact.job][1]
-            if not spec.time_limit_s is spec.max_cost is None:
+            if spec.time_limit_s is not None or spec.max_cost is not None:
                 self._stopped.add(fact.job)
 
     # Settings and rates.
@@ -198,7 +198,7 @@ class History:
             self._rates_at_start.append(fact)
 
     def _true_rates(self, rates_given: Throughputs, kinds: tuple[str, ...]) -> Throughputs:
-        """Return the true rates of the simulation; for a live journal, those given at any time, else measured ones."""
+        """Return the true rates of the simulation; for a live journal, the rates ever given, else the measured ones."""
         if self._made_by is not None:
             return rates_given if self._made_by.rates is None else self._made_by.rates.table
         jobs = [(name, spec) for name, (_, spec) in self._submitted.items()]
@@ -247,7 +247,7 @@ class History:
         return requests_to_stop(events, checkpoints_s, ("crash",))
 
     def _on_resumed(self, leases: tuple[str, ...]) -> None:
-        """Turn the deaths of these leases' nodes into lost links, because the nodes came back with their jobs."""
+        """Turn the crashes of these leases' nodes into lost links, because the nodes came back with their jobs."""
         for node in {
             name for lease in leases if lease in self._leases for name in nodes_of(self._leases[lease].gpus)
         }:
@@ -287,7 +287,7 @@ def _repeated(policy: str | None, at_s: float, event: PastEvent) -> Change:
 
 
 def _table(facts: Sequence[f.RatesGiven]) -> Throughputs:
-    """Return all rates that were given. If a rate was given twice, the later one counts."""
+    """Return all rates that were given to the scheduler. If a rate was given twice, the later one counts."""
     return Throughputs.from_rows(
         solo=[row for fact in facts for row in fact.solo],
         unconsolidated=[row for fact in facts for row in fact.unconsolidated],

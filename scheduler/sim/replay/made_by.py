@@ -29,7 +29,7 @@ class Rates(msgspec.Struct, frozen=True):
 
 
 class MadeBy(Conditions, frozen=True, kw_only=True, omit_defaults=True):
-    """The conditions of a simulation, and the true rates if the scheduler was given others."""
+    """The conditions of a simulation, and the true rates if the scheduler was given other rates."""
 
     rates: Rates | None = None
 

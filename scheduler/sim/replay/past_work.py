@@ -1,8 +1,8 @@
 """The work of the jobs in a journal, their rates and the costs of starting and stopping, derived from their leases.
 
 Rules: the work of a completed job is the steps that it did. Rates are those given to the scheduler; for a job type
-without any, those measured; on worker types where it never ran, the mean of its other rates. A job that never reported
-a step takes as long as it took.
+without any, those measured; on worker types where it never ran, the mean of its other rates. A job that completed
+without reporting a step takes as long as it ran in the journal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from scheduler.sim.engine.physics import CODE_NO_RATE, JobTruth
 from traces.costs import Cost
 from traces.throughputs import Key, Throughputs
 
-# Steps and seconds.
+# Steps, and the seconds that they took.
 Amount = tuple[float, float]
 UNKNOWN_WORK = "jobs left out, because their work is unknown"
 UNKNOWN_RATES = "jobs left out, because their rates are unknown"
@@ -43,7 +43,7 @@ class PastWork:
         self._attempts_failed: Counter[str] = Counter()
         # By job, number of GPUs and worker type: the steps done, and their seconds.
         self._measured: dict[str, dict[tuple[int, str], Amount]] = {}
-        # The seconds without steps: of leases whose jobs finished, and of leases that were stopped.
+        # The seconds without steps of each lease whose job finished, and of each lease that was stopped.
         self._starting_s: list[float] = []
         self._stopping_s: list[float] = []
 
@@ -70,7 +70,7 @@ class PastWork:
 
     @property
     def cost(self) -> Cost:
-        """The usual time from a start to the first step, and from a request to stop to the end of the save."""
+        """The usual time from a start to the first step, and the usual time to save after being asked to stop."""
         start_s = max(median(self._starting_s), 0.0) if self._starting_s else 0.0
         stop_s = max(median(self._stopping_s) - start_s, 0.0) if self._stopping_s else 0.0
         return Cost(round(start_s, 3), round(stop_s, 3))
@@ -107,7 +107,7 @@ class PastWork:
         done, fault = self._steps.get(name, 0.0), self._faults.get(name, math.inf)
         if name in self._finished and not done:
             self.notes[NO_STEPS] += 1
-            # One step is one second.
+            # Each second that the job ran counts as a step.
             rates_of_1 = dict.fromkeys(kinds, 1.0)
             return JobTruth(
                 job_type=f"job #{name}", gpus=spec.gpus, steps_total=self._ran_s[name], rates=rates_of_1

@@ -1,4 +1,4 @@
-"""Checks of jobs before they are simulated: each must arrive within YEARS_MAX, run somewhere, and end in time."""
+"""Checks of jobs before they are simulated: each must arrive within YEARS_MAX, run somewhere, and end soon enough."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ YEAR_S = 365 * 86_400.0
 # A file of jobs, and the line of each job in it.
 Places = tuple[str, tuple[int, ...]]
 NOWHERE: Places = ("", ())
+# What decides the rates of a job: its type, `gpus`, `gpus_min`, `gpus_max` and `worker_types`.
 Kind = tuple[str, int, int | None, int | None, tuple[str, ...]]
 
 
 def can_end(
     cluster: Mapping[str, int], table: Throughputs, jobs: Iterable[TraceJob], places: Places = NOWHERE
 ) -> Iterator[TraceJob]:
-    """Yield the jobs unchanged. Refuse the first that would never end, with its place in the file."""
+    """Yield the jobs unchanged. Refuse the first job that fails a check, with its place in the file."""
     fastest: dict[Kind, float] = {}
     for number, job in enumerate(jobs):
         kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.worker_types)
@@ -66,7 +67,7 @@ def _described(job: TraceJob) -> str:
 
 
 def _refusal(places: Places, number: int, message: str, hint: str, field: str = "workload") -> Exception:
-    """Return the error for a job, with its file and line, or with the option if the workload has no file."""
+    """Return the error for a job, with its file and line; without a file, with the option `field`."""
     file, lines = places
     if number < len(lines):
         return BadRow(message, hint=hint, file=file, line=lines[number])

@@ -1,6 +1,6 @@
 """Changes of a simulated cluster while jobs run, all known before the run: failures, capacity, prices.
 
-Rules: a capacity file changes the worker types that it names from their initial sizes; additional nodes are called
+Rules: a worker type keeps its initial number of GPUs until the capacity file changes it. Additional nodes are called
 TYPE-more-N. A node that is away neither fails nor is repaired.
 """
 
@@ -32,8 +32,8 @@ def changes_of(
 ) -> tuple[Change, ...]:
     """Return all changes of a run in order of time, with random failures until `until_s`.
 
-    `checkpoints_s`: how long jobs take to save before a node leaves with notice. `note` is called with a text for each
-    oddity of a file.
+    `checkpoints_s`: how long jobs take to save, so that they can be asked in time before a node leaves with notice.
+    `note` is called with a text for each oddity of a file.
     """
     start = list(nodes(run.cluster, run.effective("gpus_per_node")))
     pool, events = list(start), list[NodeEvent]()

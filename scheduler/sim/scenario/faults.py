@@ -45,7 +45,7 @@ def failures(
     seed: int = 0,
     kind: Literal["crash", "cut"] = "crash",
 ) -> list[NodeEvent]:
-    """Return failures and returns of every node, until `until_s`, after exponential times with these means."""
+    """Return the failures of every node until `until_s`, and its returns, after exponential times with these means."""
     return_event: EventName = "repair" if kind == "crash" else "mend"
     events = []
     for node in nodes:
@@ -64,7 +64,7 @@ def capacity(
     """Return the events by which nodes join and leave, so that each type has the GPUs that the changes state.
 
     A type starts with nothing. Nodes join in the order of the pool, and leave in reverse order after a notice of
-    `notice_s`. If whole nodes do not add up to a number of GPUs, it is rounded down.
+    `notice_s`. If whole nodes do not add up to a stated number of GPUs, the number is rounded down.
     """
     events: list[NodeEvent] = []
     nodes_of: dict[str, list[NodeSpec]] = {}
@@ -96,8 +96,8 @@ def read_events(
 ) -> list[NodeEvent]:
     """Read node events from a CSV file with the columns t_s, node, event.
 
-    Nodes that are not in `nodes` are refused, unless it is empty. Lines may be in any order; `note` is called if that
-    is not the order of time.
+    Nodes that are not in `nodes` are refused, unless `nodes` is empty. Lines may be in any order; `note` is called with
+    a text if they are not in order of time.
     """
     path, known = Path(path), sorted(set(nodes))
     events: list[NodeEvent] = []

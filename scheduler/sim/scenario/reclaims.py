@@ -1,7 +1,7 @@
 """Nodes that are taken away after a notice: their jobs are asked in time to save and stop.
 
-Rules: a job is asked as late as its checkpoint allows, with EARLY_S to spare; at once if the notice is too short for
-that. Jobs that have not begun their steps are asked last.
+Rules: a job is asked as late as its checkpoint allows, with EARLY_S to spare; if the notice is too short, it is asked
+at once. EARLY_S before the node leaves, all jobs that are still on it are asked.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def requests_to_stop(
 ) -> Iterator[Change]:
     """Yield the changes by which jobs are asked to save and stop, given the events of nodes in order of time.
 
-    `checkpoints_s`: how long jobs take to save. `leaves`: the names of events by which a node leaves.
+    `checkpoints_s`: how long jobs of each type take to save. `leaves`: the names of events by which a node leaves.
     """
     notices: dict[str, float] = {}
     for event in events:
