@@ -1,8 +1,8 @@
-"""The agent's loop between its core, its processes and the link. It uses no network itself.
+"""The loop that connects the agent's core, its processes and the link. This module itself uses no network.
 
 The loop passes each event to the core and carries out the core's actions; a simulated agent has the same core and
-another loop. The link (link/stream.py) calls `handle` with the scheduler's messages, and sends the agent's messages. It
-may lose a message; the core then reports the same news again.
+another loop. The link (link/stream.py) calls `handle` with the scheduler's messages, and sends the agent's messages. If
+the link loses a message, the core reports the same news again.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class StateLocked(Exception):
 
 
 class Agent:
-    """One node's agent, without its link and its GPUs."""
+    """One node's agent. Its link is made elsewhere, and so is `workshop`, which knows its GPUs."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class Agent:
         self.workshop, self.link, self.clock = workshop, link, clock
         self.retention = retention or Retention()
         self._timer: asyncio.TimerHandle | None = None
-        # The time at which the timer fires.
+        # The time at which the timer fires; inf without a timer.
         self._tick_s = math.inf
         # By lease: the tasks that start runs.
         self._starts: dict[str, asyncio.Task[None]] = {}
@@ -137,14 +137,14 @@ class Agent:
                 self._on_failed_start()
             asyncio.get_running_loop().run_in_executor(None, self.workshop.mps.leave, event.lease)
         elif isinstance(event, Desired | Taken):
-            # If the core has neither a run nor a kept exit for a lease, the scheduler has its exit.
+            # If the core has neither a run nor a kept exit for a lease, the scheduler has the lease's exit.
             kept, runs = self.core.exits.kept, self.core.runs
             unacknowledged = self.processes.unacknowledged
             self.processes.mark_acknowledged([x for x in unacknowledged if x not in kept and x not in runs])
         self._renew()
 
     def _on_new_set(self, desired: Desired) -> None:
-        """Store the number of a new set. Pass to live runs why they end, and whether they share their GPUs."""
+        """Store the number of a new set. Note in the live runs why they end, and whether they share their GPUs."""
         live = self.processes.live
         for lease in desired.why_ended.keys() & live.keys():
             live[lease].why_ended = desired.why_ended[lease]
@@ -159,7 +159,7 @@ class Agent:
                 )
 
     def go(self, lease: str, rendezvous: Rendezvous) -> None:
-        """Start this node's part of a gang, because all its nodes are ready. May be called again for the same part."""
+        """Start this node's part of a gang, all of whose nodes are ready. May be called again for the same part."""
         self.processes.go(lease, rendezvous)
 
     def call_off(self, lease: str, why: str) -> None:
@@ -168,7 +168,7 @@ class Agent:
             self.processes.call_off(lease, why)
 
     def release_gpus(self) -> None:
-        """Release the withheld GPUs, because an operator has confirmed that nothing is left on them."""
+        """Release the withheld GPUs, because an operator has confirmed that no process is left on them."""
         self.processes.release_withheld()
 
     def last_lines(self, lease: str) -> str:
@@ -229,7 +229,7 @@ class Agent:
             self.handle(exit_event(order, None))
 
     def _cancel_start(self, lease: str) -> bool:
-        """Cancel the start of a run that has no process yet; False if it has one."""
+        """Cancel the start of a run that has no process yet; return False if it is too late to do so."""
         task = self._starts.get(lease)
         return task is not None and lease not in self.processes.live and task.cancel()
 
@@ -252,7 +252,7 @@ class Agent:
             if order.packed and not without_mps:
                 self._joining_mps.add(order.lease)
             prepare = functools.partial(
-                self.workshop.prepare, order=order, meeting=rendezvous, without_mps=without_mps
+                self.workshop.prepare, order=order, rendezvous=rendezvous, without_mps=without_mps
             )
         await self.processes.start(order, self.core.ends_s(order.lease), prepare)
         self._joining_mps.discard(order.lease)
@@ -271,7 +271,7 @@ class Agent:
                 await asyncio.to_thread(self.workshop.packages.add, digest, chunks)
 
     def _on_prepared(self, order: Order, trouble: str) -> None:
-        """Report whether this node's part of a gang can start. `trouble`: why it cannot, or empty."""
+        """Report whether this node's part of a gang can start. `trouble`: why it cannot; empty if it can."""
         if trouble:
             self._send_cannot_start(order, trouble)
         else:
@@ -308,7 +308,7 @@ class Agent:
             return 0, 0
 
     def _write_newest_set(self, epoch: int, generation: int) -> None:
-        """Store epoch and generation for the next agent, without a flush: after a reboot no process is left."""
+        """Store epoch and generation for the next agent. Needs no flush, because no process survives a reboot."""
         if (epoch, generation) == self._newest_set:
             return
         self._newest_set = (epoch, generation)

@@ -73,7 +73,7 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     log_json: Annotated[bool, "Log one JSON object per line instead of text."] = False
 
     def checked(self) -> AgentConfig:
-        """Return these settings. Raises BadInput, which names the field that is wrong."""
+        """Return these settings if they are valid. Otherwise raises BadInput, which names the wrong field."""
         if not _ADDRESS.fullmatch(self.scheduler) or int(self.scheduler.rpartition(":")[2]) > 65535:
             raise _objection("scheduler", self.scheduler, "must be an address such as head-node:7071")
         if not _NAME.fullmatch(self.node_name):
@@ -122,13 +122,16 @@ def _objection(field: str, value: str, advice: str) -> BadInput:
 def agent_config(
     path: str | None, flags: Mapping[str, Any], variables: Mapping[str, str] | None = None
 ) -> AgentConfig:
-    """Return the settings. Raises ConfigError with one line. `flags`: options by key; None counts as not given."""
+    """Return the settings; raise ConfigError, whose message is one line, if they are wrong.
+
+    `path`: a file of settings, if there is one. `flags`: options by key; None counts as not given.
+    """
     overrides = [*environment(ENVIRONMENT, variables or {}), *options(flags)]
     return read_settings(AgentConfig, path, [_with_labels(override) for override in overrides])
 
 
 def _with_labels(override: Override) -> Override:
-    """Return an override with its labels as a dict. They are given as `zone=a,rack=3`, or as several such texts."""
+    """Return an override with its labels as a dict. Its value is a text like `zone=a,rack=3`, or several such texts."""
     if override.key != "labels":
         return override
     texts = [override.value] if isinstance(override.value, str) else override.value

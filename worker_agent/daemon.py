@@ -1,7 +1,7 @@
-"""An agent put together from its settings, and run until it is stopped: link, processes, GPUs, logs.
+"""Put an agent (link, processes, GPUs, logs) together from its settings, and run it until it is stopped.
 
 When the agent stops, its jobs continue: their shims run them to the end of their leases, and the next agent adopts
-them. With `drain_on_stop` the agent waits for them to end first.
+them. With `drain_on_stop`, the agent waits until its jobs have ended before it stops.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from worker_agent.node.nvml import Nvml
 from worker_agent.node.packages import Packages
 from worker_agent.node.state_check import StateCheck
 from worker_agent.node.storage import CheckpointStorage, StorageError
-from worker_agent.node.users import UserError, Users, refuse_to_be_root
+from worker_agent.node.users import UserError, Users, check_agent_user
 from worker_agent.runs.containment import NoControlGroups, find_containment
 from worker_agent.runs.launch import LOG_PIECES, NodeFacts
 from worker_agent.runs.logs import Chunk, RunLogs, follow
@@ -46,10 +46,11 @@ from worker_agent.shim import process_tree
 from worker_agent.shim.run_directory import START
 
 LOG = logging.getLogger("gavel.agent")
+# How often the state of the GPUs is read.
 HEALTH_S = 10.0
-# How often to check whether a run with a waiting reader has begun.
+# How often to check whether a run has begun whose output somebody is waiting to read.
 START_LOOK_S = 0.1
-# The exit status of an agent whose node was removed; a service manager should not start it again.
+# The exit status of an agent whose node was removed. A service manager should not start that agent again.
 REMOVED = 3
 _DAY_S = 86400.0
 # How long a draining agent waits for its jobs to end.
@@ -67,7 +68,7 @@ class AgentService:
         """Raises CannotStart if this node cannot run the agent."""
         self.config = config
         try:
-            refuse_to_be_root(single_user=config.single_user, switch_users=config.switch_users)
+            check_agent_user(single_user=config.single_user, switch_users=config.switch_users)
             if config.switch_users and config.certificates is None:
                 raise UserError(
                     "without a certificate anybody on this machine could run jobs as any of its users: get one with"
@@ -185,14 +186,15 @@ class AgentService:
         )
 
     def _on_welcome(self, welcome: pb.Welcome) -> None:
-        """Adopt the scheduler's settings. Raises Dismissed if it is another one, whose orders the core would refuse."""
+        """Adopt the scheduler's settings. Raises Dismissed if its epoch is too old for the core."""
         core = self.agent.core
         if welcome.epoch < core.epoch:
             raise Dismissed(
                 "older",
-                f"it is in epoch {welcome.epoch}, and this node has orders of epoch {core.epoch}: it is another "
-                f"scheduler, or has lost its data. If it is the right one, remove {self.config.state / 'agent.json'} "
-                "once no job of the other one runs here, and start the agent again",
+                f"the scheduler is in epoch {welcome.epoch}, and this node has orders of epoch {core.epoch}: it is "
+                "another scheduler, or has lost its data. If it is the right one, remove "
+                f"{self.config.state / 'agent.json'} once no job of the other scheduler runs here, and start the agent "
+                "again",
             )
         if welcome.report_interval_s > 0:
             core.limits = msgspec.structs.replace(core.limits, report_interval_s=welcome.report_interval_s)
@@ -221,12 +223,12 @@ class AgentService:
         return pb.Health(gpus=gpus, driver_version=self.inventory.driver_version, trouble=trouble)
 
     def _send_trouble(self, trouble: str) -> None:
-        """Report at once whether this node can run jobs. The state of its GPUs is the one reported last."""
+        """Report at once whether this node can run jobs. The report repeats the last known state of the GPUs."""
         self._last_health.trouble = trouble
         self.link.send_health(self._last_health)
 
     async def _read_logs(self, request: pb.LogsWanted) -> AsyncIterator[Chunk]:
-        """Yield the output of one attempt. If the reader follows, wait for it to begin, and read to its end."""
+        """Yield the output of one attempt. If the reader follows, this waits for the attempt's beginning and end."""
         agent, lease = self.agent, request.lease
         path = agent.processes.path(lease)
 

@@ -15,7 +15,7 @@ class Attempt(msgspec.Struct, gc=False):
 
 
 class Attempts(dict[str, Attempt]):
-    """Attempts by job, least recently ordered first; those are evicted first."""
+    """Attempts by job. The least recently ordered job comes first, and is evicted first."""
 
     def order(self, order: Order, jobs_max: int) -> bool:
         """Record the attempt of an order. Return False if the order is stale or was recorded before."""
@@ -51,8 +51,8 @@ class Attempts(dict[str, Attempt]):
     def exit_without_run(self, order: Order) -> ProcessExited:
         """Return the exit to report for an order without processes.
 
-        If the order has run, this is its own exit. Otherwise it is an exit after no time, with the progress that the
-        job had at its last exit on this node.
+        If the order has run, this is the order's own exit. Otherwise it is a new exit, with a running time of 0 and
+        with the progress that the job had at its last exit on this node.
         """
         attempt = self.get(order.job)
         exit = attempt.exit if attempt else None

@@ -2,11 +2,11 @@
 
 Rules:
 - a set of orders is reconciled as a whole; an older (epoch, generation) is refused;
-- a GPU gets a new process once the exit of the former one is confirmed on this node; only the two orders of a packed
-  pair, which name the same GPUs in the same set, run side by side; two attempts of a job never do;
+- a GPU gets a new process only after the exit of the previous one is confirmed on this node; only the two orders of a
+  packed pair, which name the same GPUs in the same set, run side by side; two attempts of a job never do;
 - an order is not started if it has ended, or if a newer attempt of its job was ordered on this node;
-- the agent itself stops the run of a lease that is not renewed; the end of a lease only moves forward;
-- a renewal may be a little late, except for a lease that the set marks as its job's last;
+- the agent itself stops the run of a lease that is not renewed; the end of a lease never becomes earlier;
+- a renewal may be `Limits.late_s` late; a lease that the set marks as `last` is not renewed, and stops at its end;
 - a job is asked to stop through its lease file; then its leader is signalled; then its group is killed;
 - an exit is kept, and reported again, until the scheduler is known to have it.
 """
@@ -59,8 +59,8 @@ INF = math.inf
 class AgentCore:
     """The decisions of one node's agent.
 
-    Every world, live or simulated, passes each event to `handle` and carries out the actions. Then, at once or after
-    more events of the same instant, it sends `take_report()` if there is `news`, and arranges a Tick at `tick_s`.
+    Every world, live or simulated, passes each event to `handle` and carries out the actions. Then, or after more
+    events of the same instant, the world sends `take_report()` if there is `news`, and arranges a Tick at `tick_s`.
     """
 
     def __init__(self, limits: Limits | None = None, *, epoch: int = 0, generation: int = 0) -> None:
@@ -76,15 +76,16 @@ class AgentCore:
         self.tick_s = INF
         # The end of every order in the set, unless the order's own end is later.
         self._renewed_s = -INF
-        # Whether the next three times are out of date.
+        # Whether the next three times, which are computed when needed, are out of date.
         self._stale = False
         # The first end of a lease that may be renewed, plus the time by which its renewal may be late.
         self._end_s = INF
         # When the next report is due.
         self._report_s = INF
-        # The first time at which anything else is due.
+        # The first time at which anything else is due, a report included.
         self._other_s = INF
-        self._reports = 0
+        self._last_report_number = 0
+        # For the next report: leases whose processes have started, and progress.
         self._started: list[str] = []
         self._progress: list[Progressed] = []
 
@@ -97,7 +98,7 @@ class AgentCore:
 
     @property
     def report_s(self) -> float:
-        """When the next report is due, for the job or exit whose last report is the oldest."""
+        """When the next regular report is due: an interval after the oldest last report of a job or an exit."""
         if self._stale:
             self._look_ahead()
         return self._report_s
@@ -115,7 +116,7 @@ class AgentCore:
         return max(run.ends_s, self._renewed_s) if run.in_set and not run.last else run.ends_s
 
     def put_off_tick(self, now_s: float) -> float:
-        """Return `now_s` if a Tick is needed now, else when one will be. After a renewal, Ticks come too early."""
+        """Return when a Tick is needed: `now_s`, or later if a renewal has made the arranged Tick too early."""
         if self._stale:
             self._look_ahead()
         due_s = self._end_s if self._end_s < self._other_s else self._other_s
@@ -127,12 +128,12 @@ class AgentCore:
     # -------------------------------------------------------------------------------------------------- events
 
     def handle(self, now_s: float, event: Event) -> Sequence[Action]:
-        """Take in an event, and return the actions that follow, in order."""
+        """Handle an event, and return the actions to carry out, in order."""
         return self._HANDLERS[type(event)](self, now_s, event)
 
     def take_report(self) -> Report:
         """Return the report of all news, and clear the news."""
-        self._reports = number = self._reports + 1
+        self._last_report_number = number = self._last_report_number + 1
         exits = self.exits.take_pending(number) if self.exits.pending else ()
         report = Report(number, self.generation, tuple(self._started), tuple(self._progress), exits)
         self._started.clear()
@@ -142,15 +143,15 @@ class AgentCore:
 
     @staticmethod
     def renew_all(sets: Iterable[tuple[AgentCore, int]], epoch: int, number: int, ends_s: float) -> None:
-        """Move the ends of these agents' sets of these generations. A batch: simulations renew every node at once."""
+        """Renew the sets of several agents, each if it has this generation. Simulations renew all nodes in one call."""
         for core, generation in sets:
             if generation == core.generation and epoch == core.epoch:
-                # A set with ends for this round takes precedence over renewals.
+                # If the set came with ends for the same round, they take precedence over the renewal.
                 if number > core.round_number:
                     core.round_number = number
                     if ends_s > core._renewed_s:
                         core._renewed_s = ends_s
-                        # The Tick that was arranged for the old end will come early, and is put off then.
+                        # The Tick arranged for the old end now comes too early; `put_off_tick` then puts it off.
                         late_s = ends_s + core.limits.late_s
                         core._end_s = late_s if late_s > core._end_s else core._end_s
             elif (epoch, generation) > (core.epoch, core.generation):
@@ -178,7 +179,7 @@ class AgentCore:
                     self._stop(now_s, run, actions)
                 elif run.in_set:
                     if run.phase is WAITING:
-                        # The new order may name another job on the same GPUs, or none.
+                        # `packed` may differ, because another job has joined this one on its GPUs or has left them.
                         run.order = order
                     run.ends_s, run.last = max(self.ends_s(lease), order.ends_s), order.last
                     self._tick_by(run.ends_s if run.last else run.ends_s + self.limits.late_s)
@@ -201,7 +202,7 @@ class AgentCore:
         self._start_free(actions)
 
     def _accept(self, now_s: float, order: Order) -> bool:
-        """Accept an order. If it has ended, is stale or came too late, report its exit. Return whether it was new."""
+        """Accept an order, or report its exit if it has ended, is stale or came too late. Return whether it was new."""
         if order.lease in self.exits.kept:
             self.exits.resend(order.lease)
             self.news = self.linked
@@ -224,7 +225,7 @@ class AgentCore:
         run.started_s = run.reported_s = now_s
         if run.phase is STARTING:
             run.phase = RUNNING
-        # Without a link, the next hello reports it.
+        # Without a link, the hello of the next link reports the start.
         if self.linked:
             self._started.append(lease)
             self.news = True
@@ -244,7 +245,7 @@ class AgentCore:
     def _on_progressed(self, now_s: float, event: Progressed) -> Sequence[Action]:
         """Keep the progress for the next regular report; report the first step after a slow start at once.
 
-        The scheduler leaves a job on its GPUs until its first step is reported, and other jobs may wait for them.
+        The scheduler leaves a job on its GPUs until its first step is reported; other jobs may wait for those GPUs.
         """
         run = self.runs.get(event.lease)
         if run is None or run.phase is WAITING:
@@ -272,7 +273,7 @@ class AgentCore:
             return ()
         del runs[event.lease]
         if event.outcome == "failed" and run.phase in (SIGNALLED, KILLED):
-            # Our signal ended the job, not a fault of its own.
+            # Our signal ended the job, so this is not a failure.
             event = structs.replace(event, outcome="yielded")
         self.attempts.end(run.order, event)
         self._keep_exit(now_s, event, run.order)
@@ -317,14 +318,14 @@ class AgentCore:
         return actions
 
     def _report_all(self, now_s: float) -> None:
-        """Report the progress of every job. Report every kept exit again, since earlier reports may have been lost."""
+        """Report the progress of every job, and every kept exit again, because earlier reports may have been lost."""
         for run in self.runs.values():
             if run.reported_s < INF:
                 run.reported_s = now_s
             if run.changed and self.linked:
                 self._report_progress(run)
         if self.exits.kept:
-            # Without a link, the next hello reports them.
+            # Without a link, the exits are reported when a new link is up.
             self.exits.reported_s = now_s
             if self.linked:
                 self.exits.resend_all()

@@ -30,7 +30,7 @@ class Exits:
         self.kept: dict[str, KeptExit] = {}
         # The exits in the next report.
         self.pending: dict[str, KeptExit] = {}
-        # When all kept exits were last reported; before that, when the first was kept; inf while there are none.
+        # When all kept exits were last reported; before that, when the first was kept; inf while none is kept.
         self.reported_s = math.inf
 
     def keep(self, now_s: float, exit: ProcessExited, gpus: tuple[int, ...]) -> None:
@@ -64,9 +64,10 @@ class Exits:
     def compare_with_set(self, listed: Collection[str], new_gpus: Set[int]) -> None:
         """Forget the exits that the scheduler must have received before it sent this set.
 
-        `new_gpus`: the GPUs of leases that are new to this node. The scheduler leases a GPU again only after it has
-        closed the old lease, so a new lease on a GPU proves that it has the exit. A set that merely omits the old lease
-        may have crossed the report of the exit on the way; two such sets are needed.
+        `listed`: the leases in the set. `new_gpus`: the GPUs of those that are new to this node. The scheduler leases a
+        GPU again only after it has closed the old lease, so a new lease on the GPU proves that the scheduler has the
+        old lease's exit. A set that merely omits the old lease may have been sent before the report of the exit
+        arrived, so an exit is forgotten only after two such sets.
         """
         for lease, kept in list(self.kept.items()):
             if lease in listed or not kept.report:

@@ -25,13 +25,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     report_interval_s: float = 30.0
-    # A job that starts more slowly than this has its first step reported at once.
+    # If a job needs at least this long to start, its first step is reported at once.
     first_step_s: float = 5.0
     # How long after the end of a lease the agent still waits for a renewal.
     late_s: float = 1.0
-    # From the request to checkpoint and stop until the signal.
+    # The time between asking a job to checkpoint and stop, and signalling it.
     ask_s: float = 20.0
-    # From the signal to the leader until the group is killed, and between further attempts to kill it.
+    # The time between signalling the leader and killing the group, and between further attempts to kill the group.
     grace_s: float = 5.0
     # For how many jobs the newest attempt is remembered.
     jobs_kept_max: int = 4096
@@ -47,19 +47,20 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     setup: str = ""
     # A virtual environment, put first on PATH.
     venv: str = ""
-    # A path that every node sees, or one within the upload.
+    # A path that is valid on every node; with an upload, a path within the upload.
     workdir: str = ""
     # The digest of a package that is unpacked for the job.
     upload: str = ""
     env: dict[str, str] = {}
-    # By name of variable: the secret on the node, as "secret:PATH".
+    # For each variable, by its name: the secret on the node that is its value, as "secret:PATH".
     env_from: dict[str, str] = {}
-    # Empty: a directory for the job in the agent's checkpoint directory.
+    # If empty, the job has a directory of its own in the agent's checkpoint directory.
     checkpoint_dir: str = ""
+    # Whether the job has one process (rank) for each GPU, or one for each node.
     ranks: Literal["per_gpu", "per_node"] = "per_gpu"
-    # per_attempt: each attempt begins with a copy of the last one's checkpoints.
+    # per_attempt: each attempt begins with a copy of the previous attempt's checkpoints.
     checkpoints: Literal["per_job", "per_attempt"] = "per_job"
-    # None: the agent's own limit.
+    # If None, the agent's own limit applies.
     setup_limit_s: float | None = None
 
 
@@ -72,18 +73,24 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     lease: str
     job: str
     attempt: int
-    # Local indexes.
+    # The indexes of the GPUs on this node.
     gpus: tuple[int, ...]
+    # The end of the lease.
     ends_s: float
-    # The epoch of the scheduler that granted the lease; with the attempt, the token.
+    # The epoch of the scheduler that granted the lease. Epoch and attempt form the token.
     epoch: int = 0
+    # The position of this node among the nodes of the lease.
     node_rank: int = 0
     nodes: int = 1
+    # The number of GPUs of the lease on all its nodes.
     world_size: int = 1
+    # The address of the first node.
     rendezvous: str = ""
+    # How many steps complete the whole job; None if that is unknown.
     steps_max: float | None = None
-    # Whether this lease will not be renewed. The agent then stops the job at its end, and waits for no late renewal.
+    # Whether this lease will not be renewed. The agent then stops the job at the end, without waiting for a renewal.
     last: bool = False
+    # The name of the job, and the user who submitted it.
     name: str = ""
     user: str = ""
     # The first rank on this node, if each GPU has a rank.
@@ -91,7 +98,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     array_index: int | None = None
     # Whether another job is on the same GPUs.
     packed: bool = False
-    # None in simulations, and for runs of an earlier agent.
+    # None in simulations, and for runs that an earlier agent started.
     launch: Launch | None = None
 
     @property
@@ -114,7 +121,7 @@ _RECORDED = Order.__struct_fields__.index("last") + 1
 class Phase(Enum):
     """The state of an order, from accepted to ended."""
 
-    # Until the earlier processes on its GPUs are gone.
+    # Earlier processes on the order's GPUs are not gone yet.
     WAITING = "waiting"
     STARTING = "starting"
     RUNNING = "running"
@@ -135,19 +142,21 @@ class Run(msgspec.Struct, kw_only=True, gc=False):
     order: Order
     ends_s: float
     phase: Phase = Phase.WAITING
-    # Whether the newest set has the order; False once the run is stopping.
+    # Whether the newest set of orders (Desired) includes this order; always False while the run is stopping.
     in_set: bool = True
-    # `Order.last` in the newest set.
+    # The value of `Order.last` in the newest set.
     last: bool = False
-    # When the next step of stopping is due.
+    # When a run that is stopping is next signalled or killed.
     due_s: float = math.inf
+    # When the processes started.
     started_s: float = math.inf
-    # When its start or progress was last reported.
+    # When the start or the progress of the run was last reported.
     reported_s: float = math.inf
+    # The newest progress of the job, with the fields of Progressed.
     steps: float = 0.0
     saved: float = 0.0
     stepping_s: float = 0.0
-    # Whether it has made progress that was not reported yet.
+    # Whether this progress was not reported yet.
     changed: bool = False
 
 
@@ -155,13 +164,16 @@ class Run(msgspec.Struct, kw_only=True, gc=False):
 
 
 class Desired(msgspec.Struct, frozen=True, gc=False):
-    """The full set of orders from now on. For its round, its ends take precedence over a Renewed."""
+    """The full set of this node's orders, in place of the last set.
+
+    The ends of these orders take precedence over the end in a Renewed for the same round.
+    """
 
     epoch: int
     generation: int
     orders: tuple[Order, ...]
     round_number: int = 0
-    # By lease: why it ends, for the log of its job.
+    # The reasons why leases end, by lease, for the logs of their jobs.
     why_ended: dict[str, str] = {}
 
 
@@ -184,8 +196,9 @@ class ProcessFound(msgspec.Struct, frozen=True):
     """A restarted agent has found processes of an order that its predecessor started."""
 
     order: Order
-    # None while the run is still being prepared.
+    # How long the job has run under this lease; None while the run is being prepared.
     ran_s: float | None = 0.0
+    # The progress of the job, with the fields of Progressed.
     steps: float = 0.0
     saved: float = 0.0
     stepping_s: float = 0.0
@@ -196,19 +209,25 @@ class ProcessExited(msgspec.Struct, frozen=True, gc=False):
 
     lease: str
     outcome: Outcome
+    # The last progress of the job, with the fields of Progressed.
     steps: float
     saved: float
     stepping_s: float
+    # How long the job ran under this lease.
     ran_s: float
+    # The exit code of the job; 0 if there is none.
     code: int = 0
 
 
 class Progressed(msgspec.Struct, frozen=True, gc=False):
-    """The progress of a job: its steps in all, and its seconds of stepping under this lease."""
+    """The progress of a job. Steps count from the job's first attempt, seconds from the beginning of this lease."""
 
     lease: str
+    # The steps done.
     steps: float
+    # The steps in the newest checkpoint.
     saved: float
+    # The seconds spent on steps, without saving checkpoints.
     stepping_s: float
 
 
@@ -247,7 +266,7 @@ Event = (
 
 
 class StartProcess(msgspec.Struct, frozen=True, gc=False):
-    """Start the processes of an order; answered with ProcessStarted or ProcessExited."""
+    """Start the processes of an order. ProcessStarted or, if that fails, ProcessExited follows."""
 
     order: Order
 
@@ -259,19 +278,19 @@ class AskToStop(msgspec.Struct, frozen=True, gc=False):
 
 
 class SignalLeader(msgspec.Struct, frozen=True, gc=False):
-    """Send SIGTERM to the leaders alone: the job did not stop when asked."""
+    """Send SIGTERM only to the leaders of a job that did not stop when asked."""
 
     lease: str
 
 
 class KillGroup(msgspec.Struct, frozen=True, gc=False):
-    """Kill every process of the order: it did not stop when signalled."""
+    """Kill every process of a job that did not stop when signalled."""
 
     lease: str
 
 
 class Held(msgspec.Struct, frozen=True, gc=False):
-    """An order that this agent is responsible for: it has processes, or their exit is about to be reported."""
+    """An order that this agent is responsible for: it has processes, or the scheduler may not have its exit yet."""
 
     lease: str
     steps: float
@@ -290,10 +309,14 @@ Action = StartProcess | AskToStop | SignalLeader | KillGroup | SendHello
 
 
 class Report(msgspec.Struct, frozen=True, gc=False):
-    """The news since the last report. The scheduler sends its set again if that is newer than `generation`."""
+    """The news since the last report.
+
+    `generation` is that of the newest set that the agent has. If the scheduler has a newer set, it sends that again.
+    """
 
     number: int
     generation: int
+    # The leases whose processes have started.
     started: tuple[str, ...] = ()
     progress: tuple[Progressed, ...] = ()
     exits: tuple[ProcessExited, ...] = ()

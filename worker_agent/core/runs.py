@@ -40,10 +40,10 @@ def may_start(order: Order, runs: Iterable[Run]) -> bool:
 
 
 def first_times(runs: Iterable[Run], reported_s: float) -> tuple[float, float, float]:
-    """Return the first end of a lease that may be renewed, the first other due time, and the oldest report.
+    """Return the first end of a lease that may be renewed, the first other due time, and the time of the oldest report.
 
-    Other due times are the ends of leases that will not be renewed, and the next steps of runs that are stopping. The
-    first two times are inf if there are none. `reported_s`: when the exits were last reported.
+    Other due times are the ends of leases that will not be renewed, and the times at which stopping runs are next
+    signalled or killed. The first two times are inf if there are none. `reported_s`: when the exits were last reported.
     """
     end_s = other_s = math.inf
     for run in runs:

@@ -83,9 +83,10 @@ def fingerprint_of(text: str) -> bytes:
 
 
 def _trusted_certificates(scheduler: str, expected: bytes) -> bytes:
-    """Return the certificate with this fingerprint, or else those of this machine if they cover the scheduler.
+    """Return the certificate with this fingerprint; else those that this machine trusts, if they cover the scheduler.
 
-    A scheduler with a certificate of a public authority does not present that authority, but the machine trusts it.
+    The scheduler may use a certificate of a public authority here. It then presents no certificate with the
+    fingerprint, but this machine trusts the public authority; `_check` compares the fingerprint with the answer.
     """
     chain = _chain(scheduler, _unverified_context())
     for der in chain:
@@ -128,14 +129,14 @@ def _unverified_chain(secure: ssl.SSLSocket) -> list[bytes]:
     if get is not None:
         # Python 3.13 and later have this method.
         return [bytes(der) for der in get()]
-    # Before 3.13, it was private and returned other objects.
+    # Before 3.13, the method was private and returned objects that must be encoded.
     inner = getattr(secure, "_sslobj", None)
     if inner is None:
         return []
     return [bytes(certificate.public_bytes(_DER)) for certificate in inner.get_unverified_chain()]
 
 
-# The number by which the private objects encode as DER.
+# The argument of `public_bytes` for DER, in those versions.
 _DER = 2
 
 

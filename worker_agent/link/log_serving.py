@@ -1,4 +1,7 @@
-"""Logs for readers, requested through the scheduler: one call for each reader, at the reader's pace."""
+"""Send logs to readers, whose requests come through the scheduler.
+
+Each reader has a call of its own, so output is sent at the reader's pace.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,7 @@ class LogServing:
 
     def __init__(self, read_log: ReadLog) -> None:
         self._read_log = read_log
+        # The tasks that send, by the ids of the calls.
         self._calls: dict[str, asyncio.Task[None]] = {}
 
     def on_request(self, request: pb.LogsWanted, stub: Any, metadata: Any) -> None:

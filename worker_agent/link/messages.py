@@ -20,7 +20,7 @@ _REFERENCE_PREFIX = "secret:"
 
 
 def launch_of(launch: jobs_pb2.Launch) -> Launch:
-    """Return the description of how to start a job. A word of a newer release counts as not given."""
+    """Return the description of how to start a job. An enum value of a newer release counts as not given."""
     fields = {field: value for field, value in plain(launch, unknown="").items() if value != ""}
     secrets = {
         name: _REFERENCE_PREFIX + secret.removeprefix(_REFERENCE_PREFIX)
@@ -30,7 +30,7 @@ def launch_of(launch: jobs_pb2.Launch) -> Launch:
 
 
 def order_of(order: pb.Order, base_s: float) -> Order:
-    """Return an order. Its end counts from `base_s` on the agent's clock."""
+    """Return an order. `base_s`: the time on the agent's clock from which its end counts."""
     return Order(
         lease=order.lease,
         job=order.job,
@@ -54,19 +54,19 @@ def order_of(order: pb.Order, base_s: float) -> Order:
 
 
 def desired_of(desired: pb.Desired, base_s: float) -> Desired:
-    """Return a full set of orders. Their ends count from `base_s` on the agent's clock."""
+    """Return a full set of orders. `base_s`: the time on the agent's clock from which their ends count."""
     orders = tuple(order_of(order, base_s) for order in desired.orders)
     why_ended = {lease: " ".join(why.split()) for lease, why in desired.why_ended.items()}
     return Desired(desired.epoch, desired.generation, orders, desired.round_number, why_ended)
 
 
 def renewed_of(renewed: pb.Renewed, base_s: float) -> Renewed:
-    """Return a renewal. Its end counts from `base_s` on the agent's clock."""
+    """Return a renewal. `base_s`: the time on the agent's clock from which its end counts."""
     return Renewed(renewed.epoch, renewed.generation, renewed.round_number, base_s + renewed.ends_in_s)
 
 
 class LinkReport(NamedTuple):
-    """A report for the link, and the numbers of the core's reports that end with it."""
+    """A report for the link, and the numbers of the core's reports that have arrived completely with it."""
 
     report: pb.Report
     numbers: tuple[int, ...]
@@ -80,8 +80,8 @@ def pack(
 ) -> list[LinkReport]:
     """Pack the core's reports into as few messages as possible, with only the newest progress and exit of each lease.
 
-    The messages are numbered from `first_number`, independently of the core's reports. They arrive in order, so once
-    the last one is confirmed, so are all of the core's reports.
+    The messages are numbered from `first_number`, independently of the core's reports. They arrive in order, so the
+    confirmation of the last message confirms all of the core's reports.
     """
     generation = reports[-1].generation
     parts = [pb.Report(generation=generation)]
@@ -100,7 +100,7 @@ def pack(
 
 
 def _items(reports: Sequence[Report], last_lines: Callable[[str], str]) -> Iterator[tuple[str, Any]]:
-    """Yield the entries of the reports together, each with the name of its field."""
+    """Yield the entries of all reports, each with the name of its field in pb.Report."""
     for lease in dict.fromkeys(lease for report in reports for lease in report.started):
         yield "started", lease
     progress = {entry.lease: entry for report in reports for entry in report.progress}

@@ -14,8 +14,8 @@ from protos.gavel.v1 import agents_pb2 as pb
 from worker_agent.core.messages import Report
 from worker_agent.link.messages import pack
 
-# The most reports that may wait; then the oldest is dropped. Its exits are reported again, and its progress is
-# outdated.
+# How many reports may wait. When there are more, the oldest is dropped: the core reports its exits again, and its
+# progress is outdated.
 REPORTS_WAITING_MAX = 10_000
 
 
@@ -29,12 +29,15 @@ class Outgoing:
         self._reports: deque[Report] = deque(maxlen=REPORTS_WAITING_MAX)
         self._health: pb.Health | None = None
         self._leaving = False
+        # The link's reports, packed but not sent yet.
         self._packed: deque[pb.Report] = deque()
-        self._numbers = 0
-        # Reports that were packed and are not durable yet: their numbers, and those of the core's reports in them.
+        self._last_number = 0
+        # For each of the link's reports that is not confirmed yet: its number, and `LinkReport.numbers`.
         self._unconfirmed: deque[tuple[int, tuple[int, ...]]] = deque()
+        # Whether the scheduler has welcomed the agent.
         self._welcome = False
         self._filled = asyncio.Event()
+        # When the last message was taken for sending.
         self.sent_s = clock()
 
     def welcome(self) -> None:
@@ -68,7 +71,7 @@ class Outgoing:
         self._filled.set()
 
     def on_taken(self, number: int) -> list[int]:
-        """Confirm the link's reports up to this number. Return the numbers of the core's reports now durable."""
+        """Confirm the link's reports up to this number. Return the numbers of those of the core that this confirms."""
         durable: list[int] = []
         while self._unconfirmed and self._unconfirmed[0][0] <= number:
             durable += self._unconfirmed.popleft()[1]
@@ -97,8 +100,8 @@ class Outgoing:
             health, self._health = self._health, None
             return pb.AgentMessage(health=health)
         if self._reports and not self._packed:
-            for report, numbers in pack(tuple(self._reports), self._numbers + 1, self._last_lines):
-                self._numbers = report.number
+            for report, numbers in pack(tuple(self._reports), self._last_number + 1, self._last_lines):
+                self._last_number = report.number
                 self._packed.append(report)
                 self._unconfirmed.append((report.number, numbers))
             self._reports.clear()

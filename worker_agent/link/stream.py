@@ -3,8 +3,9 @@
     connect → Hello → Welcome → orders down, reports up → the link breaks → wait → connect …
 
 Rules:
-- only a Goodbye ends it; after any other failure it retries, after pauses that grow and differ between nodes;
-- it sends nothing before the scheduler has accepted the call: a message to a refused call would hide the reason;
+- only a Goodbye ends the link for good; after anything else the agent reconnects, after pauses that grow and differ
+  between nodes;
+- the agent sends nothing before the scheduler has accepted the call, because a message would hide why it is refused;
 - times of leases count from when the scheduler sent them, not from when the agent read them;
 - reports that are not durable when a link breaks are not kept here: the agent's core reports their contents again.
 """
@@ -35,19 +36,19 @@ from worker_agent.runs.rendezvous import Rendezvous
 LOG = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
 
-# The longest pause if a setting is wrong, which waiting does not mend.
+# The longest pause if a setting is wrong, because waiting does not mend that.
 REFUSED_BACKOFF_MAX_S = 120.0
 # How long the scheduler has to accept the call.
 ACCEPT_S = 5.0
-# How a port with TLS ends a plain connection.
+# The ends of gRPC's messages when a port with TLS closes a plain connection.
 _CUT_OFF = ("socket closed", "reset by peer", "end of tcp stream")
-# How long the scheduler may take to welcome the agent. It may first ask for a proof of shared storage, or wait for
-# another agent of this name to go.
+# How long the scheduler may take to welcome the agent. The scheduler may first ask for a proof of shared storage, or
+# wait until another agent of this name is gone.
 WELCOME_S = 45.0
 
 
 class Refusal(str):
-    """The reason why there is no link, if only an operator can mend it."""
+    """The reason why there is no link, if only an operator can mend that."""
 
 
 class Dismissed(Exception):
@@ -65,13 +66,13 @@ class Node(Protocol):
         """Handle an event."""
 
     def go(self, lease: str, rendezvous: Rendezvous) -> None:
-        """Start this node's part of a gang, because all its nodes are ready."""
+        """Start this node's part of a gang, all of whose nodes are ready."""
 
     def call_off(self, lease: str, why: str) -> None:
         """End this node's part of a gang, because another node cannot start its part."""
 
     def release_gpus(self) -> None:
-        """Release the withheld GPUs, because an operator has confirmed that nothing is left on them."""
+        """Release the withheld GPUs, because an operator has confirmed that no process is left on them."""
 
     def last_lines(self, lease: str) -> str:
         """Return the end of the output of a run."""
@@ -91,7 +92,7 @@ class GrpcLink:
         clock: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
     ) -> None:
-        """`hello` describes this node at present, without its leases."""
+        """`hello` returns a description of this node as it is now, without its leases."""
         self._target, self._hello = target, hello
         self._storage, self._logs, self._on_welcome = storage, logs, on_welcome
         self._clock, self._chance = clock, chance or random.Random()
@@ -138,7 +139,7 @@ class GrpcLink:
         )
 
     def send_ready(self, order: Order, ports: tuple[int, ...]) -> None:
-        """Report that this node's part of a gang can start. `ports`: two of the gang's first node; else empty."""
+        """Report that this node's part of a gang can start. `ports`: two for the gang's first node, else none."""
         master, coordinator = ports or (0, 0)
         ready = pb.GangReady(lease=order.lease, master_port=master, coordinator_port=coordinator)
         self._send_gang_message(order.lease, pb.AgentMessage(gang_ready=ready))
@@ -343,16 +344,16 @@ class GrpcLink:
         task.add_done_callback(_storage_checks.discard)
 
 
-# Keeps the tasks from being garbage-collected before they end.
+# Without these references, the tasks could be garbage-collected before they end.
 _storage_checks: set[asyncio.Task[None]] = set()
 
 
 async def _refusal_of(call: Any) -> str:
     """Wait until the scheduler accepts or refuses the call. Return the reason of a refusal, or an empty text."""
     await call.wait_for_connection()
-    # An older scheduler sends no initial metadata, and a proxy may hold them back.
+    # A timeout counts as acceptance: an older scheduler sends no initial metadata, and a proxy may delay it.
     with contextlib.suppress(TimeoutError):
-        # asyncio.wait_for may swallow a cancellation.
+        # Not asyncio.wait_for, which may swallow a cancellation.
         async with asyncio.timeout(ACCEPT_S):
             await call.initial_metadata()
     return _reason(await call.code(), await call.details()) if call.done() else ""

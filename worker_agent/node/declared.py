@@ -1,7 +1,7 @@
 """GPUs that an operator declares with `--gpus`: `v100=4`, `v100=2:speed=0.5`, `h100=8:memory=80`.
 
-Machines without NVML need this. A declaration stands for real GPUs, and each job sees its own by number. With a `speed`
-the GPUs are emulated, for trials: jobs see no GPU, and pace their steps by that speed.
+Machines without NVML need this. A declaration stands for real GPUs, and each job sees its own GPUs by their numbers. If
+a `speed` is given, the GPUs are emulated, for trials: jobs see no GPU, and pace their steps by that speed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def parse_gpus(text: str, visible: str | None = None) -> Inventory:
 
 
 def _devices(text: str, count: int, visible: str | None) -> list[str]:
-    """Return the names of declared GPUs: numbers, or those in the agent's CUDA_VISIBLE_DEVICES."""
+    """Return the names of declared GPUs: the names in the agent's CUDA_VISIBLE_DEVICES, or numbers without it."""
     if visible is None:
         return [str(index) for index in range(count)]
     names = [name.strip() for name in visible.split(",") if name.strip()]
@@ -62,7 +62,7 @@ def _devices(text: str, count: int, visible: str | None) -> list[str]:
 
 
 def _number(text: str, name: str, value: str) -> float:
-    """Return the number that an option of `text` has; raise InventoryError if it is not within the limits."""
+    """Return the value of an option of `text` as a number; raise InventoryError if it is not within the limits."""
     try:
         number = float(value)
     except ValueError:

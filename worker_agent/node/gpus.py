@@ -34,7 +34,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
     worker_type: str
     gpus: tuple[Gpu, ...]
-    # Only for declared GPUs.
+    # The speed of declared GPUs; None for detected GPUs.
     speed: float | None = None
     driver_version: str = ""
     notes: tuple[str, ...] = ()
@@ -46,7 +46,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """The health of a GPU. `broken`: the fatal error, in words, that put it out of service."""
+    """The health of a GPU. `broken`: the fatal error that put it out of service, in words; else empty."""
 
     index: int
     memory_used_gb: float = 0.0
@@ -55,7 +55,7 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def worker_type_of(product: str) -> str:
-    """Return the worker type of a product name: "NVIDIA H100 80GB HBM3" is an h100."""
+    """Return the worker type of a product name, such as h100 for "NVIDIA H100 80GB HBM3"."""
     if match := _PRODUCT.search(product):
         return (match[1] or match[2]).replace(" ", "").lower()
     rest = _FORM.sub(" ", _MAKER.sub(" ", product))

@@ -49,7 +49,7 @@ def _groups(root: Path, controller: str) -> Iterator[Path]:
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0":
-            # Version 2 has one hierarchy for all controllers, version 1 has one for each.
+            # Version 2 has one hierarchy for all controllers; version 1 has one for each controller.
             top = base
         elif controller in controllers.split(","):
             top = base / controllers

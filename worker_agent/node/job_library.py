@@ -1,6 +1,6 @@
 """A copy of `gavel.training` for jobs: a directory without the rest of Gavel, put first on their PYTHONPATH.
 
-So a job's environment need not have Gavel installed. If it has, the rest of that installation stays importable.
+So Gavel need not be installed in a job's environment. If Gavel is installed there, its other modules stay importable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class LibraryMissing(Exception):
 def install(into: Path, package: Path | None = None) -> Path:
     """Copy `gavel.training` to a directory below `into`, unless it exists, and return that directory.
 
-    Its name depends on the content, so jobs that an older agent started keep their version.
+    The directory's name depends on the content, so jobs that an older agent started keep their version.
     """
     source = (package or _installed()) / _SUBPACKAGE
     files = sorted(path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
@@ -48,7 +48,7 @@ def install(into: Path, package: Path | None = None) -> Path:
             copy.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
         (staging / _PACKAGE / "__init__.py").write_text(_INIT)
-        # Jobs of other users must be able to read it.
+        # Jobs of other users must be able to read the directory.
         staging.chmod(0o755)
         os.rename(staging, target)
     except OSError:

@@ -1,8 +1,8 @@
-"""Two packed jobs on the same GPUs: side by side through CUDA MPS if the driver has it, otherwise in turns.
+"""Two packed jobs on the same GPUs run side by side through CUDA MPS if it is installed; otherwise they take turns.
 
 An MPS daemon serves one set of GPUs and one user. The agent starts it for the first job on the set and stops it after
-the last one, even if the agent was restarted in between. A job that started without MPS cannot use it later, so it
-takes turns with a job that joins it. `decide` is pure; the job's log shows its decision.
+the last one, even if the agent was restarted in between. A job that started without MPS cannot use MPS later;
+if another job joins such a job, the two take turns. `decide` is pure; the job's log shows its decision.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 # The line in a job's log when the other job has left its GPUs.
 ALONE_NOTE = "no other job is on the same GPUs any more"
 _DAEMON_TIMEOUT_S = 10.0
-# The path of a socket may have 108 bytes, and the daemon appends a name to its directory.
+# The greatest length of a daemon's directory: the path of a socket may have 108 bytes, and the daemon appends a name.
 _SOCKET_LENGTH_MAX = 80
 
 
@@ -43,7 +43,8 @@ class Sharing(msgspec.Struct, frozen=True):
 def decide(*, packed: bool, devices: Sequence[str], daemon: str | None, without_mps: bool = False) -> Sharing:
     """Decide how a job shares its GPUs.
 
-    `daemon`: the path of the program, if it is installed. `without_mps`: one of the jobs on the GPUs runs without MPS.
+    `daemon`: the path of the MPS program; None if it is not installed. `without_mps`: whether a job on the GPUs runs
+    without MPS.
     """
     if not packed:
         return Sharing(False, "")
@@ -66,13 +67,13 @@ class MpsDaemons:
         daemon: str | None = None,
         run: Callable[..., subprocess.CompletedProcess[str]] = subprocess.run,
     ) -> None:
-        """`root` holds a directory per daemon."""
+        """`root` holds a directory for each daemon. `daemon`: the path of the program. `run`: starts it."""
         self.root, self._run = root, run
         self.daemon = daemon or shutil.which(DAEMON)
         # The leases that each daemon serves, by its directory, and the directory by lease.
         self._leases: dict[Path, set[str]] = {}
         self._paths: dict[str, Path] = {}
-        # Runs are prepared in threads.
+        # Needed because runs are prepared in threads.
         self._mutex = threading.Lock()
 
     def join(self, lease: str, devices: Sequence[str], account: Account) -> dict[str, str]:
@@ -101,7 +102,7 @@ class MpsDaemons:
         return lease in self._paths
 
     def adopt(self, clients: Mapping[str, str]) -> None:
-        """Adopt the clients of an earlier agent, given their pipe directories by lease."""
+        """Adopt the jobs that an earlier agent started under a daemon. `clients`: their pipe directories by lease."""
         with self._mutex:
             for lease, pipes in clients.items():
                 path = Path(pipes)
@@ -123,7 +124,7 @@ class MpsDaemons:
                     self._quit(path)
 
     def leave(self, lease: str) -> None:
-        """Remove a job that has ended, and stop its daemon if no other job uses that."""
+        """Remove a job that has ended, and stop the job's daemon if no other job uses it."""
         with self._mutex:
             path = self._paths.pop(lease, None)
             if path is None:

@@ -1,7 +1,7 @@
 """GPUs as the driver reports them, through NVML (the library nvidia-ml-py, imported only here and on first use).
 
-Health is polled; fatal errors arrive as events of the driver. A GPU that had a fatal error stays out of service: for
-the scheduler until an operator resumes the node, and here until the agent restarts.
+Health is polled; fatal errors arrive as events of the driver. A GPU that had a fatal error stays out of service: in
+the scheduler until an operator resumes the node, and in this module until the agent restarts.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Nvml:
         return events
 
     def _read_events(self) -> None:
-        """Put every GPU out of service for which the driver has reported a fatal error."""
+        """Put out of service every GPU for which the driver has reported a fatal error."""
         if self._events is None:
             return
         for _ in range(_EVENTS_MAX):
@@ -181,7 +181,7 @@ class Nvml:
         """Return the index of the GPU that an event is about; None if it is not one of ours."""
         with contextlib.suppress(self._nvml.NVMLError, ValueError):
             return self.uuids.index(_text(self._nvml.nvmlDeviceGetUUID(device)))
-        # The device no longer returns its UUID, so it is the first of our GPUs that does not return one either.
+        # A lost device returns no UUID, so we take the first of our GPUs that returns none either.
         for index, handle in enumerate(self._handles):
             try:
                 self._nvml.nvmlDeviceGetUUID(handle)
@@ -196,9 +196,9 @@ class Nvml:
 
 
 def _visible_indices(uuids: list[str], visible: str | None) -> list[int]:
-    """Return the indices of the GPUs in CUDA_VISIBLE_DEVICES, in its order; raise InventoryError if it is wrong.
+    """Return the indices of the GPUs in CUDA_VISIBLE_DEVICES, in that order; raise InventoryError if it is wrong.
 
-    It names each GPU by its index or by the beginning of its UUID.
+    The variable has, for each GPU, either the index or the beginning of the UUID.
     """
     if visible is None:
         return list(range(len(uuids)))

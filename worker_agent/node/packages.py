@@ -1,6 +1,6 @@
-"""Uploaded work directories (packages): unpacked once, under the hash of their archive, and copied for each run.
+"""Uploaded work directories (packages). Each is unpacked once, named by its archive's hash, and copied for each run.
 
-The contents of an archive come from a stranger: nothing outside the directory is written or linked to, only files,
+The contents of an archive come from a stranger, so nothing outside its directory is written or linked to, only files,
 directories and symbolic links are made, and everything has a limit. A package is stored completely or not at all.
 """
 
@@ -56,7 +56,7 @@ class Packages:
     def __init__(self, root: Path, limits: PackageLimits | None = None) -> None:
         self.root, self.limits = root, limits or PackageLimits()
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A killed agent has left these.
+        # Directories that a killed agent has left.
         for unfinished in root.glob("new-*"):
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -85,7 +85,7 @@ class Packages:
         """Copy a package for one run, whose job may change the copy."""
         path = self._path(digest)
         try:
-            # `evict` reads the time of the last use.
+            # Set the time of the last use, which `evict` reads.
             os.utime(path)
             shutil.copytree(path / "tree", into, symlinks=True)
         except OSError as error:
@@ -99,7 +99,7 @@ class Packages:
                     os.chown(os.path.join(folder, name), uid, group, follow_symlinks=False)
 
     def evict(self, keep: str = "") -> None:
-        """Remove the least recently used packages, but never `keep`, until the rest is within the limit."""
+        """Remove the least recently used packages, except `keep`, until the rest is within the limit."""
         entries = []
         for path in self.root.glob("sha256-*"):
             with contextlib.suppress(OSError, ValueError):
@@ -119,7 +119,7 @@ class Packages:
         return self.root / digest.replace(":", "-")
 
     def _receive(self, digest: str, chunks: Iterable[bytes], into: Path) -> None:
-        """Write an archive to a file, and compare its digest."""
+        """Write an archive to a file; raise PackageError if its digest differs or it is too large."""
         hashed, size_bytes = hashlib.sha256(), 0
         with into.open("xb") as file:
             for chunk in chunks:
@@ -175,7 +175,7 @@ def unpack(archive: Path, into: Path, limits: PackageLimits) -> int:
 
 
 class _Header(tarfile.TarInfo):
-    """A header that is checked. `tarfile` alone takes an invalid or missing header for the end of the archive."""
+    """A header that is checked, because `tarfile` takes an invalid or missing header for the end of the archive."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
@@ -189,7 +189,7 @@ class _Header(tarfile.TarInfo):
 
 
 def _read_to_end(stream: IO[bytes], limits: PackageLimits) -> None:
-    """Read the rest after the last entry, because gzip has its checksum at the very end."""
+    """Read what follows the last entry, because gzip compares its checksum only at the very end."""
     remaining_bytes = limits.unpacked_bytes_max
     while piece := stream.read(_CHUNK_BYTES):
         remaining_bytes -= len(piece)

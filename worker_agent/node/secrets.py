@@ -1,7 +1,7 @@
-"""Secrets by reference: a job file names them, the node has them, and nothing in between sees their values.
+"""Secrets by reference: a job file has their names, the node has their values, and nothing in between sees the values.
 
-`env_from: {NAME: "secret:path"}` is the file `path` below the agent's directory of secrets. If jobs run as their users,
-each user has a directory below that one.
+With `env_from: {NAME: "secret:path"}`, the variable NAME gets the content of the file `path` below the agent's
+directory of secrets. If jobs run as their submitting users, each user has a directory of secrets below that one.
 """
 
 from __future__ import annotations

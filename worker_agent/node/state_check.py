@@ -1,7 +1,7 @@
 """A check that the state directory can be written, made periodically and after each failed start.
 
 On a node whose state directory is full, every start fails. Its GPUs would stay free, so the scheduler would place one
-job after the other there. The agent therefore reports the trouble, and the node gets no jobs until it is over.
+job after another there. The agent therefore reports the trouble, and the node gets no jobs until the trouble is over.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class StateCheck:
         self._requested = asyncio.Event()
 
     def check_now(self) -> None:
-        """Check now, because a start has failed."""
+        """Have the directory checked now, because a start has failed."""
         self._requested.set()
 
     async def run(self) -> None:
@@ -59,7 +59,7 @@ class StateCheck:
             self._requested.clear()
             await self._check()
             with contextlib.suppress(TimeoutError):
-                # asyncio.wait_for may swallow a cancellation.
+                # Not asyncio.wait_for, which may swallow a cancellation.
                 async with asyncio.timeout(self._interval_s):
                     await self._requested.wait()
 

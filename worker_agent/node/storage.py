@@ -1,6 +1,7 @@
-"""The checkpoint directory's id, and the nonces that prove which other nodes see the same directory.
+"""The id of the checkpoint directory, and the nonces that prove which nodes share it.
 
-All these files are directly in the directory, under names that jobs do not use. None is opened through a link.
+The files of the id and of the nonces are directly in the directory, under names that jobs do not use. None of these
+files is opened through a link.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from protos.gavel.v1 import agents_pb2 as pb
 LOG = logging.getLogger(__name__)
 
 ID_FILE = ".gavel-storage"
-# How long a file that another node wrote may take to appear here, since file systems cache.
+# How long a file that another node wrote may take to appear here, because file systems cache directories.
 LOOK_S = 3.0
 LOOK_INTERVAL_S = 0.2
-# The age at which the nonce of an unfinished check is removed.
+# How old the nonce of an unfinished check must be before it is removed.
 STALE_S = 600.0
 _PREFIX = ".gavel-check-"
 _ID = re.compile(r"[A-Za-z0-9_-]{8,128}")

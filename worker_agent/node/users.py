@@ -1,7 +1,7 @@
 """The accounts under which jobs run: those of their submitting users if the agent is root, otherwise the agent's own.
 
-An agent that is root starts no job as root, unless an operator has set single-user mode. The shim drops root's rights
-and checks that they are gone.
+An agent that is root starts no job as root, unless an operator has set single-user mode. The shim's child gives up
+root's rights and checks that they are gone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Users:
 
     @property
     def mode(self) -> str:
-        """Return the line for the log about the accounts of jobs."""
+        """The part of the agent's first log line about the accounts of jobs."""
         if self.switching:
             return "jobs run as their submitting users"
         return f"single-user mode: every user's jobs run as {_own_account().name}"
@@ -86,8 +86,8 @@ class Users:
         )
 
 
-def refuse_to_be_root(*, single_user: bool, switch_users: bool, euid: int | None = None) -> None:
-    """Raise UserError if the agent is root without one of these settings, or is to switch users and is not root."""
+def check_agent_user(*, single_user: bool, switch_users: bool, euid: int | None = None) -> None:
+    """Raise UserError if the agent is root without either setting, or is not root although it has to switch users."""
     if (os.geteuid() if euid is None else euid) != 0:
         if switch_users:
             raise UserError("only root can start jobs as their submitting users: start the agent as root")

@@ -1,8 +1,8 @@
-"""How the agent finds all processes of a run on this node. It is determined once, when the agent starts.
+"""How the agent finds all processes of a run on this node. The agent chooses the way once, when it starts.
 
-If the agent may make control groups, each run has its own; systemd's `Delegate=yes` is enough, and so is root on most
-machines. Otherwise the agent follows the descent of processes: orphans of a run become children of its shim, or of the
-agent if the shim was killed.
+If the agent may make control groups, each run has its own. The agent may do so if systemd runs it with `Delegate=yes`
+and, on most machines, if it is root. Otherwise the agent follows the descent of processes: orphans of a run become
+children of its shim, or of the agent if the shim was killed.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from worker_agent.shim.process_tree import Process, look_up
 from worker_agent.shim.run_directory import directory_name
 
 SUBREAPER = "subreaper"
-# How often we try to remove the group of a trial, and the pause between two tries.
+# How many times we try to remove the test group, and the pause between two tries.
 _REMOVALS, _REMOVAL_S = 50, 0.01
-# How long a trial with another process may take.
+# How long a test that starts other processes may take.
 _TIMEOUT_S = 30.0
 # Prints the pid of the process that becomes the parent of an orphan.
 _PRINT_ADOPTER = (
@@ -98,9 +98,9 @@ def find_containment(setting: str = "auto", root: Path = Path("/")) -> Containme
 
 
 def adopter_of_orphans() -> Process | None:
-    """Return the process that will adopt this one's orphans when it is gone; None if that cannot be determined.
+    """Return the process that will adopt the orphans of this process after its end; None if that is unknown.
 
-    Call this before this process starts to adopt orphans itself.
+    Call this function before this process itself starts to adopt orphans.
     """
     with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
         result = subprocess.run(

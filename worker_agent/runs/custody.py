@@ -1,8 +1,8 @@
-"""Records of the processes of runs, kept outside their directories, which jobs can change.
+"""Records of the processes of runs, kept outside the directories of the runs, because jobs can change those.
 
 Each run has a record in STATE/custody from before its shim starts until its end is certain. Rules:
 - a run with a control group is gone when the group is empty;
-- without one, orphans of a killed shim become children of the agent that started the shim, which kills them;
+- without a group, orphans of a killed shim become children of the agent that started the shim; the agent kills them;
 - if that agent is gone, too, its orphans become children of another process, its adopter. The run counts as gone only
   when the adopter has no child of unknown origin; such children are suspects, and are not killed;
 - after a restart of the machine, no process of an earlier run is left.
@@ -46,9 +46,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     agent: Process
     # The process that adopts orphans of that agent.
     adopter: Process = _UNKNOWN
-    # Every process of the run was started at this time or later.
+    # The time at which the run's first process was started, or earlier; in clock ticks since the boot.
     since_ticks: int = 0
-    # The content of /proc/PID/cgroup of the shim; its orphans have the same.
+    # The content of /proc/PID/cgroup of the shim, which is the same for its orphans.
     groups: str = ""
     # The run's own control group; empty if there is none.
     group: str = ""
@@ -57,7 +57,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 class Remaining(msgspec.Struct, frozen=True):
     """The processes that remain of a run."""
 
-    # Some were killed but are not gone yet.
+    # Whether some were killed but are not gone yet.
     dying: bool = False
     # Processes that may belong to the run.
     suspects: tuple[Process, ...] = ()
@@ -79,7 +79,7 @@ class Custody:
         self._records: dict[str, Record] = {}
         # Pids of our shims. A pid stays here while the shim's session exists.
         self._shims: set[int] = set()
-        # Held from the start of a shim until its pid is in that set.
+        # Held from the start of a shim until its pid is in `_shims`.
         self._start_lock = threading.Lock()
         for path in self._folder.glob("*.json"):
             try:
@@ -109,7 +109,7 @@ class Custody:
         return record
 
     def add_adopted(self, order: Order, shim: Process | None) -> None:
-        """Record an earlier agent's run if its shim lives and it has no record; raise OSError as `add` does."""
+        """Record the run of an earlier agent if the shim lives and there is no record; raise OSError as `add` does."""
         if shim is not None and order.lease not in self._records:
             record = Record(
                 order=order,
@@ -170,7 +170,7 @@ class Custody:
             return Remaining()
         if record.group and not ControlGroup(record.group).kill():
             return Remaining(dying=True)
-        # As the first process of a container, the agent also adopts orphans of processes that are not ours.
+        # As the first process of a container, the agent also adopts orphans that are not ours, so it kills none.
         adopts = self._agent.pid != 1 and process_tree.adopts_orphans()
         if adopts and process_tree.kill_all(self._adopted_orphans):
             return Remaining(dying=True)
@@ -204,7 +204,7 @@ class Custody:
     def _suspects(self, record: Record) -> Iterator[Process]:
         """Yield the processes that may be orphans of this run."""
         if record.adopter.pid == 1 and not process_tree.alive(record.adopter):
-            # The adopter was the first process of the run's container, and its end has ended all others there.
+            # The adopter was the first process of the run's container, so all processes there ended with it.
             return
         parents = (
             {record.adopter.pid} if process_tree.alive(record.adopter) else {1, *_ancestors(os.getpid())}
@@ -220,7 +220,7 @@ class Custody:
 
 
 def _may_be_of(record: Record, process: Process) -> bool:
-    """Return whether a process started no earlier than the run, and in the control groups of its shim."""
+    """Return whether a process started no earlier than the run, and is in the control groups of the run's shim."""
     return process.start_ticks >= record.since_ticks and _groups_of(process.pid) == record.groups
 
 
@@ -243,7 +243,7 @@ def _read(pid: int, name: str) -> str:
 
 
 def _ticks_now() -> int:
-    """Return the time now in the unit of start times in /proc, a second early to be safe."""
+    """Return the time one second ago, to be safe, in the unit of start times in /proc."""
     return int((time.clock_gettime(time.CLOCK_BOOTTIME) - 1.0) * os.sysconf("SC_CLK_TCK"))
 
 

@@ -1,7 +1,8 @@
-"""Turn an order into the content of start.json (docs/job-directory.md). Pure: no files are read.
+"""Turn an order into the content of start.json (docs/job-directory.md). Pure: nothing is read from the disk.
 
 The scheduler has checked the launch; the checks of paths and ranks here protect this node. A rank's environment has
-only the variables that the page lists and those of the job file, so the rest of the agent's own never reaches a job.
+only the variables that docs/job-directory.md lists and those of the job file. No other variable of the agent reaches a
+job.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from worker_agent.shim.attempt_checkpoints import attempt_name
 from worker_agent.shim.process_tree import boot_id
 from worker_agent.shim.run_directory import directory_name
 
-# How many pieces of each log are kept.
+# How many pieces of each log are kept (log_pump.py).
 LOG_PIECES = 4
 # Variables of the agent's environment that jobs receive.
 _PASSED_VARIABLES = ("PATH", "LANG", "LC_ALL", "TZ")
+# Used if the agent has no PATH itself.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -41,7 +43,7 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: Path
     # The names of the GPUs for CUDA_VISIBLE_DEVICES, by local index; empty if the GPUs are emulated.
     devices: tuple[str, ...] = ()
-    # The speed of declared GPUs.
+    # The speed of declared GPUs, by which jobs on emulated GPUs pace their steps; None for detected GPUs.
     speed: float | None = None
     # The size of one piece of a log, and how many pieces are kept.
     log_bytes_max: int = 16_000_000
@@ -72,7 +74,7 @@ def start_file(
     launch: Launch,
     node: NodeFacts,
     account: Account,
-    meeting: Rendezvous | None,
+    rendezvous: Rendezvous | None,
     *,
     run_dir: Path,
     secrets: Mapping[str, str] | None = None,
@@ -81,7 +83,8 @@ def start_file(
 ) -> dict[str, Any]:
     """Return the content of start.json.
 
-    `meeting`: None while a gang gathers; `work`: the unpacked upload; `sharing_env`: variables for sharing GPUs.
+    `rendezvous`: None for a part of a gang, which gets it with go.json. `work`: the unpacked upload. `sharing_env`:
+    variables for sharing GPUs.
     """
     base = _environment(order, launch, node, account, run_dir) | dict(secrets or {}) | dict(sharing_env or {})
     if launch.ranks == "per_gpu":
@@ -92,13 +95,13 @@ def start_file(
         raise LaunchError(
             f"the order is for ranks {first} to {first + count - 1}, but the job has {world} ranks"
         )
-    meeting_env = {} if meeting is None else meeting_environment(meeting, world)
+    rendezvous_env = {} if rendezvous is None else rendezvous_environment(rendezvous, world)
     argv = list(launch.command) if launch.command else ["/bin/sh", "-c", launch.script]
     ranks = [
         {
             "rank": first + local,
             "argv": argv,
-            "env": base | _rank_environment(first + local, local, count, world, order) | meeting_env,
+            "env": base | _rank_environment(first + local, local, count, world, order) | rendezvous_env,
         }
         for local in range(count)
     ]
@@ -119,7 +122,7 @@ def start_file(
         "groups": list(account.groups),
         "log_bytes_max": node.log_bytes_max,
         "log_files_max": node.log_files_max,
-        "gathers": meeting is None,
+        "gathers": rendezvous is None,
         "order": order.record(),
         "spec": {"user": order.user, "packed": order.packed, "secrets": sorted(launch.env_from)},
     }
@@ -179,11 +182,12 @@ def _rank_environment(rank: int, local: int, count: int, world: int, order: Orde
     }
 
 
-def meeting_environment(meeting: Rendezvous, world: int) -> dict[str, str]:
+def rendezvous_environment(rendezvous: Rendezvous, world: int) -> dict[str, str]:
     """Return the variables by which ranks find each other: PyTorch's, and Gavel's own if there are several ranks."""
-    env = {"MASTER_ADDR": meeting.master_address, "MASTER_PORT": str(meeting.master_port)}
+    address = rendezvous.master_address
+    env = {"MASTER_ADDR": address, "MASTER_PORT": str(rendezvous.master_port)}
     if world > 1:
-        env["GAVEL_COORDINATOR"] = f"{meeting.master_address}:{meeting.coordinator_port}"
+        env["GAVEL_COORDINATOR"] = f"{address}:{rendezvous.coordinator_port}"
     return env
 
 

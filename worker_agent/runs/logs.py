@@ -1,8 +1,8 @@
-"""Read the logs of a run: their last lines, from an offset, or as they grow, across rotation.
+"""Read the logs of a run: the last lines, the output from an offset, or the output as it grows.
 
 A log is one stream per rank, in pieces whose names give their offsets (log_pump.py). A reader keeps only an offset, so
-it can continue after any pause; output that was rotated away meanwhile is skipped. A job can write to this directory,
-so only regular files of the agent's user are read, never through a link.
+it can continue after any pause; output that was rotated away meanwhile is skipped. A job can write to the directory of
+its logs, so only regular files of the agent's user are read, never through a link.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import msgspec
 from worker_agent.shim.run_directory import EXIT, START, RunDirectory
 
 CHUNK_BYTES = 64 << 10
+# How often `follow` looks for new output.
 LOOK_INTERVAL_S = 0.1
+# How far from the end `tail` looks for lines.
 _TAIL_BYTES_MAX = 8 << 20
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -142,8 +144,8 @@ async def follow(
 ) -> AsyncIterator[Chunk]:
     """Yield the output of a run, up to now or, with `wait`, until the run has ended.
 
-    `ranks` None: all. `tail_lines` None: from the first kept byte; otherwise only the last lines of each rank. `alive`
-    returns whether the agent still supervises the run; if not, no more output is awaited.
+    `ranks`: None means all. `tail_lines`: how many of the last lines of each rank to begin with; None means all output
+    that is kept. `alive` returns whether the agent still supervises the run; if not, no more output is awaited.
     """
     with RunLogs(path) as logs:
         chosen_ranks = [rank for rank in logs.ranks if ranks is None or rank in ranks]

@@ -13,6 +13,7 @@ import msgspec
 
 from worker_agent.core.messages import Order, Outcome, ProcessExited
 
+# The exit code of a run that could not be started, if it has no other.
 COULD_NOT_START = 127
 _STEPS_MAX = 2.0**53
 
@@ -22,21 +23,27 @@ class Progress(msgspec.Struct, frozen=True):
 
     epoch: int
     attempt: int
+    # These three are explained at `Progressed` in core/messages.py.
     steps: float = 0.0
     saved: float = 0.0
     stepping_s: float = 0.0
+    # "running", "yielded" or "finished".
     state: str = "running"
 
 
 class Ending(msgspec.Struct, frozen=True):
     """The content of exit.json."""
 
+    # Exit codes by rank.
     codes: dict[str, int] = {}
+    # The rank that failed first.
     first: int | None = None
+    # Whether the shim signalled or killed the job because of its lease.
     signalled: bool = False
     killed: bool = False
     started_s: float = 0.0
     ended_s: float = 0.0
+    # Why the job could not be started; empty if it was.
     error: str = ""
 
 
@@ -103,6 +110,6 @@ def exit_event(
 
 
 def _first_code(ending: Ending) -> int:
-    """Return the code of the first rank that did not end with 0."""
+    """Return the exit code of the rank that failed first; 0 if none failed."""
     code = ending.codes.get(str(ending.first), 0) if ending.first is not None else 0
     return code or next((code for code in ending.codes.values() if code), 0)

@@ -29,6 +29,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     users: Users
     packages: Packages
     mps: sharing.MpsDaemons
+    # The directory of secrets; None if the node has none.
     secrets: Path | None = None
 
     def account(self, order: Order) -> Account:
@@ -44,11 +45,12 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         return upload if upload and not self.packages.has(upload) else None
 
     def prepare(
-        self, directory: RunDirectory, order: Order, meeting: Rendezvous | None, without_mps: bool
+        self, directory: RunDirectory, order: Order, rendezvous: Rendezvous | None, without_mps: bool
     ) -> dict[str, Any]:
         """Fill the directory of a run, and return the content of its start.json.
 
-        `meeting`: None while a gang gathers. `without_mps`: a job that is already on these GPUs runs without MPS.
+        `rendezvous`: None for a part of a gang, which gets it with go.json. `without_mps`: whether a job that is
+        already on these GPUs runs without MPS.
         """
         launch = launch_of(order)
         if self.node.devices and max(order.gpus, default=0) >= len(self.node.devices):
@@ -68,7 +70,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             launch,
             self.node,
             account,
-            meeting,
+            rendezvous,
             run_dir=directory.path,
             secrets=secrets,
             work=work,
@@ -83,7 +85,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
 
     def _make_checkpoint_directory(self, launch: Launch, order: Order, account: Account) -> None:
         """Make the checkpoint directory of a job, unless the user named one."""
-        # The shim's child makes a directory that the user named, with the user's rights.
+        # If the user named one, the shim's child makes it, with the user's rights.
         if launch.checkpoint_dir:
             return
         path = self.node.checkpoints / directory_name(order.job)
@@ -92,7 +94,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             os.chown(path, account.uid, -1 if account.gid is None else account.gid, follow_symlinks=False)
 
     def sharing_note(self, order: Order) -> str:
-        """Return the line for the log of a running job when another job joins it on its GPUs."""
+        """Return the line to write into the log of a running job that another job joins on its GPUs."""
         return sharing.decide(
             packed=True,
             devices=self._devices(order),

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from worker_agent.shim.process_tree import Process
 
 LOG = logging.getLogger(__name__)
+# How often a shim that is starting or being killed is checked.
 STARTING_INTERVAL_S = 0.05
-# How long we try to kill a run that cannot be adopted.
+# How long we try to kill a run that we cannot adopt.
 KILL_S = 5.0
 
 

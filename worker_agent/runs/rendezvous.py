@@ -8,7 +8,7 @@ import msgspec
 
 
 class Rendezvous(msgspec.Struct, frozen=True):
-    """An address of the first node, and two ports there: PyTorch's, and one to agree on the last step."""
+    """An address of the first node, and two ports there: PyTorch's, and one at which ranks agree on the last step."""
 
     master_address: str
     master_port: int
@@ -18,8 +18,9 @@ class Rendezvous(msgspec.Struct, frozen=True):
 class HeldPorts:
     """Ports at which ranks meet, reserved until the end of the run.
 
-    Each is bound with SO_REUSEADDR and never listens. So the kernel assigns it to no program that asks for any free
-    port, but a rank can bind it with SO_REUSEADDR. PyTorch's TCPStore, gRPC and `gavel.training` do that.
+    Each port is bound with SO_REUSEADDR and never listens. So the kernel does not assign the port to a program that
+    asks for any free one, but a rank can bind it if it sets SO_REUSEADDR, as PyTorch's TCPStore, gRPC and
+    `gavel.training` do.
     """
 
     def __init__(self) -> None:

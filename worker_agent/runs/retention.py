@@ -13,7 +13,7 @@ import msgspec
 
 from worker_agent.shim.run_directory import ACKNOWLEDGED, EXIT
 
-# A run whose exit the scheduler may not have is kept this many times as long.
+# A run is kept this many times as long if the scheduler has not acknowledged its exit.
 _UNACKNOWLEDGED_FACTOR = 4
 
 
@@ -27,12 +27,12 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True):
 class _EndedRun(NamedTuple):
     ended_s: float
     path: Path
-    # The scheduler has acknowledged the exit.
+    # Whether the scheduler has acknowledged the exit.
     acknowledged: bool
 
 
 def remove_old_runs(runs: Path, busy: Collection[str], retention: Retention, now_s: float) -> list[Path]:
-    """Remove the ended runs that are too old, then the oldest until the rest fits, and return their paths.
+    """Remove ended runs that are too old, and the oldest acknowledged ones until the rest fits; return their paths.
 
     `busy`: names of directories in use. `now_s` is wall-clock time, like the times of files.
     """

@@ -24,7 +24,7 @@ from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, RunDirecto
 LOG = logging.getLogger(__name__)
 _PROGRESS_BYTES_MAX = 64 << 10
 _ROOT = Path(__file__).resolve().parents[2]
-# A shim is recognised by these words of its command line, which the path of its run directory follows.
+# A shim is recognised by these words in its command line; the next word is the path of its run directory.
 SHIM_WORDS = ("-m", "worker_agent.shim")
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -33,8 +33,10 @@ class _ShimFile(msgspec.Struct, frozen=True):
     """The content of shim.json."""
 
     boot_id: str = ""
+    # The shim.
     pid: int = 0
     start_ticks: int = 0
+    # The leaders of the ranks.
     pids: tuple[int, ...] = ()
     pids_start_ticks: tuple[int, ...] = ()
     started_s: float = math.inf
@@ -48,34 +50,35 @@ class LiveRun:
 
     def __init__(self, order: Order, deadlines: Deadlines, directory: RunDirectory | None = None) -> None:
         self.order, self.deadlines = order, deadlines
-        # None until all files are written.
+        # None until all files of the run are written.
         self.directory = directory
         self.ranks: tuple[int, ...] = ()
         # None if an earlier agent started the shim.
         self.popen: subprocess.Popen[bytes] | None = None
         self.pidfd: int | None = None
-        # The shim that a restarted agent found among the processes; it counts more than shim.json.
+        # The shim that a restarted agent found among the processes; it takes precedence over shim.json.
         self.adopted_shim: Process | None = None
-        # The start was reported to the core.
+        # Whether the start was reported to the core.
         self.running = False
-        # This is a part of a gang, and it is not yet reported whether it can start.
+        # Whether this is a part of a gang of which the agent has not yet reported whether it can start.
         self.gathers = order.nodes > 1
-        # The deadlines were moved back, so that the run stops.
+        # Whether the deadlines were made earlier, so that the run stops.
         self.stopping = False
         # The scheduler's reason for the end of the lease.
         self.why_ended = ""
-        # The last line about sharing in the job's log: another job is on the same GPUs.
+        # Whether the last line about sharing in the job's log says that another job is on the same GPUs.
         self.packed = False
-        # Another part of the gang cannot start.
+        # Whether the run is stopped because another part of the gang cannot start.
         self.called_off = False
         # How often `Processes.kill` was called for the run.
         self.kills = 0
-        # Processes that may belong to the run although its shim is gone; because of them, its GPUs are withheld.
+        # Pids and names of processes that may belong to the run although its shim is gone. While there are any, the
+        # run's GPUs are withheld.
         self.suspects = ""
-        # An operator has confirmed that no process of the run remains.
+        # Whether an operator has confirmed that no process of the run remains.
         self.confirmed_gone = False
         self.progress: Progress | None = None
-        # The versions of the progress files that were read last, by rank.
+        # By rank: the version of its progress file that was last read.
         self._versions: dict[int, object] = {}
 
     @property
@@ -99,7 +102,7 @@ class LiveRun:
     def write_lease(self) -> bool:
         """Write the deadlines for the shim; return False if that fails."""
         if self.directory is None:
-            # The start of the run writes them when it has made the directory.
+            # The deadlines are written when the run has a directory.
             return True
         try:
             write_lease(self.directory, self.order, self.deadlines)
@@ -214,7 +217,7 @@ def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
 
 
 def write_refusal(directory: RunDirectory, order: Order, now_s: float, error: str) -> None:
-    """Write the files that a shim would leave if the run cannot start: start.json, a log with the error, exit.json."""
+    """Write start.json, a log with the error, and exit.json, as a shim does if it cannot start the run."""
     start = {"lease": order.lease, "job": order.job, "ranks": [], "order": order.record()}
     directory.write(START, start, mode=0o600)
     logs = directory.open_logs()

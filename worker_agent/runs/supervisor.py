@@ -26,7 +26,7 @@ from protos.log import RepeatedLines
 from worker_agent.core.messages import Event, Limits, Order, ProcessStarted, Progressed
 from worker_agent.runs.containment import Containment
 from worker_agent.runs.custody import Custody, list_processes
-from worker_agent.runs.launch import meeting_environment
+from worker_agent.runs.launch import rendezvous_environment
 from worker_agent.runs.outcome import Ending, exit_event, read_ending
 from worker_agent.runs.rendezvous import Rendezvous
 from worker_agent.runs.run import LiveRun, write_lease, write_refusal
@@ -35,9 +35,10 @@ from worker_agent.shim.deadlines import Deadlines
 from worker_agent.shim.run_directory import ACKNOWLEDGED, EXIT, GO, SHIM, START, RunDirectory, directory_name
 
 LOG = logging.getLogger(__name__)
-# How often running and starting runs are checked, and runs whose processes are being killed or may remain.
+# How often running runs are checked for progress, and all runs while one of them is starting.
 PROGRESS_INTERVAL_S = 0.5
 STARTING_INTERVAL_S = 0.05
+# How often to check a run whose processes are being killed, and one whose processes may remain.
 CLEAN_UP_INTERVAL_S = 0.2
 WITHHELD_INTERVAL_S = 1.0
 
@@ -76,7 +77,7 @@ class Processes:
     # -------------------------------------------------------------------------------------------------- orders
 
     async def start(self, order: Order, ends_s: float, prepare: Prepare) -> None:
-        """Start a run. `prepare`, called in a thread, fills its directory and returns its start.json.
+        """Start a run. `prepare`, called in a thread, fills the run's directory and returns the content of start.json.
 
         A ValueError of `prepare` makes the job fail; any other error counts as a failure of the node.
         """
@@ -93,26 +94,26 @@ class Processes:
         if run.popen is None:
             self.shim_gone(run)
             return
-        # The deadlines may have moved meanwhile.
+        # The deadlines may have changed meanwhile.
         run.write_lease()
         self.watch_shim(run, run.popen.pid)
         self._check_requested.set()
 
-    def go(self, lease: str, meeting: Rendezvous) -> None:
-        """Start this node's part of a gang, whose nodes are all ready."""
+    def go(self, lease: str, rendezvous: Rendezvous) -> None:
+        """Start this node's part of a gang, all of whose nodes are ready."""
         run = self.live.get(lease)
         if run is None or run.directory is None or run.stopping or run.directory.has(GO):
             return
-        ports = (meeting.master_port, meeting.coordinator_port)
+        ports = (rendezvous.master_port, rendezvous.coordinator_port)
         try:
-            env = meeting_environment(meeting, run.order.nodes)
+            env = rendezvous_environment(rendezvous, run.order.nodes)
             run.directory.write(GO, {"lease": lease, "env": env, "ports": ports}, durable=True)
         except OSError as error:
             LOG.error(
                 "job %(job)s, lease %(lease)s: go.json cannot be written: %(error)s",
                 run.order.named(error=error),
             )
-            # Its exit then counts as a failure of the node, so the other nodes stop, too.
+            # The run's exit then counts as a failure of this node, so the other nodes stop, too.
             run.signal_shim(signal.SIGKILL)
 
     def call_off(self, lease: str, why: str) -> None:
@@ -128,7 +129,7 @@ class Processes:
         return tuple(int(port) for port in ports)
 
     def renew(self, lease: str, ends_s: float) -> None:
-        """Move the end of a lease forward, unless its run is being stopped."""
+        """Move the end of a lease to a later time, unless its run is being stopped."""
         run = self.live.get(lease)
         if run is not None and not run.stopping:
             deadlines = self.deadlines(ends_s)
@@ -197,7 +198,7 @@ class Processes:
     def _stop(
         self, lease: str, ask_s: float, signal_s: float, kill_s: float, why: str = ""
     ) -> LiveRun | None:
-        """Move the deadlines of a run back to these times; signal the shim if the deadlines cannot be written."""
+        """Make the deadlines of a run as early as these times; signal the shim if the deadlines cannot be written."""
         run = self.live.get(lease)
         if run is not None:
             run.stopping, is_over = True, run.deadlines.ask_s <= self.clock()
@@ -211,7 +212,7 @@ class Processes:
     def _launch(
         self, run: LiveRun, prepare: Prepare
     ) -> tuple[RunDirectory, tuple[int, ...], subprocess.Popen[bytes] | None]:
-        """Make the directory and its files, and start the shim. Runs in a thread."""
+        """Make the directory with its files, and start the shim unless `prepare` refuses the job. Runs in a thread."""
         order = run.order
         with contextlib.suppress(FileNotFoundError):
             # An existing directory is left from an interrupted start, since runs with a shim were adopted.
@@ -302,7 +303,7 @@ class Processes:
         run.update_progress()
         self._report_prepared(run, (ending and ending.error) or "it ended before it was ready")
         if run.called_off and not (ending and ending.error):
-            # Another node is the cause, so this part is also reported as a failure of a node, without running time.
+            # Another node is the cause, so this exit, too, counts as the failure of a node, with a running time of 0.
             event = exit_event(run.order, None)
         else:
             event = exit_event(run.order, ending, run.progress, run.last_states(), run.ran_s(self.clock()))

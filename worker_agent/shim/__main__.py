@@ -5,10 +5,10 @@ in lease.json by the monotonic clock, even if the agent is dead, and writes the 
 (docs/job-directory.md). Rules:
 - the shim sends SIGTERM only to the leaders of the ranks, and SIGKILL to all their descendants and to all processes in
   the run's control group, if there is one (control_groups.py);
-- ranks that do not read lease.json get SIGTERM when the others are asked to stop, because nothing else reaches them;
+- if no rank reads lease.json, the leaders get SIGTERM when the job should stop by itself: only a signal reaches them;
 - exit.json is written after the last process has ended, in disk space that is reserved before the first starts;
 - output goes through a separate process (log_pump.py), so that a slow disk delays neither deadlines nor exit codes;
-- SIGTERM to the shim ends the lease: the ranks are signalled now and killed a little later.
+- if the shim itself gets SIGTERM, the lease ends: the leaders are signalled now, and all processes killed soon after.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ GRACE_S = 5.0
 # The length of one wait for an ended job's output to reach its log, and how many waits there are at most.
 DRAIN_S, DRAIN_WAITS = 0.005, 1000
 
+# The signals that the shim blocks and waits for, and those of them that end the lease.
 OUR_SIGNALS = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 _STOPS = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGQUIT))
 
@@ -54,21 +55,21 @@ class Shim:
         self.deadlines = deadlines
         self._last_note = deadlines.note
         self._lease_version = run.version(run_directory.LEASE)
-        # The deadlines were moved back, so the lease cannot be renewed any more.
+        # Whether the deadlines have ever become earlier, so that the lease cannot be renewed any more.
         self._is_ending = False
         # Ranks by the pids of their leaders.
         self.leaders: dict[int, int] = {}
         # Exit codes by rank.
         self.codes: dict[int, int] = {}
-        # The first rank that failed.
+        # The rank that failed first.
         self.first_failed: int | None = None
-        # Because of the lease, the leaders were signalled or all processes were killed.
+        # Whether the leaders were signalled, and whether all processes were killed, because of the lease.
         self.signalled = self.killed = False
         # When all processes are killed because of a failed rank or a time limit.
         self._kill_s = math.inf
-        # This part of a gang can start.
+        # Whether this part of a gang can start; always False for a run that is no such part.
         self._ready = False
-        # SIGTERM was sent to the leaders.
+        # Whether SIGTERM was sent to the leaders, for any reason.
         self._leaders_signalled = False
         # The pids of children to which SIGKILL was sent.
         self._killed: set[int] = set()
@@ -88,9 +89,9 @@ class Shim:
             self._begin_checkpoints()
             if self._may_start():
                 self._set_up()
-            meeting = self._meet() if self._may_start() else {}
+            rendezvous_env = self._wait_for_gang() if self._may_start() else {}
             if self._may_start() and not self._is_too_late("the lease ended before the ranks could start"):
-                self._start_ranks(meeting)
+                self._start_ranks(rendezvous_env)
         except CannotStart as reason:
             error = str(reason)
             self._kill_s = -math.inf
@@ -118,7 +119,7 @@ class Shim:
         if checkpoints:
             from worker_agent.shim.attempt_checkpoints import begin
 
-            # Without GAVEL_CHECKPOINT_DIR, because the child would make that directory, empty, before the copy.
+            # GAVEL_CHECKPOINT_DIR is left out: the child would make that directory, still empty, before the copy.
             env = {"PATH": os.defpath}
             act = partial(begin, checkpoints["directory"], checkpoints["name"])
             self._prepare("making its checkpoint directory", [], env, instead=act)
@@ -154,11 +155,11 @@ class Shim:
         if not self._is_too_late(f"the lease ended before {step} was complete"):
             self.codes.clear()
 
-    def _meet(self) -> dict[str, str]:
-        """Wait for the other nodes of a gang, and return the variables by which its ranks meet.
+    def _wait_for_gang(self) -> dict[str, str]:
+        """Wait for the other nodes of a gang, and return the variables by which its ranks find each other.
 
         A gang starts on all its nodes or on none. So every step of a start that can fail is tested before this part
-        reports that it is ready.
+        reports that it is ready. A job on one node does not wait; the `env` of its ranks has these variables.
         """
         # This is checked only now, because the setup may have made the virtual environment.
         venv = self.start["ranks"][0]["env"].get("VIRTUAL_ENV")
@@ -180,9 +181,9 @@ class Shim:
                 self._wait()
         return {}
 
-    def _start_ranks(self, meeting: dict[str, str]) -> None:
+    def _start_ranks(self, rendezvous_env: dict[str, str]) -> None:
         for rank in self.start["ranks"]:
-            self._spawn(int(rank["rank"]), rank["argv"], rank["env"] | meeting)
+            self._spawn(int(rank["rank"]), rank["argv"], rank["env"] | rendezvous_env)
         self.started_s = time.monotonic()
         self._write_shim_file()
 
@@ -237,8 +238,8 @@ class Shim:
             self._set_deadlines(new)
 
     def _set_deadlines(self, new: Deadlines) -> None:
-        """Replace the deadlines. Once they were moved back, later ones are ignored."""
-        # Later ones can then only come from an older lease.json, which the job has restored.
+        """Replace the deadlines. When they have become earlier, the lease is ending, and later ones are ignored."""
+        # While the lease is ending, later deadlines can come only from an old lease.json that the job has put back.
         self._is_ending = self._is_ending or new.ask_s < self.deadlines.ask_s
         if self._is_ending:
             old = self.deadlines
@@ -270,8 +271,9 @@ class Shim:
     def _kill(self) -> bool:
         """Kill all processes; return True if there were none.
 
-        A search through all processes misses one that keeps forking and exiting. But when that exits, its child becomes
-        a child of the shim. This wakes the shim, which then finds the child at once and kills it before it forks.
+        A search through all processes misses a process that keeps forking and exiting. But when such a process exits,
+        its child becomes a child of the shim. The exit also wakes the shim, which finds the new child at once and kills
+        it before it forks.
         """
         new_children = set(process_tree.children()) - self._killed - {self._output.pump}
         for pid in new_children:
@@ -375,7 +377,7 @@ def _describe_code(code: int) -> str:
 
 
 def main(path: str) -> None:
-    """Carry out the run in this directory; exit with a message if another shim does so or the run is over."""
+    """Carry out the run in this directory; exit with a message if another shim carries it out or it is over."""
     os.umask(0o022)
     signal.pthread_sigmask(signal.SIG_BLOCK, OUR_SIGNALS)
     run = RunDirectory(path)

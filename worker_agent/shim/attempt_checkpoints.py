@@ -5,11 +5,11 @@
 
 This is for scripts that do not use Gavel's library. If such a script is suspended past its lease and wakes up while a
 newer attempt runs, it writes to a directory that is no longer read. Files are copied, or cloned if the file system can
-do that. Links would not be enough: a stale script that writes to an existing file would also change the new attempt's.
+do that. Hard links would not be enough: when a stale script writes to a file, the new attempt's file would change, too.
 
-Each attempt begins with the files of the previous one, however that ended; if it was killed while it wrote a file, that
-file may be incomplete, as after any crash. If files change during the copy, it is discarded and made again. The
-directories of earlier attempts are deleted.
+Each attempt begins with the files of the previous attempt, however the latter ended. If it was killed while it wrote a
+file, that file may be incomplete, as after any crash. If files change during the copy, the copy is discarded and made
+again. The directories of all older attempts are deleted.
 
 Standard library only: it runs in a child of the shim, as the job's user, and on each node of a gang.
 """
@@ -24,7 +24,7 @@ import shutil
 import time
 from collections.abc import Callable
 
-# How often a copy is tried until no file changes meanwhile, and the pause between two tries.
+# How many times a copy is tried, until no file changes meanwhile, and the pause between two tries.
 TRIES = 60
 PAUSE_S = 1.0
 _ATTEMPT = re.compile(r"e(\d{8,18})-a(\d{8,18})")
@@ -75,7 +75,7 @@ def _rename(aside: str, path: str) -> None:
 
 
 def _copy_unchanged(source: str, target: str) -> None:
-    """Copy a directory, and repeat that if a file changed meanwhile; raise OSError if files keep changing."""
+    """Copy a directory, again if a file changed meanwhile; raise OSError if files keep changing."""
     for _ in range(TRIES):
         before = _versions(source)
         # A file that was deleted meanwhile is also a reason to copy again.
@@ -121,7 +121,7 @@ def _copy_file(source: str, target: str) -> None:
 
 
 def _versions(source: str) -> dict[str, tuple[int, int, int]]:
-    """Return the version of each file by its path; it changes if the file is written or replaced."""
+    """Return the version of each file, by path; the version changes if the file is written or replaced."""
     versions = {}
     for folder, directories, names in os.walk(source):
         if folder == source:

@@ -1,4 +1,4 @@
-"""The child of a shim: becomes the user, goes to the work directory and executes the command, or reports the fault.
+"""The child of a shim becomes the user, goes to the work directory and executes the command, or reports the fault.
 
 Standard library only.
 """
@@ -56,9 +56,9 @@ def turn_into(
         os.dup2(out, 2)
         os.umask(0o022)
         if checkpoints := env.get("GAVEL_CHECKPOINT_DIR"):
-            with _refuse_failure(f"checkpoint directory {checkpoints}"):
+            with _cannot_start_on_error(f"checkpoint directory {checkpoints}"):
                 os.makedirs(checkpoints, exist_ok=True)
-        with _refuse_failure(f"working directory {start['cwd']}"):
+        with _cannot_start_on_error(f"working directory {start['cwd']}"):
             os.chdir(start["cwd"])
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, *default):
             signal.signal(signum, signal.SIG_DFL)
@@ -76,18 +76,18 @@ def turn_into(
         os._exit(COULD_NOT_START)
 
 
-def reset_oom_score(score: str = "/proc/self/oom_score_adj") -> None:
+def reset_oom_score(path: str = "/proc/self/oom_score_adj") -> None:
     """Give up the agent's protection from the OOM killer, which its jobs must not inherit."""
     with contextlib.suppress(OSError, ValueError):
-        with open(score) as file:
+        with open(path) as file:
             is_protected = int(file.read()) < 0
         if is_protected:
-            with open(score, "w") as file:
+            with open(path, "w") as file:
                 file.write("0")
 
 
 @contextlib.contextmanager
-def _refuse_failure(step: str) -> Iterator[None]:
+def _cannot_start_on_error(step: str) -> Iterator[None]:
     """Raise CannotStart if the block raises OSError. `step`: the beginning of the message."""
     try:
         yield
@@ -112,7 +112,7 @@ def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
         return
     if uid <= 0 or gid is None or gid <= 0:
         raise CannotStart(f"a job must not run as uid {uid}, gid {gid}")
-    with _refuse_failure(f"cannot become uid {uid}, gid {gid}"):
+    with _cannot_start_on_error(f"cannot become uid {uid}, gid {gid}"):
         os.setgroups(groups)
         os.setresgid(gid, gid, gid)
         os.setresuid(uid, uid, uid)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 V2, V1 = "cgroup v2", "cgroup v1 freezer"
 _PROCESSES = "cgroup.procs"
-# How often we check that killed processes are gone, and the pause between two checks.
+# How many times we check whether killed processes are gone, and the pause between two checks.
 _CHECKS, _CHECK_PAUSE_S = 20, 0.001
 
 
@@ -56,7 +56,7 @@ class ControlGroup:
         return self.is_empty()
 
     def remove(self) -> None:
-        """Remove the group and those below it, as far as they are empty."""
+        """Remove the group and the groups below it, except those that are not empty."""
         for folder in reversed(list(self._folders())):
             with contextlib.suppress(OSError):
                 os.rmdir(folder)

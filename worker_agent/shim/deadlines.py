@@ -15,13 +15,13 @@ class Deadlines(NamedTuple):
     ask_s: float
     signal_s: float
     kill_s: float
-    # Why the job has to stop, for its log.
+    # Why the job has to stop, for the job's log.
     why: str = ""
-    # Another line for its log.
+    # Another line for the job's log.
     note: str = ""
 
     def or_earlier(self, ask_s: float, signal_s: float, kill_s: float, why: str) -> Deadlines:
-        """Return these deadlines, each replaced by the given one if that is earlier. An older reason is kept."""
+        """Return these deadlines, each replaced by the given one if that is earlier. An older `why` is kept."""
         return self._replace(
             ask_s=min(self.ask_s, ask_s),
             signal_s=min(self.signal_s, signal_s),

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from worker_agent.shim.run_directory import RunDirectory
 
-# How long the shim retries if the file cannot be written.
+# How long the shim tries again if the file cannot be written.
 RETRY_S = 60.0
 _RETRY_INTERVAL_S = 0.2
-# The reserved file, which is renamed when it is written.
+# The name of the reserved file until it is written; then it is renamed to exit.json.
 _RESERVED = ".exit.json.room"
 
 

@@ -2,9 +2,9 @@
 
 Standard library only, because the shim runs this as a separate process. A rank's log is one stream, cut into pieces of
 exactly `piece_bytes_max`. The current piece is `rank-N.log`; piece K (from 1) becomes `rank-N.log.K` when it is full.
-Only the last few pieces are kept. So the offset of every byte follows from the names, and a reader can continue across
-rotation (logs.py). Secrets are masked (masking.py). Bytes that cannot be written are counted, and their number is
-written as soon as writing works again; the job does not notice.
+Only the last few pieces are kept. So the names of the pieces give the offset of every byte, and a reader can continue
+after a rotation (logs.py). Secrets are masked (masking.py). Bytes that cannot be written are counted, and their number
+is written as soon as writing works again; the job does not notice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ class PiecewiseLog:
     def __init__(self, directory: int, name: str, piece_bytes_max: int, files_max: int) -> None:
         self._directory, self._name = directory, name
         self._piece_bytes_max, self._files_max = max(1, piece_bytes_max), max(1, files_max)
-        self._piece, self._size_bytes, self._lost_bytes, self._trouble = 1, 0, 0, ""
+        # The number and the size of the current piece.
+        self._piece, self._size_bytes = 1, 0
+        # How many bytes were lost since the last successful write, and why.
+        self._lost_bytes, self._trouble = 0, ""
         self._fd: int | None = None
 
     def write(self, data: bytes) -> None:
@@ -97,13 +100,13 @@ def pump(sources: dict[int, PiecewiseLog], secrets: Collection[str] = ()) -> Non
 
 
 class Output:
-    """The pipes from the ranks of a run, and from its shim, to the process that writes their logs."""
+    """The pipes from the ranks of a run, and from its shim, to the pump: the process that writes the logs."""
 
     def __init__(self, logs: int, start: dict[str, Any], keep_out: Collection[int]) -> None:
-        """Start the process.
+        """Start the pump.
 
-        `logs`: the descriptor of the log directory, which this closes. `keep_out`: descriptors of the shim that the
-        process must close.
+        `logs`: the descriptor of the log directory, which is closed here. `keep_out`: descriptors of the shim that the
+        pump must close.
         """
         # The write end of the pipe of each rank.
         self.fds: dict[int, int] = {}
@@ -117,7 +120,7 @@ class Output:
         # A disk that does not respond must not delay the shim.
         os.set_blocking(self._notes, False)
         first_log = sources[notes] = next(iter(sources.values()))
-        # The pid of the process; 0 once it has ended.
+        # The pid of the pump; 0 after its end.
         self.pump = os.fork()
         if not self.pump:
             try:
@@ -139,7 +142,7 @@ class Output:
             os.write(self._notes, _line(text))
 
     def close(self) -> None:
-        """Close the shim's ends of the pipes; the process ends once the ranks have closed theirs."""
+        """Close the shim's ends of the pipes; the pump ends when the ranks have closed their ends, too."""
         for fd in (*self.fds.values(), self._notes):
             os.close(fd)
 

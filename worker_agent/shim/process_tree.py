@@ -1,7 +1,7 @@
 """Processes as the kernel reports them: their descent, their start times, and the run for which they were started.
 
 Standard library only, because the shim uses this module, too. Pids are reused, so a `Process` is a pid with its start
-time. It is signalled only through a pidfd, after that time was compared.
+time. A process is signalled only through a pidfd, after its start time was compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _GET_SUBREAPER = 37
 _SET_NO_NEW_PRIVS = 38
 _ENVIRON_BYTES_MAX = 4 << 20
 _COMMAND_BYTES_MAX = 1 << 16
-# How often `kill_all` looks for new processes.
+# How many times `kill_all` looks for new processes.
 _PASSES_MAX = 5
 
 
@@ -28,6 +28,7 @@ class Process(NamedTuple):
     """A process that cannot be mistaken for a later one with the same pid."""
 
     pid: int
+    # In clock ticks since the boot.
     start_ticks: int
 
 
@@ -95,7 +96,7 @@ def started_with(variable: str, value: str) -> list[Process]:
 def session_leaders(*words: str) -> dict[str, Process]:
     """Return the living session leaders of this user with these words in their command lines.
 
-    The key of each is the word that follows these words.
+    The key of each is the word that follows these words in its command line.
     """
     sequence = b"\0".join(os.fsencode(word) for word in words) + b"\0"
     leaders = {}
@@ -152,7 +153,7 @@ def kill_all(find: Callable[[], list[Process]], reap: Callable[[], object] = lam
 def children() -> list[int]:
     """Return the pids of this process's children, at a fraction of the cost of `descendants`.
 
-    Only for processes with one thread. Empty if the kernel does not report children.
+    Correct only in a process with one thread. Empty if the kernel does not report children.
     """
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
@@ -208,7 +209,7 @@ def _stat(pid: int) -> _Stat | None:
         return None
     # The name, which comes first, may contain spaces and parentheses.
     fields = text[text.rindex(b")") + 2 :].split()
-    # A leader that has exited while its threads continue is also shown as a zombie.
+    # A process whose first thread has exited is shown as a zombie, but lives while it has other threads.
     dead = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
     return _Stat(int(fields[1]), int(fields[19]), dead)
 

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 START, LEASE, SHIM, EXIT = "start.json", "lease.json", "shim.json", "exit.json"
-# For a part of a gang: written once all nodes of the gang are ready.
+# Only for a part of a gang: written when all nodes of the gang are ready.
 GO = "go.json"
 LOGS = "logs"
-# An empty file, made once the scheduler has acknowledged the exit.
+# An empty file, made when the scheduler has acknowledged the exit.
 ACKNOWLEDGED = "told"
 # A rank that reads lease.json shows that by a file with one of these prefixes.
 _READER_PREFIXES = ("heeds-", "progress-")

@@ -15,7 +15,7 @@ import pytest
 from tests.support.wording import Wording
 from tests.worker_agent.live_agents import LiveAgent, job
 from tests.worker_agent.shim_runs import in_time, shim_run
-from worker_agent.node.users import Account, UserError, Users, refuse_to_be_root
+from worker_agent.node.users import Account, UserError, Users, check_agent_user
 
 
 def entry(
@@ -65,7 +65,7 @@ def test_a_user_who_must_not_run_jobs_is_refused(
 
 
 def test_in_single_user_mode_jobs_run_as_the_agents_user(wording: Wording) -> None:
-    """All jobs run as the agent's user, whoever submitted them, and the agent logs it."""
+    """All jobs run as the agent's user, whoever submitted them, and the agent's log line names that user."""
     single = Users(single_user=True)
     assert single.account("anybody").uid is None
     wording(single.mode, user=pwd.getpwuid(os.geteuid()).pw_name)
@@ -73,15 +73,15 @@ def test_in_single_user_mode_jobs_run_as_the_agents_user(wording: Wording) -> No
 
 
 def test_no_agent_is_root_by_accident(wording: Wording) -> None:
-    """An agent runs as root only if it is configured for it; any other agent cannot switch users."""
+    """An agent may be root only with --single-user or --switch-users, and --switch-users requires root."""
     with pytest.raises(UserError, match=r"--switch-users.*--single-user"):
-        refuse_to_be_root(single_user=False, switch_users=False, euid=0)
+        check_agent_user(single_user=False, switch_users=False, euid=0)
     with pytest.raises(UserError, match="root") as refused:
-        refuse_to_be_root(single_user=False, switch_users=True, euid=1001)
+        check_agent_user(single_user=False, switch_users=True, euid=1001)
     wording(refused.value)
-    refuse_to_be_root(single_user=True, switch_users=False, euid=0)
-    refuse_to_be_root(single_user=False, switch_users=True, euid=0)
-    refuse_to_be_root(single_user=False, switch_users=False, euid=1001)
+    check_agent_user(single_user=True, switch_users=False, euid=0)
+    check_agent_user(single_user=False, switch_users=True, euid=0)
+    check_agent_user(single_user=False, switch_users=False, euid=1001)
 
 
 @pytest.fixture

@@ -1,4 +1,7 @@
-"""A checkpoint directory for each attempt: a complete and unchanging copy, on any node of a gang."""
+"""Each attempt has a checkpoint directory of its own, which older attempts cannot change.
+
+It begins as a copy of the previous attempt's directory, made completely or not at all, by any node of a gang.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +18,8 @@ from tests.worker_agent.shim_runs import python, shim_run
 from worker_agent.shim import attempt_checkpoints
 from worker_agent.shim.attempt_checkpoints import attempt_name, begin
 
-# The files that the other node of a gang wrote.
-OTHERS = "theirs"
+# What another node of the gang wrote.
+TEXT_OF_OTHER_NODE = "theirs"
 
 
 def begin_attempt(place: Path, attempt: int, epoch: int = 3) -> Path:
@@ -26,19 +29,19 @@ def begin_attempt(place: Path, attempt: int, epoch: int = 3) -> Path:
 
 
 def content(place: Path) -> dict[str, str]:
-    """All files below a directory, with their text."""
+    """Return the texts of all files below a directory, by path."""
     return {
         str(path.relative_to(place)): path.read_text() for path in sorted(place.rglob("*")) if path.is_file()
     }
 
 
 def test_names_are_those_of_the_library() -> None:
-    """The agent and gavel.training share no code, and both sort by epoch, then attempt."""
+    """The agent and gavel.training share no code, but both name attempts so that they sort by epoch, then by number."""
     assert attempt_name(3, 2) == str(Token(3, 2)) == "e00000003-a00000002"
 
 
 def test_an_attempt_starts_with_the_files_of_the_last_one(tmp_path: Path) -> None:
-    """Files, directories, links and modes are copied from the attempt with the highest number."""
+    """Files, directories, links and modes are copied from the attempt with the highest number, not the last name."""
     first = begin_attempt(tmp_path, 99_999_999)
     (first / "deep").mkdir()
     (first / "deep" / "model.bin").write_text("weights")
@@ -54,7 +57,7 @@ def test_an_attempt_starts_with_the_files_of_the_last_one(tmp_path: Path) -> Non
 
 
 def test_a_stale_attempt_changes_nothing_of_a_newer_one(tmp_path: Path, wording: Wording) -> None:
-    """It may rewrite or append to a file, create one or truncate all: the newer attempt's files stay unchanged."""
+    """It may write in place, create or truncate files: the newer attempt's files stay the same."""
     first = begin_attempt(tmp_path, 1)
     (first / "state").write_text("10")
     open_before = (first / "state").open("r+")
@@ -63,10 +66,9 @@ def test_a_stale_attempt_changes_nothing_of_a_newer_one(tmp_path: Path, wording:
     third = begin_attempt(tmp_path, 3)
     with open_before:
         open_before.write("11, and more")
-    for stale in (second,):
-        (stale / "state").write_text("12")
-        (stale / "other").write_text("new")
-        os.truncate(stale / "state", 0)
+    (second / "state").write_text("12")
+    (second / "other").write_text("new")
+    os.truncate(second / "state", 0)
     assert content(third) == {"state": "20"}
     with pytest.raises(FileExistsError) as refused:
         begin_attempt(tmp_path, 1)
@@ -74,7 +76,7 @@ def test_a_stale_attempt_changes_nothing_of_a_newer_one(tmp_path: Path, wording:
 
 
 def test_the_first_attempt_begins_with_the_users_files(tmp_path: Path) -> None:
-    """A directory that the user names may hold files from which the job continues."""
+    """A directory that the user names may contain files with which the first attempt begins."""
     (tmp_path / "pretrained").mkdir()
     (tmp_path / "pretrained" / "model.bin").write_text("weights")
     assert content(begin_attempt(tmp_path, 1)) == {"pretrained/model.bin": "weights"}
@@ -82,7 +84,7 @@ def test_the_first_attempt_begins_with_the_users_files(tmp_path: Path) -> None:
 
 
 def test_the_last_two_attempts_are_kept(tmp_path: Path) -> None:
-    """Unfinished copies of older attempts are removed; the user's own files stay."""
+    """Older attempts and their unfinished copies are deleted; the user's own files stay."""
     (tmp_path / "own").write_text("kept")
     unfinished = tmp_path / f".{attempt_name(3, 1)}.0123456789ab.new"
     unfinished.mkdir()
@@ -92,38 +94,38 @@ def test_the_last_two_attempts_are_kept(tmp_path: Path) -> None:
 
 
 def test_nodes_of_a_gang_share_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first node that has copied the files creates the directory; another node that was copying drops its copy."""
+    """The first node to complete its copy makes the directory; a node that was copying meanwhile drops its own copy."""
     (begin_attempt(tmp_path, 1) / "state").write_text("10")
     rename = os.rename
 
-    def late(source: str, target: str) -> None:
+    def rename_too_late(source: str, target: str) -> None:
         with monkeypatch.context() as other:
             other.setattr(os, "rename", rename)
-            (begin_attempt(tmp_path, 2) / "state").write_text(OTHERS)
+            (begin_attempt(tmp_path, 2) / "state").write_text(TEXT_OF_OTHER_NODE)
         rename(source, target)
 
-    monkeypatch.setattr(os, "rename", late)
-    assert content(begin_attempt(tmp_path, 2)) == {"state": OTHERS}
-    assert content(begin_attempt(tmp_path, 2)) == {"state": OTHERS}
+    monkeypatch.setattr(os, "rename", rename_too_late)
+    assert content(begin_attempt(tmp_path, 2)) == {"state": TEXT_OF_OTHER_NODE}
+    assert content(begin_attempt(tmp_path, 2)) == {"state": TEXT_OF_OTHER_NODE}
     assert sorted(os.listdir(tmp_path)) == [attempt_name(3, 1), attempt_name(3, 2)]
 
 
 def test_a_copy_of_changing_files_is_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A stale attempt wakes up during the copy: the result is one state, not half of each."""
+    """If the files change during the copy, the new attempt gets all of the new files, not some old and some new."""
     first = begin_attempt(tmp_path, 1)
     for name in ("a", "b"):
         (first / name).write_text("old")
     copy = attempt_checkpoints._copy_file
     copies: list[str] = []
 
-    def changing(source: str, target: str) -> None:
+    def copy_then_change(source: str, target: str) -> None:
         copy(source, target)
         copies.append(source)
         if len(copies) == 1:
             for name in ("a", "b"):
                 (first / name).write_text("new, and longer")
 
-    monkeypatch.setattr(attempt_checkpoints, "_copy_file", changing)
+    monkeypatch.setattr(attempt_checkpoints, "_copy_file", copy_then_change)
     monkeypatch.setattr(attempt_checkpoints, "PAUSE_S", 0.0)
     assert content(begin_attempt(tmp_path, 2)) == {"a": "new, and longer", "b": "new, and longer"}
     assert len(copies) == 4
@@ -133,18 +135,20 @@ def test_a_copy_of_changing_files_is_repeated(tmp_path: Path, monkeypatch: pytes
 def test_a_copy_that_fails_leaves_no_partial_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """The error is raised; the attempt can begin again when there is room."""
+    """The error is raised, and the attempt can begin when the cause is gone."""
     (begin_attempt(tmp_path, 1) / "state").write_text("10")
-    with monkeypatch.context() as full:
-        full.setattr(os, "copy_file_range", lambda *_: _fail(number))
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "copy_file_range", lambda *_: _fail(number))
         with pytest.raises(OSError, match=os.strerror(number)):
             begin_attempt(tmp_path, 2)
     assert os.listdir(tmp_path) == [attempt_name(3, 1)]
     assert content(begin_attempt(tmp_path, 2)) == {"state": "10"}
 
 
-def test_a_file_system_without_clones_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files are copied byte by byte between file systems, or if the kernel cannot clone."""
+def test_files_are_copied_where_the_kernel_cannot_clone_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two file systems, for example, the files are copied byte by byte."""
     (begin_attempt(tmp_path, 1) / "state").write_text("10")
     monkeypatch.setattr(os, "copy_file_range", lambda *_: _fail(errno.EXDEV))
     assert content(begin_attempt(tmp_path, 2)) == {"state": "10"}
@@ -158,7 +162,7 @@ def _fail(number: int) -> int:
 
 
 def test_the_shim_creates_the_directory_before_the_setup(tmp_path: Path) -> None:
-    """The setup and the ranks find it, with the files of the last attempt."""
+    """The setup and the ranks find the directory, with the files of the previous attempt."""
     place = tmp_path / "checkpoints"
     (begin_attempt(place, 1) / "state").write_text("10")
     own = {"directory": str(place), "name": attempt_name(3, 2)}
@@ -172,7 +176,7 @@ def test_the_shim_creates_the_directory_before_the_setup(tmp_path: Path) -> None
 
 
 def test_nothing_is_started_if_the_directory_cannot_be_created(tmp_path: Path, wording: Wording) -> None:
-    """After a stale start, the log has the reason, and no process of the job runs."""
+    """A newer attempt has begun: the log gives the reason, and no process of the job runs."""
     place = tmp_path / "checkpoints"
     begin_attempt(place, 7)
     own = {"directory": str(place), "name": attempt_name(3, 2)}

@@ -1,4 +1,4 @@
-"""A job that reads lease.json is asked first; any other job gets only SIGTERM, without a wait before."""
+"""A job that reads lease.json is asked to stop before it gets SIGTERM; a job that does not gets SIGTERM at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ HEEDS = "open('{name}', 'w').close()\n"
 
 
 def test_a_script_that_does_not_read_its_lease_is_signalled_at_once(tmp_path: Path, wording: Wording) -> None:
-    """There is no wait before SIGTERM, and the end by the signal is not a failure of the job."""
+    """It would not stop by itself, so waiting is useless. Its death by the signal does not count as a failure."""
     with shim_run(tmp_path, python(SLEEP)) as run:
         run.says("here")
         run.lease(0, LONG_S, LONG_S, "cancelled")
@@ -26,7 +26,7 @@ def test_a_script_that_does_not_read_its_lease_is_signalled_at_once(tmp_path: Pa
 
 
 def test_such_a_script_has_the_usual_time_to_save(tmp_path: Path) -> None:
-    """Only the leader is signalled; at kill_s, or when it ends, its other processes are killed."""
+    """Only leaders are signalled, and have until kill_s. The processes that they leave behind are killed after them."""
     slow = POLITE.replace("(os.write", "(time.sleep(0.5), os.write")
     with shim_run(tmp_path, python(slow), python(ORPHAN, LONG_S)) as run:
         run.says("here")
@@ -39,7 +39,7 @@ def test_such_a_script_has_the_usual_time_to_save(tmp_path: Path) -> None:
 
 
 def test_a_script_that_ignores_the_signal_is_killed_at_the_usual_time(tmp_path: Path) -> None:
-    """kill_s stays the bound of a preemption."""
+    """The script gets SIGTERM at once, and is killed at kill_s, not earlier."""
     with shim_run(tmp_path, python(DEAF)) as run:
         run.says("here")
         times = run.lease(0, 0.3, 0.6)
@@ -50,7 +50,7 @@ def test_a_script_that_ignores_the_signal_is_killed_at_the_usual_time(tmp_path: 
 
 @pytest.mark.parametrize("name", ["heeds-0", "progress-0.json"])
 def test_a_job_that_reads_its_lease_is_asked_first(tmp_path: Path, name: str) -> None:
-    """If either file of one rank shows that it reads the lease, SIGTERM comes only at signal_s."""
+    """If one rank has either file, the job reads its lease, so SIGTERM comes only at signal_s."""
     with shim_run(tmp_path, python(HEEDS.format(name=name) + POLITE), python(SLEEP)) as run:
         run.says("here")
         times = run.lease(0, 0.6, LONG_S)
@@ -60,7 +60,7 @@ def test_a_job_that_reads_its_lease_is_asked_first(tmp_path: Path, name: str) ->
 
 
 def test_no_job_is_signalled_before_its_lease_is_over(tmp_path: Path) -> None:
-    """A script whose lease is renewed in time is not signalled, whether it reads the lease or not."""
+    """A script that does not read its lease is not signalled if the lease is renewed in time."""
 
     def story(within_s: float) -> bool:
         run = ShimRun(tmp_path / f"{within_s}", python(f"import time; time.sleep({within_s} + 0.3)"))
