@@ -10,7 +10,7 @@ import time
 
 
 class Clock:
-    """The wall-clock time at which this clock was created, advanced by the monotonic clock."""
+    """The monotonic clock, set to the wall-clock time of its creation, or to `not_before_s` if that is later."""
 
     def __init__(self, not_before_s: float = 0.0) -> None:
         self._offset_s = max(time.time(), not_before_s) - time.monotonic()

@@ -18,7 +18,9 @@ from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import Settings
 
+# The prefix of environment variables with settings.
 ENVIRONMENT = "GAVEL_SERVE_"
+# The default port for users.
 PORT = 7070
 
 
@@ -161,7 +163,7 @@ class Address(NamedTuple):
 
 
 def address_of(field: str, text: str) -> Address:
-    """Parse `host:port`, `[v6]:port`, or a host alone, which gets the default port; raise InvalidSpec otherwise."""
+    """Parse `host:port`, `[v6]:port`, or a host alone, which gets the default port; else raise InvalidSpec."""
     host, colon, port = text.rpartition(":")
     if not colon or (text.startswith("[") and text.endswith("]")):
         host, port = text, str(PORT)

@@ -1,9 +1,9 @@
 """The daemon: it starts a scheduler on a data directory, and stops it.
 
-    start    recover the journal, begin a new epoch, resend the leases that may be lost, open the ports
+    start    recover the journal, begin a new epoch, send the leases to their nodes again, open the ports
     stop     end the streams, close the ports, make all messages durable; jobs continue under their leases
 
-A failed write to the journal ends the process: memory is then ahead of the disk, but nothing was acknowledged.
+If a write to the journal fails, the process ends: memory is then ahead of the disk, but nobody was told of the change.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ log = logging.getLogger("gavel.scheduler")
 STOP_S = 5.0
 # How far the wall clock may be from the daemon's clock before operators are warned.
 DRIFT_S = 5.0
-# The most epochs and ids that may have been used since a backup was made.
+# How far epochs and ids are set forward in a restored directory: some may have been used since the backup.
 RESTORED_EPOCHS, RESTORED_IDS = 1000, 1_000_000
 # The user who is recorded for changes from the config file.
 CONFIG_FILE = "config file"
@@ -119,7 +119,7 @@ class Daemon:
         solver = SolverProcess(world.send, config.solver_time_limit_s)
         world.handlers[Solve] = solver.ask
         closing.push_async_callback(_cancel, asyncio.create_task(solver.run(), name="solver"))
-        # The ports close before this, because they open after it: calls in flight still get their answers.
+        # This drains the core after the ports have closed, so that calls in flight still get their answers.
         closing.push_async_callback(self._drain)
         await self._open_services(closing)
         self.people.changes.on_end = lines.job_ended
@@ -191,7 +191,7 @@ class Daemon:
     async def _start_people(
         self, closing: AsyncExitStack, links: Links, relay: LogRelay, attempts: Attempts
     ) -> People:
-        """Start the services for users, which end with `closing`. Raise CannotOpen if there is no token to use them."""
+        """Start the services for users, which end with `closing`. Raise CannotOpen if no token exists."""
         people = People(
             self.world,
             self.feed,
@@ -231,7 +231,7 @@ class Daemon:
 
     async def _end_streams(self, links: Links) -> None:
         """End all streams, which never end by themselves, so that the ports can close."""
-        # Without TLS, links are streams of the guarded port too. Agents must not count as silent because we end them.
+        # Without TLS, links of agents are among the streams. No node must count as silent because its link ends here.
         links.stop()
         try:
             await self.people.guard.streams.stop(STOP_S)
@@ -252,10 +252,10 @@ class Daemon:
         return warnings
 
     def _skip_used_numbers(self, core: Core) -> None:
-        """Skip the numbers that a lost journal may have used: an old lease 1 must not be taken for the current one.
+        """Skip the numbers that a lost journal may have used: an old lease 1 must not be taken for a new lease 1.
 
         In a new directory, epochs and leases begin at a number taken from the clock, because an older directory may
-        have existed. In one restored from a backup, epochs, leases and jobs continue far above any number used since.
+        have existed. In a restored directory, epochs, jobs and leases continue far above any used since the backup.
         """
         state, now_s, marker = core.state, self.world.now_s(), self.folder / RESTORED
         is_first, is_restored = state.epoch == 0, marker.exists()
@@ -277,7 +277,7 @@ class Daemon:
         """Apply the settings, rates and prices of the config file, if they changed since they were last applied.
 
         An unchanged file leaves the values that users have set since then. The digests are written once the messages
-        are durable: if this start fails before, the next one applies the file.
+        are durable: if this start fails earlier, the next start applies the file.
         """
         config, messages = self.config, list[Message]()
         settings, rates = self.folder / "settings.json", self.folder / "rates.json"
@@ -319,7 +319,7 @@ class Daemon:
         self._stop.set()
 
     async def ended(self) -> None:
-        """Wait until `stop` is called, or the core or a port fails; then raise the error of that failure."""
+        """Wait until `stop` is called, or the core or a port fails. After a failure, raise its error."""
         await self._stop.wait()
         if self._loop is not None and self._loop.done():
             self._loop.result()

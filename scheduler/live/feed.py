@@ -1,4 +1,4 @@
-"""The feed of durable records, for watchers of jobs and rounds, usage and the log."""
+"""The feed of durable records: it calls listeners, such as the log, with each record, and readers wait for records."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Feed:
 
     @contextmanager
     def follow(self) -> Iterator[AsyncIterator[tuple[float, Sequence[Fact]]]]:
-        """Yield a reader of every record from now on, however late the reading begins.
+        """Yield a reader of every record from now on, including those that come before the reading begins.
 
         The reader raises FellBehind when it is more than WAITING_MAX records late.
         """

@@ -1,12 +1,13 @@
 """A gRPC server that no caller can close.
 
 The main loop of `grpc.aio` decodes the name of every unknown method. A name that is not UTF-8 raises an error there,
-which ends the loop and closes the port for good while the process lives on; one request without a token is enough.
-Here the calls of unknown methods never reach that loop: they are answered UNIMPLEMENTED, whatever their name. The
-generated code registers all methods that are served by name.
+which ends the loop and closes the port for good while the process lives on. A single request can do that, even without
+a token. Here, the calls of unknown methods never reach that loop: they are answered UNIMPLEMENTED, whatever their name.
+The generated code registers all known methods by name, so none of them is refused.
 
-This overrides two internals of grpcio, so `tests/live/test_listening.py` sends such a request to a real port. If
-anything else ends the loop, `ended` reports it, and the daemon stops with an error so that it is started again.
+This overrides two internals of grpcio, so a test in `tests/live/test_listening.py` sends such a request to a port. If
+anything else ends the loop, `ended` reports why, and the daemon stops with an error. The service manager then starts it
+again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The jobs that each durable record changed, for watchers. Counts jobs by state, and unfinished jobs by user.
+"""The jobs that each durable record changed, for watchers. Also counts jobs by state, and unfinished jobs by user.
 
 A watcher receives names, not copies: a slow watcher sees each job as it is at the time of reading, and its backlog is
 never longer than the list of jobs.
@@ -21,6 +21,7 @@ class Pending:
     """The changed jobs that a watcher has yet to read, each once, oldest change first."""
 
     def __init__(self) -> None:
+        # Job → the time of its first change.
         self._jobs: dict[str, float] = {}
         self._not_empty = asyncio.Event()
 
@@ -45,7 +46,7 @@ class Pending:
 
     @contextmanager
     def taking(self) -> Iterator[dict[str, float]]:
-        """Remove and yield the pending jobs, if any, without waiting. If the block raises, they are pending again."""
+        """Remove and yield the jobs that are pending now. If the block raises an error, they are pending again."""
         self._not_empty.clear()
         jobs, self._jobs = self._jobs, {}
         try:
@@ -63,12 +64,14 @@ class JobChanges:
         self._state = state
         # Called once for each job that ends, however it ends.
         self.on_end: Callable[[Job], object] = lambda job: None
+        # Lease → its job.
         self._job_of = {name: holding.lease.job for name, holding in state.leases.items()}
+        # Job → the state in which it was last counted.
         self._state_of = {job.id: job.state for job in state.jobs.values()}
         self.states: Counter[JobState] = Counter(self._state_of.values())
         # Unfinished jobs by user.
         self.unfinished: Counter[str] = Counter(job.spec.user for job in state.active.values())
-        # Steps per second by lease, between its last two reports.
+        # Steps per second by lease, between the last two reports of the lease.
         self.rates: dict[str, float] = {}
         # Steps and seconds of stepping in the last report of each lease.
         self._last_steps: dict[str, tuple[float, float]] = {}
@@ -92,7 +95,7 @@ class JobChanges:
     def listen(self, at_s: float, facts: Sequence[f.Fact]) -> None:
         """Add the jobs that a durable record changed to the pending jobs of each watcher, and update the counts.
 
-        The record is already applied to the state.
+        The record has been applied to the state before.
         """
         changed: set[str] = set()
         for fact in facts:
@@ -138,6 +141,7 @@ class JobChanges:
                 pass
 
     def _measure(self, progress: Progress) -> None:
+        """Update the rate of a lease."""
         lease, reported = progress.lease, (progress.steps, progress.stepping_s)
         steps, stepping_s = self._last_steps.get(lease, reported)
         if progress.stepping_s > stepping_s and progress.steps >= steps:
@@ -145,6 +149,7 @@ class JobChanges:
         self._last_steps[lease] = reported
 
     def _jobs_of(self, leases: Sequence[str]) -> Iterator[str]:
+        """Yield the jobs of these leases. A lease that the state no longer has is then forgotten."""
         for lease in leases:
             job = self._job_of.get(lease)
             if job is not None:
@@ -161,7 +166,7 @@ class JobChanges:
     def _count(self, changed: set[str]) -> None:
         for name in changed:
             job = self._state.jobs.get(name)
-            # The same record may have forgotten the job.
+            # A later fact of this record may have made the state forget the job.
             if job is None:
                 continue
             old_state = self._state_of.get(name)

@@ -1,7 +1,7 @@
 """The ports that the daemon listens on: one for users, and with TLS another one for agents.
 
 gRPC in Python either asks every client of a port for a certificate or none of them, so agents, which have certificates,
-get a port of their own. Without TLS, which is possible on loopback only, one port serves all.
+get a port of their own. Without TLS, which is possible on loopback only, one port serves both.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from scheduler.live.grpc_server import SturdyServer
 
 # The time between two checks of whether a port still listens.
 CHECK_S = 5.0
-# The descriptors that connections must leave to the journal, packages and the solver.
+# How many file descriptors connections must leave to the journal, packages and the solver.
 FILES_RESERVED = 256
 CONNECTIONS_MIN = 64
 
+# The full names of our services.
 NAMES = tuple(
     service.full_name
     for file in (jobs_pb2, cluster_pb2, agents_pb2)
@@ -52,7 +53,7 @@ def credentials(config: DaemonConfig, keys: Keys, *, agents: bool = False) -> gr
 
 
 def connections_max() -> int:
-    """Return how many connections each of two ports may have, so that the process never runs out of descriptors.
+    """Return how many connections each of the two ports may have, so that the process never runs out of descriptors.
 
     First raise the limit of descriptors as far as the system allows.
     """
@@ -101,7 +102,7 @@ class Port:
         If the address cannot be used, raise PortTaken with the remedy, which names the `option` that sets the address.
         """
         try:
-            # Try it first: gRPC would not only fail, it would also write to the log.
+            # Try the address first: if gRPC fails to listen on it, gRPC also writes to the log.
             address.try_to_bind()
             if self._credentials is None:
                 port = self._server.add_insecure_port(str(address))

@@ -35,9 +35,9 @@ class GpuDetails(msgspec.Struct, frozen=True, kw_only=True):
     memory_gb: float = 0.0
     memory_used_gb: float = 0.0
     temperature_c: float = 0.0
-    # The reason why the GPU is out of service.
+    # Why the GPU is out of service; empty if it is not.
     broken: str = ""
-    # The remains that an ended job may have left on the GPU.
+    # Why the GPU is withheld: an ended job may have left processes on it. Empty if it is not withheld.
     withheld: str = ""
 
 

@@ -9,6 +9,7 @@ import msgspec
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
+# How long the proof that two nodes share a checkpoint directory may take by default.
 PROOF_S = 10.0
 
 
@@ -24,7 +25,7 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         5.0
     )
     gang_s: Annotated[
-        float, "How long the nodes of a gang may prepare, from the first report to the last."
+        float, "How long all nodes of a gang have to report that they prepare, from the first report on."
     ] = 60.0
     proof_s: Annotated[float, "How long two nodes have to show that they share a checkpoint directory."] = (
         PROOF_S

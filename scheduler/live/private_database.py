@@ -17,7 +17,7 @@ from scheduler.journal.repair.mend import with_ending
 
 log = logging.getLogger(__name__)
 
-# SQLITE_ERROR means tables of another program under our names. SQLITE_IOERR is not damage: the disk may recover.
+# SQLITE_ERROR: another program has made tables with our names. SQLITE_IOERR is absent, because the disk may recover.
 _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
@@ -29,7 +29,7 @@ class Opened(NamedTuple):
     """A connection to a sound database. Any thread may use it, one at a time; transactions are explicit."""
 
     db: sqlite3.Connection
-    # The file that was replaced and the loss; empty if the file was sound.
+    # Names the file that was replaced, and what is lost; empty if the file was sound.
     warning: str
 
 
@@ -41,10 +41,10 @@ def open_private(
     loss: str = "",
     remedy: str = "",
 ) -> Opened:
-    """Open the database at `path`, or create it. With None it is in memory.
+    """Open the database at `path`, or create it. If `path` is None, the database is in memory.
 
-    `loss` describes the loss when an empty file replaces a damaged one. Without it a damaged file is not replaced, and
-    the error ends with `remedy`.
+    `loss` describes the loss when an empty file replaces a damaged one. If `loss` is empty, a damaged file is not
+    replaced, and the error ends with `remedy`.
     """
     try:
         return Opened(_connect(path, schema, synchronous), "")

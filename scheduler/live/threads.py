@@ -1,7 +1,8 @@
 """Run work in a thread that uses resources of its caller, such as a file that the caller closes before it returns.
 
-The caller can be cancelled while the thread still runs, or has not started yet. If the caller closed the file then, its
-descriptor could soon belong to another file, and the thread would write into that one. So the caller has to wait.
+The caller can be cancelled before the thread has started, or while it runs. If the caller closed the file then, the
+descriptor of the file could soon belong to another file, and the thread would write into the wrong file. So the caller
+has to wait for the thread.
 """
 
 from __future__ import annotations

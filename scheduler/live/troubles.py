@@ -1,7 +1,7 @@
 """Errors that the daemon survived. Each has a number, under which the log has the details.
 
-Every error is logged. If a line raises the same error many times, the traceback is logged only the first few times, so
-that a flood of errors does not fill the disk.
+Every error is logged. If a line of code raises the same error many times, the traceback is logged only the first few
+times, so that a flood of errors does not fill the disk.
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ log = logging.getLogger(__name__)
 
 # How many times the same error from the same line is logged with its traceback.
 TRACEBACKS_MAX = 5
-# How many kinds and origins of errors are counted. Beyond that, the oldest kind or all origins are dropped.
+# How many kinds and how many origins of errors are remembered. If there are more, the oldest kind is forgotten, or all
+# origins.
 KINDS_MAX = 1000
-# How many jobs or kinds of trouble the status lists before it leaves out the rest.
+# How many jobs, and how many kinds of errors, the status lists at most.
 WARNED_MAX = 10
 # The longest error or message in the log, in characters.
 REPR_MAX = 300
 
 
 class Kind(NamedTuple):
-    """The key under which errors are counted as one kind: the failed act, and the type of the error."""
+    """The key under which errors are counted as one kind: what failed, and the type of the error."""
 
     failure: str
     error: str
@@ -42,7 +43,7 @@ class Troubles:
     def note(self, failure: str, error: BaseException, about: object = "") -> int:
         """Log an error and return its number.
 
-        `failure` names the act that failed because of it, for the log and for operators. `about` is only logged.
+        `failure` tells operators what failed because of the error. `about` appears only in the log.
         """
         self.count += 1
         if len(self._tracebacks) > KINDS_MAX:

@@ -1,9 +1,10 @@
 """The live world: messages wait in one inbox, and effects go to the links and the solver, which carry them out.
 
 Rules:
-- all waiting messages, up to BATCH_MAX, are one batch and one durable record, so a busy scheduler syncs no more often;
-- the `done` of a message is called once its consequences are durable, never before;
-- effects are performed in the order of the core, and performing one never blocks.
+- all waiting messages, up to BATCH_MAX, are handled as one batch, and their facts are written as one durable record:
+  the disk is synced once per batch, however many messages wait;
+- the function `done` of a message is called only when all consequences of the message are durable;
+- effects are performed in the order in which the core returns them, and performing an effect never blocks.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ C = TypeVar("C", bound=Call)
 log = logging.getLogger(__name__)
 # How long a batch waits for more messages.
 GATHER_S = 0.001
-# The most messages in one record; later ones go into the next.
+# The most messages in one batch; further messages wait for the next batch.
 BATCH_MAX = 512
 
 
@@ -50,7 +51,7 @@ class CallRefused(Exception):
 
 
 class Entry(NamedTuple):
-    """A message in the inbox, with the functions to call when it is durable and when the core failed on it."""
+    """A message in the inbox. `done` is called when the message is durable, or `failed` if the core fails on it."""
 
     message: Message
     done: Callable[[], None] | None
@@ -61,10 +62,10 @@ class LiveWorld:
     """A World in real time. `send` and `ask` queue messages; everything runs on one event loop."""
 
     def __init__(self, core: Core, clock: Clock) -> None:
-        # Explanations and previews use the core, too.
+        # The core's loop and the rescue use the core, too.
         self.core = core
         self.clock = clock
-        # The functions that carry out effects, by their kind: links and solver add theirs. None of them blocks.
+        # Kind of effect → the function that carries it out. `Links` and the daemon add more. No function blocks.
         self.handlers: dict[type[Effect], Callable[[Any], None]] = {
             Reply: self._answer,
             WakeAt: self._wake_at,
@@ -73,6 +74,7 @@ class LiveWorld:
         # The entries that the core is handling.
         self._batch: list[Entry] = []
         self._filled = asyncio.Event()
+        # Call → the future that receives its answer.
         self._calls: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
         self._calls_made = 0
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -100,7 +102,7 @@ class LiveWorld:
         done: Callable[[], None] | None = None,
         failed: Callable[[str], None] | None = None,
     ) -> None:
-        """Queue a message for the core. `done` is called once all its consequences are durable.
+        """Queue a message for the core. `done` is called when all consequences of the message are durable.
 
         If the core fails on the message, the message changes nothing, and `failed` is called with the reason instead.
         """
@@ -124,7 +126,7 @@ class LiveWorld:
                 return
 
     async def ask(self, message: C) -> Mapping[str, Any]:
-        """Send a call to the core, and return its answer once it is durable; raise CallRefused if the core refuses it.
+        """Send a call to the core, and return the answer when the call is durable; raise CallRefused if it is refused.
 
         Cancelling the caller does not undo the call.
         """
@@ -154,7 +156,7 @@ class LiveWorld:
     # ---------------------------------------------------------------------------------------- for the core's loop
 
     async def next(self) -> tuple[float, Sequence[Message]] | None:
-        """Report the last batch to its senders as durable, then return the next one; None once the world has ended."""
+        """Tell the senders of the last batch that it is durable. Return the next batch; None if the world has ended."""
         batch, self._batch = self._batch, []
         for entry in batch:
             if entry.done is not None:
@@ -173,7 +175,7 @@ class LiveWorld:
         return self.now_s(), [entry.message for entry in self._batch]
 
     def perform(self, effect: Effect) -> None:
-        """Pass an effect to the part of the daemon that carries it out, if that has been started."""
+        """Pass an effect to the part of the daemon that carries it out, if that part has been started."""
         if handler := self.handlers.get(type(effect)):
             handler(effect)
 

@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 # How many jobs of a submission are listed.
 LISTED_MAX = 20
 
-# How many lines unknown callers at one address may cause: more would push out the lines about users.
+# How many lines unknown callers at one address may cause, at once and per second. With more lines, the rotation of the
+# files would soon delete the lines about users.
 UNKNOWN_BURST, UNKNOWN_PER_S = 100.0, 0.1
 
 

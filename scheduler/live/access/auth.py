@@ -11,7 +11,7 @@ from scheduler.live.access.status import TOO_MANY, UNAUTHENTICATED, CallFailed
 from scheduler.live.access.tokens import Access, BadToken, id_of
 
 USER_HEADER = "x-gavel-user"
-# How many wrong tokens are tolerated at once and per second, by address and by the token's id.
+# How many wrong tokens with the same id are tolerated from one address, at once and per second.
 FAILURES_BURST, FAILURES_PER_S = 10.0, 0.1
 # How many calls with wrong tokens may wait for their answer, in all and from one address.
 WAITING_MAX, WAITING_EACH_MAX = 1000, 32
@@ -39,7 +39,7 @@ class ByToken:
         self._waiting = NamedSlots(WAITING_MAX, WAITING_EACH_MAX)
 
     async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """Return the token's owner. Guessing is slowed down, without delay for callers with a valid token."""
+        """Return the owner of the token. After several wrong tokens, the answers to more of them come late."""
         scheme, _, secret = metadata.get("authorization", "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not secret:

@@ -3,8 +3,8 @@
     metadata → caller → is a slot free? → read the body → parse it → the service
 
 No body is read before its caller is identified. gRPC would read and parse a request before it calls us, so every method
-is served as one that takes a stream of bytes: unread data stays with the caller, except for the few kilobytes of
-HTTP/2's flow control. A caller without a token (a health check, a node that joins) may send 64 kB.
+is served as one that takes a stream of bytes: unread data stays with the caller, except for the bytes that HTTP/2's
+flow control lets through. A caller without a token (a health check, a node that joins) may send 64 kB.
 
 Services take a request and raise errors; they handle neither tokens nor status codes nor logs.
 """
@@ -69,7 +69,7 @@ class Streams:
             self._open.discard(working)
 
     async def stop(self, patience_s: float) -> None:
-        """End all streams with the request to try again later; wait up to `patience_s` until they have ended."""
+        """End all streams with an error that asks to try again later; wait up to `patience_s` until they have ended."""
         self._stopping.set()
         if self._open:
             await asyncio.wait(self._open, timeout=patience_s)
@@ -103,9 +103,9 @@ class _Call:
         self._rule = METHODS.get(method, Method(Role.ADMIN))
         self._least_role = self._rule.least_role
         self._caller = Caller("", Role.NOBODY)
-        # The request, in calls that have exactly one.
+        # The request; None in calls with a stream of requests.
         self._request: Any = None
-        # The slot that this call occupies, by its name.
+        # The limit under which this call occupies a slot, and the user or address that occupies it.
         self._slot: tuple[NamedSlots, str] | None = None
 
     def guarded(self, handler: Any) -> Any:
@@ -174,7 +174,7 @@ class _Call:
             yield message
 
     def _parsed(self, raw: Any, may_end: bool = False) -> Any:
-        """Return the parsed message, or None at the end of a stream that `may_end`. Raise CallFailed if it is wrong."""
+        """Return the parsed message; None at the end of a stream that `may_end`. Raise CallFailed if it is invalid."""
         if raw is aio.EOF:
             if may_end:
                 return None

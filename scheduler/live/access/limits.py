@@ -17,7 +17,8 @@ from scheduler.model.errors import InvalidSpec
 # How many names `Buckets` keeps; the least recently used one is dropped first.
 BUCKETS_MAX = 10_000
 
-# How many callers without a token may send their requests at the same time: each may send 16 MiB before it is refused.
+# How many callers without a token may send their requests at the same time. gRPC reads up to 16 MiB of each request
+# before we can refuse it.
 STRANGERS_READ_MAX = 4
 
 
@@ -64,7 +65,7 @@ class Buckets:
         self._level: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def wait_s(self, name: str, count: float = 1.0) -> float:
-        """Return the time until `count` may be taken. A count larger than the bucket needs a full one."""
+        """Return the time until `count` may be taken. A count larger than the bucket needs a full bucket."""
         return max(min(count, self._burst) - self._tokens_left(name), 0.0) / self._per_s
 
     def take(self, name: str, count: float = 1.0) -> None:

@@ -1,6 +1,6 @@
 """Callers, their roles, and a table of the methods that users and agents can call.
 
-Each role of a user includes the lower ones. An agent's role is separate: of the others, only an admin's includes it.
+Each role of a user includes the lower ones. An agent's role is separate: besides agents, only admins have its rights.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Role(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller of one call, with the id of its token and the address it calls from."""
+    """The caller of one call, with the id of its token, the address it calls from, and the expiry time of the token."""
 
     user: str
     role: Role

@@ -23,6 +23,7 @@ from scheduler.model.errors import InvalidSpec, Refused
 
 NODE_PREFIX = "node:"
 AUTHORITY_DAYS, SERVER_DAYS, NODE_DAYS = 3650, 397, 1825
+# Operators are warned this many days before a certificate expires.
 WARN_DAYS = 30
 # How far clocks may differ.
 SLACK = dt.timedelta(minutes=10)
@@ -53,7 +54,7 @@ class Keys:
     def server(self) -> tuple[bytes, bytes]:
         """Return the server's key and its certificate chain, as grpc.ssl_server_credentials takes them.
 
-        The chain includes the authority, so that a node that has only its fingerprint can verify it.
+        The chain includes the authority, so that a node that has only the authority's fingerprint can verify it.
         """
         chain = (self.folder / "server.pem").read_bytes() + self.ca_pem
         return (self.folder / "server.key").read_bytes(), chain
@@ -84,7 +85,7 @@ class Keys:
         self._certify(names, now)
 
     def renew(self, hosts: Sequence[str], now: dt.datetime | None = None) -> None:
-        """Renew the server's key and certificate, for `hosts`; if empty, for the names of the old one."""
+        """Renew the server's key and certificate for `hosts`; if empty, for the names in the old certificate."""
         self._certify(_names(hosts) if hosts else self._certified_names(), now or _now())
 
     def _certify(self, names: Sequence[x509.GeneralName], now: dt.datetime) -> None:
@@ -152,7 +153,7 @@ def common_name(node: str) -> str:
 
 
 def fingerprint_of(certificate_pem: bytes) -> str:
-    """Return the hash of a certificate in PEM, from a file or a connection, that users and nodes compare."""
+    """Return the fingerprint of a certificate in PEM, by which users and nodes recognise the certificate."""
     return f"sha256:{x509.load_pem_x509_certificate(certificate_pem).fingerprint(hashes.SHA256()).hex()}"
 
 
@@ -174,12 +175,12 @@ def expiry_warnings(keys: Keys, now_s: float) -> list[str]:
 
 
 def write_secret(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read, under another name first, then renamed."""
+    """Write a file that only its owner can read. It is written under another name, then renamed."""
     _write(path, data, 0o600)
 
 
 def write_public(path: Path, data: bytes) -> None:
-    """Write a file that all users can read, under another name first, then renamed."""
+    """Write a file that all users can read. It is written under another name, then renamed."""
     _write(path, data, 0o644)
 
 
@@ -230,6 +231,7 @@ def check_hosts(hosts: Sequence[str]) -> None:
 
 
 def _names(hosts: Sequence[str]) -> list[x509.GeneralName]:
+    """Return the names for a server's certificate: these hosts, and this machine itself."""
     names: list[x509.GeneralName] = []
     for host in dict.fromkeys((*hosts, "localhost", "127.0.0.1")):
         try:

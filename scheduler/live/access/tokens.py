@@ -26,6 +26,7 @@ from scheduler.model.errors import InvalidSpec, NotFound
 PREFIX = "gavel"
 # How far `used_s` on disk may lag behind the value in memory.
 USED_SLACK_S = 60.0
+# How long a join token is valid by default.
 JOIN_VALID_S = 3600.0
 REMEDY = (
     "take access.db from a backup, or move it away and make a first token with `gavel init DIRECTORY --token`: all "
@@ -63,13 +64,14 @@ class Token(msgspec.Struct):
     hash: bytes
     created_s: float
     expires_s: float
+    # When the token was last used.
     used_s: float | None = None
     revoked: bool = False
     note: str = ""
 
 
 class RevokedNode(NamedTuple):
-    """A node whose certificates from before `at_s` are refused; `joined_again`: it has a newer, valid one."""
+    """A node whose certificates from before `at_s` are refused; `joined_again`: whether it has received a new one."""
 
     node: str
     at_s: float
@@ -97,10 +99,11 @@ class Access:
             for row in rows
         }
         self._revoked_s: dict[str, float] = dict(self._db.execute("SELECT node, at_s FROM revoked_node"))
-        # Revoked node → the fingerprints of the certificates that it has received since.
+        # Revoked node → the fingerprints of the certificates that it has received since then.
         self._reissued: dict[str, set[str]] = {node: set() for node in self._revoked_s}
         for node, fingerprint in self._db.execute("SELECT node, fingerprint FROM certified_again"):
             self._reissued[node].add(fingerprint)
+        # Token → the time of its last use that is in the file.
         self._written_s = {token.id: token.used_s or 0.0 for token in self._tokens.values()}
 
     def close(self) -> None:
@@ -191,7 +194,7 @@ class Access:
     def consume_join(self, secret: str, node: str, certificate_pem: bytes) -> None:
         """Use up a join token for this node; raise BadToken if it is unknown, expired, used, or for another node.
 
-        Of several simultaneous attempts, one succeeds. Its certificate is valid even if the node was revoked before.
+        Of several simultaneous attempts, one succeeds. The certificate is valid even if the node was revoked before.
         """
         with self._lock:
             row = self._db.execute(

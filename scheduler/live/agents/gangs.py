@@ -11,12 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+# Within this time after the first report about a gang, all its nodes must report.
 PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """One node's report that its part is ready, or the reason in `failed` why it cannot start."""
+    """One node's report that its part is ready, or in `failed` the reason why it cannot start.
+
+    The first node of the gang also reports two free ports: `master_port` for PyTorch's rendezvous, and
+    `coordinator_port`, on which the ranks agree on their last step.
+    """
 
     master_port: int = 0
     coordinator_port: int = 0
@@ -25,7 +30,7 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """The order to one node to start its part; ranks meet on the `lead` node. `failed`: why it must not start."""
+    """The order to a node to start its part, or in `failed` why it must not. The ranks meet on the node `lead`."""
 
     node: str
     lease: str
@@ -38,15 +43,18 @@ class Go:
 @dataclass(slots=True)
 class _Gang:
     nodes: tuple[str, ...]
+    # The time at which the gang fails unless all its nodes have reported.
     until_s: float
+    # The nodes that have reported that they prepare or that they are ready.
     reported: set[str] = field(default_factory=set)
     ready: dict[str, Ready] = field(default_factory=dict)
-    failed: str = ""
+    # Whether it is decided that all nodes start or, with the reason in `failed`, that none starts.
     decided: bool = False
+    failed: str = ""
 
 
 class Gangs:
-    """All gangs that prepare to start, or have been decided and still hold their lease."""
+    """The gangs that prepare to start, and those that have received their orders, until their leases end."""
 
     def __init__(self, patience_s: float = PATIENCE_S) -> None:
         self._patience_s = patience_s
@@ -79,7 +87,7 @@ class Gangs:
         return []
 
     def fail_overdue(self, now_s: float) -> list[Go]:
-        """Fail each gang that has a node without a report in time; return the orders that follow."""
+        """Fail each gang if one of its nodes has not reported in time; return the orders that follow."""
         orders = []
         for lease, gang in self._gangs.items():
             missing = ", ".join(name for name in gang.nodes if name not in gang.reported)
@@ -88,7 +96,7 @@ class Gangs:
         return orders
 
     def keep(self, is_held: Callable[[str], bool]) -> None:
-        """Forget the leases that are over."""
+        """Forget the gangs whose lease is no longer held."""
         for lease in [lease for lease in self._gangs if not is_held(lease)]:
             del self._gangs[lease]
 
@@ -99,7 +107,10 @@ class Gangs:
         return gang
 
     def _decide(self, lease: str, gang: _Gang, failed: str = "") -> list[Go]:
-        """Decide; return the orders to nodes that have reported. The other nodes receive theirs when they report."""
+        """Decide that all nodes start, or none if `failed`. Return the orders to the nodes that have reported.
+
+        Each other node receives its order when it reports.
+        """
         gang.decided, gang.failed = True, failed
         return [self._go(lease, gang, node) for node in gang.nodes if node in gang.reported]
 

@@ -12,7 +12,8 @@ from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access, BadToken
 from scheduler.model.cluster import NodeSpec
 
-# How many wrong tokens are tolerated from all callers together: they cannot be told apart yet.
+# How many wrong tokens are tolerated, at once and per second, from all callers together: before they have joined, they
+# cannot be told apart.
 FAILURES_BURST, FAILURES_PER_S = 20.0, 1.0
 
 

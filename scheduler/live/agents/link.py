@@ -22,7 +22,7 @@ class AgentClock:
     """A lower bound of an agent's clock, from the times in its messages.
 
     The message with the shortest delay gives the best bound, and no message gives a time later than the true one. Only
-    messages of the last two spans count, because clocks drift.
+    messages of the last two spans of SPAN_S count, because clocks drift.
     """
 
     SPAN_S = 60.0
@@ -30,6 +30,7 @@ class AgentClock:
     def __init__(self) -> None:
         # The largest difference between the agent's clock and ours, in this span and in the previous one.
         self._best = self._best_previous = -math.inf
+        # When this span began, by our clock.
         self._since_s = -math.inf
 
     def note(self, sent_s: float, now_s: float) -> None:
@@ -55,14 +56,18 @@ class NodeLink:
         self.name, self.incarnation = hello.node, hello.incarnation
         self.address = hello.address or peer_host(peer)
         self.last_message_s = 0.0
-        # The newest set of leases that the agent has confirmed.
+        # The generation of the newest set of leases that the agent has confirmed; -1 before the first.
         self.generation = -1
+        # The storage that the node was verified to share; empty if it sees only its own checkpoints.
         self.storage = ""
+        # Whether Welcome was queued for the agent.
         self.welcome = False
+        # Why the scheduler failed on a message of the agent; empty if it has not failed.
         self.failure = ""
         self.gpus: dict[int, GpuDetails] = gpus_of(hello)
         self.driver_version = hello.driver_version
         self.closed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        # Id of a check of the storage → the future that receives the agent's answer.
         self._checks: dict[str, asyncio.Future[pb.StorageChecked]] = {}
         self._message_arrived = asyncio.Event()
 
@@ -91,7 +96,7 @@ class NodeLink:
                 answer.set_exception(ConnectionError(f"{self.name}: {why}"))
 
     def fail(self, why: str) -> None:
-        """Close the link because the scheduler failed on a message; the agent receives why, and may link again."""
+        """Close the link because the scheduler failed on a message. The agent receives `why`, and may link again."""
         self.failure = why
         self.close(why)
 
@@ -103,7 +108,7 @@ class NodeLink:
         """Have the agent check its checkpoint directory; raise ConnectionError if the link ends first."""
         if self.closed.done():
             raise ConnectionError(f"{self.name}: {self.closed.result()}")
-        # An agent answers the checks of one name in order, so one is open at a time.
+        # The steps of a check follow one another, so the agent has at most one step of each check to answer.
         answer: asyncio.Future[pb.StorageChecked] = asyncio.get_running_loop().create_future()
         self._checks[check.check] = answer
         self.outbox.put(pb.SchedulerMessage(storage_check=check))
@@ -119,7 +124,7 @@ class NodeLink:
             answer.set_result(checked)
 
     def on_health(self, health: pb.Health, node: Node | None) -> NodeReport | None:
-        """Record the state of the GPUs; return a report if `node`, the core's record, does not have it yet."""
+        """Record the state of the GPUs. Return a report if it differs from `node`, the core's record of the node."""
         self.driver_version = health.driver_version or self.driver_version
         for state in health.gpus:
             gpu = self.gpus.get(state.index)
@@ -127,8 +132,8 @@ class NodeLink:
                 continue
             self.gpus[state.index] = msgspec.structs.replace(
                 gpu,
-                memory_used_gb=_figure(state.memory_used_gb),
-                temperature_c=_figure(state.temperature_c),
+                memory_used_gb=_finite_or_zero(state.memory_used_gb),
+                temperature_c=_finite_or_zero(state.temperature_c),
                 broken=state.broken[:500],
                 withheld=state.withheld[:500],
             )
@@ -157,11 +162,11 @@ class NodeLink:
             agent_version=self.hello.agent_version,
             driver_version=self.driver_version,
             storage=self.storage,
-            speed=_figure(self.hello.speed),
+            speed=_finite_or_zero(self.hello.speed),
             containment=self.hello.containment,
             gpus=dict(self.gpus),
         )
 
 
-def _figure(value: float) -> float:
+def _finite_or_zero(value: float) -> float:
     return value if math.isfinite(value) else 0.0

@@ -3,8 +3,8 @@
     Hello → is the name free? → which nodes share its checkpoints? → the core admits the node → Welcome → its leases
 
 Rules:
-- a node has one link; a newer one of the same agent replaces it; another agent is refused while the first answers;
-- a report is confirmed, by Taken, once its consequences are durable;
+- a node has one link: a newer link of the same agent replaces it, but another agent is refused if the first answers;
+- a report is confirmed, by Taken, when its consequences are durable;
 - a link that is silent for too long is closed; the core then treats the node as silent, which does not mean dead;
 - an agent that does not read delays no other agent.
 """
@@ -36,7 +36,7 @@ VERSION = version("gavel-scheduler")
 
 
 class Links:
-    """The links to all agents: it carries out effects of the core, and is the `NodeSource` of the API."""
+    """The links to all agents. This class carries out effects of the core, and is the `NodeSource` of the API."""
 
     def __init__(self, world: LiveWorld, pace: Pace | None = None) -> None:
         self.world, self.pace = world, pace or Pace()
@@ -45,6 +45,7 @@ class Links:
         self._arriving: dict[str, NodeLink] = {}
         # The last view of nodes whose link is gone.
         self._last_views: dict[str, NodeDetails] = {}
+        # Node → why the core refused its Hello.
         self._refusals: dict[str, str] = {}
         self._gangs = Gangs(self.pace.gang_s)
         self._stopping = False
@@ -92,7 +93,7 @@ class Links:
     # --------------------------------------------------------------------------------------------- for the API
 
     def view(self, node: str) -> NodeDetails | None:
-        """Return the details that a node's agent has reported since this scheduler started, if any."""
+        """Return the details that a node's agent has reported since this scheduler started; None if there are none."""
         link = self.by_name.get(node)
         return link.view() if link is not None else self._last_views.get(node)
 
@@ -117,7 +118,7 @@ class Links:
         return link
 
     def stamp(self, link: NodeLink, message: pb.SchedulerMessage) -> pb.SchedulerMessage:
-        """Add the agent's time to a message that is about to be written, because times in it count from now."""
+        """Add the agent's time to a message that is about to be written: the message states how much time is left."""
         if message.WhichOneof("body") in ("desired", "renewed"):
             message.agent_s = link.clock.at(self.world.now_s())
         return message
@@ -183,31 +184,31 @@ class Links:
         if link.name in specs and not specs[link.name].storage and state.on_node(link.name):
             # Do not change it now: with another storage, the node would lose the leases that it still holds.
             return ""
-        others = [other for other in self.by_name.values() if other.storage == claim and other is not link]
+        sharing = [other for other in self.by_name.values() if other.storage == claim and other is not link]
         match shared_storage.judge_claim(link.name, claim, specs):
             case "known":
                 return claim
-            case "first" if not others:
+            case "first" if not sharing:
                 return claim
             case "":
                 return ""
-        if not others:
+        if not sharing:
             log.warning(
                 "node %(node)s: no linked node can prove that it shares storage %(storage)s",
                 {"node": link.name, "storage": claim},
             )
             return ""
-        why = await shared_storage.prove(others[0].check_storage, link.check_storage, self.pace.proof_s)
+        why = await shared_storage.prove(sharing[0].check_storage, link.check_storage, self.pace.proof_s)
         if why:
             log.warning(
                 "node %(node)s does not share its checkpoint directory with %(other)s, although both have storage "
                 "%(storage)s: %(why)s",
-                {"node": link.name, "other": others[0].name, "storage": claim, "why": why},
+                {"node": link.name, "other": sharing[0].name, "storage": claim, "why": why},
             )
         return "" if why else claim
 
     async def _introduce(self, link: NodeLink) -> tuple[str, str] | None:
-        """Send the Hello to the core and wait until it is durable; return why the core refuses it, if it does."""
+        """Send the Hello to the core and wait until it is durable. If it is refused, return a code and the reason."""
         if link.closed.done() or self._arriving.get(link.name) is not link:
             link.close("another link of the same node replaced it")
             return None
@@ -318,7 +319,7 @@ class Links:
         if self.by_name.get(link.name) is link:
             del self.by_name[link.name]
             self._last_views[link.name] = link.view()
-            # When the scheduler stops, no node is silent.
+            # A scheduler that stops counts no node as silent.
             if self._stopping:
                 return
             log.info(
@@ -371,7 +372,7 @@ class Links:
         self._gangs.keep(lambda lease: bool(self._nodes_of(lease)))
 
     def _postpone_silence(self, late_s: float) -> None:
-        """Postpone silence by time that the scheduler lost, for example to a slow disk: messages may wait unread."""
+        """Count nodes as silent later, because the scheduler itself was late and their messages may wait unread."""
         for link in self.by_name.values():
             link.last_message_s += late_s
         for name in self._silent_at_s:

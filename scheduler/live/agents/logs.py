@@ -1,7 +1,7 @@
 """The output of jobs, relayed from their nodes to readers: the `LogSource` of the API.
 
-Attempts are read one after another, the nodes of a gang side by side. An agent sends at the pace of the reader, because
-only a few chunks wait between them. Missing output is reported in the stream as a notice; nothing is left out silently.
+Attempts are read one after another, but the nodes of a gang at the same time. An agent sends at the pace of the reader,
+because only a few chunks wait between agent and reader. Output that is missing is reported in the stream as a notice.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from scheduler.live.access.status import FORBIDDEN, NOT_FOUND, CallFailed
 from scheduler.live.agents.links import Links
 from scheduler.live.data.attempts import Attempt, Attempts
 
+# How many chunks wait between an agent and a reader.
 CHUNKS_WAITING_MAX = 8
 # How long a node may take to answer LogsWanted.
 ANSWER_S = 15.0
@@ -34,7 +35,7 @@ Queue = asyncio.Queue["pb.SentLogs | None"]
 
 
 class LogRequest(NamedTuple):
-    """A reader's request for the output of a job."""
+    """A reader's request for the output of a job. `rank` None: of all ranks; `tail_lines` None: all lines."""
 
     job: str
     rank: int | None
@@ -43,7 +44,7 @@ class LogRequest(NamedTuple):
 
 
 class _NodeCall:
-    """The call with which one node sends its output to one reader. `None` in the queue: `broken` has changed."""
+    """The call with which one node sends its output to one reader. `None` in the queue: the call is `broken`."""
 
     def __init__(self, node: str) -> None:
         self.node = node
@@ -54,13 +55,14 @@ class _NodeCall:
 
 
 class LogRelay:
-    """All readings in progress. `listen` must be a listener of the Feed."""
+    """Relays the output of jobs to all readers. The Feed has to call `listen`."""
 
     def __init__(
         self, links: Links, attempts: Attempts, state: SchedulerState, answer_s: float = ANSWER_S
     ) -> None:
         self._links, self._attempts, self._state = links, attempts, state
         self._answer_s = answer_s
+        # Name of a call → the call.
         self._calls: dict[str, _NodeCall] = {}
         self._attempts_changed = asyncio.Event()
 
@@ -80,7 +82,7 @@ class LogRelay:
             async for sent in requests:
                 if call is None:
                     call = self._calls.get(sent.call)
-                    # The reader has gone already.
+                    # The reader has left.
                     if call is None:
                         return
                     if names is not None and f"node:{call.node}" not in names:
@@ -119,13 +121,13 @@ class LogRelay:
                 heading = f"attempt {each.number} starts on {', '.join(each.nodes)}" if newest_read else ""
                 newest_read = each.number
                 async for chunk in self._read_attempt(request._replace(tail_lines=lines), each):
-                    # Only with the first chunk: an attempt that never ran is not shown to readers.
+                    # The heading waits for the first chunk: an attempt that never ran is not shown to readers.
                     if heading:
                         yield jobs_pb2.LogChunk(job=job, attempt=each.number, notice=heading)
                         heading = ""
                     yield chunk
-            is_past = bool(attempts) and attempts[-1].number > attempt
-            if attempt and not unread and (not follow or is_over or is_past):
+            later_exists = bool(attempts) and attempts[-1].number > attempt
+            if attempt and not unread and (not follow or is_over or later_exists):
                 raise CallFailed(NOT_FOUND, f"job '{job}' has no attempt {attempt}")
             if not follow or is_over or (attempt and unread):
                 return
@@ -136,7 +138,7 @@ class LogRelay:
     ) -> list[tuple[Attempt, int | None]]:
         """Return the attempts that hold the last lines, oldest first, with the number of lines to read of each.
 
-        The lines of an attempt are those of the rank that printed most.
+        Of each attempt, the lines of the rank that printed most are counted.
         """
         tail: list[tuple[Attempt, int | None]] = []
         for attempt in reversed(attempts[-TAIL_ATTEMPTS_MAX:]):
@@ -148,6 +150,7 @@ class LogRelay:
         return tail
 
     async def _count_lines(self, request: LogRequest, attempt: Attempt) -> int:
+        """Count the lines of the rank that printed most, including a last line without a line break."""
         complete: Counter[int] = Counter()
         has_incomplete: dict[int, bool] = {}
         async with contextlib.aclosing(self._read_attempt(request, attempt)) as chunks:
@@ -158,6 +161,7 @@ class LogRelay:
         return max((complete[rank] + more for rank, more in has_incomplete.items()), default=0)
 
     def _is_over(self, name: str) -> bool:
+        """Whether a job has ended and holds no GPUs."""
         job = self._state.jobs.get(name)
         return job is None or (job.is_terminal and job.leaving is None)
 
@@ -194,8 +198,8 @@ class LogRelay:
     async def _read_node(
         self, request: LogRequest, attempt: Attempt, node: str
     ) -> AsyncGenerator[jobs_pb2.LogChunk, None]:
-        """Yield one node's output. If its link breaks during the attempt, a follower waits for it to return."""
-        # Rank → the offset up to which its output was read.
+        """Yield one node's output. If the link breaks during the attempt, a reader that follows waits for the next."""
+        # Rank → the offset up to which the output of this rank was read.
         ends: dict[int, int] = {}
         while True:
             why, is_held = "", attempt.lease in self._state.leases
@@ -226,7 +230,7 @@ class LogRelay:
                 return
 
     async def _linked_again(self, node: str, lease: str) -> bool:
-        """Wait until a node has a link again; return False if the lease ends before."""
+        """Wait until a node has a link again; return False if the lease ends first."""
         link = asyncio.ensure_future(self._links.wait_for_link(node))
         try:
             while not link.done() and lease in self._state.leases:
@@ -238,7 +242,7 @@ class LogRelay:
     async def _read_once(
         self, request: LogRequest, attempt: Attempt, node: str, has_read: bool
     ) -> AsyncGenerator[jobs_pb2.LogChunk | str, None]:
-        """Yield chunks until the node has no more; if the stream broke off, yield the reason last, as text."""
+        """Yield chunks until the node has no more. If the node cannot send all, yield the reason last, as a str."""
         link = self._links.by_name.get(node)
         if link is None:
             yield "cannot be reached"
@@ -318,7 +322,7 @@ def _drop_notice(chunk: jobs_pb2.LogChunk, read_to: int) -> jobs_pb2.LogChunk:
 
 
 def _new_part(chunk: jobs_pb2.LogChunk, ends: dict[int, int]) -> jobs_pb2.LogChunk | None:
-    """Return the part of a chunk that the reader does not have yet, and record where it ends."""
+    """Return the part of a chunk that the reader does not have yet, and record in `ends` where the chunk ends."""
     if chunk.notice or not chunk.data:
         return chunk if chunk.notice else None
     read_to = ends.get(chunk.rank, 0)

@@ -1,8 +1,8 @@
 """The messages that wait to be written to one agent, however slowly it reads.
 
-Sets of leases are complete, so only the newest set waits, with its newest renewal. They become messages at the moment
-they are written, because they state the time left. All other messages wait in a short queue that drops the
-oldest when it is full: each of them is sent, or requested, again.
+A set of leases lists all leases of the node, so only the newest set waits, with the newest renewal of that set. Both
+become messages only when they are written, because they state how much time is left. All other messages wait in a short
+queue. When it is full, it drops the oldest message, which is later sent, or requested, again.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ from collections.abc import Callable
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import RenewLeases, SendLeases
 
+# How many of these other messages wait at most.
 WAITING_MAX = 256
 
 
 class Outbox:
-    """The outbox of one agent: filled from the event loop, emptied by the task that writes to the stream."""
+    """The outbox of one agent: filled from the event loop, emptied by the task that writes to the stream.
+
+    `set_of` makes the message from a set of leases.
+    """
 
     def __init__(
         self, now_s: Callable[[], float], set_of: Callable[[SendLeases], pb.SchedulerMessage]
@@ -27,26 +31,27 @@ class Outbox:
         self._welcome: pb.SchedulerMessage | None = None
         self._goodbye: pb.SchedulerMessage | None = None
         self._desired: SendLeases | None = None
+        # The renewal, with the generation of the set that it renews.
         self._renewed: tuple[RenewLeases, int] | None = None
         self._others: deque[pb.SchedulerMessage] = deque(maxlen=WAITING_MAX)
         self._filled = asyncio.Event()
         self._welcomed = False
-        # The time at which a message was last put in.
+        # The time at which a message was last queued.
         self.put_s = now_s()
 
     def welcome(self, message: pb.SchedulerMessage) -> None:
-        """Send the welcome before all others; leases may follow it."""
+        """Send the Welcome before all other messages. Leases are sent only after it."""
         self._welcome = message
         self._welcomed = True
         self._fill()
 
     def goodbye(self, message: pb.SchedulerMessage) -> None:
-        """Send this message next, and as the last one; drop all that wait."""
+        """Send this message next, as the last one, and drop all messages that wait."""
         self._goodbye = message
         self._fill()
 
     def send(self, effect: SendLeases) -> None:
-        """Send this set of leases; it replaces one that waits."""
+        """Send this set of leases in place of any set that waits."""
         self._desired = effect
         self._renewed = None
         self._fill()
@@ -57,7 +62,7 @@ class Outbox:
         self._fill()
 
     def put(self, message: pb.SchedulerMessage) -> None:
-        """Send another kind of message."""
+        """Send a message of any other kind."""
         self._others.append(message)
         self._fill()
 
@@ -69,6 +74,7 @@ class Outbox:
         """Wait for the next message and return it; None after the goodbye."""
         while True:
             if self._goodbye is not None:
+                # After the goodbye, an empty message takes its place and marks the end.
                 last, self._goodbye = self._goodbye, pb.SchedulerMessage()
                 return last if last.HasField("goodbye") else None
             message = self._next()

@@ -1,7 +1,8 @@
 """The service that agents call: their stream, the logs they send, the packages they fetch, and how a node joins.
 
-Every stream has its own reader and writer; `links.py` decides what they carry. With certificates, a node's name is the
-one in its certificate; without (on loopback only), it is the one in its Hello.
+Every stream has one task that reads and one that writes; `links.py` handles what is read and decides what is written.
+With certificates, the name of a node is the name in its certificate. Without certificates, which is possible on
+loopback only, it is the name in its Hello.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ Context = aio.ServicerContext[Any, Any]
 
 # Returns whether a certificate of a node, in PEM, has been revoked.
 Revoked = Callable[[str, bytes], bool]
+# Handles a request to join.
 Joining = Callable[[pb.JoinRequest], Awaitable[pb.JoinResponse]]
 
 
@@ -36,7 +38,7 @@ async def _refuse_join(_: pb.JoinRequest) -> pb.JoinResponse:
 
 
 class AgentsService(agents_pb2_grpc.AgentsServicer):
-    """The service of one server. `certificates`: all calls but Join need one."""
+    """The service of one server. `certificates`: whether all calls except Join need a certificate."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
 
     async def Link(self, requests: AsyncIterator[pb.AgentMessage], context: Context) -> None:
         """Serve one node's stream until either side ends it."""
-        # Send the headers now: they are the sign for the agent that it may send.
+        # Send the headers now, because the agent waits for them before it sends anything.
         await context.send_initial_metadata(())
         try:
             message = await asyncio.wait_for(anext(requests, None), HELLO_S)
@@ -108,7 +110,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
                 raise CallFailed(INVALID, "between Hello and Welcome an agent may only answer questions")
 
     async def _write(self, link: NodeLink, context: Context) -> None:
-        """Write the messages of the outbox until its end. An agent that does not read delays only itself."""
+        """Write the messages of the outbox until the outbox ends. An agent that does not read delays only itself."""
         while (message := await link.outbox.get()) is not None:
             await context.write(self._links.stamp(link, message))
 

@@ -1,7 +1,8 @@
 """Prove that two nodes share a checkpoint directory: one writes a nonce, the other reads it.
 
-An id in a directory is only a claim: a copied disk has the same one. The first node with an id founds its group; a node
-that claims the same id later is challenged, and shares nothing until the proof succeeds.
+Each checkpoint directory holds an id, but equal ids are no proof: a copy of a disk has the id of the original disk. The
+first node with an id is believed. A node that claims the same id later is challenged, and shares nothing until it has
+succeeded.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ from scheduler.model.cluster import NodeSpec
 
 _ID = re.compile(r"[A-Za-z0-9_-]{8,128}")
 
+# Sends a check to an agent, and returns the agent's answer.
 Ask = Callable[[pb.StorageCheck], Awaitable[pb.StorageChecked]]
 
 
 def judge_claim(node: str, claim: str, specs: Mapping[str, NodeSpec]) -> str:
-    """Return how to treat a node's claim of an id: "" (none), "known" (proved before), "first" or "challenge"."""
+    """Return how to treat a node's claim of an id: "" (invalid), "known" (proved before), "first" or "challenge"."""
     if not _ID.fullmatch(claim):
         return ""
     if node in specs and specs[node].storage == claim:

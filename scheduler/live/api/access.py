@@ -18,6 +18,7 @@ from scheduler.live.wire.job_view import stamp
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
 
+# The longest validity of a join token.
 JOIN_VALID_S_MAX = 7 * 86_400.0
 
 
@@ -116,7 +117,7 @@ class AccessService(cluster_pb2_grpc.AccessServicer):
         )
 
     async def UnrevokeNode(self, request: pb.UnrevokeNodeRequest, context: Any) -> pb.UnrevokeNodeResponse:
-        """Allow a revoked node to join again; its agent is accepted when it next connects."""
+        """Undo the revocation of a node: all its certificates are valid again when its agent next connects."""
         await asyncio.to_thread(self._tokens().unrevoke_node, request.node)
         return pb.UnrevokeNodeResponse(node=request.node)
 

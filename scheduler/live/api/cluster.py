@@ -42,7 +42,7 @@ Warnings = Callable[[], Sequence[str]]
 
 
 def _try_policy(spec: str) -> None:
-    """Raise PolicyError for an unknown policy, or for parameters that it does not take."""
+    """Raise PolicyError for an unknown policy, or for parameters that the policy does not take."""
     from policies.problem import Problem
     from policies.registry import resolve
 

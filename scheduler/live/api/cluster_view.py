@@ -90,7 +90,7 @@ def node_warnings(state: SchedulerState, now_s: float) -> list[str]:
 
 
 async def allocation_view(state: SchedulerState) -> pb.Allocation:
-    """Return the shares in force, with the time due and the time received. Other tasks run meanwhile."""
+    """Return the shares in force, with the time due and the time received. Other tasks have turns in between."""
     fact, table = state.allocation, state.shares
     if fact is None:
         return pb.Allocation(policy=state.settings.policy)

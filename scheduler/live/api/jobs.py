@@ -34,6 +34,7 @@ from scheduler.model.errors import InvalidSpec, NotFound, Refused
 from scheduler.model.jobs import Job, JobSpec, JobState
 
 PREVIEWS_MAX = 100
+# How many jobs a page has by default, and at most.
 PAGE_JOBS, PAGE_JOBS_MAX = 1000, 10_000
 # A page ends early at this size, because gRPC would refuse a larger message.
 PAGE_BYTES_MAX = 8 * 1024 * 1024
@@ -115,7 +116,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         return spec
 
     async def _past_states(self, specs: Sequence[JobSpec]) -> dict[str, JobState]:
-        """Return the final states of the forgotten jobs on which these depend."""
+        """Return the final states of those jobs on which these depend and which the state has forgotten."""
         return await self._historian.final_states({other.job for spec in specs for other in spec.after})
 
     def _admit(self, specs: tuple[JobSpec, ...]) -> None:

@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 
 # The pause between two writes of usage, and between two writes of ended jobs.
 WRITE_S = 2.0
-# The pause before old jobs are forgotten, the last use of tokens is written, and unneeded packages are removed again.
+# How often old jobs are forgotten, the last use of tokens is written, and unneeded packages are removed.
 FORGET_S, TOKENS_S, PACKAGES_S = 60.0, 60.0, 600.0
 # How many bytes a connection, and each call on it, may send before we read them.
 UNREAD_BYTES_MAX = 256 * 1024
@@ -59,7 +59,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
     ("grpc.max_concurrent_streams", 1000),
     ("grpc.so_reuseport", 0),
-    # The probe would raise the limit of unread bytes on fast networks.
+    # gRPC's probe of the bandwidth would raise the limit of unread bytes on fast networks.
     ("grpc.http2.bdp_probe", 0),
     ("grpc.http2.lookahead_bytes", UNREAD_BYTES_MAX),
     # No compression: a few kilobytes could unpack to gigabytes before any limit is checked.

@@ -21,9 +21,11 @@ class Archive:
     """
 
     def __init__(self) -> None:
+        # The first bytes of the archive.
         self._start = b""
         self._decompressor = zlib.decompressobj(wbits=31)
         self._unpacked_bytes = 0
+        # The last bytes, unpacked.
         self._end = b""
         self._fault = ""
 
@@ -40,7 +42,7 @@ class Archive:
             self._fault = str(error)
 
     def _unpack(self, data: bytes) -> bytes:
-        """Unpack a piece of bounded size from these bytes, and return the rest of them."""
+        """Unpack a piece of bounded size from these bytes, and return the bytes that are left."""
         if self._decompressor.eof:
             # Padding may follow, or another gzip file.
             data = data.lstrip(b"\0")

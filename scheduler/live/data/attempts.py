@@ -1,4 +1,4 @@
-"""The nodes of each attempt of a job, so that its logs can be found long after the state has forgotten its lease.
+"""The nodes of each attempt of a job, so that logs can be found long after the state has forgotten the lease.
 
 The table is filled from facts as they become durable. Scheduling never reads it: if the file is lost, only the logs of
 old attempts can no longer be found.
@@ -18,8 +18,10 @@ from scheduler.model.lease import Lease, nodes_of
 
 log = logging.getLogger(__name__)
 
+# How many rows are kept; the oldest are deleted.
 ROWS_MAX = 1_000_000
 LOST = "`gavel logs` does not find attempts that ended before now"
+# How many rows are added between two deletions of the oldest rows.
 _TRIM_EVERY = 10_000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS attempt (
@@ -58,7 +60,7 @@ class Attempts:
             self.note(granted)
 
     def note(self, leases: Iterable[Lease]) -> None:
-        """Record leases. Call it at the start with the recovered ones: a power failure may have lost the last rows."""
+        """Record leases. At the start, record the recovered leases: a power failure may have lost the last rows."""
         rows = [(lease.job, lease.attempt, lease.id, "\n".join(nodes_of(lease.gpus))) for lease in leases]
         try:
             with self._db:

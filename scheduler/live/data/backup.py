@@ -1,4 +1,6 @@
-"""Back up a data directory to one file, and restore it. A running daemon does the backup, as only it reads its journal.
+"""Back up a data directory to one file, and restore it.
+
+If a daemon is running, the daemon makes the backup, because no other program may read its journal.
 
 The archive is a compressed tar file: first `manifest.json`, with the checksum of every other file, then those files.
 Each database is copied in a consistent state. The archive includes keys, so only its owner can read it.
@@ -33,9 +35,8 @@ BUSY_S = 10.0
 CONFIG = "gavel.toml"
 FILES = (CONFIG, "settings.json", "rates.json")
 FOLDERS = ("tls",)
-# The mark of a restored directory: the records after the backup are lost (docs/journal-format.md).
+# This file marks a restored directory, in which the records after the backup are lost (docs/journal-format.md).
 RESTORED = "restored.json"
-SIZE_MAX = 2**40
 
 
 class BackupError(Exception):
@@ -64,7 +65,7 @@ def backup(
     packages: bool = False,
     journal: SqliteJournal | None = None,
 ) -> Backup:
-    """Write the archive. An older file of that name is replaced once the new one is safe on disk.
+    """Write the archive. An older file of that name is replaced only when the archive is safe on disk.
 
     `journal`: the daemon's open journal, if the daemon makes the backup.
     """
@@ -129,7 +130,7 @@ def restore(archive: Path, folder: Path) -> Backup:
 def _point_to(folder: Path, config: Path) -> str:
     """Set data_dir in a config file to this directory. Return the old value, or "" if nothing had to change.
 
-    Otherwise a scheduler that is started with the restored file would use the old directory.
+    Without this change, a scheduler that is started with the restored file would use the old directory.
     """
     if not config.is_file():
         return ""

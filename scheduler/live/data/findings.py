@@ -6,8 +6,8 @@ from typing import Literal, NamedTuple
 
 Level = Literal["ok", "note", "bad"]
 
-# Older versions of SQLite can damage a write-ahead log when two connections checkpoint at once. The scheduler uses one
-# connection.
+# Before this version, SQLite can damage a database when two connections write or checkpoint at once. The scheduler
+# itself is safe, because it writes each file over one connection; other programs that open its files are a danger.
 SQLITE_SOUND = (3, 51, 3)
 
 
@@ -15,5 +15,6 @@ class Finding(NamedTuple):
     """One result of a check, and its remedy."""
 
     level: Level
+    # What the check found.
     what: str
     remedy: str = ""

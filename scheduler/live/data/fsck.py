@@ -1,7 +1,8 @@
 """The checks of `gavel fsck`: whether a data directory is sound. They change nothing.
 
-The journal is read, replayed and checked against the scheduler's invariants. `journal.history` then checks the same
-records with independent code. Finally a round is planned on the resulting state.
+The journal is read, replayed and checked against the scheduler's invariants. `journal.history` then checks with
+independent code whether the same records keep the scheduler's promises, such as that a job ends only once. Finally, a
+round is planned on the resulting state.
 """
 
 from __future__ import annotations
@@ -165,7 +166,7 @@ def _check_planning(state: SchedulerState) -> Iterator[Finding]:
 
 
 def _beginning(journal: SqliteJournal) -> tuple[int, SchedulerState] | None:
-    """Return the number of a record and the state after it; None if no snapshot is sound."""
+    """Return the number of the record after which the check begins, and the state then; None if no state is known."""
     if "compacted" not in journal.meta:
         return 0, SchedulerState()
     sound = [snapshot for snapshot in journal.snapshots() if isinstance(snapshot, Snapshot)]

@@ -1,7 +1,7 @@
 """Packed work directories, kept under the hash of their content.
 
 Rules:
-- a package is complete, with the content that its name promises, or absent: a part file is written, then renamed;
+- a package is absent, or complete with content that matches its name: it is written to a part file, then renamed;
 - an archive that was cut off before the client computed its digest is refused, too;
 - file names are made only from checked digests; no link is followed below our directory;
 - a package that no unfinished job names is removed after a while.
@@ -47,6 +47,7 @@ class Packages:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
         self._config = config
+        # Digest of a package → its size in bytes.
         self._sizes: dict[str, int] = {}
         self._uploads = 0
         # Bytes received of uploads that are not complete yet.
@@ -56,9 +57,9 @@ class Packages:
                 # A stop of the scheduler cut this upload short.
                 os.unlink(name, dir_fd=self._folder)
             elif name.endswith(_SUFFIX):
-                size = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
-                if stat.S_ISREG(size.st_mode):
-                    self._sizes[f"sha256:{name.removesuffix(_SUFFIX)}"] = size.st_size
+                status = os.stat(name, dir_fd=self._folder, follow_symlinks=False)
+                if stat.S_ISREG(status.st_mode):
+                    self._sizes[f"sha256:{name.removesuffix(_SUFFIX)}"] = status.st_size
 
     def close(self) -> None:
         """Close the directory."""
@@ -69,7 +70,7 @@ class Packages:
         return digest in self._sizes
 
     def find(self, digests: Iterable[str]) -> list[str]:
-        """Return the packages among these that exist, and keep them longer: a job is about to name them."""
+        """Return the packages among these that exist. Keep them longer, because a job is about to name them."""
         present = [digest for digest in digests if digest in self._sizes]
         for digest in present:
             with suppress(FileNotFoundError):
@@ -143,7 +144,7 @@ class Packages:
             os.close(file)
 
     def sweep(self, keep: Iterable[str], now_s: float | None = None) -> list[str]:
-        """Remove the packages outside `keep` that are older than package_keep_s; return their digests."""
+        """Remove the packages that are not in `keep` and are older than package_keep_s; return their digests."""
         now_s = time.time() if now_s is None else now_s
         removed: list[str] = []
         for digest in self._sizes.keys() - set(keep):

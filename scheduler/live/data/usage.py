@@ -1,12 +1,12 @@
 """Usage: GPU seconds and cost of each user, tenant and job type by day (UTC), kept in `usage.db`.
 
-The state has the total GPU time of each job; the file has the part of it that is booked. The difference is booked soon
-after a lease closes, in one transaction with the new total, so nothing is booked twice or left out. The file also has
-the time until which it is complete. A start compares only the jobs that had not ended by then, and so finds the time
-that a stop or a crash left unbooked. A lost file is rebuilt from the jobs of the state.
+The state has the total GPU time of each job; the file has the part of this total that is booked. Soon after a lease
+closes, the rest is booked, in one transaction with the new total, so nothing is booked twice or left out. The file also
+states until when it is complete. A start compares only the jobs that had not ended by then, and so finds the GPU time
+that was not booked before a stop or a crash. A lost file is rebuilt from the jobs of the state.
 
 GPU time is booked as if it had just been used, on the last days before the booking. Running leases are added when usage
-is read. If jobs are packed on a GPU, its time counts in full for each job, and each pays a part of the cost.
+is read. If jobs are packed on a GPU, the GPU's time counts in full for each job, and each pays a part of the cost.
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ _ENDED_QUERIES = _by(
 class Row(msgspec.Struct):
     """The usage of one user, tenant or job type."""
 
+    # The name of the user, tenant or job type.
     who: str
+    # GPU seconds by worker type.
     gpu_s: dict[str, float] = msgspec.field(default_factory=dict)
     cost: float = 0.0
     # Jobs that were submitted in the time asked for.
@@ -211,7 +213,7 @@ class Usage:
 
 
 def _complete_until(state: SchedulerState) -> float:
-    """Return a time: jobs that ended before it use no more GPUs. A job that ended later may still have a lease."""
+    """Return the latest time such that no job that ended before it holds a lease."""
     ends = [state.jobs[holding.lease.job].ended_s for holding in state.leases.values()]
     return min([state.now_s, *(end_s for end_s in ends if end_s is not None)])
 

@@ -17,13 +17,13 @@ log = logging.getLogger("gavel.scheduler")
 
 
 class EventLines:
-    """The writer of these lines. The Feed has to call `listen`, and JobChanges has to call `job_ended`."""
+    """Writes the events to the log. The Feed has to call `listen`, and JobChanges has to call `job_ended`."""
 
     def __init__(self, state: SchedulerState) -> None:
         self._state = state
         self._policy = state.settings.policy
         # The number and the time of the newest question to the solver.
-        self._asked_s: tuple[int, float] = (0, 0.0)
+        self._newest_question: tuple[int, float] = (0, 0.0)
 
     def listen(self, now_s: float, facts: Sequence[f.Fact]) -> None:
         """Log the events among these facts."""
@@ -43,7 +43,7 @@ class EventLines:
                     rows = len(fact.solo) + len(fact.unconsolidated) + len(fact.pairs)
                     log.info("rates were given by %(by)s (rows: %(rows)d)", {"rows": rows, "by": fact.by})
                 case f.AllocationAsked():
-                    self._asked_s = (fact.number, now_s)
+                    self._newest_question = (fact.number, now_s)
                 case f.AllocationAdopted():
                     self._log_slow_answer(fact, now_s)
 
@@ -78,7 +78,7 @@ class EventLines:
 
     def _log_slow_answer(self, fact: f.AllocationAdopted, now_s: float) -> None:
         """Log an answer that took longer than solve_lead_s and so came too late for its round."""
-        number, asked_s = self._asked_s
+        number, asked_s = self._newest_question
         took_s, lead_s = now_s - asked_s, self._state.settings.solve_lead_s
         if number == fact.number and took_s > lead_s:
             fields = {"number": number, "policy": fact.policy, "took_s": round(took_s, 1), "lead_s": lead_s}

@@ -1,11 +1,13 @@
 """Messages of gRPC as lines of our log. The C++ core of gRPC writes to standard error, in its own format.
 
 Standard error becomes a pipe. A thread turns the lines of the core into records of the logger `grpc.core` and passes
-all other lines on unchanged; our own log writes to the original standard error. A failed TLS handshake is explained in
-words, with the addresses that it may have come from: the core does not name the peer, but a connection that the
-server closed stays in the kernel's table for a minute.
+all other lines on unchanged; our own log writes to the original standard error.
 
-No client can fill the log: one line of each kind from gRPC is written per minute, with the number of omitted ones.
+A failed TLS handshake is explained in words. The core does not name the client, but a connection that the server has
+closed stays in the kernel's tables for a minute. So the log names the addresses of the clients in these tables.
+
+No client can fill the log: of each kind of line from gRPC, one is written per minute, with the number of lines left
+out.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import TextIO
 from protos.log import RepeatedLines
 
 log = logging.getLogger("grpc.core")
+# How many hosts a line about a refused connection names at most.
 HOSTS_MAX = 3
 REFUSED = "a connection was refused"
 # The least time between two readings of the kernel's tables. Many refused connections make the tables long, and
@@ -37,9 +40,10 @@ LOOKS = 10
 LOOK_EVERY_S = 0.05
 _LINE = re.compile(r"([IWEF])\d{4} [\d:.]+\s+\d+ (?P<place>[\w./]+:\d+)\] (?P<text>.*)")
 _LEVELS = {"I": logging.INFO, "W": logging.WARNING, "E": logging.ERROR, "F": logging.CRITICAL}
-# FIN_WAIT1, FIN_WAIT2, TIME_WAIT, CLOSING.
+# The states of a connection that this side has closed: FIN_WAIT1, FIN_WAIT2, TIME_WAIT, CLOSING.
 _CLOSED_BY_US = ("04", "05", "06", "0B")
 
+# Codes in a line about a failed handshake, and the explanation that our log gives.
 _HANDSHAKES = (
     (
         ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"),
@@ -101,7 +105,7 @@ def _tables() -> list[str]:
 
 
 class Suspects:
-    """The hosts that refused connections may have come from. The kernel's tables are read at most once a second."""
+    """Finds hosts from which a refused connection may have come. Reads the kernel's tables at most once a second."""
 
     def __init__(
         self,
@@ -113,7 +117,7 @@ class Suspects:
         self._read_s = -math.inf
 
     def hosts(self, ports: Sequence[int]) -> list[str]:
-        """Return the hosts whose connections to these ports we closed lately; none within a second of the last call."""
+        """Return the hosts whose connections to these ports we closed lately; none if the last call was too recent."""
         if self._now_s() - self._read_s < TABLE_EVERY_S:
             return []
         hosts: list[str] = []
@@ -128,7 +132,10 @@ class Suspects:
 
 
 class CoreLines:
-    """Takes over standard error. `stream` is the original; set `ports` to our ports once they are open."""
+    """Replaces standard error by a pipe, and reads the pipe. `stream` is the original standard error.
+
+    Set `ports` to the ports of the daemon as soon as they are open.
+    """
 
     def __init__(self) -> None:
         original, (read_end, write_end) = os.dup(2), os.pipe()

@@ -1,9 +1,9 @@
-"""Keeps `history.db`, and lets the scheduler forget the jobs in it, so that memory, snapshots and start-up stay small.
+"""Keeps `history.db`, and has the core forget the jobs in it, so that memory and snapshots stay small and starts quick.
 
 A thread writes ended jobs soon after their facts are durable. From time to time, the core is asked to forget the jobs
-that ended more than `keep_jobs_s` ago, a thousand at a time, once their rows are durable and their GPU time is booked;
-then the keys of submissions that are older than `keep_keys_s` and have no job left. While the file cannot be written,
-nothing is forgotten. Rows older than `keep_history_s` are deleted.
+that ended more than `keep_jobs_s` ago, a thousand at a time. Their rows must be durable and their GPU time booked, so
+nothing is forgotten as long as the file cannot be written. Then the core forgets the keys of submissions that are older
+than `keep_keys_s` and whose jobs it has forgotten. Rows older than `keep_history_s` are deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SLICE, BATCH, FORGET_MAX = 100, 1000, 1000
 
 
 class Historian:
-    """`write_ended` and `forget` have to be called in loops; the other methods read. The file is used in threads."""
+    """The history of ended jobs. `write_ended` and `forget` have to be called in loops. Threads use the file."""
 
     def __init__(
         self,
@@ -136,10 +136,10 @@ class Historian:
         return [job.id for job in jobs if job.id not in outdated]
 
     async def _ask(self, message: Forget) -> None:
-        """Send a message to the core and wait until it is durable, so that only one is under way at a time."""
+        """Send a message to the core and wait until it is durable, so that only one message at a time is handled."""
         if message.jobs or message.keys:
             done = asyncio.Event()
-            # After a failure, the next sweep asks again.
+            # If the core fails on the message, the next `forget` asks again.
             self._world.send(message, done.set, lambda why: done.set())
             await done.wait()
 

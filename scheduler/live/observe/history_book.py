@@ -1,4 +1,7 @@
-"""`history.db`: one row for each job that has ended. For display only: no decision depends on it.
+"""`history.db`: one row for each job that has ended.
+
+Rows are for display, with one exception: if a new job depends on a job that the state has forgotten, the row tells how
+the older job ended.
 
 A row is written when a job has ended and again when its last lease is closed; writing it twice changes nothing. A row
 holds the whole job in JSON, so that the same code shows jobs of the state and of the history; the other columns serve
@@ -61,6 +64,7 @@ class PageEnd(NamedTuple):
     """The last job of a page of the history, by its end and its order; the next page begins after it."""
 
     ended_s: float
+    # The order of the job.
     number: int
 
 
@@ -201,6 +205,7 @@ def _lines(words: Iterable[str]) -> str:
 
 
 def _marks(names: Sequence[Any]) -> str:
+    """Return a placeholder for each name in a query."""
     return ", ".join("?" * len(names))
 
 

@@ -25,7 +25,7 @@ from scheduler.model.lease import nodes_of
 
 # How many jobs are matched before other tasks have their turn.
 SLICE = 2000
-# How many jobs are described, which takes longer, before other tasks have their turn.
+# How many jobs are turned into messages before other tasks have their turn. This takes longer than matching.
 SHOWN_SLICE = 200
 Matches = Callable[[Job], bool]
 T = TypeVar("T")
@@ -106,6 +106,7 @@ class Page:
         self._filter_hash = hashlib.sha256(wire.SerializeToString(deterministic=True)).hexdigest()[:16]
         # The numbers in a token: the order of a job, or its end and its order.
         self._number_count = 2 if wants_ended(wire) else 1
+        # The numbers of the last job of the previous page; None on the first page.
         self.before = self._read(token) if token else None
 
     def _read(self, token: str) -> tuple[float, ...]:

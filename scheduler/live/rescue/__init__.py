@@ -1,1 +1,1 @@
-"""Recovery from a message that raises: restore the state, refuse that message alone, hold or drain its cause."""
+"""Recovery from errors in the core: restore the state, refuse the message at fault, hold jobs or drain nodes."""

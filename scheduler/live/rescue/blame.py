@@ -1,11 +1,13 @@
 """The search for the fewest jobs or nodes that make the scheduler raise.
 
-The attempt that raises is repeated on copies of the state in which some jobs are held and some nodes drained. The
-newest jobs and nodes are suspected first. If several answers are possible, the shortest is taken.
+The call of the core that raises an error (the attempt) is repeated on copies of the state in which some jobs are held
+and some nodes drained. The newest jobs and nodes are suspected first. If several answers are possible, the one with the
+fewest jobs and nodes is taken.
 
 Every copy also gets witnesses: an ordinary job, and an ordinary node of each worker type. If the attempt raises with
-the witnesses alone, no job and no node is to blame. A job that raises on every node also raises on a witness, so the
-search blames the job and not the nodes. In the same way, a node that raises with every job is blamed itself.
+the witnesses alone, no job and no node is to blame. A job that causes the error on every node also causes it on a
+witness node. Draining all other nodes does not help then, so the search blames the job. In the same way, a node that
+causes the error with every job is blamed, because holding all other jobs does not help.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ T = TypeVar("T")
 Attempt = Callable[[Core], object]
 # How long the search may take. After that, it returns the shortest answer so far.
 PATIENCE_S = 20.0
-# The search blames kinds of jobs first, and narrows them to single jobs if they have no more jobs than this.
+# The search first blames whole kinds of equal jobs. If these have at most this many jobs, it goes on to single jobs.
 NARROWED_MAX = 16
 # How long the policy may take to solve a round that is planned as a test.
 SOLVE_S = 10.0
@@ -140,7 +142,7 @@ def _suspects_in_traceback(
 
 
 def plan_a_round(core: Core, now_s: float) -> None:
-    """Take over and plan a round, with an allocation solved in this process; raise the errors that a daemon would."""
+    """Take over and plan a round, with an allocation solved in this process. Errors are raised, not rescued."""
     questions = _questions(core.take_over(now_s)) + _questions(core.handle(now_s, Woke(what="tick")))
     for question in questions[-1:]:
         core.handle(now_s, answer(question, SOLVE_S))
@@ -191,8 +193,8 @@ def fewest(
 ) -> list[T]:
     """Return suspects without which the attempt succeeds, none of them superfluous.
 
-    The attempt must succeed if all suspects are left out. Each guilty suspect is found by bisection, from the first
-    suspects on. If time runs out, some of the returned suspects may be superfluous.
+    The attempt must succeed if all suspects are left out. Each guilty suspect is found by bisection, which looks at the
+    first suspects first. If time runs out, some of the returned suspects may be superfluous.
     """
     guilty: list[T] = []
     while not succeeds_without(guilty):
@@ -223,7 +225,10 @@ def _flat(groups: Sequence[Sequence[str]]) -> list[str]:
 
 
 def _cost(answer: Blame, before: tuple[int, int]) -> int:
-    """Count the jobs and nodes of an answer. Jobs and nodes that were blamed earlier count again for their kind."""
+    """Count the jobs and nodes of an answer.
+
+    An answer with jobs also counts all jobs that were blamed earlier, and an answer with nodes all such nodes.
+    """
     jobs, nodes = len(answer.jobs), len(answer.nodes)
     return jobs + nodes + (before[0] if jobs else 0) + (before[1] if nodes else 0)
 

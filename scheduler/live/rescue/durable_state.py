@@ -1,7 +1,7 @@
-"""The state that the journal holds. The scheduler returns to it when a change of the state raises half-way.
+"""The durable state: the one in the journal, to which the scheduler returns if a change of the state raises half-way.
 
-The first time, it is read from the journal, which takes as long as a start. A snapshot of it is then kept in memory
-with the later facts, so that the next return is quick. Without errors, memory holds neither.
+The first return reads the journal, which takes as long as a start. From then on, a snapshot of the durable state and
+all later facts are kept in memory, so that the next return is quick. As long as no error occurs, neither is kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from scheduler.journal.record import Journal
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.replay import no_garbage_collection
 
-# With more facts than this, the snapshot in memory is dropped: reading the journal is as quick.
+# With more facts than this, the snapshot and the facts in memory are dropped: reading the journal is as quick then.
 FACTS_MAX = 5000
 
 
@@ -29,7 +29,7 @@ class DurableState:
         self._fact_count = 0
 
     def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
-        """Keep facts that have become durable, if there is a snapshot that they follow."""
+        """Keep facts that have become durable, if there is a snapshot in memory."""
         if self._snapshot is None:
             return
         self._later_facts.append((now_s, facts))
@@ -51,4 +51,5 @@ class DurableState:
         return state
 
     def _keep(self, snapshot: bytes | None) -> None:
+        """Keep this snapshot without later facts; None: keep nothing."""
         self._snapshot, self._later_facts, self._fact_count = snapshot, [], 0

@@ -1,10 +1,10 @@
-"""Recovery of the daemon from a message that raises: that message is refused, and everything else continues (ADR 13).
+"""Recovery of the daemon if handling a message raises an error: the message is refused, all else continues (ADR 13).
 
-Rules:
+Rules, in which a message "raises" if handling it raises an error:
 - before anything else happens, the state returns to that of the journal; the messages of the batch are then handled one
   by one, each with its own record, so that only a message that raises by itself is refused;
-- a refusal has the number of the error in the log; in a batch that raised, only a few messages of one sender and kind
-  are tried;
+- a refusal states the number under which the log has the error; if a few messages of one sender and one kind in a batch
+  have raised, the others of this sender and kind are refused without a try;
 - a timer or an answer of the solver has no sender: the jobs or nodes that make it raise are found by trying; these
   jobs are held, these nodes drained. If none are found, running jobs keep running, and the message is tried again
   after growing pauses;
@@ -36,22 +36,22 @@ from scheduler.live.world import LiveWorld
 
 log = logging.getLogger(__name__)
 
-# How many messages of one sender and one kind are tried in a batch that raised.
+# After this many failures of one sender and one kind in a batch, further such messages are refused without a try.
 TRIES_MAX = 3
 # A node is drained when this many of its messages have raised in a row.
 NODE_FAILURES_MAX = 3
 # The shortest and the longest pause before a timer that raised is tried again.
 PAUSE_MIN_S, PAUSE_MAX_S = 2.0, 600.0
-# A failure after this long without one is the first of a new row.
+# After this long without a failure, the count of failures in a row begins at 1 again.
 FORGET_S = 3600.0
 # The reasons of jobs and nodes that the rescue held or drained begin with these words.
 HELD, DRAINED = "held by the scheduler", "drained by the scheduler"
 # These messages have no sender that would repeat them.
-_UNSENT = (Woke, Solved, NodeSilent)
+_WITHOUT_SENDER = (Woke, Solved, NodeSilent)
 
 
 class _Failures:
-    """The failures in a row of one timer, answer or node."""
+    """The failures in a row of one timer, of one node, or of one kind of message without a sender."""
 
     def __init__(self) -> None:
         self.times, self.last_s = 0, 0.0
@@ -91,8 +91,10 @@ class Rescue:
         failures: Counter[tuple[str, type[Message]]] = Counter()
         for message in messages:
             kind = (_sender(message), type(message))
-            if failures[kind] >= TRIES_MAX and not isinstance(message, _UNSENT):
-                self._refuse(message, self.troubles.count, "not tried, as others like it failed just before")
+            if failures[kind] >= TRIES_MAX and not isinstance(message, _WITHOUT_SENDER):
+                self._refuse(
+                    message, self.troubles.count, "not tried, because others like it failed just before"
+                )
                 continue
             handled = self._try(partial(self._core.handle, now_s, message))
             if isinstance(handled, Outcome):
@@ -105,7 +107,7 @@ class Rescue:
             await asyncio.sleep(0)
 
     def not_performed(self, effect: Effect, error: Exception) -> None:
-        """Log that an effect could not be carried out. The next lease set or timer repairs the omission."""
+        """Log that an effect could not be carried out. The next set of leases or the next timer makes up for it."""
         self.troubles.note(f"{effect_words(effect)} failed", error, effect)
 
     def _try(self, step: Callable[[], Outcome]) -> Outcome | Exception:
@@ -120,7 +122,7 @@ class Rescue:
         return outcome
 
     def _go_back(self, error: Exception) -> None:
-        """Restore the state after a call that raised. If the call changed nothing, the journal is not read."""
+        """Restore the state after a step that raised. If the step changed nothing, the journal is not read."""
         if isinstance(error, JournalError) and not isinstance(error, Unwritable):
             raise error
         self._core.go_back(None if self._core.untouched else self._durable.restored())
@@ -128,7 +130,7 @@ class Rescue:
     async def _recover(self, now_s: float, message: Message, error: Exception) -> AsyncIterator[Outcome]:
         """Refuse a message that raised by itself, or find the cause if it has no sender; yield the outcomes."""
         number = self.troubles.note(f"{message_words(message)} failed", error, message)
-        if isinstance(message, _UNSENT):
+        if isinstance(message, _WITHOUT_SENDER):
             async for outcome in self._unblock(now_s, message, number):
                 yield outcome
             return
@@ -191,7 +193,7 @@ class Rescue:
         substitute = self._try(lambda: self._substitute(now_s, message, number))
         if isinstance(substitute, Outcome):
             yield substitute
-            # Its effects set the timers that are needed.
+            # The effects of the substitute set the timers that are needed; an answer of the solver needs none.
             if substitute.effects or isinstance(message, Solved):
                 return
         # The next idle GPU sets the timer "fill" again.

@@ -19,6 +19,7 @@ from scheduler.live.solver.codec import decode_question, encode_answer
 from scheduler.solving import answer
 
 LENGTH_BYTES = 8
+# PR_SET_PDEATHSIG of prctl.
 _SET_DEATH_SIGNAL = 1
 
 

@@ -4,7 +4,7 @@ Rules:
 - one question at a time; a newer question waits for the current answer and replaces any question that was waiting;
 - if no answer arrives within HARD_FACTOR × the time limit, the process is killed;
 - the world receives one Solved for every question passed to `ask`, unless a newer question replaced it. If the process
-  fails, a thread of the scheduler answers first come, first served, and adds the reason.
+  fails, a thread of the scheduler computes a first-come-first-served answer, which states the reason.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from scheduler.solving import FALLBACK, answer
 log = logging.getLogger(__name__)
 
 COMMAND = (sys.executable, "-m", "scheduler.live.solver.child")
+# After this many times its time limit, a solver without an answer is killed.
 HARD_FACTOR = 2.0
 # How much longer the first answer of a new process may take, because the process imports solvers first.
 START_S = 30.0

@@ -31,7 +31,7 @@ _OUTCOMES: dict[int, Outcome] = {
 
 
 def refusal_of(hello: pb.Hello, lease_margin_s: float, release: str) -> tuple[str, str] | None:
-    """Return a code and a reason if an agent cannot be accepted, whatever its name; or else None."""
+    """Return a code and a reason if an agent cannot be accepted, whatever its name; otherwise None."""
     if hello.protocol != PROTOCOL:
         return "version", (
             f"the agent speaks protocol {hello.protocol}, and this scheduler {PROTOCOL}: install the same "
@@ -94,7 +94,7 @@ def gpus_of(hello: pb.Hello) -> dict[int, GpuDetails]:
 
 
 def report_of(node: str, report: pb.Report) -> NodeReport:
-    """Return a Report for the core. An unknown outcome counts as a failure of the node, which costs no retry."""
+    """Return a Report for the core. An unknown outcome counts as a failure of the node, not of the job."""
     return NodeReport(
         node=node,
         generation=report.generation,
@@ -185,5 +185,5 @@ def peer_host(peer: str) -> str:
 
 
 def goodbye(reason: str, text: str) -> pb.SchedulerMessage:
-    """Return the message on which an agent exits."""
+    """Return the message that makes an agent exit."""
     return pb.SchedulerMessage(goodbye=pb.Goodbye(reason=reason, text=text))
