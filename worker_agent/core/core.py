@@ -143,7 +143,7 @@ class AgentCore:
 
     @staticmethod
     def renew_all(sets: Iterable[tuple[AgentCore, int]], epoch: int, number: int, ends_s: float) -> None:
-        """Renew the sets of several agents, each if it has this generation. Simulations renew all nodes in one call."""
+        """Renew the set of each agent if it has the given generation. Simulations renew all nodes in one call."""
         for core, generation in sets:
             if generation == core.generation and epoch == core.epoch:
                 # If the set came with ends for the same round, they take precedence over the renewal.
@@ -179,7 +179,7 @@ class AgentCore:
                     self._stop(now_s, run, actions)
                 elif run.in_set:
                     if run.phase is WAITING:
-                        # `packed` may differ, because another job has joined this one on its GPUs or has left them.
+                        # In the new order, `packed` may differ, if another job has joined this one or has left.
                         run.order = order
                     run.ends_s, run.last = max(self.ends_s(lease), order.ends_s), order.last
                     self._tick_by(run.ends_s if run.last else run.ends_s + self.limits.late_s)

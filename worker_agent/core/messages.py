@@ -52,7 +52,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     # The digest of a package that is unpacked for the job.
     upload: str = ""
     env: dict[str, str] = {}
-    # For each variable, by its name: the secret on the node that is its value, as "secret:PATH".
+    # By the name of a variable: the secret on the node that becomes the variable's value, as "secret:PATH".
     env_from: dict[str, str] = {}
     # If empty, the job has a directory of its own in the agent's checkpoint directory.
     checkpoint_dir: str = ""
@@ -311,7 +311,7 @@ Action = StartProcess | AskToStop | SignalLeader | KillGroup | SendHello
 class Report(msgspec.Struct, frozen=True, gc=False):
     """The news since the last report.
 
-    `generation` is that of the newest set that the agent has. If the scheduler has a newer set, it sends that again.
+    `generation`: that of the newest set that the agent has. A scheduler with a newer set sends that set again.
     """
 
     number: int

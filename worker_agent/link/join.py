@@ -83,10 +83,10 @@ def fingerprint_of(text: str) -> bytes:
 
 
 def _trusted_certificates(scheduler: str, expected: bytes) -> bytes:
-    """Return the certificate with this fingerprint; else those that this machine trusts, if they cover the scheduler.
+    """Return the certificates to trust in the call: the one with this fingerprint, or those that this machine trusts.
 
-    The scheduler may use a certificate of a public authority here. It then presents no certificate with the
-    fingerprint, but this machine trusts the public authority; `_check` compares the fingerprint with the answer.
+    The scheduler may use a certificate of a public authority here. It then presents none with the fingerprint, but this
+    machine trusts the public authority. `_check` compares the fingerprint with that of the authority in the answer.
     """
     chain = _chain(scheduler, _unverified_context())
     for der in chain:

@@ -71,7 +71,10 @@ class Outgoing:
         self._filled.set()
 
     def on_taken(self, number: int) -> list[int]:
-        """Confirm the link's reports up to this number. Return the numbers of those of the core that this confirms."""
+        """Confirm the link's reports up to this number.
+
+        Return the numbers of the core's reports that are now confirmed completely.
+        """
         durable: list[int] = []
         while self._unconfirmed and self._unconfirmed[0][0] <= number:
             durable += self._unconfirmed.popleft()[1]

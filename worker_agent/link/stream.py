@@ -5,7 +5,7 @@
 Rules:
 - only a Goodbye ends the link for good; after anything else the agent reconnects, after pauses that grow and differ
   between nodes;
-- the agent sends nothing before the scheduler has accepted the call, because a message would hide why it is refused;
+- the agent sends nothing before the scheduler has accepted the call: sending would hide the reason of a refusal;
 - times of leases count from when the scheduler sent them, not from when the agent read them;
 - reports that are not durable when a link breaks are not kept here: the agent's core reports their contents again.
 """
@@ -99,7 +99,7 @@ class GrpcLink:
         self._node: Node | None = None
         self._outgoing: Outgoing | None = None
         self._stub: agents_pb2_grpc.AgentsStub | None = None
-        # How long a link may be silent before it counts as broken; when the last message arrived.
+        # How long a link may be silent before it counts as broken, and when the last message arrived.
         self._silence_s, self._received_s = WELCOME_S, 0.0
         self._welcomed = self._was_linked = self._leaving = False
         self._health: pb.Health | None = None

@@ -50,7 +50,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
         return (("authorization", f"Bearer {self.token}"),) if self.token else ()
 
     def channel(self) -> aio.Channel:
-        """Return a new connection. Raises TargetError if keys cannot be read, or if a certificate is required."""
+        """Return a new connection. Raises TargetError if a certificate is missing or a file cannot be read."""
         if self.certificates is None:
             if not is_loopback(self.address):
                 raise TargetError(

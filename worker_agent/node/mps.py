@@ -49,7 +49,7 @@ def decide(*, packed: bool, devices: Sequence[str], daemon: str | None, without_
     if not packed:
         return Sharing(False, "")
     if not devices:
-        return Sharing(False, "another job is on the same GPUs, which are only declared")
+        return Sharing(False, "another job is on the same GPUs, which are emulated")
     slices = "another job is on the same GPUs, in time slices"
     if daemon is None:
         return Sharing(False, f"{slices}: {DAEMON} is not installed")
@@ -70,7 +70,7 @@ class MpsDaemons:
         """`root` holds a directory for each daemon. `daemon`: the path of the program. `run`: starts it."""
         self.root, self._run = root, run
         self.daemon = daemon or shutil.which(DAEMON)
-        # The leases that each daemon serves, by its directory, and the directory by lease.
+        # By the directory of a daemon: the leases that it serves. By lease: the directory of its daemon.
         self._leases: dict[Path, set[str]] = {}
         self._paths: dict[str, Path] = {}
         # Needed because runs are prepared in threads.

@@ -50,7 +50,7 @@ class Users:
 
     @property
     def mode(self) -> str:
-        """The part of the agent's first log line about the accounts of jobs."""
+        """How jobs get their accounts, in words, for the agent's log."""
         if self.switching:
             return "jobs run as their submitting users"
         return f"single-user mode: every user's jobs run as {_own_account().name}"

@@ -151,7 +151,7 @@ async def follow(
         chosen_ranks = [rank for rank in logs.ranks if ranks is None or rank in ranks]
         offsets = {rank: 0 if tail_lines is None else logs.tail(rank, tail_lines) for rank in chosen_ranks}
         while True:
-            # The end is noticed before the logs are read, so that the last output is not missed.
+            # Whether the run has ended is determined before the logs are read, so that the last output is not missed.
             is_last_pass = not wait or logs.ended or not alive()
             has_output = False
             for rank in chosen_ranks:

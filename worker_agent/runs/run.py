@@ -60,7 +60,7 @@ class LiveRun:
         self.adopted_shim: Process | None = None
         # Whether the start was reported to the core.
         self.running = False
-        # Whether this is a part of a gang of which the agent has not yet reported whether it can start.
+        # Whether this is a part of a gang, and the agent has not yet reported whether the part can start.
         self.gathers = order.nodes > 1
         # Whether the deadlines were made earlier, so that the run stops.
         self.stopping = False
@@ -70,7 +70,7 @@ class LiveRun:
         self.packed = False
         # Whether the run is stopped because another part of the gang cannot start.
         self.called_off = False
-        # How often `Processes.kill` was called for the run.
+        # How many times `Processes.kill` was called for the run.
         self.kills = 0
         # Pids and names of processes that may belong to the run although its shim is gone. While there are any, the
         # run's GPUs are withheld.

@@ -4,7 +4,7 @@ All state is in files (docs/job-directory.md), so that a restarted agent finds i
 except slow work (a package, a flush to disk), which runs in threads. Rules:
 - the agent is responsible for a run with a directory until it has reported the run's exit, even across restarts;
 - no exit is reported before every process that can be found is gone;
-- the deadlines of a lease become earlier only to stop its run, and never become later again;
+- a renewal makes the deadlines of a lease later; they become earlier only to stop the run, and are then never renewed;
 - a part of a gang starts once go.json exists; before that, `prepared` reports whether it can start.
 """
 
@@ -215,7 +215,7 @@ class Processes:
         """Make the directory with its files, and start the shim unless `prepare` refuses the job. Runs in a thread."""
         order = run.order
         with contextlib.suppress(FileNotFoundError):
-            # An existing directory is left from an interrupted start, since runs with a shim were adopted.
+            # An existing directory is left from an interrupted start, because runs with a shim were adopted.
             shutil.rmtree(self.path(order.lease))
         with contextlib.ExitStack() as on_error:
             directory = on_error.enter_context(RunDirectory.create(self.runs_path, order.lease))

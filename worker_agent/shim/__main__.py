@@ -5,7 +5,7 @@ in lease.json by the monotonic clock, even if the agent is dead, and writes the 
 (docs/job-directory.md). Rules:
 - the shim sends SIGTERM only to the leaders of the ranks, and SIGKILL to all their descendants and to all processes in
   the run's control group, if there is one (control_groups.py);
-- if no rank reads lease.json, the leaders get SIGTERM when the job should stop by itself: only a signal reaches them;
+- if no rank reads lease.json, the leaders get SIGTERM as early as `ask_s`, because only a signal reaches them;
 - exit.json is written after the last process has ended, in disk space that is reserved before the first starts;
 - output goes through a separate process (log_pump.py), so that a slow disk delays neither deadlines nor exit codes;
 - if the shim itself gets SIGTERM, the lease ends: the leaders are signalled now, and all processes killed soon after.

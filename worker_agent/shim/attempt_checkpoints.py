@@ -7,9 +7,9 @@ This is for scripts that do not use Gavel's library. If such a script is suspend
 newer attempt runs, it writes to a directory that is no longer read. Files are copied, or cloned if the file system can
 do that. Hard links would not be enough: when a stale script writes to a file, the new attempt's file would change, too.
 
-Each attempt begins with the files of the previous attempt, however the latter ended. If it was killed while it wrote a
-file, that file may be incomplete, as after any crash. If files change during the copy, the copy is discarded and made
-again. The directories of all older attempts are deleted.
+Each attempt begins with the files of the previous attempt, however that one ended. If the previous attempt was killed
+while it wrote a file, that file may be incomplete, as after any crash. If files change during the copy, the copy is
+discarded and made again. The directories of all older attempts are deleted.
 
 Standard library only: it runs in a child of the shim, as the job's user, and on each node of a gang.
 """

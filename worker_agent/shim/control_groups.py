@@ -1,10 +1,11 @@
-"""Control groups: all processes of a run are in one, even if they change their parents, sessions or environments.
+"""Control groups: all processes of a run are in one group, even if they change their parents or environments.
 
 Standard library only, because the shim uses this module, too. The agent makes a run's group below its own, in the
 unified hierarchy (v2) or in the freezer's hierarchy (v1). Rules:
-- a process that a rank starts is in the group from its first instruction, and can leave it only if it may write to
-  another group;
-- a run is over when its group is empty: a process stays in it until the kernel has closed its files, GPUs included;
+- a process that a rank starts is in the group from its first instruction, and can leave the group only if it may write
+  to another one;
+- a run is over when its group is empty: the kernel closes the files of a process, GPUs included, before the process
+  leaves the group;
 - a group is killed as a whole, or frozen before its processes are killed, so that none escapes by forking.
 """
 
