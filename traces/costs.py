@@ -15,9 +15,11 @@ COST_S_MAX = 7 * 86_400.0
 
 
 class Cost(NamedTuple):
-    """Seconds from the start of a job's processes to its first step, and from the request to stop to its checkpoint."""
+    """How long a job takes to start and to stop."""
 
+    # From the start of its processes to its first step.
     restart_s: float
+    # How long the job takes to save after it is asked to stop.
     checkpoint_s: float
 
 

@@ -94,7 +94,7 @@ def line_of_bad_json(text: str) -> int | None:
     """Return the line of a key that appears twice in its object, or of a constant that JSON does not have."""
     keys: list[set[str]] = []
     for token in JSON_TOKEN.finditer(text):
-        # Two spellings may mean the same key.
+        # Keys are compared without escapes, because "\u0061" and "a" are the same key.
         key = json.loads(token["text"]) if token["key"] else None
         if key is not None and key not in keys[-1]:
             keys[-1].add(key)
@@ -108,7 +108,7 @@ def line_of_bad_json(text: str) -> int | None:
 
 
 def line_of(text: str, keys: Sequence[str]) -> int | None:
-    """Return the line of a value in nested objects, given the keys that lead to it, outermost first."""
+    """Return the line of a value in nested objects. `keys` lead to the value, the outermost first."""
     end: int | None = None
     for depth, key in enumerate(keys, start=1):
         separator = r"\s*:\s*\{" if depth < len(keys) else r"\s*:"
@@ -159,7 +159,10 @@ class Row:
         return value
 
     def count(self, column: str) -> int | float | None:
-        """Return a number of things: an int if it is written as one, else a float, which the caller checks."""
+        """Return a number of things: an int if it is written as one, else a float for the caller to check.
+
+        Return None if the cell is empty.
+        """
         text = self.text(column)
         is_int = text.removeprefix("-").isdecimal()
         if is_int and len(text) > 18:
@@ -183,7 +186,7 @@ class Row:
         return text
 
     def refuse(self, column: str, message: str, hint: str) -> NoReturn:
-        """Raise the error that this line is wrong."""
+        """Raise the error for this line."""
         raise BadRow(message, field=column, hint=hint, file=self.file, line=self.line)
 
 
@@ -208,9 +211,9 @@ def header_of(text: str) -> list[str]:
 
 
 def rows(path: Path, text: str, layout: Layout, cut: list[int] | None = None) -> Iterator[Row]:
-    """Yield the lines of a CSV table after checking its header; skip empty lines, refuse short and long ones.
+    """Yield the lines of a CSV table after checking its header. Skip empty lines, refuse lines of the wrong length.
 
-    If the last line is too short and `cut` is given, append its number there instead.
+    If only the last line is too short, and `cut` is given, append the line's number to `cut` instead of refusing it.
     """
     file = str(path)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)

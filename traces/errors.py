@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 
 class TraceError(ValueError):
-    """The base class of these errors. The parts of the message are attributes, for other ways of showing them."""
+    """The base class of these errors. The parts of the message are also attributes, for callers that arrange them."""
 
     def __init__(
         self, message: str, *, hint: str = "", field: str = "", file: str = "", line: int | None = None
@@ -25,7 +25,7 @@ class TraceError(ValueError):
         self.message, self.hint, self.field, self.file, self.line = message, hint, field, file, line
 
     def at(self, file: str, line: int | None = None) -> TraceError:
-        """Return the error with this file and line, unless it has its own already."""
+        """Return the error with this file and line. A file or a line that it already has is kept."""
         return type(self)(
             self.message,
             hint=self.hint,
@@ -64,7 +64,7 @@ def show(value: object, chars_max: int = 60) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean 'arrival_s'?`, or the first of the known names."""
+    """Return a hint such as `did you mean 'arrival_s'?`; if no known name is similar, a list of known names."""
     names = list(known)
     close = difflib.get_close_matches(name[:100], names, n=1)
     if close:

@@ -23,10 +23,10 @@ def read_trace(
     throughputs: Throughputs | None = None,
     subtrace: str | None = None,
 ) -> Trace:
-    """Read a trace: our own CSV table, the original's `.trace`, or the table of importers.py; also compressed by gzip.
+    """Read a trace in our own CSV format, in that of original.py or in that of importers.py; also compressed by gzip.
 
     With `throughputs`, the trace has to fit that table. Small faults are refused; with `repair` they are repaired, and
-    counted in the notes of the trace (see intake.py). `subtrace` chooses one of several in a file.
+    counted in the notes of the trace (see intake.py). `subtrace` chooses one trace if the file holds several.
     """
     path = Path(path)
     text = read_text(path)
@@ -52,7 +52,7 @@ def read_trace(
 
 
 def write_trace(path: str | Path, jobs: Iterable[TraceJob]) -> None:
-    """Write a trace: in the original's format if the name ends in `.trace`, else as our own CSV table."""
+    """Write a trace: in the format of original.py if the name ends in `.trace`, else in our own CSV format."""
     path = Path(path)
     (original if path.suffix == ".trace" else tidy_csv).write(path, jobs)
 

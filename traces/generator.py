@@ -1,7 +1,7 @@
 """Workloads of your own: the jobs of a `WorkloadSpec`, drawn with a seed. Named workloads are in named.py.
 
-Rules: the same spec, table and seed give the same jobs. Arrivals, sizes and the rest have separate random streams, so
-that changing the rate keeps the jobs, and changing the tenants keeps their sizes.
+Rules: the same spec, table and seed give the same jobs. Arrivals, sizes of jobs and everything else have separate
+random streams, so that another rate keeps the jobs, and other tenants keep the sizes of the jobs.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ class WorkloadSpec:
     """The description of a workload. Chances need not sum to one; only their ratios count.
 
     Without `job_types`, all types of the table have equal chances; without `tenants`, jobs have no tenant. At an
-    infinite rate, all jobs arrive at 0. `daily_swing` is how far the rate rises above its mean at `busiest_h` o'clock
-    and falls below it half a day later. `deadline_factors` are multiples of the duration, given to the fraction
-    `deadline_share` of the jobs; the fraction `elastic_share` may run at any width of its type.
+    infinite rate, all jobs arrive at 0. `widths` are numbers of GPUs. `daily_swing` is a fraction of the mean rate: the
+    rate is above its mean by so much at `busiest_h` o'clock, and below it by so much half a day later. The fraction
+    `deadline_share` of the jobs has deadlines: the duration times one of the `deadline_factors`. Of all jobs, the
+    fraction `elastic_share` may run on any number of GPUs for which the table has rates of the job's type.
     """
 
     rate_per_h: float

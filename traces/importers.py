@@ -99,7 +99,7 @@ def _extra(row: Row) -> dict[str, float | str]:
 
 
 def _take_extra(extra: dict[str, Any], facts: dict[str, Any]) -> float | None:
-    """Put weight and deadline into the facts; return a deadline that is a multiple of the duration."""
+    """Put weight and deadline into the facts. If the deadline is a multiple of the duration, only return the factor."""
     if extra.get("priority", 0) > 0:
         facts["weight"] = extra["priority"]
     if extra.get("deadline") == "strict" and "expect_s" in extra:

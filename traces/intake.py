@@ -1,8 +1,9 @@
 """Make a trace from the lines of a file: the only place that checks jobs, and repairs them on request.
 
-Rules: a wrong line is always refused, with file and line. A line with a small fault is refused as well, unless `repair`
-is on: then it is repaired in the one way stated here, and the trace's notes count it. If there is a throughput table,
-the trace has to fit it: known job types, widths that run somewhere, and steps for every job with a duration.
+Rules: a wrong line is always refused, with file and line. A line with a small fault is refused unless `repair` is on.
+With `repair`, each kind of small fault is repaired in one fixed way, and the trace's notes count the repairs. If there
+is a throughput table, the trace has to fit it: job types must be known, some worker type must run them on that number
+of GPUs, and every job with a duration must have steps.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Intake:
         self._lines.append(line)
 
     def next_part(self) -> None:
-        """Begin another part, with its own times. Sorting parts by arrival at the end does not count as a repair."""
+        """Begin a part that has times of its own. At the end, all parts are sorted by arrival; this is not a repair."""
         self._last_s, self._in_order = 0.0, False
 
     def cut_off(self, line: int) -> None:
@@ -153,7 +154,10 @@ class Intake:
             self.repair_counts["steps set to duration times the rate on the reference type"] += 1
 
     def _substitute(self, name: str, gpus: int, table: Throughputs) -> str:
-        """Return a known type for an unknown one: always the same one, if possible one that runs at that width."""
+        """Return a type of the table to replace an unknown one. The same name always gives the same type.
+
+        If any type runs on that number of GPUs, the answer is such a type.
+        """
         usable = [job_type for job_type in table.job_types if self._widths_of(job_type)]
         choices = [job_type for job_type in usable if gpus in self._widths_of(job_type)] or usable
         if not choices:
@@ -164,7 +168,7 @@ class Intake:
 
     @staticmethod
     def _move_limits(facts: dict[str, Any]) -> None:
-        """Widen the range of an elastic job to its new width."""
+        """Widen the range of an elastic job so that it includes the job's new number of GPUs."""
         gpus = facts["gpus"]
         if facts.get("gpus_min") is not None:
             facts["gpus_min"] = min(facts["gpus_min"], gpus)

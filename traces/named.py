@@ -3,7 +3,7 @@
     published-single, published-multi, published-multi-weighted     those of the published figures (published.py)
     mixed-day                                                       four teams on a mixed cluster of current GPUs
 
-They are endless; `generator.trace_of` cuts a trace from one.
+These workloads are endless; `generator.trace_of` makes a trace of the first jobs of one.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ TEAMS = (
         elastic_share=0.3,
         daily_swing=0.5,
     ),
-    # Models that a product needs anew every night, by a deadline.
+    # Models that a product retrains every night, by a deadline.
     WorkloadSpec(
         id_prefix="product-",
         rate_per_h=0.25,
@@ -78,7 +78,7 @@ TEAMS = (
 def mixed_day(throughputs: Throughputs, rate_per_h: float, seed: int) -> Iterator[TraceJob]:
     """Return the jobs of four teams on one cluster, each with its own models, hours, widths and requirements.
 
-    A job takes about 11 GPU-hours on V100, 7 on A100 or 3 on H100: 10 jobs/h keep about 66 A100 busy.
+    A job takes about 11 GPU-hours on V100, 6.6 on A100 or 3 on H100, so 10 jobs per hour keep about 66 A100 busy.
     """
     if rate_per_h == math.inf:
         # Mix the teams' jobs as at a finite rate, then let all arrive at once.
@@ -112,7 +112,7 @@ PUBLISHED = tuple(name for name in WORKLOADS if name.startswith("published-"))
 def workload(
     name: str, throughputs: Throughputs | None = None, *, rate_per_h: float, seed: int = 0
 ) -> Iterator[TraceJob]:
-    """Return the jobs of a named workload, without end; on our own throughput table unless another is given."""
+    """Return the jobs of a named workload, without end. Without `throughputs`, use our own throughput table."""
     if name not in WORKLOADS:
         raise BadWorkload(f"{show(name)} is not a workload", field="name", hint=nearest(name, WORKLOADS))
     return WORKLOADS[name](throughputs or default_throughputs(), rate_per_h, seed)

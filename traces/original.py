@@ -1,8 +1,8 @@
-"""The original's `.trace` files: tab-separated, no header, one line per job, read and written.
+"""Read and write the `.trace` files of the original Gavel, the research prototype: one line of fields and tabs per job.
 
-Rules: a file has one of three layouts, recognised by the number of fields, which is equal on every line. Commands,
-folders and arguments are skipped, never run. An SLO is the deadline as a multiple of the job's duration on the
-reference type, below 0 if there is none. Ids are line numbers from 0.
+Rules: a file has one of three layouts and no header; the number of fields, equal on every line, tells the layout.
+Commands, folders and arguments are skipped, never run. An SLO is the deadline as a multiple of the job's duration on
+the reference type; a negative SLO means that there is no deadline. Jobs get the ids 0, 1, 2 and so on.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from traces.trace import TraceJob
 _START = "job_type command working_directory num_steps_arg needs_data_dir total_steps"
 _END = "scale_factor priority_weight SLO arrival_time"
 FIELDS = f"{_START} {_END}".split()
+# The names of the fields, by how many there are on a line.
 LAYOUTS = {
     10: FIELDS,
     9: [name for name in FIELDS if name != "working_directory"],
@@ -80,7 +81,7 @@ def _deadline_factor(row: Row) -> float | None:
 
 
 def write(path: Path, jobs: Iterable[TraceJob]) -> None:
-    """Write 10 fields per job. Ids, tenants, names and elastic widths have no field and are dropped."""
+    """Write 10 fields per job. Everything that has no field is lost, such as ids, tenants, names and elastic widths."""
     with path.open("w", encoding="utf-8", newline="") as file:
         for job in jobs:
             file.write(_line(job) + "\n")
@@ -98,7 +99,7 @@ def _line(job: TraceJob) -> str:
                 hint="a .trace file states deadlines as multiples of it",
             )
         slo = job.deadline_s / job.duration_s
-    # The original accepts only whole steps.
+    # The original Gavel only accepts a whole number of steps.
     steps = max(1, round(job.steps))
     cells = (job.job_type, "", "", "", 0, steps, job.gpus, job.weight, slo, job.arrival_s)
     return "\t".join(map(str, cells))

@@ -1,4 +1,4 @@
-"""The synthetic workload of the published figures, job for job.
+"""The synthetic workload of the published figures (those of the Gavel paper), job for job.
 
 Rules: the draws below are made in exactly this order, including those whose result is ignored, so that a seed gives
 exactly the jobs of the published runs. Jobs, arrivals and deadlines have separate streams: the same jobs arrive at any
@@ -35,6 +35,7 @@ JOB_TYPES = (
 SINGLE_GPU_ONLY = frozenset(
     name for name in JOB_TYPES if name.startswith(("Recommendation", "A3C", "CycleGAN"))
 )
+# A draw below the first number of a pair gives the second number as the deadline factor. The first such pair counts.
 DEADLINE_FACTORS = ((0.33, 1.2), (0.67, 2.0), (math.inf, 10.0))
 
 
@@ -84,14 +85,15 @@ def _jobs(
         arrival_s += -math.log(1 - arrivals.random()) * 3600 / rate_per_h
 
 
-def _width(u: float) -> int:
-    if u < 0.7:
+def _width(draw: float) -> int:
+    """Return the number of GPUs for a draw between 0 and 1."""
+    if draw < 0.7:
         return 1
-    return 2 if u <= 0.8 else 4 if u <= 0.95 else 8
+    return 2 if draw <= 0.8 else 4 if draw <= 0.95 else 8
 
 
-def _deadline_factor(u: float) -> float:
-    return next(factor for below, factor in DEADLINE_FACTORS if u < below)
+def _deadline_factor(draw: float) -> float:
+    return next(factor for below, factor in DEADLINE_FACTORS if draw < below)
 
 
 def _check_table(kind: Kind, throughputs: Throughputs) -> None:

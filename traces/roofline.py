@@ -1,8 +1,9 @@
 """The throughput table that Gavel ships, computed from a stated model of machines and networks.
 
 A step takes as long as the slowest of four: arithmetic, memory traffic, starting kernels, the host's work.
-Several GPUs train with one batch each and sum their gradients around a ring; half of a step hides that exchange, and
-all wait for the slowest. Two jobs on one GPU slow each other down if together they need more than the GPU has.
+Several GPUs train with one batch each and sum their gradients around a ring. This exchange overlaps with up to half of
+a step; only the rest makes the step longer. All GPUs also wait for the slowest one. Two jobs on one GPU slow each other
+down if together they need more than the GPU has.
 
 These are estimates, good for comparing types and for trying policies, not measurements: docs/throughputs.md
 describes how far they can be trusted.
@@ -56,7 +57,7 @@ def step_s(model: Model, kind: WorkerType) -> float:
 
 
 def rate(model: Model, gpus: int, kind: WorkerType, consolidated: bool = True) -> float:
-    """Return steps per second, summed over the GPUs; 0 if the model does not fit on one."""
+    """Return steps per second, summed over the GPUs; 0 if the model does not fit on one GPU."""
     if not fits(kind, model):
         return 0.0
     alone_s = step_s(model, kind)

@@ -1,7 +1,8 @@
 """The figures behind the default throughput table. docs/throughputs.md states where they come from.
 
-Worker types: data sheets and public price lists. Models: parameter counts and arithmetic from their papers, memory
-traffic and activations estimated. The tables of that page follow these figures; a test states how to update them.
+Worker types follow data sheets and public price lists. Of the models, parameter counts and arithmetic are from papers;
+memory traffic and activations are estimates. The tables on that page are made from these figures; if they differ, a
+test fails and says how to update the page.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from dataclasses import dataclass
 class WorkerType:
     """A type of accelerator: its speed, its links to others, and its price in USD.
 
-    `peak_tflops` is dense, 16 bit with 32-bit sums (for a CPU 32 bit), and `sustained` the fraction of it that clocks
-    and power allow under load. `bandwidth_gb_per_s` is that of the memory, `kernel_s` the least time from one kernel to
-    the next. `link_gb_per_s` is the speed to the other GPUs of the node, each way, in an all-reduce; `network_gb_per_s`
-    is the share of one GPU in the node's network.
+    `peak_tflops` is for dense 16-bit arithmetic with 32-bit sums (for a CPU: 32 bit), and `sustained` is the fraction
+    of this peak that clocks and power allow under load. `bandwidth_gb_per_s` is the bandwidth of the memory, `kernel_s`
+    the least time from one kernel to the next. `link_gb_per_s` is what one GPU can send in an all-reduce to the other
+    GPUs of its node, and `network_gb_per_s` its part of what the node can send to other nodes.
     """
 
     name: str
@@ -34,10 +35,10 @@ class WorkerType:
 class Model:
     """Training one model with one batch size per GPU; a step is one batch on one GPU, forward and backward.
 
-    `traffic_gb_per_sample` goes to and from the accelerator's memory; `state_gb` are weights, gradients and optimizer.
-    `exchanged_gb` are summed over all GPUs in each step. `efficiency` is the fraction of the sustained arithmetic that
-    the shapes of this model reach. Each step starts `kernels` kernels, and needs `host_s` of work by the host:
-    decoding, environments.
+    `traffic_gb_per_sample` goes to and from the accelerator's memory; `state_gb` is the size of weights, gradients and
+    optimizer state. `exchanged_gb` is the size of the gradients that the GPUs sum up in each step. `efficiency` is the
+    fraction of the sustained arithmetic that the tensor shapes of this model reach. Each step starts `kernels` kernels,
+    and needs `host_s` seconds of work by the host, such as decoding images or running environments.
     """
 
     name: str

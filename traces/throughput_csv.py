@@ -1,10 +1,10 @@
-"""Throughput tables as CSV: our own, as a folder of three tables, and those of published measurements.
+"""Throughput tables as CSV: tables of published measurements, and our own format, a folder of three tables:
 
     rates.csv   job_type, gpus, worker_type, placement, steps_per_s
     pairs.csv   worker_type, job_type_a, gpus_a, job_type_b, gpus_b, steps_per_s_a, steps_per_s_b
     types.csv   worker_type, price_per_gpu_hour, memory_gb
 
-Rules: a key appears once. A pair may appear in both orders if the figures agree.
+Rules: no table states a figure twice. Only a pair may appear in both orders, if the rates agree.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ PUBLISHED_PRICES = {"v100": 0.74, "p100": 0.43, "k80": 0.135}
 # How to choose a set of measurements in Python; commands show their option instead.
 MEASURED = "measured=NAME"
 
+# By placement: whether the rate is that of a gang spread over more nodes than it needs.
 SPREAD = {"": False, "consolidated": False, "unconsolidated": True}
 TYPES = Layout(("worker_type",), ("price_per_gpu_hour", "memory_gb"))
 
@@ -32,8 +33,8 @@ TYPES = Layout(("worker_type",), ("price_per_gpu_hour", "memory_gb"))
 class Columns:
     """The names of the columns in one format; empty for a column that it lacks.
 
-    The `batch_size` becomes part of the job type. `unmeasured` is the cell of a rate that was not measured, in a
-    format that lists every width.
+    The `batch_size` becomes part of the job type. In a format with a line for every number of GPUs, `unmeasured` is the
+    text in place of a rate that was not measured.
     """
 
     layout: Layout
@@ -59,7 +60,7 @@ OURS = Columns(
     "worker_type",
     "steps_per_s",
 )
-# The measurements of the original and of Shockwave, in one common table.
+# The measurements of the original Gavel and of Shockwave, in one common table.
 COMMON = Columns(
     Layout(
         ("source", "job_type", "scale_factor", "gpu_type", "throughput_steps_per_s"),
@@ -70,7 +71,7 @@ COMMON = Columns(
     "gpu_type",
     "throughput_steps_per_s",
 )
-# The measurements of ElasticFlow: rates over the number of GPUs.
+# The measurements of ElasticFlow: rates of each model on different numbers of GPUs.
 ELASTIC = Columns(
     Layout(("model", "gpu_type", "global_batch_size", "num_gpus", "throughput_steps_per_s")),
     "model",
@@ -197,7 +198,7 @@ def _lines_of_set(path: Path, text: str, layout: Layout, measured: str | None) -
             )
         yield from rows(path, text, layout)
         return
-    # The sets that each contain all lines.
+    # The sets to which every line so far belongs.
     common: set[str] | None = None
     known: set[str] = set()
     lines = []

@@ -1,5 +1,6 @@
-"""Read throughput tables of any known format, recognised by its content. The original's JSON is read here.
+"""Read throughput tables of any known format, recognised by its content.
 
+The JSON tables of the original Gavel, the research prototype, are read here; throughput_csv.py reads all others.
 docs/trace-format.md describes the formats. Rule: a figure that is negative, not finite, or given twice with different
 values is refused, with file and line.
 """
@@ -17,7 +18,7 @@ from traces.documents import line_of, read_json, read_text
 from traces.errors import BadTable, TraceError, show
 from traces.throughputs import Key, PairKey, PairRates, Throughputs
 
-# In the original's JSON, a worker type with this suffix has the rates of gangs that are spread over nodes.
+# In the original JSON, a worker type with this suffix has the rates of gangs that are spread over nodes.
 SPREAD = "_unconsolidated"
 ORIGINAL_KEY = re.compile(r"""\((?:'([^']+)'|"([^"]+)"), ?([1-9]\d{0,5})\)""")
 
@@ -25,10 +26,10 @@ ORIGINAL_KEY = re.compile(r"""\((?:'([^']+)'|"([^"]+)"), ?([1-9]\d{0,5})\)""")
 def load_throughputs(
     path: str | Path, *, measured: str | None = None, pairs: str | Path | None = None
 ) -> Throughputs:
-    """Read a throughput table in any known format: a folder of ours, a CSV table, or the original's JSON.
+    """Read a throughput table in any known format: a folder in our format, a CSV table, or JSON of the original Gavel.
 
     `measured` chooses one of several sets of measurements in a file with a `source` column; `pairs` is a second file
-    with rates of pairs, for formats that keep them separate. Formats that need neither refuse them.
+    with rates of pairs, for formats that keep pairs in a separate file. With any other format, they are refused.
     """
     path, pairs = Path(path), None if pairs is None else Path(pairs)
     try:

@@ -22,8 +22,9 @@ Key = tuple[str, int, str]
 PairKey = tuple[str, str, int, str, int]
 PairRates = tuple[float, float]
 
-# The rows that a scheduler takes: a key and its rate; worker type, job types and GPUs of a pair, and both rates.
+# The rows that a scheduler takes. For one job: job type, GPUs, worker type and rate.
 Row = tuple[str, int, str, float]
+# For a pair: the worker type, both job types, the number of GPUs that the jobs share, and both rates.
 PairRow = tuple[str, str, str, int, float, float]
 
 # Durations in published traces were measured on this type.
@@ -34,7 +35,7 @@ REFERENCE = "v100"
 class Throughputs:
     """Rates by job type, GPUs and worker type; prices and memory of the types, if known.
 
-    `solo` has the rates of gangs on as few nodes as possible, `unconsolidated` those of gangs spread wider.
+    `solo` has the rates on as few nodes as possible, `unconsolidated` the rates of gangs spread over more nodes.
     """
 
     solo: Mapping[Key, float]
@@ -69,7 +70,7 @@ class Throughputs:
         return Throughputs, (*rates, dict(self.prices_per_gpu_hour), dict(self.memory_gb), self.source)
 
     def rate(self, job_type: str, gpus: int, worker_type: str, consolidated: bool = True) -> float:
-        """Return steps per second; 0 if the job does not fit or was not measured. One GPU is never spread."""
+        """Return steps per second; 0 if the job does not fit or was not measured. A job on one GPU is never spread."""
         rates = self.solo if consolidated or gpus == 1 else self.unconsolidated
         return rates.get((job_type, gpus, worker_type), 0.0)
 
@@ -80,7 +81,7 @@ class Throughputs:
     def reference_rate(self, job_type: str, gpus: int) -> float:
         """Return the rate of a job alone on the reference type, V100.
 
-        If it has none there, return the rate on the first type of the table that has one, or 0.
+        If the job has no rate on V100, return its rate on the first worker type where it has one; without any, 0.
         """
         kinds = sorted(self.worker_types, key=lambda kind: kind != REFERENCE)
         rates = (self.rate(job_type, gpus, kind) for kind in kinds)
@@ -104,7 +105,7 @@ class Throughputs:
         )
 
     def priced(self, prices_per_gpu_hour: Mapping[str, float]) -> Throughputs:
-        """Return the table with these prices; other types keep theirs."""
+        """Return the table with these prices. Worker types without a price among them keep the price that they have."""
         known = {kind: price for kind, price in prices_per_gpu_hour.items() if kind in self.worker_types}
         return replace(self, prices_per_gpu_hour={**self.prices_per_gpu_hour, **known})
 

@@ -3,8 +3,9 @@
     capacity   t_s, worker_type, gpus                     from then on, until the next line of that type
     prices     t_s, worker_type, price_per_gpu_hour
 
-Rules: changes are returned in order of time, then type, each (time, type) once. Our own tables must be in order.
-Published tables of spot instances are recognised by their columns; their time starts at their first line.
+Rules: changes are returned in order of time, then type, each (time, type) once. Our own tables must be in order of
+time. Published tables of spot instances are recognised by their columns. Their timestamps are converted to seconds from
+the earliest line.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ INSTANCE_EVENTS = Layout(
 def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[CapacityChange, ...]:
     """Read capacity over time: our own table, sizes of a spot cluster, or events of single instances.
 
-    If `known` types are given, a line about another type is refused in our own table, and left out of a published one,
-    which is refused if no line remains.
+    If `known` types are given, a line about another type is refused in our own table. From a published table, such
+    lines are left out; the table is refused if no line remains.
     """
     return _read(
         Path(path),
@@ -75,7 +76,7 @@ def read_capacity(path: str | Path, known: Collection[str] = ()) -> tuple[Capaci
 def read_prices(
     path: str | Path, known: Collection[str] = (), *, cloud: str | None = None
 ) -> tuple[PriceChange, ...]:
-    """Read prices over time: our own table, or spot prices; of these, the lowest in all zones counts.
+    """Read prices over time: our own table, or spot prices. Of spot prices, the lowest price of all zones counts.
 
     `cloud` restricts spot prices to the zones of one cloud. `known` has the same meaning as for capacity.
     """
@@ -91,7 +92,7 @@ def read_prices(
 def _read(
     path: Path, readers: dict[Layout, Callable[[Iterator[Row]], tuple[Change, ...]]]
 ) -> tuple[Change, ...]:
-    """Read a table with the reader of its layout; the first is our own."""
+    """Read a table with the reader of its layout. The first of `readers` is the one for our own table."""
     text = read_text(path)
     header = header_of(text)
     own = next(iter(readers))
@@ -201,7 +202,7 @@ def _lowest_price(lines: Iterator[Row], cloud: str | None) -> tuple[PriceChange,
 
 
 def _by_time(lines: Iterator[Row], cloud: str | None = None) -> Iterator[tuple[float, Row]]:
-    """Return the lines in order of time, with their seconds since the first."""
+    """Return the lines in order of time, each with its seconds since the earliest line."""
     timed = []
     clouds: dict[str, None] = {}
     for row in lines:

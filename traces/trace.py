@@ -20,9 +20,10 @@ GPUS_MAX = 1 << 20
 class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     """One job of a trace.
 
-    `steps` is its work; if None, its work is unknown and it runs until it reports that it is done. `duration_s` is
-    how long the work takes on the reference type (information only), `deadline_s` counts from arrival. `gpus_min`
-    and `gpus_max` allow other widths than `gpus`; `worker_types` are the types that it may use; empty means all.
+    `steps` is the work of the job; None means that the work is unknown: the job runs until it reports that it is done.
+    `duration_s` is how long the work takes on the reference type (information only); `deadline_s` counts from arrival.
+    `gpus_min` and `gpus_max` allow other numbers of GPUs than `gpus`. `worker_types` are the types that the job may
+    use; empty means all.
     """
 
     id: str
@@ -96,11 +97,14 @@ def _check_text(field: str, text: str) -> None:
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """Jobs in order of arrival, each id once; their source, the line of each job in it, and notes on repairs."""
+    """Jobs in order of arrival, with different ids."""
 
     jobs: tuple[TraceJob, ...]
+    # The file or the workload from which the jobs come.
     source: str = ""
+    # Notes on repairs and oddities.
     notes: tuple[str, ...] = ()
+    # The line of each job in its file; empty if there is no file.
     lines: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
