@@ -16,7 +16,7 @@ from collections.abc import Iterable
 
 
 class TraceError(ValueError):
-    """The base class of these errors. The parts of the message are also attributes, for callers that arrange them."""
+    """The base class of these errors. The parts of the message are attributes, so that they can be shown separately."""
 
     def __init__(
         self, message: str, *, hint: str = "", field: str = "", file: str = "", line: int | None = None

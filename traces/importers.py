@@ -99,7 +99,10 @@ def _extra(row: Row) -> dict[str, float | str]:
 
 
 def _take_extra(extra: dict[str, Any], facts: dict[str, Any]) -> float | None:
-    """Put weight and deadline into the facts. If the deadline is a multiple of the duration, only return the factor."""
+    """Put the weight, and a deadline in seconds, into the facts.
+
+    If the deadline is a multiple of the duration, return the factor; otherwise None.
+    """
     if extra.get("priority", 0) > 0:
         facts["weight"] = extra["priority"]
     if extra.get("deadline") == "strict" and "expect_s" in extra:

@@ -4,7 +4,7 @@
     pairs.csv   worker_type, job_type_a, gpus_a, job_type_b, gpus_b, steps_per_s_a, steps_per_s_b
     types.csv   worker_type, price_per_gpu_hour, memory_gb
 
-Rules: no table states a figure twice. Only a pair may appear in both orders, if the rates agree.
+Rules: no table gives the same figure twice, except that a pair may appear in both orders if the rates agree.
 """
 
 from __future__ import annotations

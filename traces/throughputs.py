@@ -1,8 +1,8 @@
 """How fast every kind of job runs: alone, spread over nodes, and two to a GPU.
 
-Rules: rates are steps per second of the whole job (all its GPUs together), finite and not negative; 0 means that the
-job does not fit, and so does a missing entry. Pairs are stored in both orders, so that one look-up is enough. A table
-is immutable; `restrict` and `priced` return a new one.
+Rules: rates are steps per second of the whole job (all its GPUs together), finite and not negative. A rate of 0, or no
+entry, means that the job does not fit. Pairs are stored in both orders, so that one look-up is enough. A table is
+immutable; `restrict` and `priced` return a new one.
 """
 
 from __future__ import annotations

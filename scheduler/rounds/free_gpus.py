@@ -23,7 +23,7 @@ class FreeGpus:
         # For each number of free GPUs, the nodes that have so many; None until it is needed.
         self._by_free: list[dict[int, None]] | None = None
 
-    def best(self, width: int) -> int | None:
+    def tightest_node(self, width: int) -> int | None:
         """Return the node with the fewest free GPUs among those with at least `width`; None if there is none."""
         by_free = self._index()
         for count in range(width, len(by_free)):
@@ -54,7 +54,7 @@ class FreeGpus:
         if sum(map(len, self.free)) < width:
             return None
         while len(gpus) < width:
-            node = self.best(width - len(gpus))
+            node = self.tightest_node(width - len(gpus))
             if node is None:
                 node = next(iter(next(nodes for nodes in reversed(by_free) if nodes)))
             gpus += self.take(node, min(width - len(gpus), len(self.free[node])))
@@ -72,7 +72,10 @@ class FreeGpus:
     def find(
         self, width: int, demand: Demand, stock: Stock | None, closed_nodes: Set[str] = frozenset()
     ) -> tuple[GpuId, ...] | None:
-        """Return free GPUs on as few nodes as possible, all with the resources needed, without taking them; or None."""
+        """Return free GPUs on as few nodes with the needed resources as possible; None if there are too few.
+
+        The GPUs are not taken.
+        """
         usable = [
             0
             if node.name in closed_nodes

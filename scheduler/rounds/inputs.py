@@ -25,7 +25,10 @@ NO_ROW = -1
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Every way in which jobs could run: a row for each. The rows change only with a new allocation or a new job."""
+    """The columns: every way in which jobs could run. Each of these arrays has one entry, called a row, per column.
+
+    The columns change only with a new allocation or a new job.
+    """
 
     bundles: tuple[Bundle, ...]
     # The row of each bundle.

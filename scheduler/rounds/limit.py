@@ -1,4 +1,4 @@
-"""Limit how many running jobs lose their GPUs in one round: the incumbents with the best rank keep theirs."""
+"""Limit how many incumbents (running jobs) lose their GPUs in one round: those with the best rank keep their GPUs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Choose the nodes to clear so that each gang gets a node and as few running jobs as possible move.
 
 This is an assignment problem, gangs × nodes. The cost is the number of jobs that would have to leave the node. Among
-equal costs, the node wins that has the fewest GPUs left over.
+nodes of equal cost, the one with the fewest GPUs left over is chosen.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from scheduler.model.lease import GpuId
 from scheduler.rounds.free_gpus import FreeGpus
 from scheduler.rounds.lookup import Board
 
+# The cost of a node that cannot be cleared for a gang.
 IMPOSSIBLE = 1e9
 
 

@@ -91,7 +91,7 @@ class Pins:
             busy[job] = True
 
     def settle(self) -> None:
-        """Let every job without a decided partner run alone."""
+        """Let every undecided job run alone."""
         for job in sorted(self.undecided):
             holding = self.held[job]
             self.placements[holding.bundle._replace(jobs=(job,))] = holding.gpus

@@ -1,6 +1,6 @@
 """Place columns on GPUs: incumbents stay, newcomers get as few nodes as possible, and few jobs have to move for them.
 
-1. An incumbent of the same type and width keeps its GPUs, even if a partner joins or leaves.
+1. An incumbent (a running job) of the same type and width keeps its GPUs, even if a partner joins or leaves.
 2. Newcomers that need more than GPUs choose first, then gangs from the widest down, then single GPUs.
 3. If a gang fits one node, but no node has enough free GPUs, a node is cleared for it: see `make_room`.
 
@@ -154,7 +154,7 @@ def _place_group(layout: Layout, free_gpus: FreeGpus, kind: int, group: list[int
     gpus_of: dict[int, tuple[GpuId, ...]] = {}
     unplaced: list[int] = []
     for row in group:
-        node = free_gpus.best(widths[row])
+        node = free_gpus.tightest_node(widths[row])
         if node is None:
             unplaced.append(row)
         else:

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from scheduler.rounds.inputs import Bools, Candidates, Floats, Ints, RoundInputs
 from scheduler.rounds.lookup import Board
 
-# Groups of columns; the smallest number comes first. The number of a running column that continues is one less.
+# Groups of columns, the smallest number first: late columns, others with a share, and those that only fill idle GPUs.
+# The number of a running column that continues is one less.
 LATE, TURN, FILL = 0, 2, 10
 # If any rate is a guess, columns with known rates come this many groups later.
 GUESS = 4

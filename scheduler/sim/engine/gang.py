@@ -47,6 +47,7 @@ class Gang:
         self.phase = GATHERING
         # The steps done, and the steps in the newest checkpoint.
         self.steps = self.saved = saved
+        # The time spent on steps, the present rate, and the time up to which `steps` is counted.
         self.stepping_s = self.rate = self.since_s = 0.0
         # The step at which the gang ends by itself.
         self.runs_to = truth.runs_to

@@ -64,7 +64,10 @@ class IsolatedPace:
         return self._crowding
 
     def seconds_per_step(self, spec: JobSpec, mark: float, since_s: float, now_s: float) -> float | None:
-        """Return the mean time of a step since `since_s`, when `mark` was taken; None if the table has no rates."""
+        """Return the mean time of a step since `since_s`; None if the table has no rates for the job.
+
+        `mark` is the answer of `marks` at `since_s`, for the job's number of GPUs.
+        """
         crowding = self.marks(now_s)[spec.gpus] - mark
         weighted = self._weighted_rate(spec)
         if weighted <= 0:
@@ -143,7 +146,7 @@ class PromisedTime:
         self._free.append(row)
 
     def adopt(self, now_s: float, shares: Shares) -> None:
-        """Add up these shares, instead of the ones before, from now on."""
+        """Let these shares replace the shares in force: from now on, these are added up."""
         self._promised_s += self._share * (now_s - self._since_s)
         self._since_s = now_s
         self._share[:] = 0.0

@@ -77,7 +77,7 @@ class GpuTime:
         self._nodes: dict[str, _NodeCount] = {}
         # By set of GPUs in use: their tenure, or the two of a packed pair.
         self._tenures: dict[tuple[str, ...], list[Tenure]] = {}
-        # One of so many samples is kept; how many were skipped since the last one.
+        # Of each `_stride` samples, one is kept; `_skipped` counts the samples since that one.
         self._stride = 1
         self._skipped = 0
 

@@ -28,7 +28,7 @@ FIELDS = (
 
 
 class JobTable:
-    """One row per job, in the order of submission."""
+    """One row per job, in the order of submission. In shapes of arrays, n is the number of jobs, t of types."""
 
     def __init__(self, worker_types: list[str], offset: int = 0) -> None:
         """`worker_types`: the caller's list; types may be added to it later. `offset`: the number of the first job."""

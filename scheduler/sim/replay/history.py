@@ -198,7 +198,10 @@ class History:
             self._rates_at_start.append(fact)
 
     def _true_rates(self, rates_given: Throughputs, kinds: tuple[str, ...]) -> Throughputs:
-        """Return the true rates of the simulation; for a live journal, the rates ever given, else the measured ones."""
+        """Return the true rates of the simulation that made the journal.
+
+        For a live journal, return all rates that the scheduler was ever given, and measured rates where it had none.
+        """
         if self._made_by is not None:
             return rates_given if self._made_by.rates is None else self._made_by.rates.table
         jobs = [(name, spec) for name, (_, spec) in self._submitted.items()]
