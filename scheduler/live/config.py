@@ -25,7 +25,7 @@ PORT = 7070
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the journal is kept short, and how long the scheduler remembers ended jobs and keys."""
+    """How the journal is kept short, and how long the scheduler remembers ended jobs and idempotency keys."""
 
     snapshot_facts: Annotated[
         int, "Facts between two snapshots of the state. A start reads only the facts after a snapshot."
@@ -57,21 +57,21 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The settings of one scheduler daemon."""
 
-    data_dir: Annotated[str, "Journal, tokens, keys, packages: one directory per daemon."] = (
-        "~/.local/share/gavel"
-    )
+    data_dir: Annotated[
+        str, "The directory for journal, tokens, keys and packages; each daemon needs its own."
+    ] = "~/.local/share/gavel"
     listen: Annotated[str, "Address for users; beyond this machine only with tls and tokens."] = (
         "127.0.0.1:7070"
     )
     agents_listen: Annotated[
-        str, "Address for agents, with tls: they present certificates there. Empty: the next port."
+        str, "Address for agents if tls is on; they present certificates there. Empty: the next port."
     ] = ""
     tls: Annotated[bool, "Use the keys that `gavel init` made in data_dir/tls, or the files below."] = False
     tls_certificate: Annotated[str, "Certificate of this server with its chain, in PEM."] = ""
-    tls_key: Annotated[str, "Key of that certificate."] = ""
-    auth: Annotated[Literal["none", "tokens"], "tokens, or none: every user of this machine is an admin."] = (
-        "none"
-    )
+    tls_key: Annotated[str, "Key of tls_certificate, in PEM."] = ""
+    auth: Annotated[
+        Literal["none", "tokens"], "tokens; or none, and every user of this machine is an admin."
+    ] = "none"
     throughputs: Annotated[str, "A table of rates to start with. Empty: the built-in estimates."] = ""
     prices: Annotated[dict[str, float], "Prices per GPU-hour to start with, by worker type."] = {}
     solver_time_limit_s: Annotated[

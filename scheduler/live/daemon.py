@@ -276,7 +276,7 @@ class Daemon:
     async def _configure(self, is_first: bool) -> None:
         """Apply the settings, rates and prices of the config file, if they changed since they were last applied.
 
-        An unchanged file leaves the values that users have set since then. The digests are written once the messages
+        If the file is unchanged, values that users have set since then stay. The digests are written when the messages
         are durable: if this start fails earlier, the next start applies the file.
         """
         config, messages = self.config, list[Message]()
@@ -300,7 +300,7 @@ class Daemon:
                     path.write_text(digest)
 
     async def _make_durable(self, messages: Sequence[Message]) -> bool:
-        """Send messages to the core. Return True once they are durable, False if it failed on one or ended."""
+        """Send messages to the core. Return True when they are durable, False if the core fails on one or ends."""
         if not messages:
             return True
         assert self._loop is not None

@@ -68,8 +68,9 @@ class JobChanges:
         self._job_of = {name: holding.lease.job for name, holding in state.leases.items()}
         # Job → the state in which it was last counted.
         self._state_of = {job.id: job.state for job in state.jobs.values()}
+        # How many jobs are in each state.
         self.states: Counter[JobState] = Counter(self._state_of.values())
-        # Unfinished jobs by user.
+        # How many unfinished jobs each user has.
         self.unfinished: Counter[str] = Counter(job.spec.user for job in state.active.values())
         # Steps per second by lease, between the last two reports of the lease.
         self.rates: dict[str, float] = {}
@@ -95,7 +96,7 @@ class JobChanges:
     def listen(self, at_s: float, facts: Sequence[f.Fact]) -> None:
         """Add the jobs that a durable record changed to the pending jobs of each watcher, and update the counts.
 
-        The record has been applied to the state before.
+        The record was applied to the state before this call.
         """
         changed: set[str] = set()
         for fact in facts:

@@ -21,9 +21,9 @@ class Pace(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = 10.0
     silence_s: Annotated[float, "Close a link on which nothing has arrived for this long."] = 30.0
     away_s: Annotated[float, "How long a node may be without a link before it counts as silent."] = 5.0
-    duplicate_s: Annotated[float, "How long a linked agent has to answer if another one claims its name."] = (
-        5.0
-    )
+    duplicate_s: Annotated[
+        float, "How long a linked agent has to answer if another agent claims its name."
+    ] = 5.0
     gang_s: Annotated[
         float, "How long all nodes of a gang have to report that they prepare, from the first report on."
     ] = 60.0

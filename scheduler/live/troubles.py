@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 
 # How many times the same error from the same line is logged with its traceback.
 TRACEBACKS_MAX = 5
-# How many kinds and how many origins of errors are remembered. If there are more, the oldest kind is forgotten, or all
-# origins.
+# How many kinds of errors are remembered, and how many origins. With more kinds, the oldest is forgotten; with more
+# origins, all are.
 KINDS_MAX = 1000
 # How many jobs, and how many kinds of errors, the status lists at most.
 WARNED_MAX = 10

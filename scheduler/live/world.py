@@ -42,7 +42,7 @@ BATCH_MAX = 512
 
 
 class CallRefused(Exception):
-    """The core refused a call. `code` is stable; `field` names the wrong field, if there is exactly one."""
+    """The core refused a call. `code` is a stable name of the reason; `field` names the field at fault, or is empty."""
 
     def __init__(self, text: str, code: str, field: str = "") -> None:
         super().__init__(text)

@@ -1,6 +1,6 @@
 """The audit log: who changed what, when, from where, and with what result. One JSON object per line.
 
-A line is written before the caller receives the answer. If it cannot be written, the daemon's log reports it and the
+A line is written before the caller receives the answer. If it cannot be written, it goes to the daemon's log and the
 call continues, because the journal has the facts as well.
 """
 

@@ -39,7 +39,7 @@ class ByToken:
         self._waiting = NamedSlots(WAITING_MAX, WAITING_EACH_MAX)
 
     async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """Return the owner of the token. After several wrong tokens, the answers to more of them come late."""
+        """Return the owner of the token. After several wrong tokens, further wrong ones are answered late."""
         scheme, _, secret = metadata.get("authorization", "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not secret:

@@ -51,7 +51,7 @@ class Links:
         self._stopping = False
         # Node without a link → the time at which it counts as silent.
         self._silent_at_s: dict[str, float] = {}
-        # Node without a link → set when it has one; only for nodes that a reader of logs waits for.
+        # Node for whose link a reader of logs waits → the event that is set when the node has a link.
         self._linked: dict[str, asyncio.Event] = {}
         world.handlers |= {
             SendLeases: self.send_leases,

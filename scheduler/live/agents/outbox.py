@@ -14,7 +14,7 @@ from collections.abc import Callable
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.effects import RenewLeases, SendLeases
 
-# How many of these other messages wait at most.
+# How many messages wait at most, apart from the newest set of leases and its renewal.
 WAITING_MAX = 256
 
 

@@ -91,7 +91,7 @@ class Total(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """The figures of a job to be booked, and the time until which it used its GPUs."""
+    """The figures of a job that are to be booked; `at_s` is the time until which the job used its GPUs."""
 
     job: str
     spec: JobSpec
@@ -145,7 +145,7 @@ class Usage:
 
     @property
     def pending(self) -> Container[str]:
-        """Jobs that have changed and may not be booked yet."""
+        """Jobs that have changed and are perhaps not booked yet."""
         return self._pending
 
     def close(self) -> None:

@@ -4,7 +4,7 @@ Standard error becomes a pipe. A thread turns the lines of the core into records
 all other lines on unchanged; our own log writes to the original standard error.
 
 A failed TLS handshake is explained in words. The core does not name the client, but a connection that the server has
-closed stays in the kernel's tables for a minute. So the log names the addresses of the clients in these tables.
+closed stays in the kernel's tables for a minute. So the log names the addresses of clients that stand in these tables.
 
 No client can fill the log: of each kind of line from gRPC, one is written per minute, with the number of lines left
 out.

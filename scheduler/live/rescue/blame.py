@@ -54,7 +54,7 @@ class Blame(NamedTuple):
 
     @property
     def measures(self) -> str:
-        """Return what the daemon does about them: `holds job 7 and drains node n1`."""
+        """Return what the daemon does about these jobs and nodes: `holds job 7 and drains node n1`."""
         return self._words("holds job", "drains node")
 
     def _words(self, for_jobs: str, for_nodes: str) -> str:
@@ -68,7 +68,7 @@ def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_befor
     """Find the fewest jobs or nodes of this state without which the attempt does not raise.
 
     `held_before` and `drained_before` count the jobs and nodes that were blamed earlier: if one job after another
-    raises on a node, the node is to blame, not the jobs.
+    causes errors on a node, the node is to blame, not the jobs.
     """
     state = SchedulerState.restore(snapshot)
     jobs = [name for name, job in state.active.items() if job.state is not JobState.HELD][::-1]
@@ -193,8 +193,8 @@ def fewest(
 ) -> list[T]:
     """Return suspects without which the attempt succeeds, none of them superfluous.
 
-    The attempt must succeed if all suspects are left out. Each guilty suspect is found by bisection, which looks at the
-    first suspects first. If time runs out, some of the returned suspects may be superfluous.
+    The attempt must succeed if all suspects are left out. Each guilty suspect is found by bisection, which prefers the
+    first suspects. If time runs out, some of the returned suspects may be superfluous.
     """
     guilty: list[T] = []
     while not succeeds_without(guilty):

@@ -1,7 +1,7 @@
 """Check at submission whether a job can be started as its launch describes.
 
-A launch is refused if it would fail on a node or be dangerous there: for strings that cannot be passed to a process, or
-for paths that lead out of their directory.
+A launch is refused if it would fail on a node or be dangerous there: if a string cannot be passed to a process, for
+example, or if a path leads out of its directory.
 """
 
 from __future__ import annotations
