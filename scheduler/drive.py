@@ -1,7 +1,8 @@
 """The one loop: messages in, decisions, facts made durable, effects out.
 
-Effects leave the loop only after the facts they follow from are on disk. If the facts cannot be written, the process
-ends: no reply has been sent yet. Any other error ends it, too, unless there is a `Rescue`.
+Effects leave the loop only after the facts from which they follow are on disk. If the facts cannot be written, the
+process ends; this is safe, because no reply has been sent yet. Any other error ends the process, too, unless there is
+a `Rescue`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Rescue(Protocol):
     ) -> AsyncIterator[Outcome]:
         """Handle the messages of a batch that raised, one at a time. Each outcome is durable when it is yielded.
 
-        Raise an error that must end the process, such as a failed write.
+        Errors that must end the process, such as a failed write, are raised.
         """
         ...
 
@@ -83,7 +84,7 @@ async def drive(
             async for outcome in rescue.one_by_one(*batch, failure):
                 facts += len(outcome.facts)
                 perform(world, outcome.effects, rescue)
-        # Last, so that no effect waits for it.
+        # The keeper comes last, so that no effect waits for it.
         if keeper is not None and facts:
             await keeper.batch_done(facts)
 

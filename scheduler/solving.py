@@ -1,7 +1,8 @@
-"""Answer a Solve with a Solved by asking the policy. A pure function for live daemons and simulations.
+"""Answer a Solve with a Solved by asking the policy. `answer` is a pure function for live daemons and simulations.
 
-Pairs come by kind of job, not by job: jobs that the policy cannot tell apart are merged first, pair columns are
-added between the merged rows, and the answer is split back into pairs of jobs. So n jobs need no n² columns.
+Rates of pairs are given by kind of job, not by job. Jobs that the policy cannot tell apart are merged into one row
+first; pair columns are added between the merged rows; and the answer is split back into pairs of jobs. So n jobs do
+not need n² columns.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
             raise ArithmeticError("the answer holds numbers that are not finite")
         failed = ""
     except Exception as error:
-        # No error of a solver may stop scheduling.
+        # No error of a policy may stop scheduling.
         why = str(error) if isinstance(error, PolicyError) else repr(error)
         failed = f"{question.policy}: {why}"
         problem = question.problem
@@ -64,7 +65,7 @@ def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, 
 
 
 def _keep_in_place(question: Solve, problem: Problem, allocation: Allocation) -> Allocation:
-    """Return an allocation with the same rates in which a job moves only to a worker type on which it is faster."""
+    """Return an allocation with the same rates in which jobs move only to worker types on which they are faster."""
     if question.at is None:
         return allocation
     by_price = reads(allocation.policy, "price_per_gpu_hour")
@@ -73,7 +74,7 @@ def _keep_in_place(question: Solve, problem: Problem, allocation: Allocation) ->
 
 
 def _with_pairs(grouped: Problem, pairs: Pairs, kind: Ints) -> Columns:
-    """Return the columns of the merged problem, and a column for each pair of rows whose kinds have pair rates."""
+    """Return the columns of the merged problem, plus a column for each pair of rows whose kinds have pair rates."""
     kinds = int(max(pairs.first.max(), pairs.second.max(), kind.max(initial=0))) + 1
     order = np.argsort(kind, kind="stable")
     members = np.bincount(kind[kind >= 0], minlength=kinds)

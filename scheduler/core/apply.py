@@ -1,8 +1,8 @@
 """`apply`: the only function that changes the state, both while the scheduler runs and during recovery.
 
 It decides nothing and refuses nothing, because a fact has happened already. Direct consequences of a fact are applied
-here as well, so that the journal need not repeat them: a closed lease frees its GPUs, and the lease that waits for
-them gets them.
+here as well, so that the journal need not repeat them: a closed lease frees its GPUs, and a lease that waits for
+these GPUs gets them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def _epoch_started(state: SchedulerState, now_s: float, fact: f.EpochStarted) ->
     state.epoch = fact.epoch
     state.doubtful = False
     for holding in state.leases.values():
-        # What happened in between was not recorded.
+        # While no scheduler ran, nothing was recorded. So the next report cannot measure a rate.
         holding.mixed = True
 
 
@@ -71,14 +71,14 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
     else:
         state.drop_node(node)
         if node.state == NodeState.LOST or fact.spec != node.spec:
-            # The next fact reports the broken GPUs again if the machine is the same.
+            # If the machine is the same, the next fact names the broken GPUs again.
             node.broken.clear()
-            # Its agent may still find processes of ended jobs; it reports when there are none left.
+            # The agent may still find processes of ended jobs, and reports when none are left.
             node.withheld = {gpu for gpu in node.withheld if gpu < fact.spec.gpus}
         node.spec, node.why, node.since_s = fact.spec, "", now_s
         if node.drained:
             node.state = NodeState.DRAINING
-        # Its pause is not over yet.
+        # The node's pause after failed starts is not over yet.
         elif node.back_s is not None and node.back_s > now_s:
             node.state, node.why = NodeState.FAULTY, "several starts in a row failed here"
         else:
@@ -102,7 +102,7 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
     node.state, node.why, node.since_s = fact.state, fact.why, now_s
     if fact.state == NodeState.SILENT:
         for holding in state.on_node(fact.node):
-            # What happens from now on is not reported.
+            # The silent node reports nothing. So the first report after that cannot measure a rate.
             holding.mixed = True
     _cluster_changed(state)
 
@@ -110,7 +110,7 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
 def _node_removed(state: SchedulerState, now_s: float, fact: f.NodeRemoved) -> None:
     node = state.nodes.pop(fact.node)
     state.drop_node(node)
-    # Its agent may come back; it refuses sets that are older than the last one it got.
+    # If its agent comes back, it refuses sets of leases with lower numbers than the last set it received.
     state.generation_floor = max(state.generation_floor, node.generation)
     _cluster_changed(state)
 

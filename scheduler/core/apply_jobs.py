@@ -20,7 +20,7 @@ def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> 
     state.jobs[job.id] = state.active[job.id] = job
     state.next_order += 1
     if job.spec.is_limited:
-        state.watched[job.id] = job
+        state.to_review[job.id] = job
     if job.spec.is_picky:
         state.picky.add(job.id)
     if job.may_be_protected:
@@ -65,7 +65,7 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
     job.state = after(job.state, how)
     job.why = why
     if how is START or how is PREEMPT:
-        # Jobs take turns under one allocation, so a turn calls for no new one.
+        # Jobs take turns under one allocation, so the start or end of a turn needs no new allocation.
         return
     state.stale = True
     if how in _CLEARS_FAILURES:
@@ -77,10 +77,10 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
     if job.state in TERMINAL:
         job.ended_s = now_s
         del state.active[job.id]
-        state.watched.pop(job.id, None)
+        state.to_review.pop(job.id, None)
         state.picky.discard(job.id)
         state.protectable.discard(job.id)
-        state.saved.discard(job.id)
+        state.may_have_saved.discard(job.id)
         _unblock_dependents(state, job)
 
 
@@ -89,15 +89,15 @@ _CLEARS_FAILURES = frozenset({Move.RELEASE, Move.REQUEUE})
 
 
 def checkpoint_saved(state: SchedulerState, now_s: float, fact: f.CheckpointSaved) -> None:
-    """Record that a job's newest checkpoint is in another store than its last one."""
+    """Record that a job's newest checkpoint is in another store than the checkpoint before."""
     job = state.jobs[fact.job]
     job.checkpoint_at = fact.place
     stores = state.saves_at(job)
     job.checkpoint_beside = stores[1:] if stores[:1] == (fact.place,) else ()
     if not job.is_terminal:
-        state.saved.add(job.id)
+        state.may_have_saved.add(job.id)
         if len(state.stores) > 1:
-            # There may be fewer ways to run the job now.
+            # There may be fewer ways to run the job now, so a new allocation is needed.
             state.stale = True
 
 
@@ -114,5 +114,6 @@ def _unblock_dependents(state: SchedulerState, job: Job) -> None:
 
 
 def _needs_only_end(job: Job, other: str) -> bool:
+    """Whether it is enough for the job that the other one has ended, even without success."""
     parent = other.partition("_")[0]
     return all(d.when == "ended" for d in job.spec.after if d.job in (other, parent))

@@ -28,7 +28,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
         if holding.phase is WAITING:
             _forget(state, now_s, holding)
         else:
-            # A round planned ahead lets the lease run to the end of the old round. At the boundary, that is now.
+            # The lease ends with the old round. If that is over already, it ends now.
             _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), _why_ended(state, holding))
     state.round = Round(fact.number, fact.starts_s, fact.ends_s, fact.reserved)
     for name, bundle in fact.rebundled:
@@ -44,7 +44,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
 
 
 def _why_ended(state: SchedulerState, holding: Holding) -> str:
-    """Return why a lease is not renewed: its node is in maintenance or out of use, or its turn is over."""
+    """Return why a lease is not renewed: its node is drained or out of use, or its turn is over."""
     for name in nodes_of(holding.lease.gpus):
         node = state.nodes.get(name)
         if node is not None and node.state is NodeState.DRAINING:
@@ -106,7 +106,7 @@ def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> N
     holding.ends_s = ends_s
     holding.stop_by_s = max(ends_s, state.round.ends_s) + state.settings.lease_margin_s
     job.lease, job.leaving = None, holding.lease.id
-    state.held.pop(job.id, None)
+    state.held_leases.pop(job.id, None)
     state.touch(holding)
 
 
@@ -124,7 +124,7 @@ def _forget(
         if other in state.blocks:
             state.blocks[other].remove(holding.lease.id)
     job.lease = None
-    state.held.pop(job.id, None)
+    state.held_leases.pop(job.id, None)
     if len(holding.bundle.jobs) > 1:
         _unpair(state, now_s, holding)
     _undo_start(state, now_s, job, holding, why)
@@ -150,7 +150,7 @@ def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -
         state.touch(holding)
         _forget(state, now_s, holding, fact.why)
     else:
-        # A user's command moves the job before it recalls the lease.
+        # A user's command moves the job before the lease is recalled. So if the job still runs, no user asked for this.
         holding.unasked = state.jobs[holding.lease.job].state is RUNS
         _stop(state, holding, now_s, fact.why)
 
@@ -163,12 +163,12 @@ def leases_resumed(state: SchedulerState, now_s: float, fact: f.LeasesResumed) -
         job = state.jobs[holding.lease.job]
         job.lease, job.leaving = name, None
         state.touch(holding)
-        # Much may have happened while the node was silent.
+        # What happened while the node was silent is unknown. So the next report cannot measure a rate.
         holding.mixed = True
         if holding.credit_s < state.round.ends_s:
             books.credit(state, max(now_s, holding.credit_s), holding, state.round.ends_s)
-    # Rebuilt, because its order is that of the leases.
-    state.held = {}
+    # The table is rebuilt, because it has to be in the order of the leases.
+    state.held_leases = {}
     for holding in state.leases.values():
         if holding.phase is not STOPPING:
             state.keep(holding)
@@ -189,7 +189,7 @@ def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -
         if job.started_s is None:
             job.started_s = now_s
             if job.state not in TERMINAL:
-                state.saved.add(job.id)
+                state.may_have_saved.add(job.id)
 
 
 def progress_made(state: SchedulerState, now_s: float, fact: f.ProgressMade) -> None:
@@ -202,7 +202,7 @@ def progress_made(state: SchedulerState, now_s: float, fact: f.ProgressMade) -> 
 def _advance(
     state: SchedulerState, now_s: float, job: Job, holding: Holding, report: Progress | Exit
 ) -> None:
-    """Update a job's progress, and the measured rate of the way it runs."""
+    """Update a job's progress, and the measured rate of the way in which the job runs."""
     gained = report.steps - job.steps_done
     stepping_s = report.stepping_s - holding.ran_s
     if state.settings.learn_rates and gained > 0 and stepping_s > 0 and job.spec.reports_steps:
@@ -221,7 +221,8 @@ def _advance(
 def rate_key(state: SchedulerState, holding: Holding) -> RateKey | None:
     """Return the key of the rate that progress under this lease measures; None if it is ambiguous.
 
-    The leases that hold the GPUs count, not the planned ones: a partner may not have started, or may be leaving.
+    It depends on the leases that hold the GPUs now. The bundle alone is not enough: a partner in it may not have
+    started, and a partner that left it may still be stopping.
     """
     bundle, job = holding.bundle, state.jobs[holding.lease.job]
     if not job.spec.job_type:
@@ -259,7 +260,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     holding = state.leases[end.lease]
     job = state.jobs[holding.lease.job]
     _advance(state, now_s, job, holding, end)
-    # Lost steps do not count, and neither does the time that they took.
+    # Steps since the last checkpoint are lost, so they do not count, and `isolated_s` shrinks in proportion.
     if end.outcome not in _ORDERLY:
         job.isolated_s *= end.saved / job.steps_done if job.steps_done > 0 else 1.0
         job.steps_done = end.saved
@@ -272,7 +273,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     kind = bundle.worker_type
     job.time_s[kind] = job.time_s.get(kind, 0.0) + end.ran_s
     job.gpu_s[kind] = job.gpu_s.get(kind, 0.0) + end.ran_s * bundle.gpus
-    # In a gang, the first rank that died has reported this already.
+    # If a rank of a gang died, `ranks_exited` has kept that rank's exit already.
     if not holding.died:
         _remember(job, end)
     for other in books.beside(state, holding):
@@ -289,7 +290,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
         job.leaving = None
     else:
         job.lease = None
-        state.held.pop(job.id, None)
+        state.held_leases.pop(job.id, None)
     failed_starts.note_end(state, now_s, job, holding, end, lapsed=fact.lapsed)
     if job.state not in TERMINAL:
         _after_exit(state, now_s, job, end, holding)
@@ -300,7 +301,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
 def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holding: Holding) -> None:
     """Update the job of a lease that was closed. Whether a failed attempt is retried is decided in `on_nodes`."""
     if end.outcome in ("finished", "failed") and job.lease is not None:
-        # The job does not need the next lease that it was granted.
+        # The job has been granted its next lease, but does not need that lease any more.
         _forget(state, now_s, state.leases[job.lease])
     if end.outcome == "finished":
         move(state, now_s, job, Move.COMPLETE, "")
@@ -325,7 +326,7 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
 
 
 def _count_failed_start(job: Job, holding: Holding) -> None:
-    """Count a start of this job that its nodes could not carry out."""
+    """Count a start of this job that failed on the nodes of the lease."""
     nodes = nodes_of(holding.lease.gpus)
     job.node_failures += 1
     job.unstarted += 1
@@ -358,6 +359,7 @@ def _unpair(state: SchedulerState, now_s: float, holding: Holding) -> None:
 
 
 def _unblock(state: SchedulerState, now_s: float, holding: Holding, closed: str) -> None:
+    """Note that a lease need not wait for a closed one any more. If it waits for no others, it can be sent."""
     holding.waits_for.discard(closed)
     if not holding.waits_for:
         state.let_go(holding)

@@ -37,16 +37,16 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import UP, NodeState
 from scheduler.model.jobs import TRANSITIONS, Move
 
-# How many forgotten jobs may stay in the cache of kinds before it is emptied.
+# The cache of kinds is emptied when it holds this many jobs more than twice the jobs of the state.
 KINDS_SPARE = 1000
 
 
 class Core:
-    """The decisions of the scheduler. Callers only read `state`."""
+    """The decisions of the scheduler. Callers may read `state`, but must not change it."""
 
     def __init__(self, state: SchedulerState | None = None) -> None:
         self.state = SchedulerState() if state is None else state
-        # Derived from the state; it could be dropped between any two messages.
+        # A cache derived from the state. It could be dropped between any two messages.
         self._kinds = Kinds()
         # The outcome of the current call, or of the last one.
         self._latest: Outcome | None = None
@@ -67,19 +67,19 @@ class Core:
         }
 
     def handle(self, now_s: float, message: Message) -> Outcome:
-        """Handle one message. The facts of the outcome are applied; its effects must wait until they are durable."""
+        """Handle one message. The outcome's facts are applied; its effects must wait until these facts are durable."""
         return self.handle_all(now_s, (message,))
 
     def handle_all(self, now_s: float, messages: Sequence[Message], *, review: bool = True) -> Outcome:
         """Handle a batch, message by message, and send at most one set of leases to each node at the end.
 
-        `review` False skips the check of limits, for callers in whose state this check always raises.
+        With `review` False, limits and dependencies are not checked. Callers use this if the check always raises.
         """
         out = self._begin(now_s)
         for message in messages:
             kind = type(message)
             if kind is not NodeReport:
-                # Handlers of other messages may ask whether leases run.
+                # The handlers of other messages must see all starts that were reported so far.
                 out.settle_reports()
             self._on[kind](out, message)
         out.settle_reports()
@@ -120,8 +120,8 @@ class Core:
         """Take over the state in a new process: begin an epoch and repeat every effect that may have been lost.
 
         Leases that would end soon are renewed. If records were lost, it is unknown what runs, so each node counts as
-        silent until it reports. `resync` False only sets timers, which do the rest later; it is meant for the case
-        that a resync raises.
+        silent until it joins again. With `resync` False, only timers are set, and their handlers do the rest later.
+        Callers use this if the resync raises.
         """
         state = self.state
         out = self._begin(now_s)
@@ -139,7 +139,7 @@ class Core:
         return out
 
     def _resync(self, out: Outcome) -> None:
-        """Repeat what a crash may have lost: sets of leases, timers, and a question without an answer."""
+        """Repeat what a crash may have lost: sets of leases, timers, and an unanswered question to the solver."""
         state, now_s = self.state, out.now_s
         out.resend(state.nodes)
         out.send_leases()
@@ -150,7 +150,7 @@ class Core:
         on_rounds.watch_lapses(out)
         on_failed_starts.watch_pauses(out)
 
-    # The rest is for worlds that survive errors of the core: see `scheduler.live.rescue.rescue`.
+    # The following methods are for worlds that survive errors of the core: see `scheduler.live.rescue.rescue`.
 
     @property
     def untouched(self) -> bool:
@@ -158,7 +158,7 @@ class Core:
         return self._latest is None or not self._latest.facts
 
     def go_back(self, state: SchedulerState | None = None) -> None:
-        """Continue from this state, or from the current one if None, and drop everything derived from it."""
+        """Continue from this state (None: from the current one) with empty caches."""
         if state is not None:
             self.state.replace_by(state)
         self._kinds = Kinds()

@@ -17,7 +17,7 @@ HOUR_S = 3600.0
 
 
 def credit_round(state: SchedulerState) -> None:
-    """Credit every bundle that has its GPUs with a new round. A bundle that waits is credited when it gets its GPUs."""
+    """Credit a new round to every bundle that has its GPUs. A bundle that waits is credited when it gets its GPUs."""
     ends_s = state.round.ends_s
     bundles: list[Bundle] = []
     for holding in state.leases.values():
@@ -40,7 +40,7 @@ def credit(state: SchedulerState, now_s: float, holding: Holding, until_s: float
 def take_back(state: SchedulerState, now_s: float, holding: Holding) -> None:
     """Take back the unused credit of a lease that ends or changes its bundle.
 
-    A bundle with two jobs keeps the time up to which the partner's lease is credited.
+    A packed pair keeps the credit of the partner's lease: only the time after it is taken back.
     """
     starts_s, since_s, until_s = state.round.starts_s, now_s, holding.credit_s
     holding.credit_s = 0.0
@@ -52,14 +52,14 @@ def take_back(state: SchedulerState, now_s: float, holding: Holding) -> None:
     if len(holding.bundle.jobs) > 1:
         since_s = max(since_s, _partner_credit_s(state, holding))
     if since_s < until_s:
-        # The part that lies in the last round has decayed once.
+        # The part before the start of the current round has decayed once.
         faded_s = max(min(until_s, starts_s) - since_s, 0.0)
         unused_s = until_s - since_s - (1.0 - state.settings.decay) * faded_s
         state.shares.give_back(holding.bundle, unused_s)
 
 
 def change_bundle(state: SchedulerState, now_s: float, holding: Holding, bundle: Bundle) -> None:
-    """Continue a lease as another bundle, with a partner or without, and move its unused credit there."""
+    """Continue a lease as another bundle, with a partner or without, and move its unused credit to that bundle."""
     until_s = holding.credit_s
     take_back(state, now_s, holding)
     holding.bundle = bundle
@@ -70,7 +70,7 @@ def change_bundle(state: SchedulerState, now_s: float, holding: Holding, bundle:
 
 
 def _partner_credit_s(state: SchedulerState, holding: Holding) -> float:
-    """Return until when the partner in the same bundle has been credited."""
+    """Return the time up to which the lease of the partner in the same bundle is credited; 0 without a partner."""
     return max((h.credit_s for h in beside(state, holding) if h.bundle == holding.bundle), default=0.0)
 
 
@@ -84,7 +84,7 @@ def beside(state: SchedulerState, holding: Holding) -> Sequence[Holding]:
 
 
 def charge(state: SchedulerState, now_s: float, holding: Holding) -> None:
-    """Charge a lease up to now, before something about its cost changes."""
+    """Charge a lease up to now, before its price or the number of jobs on its GPUs changes."""
     if holding.started_s is not None:
         _charge(state, holding, now_s - holding.started_s)
 
@@ -102,7 +102,7 @@ def settle(state: SchedulerState, holding: Holding, ran_s: float) -> float:
 
 
 def cost_by(state: SchedulerState, holding: Holding, now_s: float) -> tuple[float, float]:
-    """Return the cost of a lease by now, and its current cost per second."""
+    """Return the cost of a lease up to now, and its current cost per second."""
     if holding.started_s is None:
         return 0.0, 0.0
     per_s = _cost_per_s(state, holding)
@@ -116,7 +116,7 @@ def _charge(state: SchedulerState, holding: Holding, ran_s: float) -> None:
 
 
 def _cost_per_s(state: SchedulerState, holding: Holding) -> float:
-    """Return the current cost of a lease per second. Two packed jobs pay half each while both have processes."""
+    """Return the current cost of a lease per second. While both packed jobs have processes, each pays half."""
     price = PRICE.nearest(state.prices.get(holding.bundle.worker_type, 0.0))
     if not price:
         return 0.0

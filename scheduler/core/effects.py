@@ -12,9 +12,10 @@ from scheduler.model.lease import Lease
 
 
 class WakeAt(msgspec.Struct, frozen=True, gc=False):
-    """A timer: send Woke(what) at this time. A later WakeAt of the same `what` replaces an earlier one."""
+    """A timer: send Woke(what) at this time. A later WakeAt with the same `what` replaces an earlier one."""
 
     at_s: float
+    # The name of the timer.
     what: str
 
 
@@ -23,18 +24,20 @@ class SendLeases(msgspec.Struct, frozen=True, gc=False):
 
     node: str
     epoch: int
+    # The number of this set; the node's next set has a higher one.
     generation: int
     leases: tuple[Lease, ...]
     # The ids of the leases that will not be renewed.
     last: tuple[str, ...] = ()
-    # (lease, reason) of leases that end and may still have processes on this node.
+    # (lease, reason) of each lease that is ending and may still have processes on this node.
     why_ended: tuple[tuple[str, str], ...] = ()
 
 
 class RenewLeases(msgspec.Struct, frozen=True):
     """A renewal: every node whose set did not change keeps its leases until the new end.
 
-    `generations` names the nodes and the set that each must have; a node that has another set asks for the current one.
+    `generations`: by node, the generation of the set that the node must have; a node with another set asks for its
+    current one.
     """
 
     epoch: int
@@ -45,12 +48,17 @@ class RenewLeases(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pairs:
-    """Rates of two jobs on the same GPUs, by kind of job: the input of +packing, without n² columns."""
+    """The rates of two jobs on the same GPUs, for policies that pack jobs.
+
+    They are given by kind of job, because n jobs would need n² columns.
+    """
 
     # [n] The kind of each job row; -1: not packable.
     kind: Ints
-    first: Ints  # [p] kinds
+    # [p] In this and the other arrays, an entry for each pair of kinds on one worker type: the two kinds, ...
+    first: Ints
     second: Ints
+    # ... the row of the worker type, the GPUs, and the rate of each of the two jobs in steps/s.
     worker_type: Ints
     gpus: Ints
     first_rate: Floats

@@ -16,7 +16,7 @@ from scheduler.model.settings import Settings
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """Base of all facts."""
+    """Base of all facts. A fact that a user may have caused names the user in `by`."""
 
 
 class Configured(Fact, frozen=True, kw_only=True):
@@ -33,11 +33,16 @@ class EpochStarted(Fact, frozen=True, kw_only=True):
 
 
 class RecordsLost(Fact, frozen=True, kw_only=True):
-    """Records of this journal were lost. Numbers that they may have used are skipped; nodes may run unknown leases."""
+    """Records of this journal were lost, so nodes may run unknown leases.
 
+    Epochs and numbers of jobs and leases that the lost records may have used are skipped.
+    """
+
+    # How many records were lost.
     records: int
     # The last epoch that may have been used.
     epoch: int
+    # The first numbers that cannot have been used.
     next_job: int
     next_lease: int
 
@@ -46,6 +51,7 @@ class RatesGiven(Fact, frozen=True, kw_only=True):
     """Rows of the throughput table: job type, GPUs, worker type, steps per second."""
 
     solo: list[tuple[str, int, str, float]] = []
+    # The rates of gangs that are spread over more nodes than they need.
     unconsolidated: list[tuple[str, int, str, float]] = []
     # Worker type, both job types, GPUs, both rates.
     pairs: list[tuple[str, str, str, int, float, float]] = []
@@ -66,7 +72,7 @@ class JobSubmitted(Fact, frozen=True, kw_only=True):
     spec: JobSpec
     blocked_by: tuple[str, ...] = ()
     key: str = ""
-    # The digest of the request, by which the core notices that its key is reused for another one.
+    # The digest of the submission, by which the core notices that `key` is used again for a different submission.
     digest: str = ""
 
 
@@ -75,7 +81,7 @@ class JobsForgotten(Fact, frozen=True, kw_only=True):
 
     jobs: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
-    # The job types whose measured rates were dropped with them.
+    # The job types whose measured rates were dropped with these jobs.
     job_types: tuple[str, ...] = ()
 
 
@@ -100,9 +106,9 @@ class NodeMoved(Fact, frozen=True, kw_only=True):
     node: str
     state: NodeState
     why: str = ""
-    # The node's own agent drained it as it stopped. The next agent there resumes it.
+    # The node's own agent drained the node before the agent stopped. The next agent there resumes the node.
     left: bool = False
-    # An operator resumed it after faults: its failed starts and faulty GPUs are forgotten.
+    # An operator resumed the node after faults, so its failed starts and faulty GPUs are forgotten.
     mended: bool = False
     # When a faulty node is tried again. None: once its agent reports that it can run jobs.
     back_s: float | None = None
@@ -137,7 +143,7 @@ class AllocationAsked(Fact, frozen=True, kw_only=True):
 
 
 class AllocationAdopted(Fact, frozen=True, kw_only=True):
-    """New shares are in force. `failed`: why they are first come, first served instead of the policy's."""
+    """New shares are in force. The fields are those of Solved."""
 
     number: int
     policy: str
@@ -166,7 +172,9 @@ class RoundPlanned(Fact, frozen=True, kw_only=True):
     granted: tuple[Lease, ...] = ()
     # Leases that continue with another partner, or without one.
     rebundled: tuple[tuple[str, Bundle], ...] = ()
+    # By worker type: the gang for which GPUs are held back.
     reserved: dict[str, Bundle] = {}
+    # Columns that were due, but did not fit.
     skipped: tuple[Bundle, ...] = ()
 
 
@@ -201,11 +209,12 @@ class CheckpointSaved(Fact, frozen=True, kw_only=True):
     """A job saved in another store (`NodeSpec.store`) than before, and will continue from there."""
 
     job: str
+    # The store.
     place: str
 
 
 class RanksExited(Fact, frozen=True, kw_only=True):
-    """All ranks of a gang on one node have exited. The lease is closed when this holds for all its nodes."""
+    """All ranks of a gang on one node have exited. The lease is closed once the ranks on all its nodes have exited."""
 
     node: str
     exit: Exit
@@ -218,9 +227,10 @@ class LeasesResumed(Fact, frozen=True, kw_only=True):
 
 
 class LeaseClosed(Fact, frozen=True, kw_only=True):
-    """The processes of a lease are gone and its GPUs are free. `lapsed`: no exit was reported, but its time is over."""
+    """The processes of a lease are gone and its GPUs are free."""
 
     exit: Exit
+    # No exit was reported, but the lease's time is over.
     lapsed: bool = False
 
 

@@ -1,15 +1,16 @@
-"""Failed starts: the nodes that are taken out of use for them, and the pauses of jobs.
+"""Failed starts, the nodes that are taken out of use because of failed starts, and the pauses of jobs.
 
-A start has failed if the node could not start the job, if its processes disappeared within moments for unknown
-reasons, or if it hung: the lease lapsed, and the node never reported anything about it although its link is up. A
-program that ends with its own exit code is not a failed start.
+A start has failed in three cases: the node could not start the job; the job's processes disappeared within moments for
+unknown reasons; or the start hung, so that the lease lapsed although the link to the node is up and the node never
+reported anything about the lease. A program that ends with its own exit code is not a failed start.
 
 Rules:
 - A node is taken out of use after STARTS_FAILED_MAX failed starts in a row, of different jobs. It returns after a
-  pause, and the next start decides: if it fails too, the next pause is twice as long; if it runs, the count restarts.
+  pause. If the next start there fails too, the next pause is twice as long; if it succeeds, the count restarts.
 - If all failed starts are of one job or array, the job itself may be at fault. So they take a node out of use only if
-  there is another usable node. Once the job has failed on a second node, its starts count against neither.
-- After a failed attempt a job pauses before its next start, each time twice as long, until an attempt runs.
+  there is another usable node. Once the job has failed on a second node, its starts count against neither node.
+- After an attempt that failed within JOB_PAUSE_MAX_S, a job pauses before its next start. Each pause is twice as long
+  as the one before, until an attempt does better.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from scheduler.model.jobs import Job
 from scheduler.model.lease import Holding, nodes_of
 
 STARTS_FAILED_MAX = 3
+# The first and the longest pause of a node, and of a job.
 NODE_PAUSE_S, NODE_PAUSE_MAX_S = 60.0, 3600.0
 JOB_PAUSE_S, JOB_PAUSE_MAX_S = 1.0, 300.0
 # Processes that disappear within this time count as not started.
@@ -39,7 +41,7 @@ STARTS_KEPT = 20
 def note_end(
     state: SchedulerState, now_s: float, job: Job, holding: Holding, end: Exit, *, lapsed: bool
 ) -> None:
-    """Count an exit for or against its nodes, and pause its job if the attempt failed."""
+    """Count an exit for or against the nodes of its lease, and pause its job if the attempt failed."""
     nodes = nodes_of(holding.lease.gpus)
     ran = holding.started_s is not None
     hung = lapsed and not ran and end.outcome == "node_failed"
@@ -60,7 +62,7 @@ def note_end(
             job.again_s = now_s + _doubled(JOB_PAUSE_S, job.pauses, JOB_PAUSE_MAX_S)
             job.pauses += 1
             if not job.is_terminal:
-                state.watched[job.id] = job
+                state.to_review[job.id] = job
     elif ran:
         job.pauses = 0
 
@@ -78,7 +80,7 @@ def pause_s(node: Node) -> float:
 
 
 def hung_on(state: SchedulerState, holding: Holding) -> str:
-    """Return the first linked node of a lease that has reported neither a start nor an exit; empty if none."""
+    """For a lease that never started: return its first linked node without an exit; empty if there is none."""
     for name in nodes_of(holding.lease.gpus):
         node = state.nodes.get(name)
         if node is not None and name not in holding.exited and node.state not in (SILENT, NodeState.LOST):
@@ -122,7 +124,10 @@ def one_line(trouble: str) -> str:
 
 
 def is_news(node: Node, trouble: str) -> bool:
-    """Whether this report of an agent changes its node's state. Nodes that are draining or away keep theirs."""
+    """Whether an agent's report changes the state of its node. `trouble`: what the agent reports; empty: all is well.
+
+    Nodes that are draining or away keep their state.
+    """
     if trouble:
         return node.state is UP or (node.state is FAULTY and node.why != one_line(trouble))
     return node.state is FAULTY and node.back_s is None

@@ -1,14 +1,15 @@
 """Decide which ended jobs and used keys leave the state.
 
-The sender of `Forget` has already archived the jobs for users to read. The core forgets a job only if nothing that
-enters a decision refers to it; the sender asks again for the others later. The conditions, and why they come true:
+The sender of `Forget` has already archived the jobs for users to read. If the core does not forget a job yet, the
+sender asks again later. The core forgets a job if all of these conditions hold, each for the reason beside it:
 
-    it has ended and its last lease is closed          its GPUs and its cost are settled
-    no lease, share, reservation or question names it  the next allocation drops it
-    no unfinished job waits for it                     its dependents have been failed or unblocked
-    every job of its array has ended                   commands and dependencies may name the array
+    the job has ended and its last lease is closed  before that, its GPUs and its cost are not settled
+    no lease, share or reservation names the job    rounds are planned from these
+    the solver is not solving a problem with it     an answer that names an unknown job would be refused
+    no unfinished job waits for the job             the waiting job depends on how the job ended
+    every job of its array has ended                commands and dependencies may name the whole array
 
-A key is kept as long as any of its jobs, so that a repeated submission never becomes a second job.
+An idempotency key is kept as long as any job of its submission, so that a repeated submission never makes a second job.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def _forgettable(state: SchedulerState, names: Iterable[str]) -> tuple[str, ...]
         and job.lease is job.leaving is None
         and job.id not in in_use
         and not (job.spec.array and job.id.partition("_")[0] in unfinished)
-        and not _is_being_solved(state, job)
+        and not _is_in_open_problem(state, job)
     )
 
 
@@ -57,23 +58,24 @@ def _jobs_in_use(state: SchedulerState) -> set[str]:
         in_use.update(holding.bundle.jobs)
     for bundle in state.round.reserved.values():
         in_use.update(bundle.jobs)
-    for job in state.watched.values():
+    for job in state.to_review.values():
         in_use.update(job.blocked_by)
     return in_use
 
 
-def _is_being_solved(state: SchedulerState, job: Job) -> bool:
-    """Whether the solver may be working on a problem that contains the job: it had not ended when that was sent."""
+def _is_in_open_problem(state: SchedulerState, job: Job) -> bool:
+    """Whether the solver may be working on a problem with this job, which ended only after the problem was sent."""
     return not state.asked.answered and job.ended_s is not None and job.ended_s >= state.asked.at_s
 
 
 def _is_spent(state: SchedulerState, key: str, forgotten: frozenset[str]) -> bool:
+    """Whether all jobs of the key's submission are forgotten."""
     request = state.requests.get(key)
     return request is not None and all(job in forgotten or job not in state.jobs for job in request.jobs)
 
 
 def _types_unused_without(state: SchedulerState, jobs: Sequence[str]) -> tuple[str, ...]:
-    """Return the job types of these jobs that no other job and no row of the throughput table has."""
+    """Return the measured job types that only these jobs have, and that are not in the throughput table."""
     rates = state.rates
     measured = {kind for key in rates.measured for kind in (key.job_type, key.partner)}
     types = {state.jobs[name].spec.job_type for name in jobs} & measured - rates.known - {""}

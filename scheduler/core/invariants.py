@@ -1,6 +1,6 @@
 """Invariants that hold in every state, whatever messages arrive in whatever order. Each rule yields its violations.
 
-`check(state)` raises InvariantBroken with all of them.
+`check(state)` raises InvariantBroken with the violations of all rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def check(state: SchedulerState) -> None:
 
 
 def one_holder_per_gpu(state: SchedulerState) -> Iterator[str]:
-    """P5: a GPU is held by one lease, or by the two leases of one packed pair."""
+    """A GPU is held by one lease, or by the two leases of one packed pair."""
     holders: dict[str, list[str]] = {}
     for name, holding in state.leases.items():
         if holding.phase in HOLDING:
@@ -36,7 +36,7 @@ def one_holder_per_gpu(state: SchedulerState) -> Iterator[str]:
         pair = [state.leases[name] for name in names]
         jobs = {h.lease.job for h in pair}
         together = len(names) == 2 and len(jobs) == 2 and len({h.lease.gpus for h in pair}) == 1
-        # The partner may be promised to another job already.
+        # While one lease of a pair is stopping, the other may already have the bundle of a new pair.
         any_stopping = any(h.phase == Phase.STOPPING for h in pair)
         if not together or not (any_stopping or all(set(h.bundle.jobs) == jobs for h in pair)):
             yield f"GPU {gpu} is held by leases {names} of jobs {sorted(jobs)}"
@@ -52,7 +52,7 @@ def gpus_fit_their_lease(state: SchedulerState) -> Iterator[str]:
         if len(set(lease.gpus)) != bundle.gpus or len(lease.gpus) != bundle.gpus:
             yield f"lease {name} of {bundle} has GPUs {lease.gpus}"
         if lease.job not in bundle.jobs:
-            yield f"lease {name} is for job {lease.job}, its bundle is {bundle}"
+            yield f"lease {name} is for job {lease.job}, which is not in its bundle {bundle}"
         for node_name in nodes_of(lease.gpus):
             node = state.nodes.get(node_name)
             if node is None:
@@ -62,7 +62,7 @@ def gpus_fit_their_lease(state: SchedulerState) -> Iterator[str]:
 
 
 def jobs_know_their_leases(state: SchedulerState) -> Iterator[str]:
-    """A job has at most one lease to run on and one that is ending, and the leases agree."""
+    """A job has at most one lease to run on and one that is ending, and both are leases of this job."""
     for job in state.jobs.values():
         for name, ending in ((job.lease, False), (job.leaving, True)):
             if name is None:
@@ -117,10 +117,13 @@ def claims_do_not_clash(state: SchedulerState) -> Iterator[str]:
 
 
 def planning_tables_match_leases(state: SchedulerState) -> Iterator[str]:
-    """The tables from which rounds are planned match the jobs, and the leases that are not ending, in their order."""
+    """The tables from which rounds are planned match the jobs and the leases that are not ending.
+
+    The table of held leases is also in the order of the leases.
+    """
     active = [h for h in state.leases.values() if h.phase != Phase.STOPPING]
-    if list(state.held.items()) != [(h.lease.job, Held(h.bundle, h.lease.gpus)) for h in active]:
-        yield f"the table of held leases is {state.held}"
+    if list(state.held_leases.items()) != [(h.lease.job, Held(h.bundle, h.lease.gpus)) for h in active]:
+        yield f"the table of held leases is {state.held_leases}"
     if state.on_hold != {name for name, job in state.active.items() if job.state == JobState.HELD}:
         yield f"the jobs listed as on hold are {sorted(state.on_hold)}"
     if state.protectable != {job.id for job in state.active.values() if job.may_be_protected}:
@@ -143,7 +146,7 @@ def numbers_are_numbers(state: SchedulerState) -> Iterator[str]:
             yield f"shares: {field} is {values.min()}"
 
 
-def dependencies_are_open(state: SchedulerState) -> Iterator[str]:
+def dependencies_exist_and_block(state: SchedulerState) -> Iterator[str]:
     """A job waits only for jobs that exist, and does not run while it waits."""
     for job in state.jobs.values():
         for other in job.blocked_by:
@@ -182,7 +185,7 @@ def nothing_names_forgotten_jobs(state: SchedulerState) -> Iterator[str]:
             yield f"{where} names {', '.join(unknown[:8])}, which the state lacks"
     orders = [job.order for job in state.jobs.values()]
     if orders != sorted(set(orders)) or (orders and orders[-1] >= state.next_order):
-        yield f"jobs are not in the order of their submission, or the next one ({state.next_order}) is not the last"
+        yield f"jobs are not in the order of submission, or next_order ({state.next_order}) is not above all of theirs"
 
 
 Rule = Callable[[SchedulerState], Iterator[str]]
@@ -195,7 +198,7 @@ RULES: tuple[Rule, ...] = (
     claims_do_not_clash,
     planning_tables_match_leases,
     numbers_are_numbers,
-    dependencies_are_open,
+    dependencies_exist_and_block,
     nodes_are_counted,
     nothing_names_forgotten_jobs,
 )

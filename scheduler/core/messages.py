@@ -1,4 +1,4 @@
-"""Messages to the core. Everything that happens reaches it as one of these.
+"""Messages to the core. Everything that happens reaches the core as one of these.
 
 users    SubmitJobs JobCommand NodeCommand SetPolicy SetPrices Configure GiveRates
 history  Forget
@@ -19,18 +19,18 @@ from scheduler.model.settings import Settings
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of all messages."""
+    """Base of all messages. In users' messages, `call` is the call to which the core replies; empty: it does not."""
 
 
 class SubmitJobs(Message, frozen=True, kw_only=True):
-    """Submit these jobs. The reply holds their ids; repeating a `key` gives the same jobs."""
+    """Submit these jobs. The reply holds their ids. A repeated submission with the same `key` gets the same ids."""
 
-    # The call that the reply answers.
     call: str = ""
     specs: tuple[JobSpec, ...]
+    # The idempotency key. Empty: none.
     key: str = ""
     user: str = ""
-    # The final states of the forgotten jobs and arrays that `after` names.
+    # The final states of jobs and arrays that `JobSpec.after` names, but that the core has forgotten.
     past: dict[str, JobState] = {}
 
 
@@ -89,7 +89,7 @@ class SetPrices(Message, frozen=True, kw_only=True):
 
 
 class Forget(Message, frozen=True, kw_only=True):
-    """Forget ended jobs, which the history has archived, and used keys: at most a few thousand at a time."""
+    """Forget ended jobs, which the history has archived, and idempotency keys; at most a few thousand at a time."""
 
     jobs: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -99,7 +99,9 @@ class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
     """A lease for which a node still has processes, as reported when the node joins."""
 
     lease: str
+    # The total steps of the job.
     steps: float
+    # How long processes have run under this lease.
     ran_s: float
 
 
@@ -108,17 +110,19 @@ class NodeHello(Message, frozen=True, kw_only=True):
 
     spec: NodeSpec
     held: tuple[HeldLease, ...] = ()
-    # Why its agent cannot run jobs now. Empty: it can.
+    # Why the node's agent cannot run jobs now. Empty: it can.
     trouble: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The progress of a job: its total steps, and the seconds of stepping under this lease."""
+    """The progress of a job."""
 
     lease: str
+    # The total steps of the job, over all its leases.
     steps: float
-    # Steps in the last durable checkpoint.
+    # How many of these steps are in the last durable checkpoint.
     saved: float
+    # The time spent on steps under this lease.
     stepping_s: float
 
 
@@ -127,12 +131,13 @@ class Exit(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     lease: str
     outcome: Literal["finished", "yielded", "failed", "node_failed"]
+    # The next three fields are as in Progress.
     steps: float
     saved: float
-    # Time spent on steps.
     stepping_s: float
-    # Time with processes: start-up, steps and checkpoint.
+    # How long processes ran under this lease: start-up, steps and checkpoint.
     ran_s: float
+    # The exit code.
     code: int = 0
     # The last lines that a failed attempt printed.
     detail: str = ""
@@ -142,7 +147,7 @@ class NodeReport(Message, frozen=True, kw_only=True, gc=False):
     """A node's report: at the reporting interval, or when something changed."""
 
     node: str
-    # The newest set of leases that the node has received.
+    # The generation of the newest set of leases that the node has received.
     generation: int
     started: tuple[str, ...] = ()
     progress: tuple[Progress, ...] = ()
@@ -150,7 +155,7 @@ class NodeReport(Message, frozen=True, kw_only=True, gc=False):
     broken_gpus: tuple[int, ...] = ()
     # All GPUs on which jobs that ended may have left processes. None: not reported this time.
     withheld_gpus: tuple[int, ...] | None = None
-    # Why its agent cannot run jobs now. Empty: it can. None: not reported this time.
+    # Why the node's agent cannot run jobs now. Empty: it can. None: not reported this time.
     trouble: str | None = None
 
 
@@ -161,35 +166,43 @@ class NodeSilent(Message, frozen=True, kw_only=True):
 
 
 class Shares(msgspec.Struct, frozen=True, kw_only=True):
-    """A solved allocation in plain lists, one entry per column. Jobs and worker types are given by their index."""
+    """A solved allocation in plain lists."""
 
     jobs: tuple[str, ...]
     worker_types: tuple[str, ...]
+    # One entry per column: the indices of its jobs in `jobs`; `second` is -1 if the column has one job.
     first: list[int]
     second: list[int]
+    # One entry per column: an index in `worker_types`.
     worker_type: list[int]
     gpus: list[int]
     label: tuple[str, ...] = ()  # empty: all ""
     share: list[float]
-    # Columns that may not fill idle GPUs.
+    # The indices of the columns that may not fill idle GPUs.
     no_backfill: list[int] = []
+    # By worker type: the value of one more GPU for the policy's objective; None: unknown.
     price: list[float | None] = []
+    # By job: the rate that it would have with an equal part of the cluster.
     isolated_rate: list[float] = []
 
 
 class Solved(Message, frozen=True, kw_only=True):
-    """The answer to a Solve. `failed`: why the shares are first come, first served instead of the policy's."""
+    """The answer to the Solve with this number."""
 
     number: int
     policy: str
     shares: Shares
+    # Why the shares are first come, first served instead of the policy's. Empty: they are the policy's.
     failed: str = ""
+    # The value of the policy's objective.
     value: float | None = None
+    # Whether the solver reached the optimum.
     optimal: bool = True
     notes: tuple[str, ...] = ()
 
 
 class Woke(Message, frozen=True, kw_only=True):
-    """The timer that WakeAt set has expired."""
+    """A timer that WakeAt set has expired."""
 
+    # The name of the timer.
     what: str

@@ -50,7 +50,7 @@ def watch_pauses(out: Outcome) -> None:
 
 
 def on_trouble(out: Outcome, name: str, trouble: str) -> None:
-    """Record the reason why an agent cannot run jobs, and take its node out of use; bring it back if that is empty."""
+    """Take a node out of use because its agent reports trouble, or bring it back if `trouble` is empty."""
     trouble = one_line(trouble)
     if is_news(out.state.nodes[name], trouble):
         why = trouble or "its agent reports that all is well again"

@@ -68,7 +68,7 @@ def _where(message: SubmitJobs, index: int) -> str:
 
 def _digest(message: SubmitJobs) -> str:
     """Return the digest of a request, which is the same in every release."""
-    # A launch is encoded as a map, as the first releases held it.
+    # The first releases held a launch as a map, so every release encodes it as a map.
     specs = [
         msgspec.structs.replace(spec, launch=spec.launch and msgspec.to_builtins(spec.launch))
         for spec in message.specs
@@ -77,7 +77,7 @@ def _digest(message: SubmitJobs) -> str:
 
 
 def _accepted(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, JobSpec, tuple[str, ...]]]:
-    """Yield the id, the spec and the unmet dependencies of each job; raise if any of them is refused."""
+    """Yield the id, the spec and the unmet dependencies of each job; raise if any job is refused."""
     number, count = state.next_job, 0
     for position, submitted in enumerate(message.specs):
         where = _where(message, position)
@@ -223,7 +223,7 @@ def _why_not(job: Job, action: str) -> str:
 
 
 def recall(out: Outcome, lease: str, why: str) -> None:
-    """End a lease before its round does."""
+    """End a lease before its round ends."""
     holding = out.state.leases[lease]
     if holding.phase == Phase.STOPPING:
         return
@@ -239,17 +239,18 @@ def review(out: Outcome) -> None:
     # A job that fails can make others fail.
     while any_failed:
         any_failed = False
-        for job in sorted(state.watched.values(), key=attrgetter("order")):
+        for job in sorted(state.to_review.values(), key=attrgetter("order")):
             why = _failed_dependency(state, job) or _over_limit(state, job, now_s)
             if why and not job.is_terminal:
                 any_failed = True
                 fail(out, job, why)
-    times = [at_s for job in state.watched.values() for at_s in _next_s(state, job, now_s)]
+    times = [at_s for job in state.to_review.values() for at_s in _review_times_s(state, job, now_s)]
     if times:
         out.wake(min(times), "review")
 
 
-def _next_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[float]:
+def _review_times_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[float]:
+    """Yield the future times at which the job may start, or reaches a limit if it keeps running."""
     starts_s = job.submitted_s + job.spec.earliest_start_s
     if starts_s > now_s:
         yield starts_s
@@ -261,7 +262,7 @@ def _next_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[float]:
     paid, per_s = _spent(state, job, now_s)
     if job.spec.max_cost is not None:
         left = max(job.spec.max_cost - paid, 0.0)
-        # At a price near zero the limit is never reached.
+        # If the price is near zero, the limit is never reached.
         if left < per_s * bounds.TIME_S.most:
             yield now_s + left / per_s
 
@@ -286,12 +287,13 @@ def _failed_dependency(state: SchedulerState, job: Job) -> str:
         if not other.is_terminal:
             continue
         called = f" ({other.spec.name})" if other.spec.name else ""
-        how = "failed" if other.state == JobState.FAILED else "was cancelled"
-        return f"job {name}{called}, which it depends on, {how}"
+        ended = "failed" if other.state == JobState.FAILED else "was cancelled"
+        return f"job {name}{called}, which it depends on, {ended}"
     return ""
 
 
 def _time_left_s(state: SchedulerState, job: Job, now_s: float) -> float | None:
+    """Return how long a running job may keep running; None if it has no time limit or does not run."""
     if job.spec.time_limit_s is None:
         return None
     holding = state.leases.get(job.lease or "")
@@ -314,7 +316,7 @@ def _over_limit(state: SchedulerState, job: Job, now_s: float) -> str:
 
 
 def _spent(state: SchedulerState, job: Job, now_s: float) -> tuple[float, float]:
-    """Return the cost of a job by now, with its running lease, and its current cost per second."""
+    """Return the cost of a job up to now, including its current leases, and its current cost per second."""
     paid, per_s = job.cost_usd, 0.0
     for name in (job.lease, job.leaving):
         holding = state.leases.get(name or "")

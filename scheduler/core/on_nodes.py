@@ -104,7 +104,7 @@ def _breaks_leases(state: SchedulerState, node: Node, spec: NodeSpec) -> bool:
 
 
 def _continues(state: SchedulerState, holding: Holding) -> bool:
-    """Whether a lease was ended by silence alone, and its job has not moved since."""
+    """Whether a lease was ended only by the silence of its node, and can continue because nothing has changed since."""
     job = state.jobs[holding.lease.job]
     return (
         holding.phase is STOPPING
@@ -198,7 +198,7 @@ def _record_exits(out: Outcome, node: Node, exits: Sequence[Exit]) -> bool:
 
 
 def _note_checkpoint(out: Outcome, node: Node, job: Job, holding: Holding, report: Progress | Exit) -> None:
-    """Record that a job saved in another store than before. Rank 0 saves, on the first node of a gang."""
+    """Record that a job saved in another store than before. In a gang, only the first node counts: rank 0 saves."""
     if (
         0 < report.saved != job.steps_saved
         and job.checkpoint_at != node.spec.store
@@ -227,7 +227,7 @@ def _plausible_exit(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit
     if not bounds.EXIT_CODE.admits(end.code):
         end = msgspec.structs.replace(end, code=UNKNOWN_CODE)
     if bounds.REPORT_S.admits(end.ran_s):
-        # It never ran, or ended before it could report steps.
+        # The job never ran under this lease, or ended before it could report steps.
         if end.ran_s == 0 or end.steps == end.stepping_s == 0:
             return msgspec.structs.replace(
                 end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.ran_s
@@ -238,6 +238,7 @@ def _plausible_exit(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit
 
 
 def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
+    """Record a lease's exit on one node. The last exit of a gang closes the lease."""
     nodes = nodes_of(holding.lease.gpus)
     if len(nodes) > 1:
         # The death of one rank ends the attempt on all nodes.
@@ -251,9 +252,9 @@ def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
 
 
 def _merged_exit(holding: Holding, last: Exit) -> Exit:
-    """Merge the exits of a gang's nodes. The steps are those of rank 0, on the first node, which saves the checkpoints.
+    """Merge the exits of a gang's nodes. The steps are those of rank 0, which saves the checkpoints on the first node.
 
-    If a rank died, that is the outcome: the other ranks yielded only because of it, so they were not preempted.
+    If a rank died, its death is the outcome. The other ranks yielded only because of it, so this was no preemption.
     """
     lead = holding.lead
     if lead is not None:
@@ -340,7 +341,7 @@ def _exit_words(code: int) -> str:
 def _assumed_exit(out: Outcome, holding: Holding) -> Exit:
     """Return the exit to assume for a lease without a report: the job is back at its last checkpoint."""
     job = out.state.jobs[holding.lease.job]
-    # As far as was reported, no process ran, so the node did not fail.
+    # No start was reported, so no process is known to have run, and the node counts as healthy.
     if holding.started_s is None:
         return Exit(holding.lease.id, "yielded", job.steps_done, job.steps_saved, 0.0, 0.0)
     # The lease ran at most up to the end that was sent to the node.
@@ -372,15 +373,15 @@ def lapse(out: Outcome) -> None:
     """Close leases that have lapsed without a report, and mark silent nodes without leases as lost."""
     state = out.state
     silent = [name for name, node in state.nodes.items() if node.state is SILENT]
-    if not silent and len(state.leases) == len(state.held):
-        # No lease is ending: all exits have been confirmed.
+    if not silent and len(state.leases) == len(state.held_leases):
+        # No node is silent and no lease is ending.
         return
     lapsed = [h for h in state.leases.values() if h.stop_by_s is not None and h.stop_by_s <= out.now_s]
     for holding in sorted(lapsed, key=lambda h: int(h.lease.id)):
         if holding.lease.id in state.leases:
             end = _assumed_exit(out, holding)
             unreported = holding.started_s is None and holding.why != GONE
-            # This process may have missed the reports about a lease that an earlier process granted.
+            # Reports about a lease of an earlier scheduler process may have been lost with that process.
             own = holding.lease.epoch == state.epoch
             if unreported and own and failed_starts.hung_on(state, holding):
                 end = msgspec.structs.replace(end, outcome="node_failed")

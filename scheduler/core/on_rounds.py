@@ -2,9 +2,9 @@
 
     tick   solve_lead_s before the boundary: ask the solver, if anything changed and enough time has passed
     plan   plan_lead_s before the boundary: plan the round with the newest allocation
-    fill   in mid-round: give idle GPUs to jobs that may fill them; if only shares decide, ask the solver first
+    fill   in mid-round: give idle GPUs to jobs that may fill them; if the policy lets none, ask the solver early
 
-A cluster with nothing to do has no pulse; the next job starts it again.
+A cluster with nothing to do has no pulse; the next job starts the pulse again.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from scheduler.rounds.plan import plan_round
 
 # Times closer than this count as equal.
 SOON_S = 1e-6
-# The least time between two questions in mid-round.
+# The least time between two questions to the solver in mid-round.
 EARLY_S = 5.0
 # An answer that has not arrived after this many rounds counts as lost.
 LOST_ROUNDS = 5
 
 
 def kick(out: Outcome) -> None:
-    """React to a change: start the pulse if there is none, or fill idle GPUs."""
+    """React to a change: start the pulse if no round is running, otherwise fill idle GPUs soon."""
     if out.now_s >= out.state.round.ends_s - SOON_S:
         out.wake(out.now_s, "tick")
     else:
@@ -65,11 +65,11 @@ def tick(out: Outcome, kinds: Kinds) -> None:
     state, settings, now_s = out.state, out.state.settings, out.now_s
     boundary_s = state.round.ends_s
     if now_s < boundary_s - settings.solve_lead_s - SOON_S:
-        out.wake(boundary_s - settings.solve_lead_s, "tick")  # planned already
+        out.wake(boundary_s - settings.solve_lead_s, "tick")  # too early
         return
     if not _anything_to_do(state, now_s):
         plan_s = boundary_s - settings.plan_lead_s
-        # A job may arrive in the rest of the round.
+        # A job may still arrive in this round, so look again.
         if now_s < boundary_s - SOON_S:
             out.wake(plan_s if now_s < plan_s - SOON_S else boundary_s, "tick")
         return
@@ -82,7 +82,7 @@ def tick(out: Outcome, kinds: Kinds) -> None:
         # A round is running: plan shortly before its end.
         plan_s = boundary_s - settings.plan_lead_s
     elif awaiting:
-        # No round is running, and an answer is on its way, which another question would make void: wait for it.
+        # No round is running, and an answer is on its way: wait, because another question would make that answer void.
         plan_s = state.asked.at_s + lead_s
     elif asking and state.allocation is None:
         # No round is running, and there are no shares yet: wait for the first answer.
@@ -103,7 +103,7 @@ def _anything_to_do(state: SchedulerState, now_s: float) -> bool:
 
 
 def _is_question_due(state: SchedulerState, now_s: float) -> bool:
-    """Whether anything changed since the solver was last asked, and that was long enough ago."""
+    """Whether the last question is old enough, and there is a reason to ask again: a change, or no answer."""
     if now_s < state.asked.at_s + max(state.settings.min_reallocation_s, 0.0) - SOON_S:
         return False
     return state.stale or not state.asked.answered or _wait_is_over(state, now_s)
@@ -115,7 +115,7 @@ def _wait_is_over(state: SchedulerState, now_s: float) -> bool:
     return any(
         (job.spec.earliest_start_s > 0 and asked_s < job.submitted_s + job.spec.earliest_start_s <= now_s)
         or asked_s < job.again_s <= now_s
-        for job in state.watched.values()
+        for job in state.to_review.values()
     )
 
 
@@ -229,7 +229,7 @@ def plan(out: Outcome, kinds: Kinds) -> None:
     state, settings, now_s = out.state, out.state.settings, out.now_s
     old = state.round
     if now_s < old.ends_s - settings.plan_lead_s - SOON_S:
-        out.wake(max(now_s, old.ends_s - settings.solve_lead_s), "tick")  # planned already
+        out.wake(max(now_s, old.ends_s - settings.solve_lead_s), "tick")  # too early
         return
     starts_s = _next_start_s(state, now_s)
     ends_s = starts_s + settings.round_s
@@ -262,11 +262,11 @@ def renew_on_start(out: Outcome) -> None:
     """Renew every lease when a new process takes over late in a round, or shortly after its end.
 
     Leases are otherwise renewed only at a boundary. A daemon in a restart loop may miss every boundary, and then all
-    leases would lapse. So the next round begins without a plan, and every job keeps its GPUs for it.
+    leases would lapse. So the next round begins without a plan, and every job keeps its GPUs for that round.
     """
     state, old, settings = out.state, out.state.round, out.state.settings
     left_s = old.ends_s - out.now_s
-    if state.held and -settings.lease_margin_s < left_s < settings.round_s / 3:
+    if state.held_leases and -settings.lease_margin_s < left_s < settings.round_s / 3:
         _begin_unplanned(out, max(old.ends_s, out.now_s))
 
 
@@ -300,7 +300,7 @@ def _next_start_s(state: SchedulerState, now_s: float) -> float:
 
 
 def give_up_on_answer(out: Outcome, number: int, why: str) -> None:
-    """Record that the answer to a question cannot be used. The allocation stays until a new one is solved."""
+    """Record that the answer to a question cannot be used. The current allocation stays in force."""
     state = out.state
     if number == state.asked.number and not state.asked.answered:
         out.fact(AllocationFailed(number=number, why=why))
@@ -339,7 +339,7 @@ def _send(
     new = [lease.id for lease in granted]
     out.untold.update(new)
     for name in (*ended, *new, *[name for name, _ in rebundled]):
-        # None if the lease ended before it was sent.
+        # `holding` is None if the lease ended before it was sent.
         holding = leases.get(name)
         if holding is not None and holding.phase is not Phase.WAITING:
             out.resend_for(holding)
@@ -370,7 +370,7 @@ def fill(out: Outcome, kinds: Kinds) -> None:
 
 
 def _ask_early(out: Outcome, kinds: Kinds) -> None:
-    """Ask the solver in mid-round, under a policy such as first come, first served, which allows no backfill."""
+    """Ask the solver in mid-round, under a policy that lets no job fill idle GPUs (first come, first served)."""
     state, last = out.state, out.state.allocation
     if last is None or last.failed or last.number != state.asked.number or not state.asked.answered:
         # An answer is missing, or the last one failed: ask at the boundary instead.
@@ -393,7 +393,7 @@ def _any_idle(state: SchedulerState, kinds: Kinds) -> bool:
 def watch_lapses(out: Outcome) -> None:
     """Set a timer for the time at which the first of the ending leases lapses."""
     state = out.state
-    if len(state.leases) == len(state.held):
+    if len(state.leases) == len(state.held_leases):
         return  # none is ending
     stops = [h.stop_by_s for h in state.leases.values() if h.stop_by_s is not None]
     if stops:

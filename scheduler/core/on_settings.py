@@ -20,14 +20,14 @@ def on_configure(out: Outcome, message: Configure) -> None:
         out.refuse(message.call, error)
         return
     out.fact(Configured(settings=settings, by=message.user))
-    # The round or its leads may have become shorter.
+    # The round or its leads may have become shorter, so the timers must be set anew.
     out.wake(out.now_s, "tick")
     out.reply(message.call)
 
 
 def on_set_policy(out: Outcome, message: SetPolicy) -> None:
     """Change the policy."""
-    # The caller has checked that this policy exists: the core does not import the policies.
+    # The caller has checked that this policy exists, because the core does not import the policies.
     try:
         bounds.check_name("policy", message.policy, bounds.POLICY_CHARS_MAX)
         bounds.check_text("user", message.user)
@@ -80,6 +80,6 @@ def on_set_prices(out: Outcome, message: SetPrices) -> None:
         out.refuse(message.call, error)
         return
     out.fact(PricesSet(price_per_gpu_hour=message.price_per_gpu_hour, by=message.user))
-    # Jobs with a cost limit reach it at another time now.
+    # Jobs with a cost limit will now reach their limit at another time.
     out.wants_review = True
     out.reply(message.call)

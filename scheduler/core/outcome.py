@@ -28,12 +28,12 @@ class Outcome:
         self.now_s = now_s
         self.facts: list[Fact] = []
         self.effects: list[Effect] = []
-        # Nodes whose set of leases changed.
+        # Nodes to which their set of leases has to be sent.
         self._dirty: dict[str, None] = {}
         self._renewed = False
         # Leases reported as running, for which no fact has been added yet.
         self._started: dict[str, None] = {}
-        # Whether a report has kicked the pulse since the last message that was not a report.
+        # Whether `on_rounds.kick` was called for a report since the last message that was not a report.
         self.kicked = False
         # Whether to review limits and dependencies once, after all messages.
         self.wants_review = False
@@ -46,7 +46,8 @@ class Outcome:
         """Add a fact and apply it to the state."""
         if self._started:
             self.settle_starts()
-        # Appended first, so that without facts the state is unchanged even if `apply` raises.
+        # The fact is appended before it is applied: so if there are no facts, the state is surely unchanged, even if
+        # `apply` raised.
         self.facts.append(fact)
         apply(self.state, self.now_s, fact)
 
@@ -55,19 +56,19 @@ class Outcome:
         self._started[lease] = None
 
     def settle_reports(self) -> None:
-        """End a series of reports: add the fact about their starts, and let the next report kick the pulse again."""
+        """End a series of reports: add the fact about their starts, and let the next report call `on_rounds.kick`."""
         self.settle_starts()
         self.kicked = False
 
     def settle_starts(self) -> None:
-        """Add the fact for all starts noted so far, and review jobs whose limits begin to count."""
+        """Add the fact for all starts noted so far. If limits of jobs begin to count, set the timer for a review."""
         if not self._started:
             return
         leases = tuple(self._started)
         self._started.clear()
         self.fact(LeasesStarted(leases=leases))
         state = self.state
-        if state.watched and any(state.leases[name].lease.job in state.watched for name in leases):
+        if state.to_review and any(state.leases[name].lease.job in state.to_review for name in leases):
             self.wake(self.now_s, "review")
 
     def effect(self, effect: Effect) -> None:
@@ -79,7 +80,7 @@ class Outcome:
         self.effects.append(WakeAt(at_s, timer))
 
     def reply(self, call: str, **result: object) -> None:
-        """Answer a call, if there is one to answer."""
+        """Answer a call. An empty `call` needs no answer."""
         if call:
             self.effects.append(Reply(call, result))
 
@@ -94,16 +95,16 @@ class Outcome:
         self.effects.append(RefuseNode(node, str(error), _code_of(error)))
 
     def resend(self, nodes: Iterable[str]) -> None:
-        """Send these nodes their sets of leases again."""
+        """Send these nodes their sets of leases at the end of the batch."""
         for name in nodes:
             self._dirty[name] = None
 
     def renew(self) -> None:
-        """Renew all leases that did not change, up to the end of the round."""
+        """At the end of the batch, renew all leases that did not change, up to the end of the round."""
         self._renewed = True
 
     def send_leases(self) -> None:
-        """Add one SendLeases for each node whose set changed, and one RenewLeases for all others."""
+        """Add one SendLeases for each node whose set has to be sent, and one RenewLeases for all others."""
         state, nodes, changed = self.state, self.state.nodes, self._dirty
         for name in changed:
             node = nodes.get(name)
@@ -117,7 +118,7 @@ class Outcome:
         self._renewed = False
 
     def resend_for(self, holding: Holding) -> None:
-        """Send the nodes of this lease their sets of leases again."""
+        """Send the nodes of this lease their sets of leases at the end of the batch."""
         for name in nodes_of(holding.lease.gpus):
             self._dirty[name] = None
 

@@ -1,7 +1,7 @@
 """The state of the scheduler. Only `apply` changes it; everything else reads it.
 
-A snapshot holds the primary part. `restore` rebuilds the derived part from it: the holders of GPUs, active jobs,
-dependents of jobs.
+A snapshot holds the primary part of the state. From this part, `restore` rebuilds the derived part: tables such as the
+holders of GPUs, the active jobs and the dependents of jobs.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ Stores = tuple[str, ...]
 
 
 class Round(msgspec.Struct):
-    """The current round, or the last one. Renewed leases end with it."""
+    """The current round or, if none is running, the last one. Renewed leases end with this round."""
 
     number: int = 0
     starts_s: float = 0.0
     ends_s: float = 0.0
+    # By worker type: the gang for which GPUs are held back.
     reserved: dict[str, Bundle] = msgspec.field(default_factory=dict)
 
 
 class Request(msgspec.Struct):
-    """An idempotency key: the digest of its request, and the jobs that the request made."""
+    """A submission with an idempotency key: the digest of the submission, and the jobs that it made."""
 
     digest: str
     jobs: list[str]
@@ -44,7 +45,7 @@ class Request(msgspec.Struct):
     at_s: float = 0.0
 
 
-# `Asked.at_s` before the first question. It is finite, because arithmetic is done with it.
+# The value of `Asked.at_s` before the first question to the solver. It is finite, because it is used in arithmetic.
 NEVER_S = -1e18
 
 
@@ -57,7 +58,7 @@ class Asked(msgspec.Struct):
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
-    """The primary part of a state, in the form in which it is stored."""
+    """The primary part of a state as it is stored. `SchedulerState` explains the fields."""
 
     now_s: float
     epoch: int
@@ -93,8 +94,8 @@ class SchedulerState:
         *("now_s", "epoch", "settings", "prices", "jobs", "requests", "arrays", "next_job", "next_lease"),
         *("nodes", "generation_floor", "doubtful", "next_order", "adopted_s"),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
-        *("active", "watched", "picky", "protectable", "on_hold", "saved", "stores", "dependents"),
-        *("held", "holders", "claims", "blocks"),
+        *("active", "to_review", "picky", "protectable", "on_hold", "may_have_saved", "stores", "dependents"),
+        *("held_leases", "holders", "claims", "blocks"),
         *("gpus_of", "_gpus_in_order", "size_of_type", "isolated_rate", "cluster_version"),
     )
 
@@ -102,13 +103,13 @@ class SchedulerState:
         self.now_s = 0.0
         self.epoch = 0
         self.settings = Settings()
-        self.prices: dict[str, float] = {}
+        self.prices: dict[str, float] = {}  # by worker type
         self.jobs: dict[str, Job] = {}
-        self.requests: dict[str, Request] = {}
+        self.requests: dict[str, Request] = {}  # by idempotency key
         self.arrays: dict[str, list[str]] = {}
         self.next_job = self.next_lease = 1
         self.nodes: dict[str, Node] = {}
-        # The highest number of a set of leases that any removed node may have received.
+        # The highest `Node.generation` of any node that was removed. Every new node starts from it.
         self.generation_floor = 0
         self.leases: dict[str, Holding] = {}
         self.round = Round()
@@ -116,18 +117,18 @@ class SchedulerState:
         # Whether jobs, capacity or rates changed since the solver was last asked.
         self.stale = False
         self.allocation: AllocationAdopted | None = None
-        self.adopted_s = 0.0
+        self.adopted_s = 0.0  # when `allocation` was adopted
         self.shares = ShareTable()
         self.rates = RateBook()
         # Whether records were lost, so that nodes may run leases that the state does not have.
         self.doubtful = False
-        # The number of the next submission. It keeps growing when jobs are forgotten.
+        # The `Job.order` of the next job. It does not fall when jobs are forgotten.
         self.next_order = 0
         # The derived part:
         # Jobs that have not ended, in order of submission.
         self.active: dict[str, Job] = {}
-        # Active jobs with limits, dependencies, an earliest start or a pause (`Job.is_watched`).
-        self.watched: dict[str, Job] = {}
+        # Active jobs that `on_jobs.review` checks: those with limits, dependencies, an earliest start or a pause.
+        self.to_review: dict[str, Job] = {}
         # Active jobs that restrict their nodes (`JobSpec.is_picky`).
         self.picky: set[str] = set()
         # Active jobs that can be protected from preemption.
@@ -135,26 +136,26 @@ class SchedulerState:
         # Active jobs in the state `held`.
         self.on_hold: set[str] = set()
         # Active jobs that have started, so that they may have a checkpoint or will save one when they stop.
-        self.saved: set[str] = set()
+        self.may_have_saved: set[str] = set()
         # How many nodes reach each store of checkpoints.
         self.stores: dict[str, int] = {}
         # By job: the jobs that wait for its end.
         self.dependents: dict[str, list[str]] = {}
         # By job: the bundle and GPUs of its lease, if the lease is not ending.
-        self.held: dict[str, Held] = {}
+        self.held_leases: dict[str, Held] = {}
         # By GPU: leases that may have processes on it.
         self.holders: dict[GpuId, tuple[str, ...]] = {}
         # By GPU: leases that wait for it.
         self.claims: dict[GpuId, tuple[str, ...]] = {}
         # By lease: leases that wait until it is closed.
         self.blocks: dict[str, list[str]] = {}
-        # By job of the allocation: its rate in an equal slice of the cluster.
+        # By job of the allocation: the rate that it would have with an equal part of the cluster.
         self.isolated_rate: dict[str, float] = {}
         # All GPUs of each node, including broken ones.
         self.gpus_of: dict[str, tuple[GpuId, ...]] = {}
-        # `gpus_of` sorted by name; empty when it has to be rebuilt.
+        # The items of `gpus_of`, sorted by node; empty if they have to be sorted again.
         self._gpus_in_order: list[tuple[str, tuple[GpuId, ...]]] = []
-        # GPUs by worker type, whatever the state of their nodes.
+        # The number of GPUs by worker type, whatever the state of their nodes.
         self.size_of_type: dict[str, int] = {}
         # Increases with every change of nodes or settings.
         self.cluster_version = 0
@@ -181,24 +182,24 @@ class SchedulerState:
         return not wait_s or now_s >= job.submitted_s + wait_s
 
     def eligible_jobs(self, now_s: float) -> Mapping[str, Job]:
-        """Return all jobs that may get GPUs now, which nearly always are all active ones."""
-        on_hold, limited = self.on_hold, self.watched
-        if not (on_hold or limited):
+        """Return all jobs that may get GPUs now. Nearly always, these are all active jobs."""
+        on_hold, to_review = self.on_hold, self.to_review
+        if not (on_hold or to_review):
             return self.active
         return {
             name: job
             for name, job in self.active.items()
-            if name not in on_hold and (name not in limited or self.eligible(job, now_s))
+            if name not in on_hold and (name not in to_review or self.eligible(job, now_s))
         }
 
     def confined_to(self, job: Job) -> Stores:
         """Return the stores to which the job's last checkpoint confines it; empty if it may run on every node.
 
-        A gang that saved to several disks has several stores: each rank starts where it was, rank 0 at the first store.
+        A gang that saved on the disks of several nodes has several stores; its rank 0 must start at the first of them.
         """
         if job.checkpoint_at:
             stores: Stores = (job.checkpoint_at, *job.checkpoint_beside)
-        elif len(self.stores) <= 1 or job.id not in self.saved:
+        elif len(self.stores) <= 1 or job.id not in self.may_have_saved:
             return ()
         else:
             stores = self.saves_at(job)
@@ -213,13 +214,14 @@ class SchedulerState:
                 first, *others = dict.fromkeys(self.nodes[name].spec.store for name in nodes)
                 if not others:
                     return (first,)
-                beside = sum(node.spec.gpus for node in self.nodes.values() if node.spec.store in others)
-                # Name the others only if they have too few GPUs without the first, where rank 0 must start.
-                return (first, *others) if beside < job.spec.narrowest else (first,)
+                others_gpus = sum(n.spec.gpus for n in self.nodes.values() if n.spec.store in others)
+                # Rank 0 must start at the first store. So the other stores are allowed only if the job does not fit
+                # on their nodes alone.
+                return (first, *others) if others_gpus < job.spec.narrowest else (first,)
         return ()
 
     def lease_end_s(self, holding: Holding) -> float:
-        """Return when a lease ends: with the round, unless it was ended before."""
+        """Return when a lease ends: at its own end if it has one, otherwise with the round."""
         return self.round.ends_s if holding.ends_s is None else holding.ends_s
 
     def usable_nodes(self) -> list[Node]:
@@ -229,8 +231,8 @@ class SchedulerState:
     def snapshot(self) -> bytes:
         """Encode the primary part. Equal states have equal bytes.
 
-        It may run in a thread while the state does not change. Jobs and keys, of which there may be many, are encoded
-        one by one, so that other threads can run in between.
+        This may run in a thread, as long as nothing changes the state. Jobs and keys, of which there may be many, are
+        encoded one by one, so that other threads can run in between.
         """
         primary: dict[str, Any] = {name: getattr(self, name) for name in Snapshot.__struct_fields__}
         primary["shares"], primary["rates"] = self.shares.rows(), self.rates.rows()
@@ -244,7 +246,7 @@ class SchedulerState:
         state = cls()
         for name in Snapshot.__struct_fields__:
             setattr(state, name, getattr(primary, name))
-        # Older snapshots have -inf.
+        # Snapshots of older releases hold -inf.
         state.asked.at_s = max(state.asked.at_s, NEVER_S)
         state.shares = ShareTable.from_rows(primary.shares)
         state.rates = RateBook.from_rows(primary.rates)
@@ -256,7 +258,7 @@ class SchedulerState:
 
     def _fill_in(self) -> None:
         """Fill in fields that snapshots of older releases lack."""
-        # Those releases forgot no jobs, so the last job has the highest number.
+        # Releases without `next_order` forgot no jobs, so the last job has the highest `order`.
         if self.jobs:
             self.next_order = max(self.next_order, next(reversed(self.jobs.values())).order + 1)
         for request in self.requests.values():
@@ -264,25 +266,25 @@ class SchedulerState:
                 request.at_s = self.jobs[request.jobs[0]].submitted_s
 
     def replace_by(self, other: SchedulerState) -> None:
-        """Take over everything from another state, which must not be used again. References to this one stay valid."""
+        """Take over everything from `other`, which must not be used afterwards. References to `self` stay valid."""
         for name in self.__slots__:
             setattr(self, name, getattr(other, name))
 
     def reindex(self) -> None:
         """Rebuild the derived part."""
         self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}
-        self.watched = {job.id: job for job in self.active.values() if job.is_watched}
+        self.to_review = {job.id: job for job in self.active.values() if job.needs_review}
         self.picky = {job.id for job in self.active.values() if job.spec.is_picky}
         self.protectable = {job.id for job in self.active.values() if job.may_be_protected}
         self.on_hold = {job.id for job in self.active.values() if job.state is JobState.HELD}
-        self.saved = {
+        self.may_have_saved = {
             job.id for job in self.active.values() if job.checkpoint_at or job.started_s is not None
         }
         self.dependents = {}
         for job in self.active.values():
             for other in sorted(job.blocked_by):
                 self.dependents.setdefault(other, []).append(job.id)
-        self.held, self.holders, self.claims, self.blocks = {}, {}, {}, {}
+        self.held_leases, self.holders, self.claims, self.blocks = {}, {}, {}, {}
         for holding in self.leases.values():
             if holding.phase is not STOPPING:
                 self.keep(holding)
@@ -322,12 +324,12 @@ class SchedulerState:
             del self.stores[spec.store]
 
     def keep(self, holding: Holding) -> None:
-        """Enter a lease that is not ending in `held`, from which rounds are planned."""
+        """Enter a lease in `held_leases`, from which rounds are planned. The lease must not be ending."""
         lease = holding.lease
-        self.held[lease.job] = Held(holding.bundle, lease.gpus)
+        self.held_leases[lease.job] = Held(holding.bundle, lease.gpus)
 
     def hold(self, holding: Holding) -> None:
-        """Enter a lease as a holder of its GPUs. Of two holders the older lease comes first."""
+        """Enter a lease as a holder of its GPUs. If there are two holders, the older lease comes first."""
         own_id = holding.lease.id
         for gpu in holding.lease.gpus:
             holders = self.holders.get(gpu)
@@ -352,7 +354,7 @@ class SchedulerState:
                 table[gpu] = tuple([lease for lease in leases if lease != own_id])
 
     def touch(self, holding: Holding) -> None:
-        """Give the sets of leases of this lease's nodes new numbers, because they changed."""
+        """Give each node of this lease a new generation number, because the node's set of leases changed."""
         for name in nodes_of(holding.lease.gpus):
             node = self.nodes.get(name)
             if node is not None:

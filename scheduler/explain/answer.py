@@ -15,15 +15,15 @@ from scheduler.model.jobs import JobState
 Sure = Literal["sure", "likely", "rough", "unknown"]
 Basis = Literal[
     "",
-    # It has a lease. At most it waits for the leases that still hold the GPUs, which are ending.
+    # It has a lease. It waits at most for other leases that are ending and hold its GPUs until then.
     "lease_granted",
-    # No other job is in the way: it starts with the next round.
+    # No other job is in the way, so it starts with the next round.
     "next_round",
     # Its share has to be computed first.
     "next_allocation",
     "earliest_start",
     "dependency_ends",
-    # Jobs with a higher claim go first; its own claim grows with its share.
+    # Jobs with a higher claim go first; the claim of this job grows with its share.
     "shares",
     # It starts when running jobs have done their steps, so that enough GPUs are free.
     "jobs_end",
@@ -32,7 +32,7 @@ Basis = Literal[
 
 
 class Reason(StrEnum):
-    """The one dominant reason, as a code."""
+    """The one dominant reason, as a code. In the comments, "it" is the job that is explained."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -117,7 +117,7 @@ class Holder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Way(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One way to run the job, and its obstacles. Sums of time decay, so they reflect the recent past."""
+    """One way to run the job, and what stands in its way."""
 
     worker_type: str
     gpus: int
@@ -130,9 +130,10 @@ class Way(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     guessed: bool = False
     # The share of wall-clock time in the allocation in force.
     share: float = 0.0
+    # The time that the job was due and the time that it received in this way. Both decay: recent rounds count most.
     entitled_s: float = 0.0
     received_s: float = 0.0
-    # Whether it may fill idle GPUs.
+    # Whether the job may fill idle GPUs in this way.
     backfill: bool = False
     # The value of one more GPU for the policy's objective. None: unknown.
     price_per_gpu: float | None = None
@@ -156,7 +157,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # A stable code.
     what: str
     text: str
-    # When it is expected. None: only a user or an operator can bring it about.
+    # When the change is expected. None: unknown, or only a user or an operator can bring it about.
     at_s: float | None = None
 
 
@@ -165,6 +166,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     job: str
     state: JobState
+    # The time for which this explanation holds.
     at_s: float
     reason: Reason
     text: str

@@ -1,6 +1,7 @@
 """Count the columns that come before a given one in the order of the next round (scheduler.rounds.rank).
 
-The order here differs in one point: every restart takes the time from the settings, even if its job has its own time.
+The order here differs from that of a round in one point: every restart takes the time from the settings, even if its
+job sets another time.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ class Claims:
 
     # The GPUs of all these columns.
     gpus: int
-    # How many of their jobs run on this worker type now.
+    # How many jobs of these columns run on this worker type now.
     running: int
-    # How many of their jobs wait for it.
+    # How many jobs of these columns wait for GPUs of this worker type.
     waiting: int
     # How much time the given column was due and did not get, including the next round.
     due_s: float
@@ -60,7 +61,7 @@ def higher_claims(scene: Scene, column: Column) -> Claims:
     due_s = -float(keys[-1][own_index])
     runs_now = before & running
     busy = np.zeros(len(table.jobs), bool)
-    # A job that runs here does not wait for another way to run here.
+    # A job that runs on this worker type does not also wait for another way to run on it.
     busy[table.first[rows[running]]] = True
     waiting = before & ~running & ~busy[table.first[rows]]
     return Claims(
@@ -72,17 +73,17 @@ def higher_claims(scene: Scene, column: Column) -> Claims:
 
 
 def _live(state: SchedulerState) -> Bools:
-    """Return whether each job of the share table may get GPUs."""
+    """Return a mask of the jobs of the share table that may get GPUs."""
     table = state.shares
     live = np.fromiter(map(state.active.__contains__, table.jobs), bool, len(table.jobs))
     kept_back = [job.id for job in state.active.values() if job.state is JobState.HELD]
-    kept_back += [job.id for job in state.watched.values() if job.blocked_by]
+    kept_back += [job.id for job in state.to_review.values() if job.blocked_by]
     live[[row for name in kept_back if (row := table.job_row.get(name)) is not None]] = False
     return live
 
 
 def _keys(state: SchedulerState, rows: Ints, running: Bools) -> tuple[np.ndarray, ...]:
-    """Return the sort keys of these rows, the most significant first; the last is how far each is ahead."""
+    """Return the sort keys of these rows, the most significant first. The last key is how far each row is ahead."""
     table, settings = state.shares, state.settings
     round_s, decay = settings.round_s, settings.decay
     share = table.share[rows]

@@ -14,7 +14,7 @@ ROUNDS_MAX = 1e12
 
 
 def boundary_s(state: SchedulerState, now_s: float, at_s: float = 0.0) -> float:
-    """Return the first boundary that is not before now or `at_s`. If no round is running, that is the later of both."""
+    """Return the first boundary not before now or `at_s`; if no round is running, the later of now and `at_s`."""
     ends_s, round_s = state.round.ends_s, state.settings.round_s
     if ends_s <= now_s:
         return max(now_s, at_s)

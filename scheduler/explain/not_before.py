@@ -12,7 +12,7 @@ from scheduler.explain.wording import when
 
 
 def waits_for_its_time(scene: Scene) -> Finding | None:
-    """Explain that a job waits for a point in time; None if it does not."""
+    """Explain that a job waits for a point in time; return None if the job does not."""
     job, now_s = scene.job, scene.now_s
     starts_s = job.submitted_s + job.spec.earliest_start_s
     if now_s < starts_s:
@@ -29,7 +29,7 @@ def waits_for_its_time(scene: Scene) -> Finding | None:
 
 
 def _start(scene: Scene, at_s: float) -> Start:
-    """Estimate the start: at `at_s` if the job can fill idle GPUs in mid-round, else at the next boundary."""
+    """Estimate the start: at `at_s` if the job can fill idle GPUs in mid-round, else at the first boundary after it."""
     fills = scene.state.settings.fill_mid_round and any(
         (pool := scene.pools.get(column.bundle.worker_type)) is not None and pool.room >= column.bundle.gpus
         for column in scene.columns

@@ -1,4 +1,4 @@
-"""Explain jobs. Jobs that have ended, are held, or have GPUs are explained here, and waiting jobs in `waiting`."""
+"""Explain jobs. This module explains jobs that have ended, are held, or have GPUs; `waiting` explains waiting jobs."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def _ended(state: SchedulerState, job: Job, now_s: float) -> Finding:
 
 
 def _by(job: Job) -> str:
-    """Return ` by ann` if that user's command brought the job into this state; else nothing."""
+    """Return ` by USER` if a command of that user brought the job into its state, otherwise an empty string."""
     command, by, user = job.why.partition(" by ")
     return f" by {user}" if by and command in ("cancel", "hold") else ""
 

@@ -1,4 +1,4 @@
-"""Changes that would change the answer: actions of users or operators, and events that will happen anyway."""
+"""Remedies: actions of users or operators that would change an explanation, and events that will happen anyway."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def about_nodes(scene: Scene) -> tuple[Change, ...]:
 
 
 def more_gpus(scene: Scene, columns: Sequence[Column]) -> tuple[Change, ...]:
-    """Return, by worker type, how many additional GPUs would let the job start at once."""
+    """Return, as changes, how many additional GPUs of each worker type would let the job start at once."""
     missing: dict[str, int] = {}
     for column in columns:
         kind = column.bundle.worker_type
@@ -66,7 +66,7 @@ def more_gpus(scene: Scene, columns: Sequence[Column]) -> tuple[Change, ...]:
 
 
 def ends(scene: Scene, pool: Pool) -> tuple[Change, ...]:
-    """Return, as changes, the ends of the jobs of a worker type that will probably end first."""
+    """Return, as changes, the expected ends of those jobs on a worker type that will end first."""
     state, now_s = scene.state, scene.now_s
     times = []
     for holding in pool.holdings[:LEASES_EXAMINED_MAX]:
@@ -79,7 +79,7 @@ def ends(scene: Scene, pool: Pool) -> tuple[Change, ...]:
 
 
 def wider_choice(scene: Scene) -> tuple[Change, ...]:
-    """Return what the job's owner could allow so that the job could use GPUs that are free now."""
+    """Return, as changes, what the job's owner could allow so that the job could use GPUs that are free now."""
     spec, state = scene.job.spec, scene.state
     changes = []
     for kind, pool in sorted(scene.pools.items()):
@@ -102,7 +102,7 @@ def _runs(scene: Scene, kind: str, width: int) -> bool:
 
 
 def fewer_needs(scene: Scene) -> tuple[Change, ...]:
-    """Return the needs on nodes that the job's owner could drop or reduce."""
+    """Return, as changes, the needs that the job's owner could drop or reduce to fit more nodes."""
     spec = scene.job.spec
     needs = [
         (bool(spec.nodes), "nodes", "allow other nodes"),
@@ -125,7 +125,7 @@ def shared_storage(scene: Scene) -> Change:
 
 
 def rates(scene: Scene) -> tuple[Change, ...]:
-    """Return the rates that, if given, would let the job run on further worker types."""
+    """Return, as changes, the missing rates: with them, the job could run on further worker types."""
     spec = scene.job.spec
     kinds = [kind for kind, pool in sorted(scene.pools.items()) if spec.may_use(kind) and pool.fitting]
     name = f"job type {spec.job_type}" if spec.job_type else "the job"

@@ -41,8 +41,9 @@ class Pool:
     fitting: int = 0
     # Free GPUs that the job could use.
     room: int = 0
-    # GPUs that the job could use if their nodes reached its last checkpoint.
+    # GPUs that the job could use if their nodes reached its last checkpoint, but that do not reach it.
     out_of_reach: int = 0
+    # The largest number of usable GPUs on one node.
     widest_node: int = 0
     holdings: list[Holding] = field(default_factory=list)
     # Nodes that take no new jobs now: draining, silent, lost or faulty.
@@ -75,7 +76,7 @@ class Scene:
 
     def __init__(self, state: SchedulerState, job: Job, now_s: float) -> None:
         self.state, self.job, self.now_s = state, job, now_s
-        # The stores that hold its last checkpoint. Only their nodes can run it; if there are none, all nodes can.
+        # The stores to which the job's last checkpoint confines the job. If there are none, it can run on every node.
         self.stores = state.confined_to(job)
         self.pools = _pools(state, job, self.stores)
         self.columns = _columns(state, job, self.pools, now_s)
@@ -87,7 +88,7 @@ class Scene:
         return allocation is None or self.job.id not in allocation.shares.jobs
 
     def suits(self, node: Node) -> bool:
-        """Whether the job could use this node when it is up, given the job's last checkpoint and needs."""
+        """Whether the job could use this node if the node is up, given the job's last checkpoint and needs."""
         return (not self.stores or node.spec.store in self.stores) and node.fits(self.job.spec)
 
     def possible(self, column: Column) -> bool:
@@ -156,10 +157,10 @@ class Scene:
             return ()
         state = self.state
         holders: list[Holder] = []
-        # Of equally wide ones, the oldest leases come first.
+        # Among equally wide leases, the oldest come first.
         for holding in nsmallest(SHOWN_HOLDERS_MAX, pool.holdings, key=_narrowness):
             if any(holder.job == holding.lease.job for holder in holders):
-                # One lease of the job is ending, and its next one is on this worker type, too.
+                # The job has two leases on this worker type: one that is ending, and the next one.
                 continue
             job = state.jobs[holding.lease.job]
             stopping = holding.phase == Phase.STOPPING
@@ -184,7 +185,7 @@ def _narrowness(holding: Holding) -> int:
 
 
 def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
-    """Return when a lease that is ending frees its GPUs: at its end, or if that has passed, when the lease lapses."""
+    """Return when an ending lease frees its GPUs: at its end or, if its end has passed, when the lease lapses."""
     at_s = state.lease_end_s(holding)
     if at_s <= now_s and holding.stop_by_s is not None:
         at_s = holding.stop_by_s
@@ -258,7 +259,7 @@ def _room(node: Node, job: Job, free: int, used: tuple[float, float]) -> int:
 
 
 def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: float) -> list[Column]:
-    """Return the job's columns in the share table, and further ones that rates and nodes allow."""
+    """Return the job's columns in the share table, and further columns that rates and nodes allow."""
     spec, table = job.spec, state.shares
     may_fill = state.allocation is None or bool(table.backfill.all())
     columns: dict[Bundle, Column] = {}
@@ -287,17 +288,17 @@ def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: flo
 
 def _until_now(state: SchedulerState, bundle: Bundle, now_s: float, row: int) -> tuple[float, float]:
     """Return the time that a column was due and the time that it received, both until now."""
-    # The table contains both up to the end of the round, so subtract the rest of the round.
+    # In the table, both times already include the rest of the round, so it is subtracted.
     table = state.shares
     ahead_s = max(state.round.ends_s - max(now_s, state.round.starts_s), 0.0)
     entitled_s = float(table.entitled_s[row]) - float(table.share[row]) * ahead_s
-    booked = [
+    credited_until_s = [
         holding.credit_s
         for name in bundle.jobs
         if (holding := state.leases.get(state.jobs[name].lease or "")) is not None
         and holding.bundle == bundle
     ]
-    unused_s = max(max(booked, default=0.0) - max(now_s, state.round.starts_s), 0.0)
+    unused_s = max(max(credited_until_s, default=0.0) - max(now_s, state.round.starts_s), 0.0)
     return max(entitled_s, 0.0), max(float(table.received_s[row]) - unused_s, 0.0)
 
 

@@ -1,4 +1,4 @@
-"""The expected start of a waiting job, the basis of the estimate, and how sure it is."""
+"""The expected start of a waiting job, what this estimate is based on, and how sure it is."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Holding, Phase, node_of
 
-# How many leases of a worker type are examined at most. With more of them, some GPUs become free soon anyway.
+# At most this many leases of a worker type are examined. If there are more, some GPUs become free soon anyway.
 LEASES_EXAMINED_MAX = 256
-# How many rounds ahead a start is estimated at most.
+# A start that is more rounds ahead than this is not estimated.
 ROUNDS_AHEAD_MAX = 10_000
 
 
@@ -50,8 +50,8 @@ def after_jobs(state: SchedulerState, job: Job, now_s: float) -> Start:
 def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
     """Estimate when a column gets its turn.
 
-    It is at the next boundary if columns with a higher claim leave enough GPUs. Otherwise those columns go first, but
-    only until this one is late.
+    The turn comes at the next boundary if columns with a higher claim leave enough GPUs. Otherwise those columns go
+    first, but only until the given column has fallen so far behind that its claim is the highest.
     """
     state, now_s = scene.state, scene.now_s
     pool = scene.pools[column.bundle.worker_type]
@@ -72,7 +72,7 @@ def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
 
 
 def kept_gpus(scene: Scene, pool: Pool, at_s: float) -> int:
-    """Count the GPUs for this job whose leases are still protected from preemption at that time."""
+    """Count the GPUs that the job could use, but whose leases are protected from preemption beyond `at_s`."""
     state = scene.state
     kept = {
         gpu
@@ -119,7 +119,7 @@ def after_ends(scene: Scene, pool: Pool, gpus: int) -> Start:
 
 
 def _enough(times: list[tuple[float, int]], have: int, gpus: int) -> float | None:
-    """Return when there are enough GPUs; None if never. `times`: when how many GPUs become available."""
+    """Return when there are enough GPUs; None if never. `times`: each time at which GPUs become free, and how many."""
     for at_s, more in sorted(times):
         have += more
         if have >= gpus:

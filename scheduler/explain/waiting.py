@@ -35,9 +35,9 @@ from scheduler.explain.wording import jobs, listed, span, when
 from scheduler.model.cluster import OWN_DISK, NodeState
 from scheduler.model.lease import Bundle, Phase
 
-# How many other jobs an explanation lists for programs at most.
+# An explanation lists at most this many other jobs for programs.
 NAMED_MAX = 8
-# How many widths of an elastic job are tried at most to find a rate.
+# At most this many widths of an elastic job are tried to find a rate.
 WIDTHS_TRIED_MAX = 64
 
 
@@ -149,7 +149,7 @@ def _has_rate(scene: Scene, worker_type: str) -> bool:
 
 
 def _with_reservation(scene: Scene) -> Finding | None:
-    """Explain that GPUs are held back for the job until there are enough; None if they are not."""
+    """Explain that GPUs are held back for the job until there are enough; return None if no GPUs are held back."""
     for kind, pool in sorted(scene.pools.items()):
         bundle = scene.reserved(kind)
         if bundle is not None and scene.job.id in bundle.jobs:
@@ -168,7 +168,7 @@ def _with_reservation(scene: Scene) -> Finding | None:
 
 
 def _with_room(scene: Scene, possible: list[Column]) -> Finding | None:
-    """Explain why the job waits although enough GPUs of a type are free; None if there are not enough."""
+    """Explain why the job waits although enough GPUs of a type are free; return None if not enough are free."""
     allowed = [column for column in possible if column.share > 0 or column.backfill]
     with_room = [c for c in allowed if scene.pools[c.bundle.worker_type].room >= c.bundle.gpus]
     reservations = [scene.reserved(column.bundle.worker_type) for column in with_room]
@@ -228,7 +228,7 @@ def _turn(scene: Scene, column: Column) -> Start:
 
 
 def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
-    """Explain that the allocation gives the job no share, or does not include it yet; None if the job has a share."""
+    """Explain that the job has no share, or is not in the allocation yet; return None if the job has a share."""
     if any(column.share > 0 for column in possible):
         return None
     in_table = [column for column in possible if column.row is not None]

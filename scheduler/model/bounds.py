@@ -1,10 +1,10 @@
-"""Limits of everything that reaches the scheduler from outside, each stated once, with the checks that apply them.
+"""Limits of everything that reaches the scheduler from outside, each stated once, and the checks of these limits.
 
-They are wide: no real job, node or table comes near them. They keep sums, products and quotients in the core from
-overflowing, and counts from growing without end. Values are checked where they enter (`checked()` of a spec, the
+The limits are wide: no real job, node or table comes near them. They keep sums, products and quotients in the core
+from overflowing, and counts from growing without end. Values are checked where they enter (`checked()` of a spec, the
 handlers of the core) and never in `apply`, because a journal of an older release may hold anything.
 
-docs/operations.md shows these limits; a test keeps them equal.
+docs/operations.md shows these limits; a test keeps that page and this module equal.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Bound(NamedTuple):
         return self.least <= value <= self.most or (self.zero and value == 0)
 
     def nearest(self, value: float) -> float:
-        """Return the nearest allowed value, for a value that was never checked. NaN becomes the smallest one."""
+        """Return the nearest allowed value, for a value that was never checked. For NaN, it is the smallest value."""
         if self.least <= value <= self.most:
             return value
         return self.most if value > self.most else 0.0 if self.zero and not value > 0 else self.least
 
     def __str__(self) -> str:
-        """`0 or between 0.001 and 1,000,000 GB`."""
+        """Describe the limits, as in `0 or between 0.001 and 1,000,000 GB`."""
         words = f"between {readable(self.least)} and {readable(self.most)}"
         return f"{'0 or ' if self.zero else ''}{words}{f' {self.unit}' if self.unit else ''}"
 

@@ -85,19 +85,20 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     spec: NodeSpec
     state: NodeState = NodeState.UP
+    # The reason for `state`, and the time of its last change.
     why: str = ""
     since_s: float = 0.0
     # The number of its current set of leases. Its agent refuses sets with lower numbers.
     generation: int = 0
-    # GPUs that reported a fatal error.
+    # The indices of GPUs that reported a fatal error.
     broken: set[int] = msgspec.field(default_factory=set)
-    # GPUs on which a job that ended may have left processes.
+    # The indices of GPUs on which a job that ended may have left processes.
     withheld: set[int] = msgspec.field(default_factory=set)
     # Whether an operator, or its stopping agent, drained it. It stays drained when it goes silent and rejoins.
     drained: bool = False
     # Whether its agent drained it because the agent stopped. The next agent on this node resumes it.
     left: bool = False
-    # The jobs whose starts here failed, since the last one that succeeded.
+    # The jobs whose starts on this node failed since the last start that succeeded.
     failed_starts: list[str] = msgspec.field(default_factory=list)
     # How many times in a row it was taken out of use for failed starts.
     pauses: int = 0
@@ -118,7 +119,7 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
         return tuple(f"{self.spec.name}:{i}" for i in range(self.spec.gpus))
 
     def fits(self, spec: JobSpec) -> bool:
-        """Whether this node, when empty, could run one GPU's part of the job."""
+        """Whether this node, if it were empty, could run one GPU's part of the job."""
         own = self.spec
         if not spec.may_use(own.worker_type) or (spec.nodes and own.name not in spec.nodes):
             return False
@@ -133,7 +134,7 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def gpus_for(node: Node, spec: JobSpec) -> int:
-    """Return how many GPUs of this node, when empty, the job could use, given the CPUs and memory it needs."""
+    """Return how many GPUs of this node, if it were empty, the job could use, given the CPUs and memory it needs."""
     if not node.fits(spec):
         return 0
     most = len(node.gpu_ids)

@@ -133,14 +133,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     nodes: tuple[str, ...] = ()  # empty: any
     # Only nodes that carry all of these labels.
     labels: dict[str, str] = {}
-    # For the whole job. A gang on several nodes splits them between its nodes in proportion to their GPUs.
+    # CPUs and memory are for the whole job. A gang on several nodes splits them in proportion to the GPUs on each node.
     cpus: float = 0.0
     memory_gb: float = 0.0
     # The least memory that each GPU must have.
     gpu_memory_gb: float = 0.0
     # Retries after failures of the job itself.
     retries: int = 0
-    # Retries after failures of nodes. None: no limit.
+    # Retries after failures of nodes, and after preemptions. None: no limit.
     retries_node: int | None = None
     retries_preemption: int | None = None
     preemptible: bool = True
@@ -214,8 +214,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
 def _check_names(field: str, names: tuple[str, ...]) -> None:
     bounds.check_count(field, names, bounds.ENTRIES_MAX)
-    for at, name in enumerate(names):
-        bounds.check_name(f"{field}[{at}]", name)
+    for index, name in enumerate(names):
+        bounds.check_name(f"{field}[{index}]", name)
 
 
 def _check_labels(labels: dict[str, str]) -> None:
@@ -227,10 +227,10 @@ def _check_labels(labels: dict[str, str]) -> None:
 
 def _check_after(after: tuple[Dependency, ...]) -> None:
     bounds.check_count("after", after, bounds.ENTRIES_MAX)
-    for at, dependency in enumerate(after):
-        bounds.check_name(f"after[{at}].job", dependency.job)
+    for index, dependency in enumerate(after):
+        bounds.check_name(f"after[{index}].job", dependency.job)
         if dependency.when not in ("succeeded", "ended"):
-            raise InvalidSpec(f"after[{at}].when", "must be 'succeeded' or 'ended'")
+            raise InvalidSpec(f"after[{index}].when", "must be 'succeeded' or 'ended'")
 
 
 def _check_array(array: tuple[int, ...]) -> None:
@@ -252,7 +252,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     state: JobState = JobState.QUEUED
     # The reason for its last change of state.
     why: str = ""
-    # The lease it runs on, or will run on as soon as the GPUs are free.
+    # The lease on which the job runs, or will run as soon as the GPUs are free.
     lease: str | None = None
     # The lease that is ending. A terminal job may still have one.
     leaving: str | None = None
@@ -261,7 +261,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     steps_done: float = 0.0  # as last reported
     # Steps saved in a checkpoint, which survive a crash.
     steps_saved: float = 0.0
-    # How long its finished steps would have taken at its isolated rate.
+    # How long its finished steps would have taken at its isolated rate (`SchedulerState.isolated_rate`).
     isolated_s: float = 0.0
     # Time with running processes, over all closed leases.
     run_s: float = 0.0
@@ -272,10 +272,10 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     preemptions: int = 0
     # How many starts in a row failed before any process ran.
     unstarted: int = 0
-    # How many turns ended before its first step, although it reports steps.
+    # How many turns ended before the job took a step in them, although it reports steps.
     fruitless: int = 0
     cost_usd: float = 0.0
-    # The store of its last checkpoint (`NodeSpec.store`). Empty: none yet, or a store that all nodes reach.
+    # The store of its last checkpoint (`NodeSpec.store`). Empty: no checkpoint has been reported.
     checkpoint_at: str = ""
     # For a gang on several stores: the stores of its other ranks, in order.
     checkpoint_beside: tuple[str, ...] = ()
@@ -286,7 +286,7 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     gpu_s: dict[str, float] = msgspec.field(default_factory=dict)
     # The exit code of the last attempt that failed.
     last_exit: int | None = None
-    # The last lines that this attempt printed.
+    # The last lines that the same attempt printed.
     last_lines: str = ""
     # The nodes on which its latest starts failed, without duplicates.
     failed_on: tuple[str, ...] = ()
@@ -301,8 +301,8 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
         return self.state in TERMINAL
 
     @property
-    def is_watched(self) -> bool:
-        """Whether the job has limits or dependencies (`JobSpec.is_limited`), or pauses after a failed attempt."""
+    def needs_review(self) -> bool:
+        """Whether the job has limits or dependencies (`JobSpec.is_limited`), or has paused after a failed attempt."""
         return self.spec.is_limited or self.again_s > 0
 
     @property

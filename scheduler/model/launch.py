@@ -16,18 +16,21 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
 
     command: tuple[str, ...] = ()
     script: str = ""
+    # Lines for /bin/sh that run on each node before the job's processes.
     setup: str = ""
+    # The path of a virtual environment on the nodes.
     venv: str = ""
     workdir: str = ""
     # The digest of a package that is unpacked for the job.
     upload: str = ""
     env: dict[str, str] = {}
+    # By variable: the name of a secret that the nodes keep.
     env_from: dict[str, str] = {}
     checkpoint_dir: str = ""
     ranks: Literal["", "per_gpu", "per_node"] = ""
     checkpoints: Literal["", "per_job", "per_attempt"] = ""
     setup_limit_s: float | None = None
-    # Fields that a record of another release has and this release does not. They are stored, but never sent.
+    # Fields that a record of another release has, but this release does not know. They are stored, but never sent.
     unknown: dict[str, Any] = {}
 
 
@@ -41,7 +44,7 @@ class JobDecoder(Generic[T]):
         self._protocol, self._decoder = protocol, protocol.Decoder(kind)
 
     def decode(self, payload: bytes | str) -> T:
-        """Return the value."""
+        """Return the decoded value."""
         # Most payloads have no unknown fields and are decoded only once.
         try:
             value: T = self._decoder.decode(payload)

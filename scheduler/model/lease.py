@@ -59,7 +59,10 @@ HOLDING = frozenset({SENT, RUNNING, STOPPING})
 
 
 class LeadExit(msgspec.Struct, frozen=True, array_like=True):
-    """The exit of a gang's ranks on its first node. Rank 0, which saves the checkpoints, is one of them."""
+    """The exit of a gang's ranks on its first node. Rank 0, which saves the checkpoints, is one of these ranks.
+
+    The fields are those of `scheduler.core.messages.Exit`.
+    """
 
     outcome: Literal["finished", "yielded", "failed", "node_failed"]
     steps: float
@@ -74,17 +77,18 @@ class Holding(msgspec.Struct, kw_only=True):
     lease: Lease
     phase: Phase
     granted_s: float
-    # When it ends. None: with the round, like every renewed lease.
+    # When the lease ends. None: with the round, like every renewed lease.
     ends_s: float | None = None
     # The current bundle: it changes when a packed partner comes or goes.
     bundle: Bundle
-    # Leases that must be closed first.
+    # Leases that must be closed before this lease can be sent.
     waits_for: set[str] = msgspec.field(default_factory=set)
     started_s: float | None = None
     # When `steps` was measured.
     reported_s: float = 0.0
     # The job's total progress at `reported_s`.
     steps: float = 0.0
+    # The time spent on steps under this lease, as last reported (`Progress.stepping_s`).
     ran_s: float = 0.0
     # Of a stopping lease: the time after which it has certainly lapsed.
     stop_by_s: float | None = None
@@ -97,19 +101,19 @@ class Holding(msgspec.Struct, kw_only=True):
     exited: set[str] = msgspec.field(default_factory=set)
     # The outcome of the first rank of a gang that died.
     died: Literal["failed", "node_failed", ""] = ""
-    # The node on which it died.
+    # The node on which this rank died.
     died_on: str = ""
-    code: int = 0  # its exit code
-    # Its last lines of output.
+    code: int = 0  # this rank's exit code
+    # This rank's last lines of output.
     last_lines: str = ""
     # The exit on the first node of a gang, while other nodes still run ranks.
     lead: LeadExit | None = None
-    # Its bundle has been credited with received time up to here.
+    # The time up to which its bundle has been credited with received time.
     credit_s: float = 0.0
-    # The part of its time with processes that `cost_usd` covers.
+    # How much of its time with processes is included in `cost_usd`.
     charged_s: float = 0.0
     cost_usd: float = 0.0
-    # Its partner changed since the last report, or its node was silent: no rate can be measured.
+    # Whether the next report cannot measure a rate, because the partner changed or the node was silent meanwhile.
     mixed: bool = False
 
 

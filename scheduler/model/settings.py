@@ -10,9 +10,9 @@ import msgspec
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
-# Turns change only at boundaries, and a job falls behind by this many more rounds until then (measured).
+# Turns change only at boundaries. Until the next boundary, a job falls behind by this many more rounds (measured).
 NEXT_LOOK_ROUNDS = 0.6
-# The least part of a sum that fades in a round. Old journals may have half-lives without limits.
+# The least part of a sum that counts as fading in a round. Old journals may hold half-lives so long that no part fades.
 LEAST_DECAY = 1e-9
 
 
@@ -84,18 +84,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def stay_s(self) -> float:
-        """How far a job may fall behind its due before it gets the next turn."""
+        """How much time a job may be behind what it is due before it gets the next turn."""
         return max(self.stay_rounds - NEXT_LOOK_ROUNDS, 0.0) * self.round_s
 
     @property
     def full_s(self) -> float:
-        """The sum that a share of 1 converges to, as older rounds fade."""
+        """The limit of the entitled time of a column with a share of 1: older rounds fade as new ones are added."""
         return self.round_s / max(1.0 - self.decay, LEAST_DECAY)
 
     def completed(self, explicit: Container[str]) -> Settings:
-        """Return these settings with default leads shortened to fit a short round.
+        """Return these settings with solve_lead_s and plan_lead_s shortened to fit a short round.
 
-        `explicit` names the fields that were set by a user; those stay as they are.
+        `explicit` names the fields that were set by a user; these stay as they are.
         """
         solve_lead_s, plan_lead_s = self.solve_lead_s, self.plan_lead_s
         if "solve_lead_s" not in explicit and not solve_lead_s < self.round_s:
@@ -133,8 +133,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return self
 
 
-# The assumptions behind the published figures: immediate answers, changes only at the boundary, free restarts,
-# known rates.
+# The assumptions behind the figures published for the research prototype of Gavel: the solver answers immediately,
+# leases change only at boundaries, restarts cost nothing, and all rates are known.
 COMPARISON = Settings(
     min_reallocation_s=1920.0,
     solve_lead_s=0.0,

@@ -1,6 +1,6 @@
 """The allocation in force as arrays: one row per column, with the time it was entitled to and the time it received.
 
-Both sums decay every round and survive a new allocation: a column that appears in it again continues with its sums.
+Both sums decay every round and survive a new allocation: a column that the new one also has continues with its sums.
 Columns of jobs that arrive after the allocation are added with a share of zero; they may still fill idle GPUs.
 """
 
@@ -21,7 +21,7 @@ from scheduler.model.lease import Bundle
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
-# The mask of 64-bit arithmetic.
+# Keeps the lowest 64 bits of a number.
 WORD = 2**64 - 1
 
 
@@ -54,15 +54,20 @@ class ShareTable:
         self.types: list[str] = list(types)
         self.type_row: dict[str, int] = {name: i for i, name in enumerate(types)}
         int_zeros, float_zeros = np.zeros(0, np.int64), np.zeros(0)
+        # The rows of each column's jobs in `jobs`; `second` is -1 for a column of one job.
         self.first: Ints = int_zeros
         self.second: Ints = int_zeros
+        # The row of each column's worker type in `types`.
         self.worker_type: Ints = int_zeros
         self.gpus: Ints = int_zeros
+        # How many rounds in a row each column was due, but did not fit.
         self.skipped: Ints = int_zeros
         self.share: Floats = float_zeros
         self.entitled_s: Floats = float_zeros
         self.received_s: Floats = float_zeros
+        # Whether each column may fill idle GPUs.
         self.backfill: Bools = np.zeros(0, bool)
+        # A hash of each column's bundle, to break ties.
         self.tie: NDArray[np.uint64] = np.zeros(0, np.uint64)
         self.extend(bundles)
 
@@ -150,7 +155,7 @@ class ShareTable:
             self.received_s[row] += time_s
 
     def receive(self, bundles: Sequence[Bundle], time_s: float) -> None:
-        """Credit columns with time received. Columns that the table lacks are added."""
+        """Credit each of these columns with time received. Columns that the table lacks are added."""
         row_of = self.row_of
         try:
             rows = np.fromiter(map(row_of.__getitem__, bundles), np.int64, len(bundles))
@@ -207,21 +212,21 @@ def _numbered(names: Sequence[str], known: list[str], rows: dict[str, int]) -> I
 
 
 def ties(bundles: Sequence[Bundle]) -> NDArray[np.uint64]:
-    """Return a hash of each bundle to break ties: unrelated to the order of ids, the same in every process."""
+    """Return a hash of each bundle to break ties. It is unrelated to the order of ids, and equal in every process."""
     return np.array(list(map(_tie, bundles)), np.uint64)
 
 
-# A new column's tie is computed while its job waits, when it starts, and at the next allocation.
+# Cached, because a new column's tie is needed while its job waits, when the job starts, and at the next allocation.
 @lru_cache(maxsize=4096)
 def _tie(bundle: Bundle) -> int:
     jobs, worker_type, gpus, label = bundle
-    partner = _word(jobs[1]) + 1 if len(jobs) > 1 else 0
+    partner = _checksum(jobs[1]) + 1 if len(jobs) > 1 else 0
     tie = 0
-    for part in (_word(jobs[0]), partner, _word(worker_type), _word(label) + gpus):
+    for part in (_checksum(jobs[0]), partner, _checksum(worker_type), _checksum(label) + gpus):
         tie = (tie ^ part) * 0x9E3779B97F4A7C15 & WORD
         tie ^= tie >> 29
     return tie
 
 
-def _word(name: str) -> int:
+def _checksum(name: str) -> int:
     return zlib.crc32(name.encode())

@@ -17,7 +17,7 @@ from scheduler.model.bounds import STEPS, TABLE_RATE
 Key = tuple[str, int, str]  # type, GPUs, worker type
 # Worker type, job type, the partner's job type, GPUs of each.
 PairKey = tuple[str, str, str, int]
-# A measured rate that moves this far from the one behind the last allocation calls for a new allocation.
+# A new allocation is needed when a measured rate moves by this part from the rate that the last allocation used.
 DRIFT = 0.1
 # Shorter observations are ignored: steps in almost no time would give an enormous rate.
 OBSERVATION_MIN_S = 1e-6
@@ -26,9 +26,11 @@ NOISE = 0.01
 
 
 class Measured(msgspec.Struct):
-    """An exponential average of steps per second, and how much stepping it rests on."""
+    """A measured rate: an exponential average."""
 
+    # In steps per second.
     rate: float
+    # The time spent on the steps that were measured.
     observed_s: float
     # The rate that lookups return: it follows `rate` in steps large enough to matter.
     believed: float
@@ -85,7 +87,7 @@ class RateBook(msgspec.Struct):
         self.version += 1
 
     def from_table(self, job_type: str, gpus: int, worker_type: str, spread: bool = False) -> float | None:
-        """Return the table's rate, or None. For a spread gang the consolidated rate stands in for a missing one."""
+        """Return the table's rate or None; for a spread gang, the unconsolidated rate, or else the consolidated one."""
         key = (job_type, gpus, worker_type)
         if spread:
             rate = self.unconsolidated.get(key)
@@ -94,7 +96,7 @@ class RateBook(msgspec.Struct):
         return self.solo.get(key)
 
     def rate(self, key: RateKey, prior: float | None, trust_after_s: float) -> float:
-        """Return the current best estimate. `prior` is the table's rate or an assumed one."""
+        """Return the current best estimate. `prior`: the table's rate or an assumed rate; None if there is neither."""
         measured = self.measured.get(key)
         if measured is None:
             return prior or 0.0
@@ -106,7 +108,7 @@ class RateBook(msgspec.Struct):
         return confidence * measured.believed + (1.0 - confidence) * prior
 
     def observe(self, key: RateKey, steps: float, stepping_s: float, trust_after_s: float) -> bool:
-        """Pool one measurement. Return whether the estimate moved enough to call for a new allocation."""
+        """Pool one measurement. Return whether the estimate changed so much that a new allocation is needed."""
         if not (stepping_s >= OBSERVATION_MIN_S and 0 <= steps <= STEPS.most):
             return False
         rate = steps / stepping_s
@@ -118,7 +120,7 @@ class RateBook(msgspec.Struct):
             self.version += 1
             return True
         trusted = measured.observed_s >= trust_after_s
-        # A longer observation weighs more. Old ones fade, so that a job type that has changed is noticed.
+        # Longer observations weigh more. Old observations fade, so that a change of the job type is noticed.
         weight = stepping_s / (stepping_s + min(measured.observed_s, 10.0 * trust_after_s))
         measured.rate += weight * (rate - measured.rate)
         measured.observed_s += stepping_s
@@ -131,7 +133,7 @@ class RateBook(msgspec.Struct):
         return not trusted or drifted or abs(measured.rate - before) > 5 * NOISE * before
 
     def note_asked(self) -> None:
-        """Record the current estimates as the ones that the next allocation uses."""
+        """Record the current estimates as the rates that the next allocation uses."""
         for measured in self.measured.values():
             measured.asked = measured.believed
 

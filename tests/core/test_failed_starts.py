@@ -258,7 +258,7 @@ def test_pauses_survive_a_takeover(desk_of: DeskOf) -> None:
     before = desk.core.state
     after = SchedulerState.restore(before.snapshot())
     assert (after.jobs, after.nodes) == (before.jobs, before.nodes)
-    assert after.watched.keys() == before.watched.keys() != set()
+    assert after.to_review.keys() == before.to_review.keys() != set()
     desk.take_over(desk.now_s)
     desk.settle()
     assert desk.timers["nodes"] == desk.core.state.nodes["n1"].back_s

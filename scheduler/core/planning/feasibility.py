@@ -1,6 +1,6 @@
 """Check whether the nodes of a cluster could ever meet a job's needs; if not, name a field that must change.
 
-Each field is checked alone first, and then together with the fields before it.
+Each need is checked alone first, and then together with the needs before it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from scheduler.model.jobs import JobSpec
 
 # How many values of a label an error lists.
 VALUES_SHOWN = 8
-# Numbers from here on are too large to have hundredths.
+# Larger numbers are not rounded to hundredths.
 HUNDREDTHS_BELOW = 1e12
 Nodes = Sequence[Node]
 
@@ -77,7 +77,7 @@ def _must_have_gpus(nodes: Nodes, spec: JobSpec) -> None:
 
 
 def _best_type(nodes: Nodes, spec: JobSpec) -> tuple[int, str]:
-    """Return the most GPUs of one worker type that the job could have, and that type."""
+    """Return the largest number of GPUs of one worker type that the job could have, and that type."""
     most: dict[str, int] = {}
     for node in nodes:
         most[node.spec.worker_type] = most.get(node.spec.worker_type, 0) + gpus_for(node, spec)
@@ -123,9 +123,9 @@ def _too_little(field: str) -> Callable[[Nodes, JobSpec], str]:
     """Return the function that describes a lack of this resource, which a job needs in proportion to its GPUs."""
 
     def fault(nodes: Nodes, spec: JobSpec) -> str:
-        # The amount on each node, and how many of the job's GPUs it could have at most.
+        # For each node: its amount of the resource, and how many of the job's GPUs could be on it at most.
         shapes = {(getattr(node.spec, field), min(len(node.gpu_ids), spec.narrowest)) for node in nodes}
-        # Slightly less than the quotient, because that is rounded.
+        # Slightly less than the quotient, because the quotient is rounded.
         values = [
             amount * spec.gpus / gpus * (1 - 1e-12)
             for amount, most in shapes

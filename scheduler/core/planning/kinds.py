@@ -52,11 +52,12 @@ class Kinds:
     # The versions of the nodes and of the rates from which the entries were computed.
     for_versions: tuple[int, int] = (-1, -1)
     worker_types: tuple[str, ...] = ()
+    # By row of worker type: the usable GPUs, and the most of them on one node.
     capacity: Floats = field(default_factory=lambda: np.zeros(0))
     widest_node: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
     # Usable nodes with their healthy GPUs.
     nodes: tuple[tuple[NodeSpec, tuple[GpuId, ...]], ...] = ()
-    # The views of `nodes` for a round, and the order of worker types for which they were made.
+    # The worker types in the order in which a round numbers them, and the views of `nodes` with these numbers.
     views: tuple[tuple[str, ...], tuple[NodeView, ...]] = ((), ())
     # The frame of the last round.
     frame: Frame | None = None
@@ -168,7 +169,7 @@ def rate_of(
 ) -> tuple[float, bool]:
     """Return the rate of a job that runs in this way, in steps per second, and whether the rate is a guess.
 
-    `spread`: no node has as many GPUs, so the table's rate for a spread gang applies.
+    `spread`: no node has this many GPUs, so the table's rate for a spread gang applies.
     """
     rate, guessed = _rate_of(state, spec, worker_type, gpus, spread)
     # A product of rates, or a rate from an old journal, may be beyond the limits.
@@ -184,14 +185,14 @@ def _rate_of(
     table_rate = book.from_table(spec.job_type, gpus, worker_type, spread)
     if table_rate is not None and not (settings.learn_rates and spec.reports_steps):
         return table_rate, False
-    # The rate of a gang on no more nodes than it needs.
+    # The measured rate of a gang on no more nodes than it needs.
     key = RateKey(spec.job_type, gpus, worker_type)
     if table_rate is None and not spec.rates and _is_new(state, spec):
         prior = settings.prior_rate * settings.speed.get(worker_type, 1.0) * gpus
         measured = book.measured.get(key) if spec.reports_steps else None
         if measured is None:
             return _scaled(state, spec, worker_type, gpus, prior), spec.reports_steps
-        # First steps are slow: a short measurement must not rule out a worker type.
+        # First steps are slow. So that a short measurement does not rule out a worker type, it counts as a guess.
         return book.rate(key, None, settings.trust_after_s), measured.observed_s < settings.trust_after_s
     if not settings.learn_rates or not spec.reports_steps:
         return table_rate or 0.0, False
@@ -199,7 +200,7 @@ def _rate_of(
 
 
 def _is_new(state: SchedulerState, spec: JobSpec) -> bool:
-    """Whether the table has no rate of the job's type for any way in which this job may run."""
+    """Whether the table has no rate above 0 of the job's type for any way in which this job may run."""
     book = state.rates
     if spec.job_type not in book.known:
         return True
@@ -217,7 +218,7 @@ def _scaled(state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, p
     known = [key for key in state.rates.measured if key.job_type == spec.job_type and not key.partner]
     if not known or not spec.reports_steps:
         return prior
-    # Any of them would do, but it must be the same one after a restart.
+    # Any of these measurements would do, but after a restart the choice must be the same.
     key = min(known)
     ratio = speed.get(worker_type, 1.0) / speed.get(key.worker_type, 1.0)
     return state.rates.measured[key].believed * ratio * gpus / key.gpus

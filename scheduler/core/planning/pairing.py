@@ -43,12 +43,12 @@ def pair_rates(
 
 def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], confined: list[ConfinedKind]) -> Pairs:
     """Return the pair rates between the kinds of these jobs. Jobs confined to different stores have none."""
-    # Gangs over several stores cannot be paired: each would decide on which node rank 0 starts.
+    # Two gangs with checkpoints in several stores cannot share GPUs: each needs its own rank 0 on a certain node.
     packable = [
         kind if job.spec.packable and len(kind[1]) < 2 else NOT_PACKABLE
         for job, kind in zip(jobs, confined, strict=True)
     ]
-    # Numbered in the order of the jobs, so that the answer does not depend on earlier kinds.
+    # Kinds are numbered in the order of these jobs, so that the answer does not depend on kinds of earlier jobs.
     number = {k: i for i, k in enumerate(dict.fromkeys(k for k in packable if k is not NOT_PACKABLE))}
     present = list(number)
     first: list[int] = []
@@ -80,7 +80,7 @@ def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], confined: lis
 
 
 def _paired(state: SchedulerState, kinds: Kinds, a: ConfinedKind, b: ConfinedKind) -> np.ndarray:
-    """Return rows (worker type, GPUs, both rates) of two kinds; none if their widths or their stores differ."""
+    """Return rows (worker type, GPUs, both rates) of two kinds; no rows if their widths or their stores differ."""
     spec, other, stores_a, stores_b = kinds.specs[a[0]], kinds.specs[b[0]], a[1], b[1]
     rows: list[tuple[float, ...]] = []
     if spec.gpus == other.gpus and not (stores_a and stores_b and stores_a != stores_b):

@@ -28,9 +28,9 @@ NO_TENANT = "default"
 def estimate(
     state: SchedulerState, job: Job, now_s: float, kinds: Kinds | None = None
 ) -> tuple[float, float]:
-    """Return the estimated (steps done, isolated seconds) by now: the last report, extrapolated at the current rate.
+    """Return a job's steps and isolated time (`Job.isolated_s`) by now: the last report, extrapolated at its rate.
 
-    `kinds`: a refreshed cache of rates, for estimates of many jobs.
+    `kinds`: a refreshed cache of rates, which makes estimates for many jobs faster.
     """
     steps, isolated_s = job.steps_done, job.isolated_s
     holding = state.leases.get(job.lease or job.leaving or "")
@@ -101,7 +101,7 @@ def _price(state: SchedulerState, worker_type: str) -> float:
 def current_types(state: SchedulerState, problem: Problem) -> Ints:
     """Return the row of the worker type whose GPUs each job of a problem holds; -1 if it holds none."""
     row_of = {name: row for row, name in enumerate(problem.worker_types)}
-    held = state.held
+    held = state.held_leases
     types = [held[job].bundle.worker_type if job in held else "" for job in problem.jobs.ids]
     return np.array([row_of.get(name, -1) for name in types], np.int64)
 
@@ -148,7 +148,7 @@ def _joined(parts: list[np.ndarray], dtype: type) -> np.ndarray:
 
 
 def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
-    """Return the tenants of the settings, and then those that only jobs name, with weight 1."""
+    """Return the tenants of the settings, and then the tenants that only jobs name, with weight 1."""
     configured = state.settings.tenants
     if not configured:
         return ()
@@ -161,7 +161,7 @@ def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
 
 
 def newcomers(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> list[Bundle]:
-    """Return the columns of jobs that came after the allocation, each at the width that it asks for."""
+    """Return the columns of jobs that came after the allocation, with the width that each job asks for."""
     kinds.refresh(state)
     bundles: list[Bundle] = []
     for job in jobs:

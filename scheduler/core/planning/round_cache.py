@@ -23,20 +23,23 @@ class Frame:
     What changes with every round, such as the time received, is not part of it.
     """
 
+    # Everything that the frame depends on, from `key_of`.
     key: tuple[object, ...]
     columns: Columns
+    # The jobs of the columns, and the row of each.
     row_of_job: dict[str, int]
     jobs: tuple[str, ...]
     # The kinds of these jobs, as in `Kinds`.
     kinds: frozenset[int]
     # The `for_versions` of `Kinds`, and the kinds of which some rate was then a guess.
     guessed_kinds: tuple[tuple[int, int], frozenset[int]]
+    # The terms if every job may run.
     terms: Terms
     # A mask that is False for every column.
     no_columns: Bools
     # How many of the rows the share table lacks.
     new_rows: int
-    # The jobs that could not run in the last round, and the terms without them.
+    # The jobs that could not run in the last round, and the terms without these jobs.
     last_terms: tuple[list[str], Terms]
 
     def terms_without(self, barred: list[str]) -> Terms:
@@ -111,7 +114,7 @@ def frame_of(
 
 
 def _ties_by_arrival(new: tuple[Bundle, ...], arrival: Ints) -> np.ndarray:
-    """Return the ties of new columns, distributed so that columns of earlier jobs have smaller ones."""
+    """Return the ties of new columns, distributed so that columns of earlier jobs have smaller ties."""
     tie = ties(new)
     by_arrival = np.empty_like(tie)
     by_arrival[np.lexsort((tie, arrival))] = np.sort(tie)

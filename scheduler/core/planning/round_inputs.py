@@ -24,13 +24,13 @@ TRIAL_SHARE = 1e-6
 
 
 def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: float) -> RoundInputs:
-    """Return the inputs of a round that starts at `starts_s`. Leases protected from preemption then are pinned."""
-    held = state.held.copy()
+    """Return the inputs of a round that starts at `starts_s`. Leases that are protected from preemption are pinned."""
+    held = state.held_leases.copy()
     for name in state.protectable.intersection(held):
         holding = state.leases[state.jobs[name].lease or ""]
         if starts_s < kept_until_s(state, holding) - SLACK_S:
             held[name] = _pinned(held[name])
-    # GPUs whose lease should have ended are left out until its exit is confirmed.
+    # GPUs whose lease should have ended are left out until the exit of that lease is confirmed.
     stuck: set[str] = set()
     if len(state.leases) > len(held):
         for holding in state.leases.values():
@@ -42,7 +42,7 @@ def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: flo
 
 def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
     """Return the inputs in mid-round: every job is pinned, so that only idle GPUs can be given out."""
-    held = {name: _pinned(holding) for name, holding in state.held.items()}
+    held = {name: _pinned(holding) for name, holding in state.held_leases.items()}
     stopping = {
         gpu
         for gpu, names in state.holders.items()
@@ -58,8 +58,8 @@ def _pinned(held: Held) -> Held:
 def kept_until_s(state: SchedulerState, holding: Holding) -> float:
     """Return until when a lease is protected from preemption; inf if its job cannot be preempted.
 
-    A job is protected for its minimum run time. After a turn that ended before its first step, it is also protected
-    for `start_patience_s`, or until that step.
+    A job is protected for its minimum run time. If an earlier turn ended before its first step, the job is also
+    protected for `start_patience_s`, or until it takes its first step.
     """
     job = state.jobs[holding.lease.job]
     spec = job.spec
@@ -97,7 +97,7 @@ def _inputs(
 
 def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeView, ...]:
     """Return the usable nodes, without the GPUs in `stuck`."""
-    # Nearly always the same tuple as in the last round, so that the planner can use what it cached for it.
+    # This is nearly always the same tuple as in the last round, so the planner can use what it cached for that tuple.
     names = tuple(types)
     if kinds.views[0] != names:
         views = [
@@ -174,10 +174,10 @@ def _explore(
     held: dict[str, Held],
     eligible: Mapping[str, Job],
 ) -> np.ndarray:
-    """Return a mask with one column for each (kind, worker type, width) whose rate is a guess, so that a job tries it.
+    """Return a mask of columns to try, because their rates are guesses: one for each (kind, worker type, width).
 
-    The column is that of a job that started there in this round, or of one that can be moved there. There is none if a
-    job has run there for a round.
+    The column belongs to a job that started to run in this way in this round; if there is none, to a job that can be
+    moved. No column is marked if a job has run in this way for a round.
     """
     if frame.guessed_kinds[0] != kinds.for_versions:
         guessed = frozenset([kind for kind in frame.kinds if kinds.ways_of(state, kind).any_guessed])
@@ -186,7 +186,7 @@ def _explore(
     if not guessed_kinds:
         return frame.no_columns
     explore = frame.no_columns.copy()
-    # By way: the job that started there in this round; empty if a job started there earlier, or a column is marked.
+    # By way: the job that started in this way in this round; empty if one started earlier, or a column is marked.
     trials: dict[tuple[int, str, int], str] = {}
     for holding in state.leases.values():
         if holding.phase is not STOPPING:
@@ -225,8 +225,8 @@ def _ran_without_steps(state: SchedulerState, job: Job) -> bool:
 
 
 def _needs(state: SchedulerState, jobs: Sequence[str]) -> dict[str, Need]:
-    """Return the needs of these jobs beyond GPUs. Jobs without such needs, which are most, are absent."""
-    confined = state.saved if len(state.stores) > 1 else set()
+    """Return the needs of these jobs beyond GPUs. Jobs without such needs, which are the majority, are absent."""
+    confined = state.may_have_saved if len(state.stores) > 1 else set()
     with_needs = (state.picky | confined).intersection(jobs)
     if not with_needs:
         return {}
