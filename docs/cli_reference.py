@@ -1,6 +1,8 @@
-"""Writes docs/cli.md, the fields of jobs in docs/job-file.md and for `gavel submit`, the limits in docs/operations.md.
+"""Write the generated parts of the documentation: run `python -m docs.cli_reference`.
 
-`python -m docs.cli_reference`; a test keeps them fresh.
+These are docs/cli.md, the table of fields in docs/job-file.md, the table of limits in docs/operations.md, and
+gavel/cli/jobs/field_table.py, from which `gavel submit --help` describes the fields. A test checks that all of them are
+up to date.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from gavel.client.jobs.spec import FIELDS, After, JobSpec
 from scheduler.model import bounds
 
 DOCS = Path(__file__).parent
-# Fields of job files that no option gives: they stand behind --.
+# Fields of job files without an option of `gavel submit`, which takes a command after `--`.
 NO_OPTION = ("command", "script")
 FIELD_TABLE = '''"""The fields of a job file that are options of `gavel submit`: name, kind and meaning.
 
@@ -31,35 +33,37 @@ this table because importing `JobSpec` takes 5 ms.
 # fmt: off
 FIELDS = (
 '''
+# The lines around a generated table of a page that is otherwise written by hand.
 BEGIN, END = "<!-- begin: made by docs/cli_reference.py -->", "<!-- end -->"
 
 INTRODUCTION = """# The `gavel` command
 
-Made by `python -m docs.cli_reference` from the command itself; a test checks that it is fresh.
+This page is written by `python -m docs.cli_reference` from the help of the commands; a test checks that it is up to
+date.
 
     gavel COMMAND --help
 
-**Which scheduler.** Commands that speak to a scheduler find it by `--address`, else `--context`, else `GAVEL_ADDRESS`,
-else the context in use (`gavel login` stores one, `gavel context` lists them), else on this machine at
-`127.0.0.1:7070`. The token comes from `GAVEL_TOKEN` or the context, the CA certificate from `GAVEL_CA` or the context.
-A scheduler on another machine is only spoken to over TLS.
+**Which scheduler.** Commands that need a scheduler take its address from `--address`, else from `--context`, else from
+`GAVEL_ADDRESS`, else from the context in use (`gavel login` stores a context, `gavel context` lists all). If none of
+these is set, the address is `127.0.0.1:7070`, on this machine. The token comes from `GAVEL_TOKEN` or the context, the
+CA certificate from `GAVEL_CA` or the context. Commands connect to a scheduler on another machine only over TLS.
 
-**For people and for programs.** Tables are cut to the width of a terminal and never elsewhere; colours are for
-terminals, and not where `NO_COLOR` is set. Times are relative. Results go to standard output, remarks and errors to
-standard error, errors as one line.
+**Output.** Results go to standard output; remarks and errors go to standard error, each error as one line. On a
+terminal, tables are cut to its width and have colours, unless `NO_COLOR` is set; files and pipes get whole tables
+without colours. Most times are relative to now.
 
-**`--json`** prints JSON in place of words and tables, on standard output; every command that prints a result has it.
-`simulate` and `replay` take the name of a file there, too: `--json FILE`. What streams (`queue --watch`, `logs`,
-`wait`, `show`) prints one JSON object per line. Nothing is cut. Moments are ISO 8601 in UTC; numbers of seconds are
-lengths of time, or moments of a simulation or journal, whose clock has no date.
+**`--json`** prints JSON on standard output instead of words and tables; every command that prints a result has this
+option. For `simulate` and `replay`, the name of a file may follow: `--json FILE`. Commands whose output is a stream
+(`queue --watch`, `logs`, `wait`, `show`) print one JSON object per line. Nothing is cut. Points in time are ISO 8601 in
+UTC. Numbers of seconds are durations, or times of a simulation or a journal, whose clock has no date.
 
-**A scheduler that does not answer** is tried for 3 s, by commands that change something for 15 s; that, and where it is
-expected, is said at once. `queue --watch`, `top` and `logs --follow` wait until it is back and go on, as `--json` too:
-`queue --watch` then begins anew with what is there. `wait` gives up after 10 minutes.
+**If no scheduler answers**, a command tries again for 3 s, or for 15 s if it changes something. It prints at once that
+it is waiting, and for which address. `queue --watch`, `top` and `logs --follow` wait until the scheduler is back, and
+then continue, also with `--json`; `queue --watch` then first prints all jobs again. `wait` gives up after 10 minutes.
 
 ## Exit codes
 
-They are stable.
+Exit codes keep their meaning in all releases.
 
 | code | meaning |
 |---|---|
@@ -67,22 +71,22 @@ They are stable.
 | 1 | a job that was waited for did not succeed; `doctor`, `fsck` or `status --check` found something |
 | 2 | wrong input: an option, a job file, a job that can never run |
 | 3 | there is no such job, node, token or context |
-| 4 | no scheduler answers, or it has a fault |
-| 5 | it does not know you, or your role does not allow it |
-| 6 | refused as things stand: in the wrong state, a key that was used, too much at once, not over in time |
+| 4 | no scheduler answers, or the scheduler failed on the request |
+| 5 | the scheduler does not accept your token, or your role does not allow the command |
+| 6 | refused at present: a job or node in the wrong state, a key used before, too many calls or jobs, or no time left |
 | 130 | interrupted by Ctrl-C |
 
-Of a command over several jobs or nodes, the first failure decides; the others are still done.
+A command that acts on several jobs or nodes continues after a failure; the first failure decides its exit code.
 """
 
-# command → what --json prints
+# What `--json` prints, by command: words for the page, and the class of the JSON objects if `SHAPES` has it.
 JSON: dict[str, tuple[str, Any]] = {
     "queue": (
         "a list of jobs, without launch, labels, rates and last lines; with `--watch` lines of",
         r.JobEvent,
     ),
-    "show": ("a line for each job", r.Job),
-    "wait": ("a line for each job that has ended", r.Job),
+    "show": ("a line for each job:", r.Job),
+    "wait": ("a line for each job that has ended:", r.Job),
     "logs": ("lines of", r.LogChunk),
     "submit": (
         '`{"jobs": [ids]}` on a line; with `--wait` a line for each job; with `--dry-run` a list of',
@@ -93,15 +97,15 @@ JSON: dict[str, tuple[str, Any]] = {
     "policy get": ("`policy`, `available` and `allocation`:", r.Allocation),
     "policy set": ("", r.Policy),
     "status": ("`address`, `identity` and `status`:", r.Status),
-    "explain": ("[explain.md](explain.md) has the keys; of an array a list", None),
+    "explain": ("[explain.md](explain.md) has the keys; for an array, a list of these objects", None),
     "doctor": ("`sound` and `findings`, a list with `level`, `what` and `remedy`", None),
     "token create": ("", r.NewToken),
     "token list": ("a list of", r.Token),
     "token revoked": ("a list of", r.NodeRevocation),
     "token join": ("", r.JoinToken),
-    "policy": ("as of `policy get`:", r.Allocation),
+    "policy": ("as for `policy get`:", r.Allocation),
     "top": (
-        "one picture: `at`, `status`, `nodes`, `waiting` (how many in all) and `jobs`, as of `queue`:",
+        "the screen once: `at`, `status`, `nodes`, `waiting` (the number of waiting jobs) and `jobs`, as for `queue`:",
         r.Job,
     ),
     "context": ("a list with `name`, `current`, `address` and `ca`", None),
@@ -111,34 +115,36 @@ JSON: dict[str, tuple[str, Any]] = {
         "`token_file`; with `--token` the last four, with `--renew` `certificate` and `expires`",
         None,
     ),
-    "config": ("of a file that is right: `file`, `of` (`scheduler` or `agent`) and `right`", None),
+    "config": ("for a valid file: `file`, `of` (`scheduler` or `agent`) and `right`", None),
     "agent join": ("`node`, `certificates` and `agents_address`", None),
     "backup": ("`archive`, `size_bytes` and `made_by`, the scheduler's address or null", None),
     "restore": ("`data_dir` and `records`", None),
-    "fsck": ("as of `doctor`", None),
+    "fsck": ("as for `doctor`", None),
     "allocate": ("[problem-format.md](problem-format.md) has the keys", None),
-    "policies": ("a list of what the table has", None),
+    "policies": ("a list with the contents of the table", None),
     "simulate": ("[simulation.md](simulation.md#the-figures) has the keys", None),
-    "replay": ("the figures of the replay, as of `simulate`", None),
+    "replay": ("the figures of the replay, as for `simulate`", None),
     "sweep": (
-        "`runs`, a list with `policy`, `rate_per_h`, `seed`, `cluster`, and `figures` (as of `simulate`) or `failed`",
+        "`runs`, a list with `policy`, `rate_per_h`, `seed`, `cluster`, and `figures` (as for `simulate`) or `failed`",
         None,
     ),
     "compare": ("`a` and `b`, as they were given, and `ratio`, by figure", None),
-    "generate": ("`file`, `jobs` and `last_arrival_s`, from the first moment of the trace", None),
+    "generate": ("`file`, `jobs`, and `last_arrival_s`, counted from the start of the trace", None),
 }
-# prints nothing for programs, and why
+# The commands without `--json`, each with the reason.
 NO_JSON = {
-    **dict.fromkeys(("serve", "agent", "up"), "runs until it is told to stop; --log-json is what it has"),
+    **dict.fromkeys(("serve", "agent", "up"), "runs until it is stopped; it has --log-json instead"),
     "completion": "prints a program for the shell",
-    "token": "only a name for those below it",
+    "token": "does nothing itself: only its subcommands do",
 }
+# The commands that change jobs, nodes or tokens: the key of their JSON that lists what they changed.
 CHANGES = {
-    **dict.fromkeys(("cancel", "hold", "release", "requeue"), "`jobs` (ids that it concerned)"),
+    **dict.fromkeys(("cancel", "hold", "release", "requeue"), "`jobs` (the ids of the changed jobs)"),
     **dict.fromkeys(("drain", "resume", "remove"), "`nodes`"),
     "token revoke": "`tokens`, `nodes` ([RevokedNode](#revokednode))",
     "token unrevoke": "`nodes` (their names)",
 }
+# The classes whose fields the page lists as keys of JSON.
 SHAPES = (
     *(
         r.Job,
@@ -159,12 +165,12 @@ SHAPES = (
 
 
 def reference() -> str:
-    """The page."""
+    """Return the page docs/cli.md."""
     parts = [INTRODUCTION, "## Commands\n"]
     parts += [_section(name, command) for name, command in _commands(main, "")]
     parts += [
         "## Keys of JSON\n",
-        "New keys may come; those that are here stay, with their meaning.\n",
+        "Releases may add keys; the keys listed here stay, with their meaning.\n",
     ]
     parts += [_shape(shape) for shape in SHAPES]
     return "\n".join(parts).rstrip() + "\n"
@@ -214,7 +220,7 @@ def _shape(shape: Any) -> str:
 
 
 def _kind(hint: Any) -> str:
-    """Only what a reader would not guess."""
+    """Return a link to the class of a field's values, if the page describes it; otherwise nothing."""
     for part in (hint, *get_args(hint)):
         if is_dataclass(part) and part in SHAPES:
             return f" ({_link(part)})"
@@ -222,7 +228,7 @@ def _kind(hint: Any) -> str:
 
 
 def job_fields() -> str:
-    """The table of the fields of a job file."""
+    """Return the table of the fields of a job file."""
     rows = [
         f"| `{field.name}` | {field.kind} | {_cell(field.meaning)} | `{field.example}` |" for field in FIELDS
     ]
@@ -230,7 +236,10 @@ def job_fields() -> str:
 
 
 def submit_fields() -> str:
-    """The fields that are options of `gavel submit`, each with its kind and the first statement of its meaning."""
+    """Return a Python module with the fields that are options of `gavel submit`.
+
+    It has the name and kind of each field, and the first sentence of its meaning.
+    """
     rows = [
         json.dumps([field.name, field.kind, re.split("; |[.] ", field.meaning)[0]], ensure_ascii=False)
         for field in FIELDS
@@ -240,7 +249,7 @@ def submit_fields() -> str:
 
 
 def limits() -> str:
-    """The table of what numbers are possible."""
+    """Return the table of the limits of all numbers."""
     rates = {"steps_per_s": bounds.TABLE_RATE, "price_per_gpu_hour": bounds.PRICE}
     reports = {"steps": bounds.REPORT_STEPS, "times": bounds.REPORT_S}
     of_jobs = {**bounds.JOB, "rates": bounds.RATE}
@@ -267,13 +276,13 @@ def limits() -> str:
 
 
 def with_table(page: str, table: str = "") -> str:
-    """docs/job-file.md with the table as it should be, or another page with its own."""
+    """Return a page with this table between its markers. By default it is the table of docs/job-file.md."""
     before, rest = page.split(BEGIN)
     return f"{before}{BEGIN}\n\n{table or job_fields()}\n\n{END}{rest.split(END)[1]}"
 
 
 def write() -> None:
-    """All of these, first what the command itself shows."""
+    """Write all files. field_table.py is first, because docs/cli.md is made from the help that reads it."""
     (DOCS.parent / "gavel/cli/jobs/field_table.py").write_text(submit_fields(), encoding="utf-8")
     (DOCS / "cli.md").write_text(reference(), encoding="utf-8")
     for name, table in (("job-file.md", job_fields()), ("operations.md", limits())):

@@ -1,8 +1,8 @@
 """The plots of docs/policies.md: `make docs-plots` draws them all into docs/images/.
 
-One plot per policy: where each job of examples/four_jobs.yaml runs, and beside it what the policy looks at,
-with a line at the value where the value is a level. Text stays text and nothing depends on the day, so that a
-plot that changes is a change of an answer.
+Each policy has one plot: on the left, where each job of examples/four_jobs.yaml runs; on the right, the figures that
+the policy compares, with a line at its value if that is one of these figures. Text is stored as text and the files
+contain no date, so a plot changes only if an answer changes.
 """
 
 from __future__ import annotations
@@ -49,27 +49,27 @@ def write(name: str, path: Path) -> None:
 
 
 def solve(spec: str, problem: Problem = FOUR_JOBS) -> Answer:
-    """The answer of a policy to the example."""
+    """Return the answer of a policy to the example."""
     return Answer(problem, resolve(spec)(problem))
 
 
-# ------------------------------------------------------------------------------------- what policies look at
+# ------------------------------------------------------------------------- panels: the figures that policies compare
 
 
 def level(answer: Answer) -> np.ndarray:
-    """g E / (w P): rate in parts of what the average GPU of the cluster gives, per GPU and weight."""
+    """Return g E / (w P) of each job: its rate relative to an average GPU of the cluster, per GPU and weight."""
     jobs = answer.problem.jobs
     return jobs.gpus * answer.effective_rate / (jobs.weight * proportional_rates(answer.problem))
 
 
 def levels(axes: Axes, answer: Answer) -> None:
-    """How high each job stands, and the lowest."""
+    """Draw the level of each job, and a line at the lowest."""
     _bars(axes, level(answer), "E / P of each job; line: the value")
     _line(axes, answer.allocation.value)
 
 
 def tenants(axes: Axes, answer: Answer) -> None:
-    """The sum of E / P of each tenant by weight."""
+    """Draw the sum of E / P of each tenant's jobs, divided by the tenant's weight."""
     jobs = answer.problem.jobs
     standing = [
         level(answer)[np.array(jobs.tenant) == t.name].sum() / t.weight for t in answer.problem.tenants
@@ -80,7 +80,7 @@ def tenants(axes: Axes, answer: Answer) -> None:
 
 
 def lateness(axes: Axes, answer: Answer) -> None:
-    """ρ of each job: its time from arrival to end against that in an equal slice."""
+    """Draw ρ of each job: its time from arrival to end, over the same time in an equal slice of the cluster."""
     jobs, E, I = answer.problem.jobs, answer.effective_rate, answer.allocation.isolated_rate
     rho = (jobs.waited_s + jobs.steps_left / E) / (jobs.isolated_s + jobs.steps_left / I)
     _bars(axes, rho, "ρ of each job; line: the value")
@@ -88,39 +88,40 @@ def lateness(axes: Axes, answer: Answer) -> None:
 
 
 def ends(axes: Axes, answer: Answer) -> None:
-    """Hours until each job is done if the shares stay."""
+    """Draw the hours until each job is done if the shares stay."""
     _bars(axes, _hours(answer), "hours until done, if the shares stay")
 
 
 def last_end(axes: Axes, answer: Answer) -> None:
-    """The same, with the makespan."""
+    """Draw the hours until each job is done if the shares stay, and a line at the makespan."""
     _bars(axes, _hours(answer), "hours until done; line: the value")
     _line(axes, answer.allocation.value / HOUR_S)
 
 
 def work(axes: Axes, answer: Answer) -> None:
-    """E / T^best: GPUs of the fastest type that would do the same."""
+    """Draw E / T^best of each job: how many GPUs of its fastest type would do the same work."""
     _bars(axes, answer.effective_rate / best_rates(answer.problem), "E / T_best; the value is the sum")
 
 
 def steps_bought(axes: Axes, answer: Answer) -> None:
-    """What each job adds to Σ rate × share / price."""
+    """Draw how much each job adds to Σ rate × share / price."""
     columns = answer.problem.columns
     bought = columns.first_rate * answer.allocation.time_share
     bought = bought / answer.problem.price_per_gpu_hour[columns.worker_type]
-    each = np.bincount(columns.first, bought, minlength=len(answer.problem.jobs))
-    _bars(axes, each, "rate × share / price; the value is the sum")
+    bought_by_job = np.bincount(columns.first, bought, minlength=len(answer.problem.jobs))
+    _bars(axes, bought_by_job, "rate × share / price; the value is the sum")
 
 
-def bills(axes: Axes, answer: Answer) -> None:
-    """What a million steps cost on each type, and how much a job pays at most."""
+def costs(axes: Axes, answer: Answer) -> None:
+    """Draw what a million steps of each job cost on each type, and the most that the job pays."""
     problem = answer.problem
     cost = 1e6 / HOUR_S * problem.price_per_gpu_hour / rate_table(problem)
     rows = np.arange(len(problem.jobs))
     for kind in range(len(problem.worker_types)):
         axes.scatter(cost[:, kind], rows, s=30, color=color_of(kind), zorder=2)
-    for row, most in enumerate(1.1 * cost.min(axis=1)):
-        axes.plot([most, most], [row - 0.35, row + 0.35], color=INK, linewidth=1.2)
+    # `min_cost` has a premium of 0.1 by default.
+    for row, highest_cost in enumerate(1.1 * cost.min(axis=1)):
+        axes.plot([highest_cost, highest_cost], [row - 0.35, row + 0.35], color=INK, linewidth=1.2)
     axes.set_xscale("log")
     axes.set_xticks([50, 100, 200], ["50", "100", "200"])
     axes.set_xticks([], minor=True)
@@ -130,13 +131,14 @@ def bills(axes: Axes, answer: Answer) -> None:
 
 
 def queue(axes: Axes, answer: Answer) -> None:
-    """How long each has waited: the order."""
+    """Draw how long each job has waited, which decides the order of the queue."""
     _bars(axes, answer.problem.jobs.waited_s / HOUR_S, "hours waited: the order of the queue")
 
 
 def discounts(axes: Axes, answer: Answer) -> None:
-    """What is left of the proportionally fair rate."""
-    fair = np.exp(answer.allocation.value)  # Σ log E of X*: only the product is known here
+    """Draw E / P of each job after the discounts; the title has the mean discount."""
+    # The value is Σ log E of X*, so only the product of all fair rates is known here.
+    fair = np.exp(answer.allocation.value)
     rate = answer.effective_rate
     discount = (rate.prod() / fair) ** (1.0 / len(rate))
     _bars(
@@ -145,7 +147,7 @@ def discounts(axes: Axes, answer: Answer) -> None:
 
 
 def timetable(axes: Axes, answer: Answer) -> None:
-    """The schedule of which AlloX starts what comes first."""
+    """Draw the schedule that AlloX computes; the jobs at its beginning are those that run now."""
     problem = answer.problem
     time_h = problem.jobs.steps_left[:, None] / rate_table(problem) / HOUR_S
     schedule = shortest_schedule(time_h, problem.capacity.astype(int))
@@ -167,28 +169,28 @@ def timetable(axes: Axes, answer: Answer) -> None:
 
 
 def of_policy(spec: str, panel: Panel) -> Callable[[], Figure]:
-    """Shares on the left, what the policy looks at on the right."""
+    """Return a function that draws the policy's shares on the left and this panel on the right."""
 
     def draw() -> Figure:
         answer = solve(spec)
         figure = Figure(figsize=(8.6, 2.0), dpi=110, layout="constrained")
-        shares, seen = figure.subplots(1, 2)
+        shares, figures = figure.subplots(1, 2)
         draw_shares(shares, answer)
         _legend(shares, answer.problem)
-        panel(seen, answer)
+        panel(figures, answer)
         return figure
 
     return draw
 
 
 def compared(specs: tuple[str, ...], problem: Problem, title: str) -> Figure:
-    """E / P of every job under several policies, side by side."""
+    """Draw E / P of every job under several policies, side by side."""
     figure = Figure(figsize=(8.6, 2.6), dpi=110, layout="constrained")
     axes = figure.subplots()
     n, width = len(problem.jobs), 0.8 / len(specs)
     for i, spec in enumerate(specs):
-        at = np.arange(n) + (i - (len(specs) - 1) / 2) * width
-        axes.bar(at, level(solve(spec, problem)), 0.92 * width, color=SERIES[i], label=spec)
+        positions = np.arange(n) + (i - (len(specs) - 1) / 2) * width
+        axes.bar(positions, level(solve(spec, problem)), 0.92 * width, color=SERIES[i], label=spec)
     axes.set_xticks(range(n), problem.jobs.ids)
     finish(axes, title)
     axes.legend(fontsize=8.5, frameon=False, loc="upper left", bbox_to_anchor=(1.0, 1.0))
@@ -196,7 +198,7 @@ def compared(specs: tuple[str, ...], problem: Problem, title: str) -> Figure:
 
 
 def deadlines() -> Figure:
-    """The rate that a deadline asks for, and what each policy gives."""
+    """Draw when each job ends under `max_throughput`, without deadlines and with a deadline of lstm in 4 h."""
     due = with_facts(deadline_s={"lstm": 4 * HOUR_S})
     figure = Figure(figsize=(8.6, 2.0), dpi=110, layout="constrained")
     for axes, problem, words in zip(
@@ -210,7 +212,7 @@ def deadlines() -> Figure:
 
 
 def overview() -> Figure:
-    """Rate against isolated, of every job under every policy."""
+    """Draw a table of the rate of every job under every policy, relative to its isolated rate."""
     rows = [solve(spec).times_isolated for spec in OVERVIEW]
     table = np.array(rows)
     figure = Figure(figsize=(8.6, 4.6), dpi=110, layout="constrained")
@@ -256,7 +258,7 @@ PLOTS: dict[str, Callable[[], Figure]] = {
     "shortest_job_first": of_policy("sjf", ends),
     "max_throughput": of_policy("max_throughput", work),
     "throughput_per_cost": of_policy("throughput_per_cost", steps_bought),
-    "min_cost": of_policy("min_cost", bills),
+    "min_cost": of_policy("min_cost", costs),
     "deadlines": deadlines,
     "fifo": of_policy("fifo", queue),
     "isolated": of_policy("isolated", levels),
@@ -274,7 +276,10 @@ def _hours(answer: Answer) -> np.ndarray:
 
 
 def _bars(axes: Axes, values: np.ndarray, title: str, names: list[str] | None = None) -> None:
-    """A bar per job; one that does not run says so."""
+    """Draw a bar for each value, with its figure beside it. A job that does not run has the word "waits" instead.
+
+    `names`: the labels of the bars; by default the ids of the four jobs.
+    """
     names = names or list(FOUR_JOBS.jobs.ids)
     rows = np.arange(len(values))
     axes.barh(rows, np.nan_to_num(values), 0.62, color="#8a8f98")

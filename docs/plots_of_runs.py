@@ -1,6 +1,6 @@
-"""The picture of the README: what `make demo` draws, small enough to be committed. `make docs-plots` draws it anew.
+"""The picture of the README: the simulated day of `make day`, small enough to be committed. `make docs-plots` draws it.
 
-The figures that it shows are also in the file, as its description: a test reads them, and says when they have changed.
+The file of the picture also contains the figures, as its description, so that a test can compare them with the README.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ DPI = 90
 
 
 def main() -> None:
-    """Simulate the demo's day under its policies, and draw how long the jobs took."""
+    """Simulate the day under each policy, and draw how long the jobs took."""
     hours = {policy: jct_hours(one_day(policy)[0]) for policy in POLICIES}
     figure = jct_figure(hours)
     figure.set_dpi(DPI)
-    said = described({policy: float(each.mean()) for policy, each in hours.items()})
-    figure.savefig(DAY, dpi=DPI, metadata={"Description": said, "Software": None})
+    figures = description({policy: float(each.mean()) for policy, each in hours.items()})
+    figure.savefig(DAY, dpi=DPI, metadata={"Description": figures, "Software": None})
 
 
-def described(mean_jct_h: Mapping[str, float]) -> str:
-    """What the picture says, as text."""
+def description(mean_jct_h: Mapping[str, float]) -> str:
+    """Return the figures of the picture as JSON: the mean job completion time under each policy, in hours."""
     return json.dumps({policy: round(hours, 2) for policy, hours in mean_jct_h.items()})
 
 
