@@ -4,10 +4,10 @@
 
 Rules of this package:
 
-- It imports only the standard library, and PyTorch, Transformers and Lightning where and when they are used.
-- It runs in the job's own environment, which may be older than the agent's: Python 3.9 is enough.
+- It imports only the standard library. PyTorch, Transformers and Lightning are imported only where they are used.
+- It runs in the job's own environment, whose Python may be older than the agent's: Python 3.9 is enough.
 - It is self-contained: the agent puts only this directory and `gavel/__init__.py` on a job's path.
-- It never stops a loop without a reason, and never lets one continue without its lease.
+- It never stops a loop without a reason, and never lets a loop continue after its lease has ended.
 
 docs/training.md is the page for users; docs/job-directory.md is the contract with the agent.
 """

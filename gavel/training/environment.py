@@ -23,11 +23,15 @@ class Run:
     run_dir: Path
     job: str
     lease: str
+    # The epoch of the scheduler.
     epoch: int
     attempt: int
     rank: int
+    # The number of ranks.
     world: int
+    # The total number of steps of the job, if it is set.
     steps: int | None
+    # The host and port at which rank 0 listens for the other ranks; None for a single rank.
     coordinator: tuple[str, int] | None
 
 

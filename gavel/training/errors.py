@@ -2,7 +2,7 @@
 
 TrainingError
 ├── EnvironmentFault       a variable of the environment has a value that Gavel would not set
-├── NoLength               a loader has no length, but its position is derived from one
+├── NoLength               a loader has no length, from which its position would be derived
 ├── StaleAttempt           a newer attempt of this job has taken over its checkpoints, or may have
 └── CheckpointError        a checkpoint could not be written or read
     └── IncompleteCheckpoint    the other ranks did not write their parts in time

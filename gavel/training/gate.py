@@ -3,13 +3,15 @@
 The loop counts its steps in `done` and compares them with `limit`, which costs almost nothing. At the limit it calls
 `arrive`, which considers the total number of steps, periodic checkpoints and the agreement between ranks.
 
-While the loop runs, another thread asks which step the loop is in. The answer of `promise` remains true:
+While the loop runs, another thread may ask which step the loop is in. The answer of `promise` remains true although
+the loop continues:
 
 1. `promise` sets the limit below all steps, so that the loop stops at its next comparison.
-2. Then it reads `done`. The loop may have made a comparison just before, and so be in one more step, but not in two.
-3. So it promises `done + 1`. The loop may run to that step, and waits there for the decision.
+2. Then it reads `done`. The loop may have made its last comparison just before, so it may be in step `done + 1`, but
+   not beyond it.
+3. So it promises `done + 1`. The loop may run to the end of that step, and waits there for the decision.
 
-If no decision arrives in time, the loop continues, or stops at that step.
+If no decision arrives in time, the loop skips a periodic checkpoint and continues; if a lease ends, it stops there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ BELOW_ALL_STEPS = -1
 
 
 class Actions(NamedTuple):
-    """The actions of a loop after a step: save, stop. `finished`: it was the last step of the job."""
+    """What a loop has to do after a step. `finished`: the step was the last of the job."""
 
     save: bool
     stop: bool
@@ -40,13 +42,17 @@ class Gate:
     def __init__(self) -> None:
         self.done = 0
         self.limit = NO_LIMIT
+        # Whether the loop runs, so that it may be within a step.
         self.looping = False
         # The last step that `arrive` handled.
         self._last_handled = 0
         self.total: int | None = None
         self.every_steps: int | None = None
+        # The decided steps: the loop saves at each of `_saves`, and saves and stops at `_stop_at`.
         self._saves: list[int] = []
         self._stop_at: int | None = None
+        # The promised step. At this step the loop waits for a decision until `_held_until_s`; if none arrives, it stops
+        # if `_then_stop` is set, and continues otherwise.
         self._promised: int | None = None
         self._held_until_s = 0.0
         self._then_stop = False
@@ -70,7 +76,7 @@ class Gate:
         return self.total is not None and self.done >= self.total
 
     def arrive(self, step: int) -> Actions:
-        """Return the actions after `step` steps. Wait first while a promise holds this rank here."""
+        """Return the actions after `step` steps. First wait for a decision if this step is a promised one."""
         with self._changed:
             finished = self.total is not None and step >= self.total
             while not finished and self._promised is not None and step >= self._promised:
@@ -100,7 +106,7 @@ class Gate:
             return promised
 
     def decide(self, step: int, stop: bool) -> None:
-        """Make the loop save at `step`, and stop there if `stop`. This ends a promise."""
+        """Make the loop save at `step`, and stop there if `stop`. The loop's promise, if it has made one, ends."""
         with self._changed:
             self._promised = None
             if not stop:

@@ -23,7 +23,7 @@ MARK = ".complete"
 
 
 class Steps:
-    """The steps of a trainer's loop."""
+    """Counts the steps of a trainer's loop, and says what to do after each."""
 
     def __init__(self) -> None:
         self._session = session.current()
@@ -56,7 +56,7 @@ class Steps:
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
-        """Enclose the writing of a checkpoint, and report it as saved. After the last one, report the end as well."""
+        """Enclose the writing of a checkpoint, then report it as saved; after the last checkpoint, also the end."""
         if self._session is None:
             yield
         else:
@@ -80,6 +80,7 @@ class AttemptDirectories:
     def __init__(self, directory: str | os.PathLike[str]) -> None:
         self._store = store_of_process(directory)
         self._root, self._token, self.rank = self._store.root, self._store.claimant, self._store.rank
+        # The checkpoint to resume from; None for a fresh start, and outside Gavel.
         self.newest: Path | None = None
         if self._token is not None:
             self.newest = self._store.claim(self._find_newest)
@@ -90,7 +91,7 @@ class AttemptDirectories:
         return self._root if self._token is None else self._root / str(self._token)
 
     def check(self) -> None:
-        """Raise StaleAttempt if a newer attempt has claimed the directory, or may. Call this before any write."""
+        """Raise StaleAttempt if a newer attempt has claimed the directory, or may do so. Call this before any write."""
         session.check_lease()
         self._store.check_claims()
 
@@ -118,7 +119,7 @@ class AttemptDirectories:
         return None
 
     def _delete_old(self, newest: Path) -> None:
-        """Delete attempts older than the one resumed from, and marks whose checkpoint the trainer has deleted."""
+        """Delete attempts before the one resumed from, and marks of checkpoints that the trainer has deleted."""
         keep = {newest.parent, self.newest.parent} if self.newest is not None else {newest.parent}
         for attempt in entries(self._root):
             if self._token is None or parse_token(attempt.name) is None or attempt in keep:

@@ -24,8 +24,8 @@ _FOLDER = "checkpoint"
 class LeaseCallback(TrainerCallback):
     """Save and stop a Trainer when its lease ends, and find the checkpoint to resume from.
 
-    `directory` holds the checkpoints outside Gavel, and under a lease without a checkpoint directory. `every_s` is the
-    time between periodic checkpoints; the ranks agree on the step of each.
+    `directory` holds the checkpoints outside Gavel, and under a lease if the job has no checkpoint directory. `every_s`
+    is the time between periodic checkpoints; the ranks agree on the step of each.
     """
 
     def __init__(self, directory: str | os.PathLike[str], *, every_s: float | None = None) -> None:
@@ -38,7 +38,7 @@ class LeaseCallback(TrainerCallback):
 
     @property
     def resume_from(self) -> str | None:
-        """The checkpoint to pass to `train`: under a lease the job's newest complete one, else None."""
+        """The checkpoint to pass to `train`: the job's newest complete one, if any. None outside Gavel."""
         return None if self._directories.newest is None else os.fspath(self._directories.newest)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -58,10 +58,10 @@ class LeaseCallback(TrainerCallback):
             self._directories.check()
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Mark the checkpoint that the Trainer has written as complete."""
+        """Mark as complete the checkpoint that the Trainer has written."""
         with self._steps.saving(state.global_step):
             self._directories.complete(Path(args.output_dir) / f"{_FOLDER}-{state.global_step}")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Report the end: of the job, or only of this lease."""
+        """Report the end of the job, or only of this lease."""
         self._steps.end(state.global_step)

@@ -52,9 +52,9 @@ class LeasedIterator(Generic[Batch]):
     """An iterator over batches that ends when all steps are done or the lease is over.
 
     With a number of steps (`steps`, else `GAVEL_STEPS`) it repeats the loader as often as necessary. Without one, or
-    inside `epochs()`, each `for` is one pass, as over the loader itself. `every_s` and `every_steps` set the distance
-    between periodic checkpoints, so that a crash loses little. `synthetic` repeats the first batch, to measure a model
-    without its data.
+    inside `epochs()`, each `for` is one pass, as over the loader itself. `every_s` and `every_steps` are the seconds
+    and the steps between periodic checkpoints, which limit what a crash loses. `synthetic` repeats the first batch, to
+    measure a model without its data.
     """
 
     def __init__(
@@ -77,10 +77,12 @@ class LeasedIterator(Generic[Batch]):
         if attach is not None and not synthetic:
             attach("position", self._position, of_rank=False)
             attach("position", self._position.of_rank, of_rank=True)
+        # The step of the newest checkpoint.
         self._saved = _whole_step(checkpoint.load())
         if not synthetic:
             self._position.resume(self._saved, resumes_later=attach is None and self._session is not None)
         total = steps if steps is not None else steps_of()
+        # `_ended`: all steps are done. `_end_reported`: the end of the job or of the lease has been reported.
         self._in_epochs = self._ended = self._end_reported = False
         if self._session is None:
             self._gate.open(self._saved, total, every_steps)
@@ -110,7 +112,7 @@ class LeasedIterator(Generic[Batch]):
         return self._batches()
 
     def epochs(self, epochs: int | None = None) -> Iterator[int]:
-        """Iterate over the numbers of passes that remain; iterate over the batches once inside each of them:
+        """Iterate over the numbers of the remaining passes. Inside each of them, iterate over the batches once:
 
         for epoch in steps.epochs(10):
             for batch in steps:
@@ -202,7 +204,7 @@ class LeasedIterator(Generic[Batch]):
     # ---------------------------------------------------------------------------------------------- saving
 
     def _save(self, step: int, last: bool) -> None:
-        """Save a checkpoint. If a periodic one fails, only log that: the previous one is still good."""
+        """Save a checkpoint. If a periodic checkpoint fails, only log the failure: the previous one is still good."""
         if step == self._saved:
             return
         if self._session is not None:

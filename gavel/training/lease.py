@@ -3,9 +3,9 @@
 The agent replaces the file as a whole. While the file is missing or unreadable, the last known lease stays in force.
 
 A process may save until `kill_s`, because no other attempt of the job runs before that. The scheduler gives the GPUs to
-another attempt only when the exit of this one is confirmed, or when the end of the lease and a margin have passed. The
-latter is at `kill_s` or later, because the scheduler refuses agents whose patience exceeds the margin. From `kill_s` on
-this process should be dead, another attempt may begin at any time, and nothing may be saved.
+another attempt only when the exit of this one is confirmed, or when the lease has ended and a margin has passed. The
+margin ends at `kill_s` or later, because the scheduler refuses agents that would kill only after the margin. From
+`kill_s` on this process should be dead, another attempt may begin at any time, and nothing may be saved.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ class Lease:
     ask_s: float
     signal_s: float
     kill_s: float
+    # Why the lease ends, if the agent has ended it early.
     why: str = ""
 
     def time_left_s(self, now_s: float) -> float:

@@ -5,8 +5,8 @@
     trainer.fit(model, loader, ckpt_path=lease.resume_from, weights_only=True)
 
 Lightning restores the model, its optimizers and the number of the batch, but not the position in the data. To restore
-that, pass the `ResumableSampler` of the training loader, with `use_distributed_sampler=False`, or use a loader that has
-a state of its own.
+that position, pass the `ResumableSampler` of the training loader to this callback, and `use_distributed_sampler=False`
+to the Trainer. Or use a loader that has a state of its own.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ KEPT = 2
 class LeaseCallback(Callback):
     """Save and stop a Trainer when its lease ends, and find the checkpoint to resume from.
 
-    `directory` holds the checkpoints outside Gavel, and under a lease without a checkpoint directory. `every_s` and
-    `every_steps` set the distance between periodic checkpoints. Steps are those of the optimizer, not batches.
+    `directory` holds the checkpoints outside Gavel, and under a lease if the job has no checkpoint directory. `every_s`
+    and `every_steps` are the seconds and the steps between periodic checkpoints. Steps are those of the optimizer, not
+    batches.
     """
 
     def __init__(
@@ -44,14 +45,17 @@ class LeaseCallback(Callback):
         super().__init__()
         self._directories, self._steps = AttemptDirectories(directory), Steps()
         self._sampler, self._every_s, self._every_steps = sampler, every_s, every_steps
+        # The loaded random numbers, until they are restored.
         self._rng: rng.Snapshot | None = None
         self._step = 0
+        # The number of the first batch of this attempt in the current epoch.
         self._first_batch: int | None = None
+        # The checkpoints that this attempt has saved and kept, the oldest first.
         self._saved: list[Path] = []
 
     @property
     def resume_from(self) -> str | None:
-        """The checkpoint to pass to `fit`: under a lease the job's newest complete one, else None."""
+        """The checkpoint to pass to `fit`: the job's newest complete one, if any. None outside Gavel."""
         return None if self._directories.newest is None else os.fspath(self._directories.newest)
 
     def state_dict(self) -> dict[str, Any]:
@@ -73,7 +77,7 @@ class LeaseCallback(Callback):
             self._stop(trainer)
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
-        """Record the batch with which the loader began, and restore the random numbers before the first step."""
+        """Record the first batch of this attempt in the epoch, and restore the random numbers before the first step."""
         if self._first_batch is None or batch_idx == 0:
             self._first_batch = batch_idx
         if self._rng is not None:
@@ -85,7 +89,7 @@ class LeaseCallback(Callback):
     ) -> None:
         """Save, or save and stop, after the steps that need it."""
         if trainer.global_step == self._step:
-            # Gradients are being accumulated.
+            # The batch only accumulated gradients, so no step was done.
             return
         self._step = trainer.global_step
         actions = self._steps.done(self._step)
@@ -95,11 +99,11 @@ class LeaseCallback(Callback):
             self._stop(trainer)
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the end: of the job, or only of this lease."""
+        """Report the end of the job, or only of this lease."""
         self._steps.end(trainer.global_step)
 
     def _save(self, trainer: Any, batches: int) -> None:
-        """Write a checkpoint under a temporary name; rank 0 renames it. Strategies require all ranks to take part."""
+        """Write a checkpoint under a temporary name; rank 0 renames it. Some strategies need all ranks to save."""
         if self._sampler is not None:
             first = self._first_batch or 0
             loader = trainer.train_dataloader

@@ -1,6 +1,7 @@
 """Functions for scripts with a loop of their own: the time left, progress, and the end.
 
-Each of them raises StaleAttempt in a process that was suspended past its lease: its job may run elsewhere by now.
+Each of them raises StaleAttempt in a process that was suspended until after its lease, because the job may run
+elsewhere by now.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from gavel.training import session
 def time_left_s() -> float:
     """Return the seconds until the script should save and end: 0 when it should, infinite outside Gavel.
 
-    Ranks of one job may see the end at slightly different times. Ranks in lock step have to agree on one step, which
-    `LeasedIterator` does for them.
+    Ranks of one job may see the end of the lease at slightly different times. Ranks in lock step must agree on the step
+    at which they stop; `LeasedIterator` does that for them.
     """
     lease_session = session.current()
     return float("inf") if lease_session is None else lease_session.time_left_s()

@@ -11,6 +11,7 @@ import time
 from gavel.training.environment import speed_of
 
 _speed: float | None = None
+# When the current step is due to end.
 _due_s: float | None = None
 
 
@@ -34,6 +35,6 @@ def pace(step_s: float) -> None:
 
 
 def start_over() -> None:
-    """Begin the next step now, so that a pause since the last one does not count."""
+    """Start the timetable again now, so that a pause since the last step does not count."""
     global _due_s  # noqa: PLW0603
     _due_s = time.monotonic()

@@ -3,7 +3,7 @@
 There are three kinds of loaders:
 
 - a loader over a `ResumableSampler`: the sampler continues where it was, and no data is loaded in vain;
-- a loader with a state of its own (`state_dict`, `load_state_dict`): it restores itself;
+- a loader with a state of its own (`state_dict`, `load_state_dict`): the loader restores itself;
 - any other loader: the pass begins again with the same random numbers as before, so a shuffling loader gives the same
   order, and the consumed batches are skipped.
 
@@ -39,11 +39,13 @@ class Position:
         self._batch_at_iter = 0
         # The number of steps before this pass, as if there had always been as many ranks as now.
         self._first_step = 0
+        # The random numbers with which this pass began.
         self._began_rng: rng.Snapshot | None = None
         self._sampler = _sampler_of(loader)
         self._stateful = self._sampler is None and all(
             callable(getattr(loader, name, None)) for name in ("state_dict", "load_state_dict")
         )
+        # Whether a checkpoint has restored the position.
         self._restored = False
 
     # ----------------------------------------------------------------------------------- in the checkpoint
@@ -78,9 +80,9 @@ class Position:
     # ------------------------------------------------------------------------------------------ the loop
 
     def resume(self, step: int, resumes_later: bool) -> None:
-        """Set the position to the one after `step` steps. Raise NoLength if it cannot be derived from their number.
+        """Set the position to the one after `step` steps. Raise NoLength if the position cannot be derived from `step`.
 
-        With `resumes_later` that is an error at step 0 already, because the next attempt needs it.
+        With `resumes_later`, raise it even at step 0, because the next attempt will have to derive its position.
         """
         if not self._restored and not self._take_from_sampler() and (step or resumes_later):
             length = self._length()
@@ -143,7 +145,7 @@ class Position:
     # --------------------------------------------------------------------------------------------- details
 
     def _take_from_sampler(self) -> bool:
-        """If the script has restored the sampler, take the position from it. Return whether it has."""
+        """If the script has restored the sampler, take the position from it and return True."""
         sampler = self._sampler
         if sampler is None or not (sampler.epoch or sampler.consumed):
             return False

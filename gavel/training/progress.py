@@ -14,6 +14,7 @@ from pathlib import Path
 
 log = logging.getLogger("gavel.training")
 
+# The time between two writes of the file.
 PERIOD_S = 1.0
 
 
@@ -29,12 +30,13 @@ class Progress:
         self._first_step_s: float | None = None
         self._save_began_s: float | None = None
         self._saving_s = 0.0
+        # The step of the newest checkpoint.
         self.saved = 0
         # Empty until a loop has begun; until then nothing is written.
         self.state = ""
 
     def begin(self, saved: int) -> None:
-        """Begin a loop with `saved` steps safe on disk."""
+        """Begin a loop whose newest checkpoint has `saved` steps."""
         with self._lock:
             self.saved, self.state = saved, "running"
 
@@ -44,11 +46,11 @@ class Progress:
             self._first_step_s = time.monotonic()
 
     def save_begins(self) -> None:
-        """Record that the loop now stops stepping to save a checkpoint."""
+        """Record that the loop now pauses to save a checkpoint."""
         self._save_began_s = time.monotonic()
 
     def save_ends(self, saved: int | None) -> None:
-        """Record that steps continue. `saved`: the step that is now safe on disk; None if it did not change."""
+        """Record that the loop continues. `saved`: the step of the new checkpoint, or None to leave it."""
         began_s, self._save_began_s = self._save_began_s, None
         if began_s is not None and self._first_step_s is not None:
             self._saving_s += time.monotonic() - max(began_s, self._first_step_s)

@@ -23,8 +23,8 @@ class ResumableSampler:
     """A sampler of the indices of a data set, for `DataLoader(…, sampler=…)`; `LeasedIterator` keeps its position.
 
     All ranks get the same number of samples. If the number of ranks does not divide the rest of an epoch, up to
-    world - 1 samples of its beginning are repeated, as DistributedSampler does; with `drop_last`, the last samples are
-    left out instead.
+    world - 1 samples from the beginning of the epoch are repeated, as DistributedSampler does. With `drop_last`, the
+    last samples are left out instead.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class ResumableSampler:
         self.epoch = 0
         # The samples of this epoch that all ranks together have consumed.
         self.consumed = 0
+        # The value of `consumed` when `iter()` was last called.
         self._consumed_at_iter = 0
 
     def __len__(self) -> int:
@@ -61,7 +62,7 @@ class ResumableSampler:
         return self._rest(self.epoch, self.consumed)
 
     def set_epoch(self, epoch: int) -> None:
-        """Begin another epoch. If it is the current one, nothing changes."""
+        """Begin this epoch. Nothing changes if it is the current one."""
         if epoch != self.epoch:
             self.epoch, self.consumed, self._consumed_at_iter = epoch, 0, 0
 
@@ -70,7 +71,7 @@ class ResumableSampler:
         self.consumed = min(self.length, self._consumed_at_iter + samples * self.world)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position in the epoch, and everything that its order depends on."""
+        """Return the position in the epoch, and everything that the order of the samples depends on."""
         return {
             "epoch": self.epoch,
             "consumed": self.consumed,
@@ -100,7 +101,7 @@ class ResumableSampler:
             start = consumed + first * self.world
             end = consumed + min(first + CHUNK, count) * self.world
             chunk = order[start : min(end, self.length)].tolist()
-            # Beyond the end of the epoch, repeat its first samples.
+            # Where the order ends, continue with its first samples.
             chunk += [int(order[index % self.length]) for index in range(max(start, self.length), end)]
             yield from chunk[self.rank :: self.world]
 

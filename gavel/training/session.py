@@ -2,10 +2,10 @@
 
 Every 50 ms, and whenever another rank sends a message, the thread reads `lease.json`, advances the agreement between
 ranks (`agreement.py`) and, once a second, writes the progress. It affects the loop only through the limit of the gate
-(`gate.py`). Renewing a lease only changes a number.
+(`gate.py`). The loop does not notice when its lease is renewed.
 
-SIGTERM means the same as the lease's `ask_s`: save and end. Its handler is replaced only if the script has left it at
-the default, and only under a lease. SIGINT is not touched.
+SIGTERM has the same effect as the time `ask_s` of the lease: the job saves and ends. The handler of SIGTERM is replaced
+only if the script has left it at the default, and only under a lease. The handler of SIGINT is not touched.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ log = logging.getLogger("gavel.training")
 
 # The longest pause between two readings of the lease.
 LOOK_S = 0.05
-# A rank that ends waits FLUSH_WAITS times FLUSH_S for the thread to inform the other ranks. Many short waits, because a
-# suspension of the machine uses up only one of them.
+# A rank that ends waits FLUSH_WAITS times FLUSH_S for the thread to inform the other ranks. It waits in many
+# short pieces, because a suspension of the machine uses up only one of them.
 FLUSH_S = 0.25
 FLUSH_WAITS = 20
-# How long the process may still run after a SIGTERM that the lease does not announce.
+# How long the process may run after a SIGTERM, but never beyond `kill_s`. Also, how long the lease file may be missing
+# before a warning is logged.
 AFTER_SIGNAL_S = 5.0
 
 
@@ -52,10 +53,12 @@ class Session:
         self._signalled_s: float | None = None
         # The time at which this rank stops without an agreement; set once the lease ends.
         self._stop_alone_s: float | None = None
+        # The steps that this rank had done when it finished.
         self._ended_at: int | None = None
         self._end_sent = threading.Event()
+        # When a checkpoint was last saved, or a periodic one last requested.
         self._saved_s = time.monotonic()
-        self._silent_since_s = time.monotonic()
+        self._created_s = time.monotonic()
         self._absence_logged = self._failed = self._closed = False
         link = ChairLink if run.rank == 0 else MemberLink
         self._link: ChairLink | MemberLink = link(run, self._promise, self._obey)
@@ -67,7 +70,7 @@ class Session:
 
     def start(self) -> None:
         """Begin to watch the lease."""
-        # Without any such file, the job gets SIGTERM already at `ask_s`.
+        # If no rank has made such a file by `ask_s`, the job gets SIGTERM then, instead of at `signal_s`.
         with contextlib.suppress(OSError):
             (self.run.run_dir / f"heeds-{self.run.rank}").touch()
         self._thread.start()
@@ -185,7 +188,7 @@ class Session:
         self._save_if_due(now_s)
         self._link.tick(now_s)
         self.progress.write_if_due(now_s, self.gate.done)
-        if lease is None and not self._absence_logged and now_s - self._silent_since_s > AFTER_SIGNAL_S:
+        if lease is None and not self._absence_logged and now_s - self._created_s > AFTER_SIGNAL_S:
             self._absence_logged = True
             log.warning("gavel: there is no lease in %s; training continues until SIGTERM", self.run.run_dir)
 

@@ -1,1 +1,1 @@
-"""Checkpoints as sets of files: complete, the newest, never those of a stale attempt."""
+"""Checkpoints as sets of files: a job resumes from its newest complete set, and stale attempts complete none."""

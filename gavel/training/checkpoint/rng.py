@@ -29,7 +29,7 @@ def snapshot() -> Snapshot:
 
 
 def restore(state: Snapshot) -> None:
-    """Restore a snapshot. Skip generators that were not in use at the snapshot, or are not in use now."""
+    """Restore a snapshot. Skip generators that were not in use when it was taken, or are not in use now."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words), gauss))
     numpy = sys.modules.get("numpy")

@@ -3,13 +3,13 @@
     DIR/state.txt.e00000003-a00000017    the state that the attempt under lease 17 saved last
 
 The file of the newest attempt counts. Under a lease, a relative path is in the job's checkpoint directory. Outside
-Gavel the file is just `state.txt`; a job with no other file yet resumes from that.
+Gavel the file is just `state.txt`; a job that has not saved any file yet resumes from that one.
 
 An attempt that was suspended past its lease must not overwrite the state of a newer attempt:
 
-- Two checks refuse it, by the clock and by the file of the newer attempt. They are not enough: the process may be
-  suspended again, for hours, between a check and the rename after it.
-- The rename can only replace the file of its own attempt, which no reader uses once a newer attempt has saved.
+- Before it saves, two checks stop it: one if its lease is over, the other if there is a file of a newer attempt. The
+  checks are not enough: between a check and the rename after it, the process may be suspended again, for hours.
+- The rename can replace only the older attempt's own file, which no reader uses after a newer attempt has saved.
 
 A new file is on disk, under its final name, before older ones are deleted.
 """

@@ -9,11 +9,11 @@
 
 The rules:
 
-- **A set is good if it is complete and every file in it has the size and sum that its part states.** The newest good
-  set counts: the greatest step of the newest attempt that has a good set. Damaged sets are skipped with a warning. The
-  two newest complete sets are kept; older ones are deleted.
+- **A set is good if it is complete and every file in it has the size and checksum that its part states.** The newest
+  good set counts: the greatest step of the newest attempt that has a good set. Damaged sets are skipped with a warning.
+  The two newest complete sets are kept; older ones are deleted.
 - **The first rank to see all parts writes COMPLETE.** If two ranks do so at once, both write the same content. A rank
-  waits for COMPLETE for `wait_s`, or until another rank reports that it could not write (`part-1.failed`).
+  waits for COMPLETE for at most `wait_s`, or until another rank reports that it could not write (`part-1.failed`).
 - **Only the newest attempt completes sets.** An attempt claims the directory when it loads, before it reads anything,
   and checks the claims of others before it completes a set. It writes only in its own directory, and deletes only there
   and in older ones, so that a stale attempt cannot damage the sets of a newer one.
@@ -43,6 +43,7 @@ log = logging.getLogger("gavel.training")
 KEPT = 2
 # How long rank 0 may take to start and to check the existing sets.
 CHOICE_S = 600.0
+# The first and the longest pause between two looks at the directory.
 POLL_S = 0.01
 POLL_S_MAX = 0.2
 
@@ -55,6 +56,7 @@ class Token(NamedTuple):
     """
 
     epoch: int
+    # The number of the lease under which the attempt runs.
     attempt: int
 
     def __str__(self) -> str:
@@ -69,6 +71,7 @@ class CompleteSet(NamedTuple):
     path: Path
     # The CRC-32 and size of each file, by its name.
     files: dict[str, Any]
+    # The number of ranks that saved it.
     world: int
 
 
@@ -80,6 +83,7 @@ class Store:
         # The attempt under which the directory is claimed; None outside Gavel, where it is not claimed.
         self.claimant = token
         self._token = token or Token(0, 0)
+        # The CRC-32 and size of each file that this rank has written since its last `commit`.
         self._files: dict[str, dict[str, int]] = {}
 
     # -------------------------------------------------------------------------------------------- loading
@@ -102,7 +106,7 @@ class Store:
         self.check_claims()
         if self.rank != 0:
             return self._choice_of_rank_0()
-        # Before rank 0 reads anything: from now on no older attempt completes a set.
+        # Claim before anything is read: from now on no older attempt completes a set.
         self._write_claim({})
         chosen = choose()
         self._write_claim({"from": chosen})
@@ -233,7 +237,7 @@ class Store:
                 (set_path / f"part-{self.rank}.failed").touch()
 
     def _try_to_complete(self, set_path: Path) -> bool:
-        """Write COMPLETE if all parts are there; return whether they are."""
+        """Write COMPLETE if all parts are there. Return whether all are."""
         files: dict[str, Any] = {}
         for rank in range(self.world):
             part = _json(set_path / f"part-{rank}.json")
@@ -261,7 +265,7 @@ class Store:
                     attempt.rmdir()
 
     def _clear_after(self, candidate: CompleteSet | None) -> None:
-        """Delete the sets after the one to resume from: outside Gavel, a restarted script writes them once more."""
+        """Delete the sets after the one to resume from: outside Gavel, a restarted script saves those steps again."""
         for path in entries(self.root / str(self._token)):
             if candidate is None or candidate.token != self._token or path.name > candidate.path.name:
                 _remove(path)

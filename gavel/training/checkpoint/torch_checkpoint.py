@@ -44,7 +44,7 @@ class TorchCheckpoint:
         self._rank = self._store.rank
 
     def attach(self, name: str, part: Any, *, of_rank: bool) -> None:
-        """Add an object, which differs between ranks if `of_rank`. A checkpoint without it can still be loaded."""
+        """Add an object; `of_rank`: it differs between ranks. Checkpoints without the object can still be loaded."""
         (self._per_rank if of_rank else self._common)[f"+{name}"] = part
 
     def load(self) -> int:

@@ -38,9 +38,9 @@ def restore(name: str, thing: Any, state: Any) -> None:
     thing = _bare(thing)
     try:
         if _has(thing, "load_state_dict"):
-            thing.load_state_dict(_original(state))
+            thing.load_state_dict(_from_plain(state))
         else:
-            thing.set_state(_original(state))
+            thing.set_state(_from_plain(state))
     except CheckpointError:
         raise
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as fault:
@@ -71,7 +71,7 @@ def read(path: Any) -> dict[str, Any]:
 
 
 def _bare(thing: Any) -> Any:
-    """Return the module inside a distributed or compiled one, because a job may resume with another number of ranks."""
+    """Return the module inside a distributed or compiled one: the resumed job may have another number of ranks."""
     torch = sys.modules.get("torch")
     while torch is not None and isinstance(thing, torch.nn.Module):
         wrapped = isinstance(thing, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel))
@@ -123,7 +123,7 @@ def _tensor(data: bytes | bytearray) -> Any:
     return torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
-def _original(value: Any) -> Any:
+def _from_plain(value: Any) -> Any:
     """Convert plain data back to arrays and bytes."""
     if isinstance(value, dict):
         if value.keys() == {_ARRAY}:
@@ -133,8 +133,8 @@ def _original(value: Any) -> Any:
         if value.keys() == {_BYTES}:
             return bytes(value[_BYTES].tolist())
         for key, part in value.items():
-            value[key] = _original(part)
+            value[key] = _from_plain(part)
         return value
     if type(value) in (list, tuple):
-        return type(value)(_original(part) for part in value)
+        return type(value)(_from_plain(part) for part in value)
     return value

@@ -3,10 +3,12 @@
 A line has at most 512 bytes, and the first line of a connection must name the job, epoch, attempt and rank of its
 sender. A connection that sends anything else is closed.
 
-    {"gavel": 1, "job": "12", "epoch": 3, "attempt": 2, "rank": 1}     rank → 0, first
-    {"ask": 19.2}  {"round": 1, "at": 118}  {"ended": 5000}            rank → 0
-    {"where": 1, "patience_s": 9.6, "stop": true}                      0 → rank
-    {"decided": 118, "stop": true}                                     0 → rank
+    {"gavel": 1, "job": "12", "epoch": 3, "attempt": 2, "rank": 1}     rank → 0: the first line
+    {"ask": 19.2}                                                      rank → 0: my lease ends in 19.2 s
+    {"where": 1, "patience_s": 9.6, "stop": true}                      0 → rank: round 1: which step are you in?
+    {"round": 1, "at": 118}                                            rank → 0: my answer in round 1: step 118
+    {"ended": 5000}                                                    rank → 0: I have done all 5000 steps
+    {"decided": 118, "stop": true}                                     0 → rank: save at step 118 and stop there
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The connections between ranks: rank 0 listens; the others connect, and connect again when a connection breaks.
 
-One thread (`session.py`) drives both kinds: it calls `tick` at least every 50 ms, and whenever one of `sockets()` is
-readable. Opening a socket may wait for a name server, so each attempt has a thread of its own.
+Each rank has one link: rank 0 a `ChairLink`, any other rank a `MemberLink`. The background thread of the session
+(`session.py`) calls `tick` of the link at least every 50 ms, and whenever one of `sockets()` is readable. Opening a
+socket may wait for a name server, so each try to open one has a thread of its own.
 
-A new connection has `HELLO_S` to identify itself as a rank of this attempt, and at most `STRANGERS_MAX` may be
-unidentified at a time. A connection that fails to identify itself, or sends an invalid message, is closed. When a rank
-connects again, its new connection replaces the old one.
+A new connection has `HELLO_S` to identify itself as a rank of this attempt, and at most `STRANGERS_MAX` connections may
+be unidentified at a time. A connection that fails to identify itself, or sends an invalid message, is closed. When a
+rank connects again, its new connection replaces the old one.
 """
 
 from __future__ import annotations
@@ -36,26 +37,31 @@ log = logging.getLogger("gavel.training")
 
 HELLO_S = 2.0
 STRANGERS_MAX = 16
+# The shortest time between two tries to open a socket.
 RETRY_S = 0.25
+# How long these tries must fail before a warning is logged.
 LOG_AFTER_S = 30.0
 
-# Answers with a promised step (gate.py).
+# Called with rank 0's question. Returns the step that this rank promises not to pass without a decision (gate.py).
 Answer = Callable[[Question], int]
+# Called with rank 0's decision.
 Obey = Callable[[Decision], None]
 
 
 class SocketOpener:
     """Opens a socket in the background, with retries, so that the caller never waits."""
 
-    def __init__(self, action: str, attempt: Callable[[], socket.socket]) -> None:
-        self._action, self._attempt = action, attempt
+    def __init__(self, action: str, open_socket: Callable[[], socket.socket]) -> None:
+        # What the socket is opened for, to be named in the warning: "listen on ..." or "reach rank 0 at ...".
+        self._action = action
+        self._open_socket = open_socket
         self._opened: list[socket.socket] = []
         self._thread: threading.Thread | None = None
         self._retry_at_s = 0.0
         self._failing_since_s: float | None = None
 
     def take(self, now_s: float) -> socket.socket | None:
-        """Return the socket once it is open; until then None."""
+        """Return the socket if it is open by now, otherwise None."""
         if self._opened:
             self._thread = self._failing_since_s = None
             return self._opened.pop()
@@ -67,7 +73,7 @@ class SocketOpener:
 
     def _try(self) -> None:
         try:
-            self._opened.append(self._attempt())
+            self._opened.append(self._open_socket())
         except OSError as fault:
             now_s = time.monotonic()
             since_s = self._failing_since_s = self._failing_since_s or now_s
@@ -77,12 +83,13 @@ class SocketOpener:
 
 
 class ChairLink:
-    """Rank 0's side: the connections of the other ranks, and the chair that decides."""
+    """The link of rank 0: the connections to the other ranks, and the chair, which decides."""
 
     def __init__(self, run: Run, answer: Answer, obey: Obey) -> None:
         self._run, self._answer, self._obey = run, answer, obey
         self.chair = Chair(run.world)
         self._listener: socket.socket | None = None
+        # The unidentified connections, the oldest first, and the time by which each must have identified itself.
         self._strangers: dict[Connection, float] = {}
         self._ranks: dict[int, Connection] = {}
         self._opener: SocketOpener | None = None
@@ -138,7 +145,7 @@ class ChairLink:
             except OSError:
                 return
             self._strangers[Connection(sock)] = now_s + HELLO_S
-            # Drop those that have been unidentified longest.
+            # Drop the connections that have been unidentified longest.
             while len(self._strangers) > STRANGERS_MAX:
                 self._drop(next(iter(self._strangers)))
 
@@ -201,7 +208,7 @@ class ChairLink:
 
 
 class MemberLink:
-    """The side of any other rank: one connection to rank 0."""
+    """The link of any other rank: one connection to rank 0."""
 
     def __init__(self, run: Run, answer: Answer, obey: Obey) -> None:
         self._run, self._answer, self._obey = run, answer, obey
