@@ -1,7 +1,7 @@
-"""Gavel's figures as pandas DataFrames: results, sweeps, jobs, leases and facts of journals, usage.
+"""Gavel's figures as pandas DataFrames: results, sweeps, jobs, usage, and the leases and facts of journals.
 
 Units are at the end of a column's name: `_h` hours, `_s` seconds, `_usd` US dollars, `_per_h` per hour. Values by
-worker type have a column per type, `received_h:h100`. docs/frames.md describes every column.
+worker type have a column per type, such as `received_h:h100`. docs/frames.md describes every column.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ USAGE_COLUMNS = tuple(field.name for field in dataclasses.fields(UsageRow))
 def results(*files: str | Path) -> pd.DataFrame:
     """Return a row per file that `gavel simulate --json` or `gavel replay --json` wrote, in the order of `files`.
 
-    `file` is its name; the other columns are the figures of docs/simulation.md. `interrupted` marks runs that were
-    stopped: their figures end at that time.
+    The column `file` is the file's name; the other columns are the figures of docs/simulation.md. `interrupted` marks
+    runs that were stopped early, whose figures end when the run was stopped.
     """
     rows = []
     for file in files:
@@ -86,7 +86,7 @@ def sweep(directory: str | Path) -> pd.DataFrame:
 
 
 def _content(path: Path) -> Any:
-    """Return the content of a JSON file; None if it is not JSON: a run may have been killed while writing it."""
+    """Return the content of a JSON file; None if it is not JSON, because a run was killed while writing it."""
     try:
         return json.loads(path.read_bytes())
     except ValueError:
@@ -94,7 +94,7 @@ def _content(path: Path) -> Any:
 
 
 def _figures_in(content: Any) -> Mapping[str, Any] | None:
-    """Return the figures in a result of a simulation or in a run of a sweep; None if it is neither."""
+    """Return the figures in the result of a simulation or in a run of a sweep; None if the content is neither."""
     figures = content.get("figures", content) if isinstance(content, dict) else None
     return figures if isinstance(figures, dict) and set(KEYS) <= set(figures) else None
 
@@ -205,7 +205,7 @@ def _closed(fact: f.LeaseClosed, at_h: float) -> dict[str, Any]:
 def facts(journal: str | Path, *kinds: str) -> pd.DataFrame:
     """Return a row per fact of a journal, or per fact of these kinds, such as "JobMoved" (scheduler/core/facts.py).
 
-    `fields` contains each fact's fields as plain data, except fields with their default value.
+    The column `fields` has each fact's fields as plain data, except those with their default value.
     """
     rows = [
         {

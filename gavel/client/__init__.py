@@ -83,7 +83,7 @@ __all__ = [
     "read_job_file",
 ]
 
-# A name is taken from the first of these modules that has it, so that gRPC is imported only for names that need it.
+# Names are looked up in this order, so that gRPC is imported only if no module before it has the name.
 _MODULES = ("jobs.spec", "results", "errors", "jobs.file", "calls", "client", "aio")
 
 

@@ -11,7 +11,7 @@ from gavel.client.errors import ServerError
 
 
 class AtomicFile:
-    """A file to write in a `with` block, whose end puts it in place. After an error, an existing file is unchanged.
+    """A file to write in a `with` block. It gets its name at the end; after an error, an existing file is unchanged.
 
     Only the owner may read the file.
     """

@@ -1,4 +1,4 @@
-"""Every call of the protocol: how plain values become its request, and its reply a result. No I/O.
+"""Every call of the protocol: how plain values become the request, and how the reply becomes a result. No I/O.
 
 Both clients make these calls; one blocks, the other awaits. Most calls are one line of the table below: the method, and
 the function that reads its reply.
@@ -148,7 +148,7 @@ class JobFilter:
     worker_type: str = ""
     node: str = ""
     submitted_since: datetime | None = None
-    # Only jobs in a final state, however long ago they ended; lists begin with the latest end.
+    # Only jobs in a final state, however long ago they ended; lists begin with the job that ended last.
     ended: bool = False
     # Only jobs that ended at this time or later; implies `ended`.
     ended_since: datetime | None = None
@@ -184,7 +184,7 @@ def preview(specs: Sequence[JobSpec]) -> Call[tuple[r.Preview, ...]]:
 
 
 def _read_preview(wire: j.Preview) -> r.Preview:
-    """Return a preview whose refused field has its name in job files."""
+    """Return a preview that names the refused field as job files do."""
     result, field = read(r.Preview, wire), file_field(wire.refused_field)
     if field == wire.refused_field:
         return result
@@ -231,7 +231,7 @@ def watch(job_filter: JobFilter, skip_present: bool) -> Call[r.JobEvent]:
 def watching(job_filter: JobFilter, skip_present: bool) -> Callable[[], Call[r.JobEvent]]:
     """Return a function that makes a `watch` call for each connection.
 
-    After a lost connection, the present jobs are streamed again, because they may have changed in the meantime.
+    After a lost connection, the present jobs are streamed even with `skip_present`, because they may have changed.
     """
     first = iter([watch(job_filter, skip_present)])
     return lambda: next(first, watch(job_filter, skip_present=False))

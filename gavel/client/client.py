@@ -76,7 +76,7 @@ class Client(Connected[SyncTransport]):
     Address, token and CA come from the arguments, the environment or the contexts file (`gavel.client.settings`).
     While the scheduler does not answer, calls that are safe to repeat are retried for `retry_s`; a submission is safe
     to repeat because of its key. `on_trouble` is called with the error and the seconds left to try, and with None
-    once a call works again. `gavel.client.errors` lists the errors of all calls. Several threads may share a client.
+    when calls work again. `gavel.client.errors` lists the errors of all calls. Several threads may share a client.
     """
 
     _transport = SyncTransport
@@ -94,9 +94,10 @@ class Client(Connected[SyncTransport]):
     # --------------------------------------------------------------------------------------------------- jobs
 
     def submit(self, jobs: Jobs, key: str | None = None, progress: Progress | None = None) -> tuple[str, ...]:
-        """Submit one job, several, or a job file, all or nothing; return their ids once they are stored durably.
+        """Submit one job, several, or a job file: all jobs or none. Return their ids after they are stored durably.
 
-        `key`: a submission repeated with the same key and jobs returns the same ids. By default, a new random key.
+        `key`: a submission repeated with the same key and jobs returns the same ids. By default, each
+        call has a new random key.
         """
         with Uploads(specs_of(jobs), progress) as uploads:
             digests = list(uploads.packages)
@@ -198,7 +199,10 @@ class Client(Connected[SyncTransport]):
         follow: bool = False,
         patience_s: float = PATIENCE_S,
     ) -> Iterator[r.LogChunk]:
-        """Yield the output of one attempt of a job, or of all; with `follow`, until the job has ended."""
+        """Yield the output of one attempt of a job, or of all (`attempt` 0); with `follow`, until the job has ended.
+
+        `rank`: only the output of this rank. `tail`: only this many last lines.
+        """
         reading = Reading(job, attempt, rank, tail, follow)
         chunks = self._wire.follow(reading.call, patience_s) if follow else self._wire.stream(reading.call())
         for chunk in chunks:
@@ -212,7 +216,7 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.status())
 
     def nodes(self, names: Sequence[str] = ()) -> tuple[r.Node, ...]:
-        """Return all nodes, or those named."""
+        """Return the nodes with these names or, without names, all nodes."""
         return self._wire.call(calls.nodes(nodes=names))
 
     def drain(self, node: str) -> r.Node:
@@ -271,11 +275,14 @@ class Client(Connected[SyncTransport]):
     def create_token(
         self, user: str = "", role: r.Role = r.Role.USER, *, valid_s: float = 0.0, note: str = ""
     ) -> r.NewToken:
-        """Create a token, for yourself or, as an admin, for others. Only this reply contains its secret."""
+        """Create a token, for yourself or, as an admin, for others. Only this reply contains its secret.
+
+        `valid_s`: the seconds until it expires; 0: the scheduler's setting.
+        """
         return self._wire.call(calls.create_token(user=user, role=role, valid_s=valid_s, note=note))
 
     def tokens(self, user: str = "") -> tuple[r.Token, ...]:
-        """Return your own tokens. Admins list those of one user, or of all users."""
+        """Return your own tokens; for admins, the tokens of one user, or of all users."""
         return self._wire.call(calls.tokens(user=user))
 
     def revoke_token(self, token: str) -> r.Token:
@@ -283,7 +290,11 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.revoke_token(id=token))
 
     def create_join_token(self, node: str = "", *, valid_s: float = 0.0) -> r.JoinToken:
-        """Create a token that one node can exchange, once, for its certificate."""
+        """Create a token that one node can exchange, once, for its certificate.
+
+        `node`: the only node that may use the token; empty: any node may. `valid_s`: the seconds until the token
+        expires; 0: an hour.
+        """
         return self._wire.call(calls.create_join_token(node=node, valid_s=valid_s))
 
     def revoke_node(self, node: str) -> r.RevokedNode:
@@ -291,11 +302,11 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.revoke_node(node=node))
 
     def revoked_nodes(self) -> tuple[r.NodeRevocation, ...]:
-        """Return the revoked nodes, by name."""
+        """Return the revoked nodes, in the order of their names."""
         return self._wire.call(calls.revoked_nodes())
 
     def unrevoke_node(self, node: str) -> str:
-        """Undo the revocation of a node: all its certificates become valid again. Return its name."""
+        """Undo the revocation of a node: all its certificates become valid again. Return the node's name."""
         return self._wire.call(calls.unrevoke_node(node=node))
 
     # ----------------------------------------------------------------------------------------------------- upkeep
@@ -303,8 +314,8 @@ class Client(Connected[SyncTransport]):
     def backup(self, path: str | os.PathLike[str], packages: bool = False) -> int:
         """Write the scheduler's data directory into one file, for `gavel restore`; return the file's size in bytes.
 
-        Only admins may do this, because the file contains keys. An existing file is replaced once the new one is
-        complete. Raises OSError if the file cannot be written.
+        Only admins may do this, because the file contains keys. An existing file is replaced only after the new
+        one is complete. Raises OSError if the file cannot be written.
         """
         with AtomicFile(path) as file:
             for piece in self._wire.stream(calls.backup(packages=packages)):

@@ -8,7 +8,7 @@ GavelError
 ├── Invalid              an argument is wrong; `field` names it
 │   └── InvalidJob       a job's description is wrong; with `file`, `line` and `field` if known
 ├── Conflict             the idempotency key was used for other jobs, or a stream was read too slowly
-├── Refused              not possible in the present state: a job that has ended cannot be held
+├── Refused              not possible in the present state, such as holding a job that has ended
 ├── TooMany              the user has reached a limit; `retry_s`, if set, is the time until the next try
 └── ServerError          the scheduler has a fault, or uses another version of the protocol
 
@@ -27,7 +27,7 @@ DETAILS = "grpc-status-details-bin"
 DOMAIN = "gavel"
 # The scheduler answers, but cannot reach what the call needs, such as the logs of a node that is away.
 UNAVAILABLE = "unavailable"
-# A server answers, but the client's TLS settings do not match its own: retrying does not help.
+# A server answers, but the client's TLS settings do not match the server's: retrying does not help.
 TLS = "tls"
 
 

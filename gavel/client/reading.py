@@ -1,7 +1,7 @@
 """Convert messages of the protocol to plain values, and plain values to JSON.
 
-One function reads every result: each field of a dataclass gets its value from the message's field of that name,
-converted to the field's type. Tests compare the fields of dataclasses and messages.
+One function, `read`, reads every result: each field of a dataclass gets the value of the message's field of the same
+name, converted to the dataclass's type. Tests compare the fields of dataclasses and messages.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def stamp_of(moment: datetime) -> Timestamp:
 
 
 def whole_numbers(value: Any) -> Any:
-    """Turn whole floats back into integers, since a Struct holds floats only."""
+    """Turn whole floats back into integers, because a Struct holds floats only."""
     if isinstance(value, dict):
         return {key: whole_numbers(part) for key, part in sorted(value.items())}
     if isinstance(value, list):

@@ -1,6 +1,7 @@
 """The results of calls, as plain values. Times are aware datetimes in UTC; `*_s` are durations in seconds.
 
-WARNING: the names of these fields are the keys of `gavel … --json`. A released field keeps its name and meaning.
+WARNING: the names of these fields are the keys of `gavel … --json`. A released field keeps its name and meaning. The
+comments in jobs.proto and cluster.proto explain every field.
 """
 
 from __future__ import annotations
@@ -66,12 +67,12 @@ class Placement:
     worker_type: str
     # As "node:index", in the order of ranks.
     gpus: tuple[str, ...]
-    with_job: str
-    since: datetime | None
-    until: datetime | None
-    phase: str
+    with_job: str  # the job that shares the GPUs; empty: none
+    since: datetime | None  # when the processes started; before that, when the GPUs were given
+    until: datetime | None  # the end of the lease
+    phase: str  # "waiting", "sent", "running" or "stopping"
     lease: str
-    # Measured steps per second; 0 until measured.
+    # Measured steps per second; 0 until they are measured.
     rate: float
 
     @property
@@ -93,26 +94,26 @@ class Job:
     started: datetime | None
     ended: datetime | None
     steps_done: float
-    steps_saved: float
-    run_s: float
-    attempt: int
-    failures: int
+    steps_saved: float  # the steps in the last checkpoint
+    run_s: float  # how long it has had processes, without the current lease
+    attempt: int  # the number of attempts so far
+    failures: int  # failures of the job itself
     node_failures: int
     preemptions: int
-    cost: float
-    blocked_by: tuple[str, ...]
+    cost: float  # without the current lease
+    blocked_by: tuple[str, ...]  # the jobs that it still waits for
     placement: Placement | None
-    exit_code: int | None
-    last_lines: str
-    time_s: Mapping[str, float]
+    exit_code: int | None  # of the last attempt that failed; negative: a signal ended it
+    last_lines: str  # the last output of that attempt
+    time_s: Mapping[str, float]  # `run_s` by worker type
     array_index: int | None
-    gpu_s: Mapping[str, float]
+    gpu_s: Mapping[str, float]  # `run_s` times the number of GPUs, by worker type
     # The nodes of its attempts, the latest first; only for jobs that have ended.
     nodes: tuple[str, ...]
 
     @property
     def progress(self) -> float | None:
-        """The fraction of its steps that are done, from 0 to 1; None if their number is unknown."""
+        """The fraction of its steps that are done, from 0 to 1; None if the number of its steps is unknown."""
         if self.state is JobState.COMPLETED:
             return 1.0
         return min(self.steps_done / self.spec.steps, 1.0) if self.spec.steps else None
@@ -124,16 +125,16 @@ class JobPage:
 
     jobs: tuple[Job, ...]
     next_page_token: str
-    total: int
+    total: int  # the number of jobs on all pages; 0 in lists of ended jobs
 
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """The current state of a job; or, with `all_present`, the mark after the jobs present at the start."""
+    """The state of a job or, with `all_present`, the mark after the jobs that were present at the start."""
 
     job: Job | None
-    at: datetime | None
-    present: bool
+    at: datetime | None  # when the state changed; with `present`, when it was read
+    present: bool  # whether it is the state at the start of the stream, not a change
     all_present: bool
 
 
@@ -143,11 +144,11 @@ class Place:
 
     worker_type: str
     gpus: int
-    gpus_fitting: int
-    gpus_free: int
-    rate: float
-    rate_guessed: bool
-    nodes: tuple[str, ...]
+    gpus_fitting: int  # GPUs of this type on nodes that meet the job's requirements
+    gpus_free: int  # how many of these are free
+    rate: float  # steps per second; 0: unknown
+    rate_guessed: bool  # the rate was neither given nor measured
+    nodes: tuple[str, ...]  # some of the nodes that meet the requirements
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class Explanation:
     text: str
     details: Mapping[str, Any]
     expected_start: datetime | None
-    rendered: str
+    rendered: str  # the whole explanation as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,9 +184,9 @@ class LogChunk:
     attempt: int
     rank: int
     node: str
-    offset: int
+    offset: int  # the position of `data` in the output, in bytes
     data: bytes
-    notice: str
+    notice: str  # instead of data: text such as "attempt 2 starts on gpu-7"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +219,9 @@ class Gpu:
     memory_gb: float
     memory_used_gb: float
     temperature_c: float
-    broken: str
+    broken: str  # why it is out of service; empty: it is in service
     jobs: tuple[str, ...]
-    withheld: bool
+    withheld: bool  # gets no jobs, because an ended job may have left processes on it
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,12 +238,12 @@ class Node:
     cpus: float
     memory_gb: float
     agent_version: str
-    storage: str
-    heard: datetime | None
+    storage: str  # nodes with the same value see the same checkpoints
+    heard: datetime | None  # when the last message of its agent arrived
     driver_version: str
     drained: bool
-    speed: float
-    containment: str
+    speed: float  # the speed of emulated GPUs; 0: the GPUs are real
+    containment: str  # how it contains the processes of a job, such as "cgroup v2"
     # When the scheduler tries a faulty node again; None if that depends on its agent.
     back: datetime | None = None
 
@@ -262,11 +263,11 @@ class Share:
     jobs: tuple[str, ...]
     worker_type: str
     gpus: int
-    label: str
-    share: float
-    entitled_s: float
+    label: str  # a variant of the placement; usually empty
+    share: float  # of wall-clock time, from 0 to 1
+    entitled_s: float  # recent time that it was entitled to; older time counts less
     received_s: float
-    rate: float
+    rate: float  # steps per second of the first job; 0: unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,12 +276,12 @@ class Allocation:
 
     number: int
     policy: str
-    adopted: datetime | None
-    failed: str
+    adopted: datetime | None  # when rounds began to use it
+    failed: str  # why the policy failed; empty: it did not
     optimal: bool
     notes: tuple[str, ...]
     shares: tuple[Share, ...]
-    price_per_gpu: Mapping[str, float]
+    price_per_gpu: Mapping[str, float]  # what one more GPU of a type would add to the objective
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,8 +291,8 @@ class Run:
     job: str
     worker_type: str
     gpus: tuple[str, ...]
-    with_job: str
-    renewed: bool
+    with_job: str  # the job that shares the GPUs; empty: none
+    renewed: bool  # it had the same GPUs in the previous round
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,17 +304,16 @@ class Round:
     ends: datetime | None
     runs: tuple[Run, ...]
     idle_gpus: tuple[str, ...]
-    moved: int
-    renewed: int
+    moved: int  # the leases that begin with this round
+    renewed: int  # the leases that continue from the previous round
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
     """The usage of one user, tenant or job type."""
 
-    who: str
-    # By worker type.
-    gpu_s: Mapping[str, float]
+    who: str  # the user, tenant or job type
+    gpu_s: Mapping[str, float]  # GPU seconds by worker type
     cost: float
     jobs: int
     completed: int
@@ -328,9 +328,9 @@ class Rate:
     gpus: int
     worker_type: str
     steps_per_s: float
-    source: str
-    measured_s: float
-    with_job_type: str
+    source: str  # "table": given by an operator; "measured": by jobs
+    measured_s: float  # the time of stepping that was measured; 0 for given rates
+    with_job_type: str  # the type of the job that shares the GPUs; empty: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +378,7 @@ class RevokedNode:
     """The result of revoking a node's certificates."""
 
     node: str
-    was_linked: bool
+    was_linked: bool  # whether its agent was linked; it has been disconnected
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 The first of these that has a setting decides: the argument; GAVEL_ADDRESS, GAVEL_TOKEN or GAVEL_CA; the context named
 by the argument `context`, by GAVEL_CONTEXT or as `current` in the file. The default address is that of this machine.
-An address from an argument or the environment never gets the token of a context, which is for another cluster.
+The token of a context is never sent to an address from an argument or the environment, which may be another cluster's.
 
 The file is ~/.config/gavel/client.toml. Only its owner may read it, because it contains tokens:
 
@@ -55,7 +55,7 @@ class Contexts:
 class Connection(Context):
     """A scheduler's address and the credentials for it."""
 
-    # The context that it came from; empty if none.
+    # The name of the context that was used; empty if none was.
     context: str = ""
     # Where the address came from, for messages.
     origin: str = ""
@@ -67,7 +67,7 @@ class Connection(Context):
 
     @property
     def uses_tls(self) -> bool:
-        """Whether to connect with TLS: always, except to this machine without a CA."""
+        """Whether to connect with TLS. Only a connection to this machine without a CA does not use TLS."""
         return bool(self.ca) or not self.is_local
 
 

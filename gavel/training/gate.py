@@ -26,7 +26,7 @@ BELOW_ALL_STEPS = -1
 
 
 class Actions(NamedTuple):
-    """What a loop has to do after a step. `finished`: the step was the last of the job."""
+    """The actions that a loop has to take after a step. `finished`: the step was the last of the job."""
 
     save: bool
     stop: bool

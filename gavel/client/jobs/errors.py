@@ -1,4 +1,4 @@
-"""Errors about a job, with the job and the line of its file."""
+"""Errors about a job, with its place in the job file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protos.files.errors import Place, printable
 
 _PLACE = re.compile(r"specs\[(\d+)\]\.?(.*)")
 
-# By field of the protocol, its name in job files.
+# The name of each field in job files, by its name in the protocol.
 _NAMES = {field.target: field.name for field in FIELDS}
 _NAMES |= {"gpus_min": "gpus", "gpus_max": "gpus", "upload": "package"}
 
@@ -43,7 +43,7 @@ def with_place(specs: Sequence[JobSpec], error: GavelError) -> GavelError:
 def objection(
     spec: JobSpec, field: str, problem: str, reason: str = "invalid", label: str = ""
 ) -> InvalidJob:
-    """Return an error about a field of this job. `label`: "job 3" for the third of several without a file."""
+    """Return an error about a field of this job. `label`: "job 3" for the third of several from a program."""
     source = spec.source
     if source is None:
         return InvalidJob(

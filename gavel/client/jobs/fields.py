@@ -7,14 +7,14 @@ from typing import Any
 from gavel.client.jobs.kinds import KINDS
 from gavel.client.jobs.spec import FIELDS
 
-# Keys of SkyPilot tasks without one corresponding field, and what to write instead.
+# Keys of SkyPilot tasks that correspond to no single field, and what to write instead.
 SKYPILOT = {
     "resources": "gpus, worker_types, cpus and memory are separate fields at the top level",
     "num_nodes": "gpus is the number over all nodes, and each rank receives the addresses of the others",
     "file_mounts": "upload: true sends the directory of the job file",
 }
 
-# Names of other schedulers for our fields.
+# Names of other schedulers, and our names for the same fields.
 SYNONYMS = {
     "cmd": "command",
     "args": "command",

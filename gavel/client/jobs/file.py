@@ -99,7 +99,7 @@ def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -
 
 
 def _is_script(text: str, file: str) -> bool:
-    """Return whether a text is a script. A job file may begin with `#!/usr/bin/env -S gavel submit`."""
+    """Return whether a text is a script. Job files, too, may begin with `#!`: `#!/usr/bin/env -S gavel submit`."""
     first = text.partition("\n")[0]
     return (first.startswith("#!") and "gavel" not in first) or file.endswith((".py", ".sh"))
 
@@ -119,7 +119,9 @@ def _jobs_in(document: Node) -> Iterable[tuple[Pairs, Node]]:
     for name, (key, _) in top.items():
         if name not in ("jobs", "defaults"):
             raise BadInput(
-                "only defaults may be used beside jobs: put it there", place=(name,), line=key.line
+                "only defaults may be used beside jobs: put this key into defaults",
+                place=(name,),
+                line=key.line,
             )
     defaults: Pairs = {}
     if "defaults" in top:
@@ -132,7 +134,7 @@ def _jobs_in(document: Node) -> Iterable[tuple[Pairs, Node]]:
 
 
 def _known(fields: Pairs, *place: str | int) -> Pairs:
-    """Return these fields of the job at this place. Raises Faults if one of them does not exist."""
+    """Return these fields of the job at this place. Raises Faults if job files have no field of one of these names."""
     unknown = [
         BadInput(f"there is no such field{suggestion(name)}", place=(*place, _short(name)), line=key.line)
         for name, (key, _) in fields.items()
@@ -174,7 +176,7 @@ def _job(fields: Pairs, node: Node, file: str, folder: Path, now_s: float) -> Jo
 
 
 def in_folder(spec: JobSpec, folder: Path) -> JobSpec:
-    """Return the job with an absolute work directory; an upload without one gets `folder`."""
+    """Return the job with an absolute work directory; with `upload` and without a work directory, it is `folder`."""
     if not spec.workdir and not spec.upload:
         return spec
     return replace(spec, workdir=os.path.normpath(folder / Path(spec.workdir).expanduser()))

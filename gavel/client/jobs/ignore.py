@@ -3,8 +3,9 @@
 Only the file at the top level is read.
 
 Each line is a pattern. The last match decides, and `!` includes what an earlier pattern ignored. A pattern with a slash
-at its beginning or inside is relative to the top, any other matches at every depth; a slash at its end restricts it to
-directories. `*` and `?` stop at slashes, `**` does not. Files in an ignored directory cannot be included again.
+at its beginning or inside is relative to the work directory; any other pattern matches at every depth. A slash at the
+end of a pattern restricts it to directories. `*` and `?` do not match slashes; `**` does. Files in an ignored directory
+cannot be included again.
 """
 
 from __future__ import annotations
@@ -23,12 +24,13 @@ ALWAYS = (".git", ".hg", ".svn", "__pycache__/", ".venv/", ".mypy_cache/", ".ruf
 @dataclass(frozen=True)
 class _Rule:
     pattern: re.Pattern[str]
+    # Whether the line begins with `!`, so that matching files are uploaded.
     includes: bool
     only_directories: bool
 
 
 class Ignore:
-    """The patterns of a file, and those of files that are never uploaded."""
+    """The patterns of an ignore file, and those of files that are never uploaded."""
 
     def __init__(self, lines: Iterable[str] = ()) -> None:
         self._rules = [rule for line in (*ALWAYS, *lines) if (rule := _rule(line))]

@@ -1,4 +1,4 @@
-"""The jobs of a submission: one, several, or the name of a job file. Jobs from a program are checked here."""
+"""The jobs of a submission: one job, several jobs, or the name of a job file. Jobs from a program are checked here."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KINDS |= {"gpus_min": _KINDS["gpus"], "gpus_max": _KINDS["gpus"], "package": KI
 
 
 def specs_of(jobs: Jobs) -> tuple[JobSpec, ...]:
-    """Return each job. Raises InvalidJob if there is none, or if one of them is not a job."""
+    """Return each job. Raises InvalidJob if there are none, or if one of them is not valid."""
     if isinstance(jobs, str | os.PathLike):
         return read_job_file(os.fspath(jobs))
     several = isinstance(jobs, Iterable) and not isinstance(jobs, Mapping)
@@ -40,7 +40,8 @@ def specs_of(jobs: Jobs) -> tuple[JobSpec, ...]:
 def _checked(spec: Any, label: str) -> JobSpec:
     """Return the job with lists as tuples and paths as text. Raises InvalidJob for the first field that does not fit.
 
-    `label`: "job 3" for the third of several. A job from a file is returned unchanged: its reader has checked it.
+    `label`: "job 3" for the third of several. A job from a file is returned unchanged, because the file's reader has
+    checked it.
     """
     if not isinstance(spec, JobSpec):
         hint = "; write JobSpec(**job)" if isinstance(spec, Mapping) else ""

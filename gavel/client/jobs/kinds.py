@@ -194,7 +194,7 @@ def _choice(*words: str) -> Kind:
 
 
 _VARIABLES = Kind(v.mapping(v.any_text, variables=True), _mapped(_text, "{'KEY': 'value'}"), _SCALARS)
-# By the names that docs/job-file.md uses.
+# The kinds, by the names that docs/job-file.md uses.
 KINDS = {
     "name": Kind(v.name_of, _text, {"type": ["string", "number"], "maxLength": limits.NAME_CHARS_MAX}),
     "path": Kind(v.name_of, _path, _TEXT),

@@ -1,4 +1,4 @@
-"""Pack a work directory into one file that depends only on its content, and is named by its hash.
+"""Pack a work directory into one file, which depends only on the directory's content and is named by a hash.
 
 Names are sorted; owners and times are left out, and of the permissions only the executable bit is kept. Links that lead
 out of the directory are refused here, where the user can correct them, rather than on a node.
@@ -29,7 +29,7 @@ PIECE_BYTES = 1 << 20
 
 _INTERPRETER = re.compile(r"python[0-9.]*|bash|sh")
 
-# Called with the current activity, the bytes done and all bytes.
+# Called with the current activity, the number of bytes done and the number of all bytes.
 Progress = Callable[[str, int, int], None]
 
 
@@ -50,9 +50,12 @@ class Entry:
 class Package:
     """A packed directory."""
 
+    # "sha256:…" of the packed file.
     digest: str
     size_bytes: int
+    # The number of files in it.
     files: int
+    # The packed file, open for reading.
     file: IO[bytes]
 
 
@@ -174,7 +177,7 @@ class Uploads:
 
     def __init__(self, specs: Sequence[JobSpec], progress: Progress | None = None) -> None:
         self._files = ExitStack()
-        # By digest.
+        # The packages, by digest.
         self.packages: dict[str, Package] = {}
         packed: dict[Path, Package] = {}
         ready = []
@@ -238,8 +241,8 @@ def work_directory(spec: JobSpec) -> Path:
 def check_script(spec: JobSpec, folder: Path) -> None:
     """Raise InvalidJob if the program or script of a command should be in the uploaded directory but is not.
 
-    Only certain mistakes are refused: `setup` may create any file, and other programs interpret their arguments
-    differently.
+    It refuses only what is surely a mistake: with `setup`, the file may be created on the node, and other programs may
+    take arguments that are not files.
     """
     if spec.setup or not spec.command:
         return

@@ -35,7 +35,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The place of a job in a file, for errors: its line, and the line of each field."""
+    """The place of a job in a file, for errors: its line, and the lines of its fields by name."""
 
     file: str
     line: int
@@ -101,8 +101,9 @@ class JobSpec:
         default={},
     )
     gpus: int | None = job_field(
-        "number or range", "How many GPUs, or a range such as `2-8` to run at any known width", "4"
+        "number or range", "How many GPUs, or a range such as `2-8` from which the scheduler chooses", "4"
     )
+    # The two ends of the range, if `gpus` is a range in the job file.
     gpus_min: int | None = None
     gpus_max: int | None = None
     ranks: Literal["", "per_gpu", "per_node"] = job_field(
@@ -152,7 +153,7 @@ class JobSpec:
     )
     checkpoints: Literal["", "per_job", "per_attempt"] = job_field(
         "per_job or per_attempt",
-        "per_attempt: each attempt has a directory of its own there; it begins as a copy of the last one's",
+        "per_attempt: each attempt has its own directory in `checkpoint_dir`; it begins as a copy of the previous one",
         "per_attempt",
         default="",
     )
@@ -163,7 +164,7 @@ class JobSpec:
     user: str = job_field("name", "The user to submit for; only for operators", "ada", default="")
     deadline_s: float | None = job_field(
         "duration or time",
-        "When it should be done: a time, or a duration from now. Some policies keep it if `steps` is given",
+        "When it should be done: a time, or a duration from now. Some policies try to keep it, if `steps` is given",
         "8h",
         name="deadline",
     )
@@ -217,7 +218,7 @@ class JobSpec:
     source: Source | None = field(default=None, compare=False, repr=False)
 
 
-# In the order of docs/job-file.md.
+# The fields of job files, in the order of docs/job-file.md.
 FIELDS = tuple(
     Field(name or attribute.name, attribute.name, kind, meaning, example)
     for attribute in fields(JobSpec)

@@ -1,4 +1,4 @@
-"""Transports for calls: one blocks and one is for event loops. Both have the same calls, errors and retries."""
+"""Transports for calls: one blocks, the other is for event loops. Both have the same calls, errors and retries."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def metadata(connection: Connection) -> tuple[tuple[str, str], ...]:
 
 
 def user_name() -> str:
-    """Return the name of the user of this process; in a container without one, the user's number."""
+    """Return the name of the user of this process; in a container that has no such name, the user's number."""
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:
@@ -98,7 +98,7 @@ class _Transport(ABC):
 
     @abstractmethod
     def _timer(self, wait_s: float, report: Callable[[float], None], left_s: float) -> Any:
-        """Start a timer that calls `report(left_s)` after `wait_s`; return it, with its method `cancel`."""
+        """Start a timer that calls `report(left_s)` after `wait_s`; return an object with a method `cancel`."""
 
     def _trouble(self) -> Trouble:
         return Trouble(self.on_trouble, self.connection.address)
@@ -131,7 +131,7 @@ class _Transport(ABC):
 
     def _error(self, error: grpc.RpcError, call: Call[Any]) -> GavelError:
         """Return the GavelError for an error of gRPC; an error about a job has its place in the job file."""
-        # An error that gRPC raises is also the call, with its status.
+        # The error that gRPC raises is also the object of the call, which has the status.
         status: Any = error
         address, tls = self.connection.address, self.connection.uses_tls
         trailing = status.trailing_metadata() or ()

@@ -15,6 +15,7 @@ class Waiting:
     """A wait for jobs, or all jobs of arrays, to end."""
 
     def __init__(self, jobs: Iterable[str]) -> None:
+        # The ids of jobs and arrays, as given.
         self._names = tuple(dict.fromkeys(jobs))
         self._jobs: dict[str, Job] = {}
         self._all_present = False
@@ -46,7 +47,7 @@ class Waiting:
 
     @property
     def jobs(self) -> tuple[Job, ...]:
-        """The jobs in the order given; those of an array by index."""
+        """The jobs in the order of the ids given; the jobs of an array by index."""
 
         def order(job: Job) -> tuple[int, int]:
             name = job.id if job.id in self._names else job.id.partition("_")[0]
@@ -61,8 +62,9 @@ class Reading:
     def __init__(self, job: str, attempt: int, rank: int | None, tail: int | None, follow: bool) -> None:
         self._job, self._attempt, self._rank = job, attempt, rank
         self._tail, self._follow = tail, follow
-        # The offset read so far, by attempt and rank.
+        # By attempt and rank: the offset up to which the output has been read.
         self._read: dict[tuple[int, int], int] = {}
+        # The attempt and text of each notice that was returned.
         self._notices: set[tuple[int, str]] = set()
 
     def call(self) -> Call[LogChunk]:

@@ -9,14 +9,16 @@ from gavel.client.errors import GavelError, NotReachable
 
 # How long a call may take before its silence is reported.
 SILENT_S = 1.5
+# Called with an error and the seconds left to try, and with None and 0 when calls work again.
 OnTrouble = Callable[[GavelError | None, float], None]
 
 
 class Trouble:
-    """Reports the errors of one call or stream, with the seconds left to try, and None once calls work again."""
+    """Reports the errors of one call or stream, with the seconds left to try, and None when calls work again."""
 
     def __init__(self, report: OnTrouble | None, address: str) -> None:
         self.report, self._address = report, address
+        # The error reported last; None while calls work.
         self.last: GavelError | None = None
         self._answered = False
         # The timer's thread may report silence while the caller's thread resolves the trouble.

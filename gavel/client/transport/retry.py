@@ -17,7 +17,7 @@ STOPPING, SLOW_READER = "stopping", "slow_reader"
 
 
 class Patience:
-    """The retries of one call or stream, for `retry_s` from its start or its last success.
+    """The retries of one call or stream, for `retry_s` after its start or, for a stream, its last reply.
 
     `lasting`, for streams: retry also while something is unavailable, such as the logs of a silent node, and while the
     TLS settings do not match.
