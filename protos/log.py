@@ -23,7 +23,7 @@ KINDS_MAX = 1000
 
 
 class JsonLines(logging.Formatter):
-    """Formats each record as one JSON object: time, level, logger, message, named arguments, and a traceback if any."""
+    """Formats each record as one JSON object: time, level, logger, message, named arguments, and any traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return a line of JSON."""

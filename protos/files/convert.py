@@ -1,6 +1,6 @@
 """Convert plain data to typed values; a value that does not fit its type is refused with its place and a remedy.
 
-msgspec converts. If it refuses, we find the place ourselves, because msgspec writes `[...]` for a key of a mapping.
+msgspec converts. If it refuses, we find the place ourselves, because msgspec's error does not name keys of mappings.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 
 # Keys and positions that lead to a value.
 Place = tuple[str | int, ...]
+# The length to which a message shortens a value.
 LITERAL_MAX = 60
 # How many names a message lists if none is similar.
 LISTED_MAX = 12
@@ -60,7 +61,7 @@ def literal(value: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """Return the text with all characters escaped that are neither visible nor spaces."""
+    """Return the text with an escape for each character that cannot be printed."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

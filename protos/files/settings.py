@@ -1,7 +1,8 @@
-"""Settings from a file (TOML or YAML), the environment and options; each overrides those before it.
+"""Settings from a file (TOML or YAML), the environment and options; each source overrides the sources before it.
 
 A model (a msgspec struct) defines the settings. It may have two methods: `completed(given)` derives missing settings
-from others; `checked()` raises BadInput, or another ValueError with `field`, `problem` and `advice`.
+from others; `checked()` raises BadInput if a setting is wrong, or another ValueError with `field`, `problem` and
+`advice`.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from protos.files.errors import BadInput, Place, words
 from protos.files.yaml import line_of, plain, read_table
 
 M = TypeVar("M", bound=msgspec.Struct)
+# Returns the line of a place in the file.
 _Lines = Callable[[Place], int | None]
 SIZE_MAX = 2**20
 
 
 class ConfigError(ValueError):
-    """A setting is wrong. `field` and `line` are its place, if there is one."""
+    """A setting is wrong. `field` and `line` are the place of the setting, if known."""
 
     def __init__(self, message: str, field: str = "", line: int | None = None) -> None:
         super().__init__(message)
@@ -76,7 +78,7 @@ def _source(place: Place, sources: Mapping[Place, str], line: int | None) -> str
 
 
 def environment(prefix: str, variables: Mapping[str, str]) -> Iterator[Override]:
-    """Yield the overrides in environment variables: `GAVEL_SERVE_SCHEDULER__ROUND_S=60` is scheduler.round_s."""
+    """Yield the overrides in environment variables: `GAVEL_SERVE_SCHEDULER__ROUND_S=60` sets scheduler.round_s."""
     for name, text in sorted(variables.items()):
         if name.startswith(prefix):
             yield Override(name.removeprefix(prefix).lower().replace("__", "."), text, name)
@@ -129,10 +131,10 @@ def _parsed(text: str, kind: Any) -> Any:
         value = text
     for candidate in (value, text):
         try:
-            lax = msgspec.convert(candidate, kind, strict=not isinstance(candidate, str))
+            converted = msgspec.convert(candidate, kind, strict=not isinstance(candidate, str))
         except msgspec.ValidationError:
             continue
-        return lax if isinstance(candidate, str) else candidate
+        return converted if isinstance(candidate, str) else candidate
     return value
 
 

@@ -5,7 +5,7 @@ has its line, and a scalar keeps its text as written. Some features are refused:
 twice, and aliases, unless the caller allows them.
 
 libyaml parses. We compose its events ourselves, because the composers of PyYAML recurse once per level, lose tags and
-aliases, and take three times as long. The garbage collector does not track nodes, because a large file has millions.
+aliases, and take three times as long. Nodes are exempt from garbage collection, because a large file has millions.
 """
 
 from __future__ import annotations
@@ -256,7 +256,7 @@ class _Anchors:
 
 
 def _problem_of(error: yaml.MarkedYAMLError, text: str) -> str:
-    """Return the problem in plain words, or in the parser's if it is none of these."""
+    """Return the problem in plain words; if it is none of those known here, in the words of the parser."""
     mark, problem = error.problem_mark or error.context_mark, error.problem or ""
     lines = text.splitlines()
     line = lines[mark.line] if mark is not None and mark.line < len(lines) else ""

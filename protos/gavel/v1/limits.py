@@ -1,8 +1,8 @@
 """Checks that client, scheduler and agent share: names, digests, variables, sizes, addresses.
 
 Standard library only. The client checks early, so that its user gets a good message; the scheduler's checks decide; an
-agent trusts its scheduler. The core does not import this: its limits are in scheduler/model/bounds.py, and a test keeps
-the two in agreement.
+agent trusts its scheduler. The core does not import this module: its own limits are in scheduler/model/bounds.py, and a
+test keeps both modules in agreement.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ MESSAGE_BYTES_MAX = 16 * 2**20
 NAME_CHARS_MAX = 256
 ENTRIES_MAX = 10_000
 
-# The client checks these numbers, too. Only the scheduler checks all others.
+# The greatest values of numbers that the client checks, too; only the scheduler checks other numbers.
 GPUS_MAX = 1_000_000
 COUNT_MAX = 1_000_000_000
 INDEX_MAX = 1_000_000_000
 ARRAY_MAX = 100_000
 
-# One argument, variable or script (Linux allows 128 KiB), and all arguments and variables of a process together.
+# The size of one argument, variable or script (Linux allows 128 KiB), and of all those of a process together.
 TEXT_BYTES_MAX = 120_000
 ARGUMENTS_BYTES_MAX = 2**20
 PATH_CHARS_MAX = 4096
