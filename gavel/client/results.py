@@ -67,10 +67,10 @@ class Placement:
     worker_type: str
     # As "node:index", in the order of ranks.
     gpus: tuple[str, ...]
-    with_job: str  # the job that shares the GPUs; empty: none
-    since: datetime | None  # when the processes started; before that, when the GPUs were given
-    until: datetime | None  # the end of the lease
-    phase: str  # "waiting", "sent", "running" or "stopping"
+    with_job: str  # shares the GPUs
+    since: datetime | None  # start of its processes
+    until: datetime | None  # end of the lease
+    phase: str  # "waiting", "sent", "running", "stopping"
     lease: str
     # Measured steps per second; 0 until they are measured.
     rate: float
@@ -94,20 +94,20 @@ class Job:
     started: datetime | None
     ended: datetime | None
     steps_done: float
-    steps_saved: float  # the steps in the last checkpoint
-    run_s: float  # how long it has had processes, without the current lease
-    attempt: int  # the number of attempts so far
-    failures: int  # failures of the job itself
+    steps_saved: float  # in the last checkpoint
+    run_s: float  # without the current lease
+    attempt: int  # number of attempts
+    failures: int  # of the job itself
     node_failures: int
     preemptions: int
     cost: float  # without the current lease
-    blocked_by: tuple[str, ...]  # the jobs that it still waits for
+    blocked_by: tuple[str, ...]  # jobs still waited for
     placement: Placement | None
-    exit_code: int | None  # of the last attempt that failed; negative: a signal ended it
-    last_lines: str  # the last output of that attempt
+    exit_code: int | None  # of the last failure
+    last_lines: str  # of the last failure
     time_s: Mapping[str, float]  # `run_s` by worker type
     array_index: int | None
-    gpu_s: Mapping[str, float]  # `run_s` times the number of GPUs, by worker type
+    gpu_s: Mapping[str, float]  # GPU seconds by type
     # The nodes of its attempts, the latest first; only for jobs that have ended.
     nodes: tuple[str, ...]
 
@@ -125,7 +125,7 @@ class JobPage:
 
     jobs: tuple[Job, ...]
     next_page_token: str
-    total: int  # the number of jobs on all pages; 0 in lists of ended jobs
+    total: int  # jobs on all pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +133,8 @@ class JobEvent:
     """The state of a job or, with `all_present`, the mark after the jobs that were present at the start."""
 
     job: Job | None
-    at: datetime | None  # when the state changed; with `present`, when it was read
-    present: bool  # whether it is the state at the start of the stream, not a change
+    at: datetime | None  # time of the change
+    present: bool  # state at the start
     all_present: bool
 
 
@@ -144,11 +144,12 @@ class Place:
 
     worker_type: str
     gpus: int
-    gpus_fitting: int  # GPUs of this type on nodes that meet the job's requirements
-    gpus_free: int  # how many of these are free
-    rate: float  # steps per second; 0: unknown
-    rate_guessed: bool  # the rate was neither given nor measured
-    nodes: tuple[str, ...]  # some of the nodes that meet the requirements
+    # GPUs of this type on nodes that meet the job's requirements, and how many of these are free.
+    gpus_fitting: int
+    gpus_free: int
+    rate: float  # steps per second
+    rate_guessed: bool  # neither given nor measured
+    nodes: tuple[str, ...]  # some suitable nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +174,7 @@ class Explanation:
     text: str
     details: Mapping[str, Any]
     expected_start: datetime | None
-    rendered: str  # the whole explanation as text
+    rendered: str  # the explanation as text
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +185,9 @@ class LogChunk:
     attempt: int
     rank: int
     node: str
-    offset: int  # the position of `data` in the output, in bytes
+    offset: int  # of `data`, in bytes
     data: bytes
-    notice: str  # instead of data: text such as "attempt 2 starts on gpu-7"
+    notice: str  # text instead of data
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +220,10 @@ class Gpu:
     memory_gb: float
     memory_used_gb: float
     temperature_c: float
-    broken: str  # why it is out of service; empty: it is in service
+    broken: str  # reason; empty: in service
     jobs: tuple[str, ...]
-    withheld: bool  # gets no jobs, because an ended job may have left processes on it
+    # Whether it gets no jobs because an ended job may have left processes on it.
+    withheld: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,12 +240,13 @@ class Node:
     cpus: float
     memory_gb: float
     agent_version: str
-    storage: str  # nodes with the same value see the same checkpoints
-    heard: datetime | None  # when the last message of its agent arrived
+    # Nodes with the same value see the same checkpoints.
+    storage: str
+    heard: datetime | None  # last message from agent
     driver_version: str
     drained: bool
-    speed: float  # the speed of emulated GPUs; 0: the GPUs are real
-    containment: str  # how it contains the processes of a job, such as "cgroup v2"
+    speed: float  # 0: real GPUs
+    containment: str  # such as "cgroup v2"
     # When the scheduler tries a faulty node again; None if that depends on its agent.
     back: datetime | None = None
 
@@ -263,11 +266,12 @@ class Share:
     jobs: tuple[str, ...]
     worker_type: str
     gpus: int
-    label: str  # a variant of the placement; usually empty
-    share: float  # of wall-clock time, from 0 to 1
-    entitled_s: float  # recent time that it was entitled to; older time counts less
+    label: str  # variant of the placement
+    share: float  # of wall-clock time
+    # Recent time that it was entitled to, and that it received; older time counts less.
+    entitled_s: float
     received_s: float
-    rate: float  # steps per second of the first job; 0: unknown
+    rate: float  # of the first job
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,12 +280,13 @@ class Allocation:
 
     number: int
     policy: str
-    adopted: datetime | None  # when rounds began to use it
-    failed: str  # why the policy failed; empty: it did not
+    adopted: datetime | None  # start of its use
+    failed: str  # reason; empty: not failed
     optimal: bool
     notes: tuple[str, ...]
     shares: tuple[Share, ...]
-    price_per_gpu: Mapping[str, float]  # what one more GPU of a type would add to the objective
+    # By worker type, what one more GPU would add to the policy's objective.
+    price_per_gpu: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,8 +296,8 @@ class Run:
     job: str
     worker_type: str
     gpus: tuple[str, ...]
-    with_job: str  # the job that shares the GPUs; empty: none
-    renewed: bool  # it had the same GPUs in the previous round
+    with_job: str  # shares the GPUs
+    renewed: bool  # same GPUs as before
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,16 +309,17 @@ class Round:
     ends: datetime | None
     runs: tuple[Run, ...]
     idle_gpus: tuple[str, ...]
-    moved: int  # the leases that begin with this round
-    renewed: int  # the leases that continue from the previous round
+    # The leases that begin with this round, and those that continue from the previous one.
+    moved: int
+    renewed: int
 
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
     """The usage of one user, tenant or job type."""
 
-    who: str  # the user, tenant or job type
-    gpu_s: Mapping[str, float]  # GPU seconds by worker type
+    who: str  # user, tenant or type
+    gpu_s: Mapping[str, float]  # by worker type
     cost: float
     jobs: int
     completed: int
@@ -328,9 +334,9 @@ class Rate:
     gpus: int
     worker_type: str
     steps_per_s: float
-    source: str  # "table": given by an operator; "measured": by jobs
-    measured_s: float  # the time of stepping that was measured; 0 for given rates
-    with_job_type: str  # the type of the job that shares the GPUs; empty: none
+    source: str  # "table" or "measured"
+    measured_s: float  # stepping time measured
+    with_job_type: str  # shares the GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +384,8 @@ class RevokedNode:
     """The result of revoking a node's certificates."""
 
     node: str
-    was_linked: bool  # whether its agent was linked; it has been disconnected
+    # Whether its agent was linked when its certificates were revoked.
+    was_linked: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class AgentsStub:
-    """With TLS, these calls have an address of their own and require a client certificate. Only Join has the address of the
-    services for users. Without TLS, which is for loopback only, all services have one address. An agent then sends a
+    """With TLS, these calls have an address of their own and require a client certificate. Only Join is at the address of
+    the services for users. Without TLS, which is for loopback only, all services have one address. An agent then sends a
     token of ROLE_AGENT if the scheduler requires tokens.
     """
 
@@ -60,8 +60,8 @@ class AgentsStub:
 
 
 class AgentsServicer:
-    """With TLS, these calls have an address of their own and require a client certificate. Only Join has the address of the
-    services for users. Without TLS, which is for loopback only, all services have one address. An agent then sends a
+    """With TLS, these calls have an address of their own and require a client certificate. Only Join is at the address of
+    the services for users. Without TLS, which is for loopback only, all services have one address. An agent then sends a
     token of ROLE_AGENT if the scheduler requires tokens.
     """
 
@@ -73,8 +73,9 @@ class AgentsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Link(self, request_iterator, context):
-        """The stream of one node, for as long as its agent runs; the agent reopens a broken one. It sends nothing before it
-        receives the scheduler's initial metadata: a refused call ends before that, with the reason.
+        """The stream of one node, for as long as its agent runs; the agent opens it again if it breaks. The agent sends
+        nothing before it receives the scheduler's initial metadata, because a refused call ends before that, with the
+        reason.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,8 +127,8 @@ def add_AgentsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Agents:
-    """With TLS, these calls have an address of their own and require a client certificate. Only Join has the address of the
-    services for users. Without TLS, which is for loopback only, all services have one address. An agent then sends a
+    """With TLS, these calls have an address of their own and require a client certificate. Only Join is at the address of
+    the services for users. Without TLS, which is for loopback only, all services have one address. An agent then sends a
     token of ROLE_AGENT if the scheduler requires tokens.
     """
 

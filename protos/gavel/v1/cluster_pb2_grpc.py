@@ -125,7 +125,7 @@ class ClusterServicer:
         raise NotImplementedError('Method not implemented!')
 
     def SetPolicy(self, request, context):
-        """Set the policy, from the next allocation on. It is tried first, and refused with an error if it does not work.
+        """Set the policy, from the next allocation on. The policy is tried first, and refused if it does not work.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

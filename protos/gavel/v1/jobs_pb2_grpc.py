@@ -115,7 +115,7 @@ class JobsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListJobs(self, request, context):
-        """Return jobs in pages, newest first; a list of ended jobs begins with the latest end.
+        """Return jobs in pages, newest first; a list of ended jobs begins with the job that ended last.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
