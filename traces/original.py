@@ -1,4 +1,4 @@
-"""Read and write the `.trace` files of the original Gavel, the research prototype: one line of fields and tabs per job.
+"""Read and write the `.trace` files of the original Gavel (the research prototype): tab-separated, one line per job.
 
 Rules: a file has one of three layouts and no header; the number of fields, equal on every line, tells the layout.
 Commands, folders and arguments are skipped, never run. An SLO is the deadline as a multiple of the job's duration on
