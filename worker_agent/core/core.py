@@ -266,7 +266,7 @@ class AgentCore:
         self.news = True
 
     def _on_exited(self, now_s: float, event: ProcessExited) -> Sequence[Action]:
-        """Report the exit, and start the orders that waited for its GPUs."""
+        """Report the exit, and start the orders that waited for the run's GPUs."""
         runs = self.runs
         run = runs.get(event.lease)
         if run is None or run.phase is WAITING:

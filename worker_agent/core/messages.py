@@ -110,7 +110,7 @@ class Order(msgspec.Struct, frozen=True, gc=False):
         """Return the fields that the files of a run keep, as plain data."""
         return {field: getattr(self, field) for field in self.__struct_fields__[:_RECORDED]}
 
-    def named(self, **more: object) -> dict[str, object]:
+    def log_fields(self, **more: object) -> dict[str, object]:
         """Return the fields of a log line about this order."""
         return {"job": self.job, "lease": self.lease, "attempt": self.attempt, **more}
 

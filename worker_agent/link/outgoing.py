@@ -35,14 +35,14 @@ class Outgoing:
         # For each of the link's reports that is not confirmed yet: its number, and `LinkReport.numbers`.
         self._unconfirmed: deque[tuple[int, tuple[int, ...]]] = deque()
         # Whether the scheduler has welcomed the agent.
-        self._welcome = False
+        self._welcomed = False
         self._filled = asyncio.Event()
         # When the last message was taken for sending.
         self.sent_s = clock()
 
     def welcome(self) -> None:
         """Send everything from now on, because the scheduler has welcomed the agent."""
-        self._welcome = True
+        self._welcomed = True
         self._filled.set()
 
     def answer(self, message: pb.AgentMessage) -> None:
@@ -91,7 +91,7 @@ class Outgoing:
     def _next(self) -> pb.AgentMessage | None:
         if self._answers:
             return self._answers.popleft()
-        if not self._welcome:
+        if not self._welcomed:
             return None
         if self._leaving:
             self._leaving = False

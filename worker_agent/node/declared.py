@@ -12,7 +12,7 @@ from worker_agent.node.gpus import Gpu, Inventory, InventoryError
 
 _GPUS_MAX = 1024
 _FORM = "expected TYPE=COUNT, such as v100=4, v100=2:speed=0.5 or h100=8:memory=80"
-# The least and the greatest value of each option. Memory is in GB; a test keeps its limits equal to the scheduler's.
+# The least and the greatest value of each option. Memory is in GB; a test compares its limits with the scheduler's.
 _LIMITS = {"speed": (1e-3, 1_000_000), "memory": (1e-3, 10_000_000)}
 
 

@@ -2,7 +2,7 @@
 
 An MPS daemon serves one set of GPUs and one user. The agent starts it for the first job on the set and stops it after
 the last one, even if the agent was restarted in between. A job that started without MPS cannot use MPS later;
-if another job joins such a job, the two take turns. `decide` is pure; the job's log shows its decision.
+if another job joins such a job, the two take turns. `decide` is pure; the job's log shows the decision.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class CheckpointStorage:
         self.folder, self._look_s = folder, look_s
 
     def identity(self) -> str:
-        """Return the id in the directory, and make it if this node is the first; raise StorageError if that fails."""
+        """Return the id in the directory, or make one if there is none; raise StorageError if that fails."""
         path = self.folder / ID_FILE
         try:
             self.folder.mkdir(mode=0o711, parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Records of the processes of runs, kept outside the directories of the runs, because jobs can change those.
 
-Each run has a record in STATE/custody from before its shim starts until its end is certain. Rules:
+Each run has a record in STATE/custody from before its shim starts until the end of the run is certain. Rules:
 - a run with a control group is gone when the group is empty;
 - without a group, orphans of a killed shim become children of the agent that started the shim; the agent kills them;
 - if that agent is gone, too, its orphans become children of another process, its adopter. The run counts as gone only

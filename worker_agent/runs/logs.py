@@ -27,7 +27,7 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """Some output of a rank. `offset`: the position of its first byte in the output of the attempt."""
+    """Some output of a rank. `offset`: the position of the first byte of `data` in the rank's output."""
 
     attempt: int
     rank: int

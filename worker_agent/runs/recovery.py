@@ -1,7 +1,7 @@
 """Adopt the runs of an earlier agent: living runs, and ended ones whose exits may not have been reported.
 
-A job may have changed or removed the files in its directory. So its shim and the record in custody (custody.py), both
-outside that directory, show whether it runs.
+A job may have changed or removed the files in its directory. So whether a run is alive is determined from its shim and
+from its record in custody (custody.py), which are both outside that directory.
 """
 
 from __future__ import annotations

@@ -109,7 +109,7 @@ class LiveRun:
         except OSError as error:
             LOG.error(
                 "job %(job)s, lease %(lease)s: lease.json cannot be written: %(error)s",
-                self.order.named(error=error),
+                self.order.log_fields(error=error),
             )
             return False
         return True
@@ -168,7 +168,10 @@ class LiveRun:
                 signal.pidfd_send_signal(self.pidfd, signum)
 
     def processes(self) -> list[Process]:
-        """Return the run's processes: descendants of the shim, leaders in shim.json, processes with its environment."""
+        """Return the run's processes.
+
+        They are descendants of the shim or of a leader in shim.json, or have this GAVEL_RUN_DIR in their environment.
+        """
         processes = process_tree.started_with("GAVEL_RUN_DIR", str(self.files.path))
         if (shim := self.shim()) is not None:
             processes += process_tree.descendants(shim.pid)
@@ -217,7 +220,7 @@ def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:
 
 
 def write_refusal(directory: RunDirectory, order: Order, now_s: float, error: str) -> None:
-    """Write start.json, a log with the error, and exit.json, as a shim does if it cannot start the run."""
+    """Write the files of a run that is refused before it has a shim: start.json, a log with the error, exit.json."""
     start = {"lease": order.lease, "job": order.job, "ranks": [], "order": order.record()}
     directory.write(START, start, mode=0o600)
     logs = directory.open_logs()

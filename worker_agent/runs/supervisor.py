@@ -111,7 +111,7 @@ class Processes:
         except OSError as error:
             LOG.error(
                 "job %(job)s, lease %(lease)s: go.json cannot be written: %(error)s",
-                run.order.named(error=error),
+                run.order.log_fields(error=error),
             )
             # The run's exit then counts as a failure of this node, so the other nodes stop, too.
             run.signal_shim(signal.SIGKILL)
@@ -245,7 +245,7 @@ class Processes:
                     self._check(run)
                 except Exception:
                     # A failed check of one run must not stop the checks of the others.
-                    LOG.exception("job %(job)s, lease %(lease)s: cannot be checked", run.order.named())
+                    LOG.exception("job %(job)s, lease %(lease)s: cannot be checked", run.order.log_fields())
             starting = any(run.gathers or not run.running for run in self.live.values())
             self._check_requested.clear()
             with contextlib.suppress(TimeoutError):
@@ -296,7 +296,8 @@ class Processes:
             return
         if ending is None:
             LOG.error(
-                "job %(job)s, lease %(lease)s: its shim is gone and has left no exit.json", run.order.named()
+                "job %(job)s, lease %(lease)s: its shim is gone and has left no exit.json",
+                run.order.log_fields(),
             )
         elif not run.running and ending.codes and not ending.error and not run.called_off:
             self.emit(ProcessStarted(run.order.lease))
@@ -327,13 +328,15 @@ class Processes:
                 "job %(job)s, lease %(lease)s: its shim was killed, and these processes may belong to the job: "
                 "%(suspects)s. Its GPUs are withheld until they are gone: kill those that belong to the job or, if "
                 "none does, `gavel resume` the node",
-                run.order.named(suspects=run.suspects),
+                run.order.log_fields(suspects=run.suspects),
             )
         return not run.suspects
 
     def log_failed_start(self, order: Order, error: BaseException) -> None:
         """Log that a job cannot be started here, with the traceback if the reason is new."""
-        fields = order.named(error=f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}")
+        fields = order.log_fields(
+            error=f"{type(error).__name__}: {getattr(error, 'strerror', None) or error}"
+        )
         times = self.repeated.count(str(fields["error"]))
         if times == 0:
             LOG.error("job %(job)s, lease %(lease)s: cannot be started", fields, exc_info=error)
