@@ -58,7 +58,7 @@ class NodeLink:
         self.last_message_s = 0.0
         # The generation of the newest set of leases that the agent has confirmed; -1 before the first.
         self.generation = -1
-        # The storage that the node was verified to share; empty if it sees only its own checkpoints.
+        # The storage whose checkpoints the node sees; empty if it sees only its own checkpoints.
         self.storage = ""
         # Whether Welcome was queued for the agent.
         self.welcome = False

@@ -47,21 +47,21 @@ CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_s);
 """
 
 
-def _by(query: str) -> dict[str, str]:
+def _for_each_column(query: str) -> dict[str, str]:
     """Return the query for each column that usage can be listed by."""
     query = query.replace("OF_USER", "(:user = '' OR user = :user)")
     return {column: query.replace("COLUMN", column) for column in ("user", "tenant", "job_type")}
 
 
-_USED_QUERIES = _by(
+_USED_QUERIES = _for_each_column(
     "SELECT COLUMN, worker_type, sum(gpu_s), sum(cost) FROM used "
     "WHERE day >= :first AND day < :end AND OF_USER GROUP BY 1, 2"
 )
-_SUBMITTED_QUERIES = _by(
+_SUBMITTED_QUERIES = _for_each_column(
     "SELECT COLUMN, count(*) FROM job "
     "WHERE submitted_s >= :first * :day_s AND submitted_s < :end * :day_s AND OF_USER GROUP BY 1"
 )
-_ENDED_QUERIES = _by(
+_ENDED_QUERIES = _for_each_column(
     "SELECT COLUMN, state, count(*) FROM job "
     "WHERE ended_s >= :first * :day_s AND ended_s < :end * :day_s AND OF_USER GROUP BY 1, 2"
 )

@@ -250,7 +250,7 @@ class Rescue:
             yield from self._put_out(now_s, suspects, "a fact about it cannot be applied", number)
         outcome = self._try(lambda: self._core.take_over(now_s))
         if isinstance(outcome, Exception):
-            number = self.troubles.note("leases and questions were not repeated", outcome)
+            number = self.troubles.note("sending leases and asking the solver again failed", outcome)
             guilty = blame(self._world.state.snapshot(), lambda core: core.take_over(now_s))
             yield from self._put_out(now_s, guilty, "the start of the scheduler failed because of it", number)
             outcome = self._try(lambda: self._core.take_over(now_s, resync=bool(guilty)))

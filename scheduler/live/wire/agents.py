@@ -66,7 +66,7 @@ def _hello_fault(hello: pb.Hello) -> str:
 
 
 def spec_of(hello: pb.Hello, storage: str) -> NodeSpec:
-    """Return the node for the core. `storage`: the checkpoint store that the node was verified to share."""
+    """Return the node for the core. `storage`: the storage whose checkpoints the node sees, or empty."""
     memory_gb = [gpu.memory_gb for gpu in hello.gpus]
     return NodeSpec(
         name=hello.node,
