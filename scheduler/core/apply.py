@@ -71,7 +71,7 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
     else:
         state.drop_node(node)
         if node.state == NodeState.LOST or fact.spec != node.spec:
-            # If the machine is the same, the next fact names the broken GPUs again.
+            # If the machine is the same, a GpusBroken follows, which names the broken GPUs again.
             node.broken.clear()
             # The agent may still find processes of ended jobs, and reports when none are left.
             node.withheld = {gpu for gpu in node.withheld if gpu < fact.spec.gpus}

@@ -141,7 +141,7 @@ def _undo_start(state: SchedulerState, now_s: float, job: Job, holding: Holding,
 
 
 def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -> None:
-    """End a lease before its round does."""
+    """End a lease before its round ends."""
     holding = state.leases[fact.lease]
     if holding.phase is WAITING:
         _forget(state, now_s, holding)

@@ -37,7 +37,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import UP, NodeState
 from scheduler.model.jobs import TRANSITIONS, Move
 
-# The cache of kinds is emptied when it holds this many jobs more than twice the jobs of the state.
+# How many jobs the cache of kinds may hold, beyond twice the number of jobs in the state, before it is emptied.
 KINDS_SPARE = 1000
 
 
@@ -165,7 +165,7 @@ class Core:
         self._latest = None
 
     def put_out(self, now_s: float, jobs: Iterable[str], nodes: Iterable[str], why: str) -> Outcome:
-        """Hold these jobs and drain these nodes, because the core raises with them."""
+        """Hold these jobs and drain these nodes, because they make the core raise."""
         out, state = self._begin(now_s), self.state
         for name in jobs:
             if (state.jobs[name].state, Move.HOLD) in TRANSITIONS:

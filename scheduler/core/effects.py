@@ -1,4 +1,4 @@
-"""The effects that the core asks for. A world carries them out once the facts behind them are durable."""
+"""The effects that the core asks for. A world carries them out once the facts from which they follow are durable."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class Pairs:
 
     # [n] The kind of each job row; -1: not packable.
     kind: Ints
-    # [p] In this and the other arrays, an entry for each pair of kinds on one worker type: the two kinds, ...
+    # [p] One entry for each pair of kinds on one worker type, here and below: the two kinds.
     first: Ints
     second: Ints
-    # ... the row of the worker type, the GPUs, and the rate of each of the two jobs in steps/s.
+    # [p] The row of the worker type, the GPUs, and the rates of both jobs in steps/s.
     worker_type: Ints
     gpus: Ints
     first_rate: Floats

@@ -162,7 +162,7 @@ class AllocationFailed(Fact, frozen=True, kw_only=True):
 
 
 class RoundPlanned(Fact, frozen=True, kw_only=True):
-    """A round was planned. Leases that are neither named here nor stopping are renewed to its end."""
+    """A round was planned. Leases that are neither named here nor stopping are renewed to the end of this round."""
 
     number: int
     starts_s: float
@@ -179,14 +179,14 @@ class RoundPlanned(Fact, frozen=True, kw_only=True):
 
 
 class GpusFilled(Fact, frozen=True, kw_only=True):
-    """GPUs that became idle in the middle of a round were given out for the rest of it."""
+    """GPUs that became idle in the middle of a round were given out for the rest of the round."""
 
     granted: tuple[Lease, ...]
     rebundled: tuple[tuple[str, Bundle], ...] = ()
 
 
 class LeaseRecalled(Fact, frozen=True, kw_only=True):
-    """A lease must end before its round does. `untold`: it was never sent to a node."""
+    """A lease must end before its round ends. `untold`: the lease was never sent to a node."""
 
     lease: str
     why: str
@@ -206,7 +206,7 @@ class ProgressMade(Fact, frozen=True, kw_only=True):
 
 
 class CheckpointSaved(Fact, frozen=True, kw_only=True):
-    """A job saved in another store (`NodeSpec.store`) than before, and will continue from there."""
+    """A job saved in another store (`NodeSpec.store`) than before, and will continue from that checkpoint."""
 
     job: str
     # The store.

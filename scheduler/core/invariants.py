@@ -79,7 +79,7 @@ def jobs_know_their_leases(state: SchedulerState) -> Iterator[str]:
 
 
 def states_fit_leases(state: SchedulerState) -> Iterator[str]:
-    """A running job has a lease, which may be ending; a job in any other state has at most one that is ending."""
+    """A running job has a lease, which may be ending; a job in any other state has no lease but one that is ending."""
     for job in state.jobs.values():
         if job.state == JobState.RUNNING and job.lease is None and job.leaving is None:
             yield f"job {job.id} is running without a lease"

@@ -19,7 +19,7 @@ from scheduler.model.settings import Settings
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Base of all messages. In users' messages, `call` is the call to which the core replies; empty: it does not."""
+    """Base of all messages. `call`, in users' messages: the call that the core answers; empty: no answer is needed."""
 
 
 class SubmitJobs(Message, frozen=True, kw_only=True):

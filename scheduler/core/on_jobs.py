@@ -92,7 +92,7 @@ def _accepted(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str,
             spec = msgspec.structs.replace(spec, user=message.user)
         if not spec.array:
             yield str(number), spec, blocked_by
-        # Each job of the array gets only its own index: all indices in each would be n² numbers.
+        # Each job of the array gets only its own index, because n jobs with n indices each would hold n² numbers.
         for index in spec.array:
             yield f"{number}_{index}", msgspec.structs.replace(spec, array=(index,)), blocked_by
         number += 1
@@ -268,12 +268,12 @@ def _review_times_s(state: SchedulerState, job: Job, now_s: float) -> Iterator[f
 
 
 def fail(out: Outcome, job: Job, why: str) -> None:
-    """Fail a job, and recall its lease, if any."""
+    """Fail a job. If the job has a lease, end that lease."""
     give_up(out, job, Move.FAIL, why)
 
 
 def give_up(out: Outcome, job: Job, move: Move, why: str) -> None:
-    """Move a job to a state in which it does not run, and recall its lease, if any."""
+    """Move a job to a state in which it does not run. If the job has a lease, end that lease."""
     lease = job.lease
     out.fact(JobMoved(job=job.id, move=move, why=why))
     if lease is not None:

@@ -153,7 +153,7 @@ def on_report(out: Outcome, message: NodeReport) -> None:
 
 
 def _held(state: SchedulerState, node: str, lease: str) -> Holding | None:
-    """Return the lease if the node holds GPUs of it; else None."""
+    """Return the lease if it holds GPUs of this node; otherwise None."""
     holding = state.leases.get(lease)
     if holding is None or holding.phase is WAITING or node not in nodes_of(holding.lease.gpus):
         return None
@@ -291,7 +291,7 @@ def _close(out: Outcome, holding: Holding, end: Exit, nodes: Sequence[str], laps
 
 
 def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None:
-    """Decide whether a job whose attempt ended badly gets another one."""
+    """Decide whether a job whose attempt ended badly gets another attempt."""
     spec = job.spec
     if end.outcome == "failed":
         if job.failures > spec.retries:

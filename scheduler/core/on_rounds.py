@@ -61,7 +61,7 @@ def fill_soon(out: Outcome) -> None:
 
 
 def tick(out: Outcome, kinds: Kinds) -> None:
-    """Before a boundary, ask for an allocation if it is time, and make sure that a plan is made."""
+    """Before a boundary, ask for an allocation if a question is due, and make sure that a plan is made."""
     state, settings, now_s = out.state, out.state.settings, out.now_s
     boundary_s = state.round.ends_s
     if now_s < boundary_s - settings.solve_lead_s - SOON_S:
@@ -127,7 +127,7 @@ def ask(out: Outcome, kinds: Kinds) -> None:
 
 
 def ask_again(out: Outcome, kinds: Kinds) -> None:
-    """Send the open question, also after a crash. A problem that cannot be built counts as a failed answer."""
+    """Send the unanswered question, also after a crash. A problem that cannot be built counts as a failed answer."""
     number = out.state.asked.number
     try:
         built, pairs = problem.build(out.state, kinds, out.now_s)
@@ -165,7 +165,7 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
             notes=message.notes,
         )
     )
-    if out.now_s >= state.round.ends_s - SOON_S:  # the pulse waited
+    if out.now_s >= state.round.ends_s - SOON_S:  # no round is running
         plan(out, kinds)
     else:
         fill_soon(out)
@@ -304,7 +304,7 @@ def give_up_on_answer(out: Outcome, number: int, why: str) -> None:
     state = out.state
     if number == state.asked.number and not state.asked.answered:
         out.fact(AllocationFailed(number=number, why=why))
-        if out.now_s >= state.round.ends_s - SOON_S:  # the pulse waited
+        if out.now_s >= state.round.ends_s - SOON_S:  # no round is running
             out.wake(out.now_s, "plan")
 
 
@@ -394,7 +394,7 @@ def watch_lapses(out: Outcome) -> None:
     """Set a timer for the time at which the first of the ending leases lapses."""
     state = out.state
     if len(state.leases) == len(state.held_leases):
-        return  # none is ending
+        return  # no lease is ending
     stops = [h.stop_by_s for h in state.leases.values() if h.stop_by_s is not None]
     if stops:
         out.wake(min(stops), "lapse")

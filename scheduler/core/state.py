@@ -53,7 +53,9 @@ class Asked(msgspec.Struct):
     """The newest problem that was sent to the solver."""
 
     number: int = 0
+    # When the problem was sent.
     at_s: float = NEVER_S
+    # Whether the answer has arrived or was given up.
     answered: bool = True
 
 

@@ -1,7 +1,7 @@
 """Count the columns that come before a given one in the order of the next round (scheduler.rounds.rank).
 
-The order here differs from that of a round in one point: every restart takes the time from the settings, even if its
-job sets another time.
+The order here differs from that of a round in one point: every restart is assumed to take the time from the settings,
+even if the job sets another time.
 """
 
 from __future__ import annotations

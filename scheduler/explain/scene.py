@@ -41,7 +41,7 @@ class Pool:
     fitting: int = 0
     # Free GPUs that the job could use.
     room: int = 0
-    # GPUs that the job could use if their nodes reached its last checkpoint, but that do not reach it.
+    # GPUs that would suit the job, but whose nodes do not reach its last checkpoint.
     out_of_reach: int = 0
     # The largest number of usable GPUs on one node.
     widest_node: int = 0
@@ -288,7 +288,7 @@ def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: flo
 
 def _until_now(state: SchedulerState, bundle: Bundle, now_s: float, row: int) -> tuple[float, float]:
     """Return the time that a column was due and the time that it received, both until now."""
-    # In the table, both times already include the rest of the round, so it is subtracted.
+    # In the table, both times already include the rest of the round, so this rest is subtracted.
     table = state.shares
     ahead_s = max(state.round.ends_s - max(now_s, state.round.starts_s), 0.0)
     entitled_s = float(table.entitled_s[row]) - float(table.share[row]) * ahead_s

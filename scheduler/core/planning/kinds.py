@@ -41,7 +41,7 @@ class Kinds:
     specs: list[JobSpec] = field(default_factory=list)
     # By job: its kind.
     of_job: dict[str, int] = field(default_factory=dict)
-    # By kind and stores of the last checkpoint.
+    # The results of `ways_of`, by kind and stores of the last checkpoint.
     ways: dict[tuple[int, Stores], Ways] = field(default_factory=dict)
     # The results of `rate_of`, by kind, worker type and GPUs.
     rates: dict[tuple[int, str, int], float] = field(default_factory=dict)

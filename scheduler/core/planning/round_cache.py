@@ -31,13 +31,13 @@ class Frame:
     jobs: tuple[str, ...]
     # The kinds of these jobs, as in `Kinds`.
     kinds: frozenset[int]
-    # The `for_versions` of `Kinds`, and the kinds of which some rate was then a guess.
+    # The kinds that have a rate that is a guess, and before them the `Kinds.for_versions` for which this holds.
     guessed_kinds: tuple[tuple[int, int], frozenset[int]]
     # The terms if every job may run.
     terms: Terms
     # A mask that is False for every column.
     no_columns: Bools
-    # How many of the rows the share table lacks.
+    # How many of the columns are not in the share table.
     new_rows: int
     # The jobs that could not run in the last round, and the terms without these jobs.
     last_terms: tuple[list[str], Terms]

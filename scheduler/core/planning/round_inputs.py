@@ -19,7 +19,7 @@ from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInput
 
 # Times closer than this count as equal.
 SLACK_S = 1e-6
-# The least share of a column that is tried to measure its rate.
+# A column that is tried, so that its rate is measured, counts as having at least this share.
 TRIAL_SHARE = 1e-6
 
 
