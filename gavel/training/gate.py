@@ -76,7 +76,7 @@ class Gate:
         return self.total is not None and self.done >= self.total
 
     def arrive(self, step: int) -> Actions:
-        """Return the actions after `step` steps. First wait for a decision if this step is a promised one."""
+        """Return the actions after `step` steps. If the loop has promised not to pass this step, wait first."""
         with self._changed:
             finished = self.total is not None and step >= self.total
             while not finished and self._promised is not None and step >= self._promised:
@@ -106,7 +106,7 @@ class Gate:
             return promised
 
     def decide(self, step: int, stop: bool) -> None:
-        """Make the loop save at `step`, and stop there if `stop`. The loop's promise, if it has made one, ends."""
+        """Make the loop save at `step`, and stop there if `stop`. The loop is no longer bound by its promise."""
         with self._changed:
             self._promised = None
             if not stop:

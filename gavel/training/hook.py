@@ -56,7 +56,7 @@ class Steps:
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
-        """Enclose the writing of a checkpoint, then report it as saved; after the last checkpoint, also the end."""
+        """Enclose the writing of a checkpoint, and report it as saved. If the loop has stopped, report that, too."""
         if self._session is None:
             yield
         else:

@@ -50,7 +50,7 @@ class Progress:
         self._save_began_s = time.monotonic()
 
     def save_ends(self, saved: int | None) -> None:
-        """Record that the loop continues. `saved`: the step of the new checkpoint, or None to leave it."""
+        """Record that the loop continues. `saved`: the step of the new checkpoint; None changes nothing."""
         began_s, self._save_began_s = self._save_began_s, None
         if began_s is not None and self._first_step_s is not None:
             self._saving_s += time.monotonic() - max(began_s, self._first_step_s)

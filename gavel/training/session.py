@@ -94,7 +94,7 @@ class Session:
     def time_left_s(self) -> float:
         """Return the time until the job should save and end: 0 when it should, infinite while no lease is known.
 
-        Raise StaleAttempt once the job must no longer save.
+        Raise StaleAttempt if the job must no longer save.
         """
         self.check_known_lease()
         if self._signalled_s is not None or self.gate.stopping:

@@ -22,7 +22,7 @@ _KINDS |= {"gpus_min": _KINDS["gpus"], "gpus_max": _KINDS["gpus"], "package": KI
 
 
 def specs_of(jobs: Jobs) -> tuple[JobSpec, ...]:
-    """Return each job. Raises InvalidJob if there are none, or if one of them is not valid."""
+    """Return the jobs. Raises InvalidJob if there are none, or if a job is not valid."""
     if isinstance(jobs, str | os.PathLike):
         return read_job_file(os.fspath(jobs))
     several = isinstance(jobs, Iterable) and not isinstance(jobs, Mapping)

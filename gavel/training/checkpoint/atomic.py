@@ -37,7 +37,7 @@ class ChecksumFile:
 def replace(path: Path, write: Write, before_rename: Callable[[], object] = lambda: None) -> dict[str, int]:
     """Make or replace a file by calling `write`; return its CRC-32 and size. The file is durable on return.
 
-    If `before_rename` raises, an older file stays in place.
+    If `before_rename` raises, an existing file is not replaced.
     """
     # Random, because ranks on other nodes may have the same pid.
     new_path = path.with_name(f".{path.name}.{os.urandom(6).hex()}.new")

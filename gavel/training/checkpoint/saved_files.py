@@ -3,7 +3,7 @@
     DIR/state.txt.e00000003-a00000017    the state that the attempt under lease 17 saved last
 
 The file of the newest attempt counts. Under a lease, a relative path is in the job's checkpoint directory. Outside
-Gavel the file is just `state.txt`; a job that has not saved any file yet resumes from that one.
+Gavel the file is just `state.txt`; under Gavel, a job that has not saved any file yet resumes from `state.txt`.
 
 An attempt that was suspended past its lease must not overwrite the state of a newer attempt:
 

@@ -65,7 +65,7 @@ class Chair:
         self._round = 0
         self._question: Question | None = None
         self._answer_by_s = 0.0
-        # After it is set, it never changes.
+        # Never changes after it has been set.
         self.stop_decision: Decision | None = None
 
     def start_round(self, now_s: float, left_s: float, stop: bool) -> list[Question | Decision]:
