@@ -3,11 +3,11 @@
     python -m tests.soak [--minutes 60] [--seed 0]
 
 A real scheduler and three real agents carry out a steady stream of short jobs: some fail, some are cancelled or
-held, some print a lot, some come as arrays or wait for others. Clients list, explain and read logs all the while, the
-policy changes, and with --disturb-every-s an agent or the scheduler is killed now and then. Every half minute a line
-prints how much memory, how many descriptors and threads each process has, and how large its files are. At the end the
-first and the last quarter are compared; the exit status is 1 if memory grew by more than 5 % and 4 MiB, or descriptors
-by more than 8.
+held, some print a lot, some are arrays, and some wait for other jobs. Meanwhile clients list jobs, explain them and
+read logs, the policy changes, and with --disturb-every-s an agent or the scheduler is killed now and then. Every half
+minute a line has the memory, descriptors and threads of each process, and the size of all files. At the end the first
+and the last quarter of the run are compared; the exit status is 1 if a process has grown by more than 5 % and 4 MiB of
+memory, or by more than 8 descriptors.
 """
 
 from __future__ import annotations
@@ -106,10 +106,10 @@ class Soak:
         while len(alive) + self.chance.randrange(3) < ALIVE_MAX:
             self.submitted += len(ids := self.client.submit(self._spec(alive and alive[-1].id)))
             alive += [self.client.get(job) for job in ids]
-        deed = self.chance.choice(self._deeds())
+        action = self.chance.choice(self._actions())
         # A job may have ended since it was listed; then the command is refused.
         with contextlib.suppress(GavelError):
-            deed(self.chance.choice(alive).id)
+            action(self.chance.choice(alive).id)
 
     def _spec(self, other: str) -> JobSpec:
         draw = self.chance.random()
@@ -122,7 +122,7 @@ class Soak:
             fields["retries"] = 1
         return JobSpec(command=self.chance.choice(COMMANDS), name=f"job-{self.submitted % 100}", **fields)  # type: ignore[arg-type]
 
-    def _deeds(self) -> list[Callable[[str], object]]:
+    def _actions(self) -> list[Callable[[str], object]]:
         client = self.client
         return [
             client.cancel,
@@ -185,7 +185,10 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
-        "--disturb-every-s", type=float, default=0.0, help="kill a process so often; 0: never"
+        "--disturb-every-s",
+        type=float,
+        default=0.0,
+        help="seconds until the next process is killed; 0: never",
     )
     parser.add_argument("--set", action="append", default=[], help="a setting of the scheduler")
     options = parser.parse_args()

@@ -2,8 +2,8 @@
 
     python -m tests.structure [--tree DIR]
 
-Prints a line per folder of product code: its files, arrows between its files, arrows to other folders. Imports count
-everywhere, also inside functions: a circle that is imported late is a circle, too.
+Prints a line for each folder of product code: the number of its files, of imports ("arrows") between them, and of
+imports from other folders. Imports inside functions count, too, because a circle through a late import is a circle.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _imported(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
 
 
 def by_folder(files: Graph) -> Graph:
-    """Return which folder imports which; what lies in a folder and imports a file above it counts too."""
+    """Return which folder imports which; an import of a file in a parent folder counts, too."""
     folders: Graph = {}
     for name, others in files.items():
         here = folders.setdefault(_folder(name), set())
@@ -55,7 +55,7 @@ def by_folder(files: Graph) -> Graph:
 
 
 def beside(folders: Graph, parent: str) -> Graph:
-    """Return the imports between the folders that lie directly in `parent`, each with all that it holds."""
+    """Return the imports between the folders that lie directly in `parent`; each stands for all that is below it."""
 
     def room(folder: str) -> str | None:
         inside = folder.removeprefix(f"{parent}/")
@@ -72,7 +72,7 @@ def beside(folders: Graph, parent: str) -> Graph:
 
 
 def circles(graph: Graph) -> list[list[str]]:
-    """Return the groups whose members all reach each other, smallest first."""
+    """Return the groups whose members all import each other, directly or through others, smallest first."""
     reached: dict[str, set[str]] = {name: _reached(graph, name) for name in graph}
     groups = {
         frozenset({name, *(other for other in reached[name] if name in reached.get(other, ()))})
@@ -83,7 +83,7 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def _reached(graph: Graph, start: str) -> set[str]:
-    """Return all that can be reached from here by one arrow or more."""
+    """Return what `start` imports, directly or through others."""
     reachable: set[str] = set()
     ahead = list(graph[start])
     while ahead:
@@ -113,7 +113,9 @@ def _table(files: Graph) -> Iterable[str]:
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m tests.structure", description=__doc__)
-    parser.add_argument("--tree", type=Path, default=Path(), help="a checkout; this one by default")
+    parser.add_argument(
+        "--tree", type=Path, default=Path(), help="a checkout; by default the current directory"
+    )
     for line in _table(imports(parser.parse_args().tree)):
         print(line)
 

@@ -84,7 +84,7 @@ def test_a_folder_holds_as_much_as_one_looks_through() -> None:
 
 @pytest.mark.parametrize("folder", sorted(FOLDERS))
 def test_a_folder_has_a_line_about_its_purpose(folder: str) -> None:
-    """The first line of a folder's `__init__.py` describes for newcomers what belongs into the folder."""
+    """The first line of a folder's `__init__.py` describes for newcomers what belongs in the folder."""
     about = ast.get_docstring(ast.parse((ROOT / folder / "__init__.py").read_text(encoding="utf-8")))
     assert about is not None, f"{folder}/__init__.py has no docstring"
     assert about.partition("\n")[0].endswith((".", ":")), (

@@ -1,6 +1,6 @@
-"""House style as tests: each rule reports its findings with their places, and why it is a rule.
+"""House style as tests: each rule reports its findings with their places, and the reason for the rule.
 
-A rule is a function from a source file to its findings. Where breaking one is right, add a line to
+A rule is a function from a source file to its findings. Where breaking a rule is right, add a line to
 EXCEPTIONS with the reason; an exception that is no longer needed fails as well.
 """
 
@@ -41,7 +41,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {}
 
 @rule
 def short_files(source: Source) -> Iterator[Finding]:
-    """A file is a room: beyond some 400 lines it holds two subjects. Split it where the subjects part."""
+    """A file of more than some 400 lines holds two subjects. Split it between them."""
     lines = source.text.count("\n")
     if source.is_in(*CODE) and source.path.endswith(".py") and lines > FILE_LINES:
         yield Finding(source.path, f"{lines} lines, {FILE_LINES} allowed")
@@ -60,7 +60,7 @@ def short_functions(source: Source) -> Iterator[Finding]:
 
 @rule
 def speaking_file_names(source: Source) -> Iterator[Finding]:
-    """`utils`, `helpers`, `manager`, `common` name no subject, so all ends up there. Say what it is about."""
+    """`utils`, `helpers`, `manager`, `common` name no subject, so such a file attracts anything. Name the subject."""
     empty = {"util", "utils", "helper", "helpers", "manager", "managers", "common"}
     if source.is_in(*CODE):
         for part in Path(source.path).with_suffix("").parts:
@@ -134,7 +134,7 @@ def policies_do_not_print(source: Source) -> Iterator[Finding]:
 
 @rule
 def policies_see_no_clock(source: Source) -> Iterator[Finding]:
-    """The time is `Problem.now_s`, or replays differ. Who may measure durations: STOP_WATCHES."""
+    """The time is `Problem.now_s`; with another clock, replays differ. Only STOP_WATCHES may measure durations."""
     if not source.is_in("policies"):
         return
     measures = source.path in STOP_WATCHES
@@ -189,7 +189,7 @@ def no_bare_except(source: Source) -> Iterator[Finding]:
 
 @rule
 def no_pickle(source: Source) -> Iterator[Finding]:
-    """Unpickling runs whatever the file says, and only our own version reads it. Write a format down."""
+    """Unpickling runs any code in the file, and only this version of Gavel can read it. Use a documented format."""
     for line, name in names_imported(source.tree):
         if name.split(".")[0] in {"pickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"}:
             yield Finding(source.path, f"line {line}: imports {name}")
@@ -226,7 +226,7 @@ def test_no_exception_is_stale(findings: dict[str, list[Finding]]) -> None:
 
 
 def test_the_rules_read_the_project() -> None:
-    """The rules read real files, this one among them, since a mistyped folder would make every rule pass."""
+    """The rules read real files, this one among them; with a mistyped folder, every rule would pass."""
     paths = {source.path for source in sources()}
     assert {"tests/test_tidy.py", "setup.cfg", "Makefile", ".ci/run"} <= paths
 
@@ -325,5 +325,5 @@ def test_empty_file_names_are_found(path: str, faults: int) -> None:
 
 
 def test_every_rule_has_a_bad_sample() -> None:
-    """Every rule has a bad sample, since a check that cannot fail checks nothing."""
+    """Every rule has a bad sample, because a check that cannot fail checks nothing."""
     assert {sample[0] for sample in SAMPLES} | {"speaking_file_names"} == set(RULES)

@@ -2,9 +2,10 @@
 
 python -m tests.attacks.anonymous [--calls 60] [--megabytes 14] [--seconds 60] [--plain]
 
-First, many calls of many megabytes at once, to methods that need a token and to Join, which needs none; then
-malformed calls, without and with a token, for so long. The table shows the memory of the scheduler, the bytes it
-logged and the answers to the callers. A caller with a good token asks for the status all the while.
+First, `--calls` calls of `--megabytes` each are made at once, to a method that needs a token and to Join, which needs
+none. Then malformed calls are made for `--seconds`, without a token and with one. The table shows the memory of the
+scheduler, the bytes that it logged and the answers to the callers. During each attack another caller, with a valid
+token, asks for the status.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def same(data: bytes) -> bytes:
 
 
 async def code_of(channel: aio.Channel, path: str, body: bytes, metadata: Any) -> str:
-    """Return how a call with this body ends."""
+    """Make a call with this body; return the method and the status code with which the call ends."""
     ask = channel.unary_unary(path, same, same)
     try:
         await ask(body, metadata=metadata, timeout=CALL_S)
@@ -45,14 +46,14 @@ async def code_of(channel: aio.Channel, path: str, body: bytes, metadata: Any) -
 
 
 async def watch_memory(served: Served, most: list[float], stop: asyncio.Event) -> None:
-    """Keep the largest resident memory."""
+    """Keep the largest resident memory in `most[0]`, in MB, until `stop` is set."""
     while not stop.is_set():
         most[0] = max(most[0], served.rss_mb())
         await asyncio.sleep(SAMPLE_S)
 
 
 async def watch_status(served: Served, longest_s: list[float], stop: asyncio.Event) -> None:
-    """Request the status repeatedly, and keep the longest time to an answer."""
+    """Request the status repeatedly until `stop` is set, and keep the longest time to an answer in `longest_s[0]`."""
     channel = served.channel()
     ask = channel.unary_unary(
         "/gavel.v1.Cluster/GetStatus",
@@ -94,7 +95,7 @@ async def malformed(served: Served, seconds: float, metadata: Any) -> Counter[st
 
 
 async def measured(served: Served, name: str, attack: Any) -> None:
-    """Run one attack, and print its line."""
+    """Run one attack, and print its row of the table."""
     before_mb, logged = served.rss_mb(), served.log.stat().st_size
     most, longest_s, stop = [before_mb], [0.0], asyncio.Event()
     watching = [

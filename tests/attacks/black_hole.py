@@ -3,9 +3,9 @@
     python -m tests.attacks.black_hole [--seconds 30]
 
 A real scheduler with two agents. The state directory of the first is a small tmpfs of its own, which is filled to the
-last byte once both are linked (root can write where permissions forbid it, so it has to be full in earnest; this
-needs the right to mount). Then jobs come: two of them bear a hundred failures of nodes. After the given time
-the disk is freed, and the table shows when the node was in use again.
+last byte after both agents have linked. (Permissions would not keep root from writing, so the disk has to be really
+full; the attack needs the right to mount.) Then jobs are submitted, two of which may be retried a hundred times
+after failures of their node. After the given time the disk is freed, and the table shows when the node was used again.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from gavel.client import JobSpec, JobState
 from tests.e2e.cluster import Cluster
 
-# Nodes are filled in the order of their names.
+# The scheduler places jobs on nodes in the order of their names, so the bad node comes first.
 BAD, GOOD = "a-full", "b-healthy"
 SIZE = "8m"
 BACK_WITHIN_S = 180.0
@@ -30,7 +30,7 @@ BACK_WITHIN_S = 180.0
 
 @contextmanager
 def small_disk(folder: Path) -> Iterator[None]:
-    """A file system of its own, a few megabytes large."""
+    """Mount a file system of a few megabytes at this folder."""
     folder.mkdir(parents=True)
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(folder)], check=True)
     try:

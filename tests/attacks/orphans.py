@@ -1,4 +1,4 @@
-"""Orphans: does the next job get a GPU while a process of the last one lives on it?
+"""Orphans: does a job get a GPU on which a process of an earlier job still lives?
 
     python -m tests.attacks.orphans [--tries 3] [--containment subreaper]
 
@@ -22,13 +22,13 @@ from gavel.client import JobSpec
 from tests.e2e.cluster import Cluster, eventually
 from worker_agent.shim import process_tree
 
-# How long to wait for the next job.
+# How long to wait until the next job has started.
 WAIT_S = 25.0
 SHIM_KILLERS = ("the job itself", "from outside", "with the agent")
 # The first job to run leaves an orphan; later jobs report whether it lives.
 JOB = """
 import os, signal, sys, time
-folder, kills_shim = sys.argv[1], sys.argv[2] == "itself"
+folder, kills_shim = sys.argv[1], sys.argv[2] == "kill"
 if os.path.exists(folder + "/orphan"):
     pid, ticks = open(folder + "/orphan").read().split()
     try:
@@ -65,24 +65,25 @@ class Try(NamedTuple):
     """The outcome of one attempt."""
 
     next_started: bool
-    # Whether it lived when the next job started, or now if none did.
+    # Whether the orphan lived when the next job started or, if none started, at the end of the wait.
     orphan_lived: bool
+    # How long it took until the next job started, or WAIT_S.
     wait_s: float
     # The scheduler's warning about the GPU.
     warning: str
 
 
 def attack(cluster: Cluster, folder: Path, killer: str) -> Try:
-    """Run one job with an orphan, and the next."""
+    """Run a job that leaves an orphan, and a second job on the same GPU."""
     folder.mkdir()
-    how = "itself" if killer == SHIM_KILLERS[0] else "waits"
-    command = (sys.executable, "-S", "-c", JOB, str(folder), how)
+    job_kills_shim = killer == SHIM_KILLERS[0]
+    command = (sys.executable, "-S", "-c", JOB, str(folder), "kill" if job_kills_shim else "wait")
     first, second = (cluster.client.submit(JobSpec(command=command))[0] for _ in range(2))
     eventually((folder / "orphan").exists, "there is an orphan", 60.0)
     pid, ticks = map(int, (folder / "orphan").read_text().split())
     orphan = process_tree.Process(pid, ticks)
     begun_s = time.monotonic()
-    if how == "waits":
+    if not job_kills_shim:
         (shim,) = shims_of(cluster)
         if killer == SHIM_KILLERS[2]:
             cluster.kill("n1")
@@ -110,7 +111,7 @@ def shims_of(cluster: Cluster) -> list[process_tree.Process]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Attack, and print a table; 1 when a job got a GPU on which an orphan lived."""
+    """Attack, and print a table; return 1 if a job got a GPU on which an orphan lived."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tries", type=int, default=3)
     parser.add_argument("--containment", default="")
@@ -134,7 +135,7 @@ def main(arguments: list[str] | None = None) -> int:
                 of = f"of {len(tries)}"
                 print(f"{killer:<16} {f'{len(began)} {of}':>10} {f'{len(lived)} {of}':>12} {waits:>18}")
                 for warning in {attempt.warning for attempt in tries if attempt.warning}:
-                    print(f"    the GPU is out: {warning}")
+                    print(f"    the GPU was taken out of service: {warning}")
                 sys.stdout.flush()
     return 1 if given_away else 0
 

@@ -1,6 +1,7 @@
-"""The job of the attack `stale`: the documented loop, slow until a file appears; it saves its step and its attempt.
+"""The job of the attack `stale`: the documented loop with slow steps, which finishes once a given file exists.
 
-In an older tree without `save_text`, it saves as documented then: by writing the file.
+It saves its step and its attempt. In an older release, which lacks `save_text`, it saves as was documented for that
+release: by writing the file.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def save(step: int) -> None:
 
 
 def tell(at: str, **words: object) -> None:
-    """Print a line for the attack."""
+    """Print a JSON line that the attack reads: the event `at`, and more fields."""
     print(json.dumps({"at": at, "attempt": ATTEMPT, "pid": os.getpid(), **words}), flush=True)
 
 

@@ -29,7 +29,7 @@ def stop(number: int, frame: object) -> None:
 
 
 def tell(at: str, **words: object) -> None:
-    """Print a line for the attack."""
+    """Print a JSON line that the attack reads: the event `at`, and more fields."""
     print(json.dumps({"at": at, "attempt": ATTEMPT, "pid": os.getpid(), **words}))
 
 

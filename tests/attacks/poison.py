@@ -2,10 +2,10 @@
 
     python -m tests.attacks.poison [job | node | journal]
 
-Each poison gets a daemon and a data directory of its own. It is sent; then an ordinary node links (by its stub, as any
-agent), rounds pass, the daemon is killed and started again, an ordinary job is submitted, the poisoned one cancelled,
-and `gavel fsck` reads the directory. Poison of the last kind is written into the journal as facts, as an older release
-could have left it, past every check.
+Each poison gets a daemon and a data directory of its own. The poison is sent, an ordinary node links (played with a
+gRPC stub), and rounds pass. The daemon is killed and started again, an ordinary job is submitted, the poisoned job is
+cancelled, and `gavel fsck` reads the directory. With `journal`, the poison is written into the journal as facts,
+without any check, as an older release could have left it.
 """
 
 from __future__ import annotations
@@ -67,11 +67,16 @@ class Row(NamedTuple):
     """The outcome of one poison."""
 
     poison: str
+    # The daemon's answer to the poison.
     answer: str
+    # Whether the daemon survived the first rounds.
     alive: str
+    # Whether it started again, and survived more rounds.
     restart: str
     fsck: str
+    # The answer to the cancellation of the poisoned job.
     cancel: str
+    # Whether another job was accepted, and how many jobs are in each state.
     serves: str
 
 
@@ -84,7 +89,7 @@ class Daemon:
         self.address = ""
 
     def start(self) -> bool:
-        """Start it; return whether it came up."""
+        """Start the daemon; return whether it got as far as writing its address."""
         where = self.folder / "daemon.json"
         where.unlink(missing_ok=True)
         command = [
@@ -144,7 +149,7 @@ class Daemon:
             return _answer(lambda: "ok" if call(request, metadata=USER, timeout=CALL_S) else "")
 
     def states(self) -> str:
-        """The jobs by state."""
+        """Return the number of jobs in each state, as text."""
         with self.channel() as channel, contextlib.suppress(grpc.RpcError):
             stub = cluster_pb2_grpc.ClusterStub(channel)
             status = stub.GetStatus(cluster_pb2.GetStatusRequest(), metadata=USER, timeout=CALL_S)
@@ -153,7 +158,7 @@ class Daemon:
 
     @contextlib.contextmanager
     def node(self, name: str, **figures: float) -> Iterator[str]:
-        """An agent's stream by hand, for as long as the block runs; yields the answer to its Hello."""
+        """Play an agent for as long as the block runs; yield the answer to its Hello."""
         over = threading.Event()
         hello = agents_pb2.Hello(
             **{"cpus": 8.0, "memory_gb": 64.0, **figures},
@@ -194,7 +199,10 @@ def _answer(call: Callable[[], str]) -> str:
 
 
 def attack(folder: Path, poison: str, send: Callable[[Daemon], str], job: str = "") -> Row:
-    """Send one poison to a fresh daemon (`job`: it is in the journal already), and return the outcome."""
+    """Send one poison to a new daemon, and return the outcome.
+
+    `job` is the id of the poisoned job if the journal has it from the beginning.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     daemon = Daemon(folder / "data")
     try:
@@ -240,13 +248,13 @@ def poisoned(folder: Path, *facts: f.Fact) -> None:
 
 
 def absurd_jobs(base: Path) -> Iterator[Row]:
-    """Jobs that a user submits."""
+    """Yield the outcomes of absurd jobs that a user submits."""
     for at, spec in enumerate(JOBS):
         yield attack(base / f"job{at}", f"job {spec}", lambda daemon, spec=spec: daemon.submit(**spec))
 
 
 def absurd_nodes(base: Path) -> Iterator[Row]:
-    """An agent's absurd description of its machine, while an ordinary job waits."""
+    """Yield the outcomes of absurd descriptions that an agent gives of its machine while an ordinary job waits."""
     for at, figures in enumerate(NODES):
 
         def send(daemon: Daemon, figures: dict[str, float] = figures) -> str:
@@ -259,7 +267,7 @@ def absurd_nodes(base: Path) -> Iterator[Row]:
 
 
 def poisoned_journals(base: Path) -> Iterator[Row]:
-    """Facts that no check has seen."""
+    """Yield the outcomes of journals with facts that were written without a check."""
     launch = Launch(command=("true",))
     mad = f.NodeJoined(spec=NodeSpec(name="mad", worker_type="v100", gpus=1, cpus=HUGE))
     usual = f.JobSubmitted(job="1", spec=JobSpec(cpus=4.0, launch=launch, user="ann"))

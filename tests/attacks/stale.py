@@ -1,11 +1,11 @@
-"""A node suspended past its leases, and woken in any order: does a stale attempt set a checkpoint back?
+"""A node is suspended until its leases have lapsed, then woken: does a stale attempt set a checkpoint back?
 
     python -m tests.attacks.stale [--rounds 3] [--jobs 4] [--seed 1] [--plain [--per-attempt]]
 
-Each round starts jobs on one node and stops all processes of it (SIGSTOP), until every job runs on another node. There
+Each round starts jobs on one node and suspends all its processes (SIGSTOP) until every job runs on another node. There
 each job is requeued, so that a newer attempt saves. Then the processes of the first node are continued one by one in
-random order, and the table shows what a next attempt would load. Jobs have the documented loop, or with --plain use
-nothing of Gavel's; with --plain, --per-attempt gives each attempt a checkpoint directory of its own.
+random order, and the table shows the state that another attempt would load. Jobs run the documented training loop or,
+with --plain, one that does not use Gavel. With --plain, --per-attempt gives each attempt its own checkpoint directory.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ SETTINGS = (
     *("scheduler.round_s=5", "scheduler.solve_lead_s=2.5", "scheduler.plan_lead_s=2"),
     *("scheduler.lease_margin_s=8", "agents.silence_s=5"),
 )
+# Options of the agents: shorter times than by default between asking a job to stop, the signal, and the kill.
 SOON = ("--ask-s", "4", "--grace-s", "1.5")
 
 
@@ -45,12 +46,12 @@ class Outcome(NamedTuple):
 
     @property
     def set_back(self) -> bool:
-        """Whether the state now is older than the newest that was saved."""
+        """Whether the state now is older than the newest state that was saved."""
         return (self.now_attempt, self.now_step) < (self.saved_attempt, self.saved_step)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the table; the number of jobs that were set back is the exit code."""
+    """Print the table; return the number of jobs that were set back, which is the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--jobs", type=int, default=4)
@@ -118,7 +119,7 @@ def _round(cluster: Cluster, go: Path, jobs: Sequence[str], chance: random.Rando
 
 
 def _next_start(cluster: Cluster, job: str, after: int) -> dict[str, Any]:
-    """Return the first line of the next attempt that prints one; an attempt may end before it does."""
+    """Return the first line of the next attempt that prints one; an attempt may end before it prints a line."""
     return eventually(
         lambda: next((line for line in cluster.json_lines(job, "start") if line["attempt"] > after), None),
         f"job {job} is started again",

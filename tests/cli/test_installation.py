@@ -117,7 +117,7 @@ def test_another_missing_module_is_a_defect_of_ours() -> None:
 
 
 def test_a_shell_completes_nothing_without_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Completion offers nothing, as an error message in the middle of a line would only disturb."""
+    """Completion offers nothing, because an error message in the middle of a line would only disturb."""
     monkeypatch.setitem(sys.modules, "policies.registry", None)
     nothing: Any = None
     assert complete_policy(nothing, nothing, "la") == []
@@ -140,7 +140,7 @@ def test_a_module_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_doctor_names_foreign_modules_and_continues(tmp_path: Path, foreign: Path, gavel: Gavel) -> None:
-    """`doctor` has one bad finding about it and checks the rest with our own modules."""
+    """`doctor` has one bad finding about the foreign package, and checks the rest with our own modules."""
     code, by_level = findings(gavel, "doctor", "--data-dir", str(tmp_path / "data"))
     assert code == 1
     assert [str(foreign) in finding for finding, _ in by_level["bad"]] == [True]
@@ -148,7 +148,7 @@ def test_doctor_names_foreign_modules_and_continues(tmp_path: Path, foreign: Pat
 
 
 def test_doctor_names_a_foreign_module_that_every_command_needs(tmp_path: Path) -> None:
-    """A foreign `protos` is named too, as doctor puts our folder first before any import of it."""
+    """A foreign `protos` is named, too, because doctor puts our folder first on the path before it imports `protos`."""
     (tmp_path / "protos").mkdir()
     (tmp_path / "protos" / "__init__.py").touch()
     command = [sys.executable, "-m", "gavel", "doctor", "--data-dir", str(tmp_path / "data"), "--json"]

@@ -29,7 +29,7 @@ def daemon(tmp_path: Path) -> Iterator[DaemonThread]:
 
 
 def test_both_clients_write_the_whole_archive(daemon: DaemonThread, tmp_path: Path) -> None:
-    """The returned size is that of the file, which can be restored, only its owner can read, and has no leftovers."""
+    """Each client returns the size of its file; the file can be restored, is private, and no other file is left."""
 
     async def other() -> int:
         async with AsyncClient(daemon.address) as client:
@@ -46,7 +46,7 @@ def test_both_clients_write_the_whole_archive(daemon: DaemonThread, tmp_path: Pa
 
 
 def test_uploaded_directories_are_optional(daemon: DaemonThread, tmp_path: Path) -> None:
-    """`packages=True` puts uploaded directories into the archive; by default it has none."""
+    """`packages=True` puts uploaded directories into the archive; by default the archive has none."""
     packages = tmp_path / "data" / "packages"
     packages.mkdir(exist_ok=True)
     (packages / "sha256:00").write_bytes(b"a package")

@@ -181,7 +181,7 @@ def test_watching(live: LiveThread, client: Client) -> None:
 
 def test_logs(live: LiveThread, client: Client, wording: Wording) -> None:
     """Logs are returned unchanged; those of a job that has not run are refused, not called unreachable."""
-    # The job cannot be held after its submission, since idle GPUs are granted at once.
+    # The job cannot be held after its submission, because idle GPUs are granted at once.
     (later,) = client.submit(JobSpec(command=("a",), earliest_start_s=86_400.0))
     with pytest.raises(e.Refused) as raised:
         list(client.logs(later))
@@ -285,7 +285,7 @@ def with_async(story: Callable[[AsyncClient, LiveThread], Awaitable[None]]) -> C
 
 @with_async
 async def test_calls_without_blocking(client: AsyncClient, live: LiveThread) -> None:
-    """Submit, list, watch, wait and logs work like those of the other client, beside other tasks."""
+    """Submit, list, watch, wait and logs work as in the synchronous client, and do not block other tasks."""
     (job,) = await client.submit(RUN)
     assert [job] == [listed.id async for listed in client.list(page_size=1)]
     waiting = asyncio.create_task(client.wait(job))

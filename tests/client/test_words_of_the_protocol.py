@@ -64,7 +64,7 @@ WHOLE = JobSpec(
 
 
 def test_a_spec_goes_there_and_back() -> None:
-    """Full and empty specs survive both ways; zero and false count as given."""
+    """Full and empty specs are unchanged after conversion to a message and back; zero and false are kept."""
     for spec in (WHOLE, JobSpec(), JobSpec(script="x", retries=0, preemptible=True, gpus=1, steps=0.0)):
         assert spec == spec_from_proto(spec_to_proto(spec))
 

@@ -67,7 +67,7 @@ def test_commands_on_the_pages_are_there(page: str) -> None:
 
 
 def test_fields_in_the_phrasebook_are_there() -> None:
-    """Each field of the second table can be written into a job file."""
+    """Each field in the second table of docs/from-slurm.md can be written into a job file."""
     for text in re.findall(r"^\| `--[^|]*\| `([a-z_]+: [^`]*)`", SLURM, re.MULTILINE):
         if "..." not in text:
             fields = text if text.startswith(("command", "script")) else f"command: [a]\n{text}"

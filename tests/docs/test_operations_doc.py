@@ -38,7 +38,7 @@ case "$1" in
     word="listening on"; [ "$unit" = gavel-agent ] && word="linked to the scheduler"
     for _ in $(seq 1200); do tail -n 3 "$SANDBOX/$unit.log" | grep -q "$word" && exit 0; sleep 0.05; done; exit 1;;
   stop) pid=$(cat "$SANDBOX/$2.pid"); kill "$pid"
-    # until it is gone, or a zombie, for which no process here has to wait
+    # Wait until the process has ended; a zombie has ended, too.
     while grep -qs "^State:[[:space:]]*[^ZX[:space:]]" "/proc/$pid/status"; do sleep 0.05; done;;
 esac""",
 }

@@ -81,7 +81,7 @@ def test_commands_of_the_phrasebook(
     monkeypatch: pytest.MonkeyPatch,
     command: str,
 ) -> None:
-    """Each command succeeds on a job and a node that exist; only the options of endless ones are checked.
+    """Each command succeeds on a job and a node that exist; commands that run without end are not run.
 
     Tokens need a scheduler that asks for them: docs/install.md creates some, and its test runs that page.
     """

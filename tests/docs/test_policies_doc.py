@@ -26,7 +26,7 @@ OPERATORS: dict[type, Any] = {
 
 
 class Closely(doctest.OutputChecker):
-    """Compares words exactly, and numbers to one unit of the last printed digit, as solvers differ in the noise."""
+    """Compares words exactly, and numbers to one unit of the last printed digit, because solvers differ slightly."""
 
     def check_output(self, want: str, actual: str, optionflags: int) -> bool:
         if NUMBER.sub("#", want).split() != NUMBER.sub("#", actual).split():

@@ -1,11 +1,12 @@
-"""Attack a real scheduler with random calls and links, and check that it lives, answers and keeps its memory.
+"""Attack a real scheduler with random calls and links; check that it stays alive, answers, and does not grow too much.
 
 python -m tests.fuzz --minutes 5 --seed 1 [--face people|agents|both] [--tls] [--cases 100-200]
 
-The scheduler is `gavel serve` in a process of its own, with tokens. Every case is made from the seed and its number, so
-`--cases` plays some of them again. It fails, with exit code 1, when the scheduler ends, does not answer a status call
-in time, refuses a connection, answers UNKNOWN or INTERNAL without a number, logs a traceback without a number, or
-grows beyond a limit. Numbered internal errors are messages that were refused alone: they are counted and shown.
+The scheduler is `gavel serve` in a process of its own, with tokens. A case depends only on the seed and on the number
+of the case, so `--cases` can repeat some cases. The fuzz fails, with exit code 1, if the scheduler ends, does not
+answer a status call in time, refuses a connection, answers UNKNOWN, answers INTERNAL without a number, logs a traceback
+without a number, or needs more memory than the limit. An internal error that has a number affects only the message
+that caused it; such errors are counted and shown.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from tests.support.served import Served
 WORKERS = 8
 # Within this time a status call must be answered.
 ANSWER_S = 10.0
+# The pause between two status calls.
 LOOK_S = 0.25
 QUICK = (
     *("scheduler.round_s=4", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5"),
@@ -107,12 +109,12 @@ class Fuzz:
         for number in numbers:
             if time.monotonic() > self._end_s:
                 break
-            lots = random.Random(f"{self.options.seed} {face} {number}")
+            chance = random.Random(f"{self.options.seed} {face} {number}")
             self._running[task_id] = f"{face} {number}"
             if face == "people":
-                name, code, text = await one_call(served, people, lots, self.known)
+                name, code, text = await one_call(served, people, chance, self.known)
             else:
-                name, code, text = await one_link(served, agents, lots, self.received)
+                name, code, text = await one_link(served, agents, chance, self.received)
             self.cases[face] += 1
             self._count(f"{face} {number}", name, code, text)
         self._running.pop(task_id, None)
@@ -120,7 +122,7 @@ class Fuzz:
             await channel.close()
 
     def _count(self, case: str, name: str, code: str, text: str) -> None:
-        # grpc.aio answers so to a write to a call that has ended.
+        # So answers grpc.aio if a message is written to a call that has ended.
         if text.startswith("Internal error from Core"):
             code = "ended before we did"
         self.codes[name, code] += 1
@@ -187,21 +189,21 @@ class Fuzz:
             await asyncio.sleep(1.0)
 
     def _check_log(self) -> None:
-        """Check that every traceback has a number, as those of `failure` and refused messages have."""
+        """Check that every traceback in the log belongs to an internal error with a number."""
         text = self.served.log.read_text(errors="replace")
         for match in TRACEBACK.finditer(text):
             if "internal error" not in match["line"]:
                 raise Failed(f"a traceback in the log:\n{text[match.start() : match.start() + 3000]}")
 
     def kinds(self) -> dict[str, list[str]]:
-        """Internal errors by their traceback in the log, with their numbers."""
+        """Return the numbers of the internal errors in the log, by traceback."""
         kinds: dict[str, list[str]] = {}
         for match in STORY.finditer(self.served.log.read_text(errors="replace")):
             kinds.setdefault(match["story"], []).append(match["number"])
         return kinds
 
     def report(self) -> str:
-        """A table of calls and how they ended."""
+        """Return a table of the calls and of how they ended."""
         lines = [f"{'method':44} {'calls':>8}  answers"]
         for name in sorted({name for name, _ in self.codes}):
             own = Counter({code: count for (method, code), count in self.codes.items() if method == name})
@@ -239,15 +241,15 @@ def play(options: argparse.Namespace, folder: Path) -> int:
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The options."""
+    """Return the options of the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=5.0)
     parser.add_argument("--seed", default="1")
     parser.add_argument("--face", choices=("people", "agents", "both"), default="both")
     parser.add_argument("--tls", action="store_true")
-    parser.add_argument("--cases", default="", metavar="A-B", help="only these")
+    parser.add_argument("--cases", default="", metavar="A-B", help="run only the cases with these numbers")
     parser.add_argument(
-        "--megabytes", type=float, default=2000.0, help="of memory that the scheduler may have"
+        "--megabytes", type=float, default=2000.0, help="the limit for the scheduler's memory, in MB"
     )
     return parser.parse_args(arguments)
 

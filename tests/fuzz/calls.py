@@ -1,4 +1,4 @@
-"""Single calls to the services for users: any method, any caller, any body, any end."""
+"""Single calls to the services for users, with a random method, caller and body, and ended in random ways."""
 
 from __future__ import annotations
 
@@ -61,61 +61,61 @@ BUSY = ("SubmitJobs", "PreviewJobs", "CommandJob", "CommandNode", "GiveRates", "
 OFTEN = [method for method in METHODS if method.path.rpartition("/")[2] in BUSY]
 
 
-def valid(request: type[Message], lots: random.Random) -> Message:
+def valid(request: type[Message], chance: random.Random) -> Message:
     """Return a valid request for this method, if one is known."""
     name = request.DESCRIPTOR.name
     if name in ("SubmitJobsRequest", "PreviewJobsRequest"):
         launch = jobs_pb2.Launch(command=["true"])
         spec = jobs_pb2.JobSpec(
-            name="job", gpus=lots.choice((0, 1, 1, 2)), steps=lots.choice((0.0, 100.0)), launch=launch
+            name="job", gpus=chance.choice((0, 1, 1, 2)), steps=chance.choice((0.0, 100.0)), launch=launch
         )
-        return request(specs=[spec] * lots.choice((1, 1, 2)))
+        return request(specs=[spec] * chance.choice((1, 1, 2)))
     if name == "SetPolicyRequest":
-        return request(policy=lots.choice(("las", "fifo", "max_throughput", "finish_time_fairness")))
+        return request(policy=chance.choice(("las", "fifo", "max_throughput", "finish_time_fairness")))
     return request()
 
 
 def any_request(values: Values, request: type[Message]) -> Message:
-    """A request: mutated from a valid one, or random from the beginning."""
-    lots = values.lots
-    if lots.random() < 0.6:
-        message = valid(request, lots)
-        for _ in range(lots.choice((0, 1, 1, 2, 4))):
+    """Return a request: either a valid one with some fields changed, or one with random fields only."""
+    chance = values.chance
+    if chance.random() < 0.6:
+        message = valid(request, chance)
+        for _ in range(chance.choice((0, 1, 1, 2, 4))):
             values.mutate(message)
         return message
     return values.fill(request())  # type: ignore[no-any-return]
 
 
 async def one_call(
-    served: Served, channels: Sequence[aio.Channel], lots: random.Random, known: list[str]
+    served: Served, channels: Sequence[aio.Channel], chance: random.Random, known: list[str]
 ) -> Any:
     """Make one call; return the method, and the status and text that it ended with."""
-    values = Values(lots, known)
-    if lots.random() < 0.02 and not served.tls:
-        path = lots.choice(ODD_PATHS)
-        await asyncio.to_thread(http2.answer, served.address, http2.request(path, body=lots.randbytes(30)))
+    values = Values(chance, known)
+    if chance.random() < 0.02 and not served.tls:
+        path = chance.choice(ODD_PATHS)
+        await asyncio.to_thread(http2.answer, served.address, http2.request(path, body=chance.randbytes(30)))
         return "odd path", "", ""
-    method = lots.choice(OFTEN if lots.random() < 0.4 else METHODS)
-    role = lots.choice((None, *ROLES, Role.ADMIN, Role.USER, Role.USER))
+    method = chance.choice(OFTEN if chance.random() < 0.4 else METHODS)
+    role = chance.choice((None, *ROLES, Role.ADMIN, Role.USER, Role.USER))
     metadata: Any = served.metadata(role)
-    if lots.random() < 0.03:
-        metadata = (*metadata, lots.choice(ODD_METADATA))
-    messages = [any_request(values, method.request) for _ in range(lots.choice((1, 1, 1, 1, 0, 2, 5)))]
-    ask = lots.choice(channels).stream_stream(method.path)
+    if chance.random() < 0.03:
+        metadata = (*metadata, chance.choice(ODD_METADATA))
+    messages = [any_request(values, method.request) for _ in range(chance.choice((1, 1, 1, 1, 0, 2, 5)))]
+    ask = chance.choice(channels).stream_stream(method.path)
     call = ask(metadata=metadata, timeout=CALL_S)
-    code, text = await _played(call, [values.body(each) for each in messages], lots, known)
+    code, text = await _played(call, [values.body(each) for each in messages], chance, known)
     return method.path.removeprefix("/gavel.v1."), code, text
 
 
 async def _played(
-    call: Any, bodies: Sequence[bytes], lots: random.Random, known: list[str]
+    call: Any, bodies: Sequence[bytes], chance: random.Random, known: list[str]
 ) -> tuple[str, str]:
     try:
         for body in bodies:
             await call.write(body)
-        if lots.random() < 0.9:
+        if chance.random() < 0.9:
             await call.done_writing()
-        elif lots.random() < 0.5:
+        elif chance.random() < 0.5:
             call.cancel()
         for _ in range(ANSWERS_MAX):
             answer = await asyncio.wait_for(call.read(), 2.0)
@@ -144,7 +144,7 @@ async def _played(
 
 
 def _texts_in(answer: bytes) -> list[str]:
-    """Return the ids of jobs in the answer to a submission: field 1, texts."""
+    """Return the ids of jobs in the answer to a submission; the answer of another method has none."""
     response = jobs_pb2.SubmitJobsResponse()
     try:
         response.ParseFromString(answer)

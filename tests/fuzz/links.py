@@ -1,4 +1,4 @@
-"""Agents that violate the protocol: messages in any order, twice, of old epochs, or no messages."""
+"""Agents that violate the protocol: they send messages in any order, twice, from old epochs, or not at all."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BODIES = [field.name for field in pb.AgentMessage.DESCRIPTOR.oneofs_by_name["bod
 
 
 class Received:
-    """The scheduler's messages so far, to be repeated in the wrong place."""
+    """Ids and numbers from the scheduler's messages, which the fuzz then uses in the wrong place."""
 
     def __init__(self) -> None:
         self.leases: list[str] = []
@@ -49,46 +49,46 @@ class Received:
         return kind
 
 
-def hello(lots: random.Random, node: str) -> pb.Hello:
-    """The hello of a good agent."""
-    gpus = [pb.InventoryGpu(index=index, memory_gb=16.0) for index in range(lots.choice((1, 1, 2, 4)))]
+def hello(chance: random.Random, node: str) -> pb.Hello:
+    """Return a valid Hello."""
+    gpus = [pb.InventoryGpu(index=index, memory_gb=16.0) for index in range(chance.choice((1, 1, 2, 4)))]
     return pb.Hello(
         protocol=1,
         node=node,
-        incarnation=lots.choice(("i1", "i1", "i2", str(lots.random()))),
-        worker_type=lots.choice(("v100", "v100", "k80")),
+        incarnation=chance.choice(("i1", "i1", "i2", str(chance.random()))),
+        worker_type=chance.choice(("v100", "v100", "k80")),
         gpus=gpus,
-        storage_id=lots.choice(("", "", "s1")),
-        cpus=lots.choice((0.0, 8.0)),
+        storage_id=chance.choice(("", "", "s1")),
+        cpus=chance.choice((0.0, 8.0)),
     )
 
 
 def message(values: Values, received: Received) -> pb.AgentMessage:
-    """Any message of an agent; often about leases that exist."""
-    lots = values.lots
-    kind = lots.choice((*BODIES, "report", "report", "report", "gang_ready", "storage_checked"))
-    sent = pb.AgentMessage(sent_s=lots.choice((0.0, 1.0, 1e9)))
+    """Return a random message of an agent, often about a lease that exists."""
+    chance = values.chance
+    kind = chance.choice((*BODIES, "report", "report", "report", "gang_ready", "storage_checked"))
+    sent = pb.AgentMessage(sent_s=chance.choice((0.0, 1.0, 1e9)))
     getattr(sent, kind).SetInParent()
-    if kind == "report" and received.leases and lots.random() < 0.7:
-        lease = lots.choice(received.leases)
+    if kind == "report" and received.leases and chance.random() < 0.7:
+        lease = chance.choice(received.leases)
         report = sent.report
-        report.number = lots.randrange(100)
-        report.generation = max(received.generation - lots.choice((0, 0, 0, 1, -1)), 0)
-        match lots.randrange(3):
+        report.number = chance.randrange(100)
+        report.generation = max(received.generation - chance.choice((0, 0, 0, 1, -1)), 0)
+        match chance.randrange(3):
             case 0:
                 report.started.append(lease)
             case 1:
                 report.progress.add(
-                    lease=lease, steps=lots.uniform(0, 100), saved=1.0, stepping_s=lots.uniform(0, 9)
+                    lease=lease, steps=chance.uniform(0, 100), saved=1.0, stepping_s=chance.uniform(0, 9)
                 )
             case 2:
-                report.exits.add(lease=lease, outcome=lots.randrange(5), steps=5.0, ran_s=1.0)  # type: ignore[arg-type]
-        if lots.random() < 0.4:
+                report.exits.add(lease=lease, outcome=chance.randrange(5), steps=5.0, ran_s=1.0)  # type: ignore[arg-type]
+        if chance.random() < 0.4:
             values.mutate(sent)
-    elif kind == "storage_checked" and received.checks and lots.random() < 0.7:
+    elif kind == "storage_checked" and received.checks and chance.random() < 0.7:
         sent.storage_checked.check, sent.storage_checked.found = (
-            lots.choice(received.checks),
-            lots.random() < 0.5,
+            chance.choice(received.checks),
+            chance.random() < 0.5,
         )
     else:
         values.fill(getattr(sent, kind))
@@ -96,37 +96,37 @@ def message(values: Values, received: Received) -> pb.AgentMessage:
 
 
 async def one_link(
-    served: Served, channels: dict[str, aio.Channel], lots: random.Random, received: Received
+    served: Served, channels: dict[str, aio.Channel], chance: random.Random, received: Received
 ) -> Any:
-    """Play one link from Hello to some end; return its kind, and how it ended."""
-    node = lots.choice(NODES)
-    values = Values(lots, [*received.leases[-5:], *received.calls[-5:], *NODES])
-    own = channels[lots.choice(NODES)] if served.tls and lots.random() < 0.1 else channels[node]
-    metadata = served.metadata(lots.choice((Role.AGENT,) * 9 + (Role.USER, Role.ADMIN, None)))
-    if lots.random() < 0.25:
+    """Play one link, or another call of an agent, until it ends; return the method, and how the call ended."""
+    node = chance.choice(NODES)
+    values = Values(chance, [*received.leases[-5:], *received.calls[-5:], *NODES])
+    own = channels[chance.choice(NODES)] if served.tls and chance.random() < 0.1 else channels[node]
+    metadata = served.metadata(chance.choice((Role.AGENT,) * 9 + (Role.USER, Role.ADMIN, None)))
+    if chance.random() < 0.25:
         return await _beside(own, metadata, values, received)
     call = own.stream_stream("/gavel.v1.Agents/Link")(metadata=metadata, timeout=LINK_S)
     reading = asyncio.create_task(_read(call, received))
     try:
-        first = pb.AgentMessage(hello=hello(lots, node), sent_s=1.0)
-        if lots.random() < 0.3:
+        first = pb.AgentMessage(hello=hello(chance, node), sent_s=1.0)
+        if chance.random() < 0.3:
             values.mutate(first)
-        if lots.random() < 0.95:
+        if chance.random() < 0.95:
             await call.write(first.SerializeToString())
-        await asyncio.sleep(lots.choice((0.0, 0.0, 0.05, 0.3)))
-        for _ in range(lots.choice((0, 1, 3, 10, 30))):
+        await asyncio.sleep(chance.choice((0.0, 0.0, 0.05, 0.3)))
+        for _ in range(chance.choice((0, 1, 3, 10, 30))):
             data = values.body(message(values, received))
-            if received.sent and lots.random() < 0.1:
-                data = lots.choice(received.sent)
+            if received.sent and chance.random() < 0.1:
+                data = chance.choice(received.sent)
             received.sent = [*received.sent[-50:], data]
             await call.write(data)
-            await asyncio.sleep(lots.choice((0.0, 0.0, 0.0, 0.02, 0.5)))
-        match lots.randrange(4):
+            await asyncio.sleep(chance.choice((0.0, 0.0, 0.0, 0.02, 0.5)))
+        match chance.randrange(4):
             case 0:
                 await call.done_writing()
             case 1:
                 call.cancel()
-        await asyncio.wait([reading], timeout=lots.choice((0.0, 0.2, 2.0)))
+        await asyncio.wait([reading], timeout=chance.choice((0.0, 0.2, 2.0)))
     except (aio.AioRpcError, asyncio.InvalidStateError):
         pass
     finally:
@@ -154,15 +154,15 @@ async def _read(call: Any, received: Received) -> None:
 
 
 async def _beside(channel: aio.Channel, metadata: Any, values: Values, received: Received) -> Any:
-    """Logs without a reader, packages that do not exist, joining again."""
-    lots = values.lots
+    """Send logs that nobody reads, fetch a package that does not exist, or join again."""
+    chance = values.chance
     kind: Any
-    name, kind = lots.choice(
+    name, kind = chance.choice(
         (("SendLogs", pb.SentLogs), ("FetchPackage", pb.FetchPackageRequest), ("Join", pb.JoinRequest))
     )
-    bodies: Sequence[bytes] = [values.body(values.fill(kind())) for _ in range(lots.choice((0, 1, 1, 3)))]
+    bodies: Sequence[bytes] = [values.body(values.fill(kind())) for _ in range(chance.choice((0, 1, 1, 3)))]
     if name == "SendLogs" and received.calls:
-        bodies = [pb.SentLogs(call=lots.choice(received.calls)).SerializeToString(), *bodies]
+        bodies = [pb.SentLogs(call=chance.choice(received.calls)).SerializeToString(), *bodies]
     call = channel.stream_stream(f"/gavel.v1.Agents/{name}")(metadata=metadata, timeout=LINK_S)
     try:
         for body in bodies:

@@ -1,4 +1,4 @@
-"""Random messages of any type, from their descriptors: values that the wire can carry, most often at an edge."""
+"""Random messages of any type, made from their descriptors, with values that are valid protobuf and often extreme."""
 
 from __future__ import annotations
 
@@ -69,15 +69,15 @@ SMALL_INTS = (0, 1, 2, 3, 4, 8, 100, 10_000)
 
 
 class Values:
-    """A source of values. `known` are texts that mean something to the scheduler so far, such as ids of leases."""
+    """A source of random values. `known` are texts that the scheduler knows, such as ids of leases."""
 
-    def __init__(self, lots: random.Random, known: list[str]) -> None:
-        self.lots, self.known = lots, known
+    def __init__(self, chance: random.Random, known: list[str]) -> None:
+        self.chance, self.known = chance, known
 
     def fill(self, message: Message, depth: int = 0, part: float = 0.5) -> Any:
-        """Give each field a random value with this probability; return the message."""
+        """Give each field a random value with the probability `part`; return the message."""
         for field in message.DESCRIPTOR.fields:
-            if self.lots.random() < part:
+            if self.chance.random() < part:
                 self.set(message, field, depth)
         return message
 
@@ -85,10 +85,10 @@ class Values:
         """Change one field somewhere in a message; return the message."""
         inner = [value for field, value in message.ListFields() if _is_one_message(field)]
         inner += [each for field, value in message.ListFields() if _are_messages(field) for each in value]
-        if inner and depth < DEPTH_MAX and self.lots.random() < 0.6:
-            self.mutate(self.lots.choice(inner), depth + 1)
+        if inner and depth < DEPTH_MAX and self.chance.random() < 0.6:
+            self.mutate(self.chance.choice(inner), depth + 1)
         elif message.DESCRIPTOR.fields:
-            self.set(message, self.lots.choice(message.DESCRIPTOR.fields), depth)
+            self.set(message, self.chance.choice(message.DESCRIPTOR.fields), depth)
         return message
 
     def set(self, message: Message, field: F, depth: int) -> None:
@@ -125,57 +125,65 @@ class Values:
 
     def _count(self) -> int:
         return (
-            self.lots.choice((0, 1, 1, 2, 3)) if self.lots.random() < 0.98 else self.lots.choice((100, 3000))
+            self.chance.choice((0, 1, 1, 2, 3))
+            if self.chance.random() < 0.98
+            else self.chance.choice((100, 3000))
         )
 
     def scalar(self, field: F) -> Any:
-        """A value of the field's kind."""
-        lots, kind = self.lots, field.cpp_type
+        """Return a random value of the field's type."""
+        chance, kind = self.chance, field.cpp_type
         if kind in (F.CPPTYPE_DOUBLE, F.CPPTYPE_FLOAT):
-            return lots.choice(FLOATS) if lots.random() < 0.8 else lots.uniform(-10, 1e4)
+            return chance.choice(FLOATS) if chance.random() < 0.8 else chance.uniform(-10, 1e4)
         if kind == F.CPPTYPE_BOOL:
-            return lots.random() < 0.5
+            return chance.random() < 0.5
         if kind == F.CPPTYPE_ENUM:
             known = [value.number for value in field.enum_type.values]
-            return lots.choice(known) if lots.random() < 0.8 else lots.choice((-1, 99, 2**31 - 1, -(2**31)))
+            return (
+                chance.choice(known)
+                if chance.random() < 0.8
+                else chance.choice((-1, 99, 2**31 - 1, -(2**31)))
+            )
         if kind == F.CPPTYPE_STRING:
-            return lots.randbytes(lots.choice((0, 1, 7, 300))) if field.type == F.TYPE_BYTES else self.text()
+            return (
+                chance.randbytes(chance.choice((0, 1, 7, 300))) if field.type == F.TYPE_BYTES else self.text()
+            )
         least, most = INTS[kind]
-        return lots.choice((*SMALL_INTS, least, most, least + 1, most - 1))
+        return chance.choice((*SMALL_INTS, least, most, least + 1, most - 1))
 
     def text(self) -> str:
-        """A text: one that means something, one at an edge, or some characters."""
-        lots = self.lots
-        if self.known and lots.random() < 0.4:
-            return lots.choice(self.known)
-        if lots.random() < 0.8:
-            return lots.choice(TEXTS)
+        """Return a text that the scheduler knows, an unusual text, or random characters."""
+        chance = self.chance
+        if self.known and chance.random() < 0.4:
+            return chance.choice(self.known)
+        if chance.random() < 0.8:
+            return chance.choice(TEXTS)
         return "".join(
-            chr(lots.choice((lots.randrange(1, 128), lots.randrange(160, 0xD7FF)))) for _ in range(9)
+            chr(chance.choice((chance.randrange(1, 128), chance.randrange(160, 0xD7FF)))) for _ in range(9)
         )
 
     def body(self, message: Message) -> bytes:
-        """The bytes of a message, some of them damaged."""
-        lots, data = self.lots, message.SerializeToString()
-        match lots.randrange(20):
+        """Return the bytes of a message, which are damaged in a quarter of the cases."""
+        chance, data = self.chance, message.SerializeToString()
+        match chance.randrange(20):
             case 0:
-                return lots.randbytes(lots.choice((1, 5, 100, 10_000)))
+                return chance.randbytes(chance.choice((1, 5, 100, 10_000)))
             case 1:
-                return data[: lots.randrange(len(data) + 1)]
+                return data[: chance.randrange(len(data) + 1)]
             case 2 if data:
                 damaged = bytearray(data)
-                for _ in range(lots.choice((1, 2, 8))):
-                    damaged[lots.randrange(len(damaged))] = lots.randrange(256)
+                for _ in range(chance.choice((1, 2, 8))):
+                    damaged[chance.randrange(len(damaged))] = chance.randrange(256)
                 return bytes(damaged)
             case 3:
-                return data + lots.choice((b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 11, b"\x0b" * 200))
+                return data + chance.choice((b"\x0a\xff\xff\xff\xff\x0f", b"\xff" * 11, b"\x0b" * 200))
             case 4:
-                return _nested(lots.choice((50, 99, 101, 5000)))
+                return _nested(chance.choice((50, 99, 101, 5000)))
         return data
 
 
 def _nested(depth: int) -> bytes:
-    """Field 1 within field 1 within …"""
+    """Return a message in whose field 1 is a message in whose field 1 is a message, to this depth."""
     data = b""
     for _ in range(depth):
         length, size = len(data), b""

@@ -71,7 +71,7 @@ def size_bytes(site: Path) -> int:
 
 
 def run_gavel(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run `gavel` with an environment of ours in place of the one that runs the tests."""
+    """Run `gavel` with the packages in `site` instead of those that run the tests."""
     command = [sys.executable, "-I", "-S", "-c", RUN, str(site), *arguments]
     environment = {"HOME": str(site.parent), "PATH": "/usr/bin:/bin"}
     return subprocess.run(

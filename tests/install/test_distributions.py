@@ -52,13 +52,13 @@ def site(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def product_files(wheel: Path) -> list[str]:
-    """The files of a wheel beside its metadata."""
+    """Return the files of a wheel except its metadata."""
     with zipfile.ZipFile(wheel) as file:
         return sorted(name for name in file.namelist() if ".dist-info/" not in name)
 
 
 def test_the_wheel_holds_every_file_of_the_product(wheel: Path) -> None:
-    """Modules, `py.typed`, stubs and .proto files, and nothing that the product does not need."""
+    """The wheel has all tracked files of the packages (also `py.typed`, stubs and .proto files) and no others."""
     assert product_files(wheel) == tracked_files(*PACKAGES)
     assert {"gavel/py.typed", "protos/gavel/v1/jobs_pb2.pyi", "protos/gavel/v1/jobs.proto"} <= set(
         product_files(wheel)
@@ -66,7 +66,7 @@ def test_the_wheel_holds_every_file_of_the_product(wheel: Path) -> None:
 
 
 def test_the_source_distribution_builds_the_same_wheel(source: Path, wheel: Path, tmp_path: Path) -> None:
-    """A user of the source distribution gets the same files."""
+    """A wheel that is built from the source distribution has the same files."""
     archive = build(source, "sdist", tmp_path / "sdist")
     again = build(unpacked_sdist(archive, tmp_path / "unpacked"), "wheel", tmp_path / "wheel")
     assert product_files(again) == product_files(wheel)
@@ -99,13 +99,13 @@ def test_client_and_agent_import_nothing_else(site: Path) -> None:
     ],
 )
 def test_the_base_is_enough_for_clients_and_agents(site: Path, command: str, code: int) -> None:
-    """Help, settings and contexts work; a call gets as far as the scheduler that does not answer."""
+    """Help, settings and contexts work; a call to an address without a scheduler ends with exit code 4."""
     done = run_gavel(site, *command.split())
     assert (done.returncode, "Traceback" in done.stderr) == (code, False), done.stderr
 
 
 def test_python_dash_m_scheduler_names_the_missing_extra_too(site: Path) -> None:
-    """One line without a traceback, as `gavel serve` prints it."""
+    """The error is one line without a traceback, like that of `gavel serve`."""
     run = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('scheduler', run_name='__main__')"
     command = [sys.executable, "-I", "-S", "-c", run, str(site)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

@@ -81,7 +81,7 @@ def test_every_fact_can_be_read() -> None:
 
 @pytest.mark.parametrize("number", [float("inf"), float("-inf"), float("nan")])
 def test_numbers_that_json_cannot_hold_are_refused(number: float, wording: Wording) -> None:
-    """An infinity or a NaN is an error with its place, and does not become null."""
+    """An infinity or a NaN does not become null: it is refused, and the error has its place."""
     closed = LeaseClosed(exit=Exit("1", "finished", number, 1.0, 1.0, 1.0))
     with pytest.raises(Unwritable, match=rf"LeaseClosed\.exit\[2\] is {number}") as refused:
         encode_facts([EpochStarted(epoch=1), closed])
@@ -113,7 +113,7 @@ def test_text_that_could_not_be_read_back_is_refused(spec: JobSpec) -> None:
 
 
 def test_checksums_cover_every_part() -> None:
-    """Another number, time, version or payload has another checksum, and so has a snapshot."""
+    """The checksum changes with a record's number, time, version and payload, and with those of a snapshot."""
     sums = {
         record_crc(1, 0.0, 1, b"[]"),
         record_crc(2, 0.0, 1, b"[]"),
@@ -130,7 +130,7 @@ def test_checksums_cover_every_part() -> None:
 
 
 def test_facts_of_older_releases_keep_their_meaning() -> None:
-    """Fields added later have the defaults that keep the meaning: the recall was sent, the disk is the node's own."""
+    """In older facts, fields that were added later get defaults: the recall was sent, the disk is the node's own."""
     written = b'[{"type":"LeaseRecalled","lease":"1","why":"hold"},'
     written += b'{"type":"NodeJoined","spec":{"name":"n1","worker_type":"v100","gpus":8}}]'
     recalled, joined = decode_facts(written)

@@ -80,7 +80,7 @@ def test_facts_that_recovery_had_to_read_count() -> None:
 
 
 def test_a_large_state_is_written_less_often() -> None:
-    """The next snapshot waits until facts take as much space, or many jobs would mean constant snapshots."""
+    """After a large snapshot the next one waits until new facts take as much space, or snapshots would be constant."""
     journal = RecordingJournal()
     keeper = Keeper(journal, lambda: bytes(1000 * FACT_BYTES), snapshot_facts=100, compact=False)
     journal.grow(keeper, 1, 100)
@@ -98,8 +98,8 @@ def test_journals_are_compacted_at_the_start_and_after_each_snapshot() -> None:
     assert journal.done == [("compact", 0), ("snapshot", 1), ("compact", 1)]
 
 
-def test_a_planned_stop_keeps_what_is_new_once() -> None:
-    """Without new records no snapshot is written, and an empty journal has no state to keep."""
+def test_a_planned_stop_writes_a_snapshot_only_of_new_records() -> None:
+    """At a planned stop no snapshot is written of an empty journal, or if the last one covers every record."""
     journal = RecordingJournal()
     keeper = Keeper(journal, lambda: b"state", compact=False)
     asyncio.run(keeper.write_snapshot())
@@ -152,7 +152,7 @@ def test_a_start_reads_few_facts_however_many_were_written(tmp_path: Path) -> No
         assert len(recovered.state.jobs) == 800
 
 
-def test_effects_are_out_before_the_journal_is_kept() -> None:
+def test_effects_do_not_wait_for_a_snapshot() -> None:
     """Effects, and so answers to users, do not wait for a snapshot."""
     core, world, journal = Core(), Batches(1), MemoryJournal()
     opened(core, journal)
@@ -168,7 +168,7 @@ def test_effects_are_out_before_the_journal_is_kept() -> None:
     assert world.performed > 0
 
 
-def test_others_have_their_turn_while_a_snapshot_is_written() -> None:
+def test_the_event_loop_goes_on_while_a_snapshot_is_written() -> None:
     """The event loop serves agents and readers while a snapshot is written to disk."""
     served = threading.Event()
 

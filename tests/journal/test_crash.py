@@ -34,7 +34,7 @@ with SqliteJournal(sys.argv[1]) as journal:
 
 
 def killed_after(path: Path, acknowledged: int) -> int:
-    """Run the writer until it has acknowledged this many records, kill it, and return the last one's number."""
+    """Run the writer, kill it after this many acknowledged records, and return the last acknowledged number."""
     process = subprocess.Popen(
         [sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
@@ -52,7 +52,7 @@ def killed_after(path: Path, acknowledged: int) -> int:
 
 
 def test_acknowledged_records_survive_kill_9(tmp_path: Path) -> None:
-    """After repeated kills at random moments no acknowledged record is missing, and none is incomplete."""
+    """After repeated kills at random moments no acknowledged record is missing, and no record is incomplete."""
     path, chance = tmp_path / "journal.db", random.Random(7)
     for _ in range(5):
         acknowledged = killed_after(path, chance.randint(1, 250))
@@ -73,7 +73,7 @@ def test_acknowledged_records_survive_kill_9(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("left_after", ["-wal.kept", "-wal.copy"])
 def test_a_kill_while_opening_loses_nothing(tmp_path: Path, left_after: str) -> None:
-    """The process may die with the copy of the log, which opening makes, complete or not."""
+    """Opening copies the log; if the process dies meanwhile, with a whole or partial copy, no record is lost."""
     path = tmp_path / "journal.db"
     acknowledged = killed_after(path, 30)
     log = tmp_path / "journal.db-wal"

@@ -95,7 +95,7 @@ def test_the_time_of_a_loss_is_a_date_or_seconds() -> None:
 
 
 def test_a_lost_record_costs_only_its_own_facts(path: Path, wording: Wording) -> None:
-    """Submissions after the damage are all there; the report has the record, its time, and what did not fit."""
+    """No other submission is lost; the report has the lost record, its time, and later facts that do not apply."""
     records = [
         *numbered(COUNT),
         (40.0, [JobMoved(job="10", move=Move.START), JobMoved(job="11", move=Move.START)]),
@@ -131,7 +131,7 @@ def test_damage_before_a_snapshot_costs_nothing(path: Path) -> None:
 
 
 def test_a_damaged_snapshot_costs_nothing(path: Path, wording: Wording) -> None:
-    """The snapshot before it leads to the same state; the damaged one is set aside, and a new one written."""
+    """An older snapshot leads to the same state; the damaged one is set aside, and a new one is written."""
     with write(path, numbered(COUNT)) as journal:
         journal.write_snapshot(20, state_after(numbered(20)))
         journal.write_snapshot(40, state_after(numbered(40)))
@@ -181,7 +181,7 @@ def test_a_fact_that_does_not_apply_is_set_aside(path: Path, wording: Wording) -
         with pytest.raises(CannotReplay, match="record 2: JobMoved") as caught:
             recover(journal, RULES, strict=True)
         wording(caught.value)
-        # The frames of its traceback read from the database.
+        # Its traceback has frames that are still reading from the database.
         del caught
         recovered = recover(journal, RULES)
         assert recovered.state.jobs == {"1": "running"}
@@ -195,7 +195,7 @@ def test_a_fact_that_does_not_apply_is_set_aside(path: Path, wording: Wording) -
 
 
 def test_a_fact_that_fails_half_way_leaves_nothing() -> None:
-    """Changes that a fact made before it raised are undone, and many such facts are set aside one by one."""
+    """If applying a fact raises, the changes made until then are undone; many such facts are set aside one by one."""
     journal = MemoryJournal()
     for at_s, facts in numbered(COUNT):
         journal.append(at_s, facts)

@@ -83,7 +83,7 @@ def finished_run() -> FinishedRun:
 
 
 def snapshot_of(state: SchedulerState) -> bytes:
-    """The snapshot of a state, with whole numbers in the form that reading gives them."""
+    """Return the snapshot of a state that was restored once, so that numbers have the form in which they are read."""
     return SchedulerState.restore(state.snapshot()).snapshot()
 
 
@@ -124,7 +124,7 @@ def test_a_snapshot_anywhere_leads_to_the_same_state(finished_run: FinishedRun) 
 
 
 def test_a_lost_record_costs_only_its_own_facts(finished_run: FinishedRun) -> None:
-    """Whichever record is lost, the state is sound, and every other submission and completion is there."""
+    """Whichever record is lost, the state is sound and has every submission and completion of the other records."""
     leases = {
         lease.id: lease.job
         for record in finished_run.records
@@ -150,7 +150,7 @@ def test_a_lost_record_costs_only_its_own_facts(finished_run: FinishedRun) -> No
 
 
 def test_many_lost_records_leave_a_sound_state(finished_run: FinishedRun) -> None:
-    """After the loss of a block, or of a tenth at random, the state is sound and has every other submission."""
+    """Without a block or a random tenth of the records, the state is sound and has all other submissions."""
     chance = random.Random(9)
     size = len(finished_run.records)
     for lost in (set(range(size // 3, size // 3 + 40)), set(chance.sample(range(2, size), size // 10))):
@@ -163,8 +163,8 @@ def test_many_lost_records_leave_a_sound_state(finished_run: FinishedRun) -> Non
         assert recovered.lost_records == len(lost)
 
 
-def test_facts_fit_if_nothing_is_lost(finished_run: FinishedRun) -> None:
-    """After damage that cost no fact, no fact is skipped."""
+def test_all_facts_apply_if_the_lost_record_changed_nothing(finished_run: FinishedRun) -> None:
+    """If the lost record changed nothing, no later fact is skipped, and the state is the same."""
     nothing: list[Fact] = [EpochStarted(epoch=1)]
     records = [
         Record(1, 0.0, nothing),

@@ -1,4 +1,4 @@
-"""Limits: every number has one, they are finite, and errors and documents state them correctly."""
+"""Limits: every numeric field has finite limits, and errors state them correctly."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_refusal_has_the_value_and_the_limits(wording: Wording) -> None:
 
 @pytest.mark.parametrize("value", [HUGE, -HUGE, math.nan, math.inf, 1.7e308, 5e-324], ids=range(6))
 def test_a_refusal_is_short(value: float) -> None:
-    """Even a number that Python does not write out is refused in a short error."""
+    """Even a number with too many digits for Python to print is refused in a short error."""
     with pytest.raises(InvalidSpec) as refused:
         bounds.check("gpus", value, bounds.GPUS)
     assert len(str(refused.value)) < 100
@@ -141,7 +141,7 @@ def test_a_job_file_may_ask_for_no_cpus_and_no_memory() -> None:
     ],
 )
 def test_a_number_too_large_in_a_job_file_is_refused_with_the_limit(kind: str, text: str, limit: str) -> None:
-    """The error has the limit, and not the form of a number."""
+    """The error has the limit, and does not explain how numbers are written."""
     with pytest.raises(BadInput) as refused:
         KINDS[kind].read(Scalar(text))
     assert limit in refused.value.problem

@@ -1,4 +1,4 @@
-"""The life of a job as a table, and descriptions of jobs that are refused."""
+"""The table of moves between the states of a job, and specifications of jobs that are refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Dependency, JobSpec, JobState, Move, after
 from tests.support.wording import Wording
 
-# A second table, independent of the first: a row for each move, a column for each state in this order.
+# A second table, independent of TRANSITIONS: MOVES has a row for each move and a column for each of these states.
 STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
 MOVES = {
     "start": "running - running - - - -",
@@ -27,14 +27,14 @@ MOVES = {
 
 
 def test_the_table_of_this_test_is_complete() -> None:
-    """The test lists every state and every move."""
+    """The table of this test has every state and every move."""
     assert set(STATES) == set(JobState)
     assert set(MOVES) == set(Move)
 
 
 @pytest.mark.parametrize("move", MOVES)
 def test_every_move_from_every_state(move: str) -> None:
-    """A move leads to its state, and is refused in states from which it is impossible."""
+    """A move leads to the state that the table gives, and is refused where the table has a dash."""
     for state, to in zip(STATES, MOVES[move].split(), strict=True):
         if to == "-":
             with pytest.raises(Refused, match=rf"\b{state}\b.*\b{move}\b"):
@@ -44,14 +44,14 @@ def test_every_move_from_every_state(move: str) -> None:
 
 
 def test_every_row_has_an_actor_and_a_reason() -> None:
-    """Every row of the table has an actor and a reason, and users have four moves."""
+    """Every row of TRANSITIONS has an actor and a reason, and users can make four moves."""
     assert all(rule.why and rule.who for rule in TRANSITIONS.values())
     moves_of_users = {move for (_, move), rule in TRANSITIONS.items() if rule.who == "user"}
     assert moves_of_users == {Move.HOLD, Move.RELEASE, Move.REQUEUE, Move.CANCEL}
 
 
 def test_every_state_leads_to_an_end() -> None:
-    """A job can end from every state, and only ended states are final."""
+    """From every state that is not terminal a job can fail or be cancelled; no move leads out of a terminal state."""
     for state in JobState:
         onward = {rule.to for (of, _), rule in TRANSITIONS.items() if of == state}
         assert (onward == set()) == (state in TERMINAL)
@@ -98,10 +98,10 @@ def test_every_state_leads_to_an_end() -> None:
         ({"tenant": "\ud800"}, "tenant", "control"),
     ],
 )
-def test_an_impossible_description_is_refused_by_its_field(
+def test_the_error_for_an_impossible_specification_names_the_field(
     spec: dict[str, Any], field: str, named: str, wording: Wording
 ) -> None:
-    """The error has the field at fault, its value, and the rule for it."""
+    """The error has the field at fault, the value, and the rule that the value breaks."""
     with pytest.raises(InvalidSpec, match=named) as caught:
         JobSpec(**spec).checked()
     assert caught.value.field == field
@@ -109,7 +109,7 @@ def test_an_impossible_description_is_refused_by_its_field(
 
 
 def test_worker_types_that_a_job_may_use() -> None:
-    """A job may use its named types, or any if none are named, except the excluded ones."""
+    """A job may use the types that it names (all types if it names none), except those that it excludes."""
     assert JobSpec().may_use("v100")
     assert not JobSpec(excluded_worker_types=("v100",)).may_use("v100")
     assert not JobSpec(worker_types=("k80",)).may_use("v100")
@@ -117,7 +117,7 @@ def test_worker_types_that_a_job_may_use() -> None:
 
 
 def test_the_range_of_an_elastic_job() -> None:
-    """A limit that is not given is the requested width."""
+    """Without `gpus_min` or `gpus_max`, the narrowest or widest width is `gpus`."""
     assert (JobSpec(gpus=2).narrowest, JobSpec(gpus=2).widest) == (2, 2)
     elastic = JobSpec(gpus=2, gpus_min=1, gpus_max=4)
     assert (elastic.narrowest, elastic.widest) == (1, 4)

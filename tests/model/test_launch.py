@@ -1,4 +1,4 @@
-"""How a job is started: typed fields, and every field of other releases is kept."""
+"""The launch of a job: known fields have types, and fields that only other releases know are kept."""
 
 from __future__ import annotations
 

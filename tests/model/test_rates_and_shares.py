@@ -17,7 +17,7 @@ KEY = RateKey("cnn", 1, "v100")
 
 
 def test_rates_are_looked_up_as_they_were_given() -> None:
-    """Rows are found by job type, width and worker type; without spread rates the solo rate counts for both."""
+    """Rows are found by job type, width and worker type; without a rate for spread jobs the other rate is used."""
     book = RateBook()
     book.put([("cnn", 2, "v100", 16.0)])
     assert (book.from_table("cnn", 2, "v100"), book.from_table("cnn", 2, "v100", True)) == (16.0, 16.0)
@@ -47,7 +47,7 @@ def test_a_measurement_gains_weight_as_it_grows() -> None:
 
 
 def test_noise_changes_no_rate() -> None:
-    """A measurement within a hundredth of the estimated rate does not change it, to the last digit."""
+    """A measurement within 1% of the estimated rate leaves the rate exactly as it was."""
     book = RateBook()
     book.observe(KEY, 10.05 * 100, 100.0, TRUST_S)
     assert book.rate(KEY, 10.0, TRUST_S) == 10.0
@@ -116,7 +116,10 @@ def table(**shares: float) -> ShareTable:
 
 
 def test_rounds_pass() -> None:
-    """Each round a column is due its share, and a running one receives all of it; both sums decay alike."""
+    """In each round every column is due its share of the time, and a running column receives all of the time.
+
+    The sums of time due and of time received decay at the same rate.
+    """
     shares = table(a=0.25, b=0.75)
     for _ in range(3):
         shares.pass_round(100.0, 0.5)
@@ -126,7 +129,7 @@ def test_rounds_pass() -> None:
 
 
 def test_sums_live_on_in_the_next_table() -> None:
-    """A column of both tables keeps its sums; a new one starts at 0."""
+    """A column that the old table has, too, keeps its sums; a new column starts at 0."""
     old = table(a=0.5, b=0.5)
     old.pass_round(100.0, 1.0)
     old.receive(bundles("a"), 100.0)

@@ -24,7 +24,7 @@ def test_the_short_job_runs_before_the_long_one() -> None:
 
 
 def test_time_already_waited_does_not_change_the_schedule() -> None:
-    """t_m is part of every completion time, whatever the schedule."""
+    """The time that a job has already waited (t_m) adds the same to its completion time in every schedule."""
     problem = Problem.from_rates([[1.0], [1.0]], 1, [1], steps_left=[10.0, 1.0], waited_s=[500.0, 3.0])
     answer = resolve("allox")(problem)
     assert answer.time_share.tolist() == [0.0, 1.0]
@@ -40,7 +40,7 @@ def test_waiting_for_the_fast_gpu_can_pay() -> None:
 
 
 def test_wide_jobs_are_refused_by_name(wording: Wording) -> None:
-    """A job of two GPUs has no place in a matching of jobs to GPUs."""
+    """Jobs of several GPUs are refused by name, because the policy assigns each job to one GPU."""
     problem = Problem.from_rates([[1.0]] * 3, [1, 2, 4], [4], ids=list("abc"), steps_left=1.0)
     with pytest.raises(ProblemError, match="'b', 'c'") as refused:
         resolve("allox")(problem)
@@ -50,14 +50,14 @@ def test_wide_jobs_are_refused_by_name(wording: Wording) -> None:
 
 @pytest.mark.parametrize("alpha", ["-0.1", "1.1", "'half'", "false"])
 def test_alpha_is_a_share(alpha: str, wording: Wording) -> None:
-    """Alpha is a number from 0 to 1, or the error names the parameter."""
+    """If alpha is not a number from 0 to 1, the error names the parameter."""
     with pytest.raises(ProblemError, match=r"allox: alpha is ") as refused:
         resolve(f"allox(alpha={alpha})")(Problem.from_rates([[1.0]], 1, [1], steps_left=1.0))
     wording(refused.value)
 
 
 def test_alpha_leaves_out_the_newest_jobs() -> None:
-    """Half of six jobs on one GPU: of the three oldest the shortest runs, though a newer one is shorter still."""
+    """With alpha 0.5 only the older half of six jobs is considered: of these, the shortest runs on the one GPU."""
     problem = Problem.from_rates(
         [[1.0]] * 6,
         1,
@@ -98,7 +98,7 @@ def test_no_schedule_is_better(data: st.DataObject) -> None:
 
 
 def test_only_columns_of_one_gpu_count(wording: Wording) -> None:
-    """A job that asks for one GPU, but has only a rate on four, gets none; the next in line does."""
+    """A job that asks for one GPU, but has only a rate on four, gets no GPU; the next job gets it."""
     problem = by_hand(
         {"v100": 1.0}, alone("a", "v100", 9.0, gpus=4), alone("b", "v100", 1.0), steps_left=[1, 1]
     )

@@ -95,7 +95,7 @@ GROUPED = by_hand(
 
 
 def test_a_group_has_the_time_of_its_members(wording: Wording) -> None:
-    """Five members can run five times all the time, two and a half times in pairs among themselves."""
+    """A group of five may have the time of five jobs that run alone, or of two and a half pairs that always run."""
     assert audit(GROUPED, shares(5.0, 0.0, problem=GROUPED)) == []
     assert audit(GROUPED, shares(0.0, 2.5, problem=GROUPED)) == []
     assert audit(GROUPED, shares(1.0, 2.0, problem=GROUPED)) == []
@@ -108,7 +108,7 @@ def test_a_group_has_the_time_of_its_members(wording: Wording) -> None:
 
 
 def test_a_tenant_waiting_beside_idle_gpus(wording: Wording) -> None:
-    """The published hierarchy must not stop early: a tenant whose jobs wait beside suitable idle GPUs is named."""
+    """For `hierarchical`, the audit names a tenant whose jobs wait beside idle GPUs that they could use."""
     problem = by_hand(
         {"v100": 2, "k80": 1},
         alone("a", "v100", 4.0),
@@ -137,14 +137,14 @@ def test_a_job_could_have_had_more(wording: Wording) -> None:
             ("a", "v100", 4.0), ("a", "k80", 1.0), ("b", "v100", 2.0), ("b", "k80", 2.0)
         )),
     )  # fmt: skip
-    # Each is on the other's GPU: a gains by the exchange, and b loses nothing.
+    # Each job is on the GPU that the other should have: a gains by an exchange, and b loses nothing.
     (gain,) = could_gain(swapped, shares(0.0, 1.0, 1.0, 0.0, problem=swapped))
     assert gain.startswith("job 'a' ")
     wording(gain)
 
 
 def test_impossible_answers_are_reported_as_such(wording: Wording) -> None:
-    """Where an answer gives out more GPUs than there are, no feasible answer keeps every job's rate."""
+    """If an answer gives out more GPUs than there are, no feasible answer keeps every job's rate."""
     problem = by_hand({"v100": 1}, alone("a", "v100", 4.0), alone("b", "v100", 4.0))
     fault = could_gain(problem, shares(1.0, 1.0, problem=problem))[0]
     assert "no answer" in fault
@@ -154,7 +154,7 @@ def test_impossible_answers_are_reported_as_such(wording: Wording) -> None:
 @given(problem=problems())
 @settings(max_examples=60)
 def test_too_much_of_a_good_answer_is_found(problem: Problem) -> None:
-    """On random problems, merged or not, an answer of `max_throughput` passes; a tenth more of it does not."""
+    """An answer of `max_throughput` to a random problem, merged or not, passes; with a tenth more time it does not."""
     for which in (problem, group(problem)[0]):
         answer = resolve("max_throughput+packing")(which)
         assert audit(which, answer) == []

@@ -1,4 +1,4 @@
-"""`throughput_per_cost` and `min_cost`: bills small enough to add up in the head."""
+"""`throughput_per_cost` and `min_cost`, on problems whose costs are easily worked out by hand."""
 
 import numpy as np
 import pytest
@@ -13,16 +13,16 @@ from tests.support.wording import Wording
 TWO = {"capacity": [2, 2], "price_per_gpu_hour": [1.0, 3.0]}
 
 
-def test_per_cost_takes_the_cheaper_step() -> None:
-    """1 step/s per 1 is better than 2 per 3; a job that finds no room there takes the other type."""
+def test_throughput_per_cost_prefers_the_type_with_cheaper_steps() -> None:
+    """1 step/s at a price of 1 is better than 2 steps/s at 3; a job with no room on the first type uses the second."""
     alone_answer = resolve("throughput_per_cost")(Problem.from_rates([[1.0, 2.0]], 1, **TWO))
     assert alone_answer.time_share == pytest.approx([1.0, 0.0], abs=1e-6)
     crowded = resolve("throughput_per_cost")(Problem.from_rates([[1.0, 2.0]] * 3, 1, **TWO))
     assert crowded.value == pytest.approx(1 + 1 + 2 / 3, rel=1e-6)
 
 
-def test_min_cost_does_not_buy_dear_steps() -> None:
-    """On the second type a step costs 1.5 times as much, so it is used with a premium of 0.5, but not with 0.1."""
+def test_min_cost_uses_an_expensive_type_only_with_a_premium() -> None:
+    """On the second type a step costs 1.5 times as much: the type is used with a premium of 0.5, but not by default."""
     problem = Problem.from_rates([[1.0, 2.0]] * 3, 1, **TWO)
     frugal = resolve("min_cost")(problem)
     assert frugal.time_share.reshape(3, 2)[:, 1] == pytest.approx(0.0, abs=1e-9)
@@ -34,8 +34,11 @@ def test_min_cost_does_not_buy_dear_steps() -> None:
     assert generous.backfill.all()
 
 
-def test_the_least_bill_for_the_same_work(wording: Wording) -> None:
-    """Both types do the same work within the premium, so the cheaper one does it; the notes give the cost."""
+def test_the_cheaper_of_two_affordable_types_is_used(wording: Wording) -> None:
+    """Both types are equally fast, and the price of either is within the premium: the cheaper one is used.
+
+    The note gives the cost.
+    """
     problem = Problem.from_rates([[1.0, 1.0]], 1, [1, 1], price_per_gpu_hour=[1.05, 1.0])
     answer = resolve("min_cost")(problem)
     assert answer.time_share == pytest.approx([0.0, 1.0], abs=1e-5)
@@ -44,8 +47,8 @@ def test_the_least_bill_for_the_same_work(wording: Wording) -> None:
     wording(note)
 
 
-def test_pairs_halve_the_bill() -> None:
-    """Together a and b each pay half a GPU for 0.6 of a step: per step that is 1/0.6 · 1/2 < 1, so they share."""
+def test_a_pair_shares_a_gpu_if_that_is_cheaper() -> None:
+    """In a pair, a and b each pay for half a GPU and do 0.6 steps/s: a step costs 0.5 / 0.6, which is less than 1."""
     problem = by_hand(
         {"gpu": 1.0},
         *(alone(job, "gpu", 1.0) for job in "ab"),
@@ -74,7 +77,7 @@ def test_prices_must_be_known(spec: str) -> None:
 
 
 def test_a_type_that_costs_nothing() -> None:
-    """With price 0 steps per cost have no bound, and throughput_per_cost refuses; for min_cost 0 is cheapest."""
+    """At a price of 0 the steps per cost are unbounded, so throughput_per_cost refuses; min_cost takes that type."""
     problem = Problem.from_rates(
         [[1.0, 5.0]], 1, [1, 1], worker_types=["own", "cloud"], price_per_gpu_hour=[0.0, 1.0]
     )
@@ -90,8 +93,11 @@ def test_a_premium_is_a_number(premium: str) -> None:
         resolve(f"min_cost(premium={premium})")(Problem.from_rates([[1.0]], 1, [1], price_per_gpu_hour=1.0))
 
 
-def test_a_hair_of_a_gpu() -> None:
-    """The first stage reports the true worth of its shares; otherwise the second stage could not hold it."""
+def test_tiny_capacities() -> None:
+    """Even if there are only millionths of GPUs, the first stage reports the exact value of its shares.
+
+    Otherwise the second stage could not keep that value as a lower bound.
+    """
     problem = Problem.from_rates([[3.0, 2.0]], 2, [2e-6, 3e-6], price_per_gpu_hour=[2.0, 1.0])
     answer = resolve("min_cost(premium=1)")(problem)
     assert answer.optimal

@@ -1,4 +1,4 @@
-"""Deadlines on `max_throughput`, `throughput_per_cost` and `min_cost`: the most are kept, the others are named."""
+"""Deadlines under three policies: as many as possible are kept, and the jobs that miss theirs are named."""
 
 import numpy as np
 import pytest
@@ -93,7 +93,10 @@ def test_steps_must_be_known_where_a_deadline_is(spec: str, wording: Wording) ->
 
 
 def test_fifty_are_decided_exactly() -> None:
-    """Of 48 small jobs and one that needs the whole cluster the most are kept, not the least total shortfall."""
+    """Of 48 small jobs and one job that needs the whole cluster, the small ones keep their deadlines.
+
+    What counts is the number of deadlines that are kept, not the total shortfall.
+    """
     n = 49
     steps = [480.0, *[10.0] * (n - 1)]
     problem = Problem.from_rates(

@@ -19,9 +19,9 @@ from tests.support.references import REFERENCES, as_seen
 MODIFIERS = ((), ("blind",), ("packing",), ("blind", "packing"))
 UNDOMINATED = ("max_min_fairness", "water_filling", "hierarchical", "finish_time_fairness", "makespan")
 SINGLE_GPU = ("allox",)
-# Jobs that are alike are not treated alike: the first, or the one drawn, runs.
+# Policies that choose one of several jobs that are alike: the first one, or one at random.
 CHOOSY = ("fifo", "allox", "gandiva")
-# Discounted time is given to no other job; a type may be too expensive.
+# Policies that may leave GPUs idle: strategy_proof gives withheld time to no job, and min_cost avoids expensive types.
 IDLE_ON_PURPOSE = ("strategy_proof", "min_cost")
 CASES: dict[str, Callable[[], Problem]] = {}
 
@@ -33,7 +33,7 @@ def case(build: Callable[[], Problem]) -> Callable[[], Problem]:
 
 
 def table(rates: list[list[float]], gpus: list[int] | int, capacity: list[float], **facts: object) -> Problem:
-    """Jobs by types, with steps, ages and prices for the policies that ask."""
+    """A problem with this table of rates (jobs by types), and with the steps, ages and prices that policies need."""
     n = len(rates)
     all_facts = {"steps_left": 1e3 * np.arange(1, n + 1), "waited_s": 100.0 * np.arange(n), **facts}
     return Problem.from_rates(

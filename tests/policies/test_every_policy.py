@@ -26,9 +26,9 @@ RULES = {"fifo": "tests/policies/test_fifo.py", "gandiva": "tests/policies/test_
 UNDOMINATED = ("max_min_fairness", "water_filling", "hierarchical", "finish_time_fairness", "makespan")
 MUST_KNOW_STEPS = ("makespan", "shortest_job_first", "allox")
 SINGLE_GPU = ("allox",)
-# These share by the size of types, not by their speed.
+# Policies that spread a job over types by the number of their GPUs, not by their speed.
 PROPORTIONAL = ("isolated", "gandiva")
-# These give all or nothing, or go by the price.
+# Policies that do not spread a job over types: they give whole GPUs, or choose types by price.
 NOT_SPREAD = ("fifo", "allox", "min_cost", "throughput_per_cost")
 FACTS = ("count", "gpus", "weight", "waited_s", "steps_left", "isolated_s", "deadline_s")
 
@@ -62,7 +62,7 @@ def with_empty_type(problem: Problem) -> Problem:
 
 
 def shuffled(problem: Problem, seed: int) -> tuple[Problem, np.ndarray, np.ndarray]:
-    """The problem with jobs and columns in another order, with the jobs of some pairs exchanged; and both orders."""
+    """Return the problem with jobs and columns in random order, some pairs turned round; and the two orders."""
     rng = np.random.default_rng(seed)
     rows, columns = rng.permutation(len(problem.jobs)), rng.permutation(len(problem.columns))
     other = problem.restrict(rows, columns)
@@ -171,7 +171,7 @@ def test_undominated(name: str, modifiers: tuple[str, ...], data: st.DataObject)
 def test_a_job_that_can_run_nowhere_is_left_out(
     name: str, modifiers: tuple[str, ...], data: st.DataObject
 ) -> None:
-    """A job without a positive rate on a type with GPUs gets nothing and is named; others get what they had."""
+    """A job that has no positive rate on a type with GPUs is left out and named; the others get the same as without."""
     problem = with_empty_type(drawn(data, name, zero_rates=False, empty_type=False))
     n, k = len(problem.jobs), len(problem.columns)
     j, c = problem.jobs, problem.columns

@@ -40,7 +40,7 @@ def test_no_job_overtakes() -> None:
 
 
 def test_each_takes_the_fastest_type_with_room() -> None:
-    """The oldest job takes the fast type; for the next the slow one is the fastest with room."""
+    """The oldest job takes the fast type; the next job takes the slow one, because only that has room."""
     problem = Problem.from_rates([[1.0, 5.0], [1.0, 9.0]], 1, [1, 1], waited_s=[2.0, 1.0])
     assert resolve("fifo")(problem).time_share.tolist() == [0.0, 1.0, 1.0, 0.0]
 
@@ -57,7 +57,7 @@ def test_too_wide_for_every_type_is_passed_over(wording: Wording) -> None:
 
 
 def test_packing_lets_the_next_join() -> None:
-    """One GPU: with packing the second job joins the first; the third finds no job alone, and waits."""
+    """On one GPU, with packing, the second job joins the first; the third finds no job that is alone, and waits."""
     problem = by_hand(
         {"gpu": 1.0},
         *(alone(job, "gpu", 1.0) for job in "abc"),
@@ -69,7 +69,7 @@ def test_packing_lets_the_next_join() -> None:
 
 
 def test_blind_spreads_over_types_without_piling_up() -> None:
-    """To a blind FIFO all types are equally fast: 12 jobs get 12 GPUs, six of each, however slow."""
+    """To a blind FIFO all types are equally fast: 12 jobs get 12 GPUs, six of each type, however slow it is."""
     problem = Problem.from_rates([[9.0, 1.0]] * 12, 1, [6, 6], waited_s=np.arange(12.0))
     held = resolve("fifo+blind")(problem).time_share.reshape(12, 2).sum(axis=0)
     assert held.tolist() == [6.0, 6.0]

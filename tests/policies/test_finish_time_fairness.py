@@ -7,14 +7,14 @@ from policies.problem import Problem
 from policies.registry import resolve
 
 
-def test_two_equal_jobs_are_as_well_off_as_apart() -> None:
-    """Half of one GPU is what each would have alone: ρ = 1."""
+def test_two_equal_jobs_are_as_well_off_as_isolated() -> None:
+    """Each job gets half of the GPU, as it would in an isolated half of the cluster, so ρ = 1."""
     answer = resolve("ftf")(Problem.from_rates([[2.0], [2.0]], 1, [1], steps_left=100.0))
     assert answer.value == pytest.approx(1.0, rel=1e-6)
     assert answer.time_share == pytest.approx([0.5, 0.5], rel=1e-6)
 
 
-def test_sharing_by_speed_beats_apart() -> None:
+def test_sharing_by_speed_beats_isolation() -> None:
     """Each job gets the type on which it is three times as fast: rate 3, not (1 + 3) / 2 = 2, so ρ = 2/3."""
     answer = resolve("ftf")(Problem.from_rates([[1.0, 3.0], [3.0, 1.0]], 1, [1, 1], steps_left=100.0))
     assert answer.value == pytest.approx(2 / 3, rel=1e-6)
@@ -39,7 +39,7 @@ def test_time_done_at_the_isolated_rate_counts() -> None:
 
 
 def test_unknown_steps_are_the_limit_of_many() -> None:
-    """I_m / E_m <= ρ: with unknown steps age does not matter, and a job counts like a very long one."""
+    """A job with unknown steps counts like a very long one, for which age does not matter: I_m / E_m <= ρ."""
     facts = {"waited_s": [500.0, 0.0, 20.0], "isolated_s": [1.0, 50.0, 0.0]}
     rate = [[1.0, 3.0], [2.0, 1.0], [2.0, 2.0]]
     unknown = resolve("ftf")(Problem.from_rates(rate, 1, [1, 1], steps_left=np.inf, **facts))
@@ -49,7 +49,7 @@ def test_unknown_steps_are_the_limit_of_many() -> None:
 
 
 def test_a_hopeless_job_does_not_drag_others_down() -> None:
-    """Job 0 waited a day for a minute of work: it gets its GPU; the others share theirs as if without it."""
+    """Job 0 waited a day for a minute of work. It gets its GPU; the others share the other GPU as without job 0."""
     rate = [[1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     problem = Problem.from_rates(
         rate,

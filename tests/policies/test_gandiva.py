@@ -55,7 +55,7 @@ def test_an_odd_job_stays_alone() -> None:
 
 
 def test_a_pair_that_gets_less_than_taking_turns_breaks() -> None:
-    """0.4 + 0.4 < 1: every job runs alone after all, half of the time."""
+    """Because 0.4 + 0.4 < 1, pairs are broken, and every job runs alone for half of the time."""
     problem = jobs_that_share(4, 0.4, 2)
     assert pairs_of(problem) == []
     assert resolve("gandiva")(problem).time_share[:4] == pytest.approx(0.5)
@@ -67,7 +67,7 @@ def test_a_pair_hardly_better_than_taking_turns_stays() -> None:
 
 
 def test_only_equal_widths_pair() -> None:
-    """Two jobs of one GPU and two of two on three GPUs: no mixed pair; a pair of width 2 has 3 / (2 · 2), K = 2."""
+    """Two jobs of one GPU and two of two GPUs form no mixed pair; on three GPUs, the wide pair has 3/4 of the time."""
     problem = jobs_that_share(4, 0.9, 3, width=(1, 2, 1, 2))
     assert sorted(map(sorted, pairs_of(problem))) == [["j0", "j2"], ["j1", "j3"]]
     share = resolve("gandiva")(problem).time_share

@@ -10,7 +10,7 @@ from tests.support.wording import Wording
 
 
 def divided(gpus: float, jobs: dict[str, str], *tenants: Tenant, **facts: object) -> dict[str, float]:
-    """The time that each job (name: tenant) gets on so many GPUs of one type."""
+    """Return the time that each job gets on this many GPUs of one type; `jobs` has the tenant of each job."""
     problem = Problem.from_rates(
         np.ones((len(jobs), 1)),
         1,
@@ -25,7 +25,7 @@ def divided(gpus: float, jobs: dict[str, str], *tenants: Tenant, **facts: object
 
 
 def test_tenants_by_weight_then_jobs() -> None:
-    """One GPU, tenants 1 : 3; the first has one job, the second two: 1/4, 3/8, 3/8."""
+    """Tenants of weights 1 and 3 share a GPU; the first has one job, the second two: 1/4, 3/8 and 3/8 of the time."""
     shares = divided(1, {"a": "x", "b": "y", "c": "y"}, Tenant("x", 1.0), Tenant("y", 3.0))
     assert shares == pytest.approx({"a": 0.25, "b": 0.375, "c": 0.375}, rel=1e-6)
 
@@ -37,13 +37,13 @@ def test_jobs_by_weight_inside_a_tenant() -> None:
 
 
 def test_a_full_tenant_leaves_the_rest_to_others() -> None:
-    """Two GPUs; the only job of x is full at one GPU: the three of y divide the other."""
+    """On two GPUs, the only job of x is full with one GPU, so the three jobs of y divide the other."""
     shares = divided(2, dict(zip("abcd", "xyyy", strict=True)), Tenant("x", 5.0), Tenant("y", 1.0))
     assert shares == pytest.approx({"a": 1.0, "b": 1 / 3, "c": 1 / 3, "d": 1 / 3}, rel=1e-6)
 
 
 def test_a_tree_of_three_levels() -> None:
-    """org (2) : other (1) over one GPU; in org, team p (1) : q (3); in q, squads equal: 1/3, 1/6, 1/4, 1/4."""
+    """One GPU is divided by weight at each level: org 2 and other 1; in org, p 1 and q 3; in q, r and s equally."""
     tenants = [
         *(Tenant("org", 2.0), Tenant("other", 1.0)),
         *(Tenant("org/p", 1.0), Tenant("org/q", 3.0)),
@@ -53,20 +53,23 @@ def test_a_tree_of_three_levels() -> None:
     assert shares == pytest.approx({"a": 1 / 3, "b": 1 / 6, "c": 1 / 4, "d": 1 / 4}, rel=1e-6)
 
 
-def test_rate_passes_to_siblings_first() -> None:
-    """Time that a full job cannot use stays in its tenant: org (p: b; q: c and d) beside other (a and e)."""
+def test_unused_time_passes_to_siblings_first() -> None:
+    """Time that a full job cannot use stays in its tenant.
+
+    Tenant org has p, with job b, and q, with jobs c and d. Tenant other has jobs a and e.
+    """
     tenants = [Tenant("org"), Tenant("org/p"), Tenant("org/q"), Tenant("other")]
     jobs = {"a": "other", "b": "org/p", "c": "org/q", "d": "org/q", "e": "other"}
     shares = divided(3, jobs, *tenants, weight=[1.0, 1.0, 1.0, 1.0, 1.0])
-    # 1.5 GPUs each: other has 3/4 twice; org gives p and q 3/4 each, and q divides its part.
+    # Each tenant has 1.5 GPUs: a and e have 3/4 each; org gives p and q 3/4 each, and c and d divide that of q.
     assert shares == pytest.approx({"a": 0.75, "e": 0.75, "b": 0.75, "c": 0.375, "d": 0.375}, rel=1e-6)
-    # 2 GPUs each: other is full; in org b is full at 1, and c and d share the rest.
+    # Each tenant has 2 GPUs: a and e are full; in org, b is full with one GPU, and c and d share the other.
     more = divided(4, jobs, *tenants)
     assert more == pytest.approx({"a": 1.0, "e": 1.0, "b": 1.0, "c": 0.5, "d": 0.5}, rel=1e-6)
 
 
 def test_fifo_tenants_serve_the_earliest() -> None:
-    """Three GPUs, 1 : 1. The queue has 1.5: its oldest job is full, the second has half, the third nothing."""
+    """The queue has half of three GPUs: its oldest job has one, the second half a GPU, the third nothing."""
     tenants = [Tenant("fair"), Tenant("queue", policy="fifo")]
     jobs = {"a": "fair", "b": "fair", "q1": "queue", "q2": "queue", "q3": "queue"}
     shares = divided(3, jobs, *tenants, waited_s=[0.0, 0.0, 10.0, 30.0, 20.0])

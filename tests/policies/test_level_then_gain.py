@@ -113,7 +113,7 @@ def test_level_and_gain_agree_with_simplex(problem: Problem, merge: bool, seed: 
     rates = program.effective(point.shares)
     assert (rates >= point.value * need * (1 - 1e-6)).all()
     gain = best_by_simplex(problem, program.per_rate(1.0 / need), point.value * need * (1 - 1e-7))
-    # Giving up a tiny part of the level buys that much gain.
+    # A tiny part of the level is given up for the gain, so the two gains differ a little.
     assert (rates / need).sum() == pytest.approx(gain, rel=1e-4)
     assert point.worth @ need == pytest.approx(1.0, rel=1e-5)
     assert point.price @ problem.capacity + point.rent @ program.count == pytest.approx(level, rel=1e-5)

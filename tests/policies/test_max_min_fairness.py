@@ -70,7 +70,7 @@ def test_a_pair_that_loses_more_than_it_gains_is_not_used() -> None:
 
 
 def test_blind_cannot_tell_types_apart() -> None:
-    """A blind policy spreads a job over all types by size, however slow they are."""
+    """A blind policy spreads a job over all types by their number of GPUs, however slow they are."""
     problem = Problem.from_rates([[1.0, 9.0], [9.0, 1.0]], 1, [1, 1])
     assert shares(problem, "las+blind") == pytest.approx(np.full((2, 2), 0.5), abs=1e-6)
     assert shares(problem) == pytest.approx(np.array([[0.0, 1.0], [1.0, 0.0]]), abs=1e-6)

@@ -1,4 +1,4 @@
-"""The table of columns and values derived from it; packing, elastic width, placement and plans are only columns.
+"""The table of columns, and what is derived from it; packing, elastic width, placement and plans are only columns.
 
 Answers are compared with sums done by hand, under two policies: `las` and `max_throughput`.
 """
@@ -206,13 +206,13 @@ def elastic(jobs: int, gpus: float) -> Problem:
 @pytest.mark.parametrize(
     ("jobs", "spec", "value"),
     [
-        # All four GPUs: 30 steps, three times the rate it asked for.
+        # All four GPUs: 30 steps/s, three times the rate on the one GPU that the job asked for.
         (1, "las", 3.0),
         # Two GPUs each.
         (2, "las", 1.8),
         # 18 + 18 is more than 30, and more than 10 + 10.
         (2, "max_throughput", 3.6),
-        # In turns: one of them on two GPUs, two on one.
+        # The jobs take turns: one runs on two GPUs, the other two on one GPU each.
         (3, "las", 38 / 30),
         (3, "max_throughput", 3.8),
         (4, "las", 1.0),

@@ -1,7 +1,7 @@
 """The linear programs that policies are written in, and the prices that prove their answers.
 
-A price is a promise about other clusters: the gain from one more GPU is at most the price, the loss from one less
-at least the price. Both are checked on such clusters, with everything else held fixed.
+A price bounds the values of other clusters: one more GPU gains at most the price, and one GPU less loses at least the
+price. Tests check both bounds on clusters that differ in nothing else.
 """
 
 from dataclasses import replace
@@ -130,7 +130,7 @@ def test_the_best_rate_of_a_job_alone() -> None:
     assert Program(problem).best_rate.tolist() == [12.0, 9.0, 9.0]
 
 
-# --------------------------------------------------------------------------------- what prices promise
+# ----------------------------------------------------------------------------------- what prices bound
 
 
 @given(problem=problems(**SMALL), merge=st.booleans(), seed=st.integers(0, 99))
@@ -138,7 +138,7 @@ def test_the_best_rate_of_a_job_alone() -> None:
 def test_the_level_is_the_greatest_and_its_prices_bound_everything(
     problem: Problem, merge: bool, seed: int
 ) -> None:
-    """λ agrees with simplex; worths divide one unit of need; and no shares are worth more than the prices allow."""
+    """λ agrees with simplex, the worths of all needs sum to 1, and no shares are worth more than the prices allow."""
     if merge:
         problem = group(problem)[0]
     need = needs(problem)
@@ -171,7 +171,10 @@ def test_the_gain_is_the_greatest(problem: Problem, merge: bool) -> None:
 @given(problem=problems(**SMALL), kind=st.integers(0, 2), question=st.sampled_from(["raise_all", "maximise"]))
 @settings(max_examples=80)
 def test_a_price_is_what_one_more_gpu_would_add(problem: Problem, kind: int, question: str) -> None:
-    """A little more adds at most its price, a little less costs at least that, with needs and floors held fixed."""
+    """A little more of a type adds at most its price, a little less costs at least the price.
+
+    Needs and floors stay the same.
+    """
     kind %= len(problem.capacity)
     need = needs(problem)
     assume(need.any())
@@ -205,7 +208,7 @@ def can_all_have(problem: Problem, need: Floats) -> bool:
 @given(problem=problems(types=st.integers(1, 3), jobs=st.integers(1, 6)), seed=st.integers(0, 99))
 @settings(max_examples=40)
 def test_as_many_needs_as_possible_are_kept(problem: Problem, seed: int) -> None:
-    """As many are kept as the best of all subsets, found by trying each; those kept can all be met."""
+    """No subset of needs that can be met together, found by trying each, is larger than the one that is kept."""
     program, rng = Program(problem), np.random.default_rng(seed)
     alone_at_best = np.where(problem.rates.largest() > 0, program.best_alone, 0.0)
     need = np.round(alone_at_best * rng.uniform(0.0, 1.2, len(problem.jobs)), 3)
@@ -229,7 +232,7 @@ def test_as_many_needs_as_possible_are_kept(problem: Problem, seed: int) -> None
 @given(problem=problems(**SMALL), merge=st.booleans(), factor=st.floats(0.3, 3.0))
 @settings(max_examples=40)
 def test_the_least_shortfall(problem: Problem, merge: bool, factor: float) -> None:
-    """Σ count · s agrees with an independent program; the promised rates, (1 - s) · need, can be met."""
+    """Σ count · s agrees with an independent program; the rates (1 - s) · need can be met together."""
     if merge:
         problem = group(problem)[0]
     program = Program(problem)

@@ -24,7 +24,10 @@ def test_proportional_is_time_on_every_type_as_the_cluster_has_it() -> None:
 
 
 def test_isolated_is_a_slice_of_the_cluster() -> None:
-    """y = (c / n) / g: half the cluster each, half the time if twice as wide, and never more than all the time."""
+    """y = (c / n) / g: each of two jobs has half the cluster, for half the time if it is twice as wide.
+
+    No job has more than all of the time.
+    """
     assert isolated_shares(PLAIN) == pytest.approx(np.array([[1 / 3, 2 / 3], [0.5 / 1.5, 1.0 / 1.5]]))
     assert isolated_rates(PLAIN) == pytest.approx([6.0 / 3 + 1.5 * 2 / 3, 4.0 / 3])
     crowded = Problem.from_rates(np.full((12, 2), 3.0), gpus=2, capacity=[2, 4])
@@ -61,8 +64,8 @@ def test_a_cluster_without_gpus() -> None:
 
 @given(problem=problems())
 @settings(max_examples=60)
-def test_merging_does_not_move_the_measure(problem: Problem) -> None:
-    """n counts jobs, not rows, and every rate is one member's: the references of a group are those of its members."""
+def test_merging_does_not_change_reference_rates(problem: Problem) -> None:
+    """A group has the reference rates of one of its members, because n counts jobs and not rows."""
     smaller, grouping = group(problem)
     for rates in (proportional_rates, isolated_rates, best_rates):
         assert rates(smaller)[grouping.group_of] == pytest.approx(rates(problem), rel=1e-12)

@@ -27,7 +27,7 @@ LINEAR = ("las", "water_filling", "hierarchical", "ftf", "makespan", "sjf", "max
 
 
 @pytest.fixture
-def desk(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replace the registry by a copy, so that a test's policies are gone afterwards."""
     names()
     monkeypatch.setattr(registry, "_entries", dict(registry._entries))
@@ -106,7 +106,7 @@ CHEAP = by_hand(
         ("min_cost(premium=0.2)", 1.0),
         ("min_cost(premium=0)", 0.0),
         (" min_cost( premium = 2e-1 ) ", 1.0),
-        # Equally fast on both types, the job goes by the price alone.
+        # To a blind policy both types are equally fast, so only the price counts.
         ("min_cost(premium=0.2)+blind(reference=v100)", 0.0),
         ("min_cost(premium=0.2)+blind(reference='v100')+packing", 0.0),
         ("max_throughput(raw=true)", 1.0),
@@ -139,7 +139,7 @@ REFUSED = [
 
 @pytest.mark.parametrize("spec", REFUSED)
 def test_a_bad_spec_is_refused(spec: str, wording: Wording) -> None:
-    """A bad spec is refused when it is resolved, before there is any problem, with the nearest name if there is one."""
+    """A bad spec is refused when it is resolved, without a problem; the error suggests a similar name if one exists."""
     with pytest.raises(UnknownPolicy) as refused:
         resolve(spec)
     wording(refused.value)
@@ -164,9 +164,9 @@ def test_python_that_is_no_spec(spec: str) -> None:
 # ------------------------------------------------------------------------------------------ registering one
 
 
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("registry_copy")
 def test_a_new_policy_is_a_decorated_function() -> None:
-    """The decorator registers it under its names; it is called with sorted, merged jobs and its parameters."""
+    """The decorator registers the function; it is called with sorted, merged jobs and with its parameters."""
     solved: list[Problem] = []
 
     @policy("half_of_it", "half", reads=("steps_left",))
@@ -193,7 +193,7 @@ def test_a_new_policy_is_a_decorated_function() -> None:
     assert solved[0].jobs.count.tolist() == [2, 1]
 
 
-@pytest.mark.usefixtures("desk")
+@pytest.mark.usefixtures("registry_copy")
 def test_two_policies_of_one_name(wording: Wording) -> None:
     """A name that exists, as a name or as an alias, is refused, and nothing of the second policy is registered."""
 

@@ -1,4 +1,4 @@
-"""`makespan`, `shortest_job_first` and `max_throughput`: one objective over rates each, checked by hand."""
+"""`makespan`, `shortest_job_first` and `max_throughput`: three objectives over rates, checked by hand."""
 
 import numpy as np
 import pytest
@@ -35,7 +35,7 @@ def test_the_shortest_job_runs_first() -> None:
 
 
 def test_weight_can_make_a_job_short() -> None:
-    """A job of 200 times the weight runs first, though it is 100 times as long."""
+    """A job of 200 times the weight runs first, although it is 100 times as long."""
     problem = Problem.from_rates([[1.0], [1.0]], 1, [1], steps_left=[1000.0, 10.0], weight=[200.0, 1.0])
     answer = resolve("sjf")(problem)
     assert answer.time_share == pytest.approx([1.0, 0.0], abs=1e-6)

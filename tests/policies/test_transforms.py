@@ -1,4 +1,7 @@
-"""Problems as policies get them: runnable columns in one order; pairs that pay; or no differences in speed."""
+"""The changes to a problem before a policy gets it: columns that cannot run are removed, and the others sorted.
+
+With `+packing`, pairs that pay are kept; with `+blind`, differences in speed are removed.
+"""
 
 from dataclasses import replace
 
@@ -24,7 +27,10 @@ TYPES = {"v100": 2.0, "p100": 1.0, "k80": 1.0}
 
 
 def test_columns_that_cannot_run_are_removed() -> None:
-    """No rate, no GPUs of the type, or a partner at rate 0 removes a column, and the last column its job."""
+    """A column without a rate, without GPUs of its type, or with a partner at rate 0 is removed.
+
+    A job without a column left is removed, too.
+    """
     problem = by_hand(
         {"v100": 1, "gone": 0},
         alone("stuck", "gone", 4.0),
@@ -161,7 +167,7 @@ def test_blind_counts_every_type_as_the_reference() -> None:
 
 
 def test_the_default_reference_is_the_fastest_type_for_most_jobs() -> None:
-    """Jobs vote, not rows or speeds; types without GPUs do not count."""
+    """Each job counts once, whatever its speed and however jobs are merged; types without GPUs do not count."""
     rates = {"a": (9.0, 1.0, 99.0), "b": (1.0, 2.0, 99.0)}
     rows = [alone(job, kind, r) for job in rates for kind, r in zip(TYPES, rates[job], strict=True)]
     none_of_the_last = dict(TYPES, k80=0.0)
@@ -203,7 +209,7 @@ def test_blind_time_is_spread_by_size() -> None:
 
 
 def test_the_nearest_spread_that_fits_is_used() -> None:
-    """In proportion, a would have a quarter of its time on the one V100, but b can run only there."""
+    """In proportion, the first job would have a quarter of its time on the only type that the second can use."""
     problem = Problem.from_rates([[9.0, 9.0], [9.0, 0.0]], capacity=[1, 3])
     assert resolve("las+blind")(problem).time_share == pytest.approx([0.0, 1.0, 1.0, 0.0], abs=1e-6)
 

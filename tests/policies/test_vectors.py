@@ -196,7 +196,7 @@ def test_levels(answer: Answer) -> None:
         return
     expected = np.array(result["objective"]["expected_normalized"])
     if (instance["id"], result["policy"]) == ("single-032", "max_min_fairness_water_filling_perf"):
-        # The expected vector ends a tie 2.6e-5 too early: level by level the answer must be as high.
+        # In the expected vector a tie ends 2.6e-5 too early, so the answer must only be as high, level by level.
         scale = problem.jobs.gpus / problem.jobs.weight
         assert_lexicographically_at_least(actual * scale, expected * scale)
         return
@@ -206,7 +206,7 @@ def test_levels(answer: Answer) -> None:
 def assert_lexicographically_at_least(
     actual: np.ndarray, expected: np.ndarray, tolerance: float = 1e-7
 ) -> None:
-    """From the lowest level up, the first that differs is higher than expected."""
+    """Check that, from the lowest level up, the first level that differs is higher than expected."""
     for a, b in zip(np.sort(actual), np.sort(expected), strict=True):
         if abs(a - b) > tolerance * b:
             assert a > b

@@ -21,7 +21,7 @@ def levels(problem: Problem) -> np.ndarray:
 
 
 def test_three_levels() -> None:
-    """Three jobs on one GPU, two on another, one on a third: levels of a third, a half and one (times 3)."""
+    """Three jobs share one GPU, two share another, and one has the third: levels of 1, 1.5 and 3."""
     rate = np.zeros((6, 3))
     rate[:3, 0] = rate[3:5, 1] = rate[5, 2] = 1.0
     problem = Problem.from_rates(rate, 1, [1, 1, 1])
@@ -35,7 +35,7 @@ def test_the_second_lowest_counts_too() -> None:
 
 
 def test_rising_by_weight() -> None:
-    """Weights 1, 2 and 5 on two GPUs: 5 is full first, and the others divide the second GPU as 1 : 2."""
+    """Of weights 1, 2 and 5 on two GPUs, the job of weight 5 gets a whole GPU; the others divide the second 1 to 2."""
     problem = Problem.from_rates([[1.0]] * 3, 1, [2], weight=[1.0, 2.0, 5.0])
     assert levels(problem) == pytest.approx([1 / 3, 2 / 3, 1.0], rel=1e-6)
 

@@ -58,7 +58,7 @@ def test_a_job_file_has_every_field() -> None:
 
 
 def test_messages_are_plain_values_and_back() -> None:
-    """A message made from plain values gives back exactly these, zero and false included."""
+    """A message that is made from plain values is turned back into exactly these values, zero and false included."""
     wire = message_of(pb.JobSpec, GIVEN)
     assert (wire.launch.ranks, wire.after[0].when) == (pb.Launch.RANKS_PER_NODE, pb.Dependency.WHEN_ENDED)
     assert plain(wire) == GIVEN

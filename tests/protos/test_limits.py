@@ -32,7 +32,7 @@ def test_only_this_machine_is_a_loopback_address(address: str, local: bool) -> N
     ],
 )
 def test_a_job_has_a_command_or_a_script(command: list[str], script: str, field: str) -> None:
-    """A job needs exactly one of the two, and an error names the field at fault."""
+    """A job needs either a command or a script, not both, and an error names the field at fault."""
     at, fault = limits.program_fault(command, script)
     assert (at, bool(fault)) == (field, bool(field))
 

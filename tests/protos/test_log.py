@@ -1,4 +1,4 @@
-"""The log of scheduler and agent for programs: each line is an object with fields."""
+"""The log of scheduler and agent as JSON, for programs: each line is an object with fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from protos.log import JsonLines, log_to
 
 @pytest.fixture
 def stream() -> Iterator[io.StringIO]:
-    """Send the log to this stream as JSON; restored afterwards."""
+    """Yield a stream to which the log is written as JSON; afterwards restore the logger."""
     root, stream = logging.getLogger(), io.StringIO()
     handlers, level = root.handlers[:], root.level
     log_to(stream, "info", True)
@@ -25,7 +25,7 @@ def stream() -> Iterator[io.StringIO]:
 
 
 def test_a_value_in_a_line_is_also_a_field(stream: io.StringIO) -> None:
-    """The value is in the sentence and beside it; no value replaces a field that every line has."""
+    """A named value is in the message and in a field of its own; it replaces no field that every line has."""
     logging.getLogger("x").warning("job %(job)s: %(error)s", {"job": "7", "error": OSError("no"), "level": 3})
     line = json.loads(stream.getvalue())
     assert line.pop("at").endswith("+00:00")

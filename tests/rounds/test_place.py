@@ -124,7 +124,7 @@ def test_pinned_jobs_are_not_moved() -> None:
 
 
 def fewest_moves(widths: list[int], node_gpus: int, jobs_on: list[int]) -> int:
-    """Return how few jobs have to move to give each gang, wider than half a node, a node; try all assignments."""
+    """Return the fewest jobs that must move so that each gang, wider than half a node, gets a node; try every way."""
     return min(
         sum(
             max(width - (node_gpus - jobs_on[index]), 0) for width, index in zip(widths, indices, strict=True)

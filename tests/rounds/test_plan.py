@@ -95,7 +95,7 @@ def test_pinned_jobs_keep_their_gpus() -> None:
 
 
 def test_a_pinned_job_stays_on_a_draining_node() -> None:
-    """A draining node is not among the nodes; the job pinned on it runs on, and no partner joins."""
+    """A draining node is not among the round's nodes; the job pinned on it continues, and no partner joins it."""
     held = hold("a", "old:0", pinned=True)
     plan = planned(round_of([later("a"), first("a b"), first("c")], nodes(1), held))
     assert gpus_of(plan) == {"a": ("old:0",), "c": ("n0:0",)}
@@ -205,7 +205,7 @@ def test_one_reservation_per_worker_type() -> None:
 
 
 def test_incumbents_run_on_where_gpus_are_held_back() -> None:
-    """A running job, which can be moved at the next boundary, may stay until then; a new one may not start."""
+    """A running job, which can be moved at the next boundary, may stay until then; a new job may not start."""
     inputs = round_of(
         [first("gang", gpus=3, skipped=9), later("stays"), later("new")],
         nodes(3),
@@ -215,7 +215,7 @@ def test_incumbents_run_on_where_gpus_are_held_back() -> None:
 
 
 def test_a_gang_of_lower_rank_is_not_skipped() -> None:
-    """If columns of better rank take the GPUs, the gang is not skipped and none are held back."""
+    """If columns of better rank take the GPUs, the gang does not count as skipped, and no GPUs are held back."""
     inputs = round_of(
         [first("a"), first("b"), later("gang", gpus=2, skipped=9)],
         nodes(3),

@@ -67,9 +67,9 @@ def test_many_small_shares_do_not_outvote_a_large_one() -> None:
 
 
 def test_with_too_few_gpus_all_get_the_same_part() -> None:
-    """With four GPUs for shares of six, as after the loss of a node, all shares get about two thirds.
+    """With four GPUs for shares of six, as after the loss of a node, jobs get about two thirds of their shares.
 
-    A small share may get more, since a turn is a whole round; it must not starve.
+    A small share may get more, because a turn is a whole round; it must not starve.
     """
     shares = [1.0, 0.9, 0.9, 0.8, 0.5, 0.5, 0.4, 0.4, 0.3, 0.2, 0.1, 0.03, 0.03]
     rounds = Rounds([column(f"j{i:02}", share=share) for i, share in enumerate(shares)], nodes(4))

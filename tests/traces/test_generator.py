@@ -73,7 +73,7 @@ def test_arrivals_are_a_poisson_process():
 
 
 def test_the_day_has_a_rhythm():
-    """Arrivals are twice the mean in the busiest hour, rare half a day later, and the mean over the day."""
+    """Jobs arrive twice as often as on average in the busiest hour, and rarely twelve hours later."""
     spec = replace(SPEC, daily_swing=1.0, busiest_h=15)
     jobs = trace_of(generate(spec, small(), 1), source="day", end_s=20 * DAY_S)
     hours = Counter(int(job.arrival_s % DAY_S // 3600) for job in jobs)

@@ -1,4 +1,7 @@
-"""Reading traces: every format, refusals, repairs and notes about them."""
+"""Reading traces: every format, refusals, repairs and notes about repairs.
+
+"The original" is the research prototype of the Gavel paper.
+"""
 
 import gzip
 import re
@@ -30,7 +33,7 @@ def read(tmp_path, text, **how):
 
 
 def refusal(tmp_path, text, **how):
-    """The error about this text, which begins with the file, from the line number on."""
+    """Read a text that is refused; return the error without the path with which it begins."""
     with pytest.raises(TraceError) as refused:
         read(tmp_path, text, **how)
     message = str(refused.value)
@@ -83,7 +86,10 @@ def test_a_written_table_gives_every_job_back(tmp_path, written):
 @given(jobs(deadline_s=None, tenant="", gpus_min=None, gpus_max=None, worker_types=(), name="", user=""))
 @FILE_AND_FUNCTION
 def test_the_originals_format_keeps_its_fields(tmp_path, written):
-    """The format keeps type, whole steps, GPUs, weight and arrival; ids become line numbers, durations are lost."""
+    """The original's format keeps job type, GPUs, weight, arrival and whole steps, but neither ids nor durations.
+
+    The id of a job becomes its line number.
+    """
     written = [job for job in written if job.steps is not None]
     write_trace(tmp_path / "round.trace", written)
     if written:
@@ -133,7 +139,7 @@ def test_the_time_to_read_a_trace_grows_as_its_length(tmp_path):
 
 
 def test_the_originals_own_traces_are_read():
-    """Lines of 10 fields give the same jobs as the tidy table of them."""
+    """The original's traces, with 10 fields a line, give the same jobs as the CSV table that was made from them."""
     for name, length in (("artifact_evaluation", 15), ("minimize_makespan", 100)):
         trace = read_trace(public_data(f"gavel/traces/{name}.trace"))
         tidied = read_trace(public_data("traces/gavel_physical.csv"), subtrace=name)
@@ -169,7 +175,10 @@ def test_one_of_several_traces_is_chosen(wording):
 
 
 def test_a_trace_is_chosen_before_its_lines_are_checked(tmp_path, wording):
-    """Another trace of the file may be without fault; in a file with one trace the error is about the line."""
+    """In a file of several traces the error asks for a choice, because another trace may have no fault.
+
+    In a file with one trace the error is about the line.
+    """
     head = "subtrace,job_id,arrival_s,duration_s,num_gpus,job_type\n"
     wrong, right = "one,a,0,10,3,lm\n", "two,a,0,10,1,lm\n"
     for repair in (False, True):
@@ -190,7 +199,7 @@ def test_packed_traces_and_their_deadlines_are_read():
 
 
 def test_repair_makes_a_published_trace_fit_a_table(wording):
-    """Unknown models and widths are replaced by known ones, always the same; the notes count them."""
+    """Unknown models and widths are replaced by known ones, in each run by the same; the notes count them."""
     path = public_data("traces/muri_trace1.csv")
     with pytest.raises(TraceError, match=r":2: job_type: 'dqn'") as refused:
         read_trace(path, throughputs=published())
@@ -278,7 +287,7 @@ def test_a_missing_file_is_named(tmp_path, wording):
 
 
 def test_a_file_without_a_last_line_end_may_be_cut_off(tmp_path):
-    """The last number may be cut off, so a note is added."""
+    """Without a line end the last number may be cut off, so a note is added."""
     assert "no line end" in read(tmp_path, HEADER + "a,0,lm,1,5,1").notes[0]
 
 
@@ -348,7 +357,7 @@ def test_repair_makes_a_trace_fit_a_throughput_table(tmp_path, line, place, repa
 
 
 def test_without_a_table_no_steps_are_filled_in(tmp_path):
-    """A duration without steps stays one, even with repair: without a table there are no rates for steps."""
+    """Without a table there are no rates, so a job with only a duration gets no steps, even with repair."""
     trace = read(tmp_path, HEADER + "a,0,lm,1,,100\n", repair=True)
     assert (trace.jobs[0].steps, trace.jobs[0].duration_s, trace.notes) == (None, 100.0, ())
 

@@ -1,4 +1,7 @@
-"""Throughput tables: their promises, how they are read, and which are refused."""
+"""Throughput tables: what they contain, how they are read, and which are refused.
+
+"The original" is the research prototype of the Gavel paper.
+"""
 
 import copy
 import dataclasses
@@ -178,7 +181,7 @@ def test_a_written_folder_is_read_back_unchanged(tmp_path):
 
 
 def test_published_measurements_are_one_set_out_of_several(wording):
-    """The tidy table of the original's rates equals its JSON, set by set; without a choice it is refused."""
+    """The chosen set of measurements in the CSV table equals the original's JSON file; a choice must be made."""
     path = public_data("throughputs/gavel_throughputs.csv")
     pairs = public_data("throughputs/gavel_colocated.csv")
     table = load_throughputs(path, measured="simulation", pairs=pairs)
@@ -206,7 +209,7 @@ def test_other_published_tables_are_read():
     elastic = load_throughputs(public_data("throughputs/elasticflow_throughputs.csv"))
     assert elastic.rate("bert (batch size 384)", 2, "t4") == 0.0720226
     assert elastic.widths("bert (batch size 384)") == (1, 2, 4, 8, 16, 32, 64)
-    # Wider ones were not measured.
+    # Larger widths were not measured.
     assert elastic.widths("yolov3 (batch size 64)") == (1, 2, 4, 8, 16)
 
 

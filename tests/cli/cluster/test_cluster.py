@@ -146,7 +146,7 @@ def test_a_round_that_is_over(live: LiveThread) -> None:
 
 
 def test_top_prints_one_picture_into_a_pipe(live: LiveThread, gavel: Gavel) -> None:
-    """Without a terminal there is no key to end it: `top` prints one picture of at most 80 columns and ends."""
+    """Without a terminal no key can end `top`, so it prints one picture of at most 80 columns and ends."""
     gavel("submit", "-g", "2", "-n", "chat", "--", "true")
     live.do(live.daemon.run_job("1"))
     text = gavel("top").stdout
@@ -258,6 +258,6 @@ def test_trouble_with_a_certificate_is_one_line(tmp_path: Path, dead_address: st
     )
     *waiting, error = result.stderr.splitlines()
     assert result.returncode == 4
-    # A slow machine has no time left to announce that it waits.
+    # On a slow machine the command may have no time left to announce that it waits.
     assert [line[:3] for line in waiting] in (["no "], [])
     assert error.startswith("gavel status: no ")

@@ -142,7 +142,7 @@ def test_a_picture_of_a_large_cluster_fits_any_window(width: int, height: int) -
         assert "more waiting" in text
 
 
-def test_busy_nodes_are_shown_before_idle_ones() -> None:
+def test_nodes_in_trouble_are_shown_before_idle_ones() -> None:
     """A node in trouble is shown however little room there is."""
     nodes = [node(f"a{at:03}", ()) for at in range(200)] + [node("zz", (), state=NodeState.LOST)]
     assert "zz " in "\n".join(drawn(picture(nodes, []))[:3])
@@ -174,7 +174,7 @@ def test_names_cannot_move_the_cursor() -> None:
 
 
 def test_a_narrow_table_keeps_its_columns_apart() -> None:
-    """Columns stay apart in a narrow table, as wide characters count as two columns."""
+    """Columns stay apart in a narrow table, even if a name has characters that are two columns wide."""
     lines = table((Column("a"), Column("b", right=True), Column("c")), [("训练", "1", "x" * 50)], 20)
     assert [line.plain for line in lines] == ["a     b  c", f"训练  1  {'x' * 10}…"]
     assert [line.cell_len for line in table((Column("a"),), [(Text("x" * 30),)], 10)] == [1, 10]

@@ -66,7 +66,7 @@ def printed(data: bytes, offset: int = 0) -> jobs_pb2.LogChunk:
 def test_a_command_left_open_reconnects(
     port: int, tmp_path: Path, gavel: Gavel, command: tuple[str, ...]
 ) -> None:
-    """The command reports that the scheduler does not answer, then that it does again; Ctrl-C ends it as any other."""
+    """The command reports that the scheduler does not answer, later that it answers again; Ctrl-C ends the command."""
     with LiveThread(tmp_path, port=port) as live:
         gavel("submit", "-n", "before", "--start", "1h", "--", "true")
         live.daemon.nodes.chunks = [printed(b"before")]
@@ -86,7 +86,7 @@ def test_a_command_left_open_reconnects(
 
 
 def test_top_reconnects(port: int, tmp_path: Path, gavel: Gavel) -> None:
-    """The last picture stays, with the reason; new ones follow when the scheduler is back."""
+    """While the scheduler is away, the last picture stays, with the reason; then new pictures follow."""
     with LiveThread(tmp_path, port=port) as live:
         journal = live.daemon.journal
         terminal = Terminal("top", "--every", "0.5")

@@ -238,7 +238,7 @@ TEXTS: list[tuple[str, str, str | bytes, str]] = [
 def test_a_broken_text_is_named_by_its_line(
     name: str, content: Any, place: str, gavel: Gavel, problem_file: Any, wording: Wording
 ) -> None:
-    """Text that is not JSON or YAML is refused with its line, as is a repeated key, whose first value is lost."""
+    """Text that is not JSON or YAML is refused with its line, and so is a repeated key, which would lose a value."""
     file = problem_file(content, name)
     line = refused(gavel, file)
     assert line.startswith(f"gavel allocate: {file}: {place}")
@@ -275,7 +275,7 @@ def test_a_huge_file_is_refused_unread(name: str, gavel: Gavel, tmp_path: Path, 
 
 
 def test_aliases_that_multiply_columns_are_stopped(gavel: Gavel, problem_file: Any, wording: Wording) -> None:
-    """A list of variants that many jobs share counts once for each of them."""
+    """If many jobs share a list of variants, the list counts once for each job."""
     variants = ", ".join(f"{{worker_type: v, rate: 1, label: l{i}}}" for i in range(2_000))
     jobs = "".join(f"- {{id: j{i}, variants: *all}}\n" for i in range(500))
     text = f"worker_types: {{v: {{gpus: 1}}}}\njobs:\n- {{id: a, variants: &all [{variants}]}}\n{jobs}"

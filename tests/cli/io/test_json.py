@@ -21,6 +21,7 @@ from tests.support.wording import Wording
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
+# The fields of an explanation that are durations.
 LENGTHS = {"entitled_s", "received_s"}
 # A number between these two is a present-day time, in seconds since 1970.
 SINCE_1970_S = (1e9, 1e10)
@@ -76,7 +77,7 @@ def test_moments_of_an_explanation(live: LiveThread, gavel: Gavel) -> None:
 
 
 def test_every_time_of_an_explanation_is_a_moment_or_a_length() -> None:
-    """A new field in seconds has to be listed as one of the two."""
+    """A new field in seconds has to be listed in TIMES, if it is a point in time, or in LENGTHS."""
     kinds: tuple[type[msgspec.Struct], ...] = (Explanation, Way, Holder, Change)
     in_seconds = {name for kind in kinds for name in kind.__struct_fields__ if name.endswith("_s")}
     assert in_seconds == set(TIMES) | LENGTHS
@@ -139,7 +140,7 @@ def test_json_of_simulations(gavel: Gavel, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_lists_leave_out_what_they_do_not_have(live: LiveThread, gavel: Gavel) -> None:
-    """Lists have no key for the command: an empty value would look like a job without one."""
+    """Jobs in lists have no key for the command: an empty value would look like a job without a command."""
     gavel("submit", "--env", "A=1", "--", "true")
     (listed,) = data_of(gavel("queue", "--all", "--json"))
     (pictured,) = data_of(gavel("top", "--json"))["jobs"]

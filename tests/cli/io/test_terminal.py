@@ -41,7 +41,7 @@ class Terminal:
             start_new_session=True,
         )
         os.close(side)
-        # The decoder is incremental, as a character may arrive in two parts.
+        # The decoder is incremental, because a character may arrive in two parts.
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self.text = ""
 
@@ -96,7 +96,7 @@ def test_top_until_q(busy: LiveThread) -> None:
 
 
 def test_colours_are_for_terminals(busy: LiveThread) -> None:
-    """A terminal gets colours unless NO_COLOR is set; no line is wider than it."""
+    """A terminal gets colours unless NO_COLOR is set; no line is wider than the terminal."""
     colourful, plain = Terminal("queue"), Terminal("queue", NO_COLOR="1")
     assert (colourful.end(), plain.end()) == (0, 0)
     assert "\x1b[32mrunning" in colourful.text

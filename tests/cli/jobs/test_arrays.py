@@ -73,7 +73,7 @@ def test_lines_of_members_carry_their_id(live: LiveThread, gavel: Gavel, wording
 
 
 def test_lines_of_ranks_carry_member_and_rank(live: LiveThread, gavel: Gavel) -> None:
-    """A line of a member with several ranks carries both."""
+    """Each line of a member with several ranks begins with the member and the rank."""
     gavel("submit", "-g", "2", "--array", "0-1", "--", "true")
     finish(live, "1_0")
     finish(live, "1_1")

@@ -16,7 +16,7 @@ from tests.cli.live import finish
 from tests.support.live_thread import LiveThread
 from tests.support.wording import Wording
 
-HELD = ("--", "true")
+RUN = ("--", "true")
 
 
 # ------------------------------------------------------------------------------------------------------ looking
@@ -24,10 +24,10 @@ HELD = ("--", "true")
 
 def test_the_queue(live: LiveThread, gavel: Gavel) -> None:
     """`queue` lists the caller's unfinished jobs, newest first, with a place or reason; below, the last ended ones."""
-    gavel("submit", "-n", "first", "-g", "2", "--steps", "100", *HELD)
+    gavel("submit", "-n", "first", "-g", "2", "--steps", "100", *RUN)
     live.do(live.daemon.run_job("1"))
-    gavel("submit", "-n", "second", "--after", "1", *HELD)
-    gavel("submit", "-n", "gone", *HELD)
+    gavel("submit", "-n", "second", "--after", "1", *RUN)
+    gavel("submit", "-n", "gone", *RUN)
     gavel("cancel", "3")
     lines = gavel("queue").stdout.splitlines()
     assert lines[0].split() == [
@@ -53,7 +53,7 @@ def test_the_queue(live: LiveThread, gavel: Gavel) -> None:
 
 def test_a_forgotten_job_keeps_its_name(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """P14: `show`, `wait`, `explain` and `queue --ended` also find a job that the scheduler has forgotten."""
-    gavel("submit", "-n", "gone", "--start", "1d", *HELD)
+    gavel("submit", "-n", "gone", "--start", "1d", *RUN)
     gavel("cancel", "gone")
 
     async def forget() -> None:
@@ -72,10 +72,10 @@ def test_a_forgotten_job_keeps_its_name(live: LiveThread, gavel: Gavel, wording:
 
 
 def test_the_queue_for_programs(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """`queue --json` is a list of jobs with the documented keys; options filter it, also to jobs of other users."""
-    gavel("submit", "-n", "a", "--tenant", "org/x", *HELD)
-    gavel("submit", "-n", "b", "--user", "bob", *HELD)
-    gavel("submit", "-n", "c", *HELD)
+    """`queue --json` is a list of jobs with the documented keys; options filter it or add jobs of other users."""
+    gavel("submit", "-n", "a", "--tenant", "org/x", *RUN)
+    gavel("submit", "-n", "b", "--user", "bob", *RUN)
+    gavel("submit", "-n", "c", *RUN)
     gavel("cancel", "3")
 
     def listed(*options: str) -> list[str]:
@@ -116,7 +116,7 @@ def test_an_empty_queue_names_options_that_show_more(
     live: LiveThread, gavel: Gavel, options: tuple[str, ...], wording: Wording
 ) -> None:
     """A job has often ended before its owner looks for it, so an empty list is followed by the filter that applied."""
-    gavel("submit", *HELD)
+    gavel("submit", *RUN)
     gavel("cancel", "1")
     result = gavel("queue", *options)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (0, "", 1)
@@ -143,8 +143,8 @@ def test_wrong_filters_of_the_queue(
 
 
 def test_all_about_a_job(live: LiveThread, gavel: Gavel) -> None:
-    """`show` prints the request, by the fields of the job file, and the job's state and history; by id or name."""
-    gavel("submit", "-n", "chat", "-g", "2", "--steps", "100", "--time-limit", "2h", "--memory", "4GB", *HELD)
+    """`show`, with an id or a name, prints the request as fields of the job file, the state and the history."""
+    gavel("submit", "-n", "chat", "-g", "2", "--steps", "100", "--time-limit", "2h", "--memory", "4GB", *RUN)
     finish(live, "1", "failed", 3, "Traceback\n\x1b[31mOutOfMemoryError")
     text = gavel("show", "chat").stdout
     assert text.startswith("job 1 'chat' failed (")
@@ -165,10 +165,10 @@ def test_all_about_a_job(live: LiveThread, gavel: Gavel) -> None:
 
 def test_an_array_is_shown_by_its_members(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """`show --json` prints a line for each member; a job that does not exist is exit code 3."""
-    gavel("submit", "--array", "0-2", "-n", "sweep", *HELD)
+    gavel("submit", "--array", "0-2", "-n", "sweep", *RUN)
     members = [json.loads(line)["id"] for line in gavel("show", "sweep", "--json").stdout.splitlines()]
     assert members == ["1_0", "1_1", "1_2"]
-    wording(gavel("submit", "--array", "0-3", *HELD).stdout)
+    wording(gavel("submit", "--array", "0-3", *RUN).stdout)
     for missing in ("99", "unknown"):
         result = gavel("show", missing)
         assert (result.exit_code, f"'{missing}'" in result.stderr) == (3, True)
@@ -178,8 +178,8 @@ def test_an_array_is_shown_by_its_members(live: LiveThread, gavel: Gavel, wordin
 def test_a_name_that_several_have(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """An ambiguous name is refused, but an unfinished job goes before ended ones. A * is no pattern here."""
     for _ in range(2):
-        gavel("submit", "-n", "twin*", *HELD)
-    gavel("submit", "-n", "twins", *HELD)
+        gavel("submit", "-n", "twin*", *RUN)
+    gavel("submit", "-n", "twins", *RUN)
     result = gavel("explain", "twin*")
     assert (result.exit_code, result.stderr.count("\n")) == (3, 1)
     wording(result.stderr)
@@ -189,7 +189,7 @@ def test_a_name_that_several_have(live: LiveThread, gavel: Gavel, wording: Wordi
 
 def test_explain_asks_the_live_scheduler(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """Without `--journal`, `explain` asks the running scheduler."""
-    gavel("submit", "-n", "chat", "--start", "1h", *HELD)
+    gavel("submit", "-n", "chat", "--start", "1h", *RUN)
     gavel("hold", "1")
     assert gavel("explain", "1").stdout.startswith("job 1: held\n")
     answer = json.loads(gavel("explain", "1", "--json").stdout)
@@ -209,7 +209,7 @@ def chunk(data: bytes, **more: Any) -> jobs_pb2.LogChunk:
 
 def test_logs_go_out_as_they_are(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """Output goes to standard output byte by byte, notices to standard error on lines of their own."""
-    gavel("submit", *HELD)
+    gavel("submit", *RUN)
     live.do(live.daemon.run_job("1"))
     live.daemon.nodes.chunks = [
         chunk(b"a\xffb"),
@@ -225,8 +225,8 @@ def test_logs_go_out_as_they_are(live: LiveThread, gavel: Gavel, wording: Wordin
 
 
 def test_lines_of_several_ranks_carry_their_rank(live: LiveThread, gavel: Gavel) -> None:
-    """Whole lines each carry their rank, the unfinished one last; a single rank's output is printed unchanged."""
-    gavel("submit", "-g", "2", *HELD)
+    """Each whole line begins with its rank, an unfinished line comes last; the output of one rank is unchanged."""
+    gavel("submit", "-g", "2", *RUN)
     live.do(live.daemon.run_job("1"))
     live.daemon.nodes.chunks = [
         chunk(b"be", rank=0),
@@ -241,10 +241,10 @@ def test_lines_of_several_ranks_carry_their_rank(live: LiveThread, gavel: Gavel)
 def test_a_rank_that_is_not_there(
     live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """An unknown rank is refused with those that exist; a silent rank is reported, with those that printed."""
-    gavel("submit", "-g", "2", *HELD)
+    """The error about an unknown rank has the known ranks; the note about a silent rank has the ranks that printed."""
+    gavel("submit", "-g", "2", *RUN)
     live.do(live.daemon.run_job("1"))
-    gavel("submit", *HELD)
+    gavel("submit", *RUN)
     result = gavel("logs", "-f", "1", "--rank", "2")
     assert (result.exit_code, result.stderr.startswith("gavel logs: --rank 2: ")) == (2, True)
     wording(result.stderr)
@@ -265,7 +265,7 @@ def test_a_rank_that_is_not_there(
 
 def test_logs_of_a_job_that_has_not_run(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """The logs of a job that has not started are refused with a remedy."""
-    gavel("submit", "--start", "1h", *HELD)
+    gavel("submit", "--start", "1h", *RUN)
     result = gavel("logs", "1")
     assert result.exit_code == 6
     wording(result.stderr)
@@ -275,9 +275,9 @@ def test_logs_of_a_job_that_has_not_run(live: LiveThread, gavel: Gavel, wording:
 
 
 def test_changing_jobs(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """A failure does not keep the other jobs from being changed; the first one is the exit code."""
-    gavel("submit", *HELD)
-    gavel("submit", "--array", "0-1", *HELD)
+    """A failure does not keep the other jobs from being changed; the exit code is that of the first failure."""
+    gavel("submit", *RUN)
+    gavel("submit", "--array", "0-1", *RUN)
     jobs = live.daemon.world.state.jobs
     result = gavel("hold", "1", "2")
     assert (result.exit_code, {jobs[job].state for job in ("1", "2_0", "2_1")}) == (0, {"held"})
@@ -296,8 +296,8 @@ def test_changing_jobs(live: LiveThread, gavel: Gavel, wording: Wording) -> None
 
 def test_changing_all_jobs(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """`--all` changes the caller's jobs that fit the filters, after a confirmation."""
-    gavel("submit", "--array", "0-2", "-n", "mine", *HELD)
-    gavel("submit", "--user", "bob", *HELD)
+    gavel("submit", "--array", "0-2", "-n", "mine", *RUN)
+    gavel("submit", "--user", "bob", *RUN)
     result = gavel("hold", "--all")
     assert (result.exit_code, "3 jobs" in result.stderr, "--yes" in result.stderr) == (2, True, True)
     wording(result.stderr)
@@ -314,9 +314,9 @@ def test_changing_all_jobs(live: LiveThread, gavel: Gavel, wording: Wording) -> 
 def test_jobs_that_end_meanwhile_are_no_failure(
     live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """A job that ends before it is changed is no failure under `--all`, but it is one if it was named."""
-    gavel("submit", *HELD)
-    gavel("submit", *HELD)
+    """A job that ends before it is changed is a failure if the command named the job, but not with `--all`."""
+    gavel("submit", *RUN)
+    gavel("submit", *RUN)
     cancel = Client.cancel
 
     def both(self: Client, job: str) -> tuple[str, ...]:
@@ -336,7 +336,7 @@ def test_jobs_that_end_meanwhile_are_no_failure(
     ids=["nothing", "id and --all", "id and filter"],
 )
 def test_changes_need_ids_or_all(gavel: Gavel, arguments: tuple[str, ...], wording: Wording) -> None:
-    """Ids and `--all` exclude each other, so that a slip changes neither no job nor every job."""
+    """A command needs either ids or `--all`, so that no slip changes every job."""
     result = gavel("cancel", *arguments)
     assert (result.exit_code, "--all" in result.stderr) == (2, True)
     wording(result.stderr)

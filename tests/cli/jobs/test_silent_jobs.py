@@ -29,7 +29,7 @@ def test_a_job_that_could_not_be_started(
 
 
 def test_a_job_without_output(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """A running job has printed nothing so far; a completed one has printed nothing."""
+    """If a job has printed nothing, `logs` reports whether the job is running or has completed."""
     gavel("submit", "--", "true")
     live.do(live.daemon.run_job("1"))
     running = gavel("logs", "1").stderr

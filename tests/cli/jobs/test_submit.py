@@ -15,7 +15,7 @@ from tests.cli.live import finish
 from tests.support.live_thread import LiveThread
 from tests.support.wording import Wording
 
-HELD = ("--", "true")
+RUN = ("--", "true")
 
 
 def test_a_command_line_is_a_job(
@@ -109,40 +109,40 @@ def test_a_script_is_no_job_file(gavel: Gavel, tmp_path: Path, wording: Wording)
 
 
 def test_a_secret_in_env_is_a_warning(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """A variable named like a secret is a warning, but not names of machine learning such as MAX_TOKENS."""
-    result = gavel("submit", "-e", "WANDB_API_KEY=s3cret", "-e", "MAX_TOKENS=5", *HELD)
+    """A variable named like a secret causes a warning; names usual in machine learning, such as MAX_TOKENS, do not."""
+    result = gavel("submit", "-e", "WANDB_API_KEY=s3cret", "-e", "MAX_TOKENS=5", *RUN)
     assert (result.exit_code, "WANDB_API_KEY" in result.stderr, "s3cret" in result.stderr) == (0, True, False)
     wording(result.stderr)
-    assert gavel("submit", "-e", "MAX_TOKENS=5", "--env-from", "WANDB_API_KEY=wandb", *HELD).stderr == ""
-    result = gavel("submit", "--env-from", "WANDB_API_KEY=hf/s3cret", *HELD)
+    assert gavel("submit", "-e", "MAX_TOKENS=5", "--env-from", "WANDB_API_KEY=wandb", *RUN).stderr == ""
+    result = gavel("submit", "--env-from", "WANDB_API_KEY=hf/s3cret", *RUN)
     assert ("env_from.WANDB_API_KEY: " in result.stderr, "s3cret" in result.stderr) == (True, False)
     wording(result.stderr)
 
 
 def test_unreported_gpu_memory_is_a_warning(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """Declared GPUs of unknown memory may fit, so the job is accepted with a warning; known ones are checked."""
+    """GPUs of unknown memory may suffice, so the job is accepted with a warning; known memory is checked."""
     live.do(live.daemon.node("n8", worker_type="declared"))
     live.do(live.daemon.node("n9", worker_type="reported", gpu_memory_gb=80.0))
-    result = gavel("submit", "--gpu-memory", "900GB", "-t", "declared", *HELD)
+    result = gavel("submit", "--gpu-memory", "900GB", "-t", "declared", *RUN)
     assert (result.exit_code, "1" in live.daemon.world.state.jobs) == (0, True)
     assert ("gpu_memory" in result.stderr, "declared" in result.stderr) == (True, True)
     wording(result.stderr)
-    assert gavel("submit", "--gpu-memory", "40GB", "-t", "reported", *HELD).stderr == ""
-    assert gavel("submit", "-t", "declared", *HELD).stderr == ""
-    result = gavel("submit", "--gpu-memory", "900GB", "-t", "reported", *HELD)
+    assert gavel("submit", "--gpu-memory", "40GB", "-t", "reported", *RUN).stderr == ""
+    assert gavel("submit", "-t", "declared", *RUN).stderr == ""
+    result = gavel("submit", "--gpu-memory", "900GB", "-t", "reported", *RUN)
     assert (result.exit_code, result.stdout) == (2, "")
 
 
 def test_a_deadline_that_is_not_kept_is_a_warning(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """`submit` warns if the policy ignores deadlines or the steps are unknown; `show` has the deadline and a miss."""
-    result = gavel("submit", "--deadline", "2s", "--steps", "1e6", "--dry-run", *HELD)
+    result = gavel("submit", "--deadline", "2s", "--steps", "1e6", "--dry-run", *RUN)
     assert (result.exit_code, result.stderr.startswith("deadline: ")) == (0, True)
     wording(result.stderr)
     assert gavel("policy", "set", "max_throughput").exit_code == 0
-    result = gavel("submit", "--deadline", "60h30m", *HELD)
+    result = gavel("submit", "--deadline", "60h30m", *RUN)
     assert (result.exit_code, "`steps`" in result.stderr) == (0, True)
     wording(result.stderr)
-    assert gavel("submit", "--deadline", "0.001s", "--steps", "5", *HELD).stderr == ""
+    assert gavel("submit", "--deadline", "0.001s", "--steps", "5", *RUN).stderr == ""
     assert " (in 2d12h)\n" in gavel("show", "1").stdout
     due_line = next(line for line in gavel("show", "2").stdout.splitlines() if line.startswith("  due "))
     assert re.search(r"\(\d+s ago, missed\)$", due_line)
@@ -172,7 +172,7 @@ def test_a_script_that_saves_no_checkpoint_is_a_warning(
     warned: bool,
     wording: Wording,
 ) -> None:
-    """An uploaded script that writes files but no checkpoint loses its state with the attempt."""
+    """An uploaded script that writes files, but no checkpoint, would lose its state with the attempt."""
     (tmp_path / "train.py").write_text(text)
     result = gavel("submit", "--dry-run", "--workdir", str(tmp_path), *options, "--", "python", "train.py")
     assert result.exit_code == 0
@@ -231,13 +231,13 @@ def test_a_number_that_is_too_large_is_refused_with_the_limits(
 
 def test_a_dry_run(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """A dry run reports whether the job would be accepted, where it could run and when; it submits nothing."""
-    result = gavel("submit", "--dry-run", "-g", "2", "-n", "chat", *HELD)
+    result = gavel("submit", "--dry-run", "-g", "2", "-n", "chat", *RUN)
     assert result.exit_code == 0
     heading = next(line.split() for line in result.stdout.splitlines() if "nodes" in line)
     row = next(line.split() for line in result.stdout.splitlines() if line.startswith("  v100 "))
     assert (heading[:2], row[:2]) == (["type", "GPUs"], ["v100", "2"])
     wording(result.stdout.splitlines()[0], time=re.compile(r"(?<=expected start ).*"))
-    (preview,) = json.loads(gavel("submit", "--dry-run", "--json", "-g", "2", *HELD).stdout)
+    (preview,) = json.loads(gavel("submit", "--dry-run", "--json", "-g", "2", *RUN).stdout)
     assert {field.name for field in fields(Preview)} == set(preview)
     assert not live.daemon.world.state.jobs
 
@@ -280,7 +280,7 @@ def test_ctrl_c_while_following(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Client, "logs", press)
-    result = gavel("submit", "--follow", *HELD)
+    result = gavel("submit", "--follow", *RUN)
     assert (result.exit_code, "`gavel cancel 1`" in result.stderr) == (130, True)
     assert live.daemon.world.state.jobs["1"].state != "cancelled"
     wording(result.stderr)

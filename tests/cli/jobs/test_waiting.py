@@ -9,7 +9,7 @@ import pytest
 from gavel.client import Client
 from gavel.client.results import JobEvent
 from tests.cli.conftest import Gavel, keys
-from tests.cli.jobs.test_jobs import HELD, chunk
+from tests.cli.jobs.test_jobs import RUN, chunk
 from tests.cli.live import finish
 from tests.support.live_thread import LiveThread
 from tests.support.wording import Wording
@@ -24,13 +24,13 @@ def later(call: Any, *arguments: Any) -> threading.Thread:
 
 def test_waiting_reports_how_jobs_ended(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """The exit code is 0 if every job succeeded, else 1; the last lines of a failed job are printed."""
-    gavel("submit", *HELD)
+    gavel("submit", *RUN)
     thread = later(finish, live, "1")
     result = gavel("wait", "1")
     thread.join()
     assert (result.exit_code, result.stdout) == (0, "")
     wording(result.stderr.splitlines()[-1])
-    gavel("submit", *HELD)
+    gavel("submit", *RUN)
     finish(live, "2", "failed", 7, "boom")
     result = gavel("wait", "1", "2")
     assert (result.exit_code, result.stderr.endswith("\n  boom\n")) == (1, True)
@@ -41,7 +41,7 @@ def test_waiting_reports_how_jobs_ended(live: LiveThread, gavel: Gavel, wording:
 
 def test_waiting_has_a_limit(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """The exit code is 6 after the limit, 3 for a job that does not exist, and 2 for a limit that is no duration."""
-    gavel("submit", *HELD)
+    gavel("submit", *RUN)
     result = gavel("wait", "1", "--timeout", "0.2s")
     assert result.exit_code == 6
     wording(result.stderr.splitlines()[-1])
@@ -51,7 +51,7 @@ def test_waiting_has_a_limit(live: LiveThread, gavel: Gavel, wording: Wording) -
 
 def test_a_job_that_is_stopping_has_its_reason(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """A job over its time limit has failed at once and its processes end later; the reason is reported throughout."""
-    gavel("submit", "--time-limit", "1s", *HELD)
+    gavel("submit", "--time-limit", "1s", *RUN)
     live.do(live.daemon.run_job("1"))
     result = gavel("wait", "1")
     assert result.exit_code == 1
@@ -64,14 +64,14 @@ def test_a_job_that_is_stopping_has_its_reason(live: LiveThread, gavel: Gavel, w
 
 
 def test_submitting_and_waiting(live: LiveThread, gavel: Gavel) -> None:
-    """`submit --wait --json` prints the submitted job, then its end; the exit code is how it ended."""
+    """`submit --wait --json` prints the id of the job, then the ended job; the exit code tells whether it succeeded."""
 
     def run() -> None:
         live.do(live.daemon.until(lambda: "1" in live.daemon.world.state.jobs))
         finish(live, "1", "failed", 3)
 
     thread = later(run)
-    result = gavel("submit", "--wait", "--json", *HELD)
+    result = gavel("submit", "--wait", "--json", *RUN)
     thread.join()
     first, second = [json.loads(line) for line in result.stdout.splitlines()]
     assert (result.exit_code, first, second["state"]) == (1, {"jobs": ["1"]}, "failed")
@@ -87,7 +87,7 @@ def test_submitting_and_following(live: LiveThread, gavel: Gavel, wording: Wordi
     live.daemon.nodes.over = True
     live.daemon.nodes.chunks = [chunk(b"out\n")]
     thread = later(run)
-    result = gavel("submit", "--follow", *HELD)
+    result = gavel("submit", "--follow", *RUN)
     thread.join()
     assert (result.exit_code, result.stdout.splitlines()[1:]) == (1, ["out"])
     assert (result.stderr.count("\n"), result.stderr.startswith("job 1: failed")) == (1, True)
@@ -96,7 +96,7 @@ def test_submitting_and_following(live: LiveThread, gavel: Gavel, wording: Wordi
 
 def test_watching_the_queue(live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     """`queue --watch --json` prints a line for each listed job, then one for each change."""
-    gavel("submit", *HELD)
+    gavel("submit", *RUN)
     import gavel.cli.jobs.queue as queue
 
     watch = Client.watch

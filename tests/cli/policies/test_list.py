@@ -1,4 +1,4 @@
-"""`gavel policies`, the command group itself, and how long both take before they answer."""
+"""`gavel policies`, and the help, the version and the completion of the command group."""
 
 import json
 import subprocess

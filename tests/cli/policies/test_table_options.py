@@ -1,4 +1,4 @@
-"""Options that choose within foreign files: measurements, pairs, and the cloud whose prices apply."""
+"""Options that choose parts of published tables: measurements, pairs, and the cloud whose prices apply."""
 
 import json
 from pathlib import Path
@@ -91,7 +91,7 @@ def test_wrong_choices(options: tuple[str, ...], place: str, gavel: Gavel, wordi
 
 
 def test_spot_prices_with_our_own_table(gavel: Gavel, wording: Wording) -> None:
-    """Types in the file get its prices, of one cloud or the cheapest; the others keep their own and are named."""
+    """Types in the file get its prices, of one cloud or the lowest; other types keep theirs, and a note names them."""
     trace = "id,arrival_s,job_type,gpus,steps\na,0,resnet50,1,36000\n"
     Path("trace").write_text(trace)
     common = ("trace", "--cluster", "v100=1", "--prices-file", "prices")

@@ -109,7 +109,7 @@ def test_backup_with_keys_and_tokens(
 def test_a_scheduler_elsewhere(
     tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """`--address` or GAVEL_ADDRESS names it; `--data-dir` overrides GAVEL_ADDRESS and excludes `--address`."""
+    """`--address` or GAVEL_ADDRESS names the scheduler; `--data-dir` overrides GAVEL_ADDRESS, excludes `--address`."""
     folder, archive = directory(tmp_path / "stopped"), str(tmp_path / "b.tar.gz")
     with DaemonThread(tmp_path / "data") as daemon:
         with Client(daemon.address) as client:
@@ -125,7 +125,7 @@ def test_a_scheduler_elsewhere(
 
 
 def test_no_scheduler_answers(tmp_path: Path, gavel: Gavel) -> None:
-    """A scheduler that does not answer is exit code 4 and one line, and no file is written."""
+    """If no scheduler answers, the command prints one line and ends with exit code 4, and no file is written."""
     result = gavel("backup", str(tmp_path / "b.tar.gz"), "--address", f"127.0.0.1:{free_port()}")
     assert (result.exit_code, len(result.stderr.splitlines())) == (4, 1)
     assert not (tmp_path / "b.tar.gz").exists()

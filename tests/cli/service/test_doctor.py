@@ -40,7 +40,7 @@ def plenty_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def busy_port() -> Iterator[socket.socket]:
-    """Yield the number of a port on which a socket listens."""
+    """Yield a socket that listens on a port."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         server.listen()
@@ -94,7 +94,7 @@ def test_the_version_of_sqlite(
 def test_an_sqlite_without_thread_safety(
     tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SQLite without thread safety is a fault, since backups are copied beside appends."""
+    """SQLite without thread safety is a fault, because a backup is copied while records are appended."""
     monkeypatch.setattr(checks.sqlite3, "threadsafety", 1)
     code, report = look(gavel, tmp_path / "data", f"127.0.0.1:{free_port()}")
     assert (code, "SQLITE_THREADSAFE=1" in report["bad"][0][1]) == (1, True)
@@ -193,7 +193,7 @@ def test_a_clock_that_is_wrong(
     code, report = findings(gavel, "doctor")
     ((finding, remedy),) = [finding for finding in report["note"] if "clock" in finding[0]]
     (difference_s,) = re.findall(r"\+(\d+) s", finding)
-    # The time in transit counts in the scheduler's favour.
+    # The time that the answer took is not counted, so the difference may be smaller than 90 s.
     assert (code, 60 < int(difference_s) <= 90) == (0, True)
     wording(f"{finding}\n{remedy}", difference=f"+{difference_s}")
 
@@ -239,7 +239,7 @@ def test_a_scheduler_that_does_not_answer(gavel: Gavel, wording: Wording) -> Non
 def test_a_token_that_is_missing(
     tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """A scheduler of this machine wants tokens: the remedy names GAVEL_TOKEN, and a token of its own helps."""
+    """If the scheduler needs a token, the remedy names GAVEL_TOKEN; with a token of this scheduler, nothing is bad."""
     result = gavel("init", str(tmp_path / "data"), "--token-file", str(tmp_path / "token"))
     assert result.exit_code == 0
     config = tmp_path / "data" / "gavel.toml"

@@ -52,7 +52,7 @@ def test_the_directory_of_a_daemon_is_sound(tmp_path: Path, gavel: Gavel) -> Non
 
 
 def test_open_permissions(tmp_path: Path, gavel: Gavel) -> None:
-    """Every file that others can read is named with the command that closes it; after that the directory is sound."""
+    """Each file that others can read is named, with a `chmod` command; after these commands the directory is sound."""
     folder = directory(tmp_path / "data")
     Keys(folder / "tls").make([])
     folder.chmod(0o755)
@@ -137,7 +137,7 @@ def test_a_damaged_database_beside_the_journal(tmp_path: Path, gavel: Gavel, wor
 
 
 def test_a_running_daemon_is_left_alone(tmp_path: Path, gavel: Gavel, wording: Wording) -> None:
-    """The journal of a running daemon is not checked, so the directory is not called sound; the remedy explains it."""
+    """The journal of a running daemon cannot be checked: fsck reports this, with the daemon's pid, as a fault."""
     with DaemonThread(tmp_path / "data"):
         code, report = findings(gavel, "fsck", "--data-dir", str(tmp_path / "data"))
     ((finding, remedy),) = report["bad"]
@@ -189,7 +189,7 @@ def test_a_wrong_settings_file_is_one_line(
 
 
 def test_config_needs_an_option(gavel: Gavel, wording: Wording) -> None:
-    """Without --example or --check, `config` is refused with both."""
+    """Without --example or --check, `config` is refused, and the error names both options."""
     result = gavel("config")
     assert (result.exit_code, "--example" in result.stderr, "--check" in result.stderr) == (2, True, True)
     wording(result.stderr)

@@ -43,7 +43,7 @@ def test_keys_token_and_settings_belong_together(tmp_path: Path) -> None:
 
 
 def test_without_a_host_it_is_for_this_machine_only(tmp_path: Path) -> None:
-    """The scheduler listens on the loopback address."""
+    """Without `--host`, the scheduler listens on the loopback address."""
     folder = tmp_path / "data"
     assert run(str(folder), "--token-file", str(tmp_path / "token")).exit_code == 0
     assert daemon_config(str(folder / "gavel.toml"), {}, {}).listen == "127.0.0.1:7070"

@@ -41,7 +41,7 @@ class Up:
         )
 
     def address(self) -> str:
-        """Wait for its first line and return the address in it."""
+        """Wait for the first line of output and return the address in it."""
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         assert ready, "gavel up prints nothing"
@@ -51,7 +51,7 @@ class Up:
         return address[1]
 
     def ended(self) -> tuple[int, str]:
-        """Wait for its end; return its exit code and the output since the last read."""
+        """Wait until the command ends; return its exit code and the output since the last read."""
         output, _ = self.process.communicate(timeout=PATIENCE_S)
         return self.process.returncode, output
 
@@ -64,7 +64,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_job_completes_and_no_process_stays(folder: Path, wording: Wording) -> None:
-    """Ctrl-C ends the command with code 0 and every process; the next start still has the job and runs new ones."""
+    """Ctrl-C ends the command, with exit code 0, and its processes; the next start has the job and runs new jobs."""
     up = Up(folder, "--listen", "127.0.0.1:0")
     with Client(up.address(), retry_s=PATIENCE_S) as client:
         (job,) = client.submit(JobSpec(command=("echo", "hello")))
@@ -195,7 +195,7 @@ class InterruptingProcess:
 def test_an_interrupt_during_the_start_leaves_no_process(
     folder: Path, moments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ctrl-C just after a process is started, before its pid is kept, or again while it is terminated, leaves none."""
+    """Ctrl-C leaves no process, just after a start, before the pid is kept, or again while a process is terminated."""
     monkeypatch.setattr(InterruptingProcess, "moments", moments)
     monkeypatch.setattr(
         "gavel.cli.service.local_cluster.subprocess",

@@ -49,7 +49,7 @@ def test_the_reason_of_every_job_at_any_moment(journal: str, gavel: Gavel) -> No
 
 
 def test_at_its_end_all_jobs_are_completed(journal: str, gavel: Gavel) -> None:
-    """Without a moment, the end of the journal is explained."""
+    """Without `--at`, `explain` explains the end of the journal."""
     assert "completed" in gavel("explain", "7", "--journal", journal).stdout
 
 

@@ -15,7 +15,7 @@ SPEC = "rate_per_h: 2\nwidths: {1: 1, 2: 1}\ndurations:\n- {chance: 1, from_s: 6
 
 @pytest.mark.parametrize("name", ["a.csv", "a.trace"])
 def test_a_named_workload_becomes_a_trace(name: str, gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
-    """Twenty jobs that can be read again; the same seed gives the same bytes, another seed other ones."""
+    """The trace has twenty jobs and can be read back; only the same seed gives the same bytes."""
     path = tmp_path / name
     traces = []
     for seed in ("3", "3", "4"):
@@ -77,7 +77,7 @@ def test_wrong_options(
     monkeypatch: pytest.MonkeyPatch,
     wording: Wording,
 ) -> None:
-    """A wrong option is one line that begins with it, and no file is written. Exit code 2."""
+    """A wrong option leads to one line that begins with the option, and to exit code 2; no file is written."""
     monkeypatch.chdir(tmp_path)
     result = gavel("generate", *options)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)

@@ -49,7 +49,7 @@ def test_before_there_is_anything_worth_keeping(
     monkeypatch: pytest.MonkeyPatch,
     wording: Wording,
 ) -> None:
-    """While a command still reads its files, Ctrl-C ends it with 130 and our one line, not with click's."""
+    """While a command still reads its files, Ctrl-C ends it with exit code 130 and one line of Gavel's, not click's."""
     monkeypatch.setattr(import_module(module), function, interrupt)
     result = gavel(*arguments)
     assert (result.exit_code, result.stdout) == (130, "")
@@ -83,7 +83,7 @@ def test_an_interrupt_during_the_imports_of_the_command(
 
 
 def test_new_processes_of_a_sweep_print_nothing(tmp_path: Path, wording: Wording) -> None:
-    """A terminal sends Ctrl-C to every process, also to those that are only starting; one line is printed."""
+    """Ctrl-C reaches every process of a sweep, even those that are still starting; only one line is printed."""
     command = [
         sys.executable,
         "-m",
@@ -116,7 +116,7 @@ def test_new_processes_of_a_sweep_print_nothing(tmp_path: Path, wording: Wording
 def test_ctrl_c_among_starting_processes_comes_after_them() -> None:
     """Whichever thread gets the signal, processes that are starting are started before the interrupt is raised."""
     received = threading.Event()
-    # As numpy's threads, it does not block signals.
+    # Like numpy's threads, this one does not block signals.
     taker = threading.Thread(target=received.wait)
     taker.start()
     reached = []
@@ -137,12 +137,12 @@ def test_ctrl_c_among_starting_processes_comes_after_them() -> None:
 
 
 def children(pid: int) -> list[int]:
-    """Return the processes that this one has started."""
+    """Return the processes that this process has started."""
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def is_worker(pid: int) -> bool:
-    """Return whether it is a process that carries out runs, from its first moment on."""
+    """Return whether this is a process that carries out runs, even if it is still starting."""
     with suppress(OSError):
         return b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False

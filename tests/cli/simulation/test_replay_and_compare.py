@@ -42,7 +42,7 @@ def facts_and_replayed(gavel: Gavel, folder: Path, *options: str) -> list[list[t
 def test_replay_under_its_own_policy_reproduces_the_journal(
     options: tuple[str, ...], gavel: Gavel, tmp_path: Path
 ) -> None:
-    """The same facts at the same times, for any policy, restarts and failures."""
+    """The replay has the same facts at the same times, for any policy, restarts and failures."""
     histories = facts_and_replayed(gavel, tmp_path, *options)
     assert histories[0] == histories[1]
 
@@ -59,7 +59,7 @@ def test_replay_knows_costs_by_type_and_links_that_came_back(gavel: Gavel, tmp_p
 
 
 def test_replay_under_another_policy(gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
-    """One column has what happened, the other what would have under the other policy."""
+    """One column has what happened, the other what would have happened under the other policy."""
     journal, answer = tmp_path / "journal", tmp_path / "answer.json"
     gavel("simulate", *RUN, "--journal", str(journal))
     result = gavel("replay", str(journal), "--policy", "fifo", "--json", str(answer))
@@ -138,7 +138,7 @@ def test_a_partial_journal_is_read_with_a_note(
 
 
 def test_compare_shows_ratios(gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
-    """Each figure of both results with its ratio B/A; different circumstances get a note."""
+    """`compare` prints the figures of both results with their ratio B/A; a note names differences between the runs."""
     paths = [str(tmp_path / f"{policy}.json") for policy in ("las", "fifo")]
     for path, policy, seed in zip(paths, ("las", "fifo"), ("0", "1"), strict=True):
         gavel("simulate", *RUN, "--policy", policy, "--seed", seed, "--json", path)
@@ -153,7 +153,7 @@ def test_compare_shows_ratios(gavel: Gavel, tmp_path: Path, wording: Wording) ->
 
 
 def test_compare_unknown_figures(gavel: Gavel, problem_file) -> None:
-    """null against a number, a type that only one result has, and zero give a dash, not an error."""
+    """If a figure is null or 0, or if only one result has a type, `compare` prints a dash and no error."""
     a = problem_file(
         {"jobs": 0, "mean_jct_h": None, "cost_usd": 0, "utilization": {"a": 0.5, "c": None}}, "a.json"
     )

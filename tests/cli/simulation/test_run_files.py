@@ -68,7 +68,7 @@ def test_a_wrong_file_of_events_or_rates(
 def test_jobs_that_can_never_end_are_counted(
     gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
-    """On a cluster that never comes back, a note counts the unfinished jobs and names the first."""
+    """If the only node fails and never comes back, a note counts the unfinished jobs and names the first."""
     trace, failures = tmp_path / "a.csv", tmp_path / "f.csv"
     trace.write_text("id,arrival_s,job_type,gpus,steps\na,0,resnet50,1,9\nb,0,dlrm,1,9e6\nc,1,dlrm,1,9e6\n")
     failures.write_text("t_s,node,event\n600,a100-0,crash\n")
@@ -83,7 +83,7 @@ def test_jobs_that_can_never_end_are_counted(
 
 
 def test_a_job_without_steps_is_refused(gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
-    """A job without steps would run without end."""
+    """A job without steps is refused, because it would run without end."""
     trace = tmp_path / "a.csv"
     trace.write_text("id,arrival_s,job_type,gpus\na,0,resnet50,1\n")
     result = gavel("simulate", str(trace), *CLUSTER)
@@ -94,7 +94,7 @@ def test_a_job_without_steps_is_refused(gavel: Gavel, tmp_path: Path, wording: W
 
 @pytest.mark.parametrize("steps", ["1e15", "1e11"])
 def test_a_job_of_centuries_is_refused(steps: str, gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
-    """A slip of the keyboard would be simulated for centuries: the line names the job and the limit."""
+    """A job whose steps would take centuries is refused as a slip of the keyboard, with its name and the limit."""
     trace = tmp_path / "a.csv"
     trace.write_text(f"id,arrival_s,job_type,gpus,steps\nshort,0,resnet50,1,9\nlong,0,resnet50,1,{steps}\n")
     result = gavel("simulate", str(trace), *CLUSTER)
@@ -110,7 +110,7 @@ def test_a_job_of_centuries_is_refused(steps: str, gavel: Gavel, tmp_path: Path,
 def test_a_job_that_cannot_end_is_named_with_its_line(
     line: str, job: str, gavel: Gavel, tmp_path: Path, wording: Wording
 ) -> None:
-    """The line is that of the file, also where `--repair` puts the jobs in order."""
+    """The error has the line in the file, even if `--repair` puts the jobs in another order."""
     trace = tmp_path / "a.csv"
     trace.write_text(f"id,arrival_s,job_type,gpus,steps\n\n{line}\nshort,0,resnet50,1,9\n")
     result = gavel("simulate", str(trace), "--cluster", "a100=4", "--repair")

@@ -17,6 +17,7 @@ from gavel.cli.simulation.run_plots import (
 )
 from tests.support.story import Story, lease
 
+# The grey of an idle GPU.
 IDLE = 0.96
 
 
@@ -33,7 +34,7 @@ def picture(figure: Figure) -> np.ndarray:
 
 @pytest.fixture
 def story() -> Story:
-    """Two nodes; a job runs from 0 to 2 h on the first GPU of the second, another from 3 h on on its other GPU."""
+    """Two nodes of two GPUs; a runs from 0 to 2 h on one GPU of b-10, c runs on the other GPU and started at 3 h."""
     story = Story()
     story.node(0.0, "b-10", "v100", gpus=2)
     story.node(0.0, "b-9", "v100", gpus=2)

@@ -81,7 +81,7 @@ def test_same_seed_same_figures(gavel: Gavel, tmp_path: Path) -> None:
 
 
 def test_a_trace_file_is_run(gavel: Gavel, tmp_path: Path) -> None:
-    """`gavel simulate` runs the file that `gavel generate` writes like the workload itself."""
+    """A trace that `gavel generate` wrote gives the same figures as the workload itself."""
     trace = str(tmp_path / "twelve.csv")
     assert gavel("generate", trace, "--rate", "6", "--jobs", "12").exit_code == 0
     by_trace, by_name = (

@@ -107,7 +107,7 @@ def test_wrong_input_is_one_line(
 
 
 def test_ctrl_c_keeps_finished_runs(tmp_path: Path) -> None:
-    """Ctrl-C among long runs keeps and prints the finished ones and prints how to continue. Exit code 130."""
+    """Ctrl-C keeps the finished runs, and prints their table and how to continue the sweep. Exit code 130."""
     command = [sys.executable, "-m", "gavel", "sweep", "--workload", "mixed-day", "--measure", "0:1"]
     command += ["--rate", "0.01,500", "--policy", "las", "--cluster", "a100=8", "--processes", "2"]
     command += ["--results", str(tmp_path), "--ideal", "--seed", "0,1,2,3,4,5,6,7,8,9"]

@@ -53,7 +53,7 @@ def test_common_slips_are_explained_in_our_own_words(text: str, line: int, wordi
     ],
 )
 def test_all_faults_of_a_job_are_reported_at_once(text: str, places: list[tuple[str, int]]) -> None:
-    """Each fault has its line, so that the user can mend all before the next try."""
+    """Each fault has its line, so that the user can mend all faults before the next try."""
     first = wrong(text)
     assert [(fault.field, fault.line) for fault in (first, *first.more)] == places
 

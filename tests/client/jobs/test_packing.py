@@ -1,4 +1,7 @@
-"""Packing of work directories: same content, same package; ignored files stay; an impossible one is refused here."""
+"""Packing of work directories: the same content gives the same package, and ignored files are left out.
+
+A directory that agents would refuse is refused before it is sent.
+"""
 
 import io
 import os
@@ -152,7 +155,7 @@ def test_links_that_lead_out_are_refused_before_sending(project: Path, target: s
     wording(raised.value)
 
 
-def test_sockets_and_pipes_stay_at_home(project: Path) -> None:
+def test_sockets_and_pipes_are_left_out(project: Path) -> None:
     """Sockets and pipes, which cannot be packed, are left out silently."""
     os.mkfifo(project / "pipe")
     assert "pipe" not in names(project)

@@ -44,7 +44,7 @@ STOPPING = e.NotReachable("x", reason="stopping", retry_s=2.0)
     ],
 )
 def test_errors_that_are_retried(error: e.GavelError, safe: bool, again: bool) -> None:
-    """A call is repeated only if it was refused before it did anything, or does no harm twice."""
+    """A call is repeated only if it was refused before it had an effect, or if a repetition does no harm."""
     assert again == (Patience(60.0, Clock()).wait_s(error, safe) is not None)
 
 
@@ -128,7 +128,7 @@ def test_waiting_ends_when_all_have_ended() -> None:
 
 
 def test_waiting_for_a_job_that_is_not_there_ends_at_once(wording: Wording) -> None:
-    """Without the error, the call would never return."""
+    """A job that does not exist is an error, because otherwise the call would never return."""
     waiting = Waiting(["1", "9"])
     waiting.take(event(job("1", JobState.RUNNING)))
     with pytest.raises(e.NotFound, match="'9'") as raised:

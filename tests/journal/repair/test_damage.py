@@ -57,7 +57,7 @@ def copy(of: Path, to: Path) -> Path:
 
 
 def check_the_rest(path: Path) -> list[Damage]:
-    """After recovery, every record is either unchanged or reported as lost, and the next start is clean."""
+    """Check that recovery returns each record unchanged or reports it as lost, and that the next start is clean."""
     with SqliteJournal(path) as journal:
         parts = list(journal.scan())
         numbers: list[int] = []
@@ -103,7 +103,7 @@ def test_truncated_at_every_page(which: str, ending: str, closed: Path, killed: 
         damage = check_the_rest(path)
         # A cut within the last page may come after its last record.
         assert damage or size - size_left < PAGE
-    # The last cut costs little.
+    # The last cut, near the end of the file, costs few records.
     assert sum(part.lost for part in damage) <= COUNT // 4
 
 
@@ -129,7 +129,7 @@ def test_flipped_bits(which: str, closed: Path, killed: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("which", ["closed", "killed"])
 def test_zeroed_blocks(which: str, closed: Path, killed: Path, tmp_path: Path) -> None:
-    """A block of zeros, of a disk's or a page's size, costs the records in it."""
+    """Zeros in place of a disk block or of a page cost few records besides those that were there."""
     chance, sound = random.Random(13), closed if which == "closed" else killed
     for trial in range(20):
         path = copy(sound, tmp_path / str(trial))
@@ -191,7 +191,7 @@ def test_a_reader_gets_the_sound_records_and_repairs_nothing(killed: Path, tmp_p
 
 
 def test_a_repair_can_be_interrupted(closed: Path, tmp_path: Path) -> None:
-    """After a process has died during a repair, the next one continues from its files."""
+    """If a process dies during a repair, the next process continues with the files that were left."""
     for trial, name in enumerate(("journal.db.mending", "journal.db.mended")):
         path = copy(closed, tmp_path / str(trial))
         shutil.copyfile(path, path.parent / name)

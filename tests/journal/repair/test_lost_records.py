@@ -1,4 +1,4 @@
-"""A scheduler that starts from a journal with lost records: ids that these may have used are not used again."""
+"""A scheduler that starts from a journal with lost records uses no id that the lost records may have used."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class RecordingDesk(Desk):
 
 
 def cluster_of_two() -> RecordingDesk:
-    """Two nodes, and jobs that run on n1; another scheduler has taken over once."""
+    """Two nodes, two jobs that run on n1, and one more job; the scheduler has taken over once."""
     desk = RecordingDesk(node("n1", 2), node("n2", 2))
     desk.take_over(0.0)
     desk.settle()
@@ -70,7 +70,7 @@ def journal_of(desk: RecordingDesk, lost: int) -> Holed:
 
 
 def recovered_from(desk: RecordingDesk, lost: int) -> Recovered[SchedulerState]:
-    """Recover from the desk's journal without these records."""
+    """Recover from the desk's journal, of which this many of the last records are lost."""
     recovered = recover_scheduler(journal_of(desk, lost))
     assert recovered.lost_records == lost
     return recovered
@@ -103,7 +103,7 @@ def test_without_loss_no_id_is_skipped() -> None:
 
 
 def test_a_start_that_is_cut_short_skips_ids_once(tmp_path: Path) -> None:
-    """A scheduler that is killed between recovery and takeover skips the ids again, but not twice."""
+    """A scheduler that is killed between recovery and takeover skips the same ids at the next start, and no more."""
     path = tmp_path / "journal.db"
     with SqliteJournal(path) as journal:
         for now_s, facts in cluster_of_two().records:

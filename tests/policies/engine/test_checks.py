@@ -67,7 +67,7 @@ def test_a_bad_fact_about_a_job(field: str, values: object, place: str, wording:
     ],
 )
 def test_a_bad_id(ids: object, place: str, wording: Wording) -> None:
-    """Ids are distinct strings, since a job has no other name."""
+    """Ids must be distinct strings, because a job has no other name."""
     message = refusal(lambda: Jobs(ids))
     assert message.startswith(place)
     wording(message)
@@ -108,7 +108,7 @@ UNFIT = [
 
 @pytest.mark.parametrize(("change", "place"), UNFIT)
 def test_a_column_that_does_not_fit_the_jobs(change: dict[str, object], place: str, wording: Wording) -> None:
-    """Together with its jobs, a column is described by their names."""
+    """In a problem, which has jobs, the error describes a column by the ids of its jobs."""
     message = refusal(lambda: replace(GOOD, columns=replace(GOOD.columns, **change)))
     assert message.startswith(place)
     wording(message)
@@ -123,7 +123,7 @@ def test_a_second_rate_without_a_second_job(wording: Wording) -> None:
 
 
 def test_a_pair_listed_twice_either_way_round(wording: Wording) -> None:
-    """The pair (a, b) is the pair (b, a); other labels, widths and types are other columns."""
+    """(a, b) and (b, a) are the same column, so one is refused; with another label, width or type they differ."""
     pair = together(("a", "b"), "v100", (2.0, 1.0))
     others = (pair._replace(label="mps"), pair._replace(gpus=2), pair._replace(worker_type="k80"))
     solo = (alone("a", "v100", 4.0), alone("b", "v100", 3.0))
@@ -184,7 +184,7 @@ def test_a_tenant_that_is_not_listed(wording: Wording) -> None:
 
 
 def test_a_tenant_listed_twice(wording: Wording) -> None:
-    """Two tenants of one path are refused."""
+    """Two tenants with the same path are refused."""
     message = refusal(lambda: replace(GOOD, tenants=(Tenant("lab"), Tenant("lab", weight=2.0))))
     assert message.startswith("tenants: ")
     wording(message)

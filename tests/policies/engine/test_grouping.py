@@ -21,7 +21,7 @@ from policies.registry import Entry, entry, names
 from tests.support.problems import alone, by_hand, canonical, problems, random_problem, shuffled, together
 from tests.support.wording import Wording
 
-# Conic answers are exact to about 1e-8 of their scale; the search of `ftf` and the levels add to that.
+# Conic solvers are exact to about 1e-8 of the scale; the search in `ftf` and the levels of water filling add to that.
 TOLERANCE = 1e-5
 FACTS = ("weight", "tenant", "steps_left", "waited_s", "isolated_s", "deadline_s")
 KINDS = {"kinds": st.integers(1, 4), "widths": st.just((1,))}
@@ -77,7 +77,7 @@ def both_answers(policy_entry: Entry, problem: Problem) -> tuple[Allocation, Gro
 @pytest.mark.parametrize("name", names())
 @settings(max_examples=60)
 @given(problem=problems(**KINDS).map(canonical))
-# An example in which all jobs are at their best.
+# An example in which all jobs reach their best rates.
 @example(problem=canonical(random_problem(0, jobs=3, kinds=2, widths=(1,), pairs=True)))
 def test_merging_costs_a_policy_nothing(name: str, problem: Problem) -> None:
     """Merged by the facts that the policy reads: equal value, a feasible answer, the same rate for each member."""
@@ -129,7 +129,7 @@ def test_every_job_has_an_id_of_its_own() -> None:
     assert sorted(group(queue, ["tenant"])[0].jobs.count.tolist()) == [1] * 6 + [6]
 
 
-def test_deadlines_are_decided_job_by_job_where_few() -> None:
+def test_a_few_deadlines_are_decided_job_by_job() -> None:
     """Up to 50 jobs with deadlines stay apart for an exact choice; more than 50 are merged."""
     for jobs, rows in ((50, 50), (51, 1)):
         problem = by_hand(
@@ -158,8 +158,8 @@ def test_an_unknown_key_is_refused(wording: Wording) -> None:
 # ------------------------------------------------------------------------------------------ what is merged
 
 
-def test_pair_rates_of_only_one_of_them_keep_jobs_apart() -> None:
-    """Two jobs with equal rates alone are not alike if only one of them has pair rates with a third."""
+def test_jobs_are_not_merged_if_only_one_has_pair_rates() -> None:
+    """Two jobs that are equally fast alone are not alike if only one of them has pair rates with a third job."""
     solo = [alone(job, "v100", 10.0) for job in "xyz"]
     problem = by_hand({"v100": 1}, *solo, together(("x", "y"), "v100", (8.0, 8.0)))
     smaller, grouped = group(problem)
@@ -177,8 +177,8 @@ def test_pairs_that_go_round_in_a_ring_are_not_a_block() -> None:
     assert_interchangeable(problem, grouped, ())
 
 
-def test_pair_rates_within_a_group_are_even() -> None:
-    """Two jobs with equal rates alone are not alike if one is slower beside the other."""
+def test_jobs_are_not_merged_if_their_pair_rates_differ() -> None:
+    """Two jobs that are equally fast alone are not alike if, as a pair, one is slower than the other."""
     solo = [alone(job, "v100", 10.0) for job in "ab"]
     uneven = by_hand({"v100": 1}, *solo, together(("a", "b"), "v100", (8.0, 6.0)))
     assert len(group(uneven)[0].jobs) == 2
@@ -197,7 +197,7 @@ def test_jobs_that_beat_each_other_in_a_round_are_not_alike() -> None:
 @given(problem=problems(), seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=100)
 def test_merging_does_not_depend_on_order(problem: Problem, seed: int) -> None:
-    """The same jobs are merged whatever the order of jobs, columns and the two of a pair."""
+    """The same jobs are merged whatever the order of the jobs, of the columns, and of the two jobs in a pair."""
     other = shuffled(problem, seed)
 
     def by_id(which: Problem) -> set[frozenset[str]]:

@@ -52,7 +52,7 @@ CLUSTERS = {
 def test_it_reaches_the_optimum(spec: str, cluster: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer is feasible, its duals prove that it is optimal, and HiGHS finds the same value."""
     for task in programs(monkeypatch, spec, CLUSTERS[cluster]):
-        # One job alone in the cluster.
+        # The program of one job alone in the cluster does not decompose.
         if task.block is None:
             continue
         x, dual = solve_blocks(task.cost, task.rows, task.limit, task.block)

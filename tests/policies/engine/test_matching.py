@@ -58,13 +58,13 @@ def assert_possible(schedule: Schedule, time_s: Floats, gpus: Ints) -> None:
         filled = np.bincount(schedule.position[schedule.kind == kind], minlength=2)
         assert filled[0] == 0
         assert filled.max() <= gpus[kind]
-        # No position is empty behind which one is filled.
+        # No position is empty if a later one is filled.
         assert (np.diff(filled[1:]) <= 0).all()
     assert schedule.cost == pytest.approx(float(job_time_s @ schedule.position))
 
 
 def test_one_gpu_takes_the_shortest_first() -> None:
-    """Jobs of 5, 1 and 3 seconds on one GPU: 1 runs first, third from last; completion times sum to 14."""
+    """Of jobs of 5, 1 and 3 s on one GPU, that of 1 s runs first (position 3 from last); completion times sum to 14."""
     schedule = shortest_schedule(np.array([[5.0], [1.0], [3.0]]), np.array([1]))
     assert schedule.position.tolist() == [1, 3, 2]
     assert schedule.cost == 1 + 4 + 9
@@ -101,7 +101,7 @@ def test_small_schedules_are_the_best_of_all(
 def test_larger_schedules_agree_with_a_general_solver(
     jobs: int, gpus: tuple[int, ...], blocked: bool
 ) -> None:
-    """With long queues, short queues and more GPUs than jobs the cost is that of a general assignment."""
+    """With long queues, short queues, or more GPUs than jobs, the cost is that of a general assignment."""
     count, time_s = np.array(gpus), times(jobs, jobs, len(gpus), blocked and len(gpus) > 1)
     schedule = shortest_schedule(time_s, count)
     assert_possible(schedule, time_s, count)
@@ -109,7 +109,7 @@ def test_larger_schedules_agree_with_a_general_solver(
 
 
 def test_times_of_very_different_size() -> None:
-    """Beside jobs of weeks, those of seconds are not lost in rounding."""
+    """The short times of some jobs are not lost in rounding beside the long times of others."""
     time_s = np.array([[1e-3, 2e-3], [1e6, 3e6], [2e-3, 1e-3], [2e6, 1e6], [5.0, 4.0]])
     count = np.array([1, 1])
     assert shortest_schedule(time_s, count).cost == pytest.approx(cost_by_enumeration(time_s, count))

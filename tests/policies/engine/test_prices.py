@@ -1,4 +1,4 @@
-"""`Allocation.price`: the gain in value from one more GPU of a type, references held fixed.
+"""`Allocation.price`: the gain in value from one more GPU of a type, while the reference rates stay fixed.
 
 Prices are compared with the slopes of another formulation's optimum on both sides. If the two sides differ (at
 a corner of the optimum) any price between them is right.
@@ -19,7 +19,7 @@ from tests.support.problems import problems
 
 STEP = 1e-3  # GPUs
 
-# The value in another cluster, measured against P_m and I_m of this one.
+# For each policy, its value in the cluster `elsewhere`, measured against P_m and I_m of the cluster `here`.
 VALUES: dict[str, Callable[[Problem, Problem], float]] = {
     "las": lambda elsewhere, here: f.las(elsewhere, f.proportional(here)).value,
     # The value of water filling is its first level.

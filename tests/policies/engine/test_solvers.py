@@ -61,7 +61,7 @@ def test_the_order_of_the_chain() -> None:
 
 @pytest.mark.parametrize("name", ["Clarabel", "HiGHS", "cvxpy"])
 def test_each_solver_alone_finds_the_same_optimum(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Point and prices of a program solved by hand: 0.4 of the better column, 0.6 of the other."""
+    """Each solver finds the point and prices worked out by hand: 0.4 of the better column, 0.6 of the other."""
     monkeypatch.setattr(solvers, "_CHAIN", [(name, CHAIN[name])])
     answer = solve_lp(knapsack())
     assert answer.optimal
@@ -85,7 +85,7 @@ def test_each_solver_answers_a_policy_alike(name: str, jobs: int, monkeypatch: p
     assert answer.x.min() >= 0
     assert (program.rows @ answer.x - program.limit).max() <= 1e-6
     assert answer.dual.min() >= 0
-    # No column is worth more than it costs, and the dual value is the primal one.
+    # No column is worth more than it costs, and the dual value equals the primal value.
     assert (program.cost + program.rows.T @ answer.dual).min() >= -1e-6
     assert -(program.limit @ answer.dual) == pytest.approx(value, rel=1e-6)
     assert value == pytest.approx(CHAIN["HiGHS"](program).x @ program.cost, rel=1e-6)
@@ -144,8 +144,8 @@ def test_a_try_ends_with_the_first_solver_that_takes_the_program(monkeypatch: py
         try_lp(knapsack())
 
 
-def test_a_try_leaves_time_for_the_certain_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A try has only a part of the time limit; without a limit it has none either."""
+def test_a_try_may_use_only_a_part_of_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Within a time limit, `try_lp` gives the solver only a part of the time; without one, the solver has no limit."""
     limits_s: list[float] = []
 
     def reads_the_limit(program: LinearProgram) -> Answer:
@@ -182,7 +182,7 @@ def test_an_unsolvable_program_is_a_failure(name: str, fault: str) -> None:
 
 
 def test_the_limit_holds_inside_its_block_only() -> None:
-    """Limits nest and end with their block, after an error too; outside there is none."""
+    """Limits nest, and a limit ends with its block, even after an error; outside all blocks there is no limit."""
     assert time_left_s() == np.inf
     with time_limit(100.0):
         assert 90.0 < time_left_s() <= 100.0
@@ -229,7 +229,7 @@ def test_whole_numbers() -> None:
     assert answer.optimal
     with time_limit(600.0):
         assert solve_milp(program, np.arange(3)).x == pytest.approx([1.0, 1.0, 0.0])
-    # Here only the first has to be whole.
+    # Here only the first variable has to be a whole number.
     assert solve_milp(program, np.array([0])).x[1] == pytest.approx(2.5)
 
 
@@ -270,7 +270,10 @@ def wide_program() -> LinearProgram:
 
 
 def test_simplex_solves_programs_with_many_more_columns_than_rows() -> None:
-    """Simplex finds the optimum of interior point, and its prices prove it; it declines programs that are not wide."""
+    """Simplex finds the same optimum as the interior-point method, with prices that prove it optimal.
+
+    It declines a program that does not have many more columns than rows.
+    """
     program = wide_program()
     answer = CHAIN["simplex"](program)
     assert answer is not None

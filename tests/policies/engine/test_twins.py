@@ -30,7 +30,10 @@ def table(
 
 
 def test_a_job_stays_where_it_runs() -> None:
-    """Alone in the cluster, a job with half and half gets all its time on its current type; a new job on one."""
+    """Alone in the cluster, a job with half its time on each of two types gets all its time on one type.
+
+    For a running job it is the current type.
+    """
     assert table([[0.5, 0.5]], [SPOT]) == [[0.0, 1.0]]
     assert table([[0.5, 0.5]], [A100]) == [[1.0, 0.0]]
     assert sum(table([[0.5, 0.5]], [NOWHERE])[0]) == 1.0
@@ -54,12 +57,12 @@ def test_one_job_is_split_where_it_must_be() -> None:
 
 
 def test_part_of_the_time_is_on_one_type_too() -> None:
-    """Six jobs on four GPUs have two thirds of the time each, three of them on either type."""
+    """Six jobs on four GPUs have two thirds of the time each, three jobs on each type."""
     assert table([[1 / 3, 1 / 3]] * 6, [0, 1, 0, 1, 0, 1]) == [[round(2 / 3, 9), 0], [0, round(2 / 3, 9)]] * 3
 
 
-def test_the_more_expensive_type_gets_no_more_where_prices_count() -> None:
-    """If prices count, a job with half and half gets all its time on the cheaper type, wherever it runs."""
+def test_if_prices_count_a_job_gets_its_time_on_the_cheaper_type() -> None:
+    """If prices count, a job with half its time on each type gets all of it on the cheaper type, wherever it runs."""
     price = {"price_per_gpu_hour": np.array([2.0, 1.0])}
     assert table([[0.5, 0.5]], [A100], by_price=True, **price) == [[0.0, 1.0]]
     assert table([[0.5, 0.5]], [A100], **price) == [[1.0, 0.0]]
@@ -85,7 +88,10 @@ def test_shares_between_unequal_types_stay() -> None:
 @given(seed=st.integers(0, 10_000), jobs=st.integers(1, 12), types=st.integers(2, 4), by_price=st.booleans())
 @settings(max_examples=150)
 def test_no_job_loses_and_capacity_is_kept(seed: int, jobs: int, types: int, by_price: bool) -> None:
-    """Each job keeps its rate and time; capacity is kept, cost does not rise where it counts; few jobs are split."""
+    """Each job keeps its rate and time, no type exceeds its capacity, and few jobs are split.
+
+    If prices count, the cost does not rise.
+    """
     rng = np.random.default_rng(seed)
     rates = rng.choice([1.0, 1.0, 2.0, 0.0], (jobs, types))
     rates[(rates > 0).sum(axis=1) == 0, 0] = 1.0

@@ -19,7 +19,7 @@ from tests.support.wording import Wording
 
 
 def used_pairs(problem: Problem, answer: Allocation, grouped: Grouping) -> dict[tuple[int, int], set[tuple]]:
-    """The pairs of jobs that have time, by the groups of the two."""
+    """Return the pairs of jobs that have time, by the groups of their two jobs."""
     columns, by_groups = problem.columns, defaultdict(set)
     for k in np.flatnonzero(columns.is_pair & (answer.time_share > 0)):
         jobs = sorted((int(columns.first[k]), int(columns.second[k])))
@@ -37,7 +37,10 @@ def every_column(problem: Problem) -> Allocation:
 @given(problem=problems(jobs=st.integers(2, 14), kinds=st.integers(1, 3), pairs=st.just(True)))
 @settings(max_examples=100)
 def test_pairs_of_jobs_stay_few(problem: Problem) -> None:
-    """At most n_c + n_d - 1 pairs of jobs carry the time of two groups, n within one; no time is lost."""
+    """Pair time of groups of n_c and n_d jobs is given to at most n_c + n_d - 1 pairs of jobs.
+
+    Pair time within a group of n jobs is given to at most n pairs. No time is lost.
+    """
     smaller, grouped = group(problem, ["steps_left"])
     answer = every_column(smaller)
     split = grouped(answer)
