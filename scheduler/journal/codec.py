@@ -1,7 +1,7 @@
 """Facts to bytes and back. Equal facts have equal bytes.
 
 The format is JSON, so that `sqlite3` is enough to read a journal. JSON has no infinity and no NaN: msgspec writes
-`null` for them, which decodes to something else or raises an error. So a fact that contains one is refused.
+`null` for them, and decoding `null` gives another value or an error. So a fact with an infinity or a NaN is refused.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from scheduler.core.facts import AnyFact, Fact
 from scheduler.journal.errors import Unwritable
 from scheduler.model.launch import JobDecoder, restored
 
-# The version of the vocabulary of facts. Each release that adds a fact type or a field increases it.
+# The version of the vocabulary of facts. Each release that adds a fact type or a field increases this number.
 VERSION = 1
 
 HEAD = Struct("<qdi")  # seq, now_s, version
 _SNAPSHOT_HEAD = Struct("<qi")
 _encoder = msgspec.json.Encoder()
 _decoder = JobDecoder(msgspec.json, list[AnyFact])
-# ValueError: a string contains a lone surrogate.
+# The errors of the encoder; it raises ValueError for a string with a lone surrogate.
 _CANNOT_ENCODE = (msgspec.EncodeError, TypeError, OverflowError, ValueError)
 
 
@@ -36,6 +36,8 @@ def encode_facts(facts: Sequence[Fact]) -> bytes:
         raise Unwritable(f"a fact cannot be written: {error}") from None
     if b"null" in payload:
         _refuse_infinite(facts)
+    # In memory, `Launch.unknown` has the fields that only other releases know; in the journal they are fields like any
+    # other.
     if b'"unknown":{' in payload:
         payload = _encoder.encode(restored(msgspec.json.decode(payload)))
     return payload

@@ -2,10 +2,10 @@
 
 The scheduler reads the newest snapshot and the facts after it when it starts, so the sizes of both determine how long a
 start takes. A snapshot is due after a number of facts. For a large state, it is due only when the facts take as many
-bytes as the last snapshot. So neither writing snapshots nor reading facts dominates.
+bytes as the last snapshot. So neither writing snapshots nor reading facts takes most of the time.
 
-A snapshot is taken between two batches. It is encoded and written in a thread, and the next batch waits for it, because
-the state must not change and a connection has only one transaction. All else on the event loop continues.
+A snapshot is taken between two batches, in a thread. Until it is written, the next batch waits, because the state must
+not change, and because a connection has only one transaction. Everything else on the event loop continues.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Keeper:
         snapshot_facts: int = SNAPSHOT_FACTS,
         compact: bool = True,
     ) -> None:
-        """Begin with `facts`, the number of facts that recovery read after its snapshot; compact now if `compact`."""
+        """`facts`: how many facts recovery read after its snapshot. `compact`: compact now, and after each snapshot."""
         self._journal, self._snapshot = journal, snapshot
         self._facts, self._snapshot_facts, self._compact = facts, snapshot_facts, compact
         self._snapshot_bytes = 0

@@ -1,11 +1,11 @@
 """Errors of journals.
 
 JournalError
-├── NotAJournal          the file is something else, or the journal has disappeared
+├── NotAJournal          the file is not a journal, or the journal has disappeared
 ├── NewerJournal         a later release wrote it
 ├── JournalBusy          another process has it open
 ├── DamagedJournal       the journal is damaged, and the caller asked for no repair (`strict`)
-├── CannotReplay         a fact does not apply although nothing before it is lost: a bug
+├── CannotReplay         a fact does not apply, although no earlier fact is lost: a bug
 ├── Unwritable           the format cannot hold a fact; nothing was written
 └── AppendFailed         the facts are not on disk, so none of their effects may be carried out
     └── DiskFull         because the disk is full
@@ -24,7 +24,7 @@ class JournalError(SchedulerError):
 
 
 class NotAJournal(JournalError):
-    """The file is something else, or the journal has disappeared."""
+    """The file is not a journal, or the journal has disappeared."""
 
 
 class NewerJournal(JournalError):
@@ -36,7 +36,7 @@ class JournalBusy(JournalError):
 
 
 class DamagedJournal(JournalError):
-    """The journal is damaged, and the caller asked for no repair. `damage` is the first lost record, if known."""
+    """The journal is damaged, and the caller asked for no repair. `damage` describes the first loss, if known."""
 
     def __init__(self, message: str, damage: Damage | None = None) -> None:
         super().__init__(message)
@@ -44,15 +44,15 @@ class DamagedJournal(JournalError):
 
 
 class CannotReplay(JournalError):
-    """A fact does not apply to the state that results from the facts before it, of which none is lost: a bug."""
+    """A fact does not apply to the state before it, although no earlier fact is lost: this is a bug."""
 
 
 class Unwritable(JournalError):
-    """A fact cannot be written, such as one that holds an infinity."""
+    """A fact or its time cannot be written: for example, a number is infinite."""
 
 
 class AppendFailed(JournalError):
-    """A write failed. The process must end, and the next one starts from the records on disk."""
+    """A write failed. This process must end; the next process starts from the records on disk."""
 
 
 class DiskFull(AppendFailed):
@@ -70,10 +70,11 @@ class Damage:
     first: int
     last: int
     why: str
+    # What was lost: "record" or "snapshot".
     part: str = "record"
-    # The remains, if any.
+    # What could still be read of the lost record or snapshot, if anything.
     payload: bytes | None = None
-    # Whether an earlier start reported the damage and moved it to the quarantine.
+    # Whether an earlier start of a scheduler reported the damage and moved it to the quarantine.
     is_quarantined: bool = False
     # The scheduler's time of the last sound record before the damage; None if there is none.
     after_s: float | None = None
@@ -98,7 +99,7 @@ class Damage:
 
 
 def _time_text(time_s: float) -> str:
-    """Format a time: as a date if it is in seconds since 1970, otherwise in seconds, since simulations begin at 0."""
+    """Format a time as a date if it counts seconds from 1970, otherwise as seconds: simulations begin at 0."""
     if not MIN_DATE_S <= time_s <= MAX_DATE_S:
         return f"{time_s:g} s"
     return f"{datetime.fromtimestamp(time_s, UTC):%Y-%m-%d %H:%M:%S} UTC"

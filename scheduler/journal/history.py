@@ -1,12 +1,14 @@
-"""Check the promises of the scheduler against a history of facts, without the code that made the facts.
+"""Check whether a history of facts keeps the scheduler's promises, without using the code that made the facts.
+
+A broken promise is reported by its name. The promises:
 
     two_holders     processes on a GPU belong to one job, or to a packed pair on exactly the same GPUs
     two_attempts    a job has processes under one lease at a time
     two_ends        a job ends once, and gets no lease and no other state after that
-    stale_attempt   the numbers of a job's attempts rise, within an epoch and across epochs
+    stale_attempt   each attempt of a job has a greater number than the one before, within and across epochs
     unknown         facts are about jobs, leases and nodes that exist
 
-A history may begin at a snapshot, which is then taken as correct.
+A history may begin at a snapshot; then the state in the snapshot counts as correct.
 """
 
 from __future__ import annotations
@@ -53,17 +55,20 @@ class History:
 
     def __init__(self, before: SchedulerState | None = None) -> None:
         self.broken: list[BrokenPromise] = []
+        # Whether facts about jobs came before this history; nodes that never joined are then accepted.
         self._partial = before is not None and bool(before.jobs)
         # For each job, whether it has ended.
         self._jobs: dict[str, bool] = {}
-        # Jobs that finished under their last lease.
+        # Jobs of which a lease was closed with the outcome `finished`; they may be forgotten like ended jobs.
         self._finished: set[str] = set()
+        # Leases that are granted and not closed.
         self._open: dict[str, Lease] = {}
         # Leases with processes.
         self._running: dict[str, Lease] = {}
         # For each job, the epoch and number of its last attempt.
         self._attempts: dict[str, tuple[int, int]] = {}
         self._nodes: set[str] = set()
+        # For each job, the last facts about it in words.
         self._stories: dict[str, list[str]] = {}
         if before is not None:
             self._begin(before)

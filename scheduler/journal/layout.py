@@ -35,7 +35,7 @@ INSERT_QUARANTINE = "INSERT INTO quarantine (part, first_seq, last_seq, why, pay
 
 
 class Unsound(Exception):
-    """The file is no journal, or a damaged one. The message is the reason, without the name of the file."""
+    """The file is not a journal, or is a damaged journal. The message is the reason, without the name of the file."""
 
 
 def connect(path: Path, *, durable: bool) -> sqlite3.Connection:

@@ -1,8 +1,8 @@
 """The lock file beside a journal: the process that has the journal open, and the last record known to be durable.
 
-The record number reveals a journal whose end is lost, since SQLite reads a damaged write-ahead log as a shorter one. It
-is written to shared memory after each commit, atomically and without syncing. So it survives the process, and after a
-power cut it may be too low but not wrong.
+SQLite reads a damaged write-ahead log as a shorter log, without an error. The record number shows that the end of the
+journal is then lost. The number is written to shared memory after each commit, atomically and without syncing. So it
+survives the death of the process; after a power cut it may be too low, but it is never too high.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LockFile:
         self._words[0] = seq << 24 | crc32(b"%d" % seq) & 0xFFFFFF
 
     def discard(self) -> None:
-        """Delete the lock file if this object created it. For a file that turns out to be no journal."""
+        """Delete the lock file if this object created it: its file turned out not to be a journal."""
         if self._created is not None:
             self._created.unlink(missing_ok=True)
 
@@ -79,8 +79,8 @@ def block_opening(journal: Path) -> Iterator[None]:
     """
     try:
         fd = os.open(lock_path(journal), os.O_RDONLY | os.O_CLOEXEC)
-    # Without a lock file, no process has the journal open.
     except OSError:
+        # Without a lock file, no process has the journal open.
         yield
         return
     try:
@@ -90,9 +90,9 @@ def block_opening(journal: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _acquire(fd: int, how: int, journal: Path) -> None:
+def _acquire(fd: int, operation: int, journal: Path) -> None:
     try:
-        fcntl.flock(fd, how | fcntl.LOCK_NB)
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
     except OSError:
         pid = int.from_bytes(os.pread(fd, 8, 8), sys.byteorder)
         raise JournalBusy(

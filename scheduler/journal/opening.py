@@ -27,7 +27,7 @@ class Opened(NamedTuple):
 
 
 def refuse_special(path: Path) -> None:
-    """Raise NotAJournal for a device, a pipe or a directory: reading one may never end."""
+    """Raise NotAJournal for a device, a pipe or a directory, because reading a device or a pipe may never end."""
     for file in (path, with_ending(path, "-wal"), with_ending(path, "-wal.kept"), lock_path(path)):
         if file.exists() and not file.is_file():
             raise NotAJournal(f"{file} is not a regular file; choose another journal, or move it away")
@@ -36,7 +36,8 @@ def refuse_special(path: Path) -> None:
 def open_database(path: Path, last_durable: int, *, durable: bool, strict: bool, name: Path) -> Opened:
     """Connect to a file whose lock the caller holds. Repair a damaged file, or raise an error if `strict`.
 
-    `last_durable` is the number of the last record known to be durable. Error messages name the file `name`.
+    `last_durable` is the number of the last record known to be durable. `name` is the path that error
+    messages show, also if `path` is a copy.
     """
     finish_mending(path)
     if last_durable and not path.exists():
@@ -84,7 +85,8 @@ def _connect(path: Path, last_durable: int, durable: bool, name: Path) -> tuple[
         raise
     if kept_log is not None:
         kept_log.unlink()
-        # Make this durable before the first append: if the old log came back, it would hide the new records.
+        # Sync the deletion before the first append. If the kept log came back after a crash, `_keep_log` would replace
+        # the log with the new records by it.
         sync_folder(path)
     return db, last
 
@@ -92,7 +94,7 @@ def _connect(path: Path, last_durable: int, durable: bool, name: Path) -> tuple[
 def _keep_log(path: Path) -> Path | None:
     """Copy the write-ahead log that a crash left behind, and return the copy's path; None if there is no log.
 
-    SQLite deletes the log when it closes the file, including records that it could not read.
+    When SQLite closes the file, it deletes the log, even if it could not read all records in the log.
     """
     log, kept, copy = (with_ending(path, ending) for ending in ("-wal", "-wal.kept", "-wal.copy"))
     if kept.exists():

@@ -22,7 +22,7 @@ def scan_rows(
 ) -> Iterator[Record | Damage]:
     """Yield the records from `after` + 1 to `last`, in order, with Damage in place of lost ones."""
     expected, previous_s = after + 1, None
-    # Damage is held back until the next sound record, since it states the time of that record.
+    # Each Damage is held back until the next sound record, because it states the time of that record.
     pending: list[Damage] = []
     for values in rows:
         row = Row(*values)
@@ -64,7 +64,7 @@ def newer_journal(path: Path, seq: int, version: int) -> NewerJournal:
 
 
 def _missing(first: int, last: int, holes: Holes, after_s: float | None) -> Iterator[Damage]:
-    """Yield Damage for a hole, one for each cause of missing records."""
+    """Yield the Damage of a hole: one Damage for each stretch of records with the same cause."""
     while first <= last:
         until, why, is_quarantined = last, "missing", False
         for start, end, reason in holes:
@@ -79,11 +79,11 @@ def _missing(first: int, last: int, holes: Holes, after_s: float | None) -> Iter
 
 def checked_snapshot(seq: int, version: Any, payload: Any, crc: Any, path: Path) -> Snapshot | Damage:
     """Return a snapshot, or Damage if it has changed since it was written."""
-    remains = payload if isinstance(payload, bytes) else None
-    if not isinstance(version, int) or remains is None or abs(version) > 2**31 - 1:
-        return Damage(seq, seq, "its columns are damaged", "snapshot", remains)
-    if snapshot_crc(seq, version, remains) != crc:
-        return Damage(seq, seq, "its checksum is wrong", "snapshot", remains)
+    content = payload if isinstance(payload, bytes) else None
+    if not isinstance(version, int) or content is None or abs(version) > 2**31 - 1:
+        return Damage(seq, seq, "its columns are damaged", "snapshot", content)
+    if snapshot_crc(seq, version, content) != crc:
+        return Damage(seq, seq, "its checksum is wrong", "snapshot", content)
     if version > VERSION:
         raise newer_journal(path, seq, version)
-    return Snapshot(seq, remains)
+    return Snapshot(seq, content)

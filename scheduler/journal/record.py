@@ -49,7 +49,7 @@ class Snapshot(NamedTuple):
 
 
 class Journal(Protocol):
-    """The interface of a journal, as recovery needs it; `scheduler.drive` needs less."""
+    """The methods of a journal that recovery uses; `scheduler.drive` uses only some of them."""
 
     @property
     def last_seq(self) -> int:

@@ -1,4 +1,4 @@
-"""Recovery of the scheduler: `recover` with its state, its facts and its invariants."""
+"""Recovery of the scheduler: `recover` with the scheduler's state, facts and invariants."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IDS_PER_RECORD_MAX = JOBS_PER_CALL_MAX
 
 
 def loss_fact(state: SchedulerState, records: int) -> tuple[float, Fact]:
-    """Return the time and the fact that skips every epoch and id that the lost records may have used."""
+    """Return the time of the state, and a fact that skips every epoch and id that the lost records may have used."""
     jump = records * IDS_PER_RECORD_MAX
     return state.now_s, RecordsLost(
         records=records,

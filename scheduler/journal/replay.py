@@ -1,8 +1,8 @@
 """Replay a journal to a state: the newest sound snapshot, then every fact after it.
 
 Before the first lost record every fact must apply. A fact that does not apply reveals a bug: it is left out, and its
-record counts as lost. After a lost record, only the parts of a fact that still fit are applied (docs/journal-format.md
-gives the reasons), to a state that is rolled back if they break an invariant.
+record counts as lost. After a lost record, only the parts of a fact that still fit are applied; if they break an
+invariant, the state is rolled back. docs/journal-format.md gives the reasons.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ S = TypeVar("S", bound=State)
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A fact after damage that was left out or applied only in part."""
+    """A fact that, because of damage before it, was left out or applied only in part."""
 
     seq: int
     fact: Fact
     why: str
-    # Whether applying it raised an error or broke an invariant.
+    # Whether applying the fact raised an error or broke an invariant.
     raised: bool = False
 
     def __str__(self) -> str:
@@ -56,12 +56,12 @@ class Recovered(Generic[S]):
 
     state: S
     facts_applied: int
-    # The last record that the snapshot includes; None: replayed from the beginning.
+    # The last record that the snapshot includes; None if all records were replayed, without a snapshot.
     from_snapshot: int | None
-    # All damage found, also damage that does not affect the state.
+    # All damage found, even damage that does not affect the state.
     damage: tuple[Damage, ...]
     skipped: tuple[Skipped, ...]
-    # How many of the lost records the state depends on. 0: the state is exact.
+    # The number of lost records that the state depends on; if it is 0, the state is exact.
     lost_records: int
     # Facts that do not apply although nothing before them is lost: a bug.
     failed_facts: tuple[Fact, ...] = ()
@@ -80,17 +80,17 @@ class Rules(Generic[S]):
     apply: Callable[[S, float, Fact], None]
     # Raises an error if the state breaks an invariant.
     check: Callable[[S], object] = lambda state: None
-    # Returns the facts to apply instead of a fact after lost records: without its parts about unknown things.
+    # Returns the facts to apply instead of a fact that follows lost records: its parts about known things.
     fit: Callable[[S, float, Fact], Sequence[Fact]] = lambda state, now_s, fact: (fact,)
-    # Returns the time and the fact to append after so many lost records. The fact keeps their ids from being reused.
+    # Takes the number of lost records; returns a time and a fact to append, which keeps lost ids from being reused.
     loss_fact: Callable[[S, int], tuple[float, Fact]] | None = None
 
 
 def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recovered[S]:
     """Recover the state from a journal. Damage raises an error only if `strict`; otherwise see `Recovered.damage`.
 
-    If records are lost, a fact with their number is appended, so that their ids are never used again. After damage, a
-    snapshot of the result is written, so that the next start need not repeat the recovery.
+    If records are lost, a fact with the number of lost records is appended, so that the ids in them are never reused.
+    After damage, a snapshot of the recovered state is written, so that the next start need not repeat the recovery.
     """
     damage: list[Damage] = []
     # The record of the first fact that does not apply although nothing before it is lost; 0: none.
@@ -124,7 +124,7 @@ def recover(journal: Journal, rules: Rules[S], *, strict: bool = False) -> Recov
         now_s, fact = rules.loss_fact(replay.state, lost)
         rules.apply(replay.state, now_s, fact)
         if not journal.read_only:
-            # Append it before the snapshot is written, so that the snapshot includes it.
+            # Append the fact before the snapshot is written, so that the snapshot includes it.
             journal.append(now_s, [fact])
     if (damage or lost) and not journal.read_only:
         journal.set_aside([entry for entry in damage if not entry.is_quarantined])
@@ -152,7 +152,7 @@ def _state_before(journal: Journal, rules: Rules[S], seq: int) -> S:
 
 
 def _from_snapshot(journal: Journal, rules: Rules[S], damage: list[Damage]) -> tuple[S, int | None]:
-    """Return the state of the newest sound snapshot and its record, or an empty state and None.
+    """Return the state of the newest sound snapshot and the number of its last record, or an empty state and None.
 
     Damaged snapshots are added to `damage`.
     """
@@ -211,11 +211,11 @@ class _Replay(Generic[S]):
         self.facts_applied += len(facts)
 
     def apply_after_loss(self, records: Iterator[Record]) -> None:
-        """Apply the records after a lost one: in batches, and the records of a batch that fails one by one."""
+        """Apply the records after a lost record, in batches; if a batch fails, apply its records one by one."""
         try:
             self.rules.check(self.state)
-        # Check no further: an invariant that is broken already would rule out every later fact.
         except Exception as error:
+            # From here on, check no invariant: if one is already broken, every later fact would be left out.
             log.warning("the state breaks an invariant before the first record in doubt: %s", error)
             self.rules = replace(self.rules, check=lambda state: None)
         batch_size = BATCH_MIN
@@ -230,8 +230,8 @@ class _Replay(Generic[S]):
                         self._fit(record, fact)
                 self.rules.check(self.state)
                 batch_size = min(2 * batch_size, BATCH_MAX)
-            # Find the facts that fail.
             except Exception:
+                # Apply the records of the batch one by one to find the facts that fail.
                 self.state, self.facts_applied = self.rules.restore(before), applied
                 del self.skipped[skipped:]
                 for record in batch:
@@ -239,7 +239,7 @@ class _Replay(Generic[S]):
                 batch_size = BATCH_MIN
 
     def _fit(self, record: Record, fact: Fact) -> None:
-        """Apply the parts of a fact that fit, and note if they are not the whole fact."""
+        """Apply the parts of a fact that fit; unless they are the whole fact, add it to `skipped`."""
         fitting = self.rules.fit(self.state, record.now_s, fact)
         if len(fitting) != 1 or fitting[0] != fact:
             kept = [type(part).__name__ for part in fitting]

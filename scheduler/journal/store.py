@@ -2,7 +2,7 @@
 
 Rules:
 - `append` returns when the record is durable; one transaction holds one record (simulations: see `durable`);
-- after a failed write, the journal accepts no further one: memory is ahead of the file, so the process must end;
+- after a failed write, the journal accepts no further write: memory is ahead of the file, so the process must end;
 - readable content is never dropped because other content is unreadable.
 """
 
@@ -40,8 +40,9 @@ class CopyEnded(Exception):
 class SqliteJournal:
     """A journal in a file, which is created if it does not exist.
 
-    `durable=False` is for simulations: nothing is synced, and many records share a transaction. `read_only` reads a
-    copy of a journal that no daemon has open. `strict` raises DamagedJournal instead of repairing a file.
+    `durable=False` is for simulations: nothing is synced, and many records share a transaction. `read_only`
+    copies the journal and reads the copy; no process may have the journal open. `strict` raises DamagedJournal instead
+    of repairing a file.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class SqliteJournal:
         self._batch_records = batch_records
         self._waiting: list[Row] = []
         self._waiting_bytes = 0
+        # Why a write failed; empty if none has.
         self._failed = ""
         self._closing = ExitStack()
         refuse_special(self.path)
         with ExitStack() as opening:
             file = opening.enter_context(copied(self.path)) if read_only else self.path
+            # The lock file also has the number of the last durable record, which shows whether the end is lost.
             self._lock = LockFile(file)
             opening.callback(self._lock.close)
             try:
@@ -139,13 +142,14 @@ class SqliteJournal:
         self._failed = str(error)
         self._waiting.clear()
         if self._db.in_transaction:
-            # If this fails, SQLite has rolled back already, or will when the file is opened again.
+            # If this fails, SQLite has rolled back already, or will do so when the file is opened again.
             with suppress(sqlite3.Error):
                 self._db.execute("ROLLBACK")
         return layout.cannot_write(self.path, error)
 
     def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Write a snapshot of the state after record `seq`. On return it is synced to the database file itself."""
+        """Write a snapshot of the state after record `seq`. On return it is in the database file itself,
+        not only in the write-ahead log, and synced if the journal is durable."""
         self._check_writable()
         if not 0 < seq <= self._seq:
             raise ValueError(f"cannot write a snapshot of record {seq}: the last record is {self._seq}")
@@ -159,7 +163,10 @@ class SqliteJournal:
             raise self._fail(error) from None
 
     def compact(self) -> int:
-        """Delete the records that both of the last two snapshots cover, and older snapshots; count the records."""
+        """Delete the records that both of the last two snapshots cover, and delete all older snapshots.
+
+        Return the number of records deleted.
+        """
         self._check_writable()
         self.flush()
         newest = list(self.snapshots())[:2]
@@ -236,10 +243,10 @@ class SqliteJournal:
             yield checked_snapshot(seq, version, payload, crc, self.path)
 
     def copy_to(self, path: str | Path, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Copy this journal to a new file, without syncing it. Raise CopyEnded once `is_wanted` returns False.
+        """Copy this journal to a new file, without syncing it. Raise CopyEnded when `is_wanted` returns False.
 
-        Copying takes some seconds per gigabyte. Another thread may append over the same connection meanwhile: SQLite
-        copies in parts, and the copy includes all records that are written before its end.
+        Copying takes some seconds per gigabyte. Meanwhile, another thread may append over the same connection: SQLite
+        copies in parts, and the copy includes all records that are written before it is complete.
         """
 
         def pause(*_: int) -> None:
@@ -249,7 +256,7 @@ class SqliteJournal:
 
         self.flush()
         with closing(sqlite3.connect(path)) as copy:
-            # With syncing, the last part would block all writers until it is on disk.
+            # With syncing, writers would be blocked until the last part of the copy is on disk.
             copy.execute("PRAGMA synchronous=OFF")
             self._db.backup(copy, pages=COPY_PAGES, progress=pause, sleep=COPY_PAUSE_S)
 

@@ -1,8 +1,8 @@
-"""Build a new database from a damaged one, of which a complete copy is kept.
+"""Build a new database from a damaged database, and keep a complete copy of the damaged one.
 
 If a process dies between any two steps, nothing is lost and the next process continues. The files, by their endings:
 
-    .mending   the new database while it is filled; the remains of an earlier attempt are deleted
+    .mending   the new database while it is filled; a file that an earlier attempt left is deleted first
     .mended    the new database, complete: from here on it will replace the old one
     .damaged-1, .damaged-1-wal    the old database
 """
@@ -42,19 +42,20 @@ def mend(path: Path, last_durable: int, why: str) -> bool:
 
 
 def finish_mending(path: Path) -> None:
-    """Replace the old database by a complete new one, if there is one."""
+    """If there is a complete new database, replace the old one by it."""
     new = with_ending(path, ".mended")
     if not new.exists():
         return
     old = next(name for n in count(1) if not (name := with_ending(path, f".damaged-{n}")).exists())
     log = with_ending(path, "-wal")
-    # Copy the log before the old database gets this name: after a crash in between, the next start chooses another.
+    # Copy the log first. If a crash came between linking the database and copying its log, the next start would choose
+    # another name, and the database of this name would have no log.
     if log.exists():
         shutil.copyfile(log, with_ending(old, "-wal"))
     if path.exists():
         os.link(path, old)
     sync_folder(path)
-    # SQLite would apply the log of the old database to the new one.
+    # If the log of the old database stayed, SQLite would apply it to the new database.
     _remove(log)
     sync_folder(path)
     os.replace(new, path)
@@ -90,7 +91,7 @@ def with_ending(path: Path, ending: str) -> Path:
 
 
 def sync_folder(path: Path) -> None:
-    """Make the changes of names in the folder of this file durable."""
+    """Make new names, changed names and deletions in the folder of this file durable."""
     fd = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(fd)

@@ -5,8 +5,9 @@ pages and SQLite's bookkeeping do not matter: a row is accepted if its own check
 formats at https://www.sqlite.org/fileformat2.html, sections 1.5, 1.6, 2.1 and 4.1.
 
 A page may exist several times: in the database, and in the log once for each commit. Records never change, so their
-copies usually agree; they differ if a write failed and was not acknowledged. The first copy of a record counts in this
-order: the log's current run, as SQLite itself would read it; the database; older runs of the log.
+copies usually agree; they differ if a write failed and was not acknowledged. The log has runs: SQLite begins a new one
+at the start of the file, over the older ones. The first copy of a record counts, in this order: the log's current run,
+which SQLite itself would read; the database; older runs of the log.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ from scheduler.journal.codec import meta_crc, snapshot_crc
 from scheduler.journal.layout import PAGE_SIZE
 from scheduler.journal.record import Row
 
+# The first byte of a page that is a leaf of a table.
 LEAF = 0x0D
+# The bytes before the first page in the log, and the bytes of its own header before each page.
 WAL_HEAD, FRAME_HEAD = 32, 24
+# The greatest size of a row that is stored completely in its leaf; the least part of a longer row that is stored there.
 _LOCAL_MAX = PAGE_SIZE - 35
 _LOCAL_MIN = (PAGE_SIZE - 12) * 32 // 255 - 23
-# The size of an integer by its serial type.
+# The size of an integer in bytes, by its serial type.
 _INTEGERS = {1: 1, 2: 2, 3: 3, 4: 4, 5: 6, 6: 8}
 _COLUMNS_MAX = 8
 

@@ -1,8 +1,8 @@
 """The parts of a fact that survive the loss of earlier records.
 
-There are two rules. Parts about a lost job, lease or node are left out, so that one lost grant does not invalidate all
-later rounds. And events that must have come before a fact are added: if GPUs are granted to a lease, they were free, so
-the lease that had them is closed, although its outcome is unknown.
+There are two rules. First, parts about a lost job, lease or node are left out, so that one lost grant does not
+invalidate all later rounds. Second, events that must have come before a fact are added: if
+GPUs are granted to a lease, they were free, so the lease that had them is closed, although its outcome is unknown.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scheduler.model.lease import Bundle, Holding, Lease, Phase, nodes_of
 
 
 def fit(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
-    """Return the facts to apply instead of this one, usually only this one."""
+    """Return the facts to apply instead of this one: usually the fact itself."""
     match fact:
         case f.ProgressMade():
             known = tuple(progress for progress in fact.progress if progress.lease in state.leases)
@@ -60,7 +60,7 @@ def _with_parts(fact: f.Fact, is_whole: bool, is_empty: bool, **parts: object) -
 
 
 def _fit_submission(state: SchedulerState, fact: f.JobSubmitted) -> Sequence[f.Fact]:
-    """Hold a job that depends on a lost job. Whether the lost job succeeded is unknown, so its user must decide."""
+    """Hold a job that depends on a lost job. Nobody knows whether the lost job succeeded, so the user must decide."""
     known = tuple(other for other in fact.blocked_by if other in state.jobs)
     if known == fact.blocked_by:
         return (fact,)
@@ -83,7 +83,7 @@ def _fit_forgetting(state: SchedulerState, now_s: float, fact: f.JobsForgotten) 
 
 
 def _fit_starts(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> Sequence[f.Fact]:
-    """Close the leases for whose end the started leases waited: they must have ended."""
+    """Before leases start, close the leases whose end they waited for: those must have ended."""
     leases = tuple(name for name in fact.leases if name in state.leases)
     closed = {other for name in leases for other in state.leases[name].waits_for}
     starts = _with_parts(fact, leases == fact.leases, not leases, leases=leases)
@@ -178,7 +178,7 @@ def _of_known_jobs(state: SchedulerState, shares: Shares) -> Shares:
     if all(known):
         return shares
     keep = [known[a] and (b < 0 or known[b]) for a, b in zip(shares.first, shares.second, strict=True)]
-    place = {old: new for new, old in enumerate(compress(range(len(keep)), keep))}
+    new_column = {old: new for new, old in enumerate(compress(range(len(keep)), keep))}
     return replace(
         shares,
         first=list(compress(shares.first, keep)),
@@ -187,5 +187,5 @@ def _of_known_jobs(state: SchedulerState, shares: Shares) -> Shares:
         gpus=list(compress(shares.gpus, keep)),
         label=tuple(compress(shares.label, keep)),
         share=list(compress(shares.share, keep)),
-        no_backfill=[place[column] for column in shares.no_backfill if column in place],
+        no_backfill=[new_column[column] for column in shares.no_backfill if column in new_column],
     )
