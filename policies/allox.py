@@ -37,6 +37,7 @@ def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
     with np.errstate(divide="ignore"):
         time_s = np.where(single, steps[:, None] / rate_table(problem), np.inf)
     unschedulable = ~(single & (gpus > 0)).any(axis=1)
+    # Only the oldest jobs are scheduled: the fraction alpha, but at least as many as there are GPUs.
     by_age = np.lexsort((np.arange(len(jobs)), -jobs.waited_s))
     by_age = by_age[~unschedulable[by_age]]
     chosen = np.sort(by_age[: max(int(gpus.sum()), int(np.ceil(alpha * len(jobs))))])
@@ -57,17 +58,18 @@ def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
 def _running_now(schedule: Schedule, time_s: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the rows and the types of the jobs that run now: on each GPU the job in the highest position.
 
-    The schedule gives a position to a type, not to a GPU; the shortest jobs of each position run now.
+    The schedule assigns jobs to a position on a type, not to a GPU. Position p is the highest one on as many GPUs as it
+    has more jobs than position p + 1; there, the shortest jobs of position p run now.
     """
     rows: list[int] = []
     kinds: list[int] = []
     for kind in np.unique(schedule.kind[schedule.kind >= 0]).tolist():
-        higher = 0
+        jobs_above = 0
         in_type = schedule.kind == kind
         for position in range(int(schedule.position[in_type].max()), 0, -1):
             members = np.flatnonzero(in_type & (schedule.position == position))
             members = members[np.argsort(time_s[members, kind], kind="stable")]
-            rows += members[: len(members) - higher].tolist()
-            kinds += [kind] * (len(members) - higher)
-            higher = len(members)
+            rows += members[: len(members) - jobs_above].tolist()
+            kinds += [kind] * (len(members) - jobs_above)
+            jobs_above = len(members)
     return np.array(rows, dtype=np.int64), np.array(kinds, dtype=np.int64)

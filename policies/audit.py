@@ -1,7 +1,7 @@
 """Audits of an answer: does it keep the rules, and could a job get more without another getting less?
 
-The checks share no code with the policies, so that both cannot have the same fault: they are plain sums over columns
-and, for the second question, another solver.
+The checks share no code with the policies, so that both cannot have the same fault. The first question is answered by
+plain sums over columns, the second by a linear program that no policy uses.
 """
 
 from __future__ import annotations
@@ -97,15 +97,15 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
     """Return a sentence for each job that could get more without another getting less; empty if there are none."""
     rates = problem.rates
     rate = rates @ allocation.time_share
-    size = np.maximum(rates.largest() * problem.jobs.count, 1e-300)
+    best_rate = np.maximum(rates.largest() * problem.jobs.count, 1e-300)
     # The tolerance is relative to each job's own rate, so that a slow job keeps its rate, too.
-    unit = np.maximum(rate, 1e-6 * size)
-    # The stubs of SciPy require dense constraints.
+    unit = np.maximum(rate, 1e-6 * best_rate)
+    # The type is hidden because the stubs of SciPy require dense constraints.
     solver: Any = linprog
     # Every job keeps its rate: first up to rounding, then up to the tolerance of the solver.
     for slack in (0.0, 1e-9, 1e-7):
         result = solver(
-            -(rates.T @ (1.0 / size)),
+            -(rates.T @ (1.0 / best_rate)),
             A_ub=stack(problem.membership, problem.occupancy, rates.scale_rows(-1.0 / unit)).compressed(),
             b_ub=np.concatenate([problem.jobs.count, problem.capacity, -rate / unit * (1 - slack)]),
             method="highs",
@@ -114,11 +114,12 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
             break
     if result.x is None:
         return [f"HiGHS finds no answer that keeps the rate of every job: {result.message}"]
-    gain = (rates @ result.x - rate) / size
+    gain = (rates @ result.x - rate) / best_rate
     if gain.sum() <= tolerance:
         return []
     rows = np.flatnonzero(gain > tolerance / len(gain))
     return [
-        f"job '{problem.jobs.ids[row]}' could have {rate[row] + gain[row] * size[row]:.6g} instead of {rate[row]:.6g}"
+        f"job '{problem.jobs.ids[row]}' could have {rate[row] + gain[row] * best_rate[row]:.6g} "
+        f"instead of {rate[row]:.6g}"
         for row in rows
     ]

@@ -45,9 +45,9 @@ def min_cost(problem: Problem, *, premium: float = 0.1) -> Allocation:
     floor, notes = deadline_floor(program, "min_cost")
     work = program.per_rate(problem.jobs.gpus / best_rates(problem))
     best = program.maximise(work, floor=floor)
-    bill = price[problem.columns.worker_type] * problem.columns.gpus
-    cheapest = program.maximise(-bill, floor=floor, hold=(work, best.value * (1.0 - SLACK)))
-    spent = float(bill @ cheapest.shares)
+    cost_per_hour = price[problem.columns.worker_type] * problem.columns.gpus
+    cheapest = program.maximise(-cost_per_hour, floor=floor, hold=(work, best.value * (1.0 - SLACK)))
+    spent = float(cost_per_hour @ cheapest.shares)
     answer = program.allocation(
         "min_cost",
         replace(best, shares=cheapest.shares, optimal=best.optimal and cheapest.optimal),
@@ -59,13 +59,13 @@ def min_cost(problem: Problem, *, premium: float = 0.1) -> Allocation:
 def _affordable(problem: Problem, price: Floats, premium: float) -> Bools:
     """Return a mask of the columns that cost each job at most its cheapest price per step plus the premium.
 
-    The cheapest price is that of a solo column. Each job of a pair pays half.
+    A job's cheapest price is that of its cheapest solo column. Each job of a pair pays half the price of the pair.
     """
     columns = problem.columns
     members = np.where(columns.is_pair, 2.0, 1.0)
-    bill = price[columns.worker_type] * columns.gpus / members
-    first = bill / columns.first_rate
-    second = np.divide(bill, columns.second_rate, out=np.zeros(len(bill)), where=columns.is_pair)
+    cost_per_hour = price[columns.worker_type] * columns.gpus / members
+    first = cost_per_hour / columns.first_rate
+    second = np.divide(cost_per_hour, columns.second_rate, out=np.zeros(len(columns)), where=columns.is_pair)
     alone = ~columns.is_pair
     cheapest = np.full(len(problem.jobs), np.inf)
     np.minimum.at(cheapest, columns.first[alone], first[alone])

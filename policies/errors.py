@@ -1,8 +1,8 @@
 """Errors of policies.
 
     PolicyError
-    ├── ProblemError        the table itself is wrong; names job, field and value
-    │   └── MissingFacts    the table lacks a fact that this policy needs
+    ├── ProblemError        the problem is invalid; the message names job, field and value
+    │   └── MissingFacts    the problem lacks a fact that this policy needs
     ├── UnknownPolicy       no such name, modifier or parameter (also a ValueError)
     └── SolverFailure       no solver found an answer; the message has the reason of each
 

@@ -47,7 +47,7 @@ def fifo(problem: Problem) -> Allocation:
 def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
     """Return the types of each job, fastest first.
 
-    A draw orders equally fast types: otherwise, under +blind, all jobs would prefer the first type.
+    A random draw for each job orders equally fast types: otherwise, under +blind, all jobs would prefer the first type.
     """
     rate = rate_table(problem)
     order = np.lexsort((draw(problem.seed, problem.jobs.ids, rate.shape[1]), -rate), axis=1)
@@ -59,7 +59,7 @@ def _fastest_first(problem: Problem, fits: np.ndarray) -> list[list[int]]:
 def _start(
     row: int, members: int, solo: Ints, gpus: Ints, preference: list[list[int]], free: Floats, share: Floats
 ) -> int:
-    """Start as many jobs of a row as fit; return the number of the others."""
+    """Start as many jobs of a row as fit; return the number of its jobs that still wait."""
     for kind in preference[row]:
         column = solo[row, kind]
         starts = min(members, int(free[kind] // gpus[column]))

@@ -24,7 +24,7 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     jobs, n = problem.jobs, problem.jobs.count
     t, R, A, I = jobs.waited_s, jobs.steps_left, jobs.isolated_s, program.isolated_rate
     best_alone = program.best_alone
-    least = 1.0 / best_alone
+    least_s_per_step = 1.0 / best_alone
     # For jobs of unknown length, the limit of the formula for R_m → ∞ applies: I_m / E_m <= ρ.
     unknown = np.isinf(R)
     # S is (A_m + R_m / I_m) / R_m, age is t_m / R_m.
@@ -34,9 +34,10 @@ def finish_time_fairness(problem: Problem) -> Allocation:
     def rate(u: float) -> Floats:
         """Return E_m(ρ) at u = 1/ρ: R_m / (ρ S_m - t_m), or the best rate alone if that is lower."""
         s_per_step = S / max(u, TINY) - age
-        return np.where(s_per_step > least, 1.0 / np.maximum(s_per_step, least), best_alone)
+        slower = s_per_step > least_s_per_step
+        return np.where(slower, 1.0 / np.maximum(s_per_step, least_s_per_step), best_alone)
 
-    top = float((S / (age + least)).max())
+    top = float((S / (age + least_s_per_step)).max())
     # At u = 0 no work is required, and the times overflow.
     with np.errstate(over="ignore"):
         u, point = furthest(program, lambda u: n * rate(u), top)

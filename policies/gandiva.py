@@ -1,4 +1,4 @@
-"""Gandiva's method: random pairs, kept as long as they do more together than taking turns."""
+"""Gandiva's method: random pairs, kept as long as they do more together than by taking turns."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def _without_missing_pairs(problem: Problem, partner: Ints) -> Ints:
 def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
     """Return the share of each column, and a mask of the jobs whose combination does better than its jobs apart."""
     columns, n = problem.columns, len(partner)
+    # Pairs, and jobs without a partner.
     combinations = n - int((partner >= 0).sum()) // 2
     alone = np.zeros(len(columns), dtype=bool)
     alone[problem.solo_column[problem.solo_column >= 0]] = True
@@ -71,8 +72,8 @@ def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
         columns.is_pair, partner[columns.first] == columns.second, alone & (partner[columns.first] < 0)
     )
     share = np.where(runs, problem.capacity[columns.worker_type] / (combinations * columns.gpus), 0.0)
-    together = np.maximum(1.0, problem.membership @ share)
-    share = share / together[columns.first]
+    time_of_job = np.maximum(1.0, problem.membership @ share)
+    share = share / time_of_job[columns.first]
     return share, _does_better(problem, columns, share, partner)
 
 

@@ -26,12 +26,17 @@ def hierarchical(problem: Problem) -> Allocation:
 
 
 class _Tree:
-    """The tenants that have jobs, by path. A tenant that is not in the problem is fair and has weight 1."""
+    """The tenants that have jobs, and the tenants above them, by path. The root has the empty path.
+
+    A tenant that is not in the problem is fair and has weight 1.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.jobs = problem.jobs
         self.tenants = {tenant.name: tenant for tenant in problem.tenants}
+        # The rows of each tenant's own jobs.
         self.rows: dict[str, Ints] = {}
+        # The paths directly below each path.
         self.children: dict[str, list[str]] = {"": []}
         path_of = np.array(problem.jobs.tenant, dtype=object)
         for path in sorted(set(problem.jobs.tenant)):

@@ -17,7 +17,7 @@ def isolated(problem: Problem) -> Allocation:
     row, kind = np.nonzero(solo != ALONE)
     column = solo[row, kind]
     share = np.zeros(len(columns))
-    # A column of another width gets the same GPU time, over a longer or shorter time.
+    # A column of another width gets the same GPU time: if it is narrower, more of the time, and if it is wider, less.
     on_width = isolated_shares(problem)[row, kind] * jobs.gpus[row] / columns.gpus[column]
     busy = np.bincount(row, on_width, minlength=len(jobs))
     share[column] = on_width / np.maximum(1.0, busy)[row] * jobs.count[row]

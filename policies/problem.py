@@ -48,7 +48,7 @@ class Problem:
     tenants: tuple[Tenant, ...] = ()
     now_s: float = 0.0
     seed: int = 0
-    # After grouping: the id of every job, and the row into which it was merged.
+    # After grouping: the ids of all jobs before it, and the row into which each job was merged.
     merged_from: tuple[tuple[str, ...], Ints] | None = None
 
     def __post_init__(self) -> None:
@@ -173,7 +173,7 @@ class Problem:
         """[n × t] The column whose rate is T_mj, the rate of a job on a type; -1 if the job cannot run there.
 
         It is the solo column at the requested width with an empty label. If there is none, it is the best solo column
-        of that width; if there is none either, the solo column with the best rate per GPU.
+        of that width; if no solo column has that width, it is the one with the best rate per GPU.
         """
         columns, shape = self.columns, (len(self.jobs), len(self.worker_types))
         chosen = np.full(shape, ALONE, dtype=np.int64)
@@ -313,11 +313,17 @@ class Allocation:
     """The answer of a policy: the share of time in which each column should run, and the value of these shares."""
 
     policy: str
+    # By column.
     time_share: Floats
+    # What the policy optimises, in its own unit.
     value: float
+    # [t] By how much one more GPU of each type would change the value; NaN if unknown.
     price: Floats
+    # [n] The rate of each job alone in an equal slice of the cluster.
     isolated_rate: Floats
+    # [k] Whether a column may take GPUs that would otherwise be idle.
     backfill: Bools
+    # Whether the shares are proven optimal.
     optimal: bool = True
     solve_s: float = 0.0
     notes: tuple[str, ...] = ()

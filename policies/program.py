@@ -8,8 +8,8 @@ it has) and answers two questions about the effective rates E = rates @ shares:
 
 Both answers come with prices: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per unit of a job's
 time. For any shares, worth @ E <= price @ capacity + rent @ count. From this inequality the max-min policies derive
-which jobs are stuck, and at which level. `raise_then_improve` asks both questions, and skips one if the answer to the
-other proves its answer.
+which jobs are stuck, and at which level. `raise_then_improve` asks both questions, and skips a
+question if the answer to the other already contains its answer.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ROOMY = 2 / 3
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Point:
-    """Shares, their value, and the prices that prove it."""
+    """Shares, their value, and the prices that prove this value; the prices are explained above."""
 
     shares: Floats
     value: float
@@ -63,6 +63,7 @@ class Program:
             usable &= allowed
         if problem.any_pairs:
             usable &= ~columns.is_pair | (columns.second_rate > 0)
+        # The columns that can do work.
         self.usable: Ints = np.flatnonzero(usable)
         self.rates: Sparse = problem.rates.columns(self.usable)
         self._rules = stack(problem.membership, problem.occupancy).columns(self.usable)
@@ -75,6 +76,7 @@ class Program:
         # The best rate of one job of each row. Rows are scaled by it, so that a step per hour and a thousand steps per
         # second look alike to a solver.
         self.best_rate: Floats = np.where(best > 0, best, 1.0)
+        # The best rate of all jobs of each row together.
         self._size = self.best_rate * self.count
 
     @cached_property
@@ -124,7 +126,10 @@ class Program:
         hold: tuple[Floats, float] | None = None,
         solve: Callable[[LinearProgram], Answer] = solve_lp,
     ) -> Point:
-        """Solve max gain @ x with every E_m >= floor_m; `hold` is a row of gains and the least value of their sum."""
+        """Solve max gain @ x with every E_m >= floor_m.
+
+        `hold` is a second gain h and a value v; it adds the requirement h @ x >= v.
+        """
         gain = gain[self.usable]
         rows, limits = [self._rules], [self._rule_limits]
         floor_rows: Ints = np.zeros(0, dtype=np.int64)

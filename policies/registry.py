@@ -69,6 +69,7 @@ class Entry:
 
 
 _entries: dict[str, Entry] = {}
+# The full name of each policy, by full name and by alias.
 _names: dict[str, str] = {}
 
 

@@ -18,7 +18,10 @@ from policies.registry import policy
 
 @policy("strategy_proof", reads=())
 def strategy_proof(problem: Problem, *, exact: int = 256) -> Allocation:
-    """X* = argmax Σ log E_m; job m gets d_m X*_m, d_m = Π_{m' ≠ m} E_m'(X*) / E_m'(X* without m)"""
+    """X* = argmax Σ log E_m; job m gets d_m X*_m, d_m = Π_{m' ≠ m} E_m'(X*) / E_m'(X* without m)
+
+    E_m is the rate of job m under the shares X. X* without m are the best shares if job m did not exist.
+    """
     if isinstance(exact, bool) or not isinstance(exact, int) or exact < 0:
         raise ProblemError(f"strategy_proof: exact is {exact}, must be a whole number of at least 0")
     program = Program(problem)
@@ -30,8 +33,8 @@ def strategy_proof(problem: Problem, *, exact: int = 256) -> Allocation:
     if len(count) <= exact:
         discount = np.array([_discount(program, best, row) for row in range(len(count))])
     else:
-        # Without m, Σ log E of the others grows by at most the amount that m pays at these prices. So this factor is
-        # never greater than the exact factor.
+        # If job m left, Σ log E of the others would grow by at most what m pays at the prices of `best`: `best.spent`.
+        # So this discount is never greater than the exact discount.
         discount = np.exp(-best.spent)
         notes += (f"{len(count)} kinds of jobs exceed exact={exact}: discounts are first-order bounds",)
     columns = problem.columns
@@ -78,11 +81,11 @@ def _proportionally_fair(program: Program, count: Floats) -> _Fair:
     problem, usable = program.problem, program.usable
     present = np.flatnonzero(count > 0)
     n, k = len(present), usable.size
-    size = (program.best_rate * count)[present]
+    rate_scale = (program.best_rate * count)[present]
     rules, limit = program.rules(count)
     rates = program.rates.rows(present)
     tau = beside(zeros(n, k), identity(n, -1.0))
-    negated_rates = beside(rates.scale_rows(-1.0 / size), zeros(n, n))
+    negated_rates = beside(rates.scale_rows(-1.0 / rate_scale), zeros(n, n))
     # Each job's cone is the three rows (τ, 1, E).
     job_by_job = np.arange(3 * n).reshape(3, n).T.ravel()
     rows = stack(

@@ -49,7 +49,7 @@ def without_pairs(problem: Problem) -> Bools:
 
 
 def with_pairs(problem: Problem) -> Bools:
-    """Return a mask of the columns of one job, or of a pair that does more together than taking turns."""
+    """Return a mask of the columns of one job, or of a pair that does more together than by taking turns."""
     columns, table = problem.columns, rate_table(problem)
     second = np.where(columns.is_pair, columns.second, columns.first)
     alone_first = table[columns.first, columns.worker_type]
@@ -67,7 +67,7 @@ class Blind:
 
     @classmethod
     def of(cls, problem: Problem, reference: str | None = None) -> Blind:
-        """Return the problem with the rates of one type on all types; by default the fastest type for most jobs."""
+        """Return the problem with the rates of one type on all types; by default, of the type fastest for most jobs."""
         table = np.where(problem.capacity > 0, rate_table(problem), 0.0)
         if reference is None:
             fastest = np.bincount(table.argmax(axis=1), weights=problem.jobs.count, minlength=table.shape[1])
@@ -82,7 +82,10 @@ class Blind:
         return cls(_level(problem, table, kind, rate))
 
     def spread(self, grouped: Problem, time_share: Floats) -> Floats:
-        """Return shares with each job's time spread over its types by their size, or the nearest feasible shares."""
+        """Return shares with each job's time spread over its types in proportion to their GPUs.
+
+        If these shares exceed a capacity, return the nearest feasible shares.
+        """
         columns = grouped.columns
         bundle = _bundles(grouped)
         size = grouped.capacity[columns.worker_type]

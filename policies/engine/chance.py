@@ -13,6 +13,7 @@ from policies.problem import Floats
 def draw(seed: int, ids: Sequence[str], per_id: int = 1) -> Floats:
     """Return [n × per_id] numbers in [0, 1), independent of the other jobs and of their order."""
     key = str(seed).encode()
+    # A digest has room for 8 numbers; each further block of 8 numbers uses another seed.
     base = blake2b(key=key, digest_size=8 * per_id) if per_id <= 8 else None
     if base is None:
         return np.concatenate(

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from policies.errors import ProblemError
 
+# Returns the name of a row for error messages.
 Where = Callable[[int], str]
 Table = TypeVar("Table")
 
@@ -78,7 +79,7 @@ def check_values(
     """Raise an error that names the first value outside its bounds, if there is one."""
     if not len(values):
         return
-    # If any value is NaN, both bounds are NaN.
+    # If any value is NaN, `low` and `high` are NaN, and then `low == low` is false.
     low, high = float(values.min()), float(values.max())
     within = (least is None or low >= least) and (above is None or low > above)
     if within and (low == low if infinite_ok else -np.inf < low and high < np.inf):
@@ -106,7 +107,7 @@ def check_values(
 def derived(table: Table, **fields: Any) -> Table:
     """Return a copy of a checked table with these fields replaced, without checking them.
 
-    A caller must derive them from checked fields.
+    The new fields must be derived from checked fields.
     """
     copy = object.__new__(type(table))
     for name in cast(Any, table).__dataclass_fields__:

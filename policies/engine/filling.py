@@ -1,7 +1,9 @@
 """Filling: the search for the greatest level to which all jobs can rise together.
 
-A *path* gives the rate that each job demands when the common level is s: it never falls, and each job stops at
-its cap. The furthest feasible point of a path is found by cuts. The solver's prices at an infeasible point prove that
+A *path* gives the rate that each job demands when the common level is s. As s grows, no rate falls, and each stops at
+the job's cap. A job's *height* is its rate in a unit that the policy chooses.
+
+The furthest feasible point of a path is found by cuts. The solver's prices at an infeasible point prove that
 `worth @ E <= bound` for all feasible rates E, and the next point is the crossing of the path and this bound. A handful
 of linear programs are enough for any path.
 
@@ -29,8 +31,8 @@ CUTS_MAX = 100
 SAME_LEVEL = 1e-9
 # A cut that lowers the level by less than this fraction is as tight as arithmetic allows.
 ULP = 1e-13
-# A level is frozen this fraction lower, so that rounding does not block the next stage.
-HAIR = 1e-9
+# A stuck job is held this fraction below its height, so that rounding does not block the next stage.
+MARGIN = 1e-9
 # A column that costs less than this fraction of the mean price of its GPUs is free.
 FREE = 1e-5
 
@@ -59,7 +61,7 @@ def _crossing(program: Program, point: Point, demand: Callable[[float], Floats],
     def excess(s: float) -> float:
         return float(np.einsum("i,i->", point.worth, demand(s))) - bound
 
-    if excess(highest) <= HAIR * abs(bound):
+    if excess(highest) <= MARGIN * abs(bound):
         return highest
     try:
         return float(brentq(excess, 0.0, highest, xtol=1e-300, rtol=1e-14))
@@ -85,8 +87,10 @@ class Fair(ABC):
     weight: Floats
     cap: Floats
     count: Floats
+    # The level at which each member stops, in ascending order, and the amount in all members at that level.
     _level: Floats = field(init=False)
     _amount: Floats = field(init=False)
+    # How fast the amount grows with the level, in the segment that ends at each level.
     _slope: Floats = field(init=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +101,6 @@ class Fair(ABC):
         above = np.append(np.cumsum(rising[::-1])[::-1][1:], 0.0)
         self._level = stop[order]
         self._amount = full + above * self._level
-        # How fast the amount grows with the level, in the segment that ends at each level.
         self._slope = above + rising
 
     @property
@@ -232,7 +235,7 @@ def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Fill
         if np.all(stuck <= done):
             # Rounding hides which job is stuck: take the job whose rate costs most.
             stuck[np.argmax(np.where(done, 0.0, point.worth * program.best_rate))] = True
-        can_be_met = min(1.0, point.value) - 2.0 * HAIR
+        can_be_met = min(1.0, point.value) - 2.0 * MARGIN
         cap = np.where(stuck, v * can_be_met, np.minimum(cap, np.maximum(reach, v)))
         done = stuck
     raise SolverFailure("levels did not settle")
@@ -269,8 +272,10 @@ def _free_reach(program: Program, point: Point) -> Floats:
         (columns.second, columns.first, columns.second_rate, columns.first_rate),
     ):
         # A pair also costs the rent of its partner's time, less the worth of its partner's rate.
-        share = np.where(columns.is_pair, point.rent[partner] - partner_rate * point.worth[partner], 0.0)
-        free = (job >= 0) & (gpus + share <= free_cost)
+        partner_cost = np.where(
+            columns.is_pair, point.rent[partner] - partner_rate * point.worth[partner], 0.0
+        )
+        free = (job >= 0) & (gpus + partner_cost <= free_cost)
         np.maximum.at(reach, job[free], rate[free])
     return reach
 

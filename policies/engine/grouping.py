@@ -36,6 +36,7 @@ def _tenants(problem: Problem) -> list[np.ndarray]:
     if not queues:
         return [code]
     queued = np.fromiter((name in queues for name in problem.jobs.tenant), bool, len(code))
+    # The jobs of a fifo tenant are not merged.
     return [code, np.where(queued, np.arange(1, len(code) + 1), 0)]
 
 
@@ -66,8 +67,8 @@ FACTS: dict[str, Callable[[Problem], list[np.ndarray]]] = {
 class Grouping:
     """The relation between the rows of `grouped` and the rows of `problem`.
 
-    `group_of` [n] is the row of each job's group; `solo` are the columns of the problem that run one job, and
-    `solo_source` the grouped column of each.
+    `group_of` [n] is the row of each job's group. `solo` are the columns of `problem` that run one job, and
+    `solo_source` are the columns of `grouped` into which they were merged.
     """
 
     problem: Problem
@@ -96,9 +97,10 @@ class Grouping:
         )
 
     def split(self, solved: Problem, allocation: Allocation) -> tuple[Problem, Allocation]:
-        """Return the problem of all jobs with a column for each pair of jobs that the answer uses, and its answer.
+        """Return the problem of all jobs with a column for each pair of jobs in use, and the answer to this problem.
 
-        For pairs whose rates are known only between groups: `solved` is the grouped problem with their columns.
+        This serves pairs whose rates are known only between groups: `solved` is the grouped problem with columns for
+        such pairs.
         """
         if len(solved.jobs) != len(self.grouped.jobs):
             raise ProblemError("split: the solved problem does not have the rows of the grouped problem")
@@ -129,8 +131,8 @@ class Grouping:
 
     def _solo_shares(self, allocation: Allocation) -> Floats:
         row = self.problem.columns.first[self.solo]
-        part = self.problem.jobs.count[row] / self.grouped.jobs.count[self.group_of[row]]
-        return np.asarray(allocation.time_share[self.solo_source] * part)
+        fraction = self.problem.jobs.count[row] / self.grouped.jobs.count[self.group_of[row]]
+        return np.asarray(allocation.time_share[self.solo_source] * fraction)
 
     def _members(self) -> list[Ints]:
         order = np.argsort(self.group_of, kind="stable")
@@ -233,6 +235,7 @@ def _by_pairs(problem: Problem, colour: Ints) -> Ints:
     a, b, way = columns.first[pairs], columns.second[pairs], _bits(problem.way[pairs])
     ra, rb = _bits(columns.first_rate[pairs]), _bits(columns.second_rate[pairs])
     while True:
+        # For each job, the sum of a hash of each of its pairs: the partner's colour, the way, and both rates.
         word = np.zeros(len(colour), dtype=np.uint64)
         for job, partner, rate, partner_rate in ((a, b, ra, rb), (b, a, rb, ra)):
             view = _hash(_hash(_hash(_bits(colour[partner]), 1) ^ way, 2) ^ rate, 3)
@@ -243,7 +246,8 @@ def _by_pairs(problem: Problem, colour: Ints) -> Ints:
         colour = finer.astype(np.int64)
         if settled:
             break
-    # Every block of pairs must be complete and have equal rates; the jobs of all other blocks are not merged.
+    # A block is all pairs of two colours in one way. A block that is incomplete or has different rates is bad, and the
+    # jobs of its colours are not merged.
     while True:
         key = _pair_key(colour[a], colour[b], problem.way[pairs], len(colour), _ways(problem))
         low, high = np.minimum(colour[a], colour[b]), np.maximum(colour[a], colour[b])
@@ -269,7 +273,7 @@ def _merge(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     n, columns = len(problem.jobs), problem.columns
     groups = int(colour.max()) + 1 if n else 0
     leader = np.empty(groups, dtype=np.int64)
-    # The first member is written last, so its column remains.
+    # The first member of each colour is written last, so it is the one that remains.
     leader[colour[::-1]] = np.arange(n)[::-1]
     solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
     if groups == n:

@@ -41,7 +41,7 @@ class _Blocks:
     """The program in planes: R rows per job, T tying rows, p tying columns, c planes, n jobs.
 
     `new_column` and `new_row` are the new indices of the program's columns and rows, tying ones last. Each row is
-    divided by its `unit`. `active` lists, for each plane, the rows per job and the tying rows with coefficients.
+    divided by its `unit`. `active` lists, for each plane, the rows per job and the tying rows that are not zero in it.
     """
 
     new_column: Ints  # [k]
@@ -199,6 +199,7 @@ class _Iteration:
         c, b = blocks.cost, blocks.limit
         planes = blocks.own.shape[1] * blocks.own.shape[2]
         self.planes = planes
+        # The greatest cost of a column in a plane.
         self.gain = float(np.abs(c[blocks.new_column[blocks.new_column < planes]]).max(initial=0.0))
         normal = _Normal(blocks, np.ones(len(c)), np.ones(len(b)))
         # Start from the least-squares point, moved well inside the bounds.
@@ -256,7 +257,7 @@ class _Iteration:
         dx, ds, dy, dz = self._direction(normal, -x * z, -s * y, 0)
         primal_reach, dual_reach = _reach(x, dx, s, ds), _reach(y, dy, z, dz)
         # As in a conic solver, all variables have one step length. The shorter the first step, the more the second is
-        # centred. A step stops as far from the boundary as the gap allows: rounding would undo a longer step.
+        # centred, but at least by `enough`: nearer to the boundary, rounding would undo the step.
         enough = 0.3 * GAP * (1e-8 + abs(_dot(self.blocks.cost, x))) / (len(x) + len(s))
         centre = max(mu * (1.0 - min(primal_reach, dual_reach)) ** 3, enough)
         dx, ds, dy, dz = self._direction(
@@ -276,7 +277,7 @@ class _Iteration:
         q = self.primal_rest - sy / self.y
         W = self.s / self.y
         dy, v = normal.solve(blocks.rows_of(_only(D * h, planes)) - q, h[planes:])
-        # Near the end the blocks are ill-conditioned, so the solution is refined.
+        # In the last iterations the blocks are ill-conditioned, so the solution is refined.
         for _ in range(refinements):
             back = blocks.columns_of(dy)
             dx = np.concatenate([(D * (h - back))[:planes], -v])
@@ -323,6 +324,7 @@ def _arrange(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> _Blocks:
     n = len(jobs)
     order = np.argsort(job, kind="stable")
     size = np.bincount(job, minlength=n)
+    # The number of each column among the columns of its job: the number of its plane.
     rank = np.empty(len(free), dtype=np.int64)
     rank[order] = np.arange(len(free)) - np.repeat(np.cumsum(size) - size, size)
     c = int(size.max(initial=0))
@@ -333,6 +335,7 @@ def _arrange(cost: Floats, rows: Sparse, limit: Floats, block: Ints) -> _Blocks:
     job_of[free] = job
     entry_row, entry_job = rows.row, job_of[rows.column]
     inner = entry_job >= 0
+    # The first and the last job in each row: a row of one job has the same job as both.
     low, high = np.full(m, n, dtype=np.int64), np.full(m, -1, dtype=np.int64)
     np.minimum.at(low, entry_row[inner], entry_job[inner])
     np.maximum.at(high, entry_row[inner], entry_job[inner])

@@ -1,9 +1,10 @@
 """Estimate by prices alone how far a path of demands reaches: a starting level for the exact search.
 
-Without pairs, jobs interact only through the prices of GPUs. At given prices each job has a cheapest way to get the
-rate it demands (a mix of at most two of its columns), and the sum over jobs shows whether GPUs of that total worth can
-pay for all of it. The answer is the level at which they no longer can, at the least favourable prices. There are only
-as many prices as worker types, so a few cutting planes find these prices; each takes a few passes over arrays.
+Without pairs, jobs interact only through the prices of GPUs. At given prices, each job has a cheapest way to get the
+rate that it demands: a mix of at most two of its columns. The *bill* is the cost of these mixes for all jobs together.
+If it exceeds the worth of all GPUs at some prices, the demand cannot be met. So the estimate is the greatest level at
+which no prices make the bill exceed the worth. There are only as many prices as worker types, so a few cutting planes
+find the least favourable prices; each takes a few passes over arrays.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ Cost = tuple[Floats, Floats]
 
 
 def level_by_prices(problem: Problem, usable: Ints, demand: Callable[[float], Floats], top: float) -> float:
-    """Estimate the greatest s in (0, top] at which demand(s) can be met; return `top` if there is no market."""
+    """Estimate the greatest s in (0, top] at which demand(s) can be met; return `top` if there is no `_Market`."""
     market = _Market.of(problem, usable)
     return top if market is None else deque(_levels(market, problem, demand, top), maxlen=1).pop()
 
 
 def seems_affordable(problem: Problem, usable: Ints, demand: Floats) -> bool:
-    """Return whether this demand can probably be met, judging by prices; False if there is no market."""
+    """Return whether this demand can probably be met, judging by prices; False if there is no `_Market`."""
     market = _Market.of(problem, usable)
     if market is None:
         return False
@@ -52,6 +53,7 @@ def _levels(
     # All GPUs together are worth 1.
     prices = (problem.capacity > 0) / problem.capacity.sum()
     level = top
+    # For each cutting plane, how many more GPUs of each type the jobs pay for than there are.
     planes: list[Floats] = []
     for _ in range(PLANES_MAX):
         cost = market.cost(prices)
@@ -90,13 +92,14 @@ class _Market:
     """The ways in which each job can get a rate: mixes of a slower column (or no column) and a faster one."""
 
     def __init__(self, kind: Ints, gpus: Floats, rate: Floats, count: Floats, types: int) -> None:
-        """Take type, GPUs and rate per job of each plane; the first plane stands for no column."""
+        """`kind`, `gpus` and `rate` are [way × job]. The first way stands for no column."""
         self.kind, self.gpus, self.count, self.types = kind, gpus, count, types
-        planes = range(len(rate))
-        self.fast, self.slow = np.array([(b, a) for b in planes[1:] for a in planes if a != b]).T
+        ways = range(len(rate))
+        self.fast, self.slow = np.array([(b, a) for b in ways[1:] for a in ways if a != b]).T
         self.slow_rate = rate[self.slow]
         gain = rate[self.fast] - self.slow_rate
         with np.errstate(over="ignore"):
+            # The fraction of time by which the faster column grows per unit of rate; NaN if it is not faster.
             self.per_rate = np.divide(1.0, gain, out=np.full(gain.shape, np.nan), where=gain > 0)
 
     @classmethod
@@ -123,7 +126,7 @@ class _Market:
         return cost[self.slow], cost[self.fast] - cost[self.slow]
 
     def bill(self, cost: Cost, demand: Floats) -> float:
-        """Return the total bill of all jobs if each gets its rate in the cheapest way."""
+        """Return what all jobs pay together if each gets its rate in the cheapest way."""
         return float(np.einsum("i,i->", self.count, self._mixes(cost, demand)[1].min(axis=0)))
 
     def used(self, cost: Cost, demand: Floats) -> Floats:
@@ -136,7 +139,7 @@ class _Market:
         return np.asarray(np.bincount(kinds, gpus * np.tile(self.count, 2), self.types), dtype=float)
 
     def _mixes(self, cost: Cost, demand: Floats) -> tuple[Floats, Floats]:
-        """Return the fraction of the faster column in each mix, and the bill: infinite for an impossible mix."""
+        """Return the fraction of the faster column in each mix, and the cost of the mix, infinite if impossible."""
         slow, more = cost
         with np.errstate(over="ignore", invalid="ignore"):
             fraction = (demand - self.slow_rate) * self.per_rate

@@ -2,7 +2,7 @@
 
 A linear program here is always `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`. A large program
 without pairs goes to our own interior-point method, a large or wide program with pairs to simplex (HiGHS), and any
-other to Clarabel. If these fail, HiGHS without limits takes over, then any solver that cvxpy finds.
+other to Clarabel. If these fail, HiGHS without a limit of steps takes over, then any solver that cvxpy finds.
 An answer states whether it is optimal, so that the best point so far is never mistaken for an optimum.
 """
 
@@ -27,20 +27,21 @@ from policies.engine.sparse import Packed, Sparse, identity, stack, zeros
 from policies.errors import SolverFailure
 from policies.problem import Floats, Ints
 
-# In a daemon a time limit may stop a solver. In a simulation only these limits may, so that equal inputs have equal
-# answers.
+# In a daemon, a time limit may stop a solver. In a simulation, only the limits of steps below may stop it, so that
+# equal inputs have equal answers.
 MAX_ITERATIONS = 200
 TOLERANCE = 1e-9
 # Below this number of columns, a general solver is as fast as our own.
 MANY_COLUMNS = 600
+# A program with pairs and at least so many rows goes to simplex.
 MANY_ROWS = 600
 # A program with at least so many columns, and so many per row, is wide: prices soon show which columns it needs.
 WIDE, COLUMNS_PER_ROW = 200, 4
-# The limit of simplex steps.
+# The greatest number of simplex steps for each row of the program.
 STEPS_PER_ROW = 10
-# The fraction of the remaining time for a program that may have no answer.
+# The fraction of the remaining time that a program may take that perhaps has no answer.
 TRIAL_FRACTION = 0.3
-# Strategies of HiGHS.
+# The numbers of two simplex strategies of HiGHS.
 DUAL, PRIMAL = 1, 4
 
 # Errors of a solver after which the next solver of the chain is tried.
@@ -118,9 +119,10 @@ def solve_lp(program: LinearProgram) -> Answer:
 
 
 def try_lp(program: LinearProgram) -> Answer:
-    """Return the optimum of a program that may have no answer; raise SolverFailure if the first solver finds none.
+    """Return the optimum of a program that may have no answer.
 
-    This takes only a fraction of the remaining time, so that enough is left for another program.
+    SolverFailure is raised if the first solver that accepts the program finds no optimum. The attempt takes only a
+    fraction of the remaining time, so that enough is left for another program.
     """
     left = time_left_s()
     with time_limit(left * TRIAL_FRACTION if np.isfinite(left) else None):
@@ -198,7 +200,7 @@ def _settings() -> Any:
 
 
 def _simplex(program: LinearProgram) -> Answer | None:
-    """Solve a large or wide program with pairs by a limited number of simplex steps: its bases stay sparse."""
+    """Solve a large or wide program with pairs by a limited number of simplex steps, whose bases stay sparse."""
     m, k = program.rows.shape
     if program.block is not None:
         return None

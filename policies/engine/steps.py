@@ -10,7 +10,7 @@ from policies.program import MET, Program
 
 
 def known_steps(problem: Problem, policy: str) -> Floats:
-    """Return R_m, or raise an error that names the jobs without it."""
+    """Return R_m, the steps left of each job; raise an error that names the jobs without this number."""
     steps = problem.jobs.steps_left
     unknown = np.flatnonzero(np.isinf(steps))
     if unknown.size:
@@ -22,8 +22,9 @@ def known_steps(problem: Problem, policy: str) -> Floats:
 def deadline_floor(program: Program, policy: str) -> tuple[Floats, tuple[str, ...]]:
     """Return the E_m that each job needs for its deadline (0 without one), and notes on the deadlines that are missed.
 
-    With E_m >= (1 - s_m) R_m / D_m, the sum of s_m is minimised. A job with s_m = 0 must keep its deadline; the other
-    deadlines are dropped. Of up to 50 deadlines, as many as possible are kept.
+    The shortfalls s_m are chosen with the least sum such that E_m >= (1 - s_m) R_m / D_m for every deadline. A job with
+    s_m = 0 must keep its deadline; the other deadlines are dropped. If there are at most 50 deadlines, as many of them
+    as possible are kept.
     """
     jobs = program.problem.jobs
     has_deadline = np.isfinite(jobs.deadline_s)

@@ -25,16 +25,22 @@ def per_row(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Jobs:
-    """One row per job, or per group of interchangeable jobs (`count` of them)."""
+    """One row per job, or per group of `count` interchangeable jobs."""
 
     ids: tuple[str, ...]
     count: Ints = per_row(1)
+    # The GPUs that each job asks for.
     gpus: Ints = per_row(1)
     weight: Floats = per_row(1.0)
+    # The path of the job's tenant; empty if it has none.
     tenant: tuple[str, ...] = per_row("")
+    # Seconds since the job arrived.
     waited_s: Floats = per_row(0.0)
+    # Infinite if unknown.
     steps_left: Floats = per_row(np.inf)
+    # Seconds that the finished part of the job would have taken in an equal slice of the cluster.
     isolated_s: Floats = per_row(0.0)
+    # Seconds from now, negative if the deadline is past; infinite without a deadline.
     deadline_s: Floats = per_row(np.inf)
 
     def __post_init__(self) -> None:
@@ -71,12 +77,16 @@ class Jobs:
 class Columns:
     """One row per way to run a job, or two jobs together."""
 
+    # The row of the job, or of the first of two jobs.
     first: Ints
     worker_type: Ints
     gpus: Ints
+    # Rates in steps per second.
     first_rate: Floats
+    # The row of the second of two jobs.
     second: Ints = per_row(ALONE)
     second_rate: Floats = per_row(0.0)
+    # A name that distinguishes ways to run a job with the same type and GPUs.
     label: tuple[str, ...] = per_row("")
 
     def __post_init__(self) -> None:

@@ -64,8 +64,9 @@ def _exchange(
 ) -> None:
     """Divide the time of jobs between their columns on type a and their columns on type b, in place.
 
-    The jobs are sorted, jobs that run on a first, and cut in two: the jobs before the cut go to a, the others to b. The
-    cut is between two jobs if the capacities, and with `by_price` the prices, allow it.
+    The jobs are sorted, first those that run on type a now, last those that run on type b, and cut in two: jobs before
+    the cut get type a, the others type b. The cut is between two jobs unless the capacities (or the prices, with
+    `by_price`) require that it divides a job.
     """
     columns, capacity = problem.columns, problem.capacity
     a, b = int(columns.worker_type[on_a[0]]), int(columns.worker_type[on_b[0]])
