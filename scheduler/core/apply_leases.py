@@ -6,9 +6,8 @@ as the last of them is closed.
 
 from __future__ import annotations
 
-from scheduler.core import credit as books
+from scheduler.core import credit, failed_starts
 from scheduler.core import facts as f
-from scheduler.core import failed_starts
 from scheduler.core.apply_jobs import move
 from scheduler.core.messages import Exit, Progress
 from scheduler.core.state import Round, SchedulerState
@@ -34,12 +33,12 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
     for name, bundle in fact.rebundled:
         holding = state.leases[name]
         holding.bundle = bundle
-        state.keep(holding)
-        state.touch(holding)
+        state.enter_held(holding)
+        state.renumber_sets(holding)
     for lease in fact.granted:
         _grant(state, now_s, lease)
     table.pass_round(settings.round_s, settings.decay)
-    books.credit_round(state)
+    credit.credit_round(state)
     table.note_skipped(fact.skipped)
 
 
@@ -59,12 +58,12 @@ def gpus_filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> None
     """Grant leases on GPUs that became idle in mid-round."""
     for name, bundle in fact.rebundled:
         holding = state.leases[name]
-        books.change_bundle(state, now_s, holding, bundle)
-        state.touch(holding)
+        credit.change_bundle(state, now_s, holding, bundle)
+        state.renumber_sets(holding)
     for lease in fact.granted:
         holding = _grant(state, now_s, lease)
         if holding.phase is SENT:
-            books.credit(state, now_s, holding, state.round.ends_s)
+            credit.credit(state, now_s, holding, state.round.ends_s)
 
 
 def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
@@ -85,7 +84,7 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
         steps=job.steps_done,
     )
     state.leases[lease.id] = holding
-    state.keep(holding)
+    state.enter_held(holding)
     state.next_lease = max(state.next_lease, int(lease.id) + 1)
     job.lease, job.attempt = lease.id, lease.attempt
     if job.state is not RUNS:
@@ -95,7 +94,7 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
         state.claim(holding)
     else:
         state.hold(holding)
-        state.touch(holding)
+        state.renumber_sets(holding)
     return holding
 
 
@@ -107,7 +106,7 @@ def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> N
     holding.stop_by_s = max(ends_s, state.round.ends_s) + state.settings.lease_margin_s
     job.lease, job.leaving = None, holding.lease.id
     state.held_leases.pop(job.id, None)
-    state.touch(holding)
+    state.renumber_sets(holding)
 
 
 def _forget(
@@ -146,8 +145,8 @@ def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -
     if holding.phase is WAITING:
         _forget(state, now_s, holding)
     elif fact.untold:
-        books.take_back(state, now_s, holding)
-        state.touch(holding)
+        credit.take_back(state, now_s, holding)
+        state.renumber_sets(holding)
         _forget(state, now_s, holding, fact.why)
     else:
         # A user's command moves the job before the lease is recalled. So if the job still runs, no user asked for this.
@@ -162,16 +161,16 @@ def leases_resumed(state: SchedulerState, now_s: float, fact: f.LeasesResumed) -
         holding.phase, holding.ends_s, holding.stop_by_s, holding.why = RUNNING, None, None, ""
         job = state.jobs[holding.lease.job]
         job.lease, job.leaving = name, None
-        state.touch(holding)
+        state.renumber_sets(holding)
         # What happened while the node was silent is unknown. So the next report cannot measure a rate.
         holding.mixed = True
         if holding.credit_s < state.round.ends_s:
-            books.credit(state, max(now_s, holding.credit_s), holding, state.round.ends_s)
+            credit.credit(state, max(now_s, holding.credit_s), holding, state.round.ends_s)
     # The table is rebuilt, because it has to be in the order of the leases.
     state.held_leases = {}
     for holding in state.leases.values():
         if holding.phase is not STOPPING:
-            state.keep(holding)
+            state.enter_held(holding)
 
 
 def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -> None:
@@ -180,8 +179,8 @@ def leases_started(state: SchedulerState, now_s: float, fact: f.LeasesStarted) -
         holding = state.leases[name]
         if holding.phase is SENT:
             holding.phase = RUNNING
-        for other in books.beside(state, holding):
-            books.charge(state, now_s, other)
+        for other in credit.beside(state, holding):
+            credit.charge(state, now_s, other)
             other.mixed = True
         holding.started_s = holding.reported_s = now_s
         job = state.jobs[holding.lease.job]
@@ -276,13 +275,13 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     # If a rank of a gang died, `ranks_exited` has kept that rank's exit already.
     if not holding.died:
         _remember(job, end)
-    for other in books.beside(state, holding):
-        books.charge(state, now_s, other)
+    for other in credit.beside(state, holding):
+        credit.charge(state, now_s, other)
         other.mixed = True
-    job.cost_usd += books.settle(state, holding, end.ran_s)
-    books.take_back(state, now_s, holding)
+    job.cost_usd += credit.settle(state, holding, end.ran_s)
+    credit.take_back(state, now_s, holding)
     state.let_go(holding)
-    state.touch(holding)
+    state.renumber_sets(holding)
     if len(bundle.jobs) > 1:
         _unpair(state, now_s, holding)
     del state.leases[end.lease]
@@ -291,7 +290,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
     else:
         job.lease = None
         state.held_leases.pop(job.id, None)
-    failed_starts.note_end(state, now_s, job, holding, end, lapsed=fact.lapsed)
+    failed_starts.count_exit(state, now_s, job, holding, end, lapsed=fact.lapsed)
     if job.state not in TERMINAL:
         _after_exit(state, now_s, job, end, holding)
     for name in state.blocks.pop(end.lease, ()):
@@ -355,7 +354,7 @@ def _unpair(state: SchedulerState, now_s: float, holding: Holding) -> None:
     for name in (*state.holders.get(gpu, ()), *state.claims.get(gpu, ())):
         other = state.leases[name]
         if other.bundle == holding.bundle:
-            books.change_bundle(state, now_s, other, other.bundle._replace(jobs=(other.lease.job,)))
+            credit.change_bundle(state, now_s, other, other.bundle._replace(jobs=(other.lease.job,)))
 
 
 def _unblock(state: SchedulerState, now_s: float, holding: Holding, closed: str) -> None:
@@ -366,5 +365,5 @@ def _unblock(state: SchedulerState, now_s: float, holding: Holding, closed: str)
         holding.phase = SENT
         holding.reported_s, holding.steps = now_s, state.jobs[holding.lease.job].steps_done
         state.hold(holding)
-        state.touch(holding)
-        books.credit(state, now_s, holding, state.round.ends_s)
+        state.renumber_sets(holding)
+        credit.credit(state, now_s, holding, state.round.ends_s)

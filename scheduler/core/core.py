@@ -164,7 +164,7 @@ class Core:
         self._kinds = Kinds()
         self._latest = None
 
-    def put_out(self, now_s: float, jobs: Iterable[str], nodes: Iterable[str], why: str) -> Outcome:
+    def hold_and_drain(self, now_s: float, jobs: Iterable[str], nodes: Iterable[str], why: str) -> Outcome:
         """Hold these jobs and drain these nodes, because they make the core raise."""
         out, state = self._begin(now_s), self.state
         for name in jobs:

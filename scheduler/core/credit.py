@@ -64,7 +64,7 @@ def change_bundle(state: SchedulerState, now_s: float, holding: Holding, bundle:
     take_back(state, now_s, holding)
     holding.bundle = bundle
     if holding.phase is not STOPPING:
-        state.keep(holding)
+        state.enter_held(holding)
     if until_s > now_s:
         credit(state, now_s, holding, until_s)
 

@@ -38,7 +38,7 @@ STARTS_KEPT = 20
 # ------------------------------------------------------------------------------- used by `apply`
 
 
-def note_end(
+def count_exit(
     state: SchedulerState, now_s: float, job: Job, holding: Holding, end: Exit, *, lapsed: bool
 ) -> None:
     """Count an exit for or against the nodes of its lease, and pause its job if the attempt failed."""
@@ -123,7 +123,7 @@ def one_line(trouble: str) -> str:
     return "".join(filter(str.isprintable, words))[:TROUBLE_CHARS_MAX] or ("trouble" if trouble else "")
 
 
-def is_news(node: Node, trouble: str) -> bool:
+def changes_state(node: Node, trouble: str) -> bool:
     """Whether an agent's report changes the state of its node. `trouble`: what the agent reports; empty: all is well.
 
     Nodes that are draining or away keep their state.

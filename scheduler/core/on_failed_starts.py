@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scheduler.core.facts import NodeMoved
-from scheduler.core.failed_starts import is_guilty, is_news, jobs_that_failed, one_line, pause_s
+from scheduler.core.failed_starts import changes_state, is_guilty, jobs_that_failed, one_line, pause_s
 from scheduler.core.on_rounds import SOON_S
 from scheduler.core.outcome import Outcome
 from scheduler.model.cluster import FAULTY, UP
@@ -52,6 +52,6 @@ def watch_pauses(out: Outcome) -> None:
 def on_trouble(out: Outcome, name: str, trouble: str) -> None:
     """Take a node out of use because its agent reports trouble, or bring it back if `trouble` is empty."""
     trouble = one_line(trouble)
-    if is_news(out.state.nodes[name], trouble):
+    if changes_state(out.state.nodes[name], trouble):
         why = trouble or "its agent reports that all is well again"
         out.fact(NodeMoved(node=name, state=FAULTY if trouble else UP, why=why))

@@ -140,7 +140,7 @@ def on_report(out: Outcome, message: NodeReport) -> None:
     changed = withheld != node.withheld
     if changed:
         out.fact(GpusWithheld(node=message.node, gpus=tuple(sorted(withheld))))
-    if message.trouble is not None and failed_starts.is_news(node, message.trouble):
+    if message.trouble is not None and failed_starts.changes_state(node, message.trouble):
         on_failed_starts.on_trouble(out, message.node, message.trouble)
         changed = True
     if out_of_date:
@@ -382,8 +382,8 @@ def lapse(out: Outcome) -> None:
             end = _assumed_exit(out, holding)
             unreported = holding.started_s is None and holding.why != GONE
             # Reports about a lease of an earlier scheduler process may have been lost with that process.
-            own = holding.lease.epoch == state.epoch
-            if unreported and own and failed_starts.hung_on(state, holding):
+            of_this_process = holding.lease.epoch == state.epoch
+            if unreported and of_this_process and failed_starts.hung_on(state, holding):
                 end = msgspec.structs.replace(end, outcome="node_failed")
             _close(out, holding, end, nodes_of(holding.lease.gpus), lapsed=True)
     for name in sorted(silent):

@@ -111,7 +111,7 @@ class Outcome:
             if node is not None and node.state not in _UNREACHABLE:
                 self.effects.append(_set_of(state, node))
         if self._renewed:
-            in_use = state.in_use()
+            in_use = state.nodes_in_use()
             generations = {name: nodes[name].generation for name in in_use if name not in changed}
             self.effects.append(RenewLeases(state.epoch, state.round.number, state.round.ends_s, generations))
         changed.clear()

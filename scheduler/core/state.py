@@ -289,7 +289,7 @@ class SchedulerState:
         self.held_leases, self.holders, self.claims, self.blocks = {}, {}, {}, {}
         for holding in self.leases.values():
             if holding.phase is not STOPPING:
-                self.keep(holding)
+                self.enter_held(holding)
             if holding.phase in HOLDING:
                 self.hold(holding)
             else:
@@ -325,7 +325,7 @@ class SchedulerState:
         if not self.stores[spec.store]:
             del self.stores[spec.store]
 
-    def keep(self, holding: Holding) -> None:
+    def enter_held(self, holding: Holding) -> None:
         """Enter a lease in `held_leases`, from which rounds are planned. The lease must not be ending."""
         lease = holding.lease
         self.held_leases[lease.job] = Held(holding.bundle, lease.gpus)
@@ -355,7 +355,7 @@ class SchedulerState:
             else:
                 table[gpu] = tuple([lease for lease in leases if lease != own_id])
 
-    def touch(self, holding: Holding) -> None:
+    def renumber_sets(self, holding: Holding) -> None:
         """Give each node of this lease a new generation number, because the node's set of leases changed."""
         for name in nodes_of(holding.lease.gpus):
             node = self.nodes.get(name)
@@ -371,7 +371,7 @@ class SchedulerState:
         names = {name for gpu in gpus for name in holders.get(gpu, ())}
         return [leases[name] for name in sorted(names, key=int)]
 
-    def in_use(self) -> list[str]:
+    def nodes_in_use(self) -> list[str]:
         """Return the nodes on which leases may have processes, sorted by name."""
         if not self._gpus_in_order:
             self._gpus_in_order = sorted(self.gpus_of.items())

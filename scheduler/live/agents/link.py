@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from protos.gavel.v1 import agents_pb2 as pb
-from scheduler.core.failed_starts import is_news
+from scheduler.core.failed_starts import changes_state
 from scheduler.core.messages import NodeReport
 from scheduler.live.agents.outbox import Outbox
 from scheduler.live.node_views import GpuDetails, NodeDetails
@@ -143,7 +143,9 @@ class NodeLink:
         )
         trouble = health.trouble
         if node is None or not (
-            not node.broken.issuperset(broken) or node.withheld != set(withheld) or is_news(node, trouble)
+            not node.broken.issuperset(broken)
+            or node.withheld != set(withheld)
+            or changes_state(node, trouble)
         ):
             return None
         generation = self.generation if self.generation >= 0 else node.generation

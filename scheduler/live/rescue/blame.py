@@ -84,7 +84,7 @@ def blame(snapshot: bytes, attempt: Attempt, held_before: int = 0, drained_befor
             core = Core(SchedulerState.restore(snapshot))
         try:
             _add_witnesses(core.state)
-            core.put_out(core.state.now_s, jobs, nodes, "")
+            core.hold_and_drain(core.state.now_s, jobs, nodes, "")
             attempt(core)
         except Exception as error:
             return error

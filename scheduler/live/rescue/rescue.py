@@ -220,11 +220,13 @@ class Rescue:
         """Hold the guilty jobs, then drain the guilty nodes."""
         if not guilty:
             return
-        out = self._try(lambda: self._core.put_out(now_s, guilty.jobs, (), f"{HELD}: {why} (error {number})"))
+        out = self._try(
+            lambda: self._core.hold_and_drain(now_s, guilty.jobs, (), f"{HELD}: {why} (error {number})")
+        )
         if guilty.nodes and isinstance(out, Outcome):
             yield out
             why = f"{DRAINED}: {why} (error {number})"
-            out = self._try(lambda: self._core.put_out(now_s, (), guilty.nodes, why))
+            out = self._try(lambda: self._core.hold_and_drain(now_s, (), guilty.nodes, why))
         if isinstance(out, Outcome):
             self._jobs_held += len(guilty.jobs)
             self._nodes_drained += len(guilty.nodes)

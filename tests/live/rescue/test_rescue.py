@@ -155,7 +155,7 @@ def test_a_node_whose_reports_raise_is_drained(monkeypatch: pytest.MonkeyPatch, 
 def test_limits_that_cannot_be_checked_stop_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits are checked after every message; if that raises, messages are handled without the check."""
     service = Service(hello(), submit("a"))
-    real = on_jobs._next_s
+    real = on_jobs._review_times_s
     monkeypatch.setattr(
         on_jobs, "_failed_dependency", poisonous(on_jobs._failed_dependency, lambda state, job: True)
     )
@@ -164,7 +164,7 @@ def test_limits_that_cannot_be_checked_stop_no_message(monkeypatch: pytest.Monke
     service.refusal("b")
     monkeypatch.setattr(on_jobs, "_failed_dependency", lambda state, job: "")
     service.tell(1.0, submit("c", earliest_start_s=50.0))
-    monkeypatch.setattr(on_jobs, "_next_s", poisonous(real, lambda *_: True))
+    monkeypatch.setattr(on_jobs, "_review_times_s", poisonous(real, lambda *_: True))
     service.tell(2.0, JobCommand(call="cancel", job="1", action="cancel"), submit("d"))
     assert service.state.jobs["1"].state is JobState.CANCELLED
     assert not service.world.replies["cancel"].error
