@@ -35,7 +35,7 @@ class Fault(click.ClickException):
 
 
 def _escaped(line: str) -> str:
-    # Imported here, since a fault also reports that a foreign package is called `protos`.
+    # Imported here, because `protos` may be a foreign package; a fault then reports that.
     from protos.files.errors import printable
 
     return printable(line)

@@ -43,7 +43,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "resume": ("cluster.change_nodes", "Let drained nodes take jobs again."),
         "remove": (
             "cluster.change_nodes",
-            "Remove nodes from the cluster for good, once they are drained and empty, or lost.",
+            "Remove nodes from the cluster for good.",
         ),
         "usage": ("cluster.usage", "Show GPU time and cost."),
         "policy": ("cluster.policy", "Show or set the policy that divides the cluster."),
@@ -126,7 +126,7 @@ class _CommandTable(Mapping[str, click.Command]):
 
 
 @contextmanager
-def _one_line() -> Iterator[None]:
+def _errors_as_faults() -> Iterator[None]:
     """Turn click's messages about options, Ctrl-C and failed writes into a `Fault`."""
     try:
         yield
@@ -161,7 +161,7 @@ class _Commands(click.Group):
         self.commands = _CommandTable()  # type: ignore[assignment]
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
-        with _one_line():
+        with _errors_as_faults():
             return super().make_context(*args, **options)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -186,7 +186,7 @@ class _Commands(click.Group):
         ]
 
     def invoke(self, context: click.Context) -> Any:
-        with _one_line():
+        with _errors_as_faults():
             return super().invoke(context)
 
 

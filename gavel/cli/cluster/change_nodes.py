@@ -44,5 +44,5 @@ def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command
 drain = _command("drain", "Let nodes finish their jobs, and give them no new ones.")
 resume = _command("resume", "Let drained nodes take jobs again.")
 remove = _command(
-    "remove", "Remove nodes from the cluster for good, once they are drained and empty, or lost.", YES
+    "remove", "Remove nodes from the cluster for good. A node must be lost, or drained and empty.", YES
 )

@@ -13,7 +13,7 @@ import click
 from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.options import JSON, with_quiet_grpc
 from gavel.cli.io.outputs import echo, say
-from gavel.cli.io.session import MISSING, one_line, print_json
+from gavel.cli.io.session import MISSING, errors_as_faults, print_json
 from protos.files.errors import suggest
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ def login(name: str, address: str, ca: str | None, token_stdin: bool, as_json: b
     from gavel.client.settings import Context, Contexts, checked_address
 
     stored = _contexts()
-    with one_line():
+    with errors_as_faults():
         address = checked_address(address)
     token = _read_token(token_stdin)
-    with one_line():
+    with errors_as_faults():
         client = Client(address, token=token, ca=ca or "", retry_s=0.0)
     # Only a cluster whose scheduler accepts the token is stored.
-    with client, one_line(client):
+    with client, errors_as_faults(client):
         identity = client.who_am_i()
     new = Context(address, token, str(Path(ca).absolute()) if ca else "")
     _write(Contexts(name, {**stored.contexts, name: new}))
@@ -111,7 +111,7 @@ def _show(stored: Contexts, as_json: bool) -> None:
 def _contexts() -> Contexts:
     from gavel.client.settings import config_path, read_contexts
 
-    with one_line():
+    with errors_as_faults():
         return read_contexts(config_path(os.environ))
 
 
@@ -119,5 +119,5 @@ def _write(contexts: Contexts) -> None:
     from gavel.client.settings import config_path, write_contexts
 
     path = config_path(os.environ)
-    with one_line(), refusing(OSError, subject=str(path)):
+    with errors_as_faults(), refusing(OSError, subject=str(path)):
         write_contexts(path, contexts)

@@ -42,8 +42,10 @@ def token() -> None:
     show_default=True,
     help="What the token allows.",
 )
-@click.option("--valid", metavar="DURATION", help="How long it is valid: 30d.  [default: the scheduler's]")
-@click.option("--note", default="", metavar="TEXT", help="A note on its purpose.")
+@click.option(
+    "--valid", metavar="DURATION", help="How long the token is valid: 30d.  [default: the scheduler's]"
+)
+@click.option("--note", default="", metavar="TEXT", help="A note on the purpose of the token.")
 @LIVE
 def create(user: str, role: str, valid: str | None, note: str, session: Session) -> None:
     """Create a token. Its secret is shown once."""
@@ -154,8 +156,8 @@ def unrevoke(nodes: tuple[str, ...], session: Session) -> None:
 
 
 @token.command()
-@click.option("--node", default="", metavar="NODE", help="The only node that may use it.")
-@click.option("--valid", metavar="DURATION", help="How long it is valid.  [default: the scheduler's]")
+@click.option("--node", default="", metavar="NODE", help="The only node that may use the token.")
+@click.option("--valid", metavar="DURATION", help="How long the token is valid.  [default: the scheduler's]")
 @LIVE
 def join(node: str, valid: str | None, session: Session) -> None:
     """Create a one-time token for a node to join with."""

@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from gavel.client import Client
 
 JOBS_SHOWN = 200
+# The height of the screen for --once.
 LINES_ONCE = 1000
+# The keys that end the command: q, Escape and Ctrl-D.
 QUIT = ("q", "Q", "\x1b", "\x04")
 
 

@@ -131,7 +131,7 @@ def _jobs_table(
     width: int,
     picture: Picture,
 ) -> list[Text]:
-    """Return a table of jobs in at most `lines_max` lines."""
+    """Return a table of jobs in at most `lines_max` lines; `count` may be more jobs than `jobs` has."""
     if not jobs:
         return [Text(f"{title}: none", style="dim")]
     room = lines_max - 1

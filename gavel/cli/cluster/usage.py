@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 )
 @click.option("-u", "--user", default="", metavar="USER", help="Only the usage of this user.")
 @click.option(
-    "--since", default="30d", show_default=True, metavar="WHEN", help="The start: 7d ago, or a time."
+    "--since",
+    default="30d",
+    show_default=True,
+    metavar="WHEN",
+    help="The start: a time, or 7d for 7 days ago.",
 )
 @click.option("--until", metavar="WHEN", help="The end.  [default: now]")
 @LIVE

@@ -97,6 +97,7 @@ def job_why(job: Job) -> str:
 
 def why_with_exit_code(job: Job) -> str:
     """Return the reason for the job's state, with the exit code before it unless the reason includes the code."""
+    # Words of reasons that include the exit code.
     exits = (f"code {job.exit_code}", "killed by", "not be started")
     if job.exit_code is None or any(words in job.why for words in exits):
         return job.why

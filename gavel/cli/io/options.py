@@ -126,11 +126,15 @@ FILTERS = options(
         multiple=True,
         type=State(JOB_STATES),
         metavar="STATE",
-        help="In this state; may be repeated.",
+        help="Only jobs in this state; may be repeated.",
     ),
     click.option("-u", "--user", metavar="USER", help="Only jobs of this user."),
-    click.option("--tenant", default="", metavar="TENANT", help="Of this tenant or one below it."),
-    click.option("--name", default="", metavar="NAME", help="With this name; * and ? are wildcards."),
+    click.option(
+        "--tenant", default="", metavar="TENANT", help="Only jobs of this tenant or of a tenant below it."
+    ),
+    click.option(
+        "--name", default="", metavar="NAME", help="Only jobs with this name; * and ? are wildcards."
+    ),
     click.option("--job-type", default="", metavar="TYPE", help="Only jobs of this type."),
     click.option(
         "--worker-type", default="", metavar="TYPE", help="Only jobs that now have GPUs of this type."

@@ -50,7 +50,7 @@ def interruptible() -> Iterator[StopRequest]:
 def bar(text: str) -> Iterator[Callable[[str, float | None], None]]:
     """Show a bar with the time left, but only if standard error is a terminal.
 
-    Yields a function that sets the bar's text and the fraction that is done, or None if it is unknown.
+    Yields a function that takes the bar's text and the fraction that is done: None if the fraction is unknown.
     """
     progress = Progress(
         TextColumn("{task.description}"),

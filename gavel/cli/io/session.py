@@ -60,7 +60,7 @@ def exit_code(error: GavelError) -> int:
 
 
 @contextmanager
-def one_line(client: Client | None = None) -> Iterator[None]:
+def errors_as_faults(client: Client | None = None) -> Iterator[None]:
     """Turn every error of a call in this block into a `Fault`."""
     from gavel.client import GavelError, InvalidJob
 
@@ -100,13 +100,13 @@ class Session(NamedTuple):
         """Open the command's client. Commands that change something pass `changes`: calls are retried for longer."""
         from gavel.client import Client
 
-        with one_line():
+        with errors_as_faults():
             retry_s = CHANGE_RETRY_S if changes else RETRY_S
             client = Client(self.address, context=self.context, retry_s=retry_s, on_trouble=_Waiting().report)
             # If no address was given, there is probably no scheduler: report that at once.
             if client.connection.origin == "the default":
                 client.retry_s = 0.0
-        with client, one_line(client):
+        with client, errors_as_faults(client):
             yield client
 
     def do_each(

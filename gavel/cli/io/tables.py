@@ -23,12 +23,17 @@ if TYPE_CHECKING:
     Row = Sequence[Cell]
 
 GAP = "  "
+# The most characters of a name in a table of figures.
 NAME_CHARACTERS = 32
+# The width of text that is not printed on a terminal.
 PAGE_CHARACTERS = 100
 
 
 class Column(NamedTuple):
-    """A column of a table. `width_max` limits its cells on a terminal; the last column gets the remaining width."""
+    """A column of a table, aligned left unless `right`.
+
+    `width_max` limits its cells on a terminal; the last column gets the remaining width.
+    """
 
     head: str
     right: bool = False

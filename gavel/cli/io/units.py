@@ -89,5 +89,5 @@ def short_number(value: float) -> str:
 
 
 def _scaled(value: float, units: Mapping[str, float]) -> str:
-    """Return the value to three digits, in the first unit that does not exceed it; empty if all units do."""
+    """Return the value to three digits, in the first unit that is not greater; empty if every unit is greater."""
     return next((f"{value / size:.3g}{unit}" for unit, size in units.items() if value >= size), "")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Action = Literal["cancel", "hold", "release", "requeue"]
 PAST_TENSE = {"cancel": "cancelled", "hold": "held", "release": "released", "requeue": "requeued"}
-# The states in which each action is possible; `--all` ignores jobs in others.
+# The states in which each action is possible; `--all` ignores jobs in other states.
 POSSIBLE_STATES: dict[Action, Sequence[str]] = {
     "cancel": ("queued", "running", "preempted", "held"),
     "hold": ("queued", "running", "preempted"),
@@ -46,7 +46,7 @@ def _command(action: Action, help: str) -> click.Command:
             raise Fault(f"give ids of jobs, or --all with filters (see `gavel {action} --help`)")
         with session.client(changes=True) as client:
             job_ids = _matching_ids(client, action, yes, filters) if all_ else jobs
-            sys.exit(_change(session, client, action, job_ids, any_state=all_))
+            sys.exit(_change(session, client, action, job_ids, from_all=all_))
 
     return change
 
@@ -64,7 +64,7 @@ def _matching_ids(client: Client, action: Action, yes: bool, filters: dict[str, 
     if not states:
         raise Fault(f"--state: cannot {action} jobs that are {few(list(chosen_states))}")
     job_ids = [job.id for job in client.list(job_filter(client, states=states, **filters), brief=True)]
-    # The list begins with the newest job, so a job is cancelled after those that depend on it.
+    # Jobs are listed newest first. This order suits `cancel`: a job is cancelled after the jobs that depend on it.
     if action != "cancel":
         job_ids.reverse()
     if job_ids and not yes:
@@ -72,15 +72,18 @@ def _matching_ids(client: Client, action: Action, yes: bool, filters: dict[str, 
     return job_ids
 
 
-def _change(session: Session, client: Client, action: Action, job_ids: Sequence[str], any_state: bool) -> int:
-    """Change the jobs, and return the exit code. `any_state`: skip jobs whose state has changed meanwhile."""
+def _change(session: Session, client: Client, action: Action, job_ids: Sequence[str], from_all: bool) -> int:
+    """Change the jobs, and return the exit code.
+
+    `from_all`: these are the jobs that --all has found; skip a job whose state has changed since then.
+    """
     from gavel.client import Refused
 
     def act(job: str) -> Sequence[str] | None:
         try:
-            return getattr(client, action)(job if any_state else job_id(client, job))
+            return getattr(client, action)(job if from_all else job_id(client, job))
         except Refused:
-            if any_state and client.get(job).state not in POSSIBLE_STATES[action]:
+            if from_all and client.get(job).state not in POSSIBLE_STATES[action]:
                 return None
             raise
 

@@ -22,15 +22,15 @@ class UnclearName(ValueError):
     """The name means no job, or more than one."""
 
 
-def with_ids(
-    client: Client, specs: Sequence[JobSpec], *, by_flag: bool, keyed: bool = False
+def with_dependency_ids(
+    client: Client, specs: Sequence[JobSpec], *, from_option: bool, has_key: bool = False
 ) -> tuple[JobSpec, ...]:
     """Return the jobs with each name in `after` replaced by the id of the only unfinished job of that name.
 
-    `by_flag`: the names come from the command line. `keyed`: the submission may be repeated, and a name could then mean
-    another job or none, so only ids are accepted.
+    `from_option`: the names come from the command line. `has_key`: with --key, the submission may be repeated, and a
+    name could then mean another job or none, so only ids are accepted.
     """
-    names, name_counts = _Names(client, keyed), Counter(spec.name for spec in specs)
+    names, name_counts = _Names(client, has_key), Counter(spec.name for spec in specs)
 
     def with_id(spec: JobSpec, after: After) -> After:
         others = name_counts[after.job] - (after.job == spec.name)
@@ -41,7 +41,7 @@ def with_ids(
         try:
             resolved.append(replace(spec, after=tuple(with_id(spec, after) for after in spec.after)))
         except UnclearName as unclear:
-            if by_flag:
+            if from_option:
                 raise Fault(f"--after: {unclear}") from None
             raise objection(spec, "after", str(unclear)) from None
     return tuple(resolved)
@@ -50,8 +50,9 @@ def with_ids(
 class _Names:
     """The ids of jobs by name; each name is looked up once, and the user sees its id."""
 
-    def __init__(self, client: Client, keyed: bool) -> None:
-        self._client, self._keyed = client, keyed
+    def __init__(self, client: Client, has_key: bool) -> None:
+        self._client, self._has_key = client, has_key
+        # The user who submits; asked for when needed.
         self._caller = ""
         self._ids: dict[tuple[str, str], str] = {}
 
@@ -63,7 +64,7 @@ class _Names:
             raise UnclearName(
                 f"'{job}' is submitted together with this job and has no id yet: submit it first"
             )
-        if self._keyed:
+        if self._has_key:
             raise UnclearName(
                 f"must be the id of a job with --key: the name '{job}' may mean another job next time"
             )

@@ -85,7 +85,7 @@ def show_logs(
     """Show the output of a job, or of members of an array; with `follow`, until all have ended."""
     if rank is not None:
         _check_rank(jobs, rank)
-    # Leave out jobs that have not had this attempt. If that is all of them, keep one, to report why it has no output.
+    # Leave out jobs that have not had this attempt. If no job remains, keep the first, to report why it has no output.
     if not follow or attempt:
         jobs = [job for job in jobs if job.attempt >= (attempt or 1)] or jobs[:1]
     streams = [

@@ -56,7 +56,9 @@ LAST_ENDED = 5
     help="Ended jobs, however long ago: when, where, how long, at what cost, and why.",
 )
 @click.option(
-    "--since", metavar="WHEN", help="Submitted since then (with --ended: ended since then): 2d, or a time."
+    "--since",
+    metavar="WHEN",
+    help="Only jobs submitted (with --ended: ended) since this time, or 2d for the last 2 days.",
 )
 @click.option(
     "-l",
@@ -67,7 +69,7 @@ LAST_ENDED = 5
     metavar="N",
     help="The most jobs to list.",
 )
-@click.option("-w", "--watch", is_flag=True, help="Then print each change.")
+@click.option("-w", "--watch", is_flag=True, help="List the jobs, then print each change.")
 @LIVE
 def queue(
     all_users: bool,
@@ -81,7 +83,8 @@ def queue(
 ) -> None:
     """List jobs: by default your unfinished ones and, below, those that ended last.
 
-    With --user, --state, --node or the like, only these filters count. Newest first.
+    Filters such as --node narrow this list; --user, --state, --since and --ended replace its defaults. The newest job
+    comes first.
     """
     with session.client() as client:
         if since:
@@ -124,7 +127,7 @@ def as_listed(job: Job) -> dict[str, Any]:
 
 
 def rows(jobs: Sequence[Job], now: datetime, ended: bool = False) -> list[tuple[Any, ...]]:
-    """Return a row for each job, for COLUMNS; with `ended` for ENDED_COLUMNS, even of a job that has not ended."""
+    """Return a row of COLUMNS for each job; with `ended`, of ENDED_COLUMNS, even for a job that has not ended."""
     return [_cells(job, now, ended) for job in jobs]
 
 
@@ -177,7 +180,7 @@ def _why_none(client: Client, query: JobFilter) -> str:
 def _watch(client: Client, query: JobFilter, as_json: bool) -> None:
     """Show the present jobs as a table, then a line for each change; in JSON, one line each.
 
-    It reconnects after an outage of the scheduler of any length, because users leave it open for days.
+    After an outage of the scheduler of any length, the command reconnects, because users leave it open for days.
     """
     # Fail at once if no scheduler answers at the start.
     client.status()

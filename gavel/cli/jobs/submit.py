@@ -14,7 +14,7 @@ from gavel.cli.faults import Fault
 from gavel.cli.io.job_text import ids
 from gavel.cli.io.options import Command, options
 from gavel.cli.io.outputs import print_data, say
-from gavel.cli.io.session import LIVE, Session, array_of, one_line, print_line
+from gavel.cli.io.session import LIVE, Session, array_of, errors_as_faults, print_line
 from gavel.cli.jobs.field_table import FIELDS
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class _WithCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-# The placeholder in the help for a value of each kind; other kinds take theirs from the name of the option.
+# The placeholder in the help for a value of each of these kinds. A kind that is a name takes the last word of the
+# option's name; any other kind takes its own words.
 _METAVARS = {
     "path": "DIR",
     "lines of shell": "LINES",
@@ -56,7 +57,10 @@ _OPPOSITES = {
     "reports_steps": "--reports-no-steps",
 }
 # Notes for the help of an option that do not apply to the field of a job file.
-_NOTES = {"env": "KEY alone takes yours.", "workdir": "[with a command: the current directory]"}
+_NOTES = {
+    "env": "KEY without a value copies the variable from your environment.",
+    "workdir": "[with a command: the current directory]",
+}
 
 
 def _option(name: str, kind: str, meaning: str) -> Callable[[Command], Command]:
@@ -118,12 +122,12 @@ def submit(
     if follow and len(specs) * max(len(specs[0].array), 1) > 1:
         raise Fault("--follow shows only one job; submit, then run `gavel logs -f JOB` for each")
     with session.client(changes=True) as client:
-        from gavel.cli.jobs.dependencies import with_ids
+        from gavel.cli.jobs.dependencies import with_dependency_ids
         from gavel.cli.jobs.submission_warnings import submission_warnings
 
         for warning in submission_warnings(client, specs):
             say(warning)
-        specs = with_ids(client, specs, by_flag=bool(fields["after"]), keyed=key is not None)
+        specs = with_dependency_ids(client, specs, from_option=bool(fields["after"]), has_key=key is not None)
         if dry_run:
             from gavel.cli.jobs.preview import show_preview
 
@@ -176,7 +180,7 @@ def _specs(
         values["workdir"] = os.path.abspath(os.path.expanduser(values["workdir"]))
     if command is not None:
         return (JobSpec(**{"workdir": os.getcwd(), **values}, command=command),)
-    with one_line():
+    with errors_as_faults():
         specs = [spec for file in files for spec in read_job_file(file)]
     return tuple(_with_values(spec, values) for spec in specs)
 
@@ -199,7 +203,10 @@ def _check_source(files: Sequence[str], command: tuple[str, ...] | None) -> None
 
 
 def _with_values(spec: JobSpec, values: dict[str, Any]) -> JobSpec:
-    """Return the job of a file with the values of options; by default it uploads the file's directory."""
+    """Return the job of a file with the values of options.
+
+    A job with --upload and no workdir uploads the directory of its file.
+    """
     # A number of GPUs overrides the file's range, too.
     if "gpus" in values:
         values = {"gpus_min": None, "gpus_max": None, **values}

@@ -28,7 +28,7 @@ def wait(jobs: tuple[str, ...], timeout: str | None, quiet: bool, session: Sessi
     """Wait until jobs have ended. Exit code 0: all succeeded; 1: one did not."""
     timeout_s = None if timeout is None else length_s("--timeout", timeout)
     with session.client() as client:
-        # Fail at once if no scheduler answers at the start; later, `wait_for` sits out short outages.
+        # Fail at once if no scheduler answers at the start; later, `wait_for` tolerates short outages.
         client.status()
         job_ids = [job_id(client, job) for job in jobs]
         sys.exit(wait_for(client, job_ids, timeout_s, as_json=session.as_json, quiet=quiet))

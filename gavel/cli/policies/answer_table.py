@@ -127,7 +127,7 @@ def _special_shares(answer: Answer) -> Bools:
 
 
 def _special_ways(answer: Answer) -> Ints:
-    """Return the columns in use that show more than a job and a type: pairs, labels, widths other than requested."""
+    """Return the columns in use with more to show than job and type: pairs, labels, widths other than requested."""
     columns = answer.problem.columns
     used = answer.used[answer.allocation.time_share[answer.used] >= SHARE_SHOWN]
     labelled = np.array([bool(columns.label[k]) for k in used], dtype=bool)

@@ -10,7 +10,7 @@ import gavel
 from gavel.cli.faults import refusing
 from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, JSON, with_quiet_grpc
 from gavel.cli.io.outputs import echo, print_data
-from gavel.cli.io.session import one_line
+from gavel.cli.io.session import errors_as_faults
 from gavel.cli.io.units import size
 from gavel.cli.service.fsck import settings
 
@@ -39,13 +39,13 @@ def backup(
     from gavel.cli.service.locate import client_of, remote_client, running_scheduler
 
     target = Path(archive)
-    with one_line():
+    with errors_as_faults():
         client = remote_client(path, data_dir, address, context)
         folder = settings(path, data_dir).folder
         if client is None and (scheduler := running_scheduler(folder)) is not None:
             client = client_of(scheduler)
     if client is not None:
-        with client, one_line(client), refusing(OSError, subject=f"cannot write {target}"):
+        with client, errors_as_faults(client), refusing(OSError, subject=f"cannot write {target}"):
             size_bytes = client.backup(target, packages=packages)
         made_by = client.connection.address
         words = f"{size(size_bytes)}, made by the scheduler at {made_by}"

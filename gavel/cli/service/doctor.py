@@ -19,18 +19,19 @@ def doctor(
 ) -> None:
     """Check this machine and the scheduler for problems, and suggest remedies.
 
-    Checks modules, ports, clocks, disk, SQLite, keys and the GPU driver, and the nodes and warnings of a scheduler that
-    answers. If the scheduler is elsewhere, checks it and the GPUs of this machine. Exit code 1 if something is wrong.
+    It checks modules, ports, clocks, disk, SQLite, keys and the GPU driver, and the nodes and warnings of a scheduler
+    that answers. If the scheduler is elsewhere, it checks that scheduler, and the modules and GPUs of this machine. The
+    exit code is 1 if something is wrong.
     """
     # Foreign modules make other commands fail. This command reports them and continues with ours.
     foreign = foreign_modules()
     if foreign:
         import_ours_first()
-    from gavel.cli.io.session import one_line
+    from gavel.cli.io.session import errors_as_faults
     from gavel.cli.service.checks import checks
     from gavel.cli.service.fsck import report, settings
     from gavel.cli.service.locate import remote_client
 
-    with one_line():
+    with errors_as_faults():
         client = remote_client(path, data_dir, address, context)
     report(checks(settings(path, data_dir), client, foreign), as_json)

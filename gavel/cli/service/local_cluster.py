@@ -29,9 +29,11 @@ from worker_agent.node.declared import parse_gpus
 from worker_agent.node.gpus import InventoryError
 from worker_agent.shim import process_tree
 
+# How long the scheduler may take to start.
 START_S = 60.0
 # How long jobs may take to save and end.
 STOP_S = 40.0
+# The signals that stop the cluster.
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGENTS_DEFAULT = ("v100=1:speed=1.0", "v100=1:speed=1.0", "k80=1:speed=0.4", "k80=1:speed=0.4")
 
@@ -104,7 +106,7 @@ class LocalCluster:
     def start_agent(self, name: str, gpus: str, *options: str) -> None:
         """Start an agent with these GPUs; agents share a checkpoint directory, as on a cluster.
 
-        The GPUs are emulated, because several agents on one machine would lease the same real ones.
+        The GPUs are emulated, because several agents on one machine would lease the same real GPUs.
         """
         if ":speed=" not in gpus:
             gpus = f"{gpus}:speed=1.0"
@@ -155,7 +157,7 @@ class LocalCluster:
 
     def _start(self, name: str, arguments: list[str]) -> subprocess.Popen[bytes]:
         with open(self.log(name), "ab") as log:
-            # In its own session, it receives no Ctrl-C from the terminal; `stop` ends the processes in order.
+            # In a session of its own, a process receives no Ctrl-C from the terminal; `stop` ends all in order.
             return subprocess.Popen(
                 [sys.executable, *arguments],
                 stdin=subprocess.DEVNULL,
@@ -192,7 +194,7 @@ class LocalCluster:
 
 @contextlib.contextmanager
 def _signals_deferred() -> Iterator[None]:
-    """Defer signals while a process is started. A handler that runs before we have its pid would orphan it."""
+    """Defer signals while a process is started. A handler that ran before we have its pid would leave it running."""
     received: list[int] = []
     handlers = {}
     # Only the main thread receives signals and may set handlers.
@@ -209,7 +211,7 @@ def _signals_deferred() -> Iterator[None]:
 
 
 def _check(folder: Path, agents: Sequence[str]) -> None:
-    """Refuse options with which the cluster would fail right after its start, or harm a running one."""
+    """Refuse options with which the cluster would fail right after its start, or harm a running cluster."""
     with refusing(InventoryError):
         for gpus in agents:
             parse_gpus(gpus)

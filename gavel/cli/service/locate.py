@@ -1,4 +1,4 @@
-"""Find the scheduler of an upkeep command: a remote one, or the one of a data directory on this machine.
+"""Find the scheduler for `gavel backup` or `gavel doctor`: a remote one, or that of a data directory on this machine.
 
 A scheduler is running if its journal is locked. Its address is in daemon.json, which a killed scheduler leaves behind.
 """
@@ -74,7 +74,7 @@ def remote_client(
 
 
 def _token(scheduler: LocalScheduler) -> str:
-    """Return the token of the environment, or of a context for this scheduler; no other scheduler may receive it."""
+    """Return the token of the environment, or of a context for this scheduler: never the token of another scheduler."""
     if token := os.environ.get("GAVEL_TOKEN"):
         return token
     config = read_contexts(config_path(os.environ))

@@ -42,8 +42,8 @@ def replay(
 ) -> None:
     """Simulate the history in JOURNAL again, under another policy.
 
-    Requests, nodes, prices and users' commands arrive as they did then; the figures are compared with what really
-    happened. Notes list what could not be reproduced.
+    Requests, nodes, prices and users' commands arrive at the times in the journal; the figures are compared with what
+    really happened. Notes list what could not be reproduced.
     """
     from gavel.cli.io.tables import print_all
     from gavel.cli.simulation.refusals import refusals_as_faults
