@@ -2,8 +2,8 @@
 
     python -m tests.structure [--tree DIR]
 
-Prints a line for each folder of product code: the number of its files, of imports ("arrows") between them, and of
-imports from other folders. Imports inside functions count, too, because a circle through a late import is a circle.
+Prints a line for each folder of product code: the number of its files, of imports ("arrows") between them, and of their
+imports of other folders. Imports inside functions count, too, because a circle through a late import is a circle.
 """
 
 from __future__ import annotations

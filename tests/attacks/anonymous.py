@@ -45,10 +45,10 @@ async def code_of(channel: aio.Channel, path: str, body: bytes, metadata: Any) -
     return f"{path.rpartition('/')[2]} OK"
 
 
-async def watch_memory(served: Served, most: list[float], stop: asyncio.Event) -> None:
-    """Keep the largest resident memory in `most[0]`, in MB, until `stop` is set."""
+async def watch_memory(served: Served, most_mb: list[float], stop: asyncio.Event) -> None:
+    """Keep the largest resident memory in `most_mb[0]`, in MB, until `stop` is set."""
     while not stop.is_set():
-        most[0] = max(most[0], served.rss_mb())
+        most_mb[0] = max(most_mb[0], served.rss_mb())
         await asyncio.sleep(SAMPLE_S)
 
 
@@ -97,9 +97,9 @@ async def malformed(served: Served, seconds: float, metadata: Any) -> Counter[st
 async def measured(served: Served, name: str, attack: Any) -> None:
     """Run one attack, and print its row of the table."""
     before_mb, logged = served.rss_mb(), served.log.stat().st_size
-    most, longest_s, stop = [before_mb], [0.0], asyncio.Event()
+    most_mb, longest_s, stop = [before_mb], [0.0], asyncio.Event()
     watching = [
-        asyncio.create_task(watch_memory(served, most, stop)),
+        asyncio.create_task(watch_memory(served, most_mb, stop)),
         asyncio.create_task(watch_status(served, longest_s, stop)),
     ]
     began_s = time.monotonic()
@@ -110,7 +110,7 @@ async def measured(served: Served, name: str, attack: Any) -> None:
     logged = served.log.stat().st_size - logged
     answers = ", ".join(f"{count} {code}" for code, count in codes.most_common())
     print(
-        f"{name:28} {before_mb:7.0f} {most[0] - before_mb:+8.0f} {logged:12,} {longest_s[0]:8.2f} {took_s:7.1f}  "
+        f"{name:28} {before_mb:7.0f} {most_mb[0] - before_mb:+8.0f} {logged:12,} {longest_s[0]:8.2f} {took_s:7.1f}  "
         f"{answers}",
         flush=True,
     )

@@ -1,4 +1,4 @@
-"""The job of the attack `stale`: the documented loop with slow steps, which finishes once a given file exists.
+"""The job of the attack `stale`: the documented loop with slow steps, which finishes when a given file exists.
 
 It saves its step and its attempt. In an older release, which lacks `save_text`, it saves as was documented for that
 release: by writing the file.

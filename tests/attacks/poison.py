@@ -275,7 +275,7 @@ def poisoned_journals(base: Path) -> Iterator[Row]:
     node = f.NodeJoined(spec=NodeSpec(name="plain", worker_type="v100", gpus=1, cpus=8.0))
     stories: dict[str, tuple[f.Fact, ...]] = {
         "journal: job and node": (job, node),
-        "journal: … and a question": (job, node, f.AllocationAsked(number=1)),
+        "journal: … and an allocation asked for": (job, node, f.AllocationAsked(number=1)),
         "journal: a mad node": (
             f.JobSubmitted(job="1", spec=JobSpec(cpus=4.0, launch=launch, user="ann")),
             f.NodeJoined(spec=mad),

@@ -41,7 +41,7 @@ def test_the_example_suits_every_policy(name: str) -> None:
 def test_the_day_demo_compares_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The demo prints a comparison of three policies over a day, each step's gain, and where the pictures are."""
+    """The demo prints a comparison of three policies over a day, the gains, and the paths of its pictures."""
     monkeypatch.setattr(day_demo, "PICTURES", tmp_path / "out" / "day_demo")
     monkeypatch.setattr(day_demo, "DAY", structs.replace(day_demo.DAY, hours=4.0))
     day_demo.main()

@@ -90,7 +90,7 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "revoked_nodes": ({}, "Access/ListRevokedNodes", {}),
     "unrevoke_node": ({"node": "n1"}, "Access/UnrevokeNode", {"node": "n1"}),
 }
-# Calls that are never repeated after a lost connection, because it is unknown whether they had their effect.
+# Calls that are never repeated after a lost connection, because the first attempt may have had its effect.
 ONCE = {
     *("cancel", "hold", "release", "requeue", "drain", "resume", "remove"),
     *("create_token", "create_join_token", "unrevoke_node"),

@@ -140,6 +140,6 @@ def test_wrong_settings(tmp_path: Path, wording: Wording) -> None:
 
 
 def test_the_path_of_the_file() -> None:
-    """The settings file lies where the rules of the desktop want it."""
+    """The settings file is in $XDG_CONFIG_HOME or, if that is not set, in ~/.config."""
     assert Path("/x/gavel/client.toml") == config_path({"XDG_CONFIG_HOME": "/x", "HOME": "/h"})
     assert Path("/h/.config/gavel/client.toml") == config_path({"HOME": "/h"})

@@ -1,4 +1,4 @@
-"""deploy/: the units start commands that exist with options that they have, and the examples are right."""
+"""deploy/: the units start existing commands with existing options, and the examples are right."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def test_commands_of_the_phrasebook(
 ) -> None:
     """Each command succeeds on a job and a node that exist; commands that run without end are not run.
 
-    Tokens need a scheduler that asks for them: docs/install.md creates some, and its test runs that page.
+    `gavel token create` is left out, because it needs a scheduler with tokens; the test of docs/install.md runs it.
     """
     monkeypatch.chdir(tmp_path)
     Path("job.yaml").write_text("command: ['true']\n")

@@ -122,7 +122,7 @@ class Fuzz:
             await channel.close()
 
     def _count(self, case: str, name: str, code: str, text: str) -> None:
-        # So answers grpc.aio if a message is written to a call that has ended.
+        # grpc.aio answers this if a message is written to a call that has ended.
         if text.startswith("Internal error from Core"):
             code = "ended before we did"
         self.codes[name, code] += 1

@@ -80,7 +80,7 @@ def run_gavel(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def _closure(own: Distribution) -> list[Distribution]:
-    """Return the distributions that this one requires without any extra, and those that they require."""
+    """Return the distributions that `own` requires without extras, directly or through other distributions."""
     distributions: dict[str, Distribution] = {}
     waiting = [own]
     while waiting:

@@ -75,7 +75,7 @@ def test_facts_are_read_back_unchanged(fact: Fact) -> None:
 
 
 def test_every_fact_can_be_read() -> None:
-    """Each class of facts is in `AnyFact`; one that is missing there could be written but not read."""
+    """Each class of facts is in `AnyFact`; a class that is not could be written, but not read."""
     assert set(get_args(AnyFact)) == set(Fact.__subclasses__())
 
 

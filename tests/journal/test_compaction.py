@@ -1,4 +1,4 @@
-"""The keeper of a growing journal: snapshots when they are due, compaction, and starts that read little."""
+"""The keeper of a growing journal writes snapshots and compacts, so that the next start reads only a few facts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_the_state_becomes_bytes_beside_the_event_loop() -> None:
 
 
 def test_facts_that_recovery_had_to_read_count() -> None:
-    """A daemon that is always restarted before a snapshot is due still writes one after enough facts."""
+    """Facts read at the start count, so that frequent restarts do not put off the next snapshot for ever."""
     journal = RecordingJournal()
     keeper = Keeper(journal, lambda: b"state", facts=99, snapshot_facts=100, compact=False)
     journal.grow(keeper, 1, 1)
@@ -80,7 +80,7 @@ def test_facts_that_recovery_had_to_read_count() -> None:
 
 
 def test_a_large_state_is_written_less_often() -> None:
-    """After a large snapshot the next one waits until new facts take as much space, or snapshots would be constant."""
+    """After a large snapshot the next one waits until new facts take as much space, so it comes less often."""
     journal = RecordingJournal()
     keeper = Keeper(journal, lambda: bytes(1000 * FACT_BYTES), snapshot_facts=100, compact=False)
     journal.grow(keeper, 1, 100)
@@ -190,7 +190,7 @@ def test_the_event_loop_goes_on_while_a_snapshot_is_written() -> None:
 
 
 def test_a_snapshot_that_cannot_be_written_ends_the_loop() -> None:
-    """A failed snapshot ends the loop like any failed write, since memory may be ahead of the disk."""
+    """A failed snapshot ends the loop like any failed write, because memory may be ahead of the disk."""
     core, journal = Core(), MemoryJournal()
     opened(core, journal)
 

@@ -1,4 +1,7 @@
-"""The history checker: it accepts true histories, and names each promise that a forged one breaks."""
+"""The history checker accepts true histories, and for forged ones names each promise that they break.
+
+A promise is a guarantee of the scheduler, such as: a job never has two attempts at the same time.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +127,7 @@ def test_a_broken_promise_comes_with_the_story_of_the_job(wording):
 
 
 def test_a_history_may_begin_at_a_snapshot():
-    """Facts before the snapshot are in its state, so promises about them are still checked."""
+    """The state of a snapshot stands for the facts before it, so promises about these facts are checked, too."""
     from scheduler.core.apply import apply
 
     state = SchedulerState()

@@ -60,7 +60,7 @@ def test_recovery_equals_the_state_before(path: Path, snapshots: tuple[int, ...]
 
 
 def test_a_journal_in_memory_recovers_too() -> None:
-    """Recovery works on journals in memory, since it needs no files."""
+    """Recovery works on journals in memory, because it needs no files."""
     journal = MemoryJournal()
     for now_s, facts in numbered(COUNT):
         journal.append(now_s, facts)
@@ -181,7 +181,7 @@ def test_a_fact_that_does_not_apply_is_set_aside(path: Path, wording: Wording) -
         with pytest.raises(CannotReplay, match="record 2: JobMoved") as caught:
             recover(journal, RULES, strict=True)
         wording(caught.value)
-        # Its traceback has frames that are still reading from the database.
+        # The traceback of this error has frames that are reading from the database.
         del caught
         recovered = recover(journal, RULES)
         assert recovered.state.jobs == {"1": "running"}

@@ -144,7 +144,7 @@ def test_meta_is_kept(path: Path) -> None:
 
 
 def test_equal_facts_have_equal_digests(tmp_path: Path) -> None:
-    """Journals with the same records have equal digests, however they were written; another record changes it."""
+    """Journals with the same records have equal digests, however they were written; other records change the digest."""
     digests = []
     for durable in (True, False):
         with write(tmp_path / f"{durable}.db", numbered(30), durable=durable) as journal:

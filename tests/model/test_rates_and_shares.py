@@ -129,7 +129,7 @@ def test_rounds_pass() -> None:
 
 
 def test_sums_live_on_in_the_next_table() -> None:
-    """A column that the old table has, too, keeps its sums; a new column starts at 0."""
+    """A column that is also in the old table keeps its sums; a new column starts at 0."""
     old = table(a=0.5, b=0.5)
     old.pass_round(100.0, 1.0)
     old.receive(bundles("a"), 100.0)

@@ -1,7 +1,7 @@
 """Degenerate problems, under every policy: all alike, just enough GPUs, rates far apart, too wide, hardly moving.
 
-Each answer must be feasible and exact (compared with another formulation, where there is one); no job may be
-dominated where the policy promises that.
+Each answer must be feasible, and exact if there is another formulation for comparison. Under policies that promise
+this, no job may be dominated: none could have more without another having less.
 """
 
 from collections.abc import Callable

@@ -33,7 +33,7 @@ def test_arrival_together_is_decided_by_name() -> None:
 
 
 def test_no_job_overtakes() -> None:
-    """The second in line needs three GPUs and two are left: the third, which needs one, waits behind it."""
+    """The second job in line needs three GPUs, and two are left: the third job, which needs one, has to wait, too."""
     problem = Problem.from_rates([[1.0]] * 3, [2, 3, 1], [4], ids=list("abc"), waited_s=[30.0, 20.0, 10.0])
     assert running(problem) == {"a"}
     assert not resolve("fifo")(problem).backfill.any()

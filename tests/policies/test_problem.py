@@ -237,7 +237,7 @@ def test_elastic_shares_of_three_on_four_gpus() -> None:
 
 
 def test_consolidated_beats_spread_where_there_is_a_choice() -> None:
-    """The same GPUs on one node and over several are two columns; the faster one is used, and sets the scale."""
+    """GPUs on one node and GPUs over several are two columns; the faster one is used, and counts as the job's rate."""
     problem = by_hand(
         {"v100": 4},
         alone("a", "v100", 6.0, 4, "unconsolidated"),

@@ -225,7 +225,7 @@ def test_no_jobs(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", [*names(), "las+packing+blind"])
 def test_a_job_that_can_run_nowhere_is_left_out_and_named(spec: str) -> None:
-    """Jobs without a positive rate on any type are noted and get no time; the others get what they had."""
+    """Jobs without a positive rate on any type are noted and get no time; the others get the same as without them."""
     ways = [alone(job, "v100", rate) for job, rate in (("a", 4.0), ("stuck", 0.0), ("b", 2.0))]
     facts = {"steps_left": 50.0, "price_per_gpu_hour": 1.0}
     problem = by_hand({"v100": 1, "gone": 0}, *ways, alone("lost", "gone", 9.0), **facts)

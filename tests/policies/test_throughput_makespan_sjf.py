@@ -75,7 +75,7 @@ def test_wide_jobs_do_not_starve() -> None:
 
 
 def test_no_gpu_idles_beside_a_waiting_job() -> None:
-    """Three jobs on two GPUs: the sum is two, whichever of them run."""
+    """With three jobs on two GPUs, the sum of rates is two, whichever jobs run."""
     assert resolve("max_throughput")(Problem.from_rates([[1.0]] * 3, 1, [2])).value == pytest.approx(
         2.0, rel=1e-6
     )

@@ -117,7 +117,7 @@ LIE = np.array([[3.0, 1.1, 1.0], [3.0, 2.0, 1.0], [3.0, 2.0, 1.0]])
 
 
 def true_rates(name: str, claimed: np.ndarray) -> np.ndarray:
-    """The true rates of the jobs when they claim these rates."""
+    """Return the rates that the jobs really have if they claim these rates."""
     share = resolve(name)(Problem.from_rates(claimed, 1, [1, 1, 1])).time_share.reshape(3, 3)
     return (share * TRUTH).sum(axis=1)
 

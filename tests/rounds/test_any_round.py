@@ -36,11 +36,11 @@ def shuffled(inputs: RoundInputs, chance: Random) -> RoundInputs:
     )
     old_candidates = inputs.candidates
     terms = Terms(old_candidates.share[rows], old_candidates.backfill[rows])
-    stand = {
+    history = {
         name: getattr(old_candidates, name)[rows]
         for name in ("entitled_s", "received_s", "skipped", "explore")
     }
-    candidates = Candidates(columns, terms, **stand)
+    candidates = Candidates(columns, terms, **history)
     held = list(inputs.held.items())
     chance.shuffle(held)
     return replace(inputs, jobs=tuple(jobs), candidates=candidates, held=dict(held))

@@ -36,6 +36,7 @@ def plan_of(*placements: tuple[Bundle, tuple[str, ...]], **facts: object) -> Rou
 
 
 V100 = {"v100": GANG}
+# For each rule of the audit: a round, a plan that breaks the rule, and words that the message must have.
 CASES = {
     "_is_of_this_round": (
         two_jobs(),

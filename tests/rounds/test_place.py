@@ -46,7 +46,7 @@ def test_a_job_that_runs_on_stays() -> None:
 
 
 def test_the_survivor_of_a_pair_stays() -> None:
-    """The partner leaves, and the other job runs on where it is."""
+    """If one job of a pair leaves, the other continues on its GPUs."""
     where = places(round_of([column("a"), column("c")], nodes(3), hold("a b", "n1:0")))
     assert where["a"] == ("n1:0",)
 

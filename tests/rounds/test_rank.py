@@ -131,7 +131,7 @@ def test_a_guess_comes_first() -> None:
 
 
 def test_no_share_means_last_or_not_at_all() -> None:
-    """Columns without a share come after all with one, and only if they may be backfilled."""
+    """Columns without a share come after all columns with one, or not at all if they may not be backfilled."""
     columns = [
         column("fills", share=0.0, entitled_s=9000, explore=True),
         column("never", share=0.0, backfill=False),

@@ -56,7 +56,7 @@ def test_received_time_follows_the_allocation(
 
 
 def test_many_small_shares_do_not_outvote_a_large_one() -> None:
-    """With a hundred shares of a thousandth beside one of nine tenths, no job is two rounds behind, or ahead."""
+    """If a hundred jobs have a thousandth of the time each, and one nine tenths, none is two rounds behind or ahead."""
     columns = [column("large", share=0.9), *(column(f"s{i:02}", share=0.001) for i in range(100))]
     rounds = Rounds(columns, nodes(1))
     gaps = []

@@ -1,1 +1,1 @@
-"""The rules of tests/test_tidy.py: the files and findings they share, and the rules of voice."""
+"""The rules of tests/test_tidy.py: the files and findings that they share, and the rules of style (voice.py)."""

@@ -35,7 +35,7 @@ class Source:
 
 @dataclass(frozen=True)
 class Finding:
-    """A place (`path`, or `path::name` where a name stays and a line number does not) and the fault there."""
+    """A fault and its place: `path`, or `path::name`, because a name stays valid if line numbers change."""
 
     where: str
     fault: str

@@ -1,4 +1,4 @@
-"""The rules of voice: names that name the thing, comments above their line, docstrings that are no riddles."""
+"""Rules of style: names that name the thing, comments above their line, docstrings that are no riddles."""
 
 import ast
 import re

@@ -64,7 +64,7 @@ def test_steps_are_the_duration_on_the_reference_type():
 
 
 def test_arrivals_are_a_poisson_process():
-    """Gaps between arrivals have the stated mean, and a deviation as large as the mean."""
+    """Gaps between arrivals have the stated mean, and a standard deviation as large as the mean."""
     times = [job.arrival_s for job in generated_jobs()]
     gaps = [b - a for a, b in pairwise(times)]
     mean = sum(gaps) / len(gaps)

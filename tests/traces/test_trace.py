@@ -7,7 +7,7 @@ from traces.trace import Trace, TraceJob
 
 
 def test_a_trace_holds_jobs_in_order_and_once(wording):
-    """A trace that a program makes is checked as a file is."""
+    """Jobs of a trace that a program makes must be in order of arrival, and have different ids."""
     a, b = (TraceJob(id=name, arrival_s=at, job_type="lm") for name, at in (("a", 0.0), ("b", 5.0)))
     assert len(Trace((a, b))) == 2
     with pytest.raises(TraceError, match="'a'") as refused:

@@ -71,7 +71,7 @@ def drawn(whole: Picture, width: int = 80, height: int = 24) -> list[str]:
     ],
 )
 def test_show_says_once_how_far_a_job_is(more: dict[str, Any], line: str | None) -> None:
-    """`show` reports steps out of their total, or the steps alone where the total is unknown."""
+    """`show` reports the steps done out of the total, or only the steps done if the total is unknown."""
     facts = dict(_facts(job("1", **{"state": JobState.RUNNING, **more})))
     assert facts.get("done") == line
 
@@ -85,7 +85,7 @@ def test_show_says_once_how_far_a_job_is(more: dict[str, Any], line: str | None)
     ],
 )
 def test_show_counts_the_present_attempt(phase: str, ran: str) -> None:
-    """The time that a job ran includes its current attempt, once that has started."""
+    """The time that a job ran includes its current attempt if that has started."""
     place = replace(placed("n1:0", phase=phase), since=NOW - timedelta(seconds=22))
     again = job("1", JobState.RUNNING, placement=place, run_s=9.0, time_s={"v100": 9.0}, attempt=2)
     assert dict(_facts(again))["ran"] == ran

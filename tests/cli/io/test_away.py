@@ -49,7 +49,7 @@ def test_a_wait_is_announced(
 
 
 def test_a_wait_that_ends_well(port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command does its work once the scheduler is there."""
+    """A command that waits for the scheduler does its work when the scheduler answers."""
     terminal = Terminal("status")
     terminal.read_until(WAITING)
     with LiveThread(tmp_path, port=port):

@@ -52,7 +52,7 @@ def numbers(value: Any, at: str = "") -> Iterator[tuple[str, float]]:
     ids=" ".join,
 )
 def test_no_moment_is_a_number(live: LiveThread, gavel: Gavel, command: tuple[str, ...]) -> None:
-    """No output has seconds since 1970, for a running job or for one that waits for it."""
+    """No output has a time in seconds since 1970, neither for a running job nor for a waiting one."""
     for _ in range(2):
         gavel("submit", "--gpus", "2", "--steps", "1000", "--", "true")
     live.do(live.daemon.run_job("1"))

@@ -36,7 +36,7 @@ def on_terminal(*parts: bytes) -> str:
 
 
 def test_colours_and_new_lines_reach_the_terminal():
-    """Colours pass, and are reset where the output ends."""
+    """Colours pass, and are reset at the end of the output."""
     assert on_terminal(b"plain\tx\r\n") == "plain\tx\r\n"
     assert on_terminal("schön 🙂".encode()) == "schön 🙂"
     assert on_terminal(b"\x1b[1;38:5:9mred\n") == "\x1b[1;38:5:9mred\n\x1b[0m"

@@ -41,7 +41,7 @@ def test_other_unknown_words_get_a_suggestion(gavel: Gavel, wording: Wording) ->
 
 
 def test_every_equivalent_exists() -> None:
-    """Each answer names a real command, option or state, and no foreign word is also one of ours."""
+    """Each answer names a real command, option or state of Gavel, and no word of another scheduler is also Gavel's."""
     assert not set(COMMANDS) & set(main.commands)
     assert {line.split()[0] for line in COMMANDS.values()} <= set(main.commands)
     assert set(STATES.values()) <= set(OUR_STATES)

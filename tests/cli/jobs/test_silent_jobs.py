@@ -53,7 +53,7 @@ def test_members_of_an_array_that_failed(live: LiveThread, gavel: Gavel, wording
 
 
 def test_who_stopped_a_job(live: LiveThread, gavel: Gavel) -> None:
-    """`show` and `queue` name the user who cancelled or holds a job, once."""
+    """`show` and `queue` name the user who cancelled or holds a job, and name that user only once."""
     for action in ("cancel", "hold"):
         gavel("submit", "--start", "1h", "--", "true")
         gavel(action, "1" if action == "cancel" else "2")

@@ -16,7 +16,7 @@ from tests.support.wording import Wording
 
 
 def later(call: Any, *arguments: Any) -> threading.Thread:
-    """Call this in a thread beside the command."""
+    """Call this in another thread, while the command runs."""
     thread = threading.Thread(target=call, args=arguments)
     thread.start()
     return thread

@@ -179,7 +179,7 @@ class InterruptingProcess:
             signal.raise_signal(signal.SIGINT)
 
     def poll(self) -> int | None:
-        """Return 0 once it has been terminated."""
+        """Return 0 if the process has been terminated, else None."""
         self._interrupt_at("polled")
         return 0 if self.terminated else None
 
@@ -220,7 +220,7 @@ def test_an_agent_that_cannot_start_is_named(folder: Path, wording: Wording) -> 
     code, output = up.ended()
     *before, last = output.splitlines()
     assert code == 2
-    # Stopping the others may take a while, so it is announced first.
+    # Stopping the other processes may take a while, so it is announced first.
     wording(before[-1])
     assert last.startswith("gavel up: v100-1 ended: gavel agent: ")
     assert last.endswith(f" {folder}/logs/v100-1.log")

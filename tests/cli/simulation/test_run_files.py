@@ -94,7 +94,7 @@ def test_a_job_without_steps_is_refused(gavel: Gavel, tmp_path: Path, wording: W
 
 @pytest.mark.parametrize("steps", ["1e15", "1e11"])
 def test_a_job_of_centuries_is_refused(steps: str, gavel: Gavel, tmp_path: Path, wording: Wording) -> None:
-    """A job whose steps would take centuries is refused as a slip of the keyboard, with its name and the limit."""
+    """A job whose steps would take centuries, probably a slip, is refused; the error has its name and the limit."""
     trace = tmp_path / "a.csv"
     trace.write_text(f"id,arrival_s,job_type,gpus,steps\nshort,0,resnet50,1,9\nlong,0,resnet50,1,{steps}\n")
     result = gavel("simulate", str(trace), *CLUSTER)

@@ -66,7 +66,7 @@ def test_a_lease_that_runs_on_is_not_idle(story: Story) -> None:
 
 
 def test_many_gpus_are_named_by_their_nodes() -> None:
-    """There are no more labels than there is room for, each the name of a node."""
+    """If there is no room for a label at each GPU, the labels are names of nodes, as many as fit."""
     story = Story()
     for node in range(60):
         story.node(0.0, f"n{node}", "v100", gpus=4)

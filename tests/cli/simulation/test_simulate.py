@@ -301,7 +301,7 @@ def test_a_policy_that_has_no_answer_is_noted(gavel: Gavel, wording: Wording) ->
 
 
 def test_ctrl_c_keeps_the_figures_so_far(tmp_path: Path) -> None:
-    """Ctrl-C in the middle writes the figures so far and prints the simulated day. Exit code 130."""
+    """Ctrl-C during a run writes the figures until then, and prints the simulated day. Exit code 130."""
     path, journal = tmp_path / "a.json", tmp_path / "journal"
     command = [sys.executable, "-m", "gavel", "simulate", "--workload", "mixed-day", "--rate", "8"]
     command += ["--measure", "100000:100001", *CLUSTER, "--json", str(path), "--journal", str(journal)]

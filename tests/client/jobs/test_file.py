@@ -309,7 +309,7 @@ def test_a_file_that_is_no_job(text: str, place: str, wording: Wording) -> None:
 
 
 def test_fields_of_other_schedulers_lead_to_ours() -> None:
-    """The name of a field in another scheduler is answered with the field of ours; none is also one of ours."""
+    """A field of another scheduler is answered with Gavel's own field; no such name is also a field of Gavel."""
     assert set(SYNONYMS.values()) <= set(BY_NAME)
     assert not set(SYNONYMS) & set(BY_NAME)
     assert [

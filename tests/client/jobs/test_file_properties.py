@@ -35,7 +35,7 @@ JOBS = st.dictionaries(st.sampled_from([*BY_NAME, "gpu", "jobs", "defaults"]), V
 
 
 def read(text: str) -> tuple[JobSpec, ...]:
-    """Return the jobs, or none if the text was refused in one line."""
+    """Return the jobs; if the text is refused, check that the error is one line, and return no jobs."""
     try:
         return parse_jobs(text, "job.yaml", Path("/shared"), 1.9e9)
     except InvalidJob as error:

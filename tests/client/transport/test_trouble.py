@@ -39,7 +39,7 @@ def address(port: int) -> str:
 
 
 def test_no_scheduler_answers(address: str, wording: Wording) -> None:
-    """The error names the address, once patience is over."""
+    """After the time for retries, the client raises an error that names the address."""
     with Client(address, retry_s=0.3) as client:
         with pytest.raises(e.NotReachable, match=address) as raised:
             client.get("1")
@@ -132,7 +132,7 @@ def test_a_watch_restarts_when_the_scheduler_is_back(tmp_path: Path, port: int) 
 
 
 def test_a_scheduler_that_comes_back_is_waited_for(tmp_path: Path, port: int) -> None:
-    """A submission arrives, once, when the scheduler is back."""
+    """A submission that waits for the scheduler arrives when the scheduler is back, and only once."""
     with LiveThread(tmp_path, port=port) as live:
         journal = live.daemon.journal
         with Client(live.address, retry_s=DEADLINE_S) as client:
@@ -227,7 +227,7 @@ def test_no_scheduler_answers_the_asynchronous_client(address: str, wording: Wor
 
 
 def test_over_tls(tmp_path: Path) -> None:
-    """The scheduler's CA opens a connection; another one, or none, is an error that names the address."""
+    """With the scheduler's CA the client can connect; with another CA, or without one, NotReachable is raised."""
     keys, others = Keys(tmp_path / "tls"), Keys(tmp_path / "others")
     keys.make(["localhost", "127.0.0.1"])
     others.make(["localhost", "127.0.0.1"])

@@ -111,7 +111,7 @@ def test_truncated_at_every_page(which: str, ending: str, closed: Path, killed: 
 def test_flipped_bits(which: str, closed: Path, killed: Path, tmp_path: Path) -> None:
     """A flipped bit anywhere in the database or the log costs at most the records of one page."""
     chance, sound = random.Random(11), closed if which == "closed" else killed
-    hurt = 0
+    trials_with_loss = 0
     for trial in range(30):
         path = copy(sound, tmp_path / str(trial))
         file = path.with_name(path.name + chance.choice(["", "-wal"] if which == "killed" else [""]))
@@ -123,13 +123,13 @@ def test_flipped_bits(which: str, closed: Path, killed: Path, tmp_path: Path) ->
         file.write_bytes(content)
         lost = sum(part.lost for part in check_the_rest(path))
         assert lost <= 15, f"bit flipped at {at} of {file.name}"
-        hurt += lost > 0
-    assert hurt > 3
+        trials_with_loss += lost > 0
+    assert trials_with_loss > 3
 
 
 @pytest.mark.parametrize("which", ["closed", "killed"])
 def test_zeroed_blocks(which: str, closed: Path, killed: Path, tmp_path: Path) -> None:
-    """Zeros in place of a disk block or of a page cost few records besides those that were there."""
+    """Zeros over a disk block or a page cost at most 30 records."""
     chance, sound = random.Random(13), closed if which == "closed" else killed
     for trial in range(20):
         path = copy(sound, tmp_path / str(trial))
@@ -154,7 +154,7 @@ def test_a_missing_log_is_noticed(killed: Path, tmp_path: Path, wording: Wording
 
 
 def test_the_damaged_file_is_kept(closed: Path, tmp_path: Path) -> None:
-    """A repair keeps the damaged file, unchanged, beside the new one."""
+    """A repair keeps the damaged file, unchanged, in the folder of the new one."""
     path = copy(closed, tmp_path / "copy")
     content = bytearray(path.read_bytes())
     content[PAGE : 3 * PAGE] = bytes(2 * PAGE)

@@ -187,7 +187,7 @@ def test_jobs_are_not_merged_if_their_pair_rates_differ() -> None:
 
 
 def test_jobs_that_beat_each_other_in_a_round_are_not_alike() -> None:
-    """a is faster beside b, b beside c, c beside a: each has the same rates, yet no two can be swapped."""
+    """In pairs a is faster than b, b than c, and c than a: all have the same rates, but no two can be swapped."""
     solo = [alone(job, "v100", 10.0) for job in "abc"]
     rounds = [together(pair, "v100", (8.0, 6.0)) for pair in (("a", "b"), ("b", "c"), ("c", "a"))]
     problem = by_hand({"v100": 1}, *solo, *rounds)
@@ -233,7 +233,7 @@ def test_nothing_to_merge_is_fine() -> None:
         assert grouped.group_of.tolist() == list(range(len(problem.jobs)))
 
 
-# --------------------------------------------------------------------------- a hash proposes, it never decides
+# --------------------------------------------------------------------- equal hashes alone never merge jobs
 
 
 @pytest.mark.parametrize("bits", [0, 1, 3])

@@ -109,7 +109,7 @@ def test_larger_schedules_agree_with_a_general_solver(
 
 
 def test_times_of_very_different_size() -> None:
-    """The short times of some jobs are not lost in rounding beside the long times of others."""
+    """If some jobs take milliseconds and others days, the short times are not lost in rounding."""
     time_s = np.array([[1e-3, 2e-3], [1e6, 3e6], [2e-3, 1e-3], [2e6, 1e6], [5.0, 4.0]])
     count = np.array([1, 1])
     assert shortest_schedule(time_s, count).cost == pytest.approx(cost_by_enumeration(time_s, count))

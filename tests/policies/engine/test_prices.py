@@ -1,7 +1,7 @@
 """`Allocation.price`: the gain in value from one more GPU of a type, while the reference rates stay fixed.
 
-Prices are compared with the slopes of another formulation's optimum on both sides. If the two sides differ (at
-a corner of the optimum) any price between them is right.
+Prices are compared with the slopes of another formulation's optimum for a little more and a little less capacity. If
+the two slopes differ (at a corner of the optimum), any price between them is right.
 """
 
 from collections.abc import Callable
@@ -95,7 +95,7 @@ def test_price_by_hand(spec: str, price: list[float]) -> None:
 
 @pytest.mark.parametrize("spec", [*VALUES, "strategy_proof"])
 def test_plentiful_gpus_have_price_zero(spec: str) -> None:
-    """If GPUs are left over, one more adds nothing."""
+    """If GPUs of a type are left over, one more GPU of that type adds nothing."""
     problem = Problem.from_rates([[1.0, 2.0]], 1, [5, 5], steps_left=10.0, price_per_gpu_hour=[3.0, 1.0])
     assert resolve(spec)(problem).price == pytest.approx([0.0, 0.0], abs=1e-6)
 

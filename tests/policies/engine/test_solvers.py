@@ -1,4 +1,4 @@
-"""The chain of solvers: each can replace another, answers record whether they are optimal, and failures the cause."""
+"""The chain of solvers: each can replace another; answers record whether they are optimal, failures have a reason."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Types on which jobs are equally fast: jobs change between them as little as possible.
+"""Twins are types on which jobs are equally fast: jobs change between twins as little as possible.
 
 Shares are tables of jobs by types.
 """

@@ -59,7 +59,7 @@ def test_pairs_of_jobs_stay_few(problem: Problem) -> None:
 @given(problem=problems(jobs=st.integers(2, 10), kinds=st.integers(1, 3), pairs=st.just(True)))
 @settings(max_examples=60)
 def test_backfill_is_the_same_for_all_members(problem: Problem) -> None:
-    """A column may use idle GPUs exactly if its merged column may."""
+    """A column may use idle GPUs if and only if its merged column may."""
     smaller, grouped = group(problem)
     answer = every_column(smaller)
     back = grouped(answer).backfill
@@ -119,7 +119,7 @@ def test_pairs_within_one_group_stand_in_a_circle() -> None:
 
 
 def test_a_group_of_two_is_one_pair() -> None:
-    """The smallest circle: two jobs, one pair, all of its time."""
+    """In a group of two jobs, their only pair has all of the time of pairs."""
     problem = alike_on_one_gpu(2)
     smaller, grouped = group(problem)
     split = grouped(entry("las").function(smaller))

@@ -25,7 +25,7 @@ LINEAR = by_hand({"v100": 4}, *widths("e", "v100", 1.0, 2.0, 3.0, 4.0))
 
 
 def test_a_bit_of_every_width_is_the_mean_width() -> None:
-    """A fifth of the time each at 1, 2, 3 and 4 GPUs becomes two GPUs all of the time."""
+    """A fifth of the time at each of 1, 2, 3 and 4 GPUs becomes two GPUs for all of the time."""
     assert even(LINEAR, 0.2, 0.2, 0.2, 0.2) == [0.0, 1.0, 0.0, 0.0]
 
 
@@ -35,7 +35,7 @@ def test_a_mean_between_two_widths_is_both_of_them() -> None:
 
 
 def test_no_job_is_narrower_than_its_narrowest_width() -> None:
-    """Half a GPU is one GPU for half of the time; a job of at least two GPUs has them a quarter of the time."""
+    """Half a GPU becomes one GPU for half of the time, or two for a quarter if the job needs at least two."""
     assert even(LINEAR, 0.0, 0.0, 0.0, 0.125) == [0.5, 0.0, 0.0, 0.0]
     wide = by_hand({"v100": 4}, alone("e", "v100", 2.0, 2), alone("e", "v100", 4.0, 4))
     assert even(wide, 0.0, 0.125) == [0.25, 0.0]
@@ -60,7 +60,7 @@ def test_a_job_that_is_more_efficient_when_wide_stays_wide() -> None:
 
 
 def test_a_job_that_is_less_efficient_when_wide_gains() -> None:
-    """Two GPUs all of the time do more than four of them for half of it."""
+    """Two GPUs for all of the time do more work than four GPUs for half of the time."""
     problem = by_hand({"v100": 4}, *widths("e", "v100", 1.0, 1.9, 2.7, 3.4))
     assert even(problem, 0.0, 0.0, 0.0, 0.5) == [0.0, 1.0, 0.0, 0.0]
 

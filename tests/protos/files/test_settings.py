@@ -229,7 +229,7 @@ def test_a_variable_with_too_few_underscores_leads_to_the_right_one(
 
 
 def test_the_example_shows_a_tenant(tmp_path: Path) -> None:
-    """The commented entry of a list is valid once its blanks are filled in."""
+    """The commented entry of a list is valid after its blanks are filled in."""
     example = example_settings(Settings, TITLE)
     entry = re.sub(r"^# ", "", example[example.index("# [[tenants]]") :], flags=re.MULTILINE)
     entry = entry.replace("…", "research")

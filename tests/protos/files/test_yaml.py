@@ -167,6 +167,6 @@ def test_an_alias_bomb_is_refused_before_it_goes_off() -> None:
 
 
 def test_merges_that_pile_up_are_refused() -> None:
-    """Merges that grow by one key each are refused once they repeat too many values."""
+    """Merges that grow by one key each are refused if they repeat too many values."""
     text = "a0: &a0 {k0: 1}\n" + "".join(f"a{i}: &a{i} {{<<: *a{i - 1}, k{i}: 1}}\n" for i in range(1, 2_500))
     assert f"{REPEATED_MAX:,}" in refusal(text, aliases=True).problem
