@@ -25,6 +25,7 @@ PROBLEM = Path(__file__).with_name("mixed_cluster.yaml")
 PICTURE = Path(__file__).parents[1] / "out" / "allocate_demo.png"
 BLIND, AWARE = "las+blind", "las"
 POLICIES = (BLIND, AWARE, "las+packing", "makespan")
+# Smaller shares are shown as a dot.
 SHARE_SHOWN = 0.005
 SHARES_TITLE = "\nPer cent of its time that each job runs on each type (+ with a second job on the same GPUs)"
 

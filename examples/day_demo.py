@@ -1,4 +1,4 @@
-"""`make demo`: a day on a mixed cluster under three policies, in virtual time: a table, and pictures.
+"""`make day`: simulate a day on a mixed cluster under three policies; print a table and draw pictures.
 
 What to look for: under first come, first served, short jobs wait behind long ones. Under fair shares they do not. If
 the policy also knows how fast each job is on each type, the same jobs finish sooner on the same GPUs.

@@ -1,8 +1,8 @@
 """`make demo`: a scheduler and four agents on this machine train ten small PyTorch models.
 
 What to look for: ten jobs share four GPUs, two fast and two slow, by being preempted and resumed. In the middle the
-scheduler is restarted, without any effect on the jobs. The GPUs are only declared: jobs compute on the CPU, then wait
-until the step has taken as long as on such a GPU.
+scheduler is restarted, without any effect on the jobs. The GPUs are emulated: jobs compute on the CPU, then wait until
+the step has taken as long as on such a GPU.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ SETTINGS = (
 )
 # The script of each job; the last job runs on two GPUs.
 KINDS = ("regression",) * 4 + ("digits",) * 3 + ("text",) * 3
+# How long the demo waits for its jobs to end.
 LIMIT_S = 290.0
 # The fraction of all steps after which the scheduler is restarted.
 RESTART_AT = 0.35
@@ -56,7 +57,7 @@ class Plan:
 
 
 def jobs(plan: Plan) -> list[JobSpec]:
-    """Return a training job of each kind."""
+    """Return a training job for each script in `plan.kinds`."""
     specs = []
     for number, name in enumerate(plan.kinds):
         steps = plan.steps + 20 * (number % 3)
@@ -77,10 +78,13 @@ def jobs(plan: Plan) -> list[JobSpec]:
 
 @dataclass
 class Story:
-    """The state of the demo so far."""
+    """What has happened in the demo so far."""
 
+    # When the scheduler was restarted, in seconds since the start of the demo.
     restarted_s: float | None = None
+    # What `gavel explain` printed about a waiting job.
     explained: str = ""
+    # The line below the queue.
     headline: str = ""
 
 
