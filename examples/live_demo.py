@@ -78,11 +78,11 @@ def jobs(plan: Plan) -> list[JobSpec]:
 
 @dataclass
 class Story:
-    """What has happened in the demo so far."""
+    """The events of the demo so far, and the line that reports the last of them."""
 
     # When the scheduler was restarted, in seconds since the start of the demo.
     restarted_s: float | None = None
-    # What `gavel explain` printed about a waiting job.
+    # The output of `gavel explain` about a waiting job; empty before it was asked.
     explained: str = ""
     # The line below the queue.
     headline: str = ""
