@@ -273,7 +273,7 @@ def _merge(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     n, columns = len(problem.jobs), problem.columns
     groups = int(colour.max()) + 1 if n else 0
     leader = np.empty(groups, dtype=np.int64)
-    # The first member of each colour is written last, so it is the one that remains.
+    # The first member of each colour is written last, so it becomes the leader.
     leader[colour[::-1]] = np.arange(n)[::-1]
     solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
     if groups == n:

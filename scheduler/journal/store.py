@@ -148,8 +148,11 @@ class SqliteJournal:
         return layout.cannot_write(self.path, error)
 
     def write_snapshot(self, seq: int, payload: bytes) -> None:
-        """Write a snapshot of the state after record `seq`. On return it is in the database file itself,
-        not only in the write-ahead log, and synced if the journal is durable."""
+        """Write a snapshot of the state after record `seq`.
+
+        On return it is in the database file itself, not only in the write-ahead log, and is synced if the journal is
+        durable.
+        """
         self._check_writable()
         if not 0 < seq <= self._seq:
             raise ValueError(f"cannot write a snapshot of record {seq}: the last record is {self._seq}")

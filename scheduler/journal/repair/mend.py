@@ -3,7 +3,7 @@
 If a process dies between any two steps, nothing is lost and the next process continues. The files, by their endings:
 
     .mending   the new database while it is filled; a file that an earlier attempt left is deleted first
-    .mended    the new database, complete: from here on it will replace the old one
+    .mended    the new database once it is complete: this process or the next one replaces the old one by it
     .damaged-1, .damaged-1-wal    the old database
 """
 
@@ -49,7 +49,7 @@ def finish_mending(path: Path) -> None:
     old = next(name for n in count(1) if not (name := with_ending(path, f".damaged-{n}")).exists())
     log = with_ending(path, "-wal")
     # Copy the log first. If a crash came between linking the database and copying its log, the next start would choose
-    # another name, and the database of this name would have no log.
+    # another name, and the database that was linked would have no log.
     if log.exists():
         shutil.copyfile(log, with_ending(old, "-wal"))
     if path.exists():
