@@ -73,7 +73,7 @@ Exit codes keep their meaning in all releases.
 | 3 | there is no such job, node, token or context |
 | 4 | no scheduler answers, or the scheduler failed on the request |
 | 5 | the scheduler does not accept your token, or your role does not allow the command |
-| 6 | refused at present: a job or node in the wrong state, a key used before, too many calls or jobs, or no time left |
+| 6 | refused at present: a job or node in the wrong state, a used key, too many calls or jobs, or `wait` timed out |
 | 130 | interrupted by Ctrl-C |
 
 A command that acts on several jobs or nodes continues after a failure; the first failure decides its exit code.
@@ -112,10 +112,11 @@ JSON: dict[str, tuple[str, Any]] = {
     "login": ("`name`, `address`, `ca` and `identity`:", r.Identity),
     "init": (
         "`keys`, `ca_fingerprint`, `settings`, `address`, `ca`, `user`, `role`, `expires`, and `token` or "
-        "`token_file`; with `--token` the last four, with `--renew` `certificate` and `expires`",
+        "`token_file`; with `--token` only `user`, `role`, `expires`, and `token` or `token_file`; "
+        "with `--renew` only `certificate` and `expires`",
         None,
     ),
-    "config": ("for a valid file: `file`, `of` (`scheduler` or `agent`) and `right`", None),
+    "config": ("for a valid file: `file`, `of` (`scheduler` or `agent`), and `right`, which is true", None),
     "agent join": ("`node`, `certificates` and `agents_address`", None),
     "backup": ("`archive`, `size_bytes` and `made_by`, the scheduler's address or null", None),
     "restore": ("`data_dir` and `records`", None),

@@ -65,7 +65,7 @@ def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, 
 
 
 def _keep_in_place(question: Solve, problem: Problem, allocation: Allocation) -> Allocation:
-    """Return an allocation with the same rates in which jobs move only to worker types on which they are faster."""
+    """Return the allocation with fewer moves between worker types on which a job is equally fast. No rate changes."""
     if question.at is None:
         return allocation
     by_price = reads(allocation.policy, "price_per_gpu_hour")
@@ -77,13 +77,13 @@ def _with_pairs(grouped: Problem, pairs: Pairs, kind: Ints) -> Columns:
     """Return the columns of the merged problem, plus a column for each pair of rows whose kinds have pair rates."""
     kinds = int(max(pairs.first.max(), pairs.second.max(), kind.max(initial=0))) + 1
     order = np.argsort(kind, kind="stable")
-    members = np.bincount(kind[kind >= 0], minlength=kinds)
-    start = np.cumsum(members) - members + int((kind < 0).sum())
+    member_count = np.bincount(kind[kind >= 0], minlength=kinds)
+    start = np.cumsum(member_count) - member_count + int((kind < 0).sum())
     # Pair every member of the first kind with every member of the second, as one long list.
-    pair_count = members[pairs.first] * members[pairs.second]
+    pair_count = member_count[pairs.first] * member_count[pairs.second]
     pair = np.repeat(np.arange(len(pair_count)), pair_count)
     position = np.arange(len(pair)) - np.repeat(np.cumsum(pair_count) - pair_count, pair_count)
-    a, b = position // members[pairs.second[pair]], position % members[pairs.second[pair]]
+    a, b = position // member_count[pairs.second[pair]], position % member_count[pairs.second[pair]]
     first, second = order[start[pairs.first[pair]] + a], order[start[pairs.second[pair]] + b]
     same = pairs.first[pair] == pairs.second[pair]
     distinct = ~same | (a < b) | ((a == b) & (grouped.jobs.count[first] > 1))

@@ -1,6 +1,6 @@
 """The figures behind the default throughput table. docs/throughputs.md states where they come from.
 
-Worker types follow data sheets and public price lists. Of the models, parameter counts and arithmetic are from papers;
+Worker types follow data sheets and public price lists. For models, parameter counts and arithmetic come from papers;
 memory traffic and activations are estimates. The tables on that page are made from these figures; if they differ, a
 test fails and says how to update the page.
 """
@@ -15,9 +15,9 @@ class WorkerType:
     """A type of accelerator: its speed, its links to others, and its price in USD.
 
     `peak_tflops` is for dense 16-bit arithmetic with 32-bit sums (for a CPU: 32 bit), and `sustained` is the fraction
-    of this peak that clocks and power allow under load. `bandwidth_gb_per_s` is the bandwidth of the memory, `kernel_s`
-    the least time from one kernel to the next. `link_gb_per_s` is what one GPU can send in an all-reduce to the other
-    GPUs of its node, and `network_gb_per_s` its part of what the node can send to other nodes.
+    of this peak that clocks and power allow under load. `bandwidth_gb_per_s` is the bandwidth of the memory;
+    `kernel_s` is the least time from one kernel to the next. `link_gb_per_s` is what one GPU can send in an all-reduce
+    to the other GPUs of its node; `network_gb_per_s` is one GPU's part of what its node can send to other nodes.
     """
 
     name: str

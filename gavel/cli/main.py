@@ -98,7 +98,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "fsck": (
             "service.fsck",
-            "Check a data directory: its files, its records, and that its history keeps every promise.",
+            "Check a data directory: its files, its records, and whether its history breaks a guarantee.",
         ),
         "completion": (
             "cluster.completion",

@@ -130,7 +130,7 @@ class JobPage:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """The state of a job or, with `all_present`, the mark after the jobs that were present at the start."""
+    """The state of a job; or, if `all_present` is true, a mark: the jobs present at the start have all been sent."""
 
     job: Job | None
     at: datetime | None  # time of the change

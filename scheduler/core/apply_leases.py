@@ -37,7 +37,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
         state.renumber_sets(holding)
     for lease in fact.granted:
         _grant(state, now_s, lease)
-    table.pass_round(settings.round_s, settings.decay)
+    table.begin_round(settings.round_s, settings.decay)
     credit.credit_round(state)
     table.note_skipped(fact.skipped)
 
@@ -203,7 +203,7 @@ def _advance(
 ) -> None:
     """Update a job's progress, and the measured rate of the way in which the job runs."""
     gained = report.steps - job.steps_done
-    stepping_s = report.stepping_s - holding.ran_s
+    stepping_s = report.stepping_s - holding.stepping_s
     if state.settings.learn_rates and gained > 0 and stepping_s > 0 and job.spec.reports_steps:
         key = None if holding.mixed else rate_key(state, holding)
         if key is not None and state.rates.observe(key, gained, stepping_s, state.settings.trust_after_s):
@@ -213,7 +213,7 @@ def _advance(
         if isolated > 0:
             job.isolated_s = min(job.isolated_s + gained / isolated, SUM_MAX)
     job.steps_done, job.steps_saved = report.steps, report.saved
-    holding.steps, holding.reported_s, holding.ran_s = report.steps, now_s, report.stepping_s
+    holding.steps, holding.reported_s, holding.stepping_s = report.steps, now_s, report.stepping_s
     holding.mixed = False
 
 

@@ -217,7 +217,7 @@ def _is_plausible(report: Progress | Exit) -> bool:
 
 def _is_newer(report: Progress, holding: Holding) -> bool:
     """Whether this report is no older than the last one."""
-    return report.stepping_s >= holding.ran_s
+    return report.stepping_s >= holding.stepping_s
 
 
 def _plausible_exit(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit:
@@ -230,7 +230,7 @@ def _plausible_exit(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit
         # The job never ran under this lease, or ended before it could report steps.
         if end.ran_s == 0 or end.steps == end.stepping_s == 0:
             return msgspec.structs.replace(
-                end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.ran_s
+                end, steps=job.steps_done, saved=job.steps_saved, stepping_s=holding.stepping_s
             )
         if _is_plausible(end):
             return end
@@ -349,7 +349,7 @@ def _assumed_exit(out: Outcome, holding: Holding) -> Exit:
     if holding.stop_by_s is not None:
         until_s = min(until_s, holding.stop_by_s - out.state.settings.lease_margin_s)
     ran_s = max(until_s - holding.started_s, 0.0)
-    return Exit(holding.lease.id, "node_failed", job.steps_saved, job.steps_saved, holding.ran_s, ran_s)
+    return Exit(holding.lease.id, "node_failed", job.steps_saved, job.steps_saved, holding.stepping_s, ran_s)
 
 
 def on_silent(out: Outcome, message: NodeSilent) -> None:

@@ -196,7 +196,7 @@ def _running(scene: Scene, holding: Holding) -> Finding:
     kept_s = kept_until_s(state, holding)
     if not job.spec.preemptible:
         why += "; it cannot be preempted"
-    elif kept_s > now_s and job.fruitless and not holding.ran_s:
+    elif kept_s > now_s and job.fruitless and not holding.stepping_s:
         left = span(kept_s - now_s)
         why += f"; an earlier turn ended before its first step, so it may keep its GPUs for up to {left} to start"
     elif kept_s > now_s and job.spec.min_run_s > 0:

@@ -8,7 +8,7 @@ from scheduler.core.invariants import check
 from scheduler.core.on_jobs import JOBS_PER_CALL_MAX
 from scheduler.core.state import SchedulerState
 from scheduler.journal.record import Journal
-from scheduler.journal.repair.surviving_facts import fit
+from scheduler.journal.repair.surviving_facts import surviving_facts
 from scheduler.journal.replay import Recovered, Rules, recover
 
 # The greatest number of ids that one record can use.
@@ -26,7 +26,14 @@ def loss_fact(state: SchedulerState, records: int) -> tuple[float, Fact]:
     )
 
 
-RULES = Rules(SchedulerState, SchedulerState.restore, apply, check, fit, loss_fact)
+RULES = Rules(
+    make=SchedulerState,
+    restore=SchedulerState.restore,
+    apply=apply,
+    check=check,
+    surviving_facts=surviving_facts,
+    loss_fact=loss_fact,
+)
 
 
 def recover_scheduler(journal: Journal, *, strict: bool = False) -> Recovered[SchedulerState]:

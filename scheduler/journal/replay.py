@@ -80,9 +80,11 @@ class Rules(Generic[S]):
     apply: Callable[[S, float, Fact], None]
     # Raises an error if the state breaks an invariant.
     check: Callable[[S], object] = lambda state: None
-    # Returns the facts to apply instead of a fact that follows lost records: its parts about known things.
-    fit: Callable[[S, float, Fact], Sequence[Fact]] = lambda state, now_s, fact: (fact,)
-    # Takes the number of lost records; returns a time and a fact to append, which keeps lost ids from being reused.
+    # After lost records: returns what to apply in place of a fact, usually the fact without its parts about unknown
+    # jobs, leases or nodes.
+    surviving_facts: Callable[[S, float, Fact], Sequence[Fact]] = lambda state, now_s, fact: (fact,)
+    # Returns the time and the fact to append after this number of lost records. The fact skips all ids that they may
+    # have used.
     loss_fact: Callable[[S, int], tuple[float, Fact]] | None = None
 
 
@@ -240,18 +242,18 @@ class _Replay(Generic[S]):
 
     def _fit(self, record: Record, fact: Fact) -> None:
         """Apply the parts of a fact that fit; unless they are the whole fact, add it to `skipped`."""
-        fitting = self.rules.fit(self.state, record.now_s, fact)
-        if len(fitting) != 1 or fitting[0] != fact:
-            kept = [type(part).__name__ for part in fitting]
+        surviving = self.rules.surviving_facts(self.state, record.now_s, fact)
+        if len(surviving) != 1 or surviving[0] != fact:
+            kept = [type(part).__name__ for part in surviving]
             why = (
                 f"is applied as {', '.join(kept)}, without its lost parts"
                 if kept
                 else "is about lost things only"
             )
             self.skipped.append(Skipped(record.seq, fact, why))
-        for part in fitting:
+        for part in surviving:
             self.rules.apply(self.state, record.now_s, part)
-        self.facts_applied += 1 if fitting else 0
+        self.facts_applied += 1 if surviving else 0
 
     def _apply_carefully(self, record: Record) -> None:
         """Apply a record as a whole or, if that fails, fact by fact, skipping each fact that fails."""

@@ -30,16 +30,16 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     snapshot_facts: Annotated[
         int, "Facts between two snapshots of the state. A start reads only the facts after a snapshot."
     ] = 50_000
-    compact: Annotated[bool, "Delete records that two snapshots cover."] = True
+    compact: Annotated[bool, "Delete records that are older than both of the last two snapshots."] = True
     keep_jobs_s: Annotated[
-        float, "How long ended jobs stay in memory; after that they are in history.db only. 0: always."
+        float, "How long ended jobs stay in memory; after that they are in history.db only. 0: for ever."
     ] = 2_592_000.0
     keep_keys_s: Annotated[
         float, "How long idempotency keys are kept; those of jobs in memory are always kept."
     ] = 604_800.0
     keep_history_s: Annotated[
         float,
-        "How long ended jobs stay in history.db, at 0.9 kB each; at least keep_jobs_s. 0: always.",
+        "How long ended jobs stay in history.db, at 0.9 kB each; at least keep_jobs_s. 0: for ever.",
     ] = 0.0
 
     def checked(self) -> Keeping:
@@ -48,8 +48,8 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.keep_history_s and not 0 < self.keep_jobs_s <= self.keep_history_s:
             raise InvalidSpec(
                 "keep_history_s",
-                f"is {self.keep_history_s:g}, must be 0 (always) or at least keep_jobs_s ({self.keep_jobs_s:.9g}), "
-                "which must then be above 0",
+                f"is {self.keep_history_s:g}, must be 0 (for ever) or at least keep_jobs_s ({self.keep_jobs_s:.9g}); "
+                "if it is not 0, keep_jobs_s must not be 0 either",
             )
         return self
 

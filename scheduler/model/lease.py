@@ -88,8 +88,8 @@ class Holding(msgspec.Struct, kw_only=True):
     reported_s: float = 0.0
     # The job's total progress at `reported_s`.
     steps: float = 0.0
-    # The time spent on steps under this lease, as last reported (`Progress.stepping_s`).
-    ran_s: float = 0.0
+    # The time spent on steps under this lease, as last reported. Snapshots have it under its former name.
+    stepping_s: float = msgspec.field(default=0.0, name="ran_s")
     # Of a stopping lease: the time after which it has certainly lapsed.
     stop_by_s: float | None = None
     why: str = ""  # of a stopping lease
@@ -99,7 +99,7 @@ class Holding(msgspec.Struct, kw_only=True):
     unasked: bool = True
     # Nodes of a gang on which all ranks have exited.
     exited: set[str] = msgspec.field(default_factory=set)
-    # The outcome of the first rank of a gang that died.
+    # If ranks of a gang died: the outcome of the one that died first.
     died: Literal["failed", "node_failed", ""] = ""
     # The node on which this rank died.
     died_on: str = ""
@@ -110,7 +110,7 @@ class Holding(msgspec.Struct, kw_only=True):
     lead: LeadExit | None = None
     # The time up to which its bundle has been credited with received time.
     credit_s: float = 0.0
-    # How much of its time with processes is included in `cost_usd`.
+    # How many of the seconds in which it had processes are already included in `cost_usd`.
     charged_s: float = 0.0
     cost_usd: float = 0.0
     # Whether the next report cannot measure a rate, because the partner changed or the node was silent meanwhile.

@@ -1,4 +1,7 @@
-"""The allocation in force as arrays: one row per column, with the time it was entitled to and the time it received.
+"""The allocation in force, as arrays.
+
+Each row stands for one column of the allocation (a job or a pair of jobs, on one worker type), and holds the time to
+which that column was entitled and the time that it received.
 
 Both sums decay every round and survive a new allocation: a column that the new one also has continues with its sums.
 Columns of jobs that arrive after the allocation are added with a share of zero; they may still fill idle GPUs.
@@ -37,7 +40,10 @@ class ShareRows(msgspec.Struct, array_like=True):
 
 
 class ShareTable:
-    """Columns by name, with the arrays of their shares and sums. A row keeps its number while the table lives."""
+    """The columns, found by their bundle, with arrays of their shares and sums.
+
+    A row keeps its number while the table lives.
+    """
 
     __slots__ = (
         *("bundles", "row_of", "jobs", "job_row", "types", "type_row"),
@@ -141,7 +147,7 @@ class ShareTable:
         table.skipped[kept_rows] = old.skipped[old_rows]
         return table
 
-    def pass_round(self, round_s: float, decay: float) -> None:
+    def begin_round(self, round_s: float, decay: float) -> None:
         """Begin a round: the sums decay, and each column becomes entitled to its share of the round."""
         self.entitled_s = self.entitled_s * decay + self.share * round_s
         self.received_s = self.received_s * decay

@@ -48,7 +48,11 @@ class FreeGpus:
             free.append(gpu)
 
     def spread(self, width: int) -> tuple[GpuId, ...] | None:
-        """Take GPUs from as few nodes as possible, those with the most free GPUs first; None if there are too few."""
+        """Take GPUs from as few nodes as possible; None if there are too few.
+
+        All GPUs are taken of nodes with the most free GPUs, until some node has enough for the rest. The rest is taken
+        from the node that has enough and the fewest.
+        """
         by_free = self._index()
         gpus: tuple[GpuId, ...] = ()
         if sum(map(len, self.free)) < width:
@@ -115,7 +119,7 @@ class FreeGpus:
         return self.nodes[self._node_of[gpu]].name
 
     def contains(self, gpu: GpuId) -> bool:
-        """Whether the GPU is in one of `nodes`, which exclude nodes that take no newcomers."""
+        """Whether the GPU is in one of `nodes`, the nodes that accept new jobs."""
         return gpu in self._node_of
 
     def _index(self) -> list[dict[int, None]]:

@@ -9,7 +9,7 @@ from scheduler.rounds.inputs import NO_ROW, Held
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.resources import Stock, demand_of
 
-# The jobs on one set of GPUs: their rank, those that are not pinned, all of them, and the GPUs.
+# The jobs on one set of GPUs, for `_groups`: their rank, those that are not pinned, all of them, and the GPUs.
 _Unit = tuple[int, list[str], list[str], tuple[GpuId, ...]]
 
 
@@ -19,25 +19,26 @@ def jobs_to_keep(
     """Return the incumbents that must keep their GPUs; empty if these placements keep to the limit of preemptions.
 
     The incumbents with the worst rank may lose their GPUs, up to the limit; a pair counts as two. An incumbent that
-    cannot continue anyway, because its node, its column, its CPUs or its memory are gone, does not count.
+    cannot continue anyway does not count: its node has gone, the allocation has no column for it any more, or its CPUs
+    or memory go to jobs of better rank.
     """
     limit = board.inputs.preemptions_max
     if limit is None:
         return {}
-    units = _units(board, order)
+    groups = _groups(board, order)
     placement_of = {job: (bundle, gpus) for bundle, gpus in placements.items() for job in bundle.jobs}
     losers = [
-        unit
-        for unit in units
-        if any(not _stays(holding, placement_of.get(job)) for job, holding in unit.items())
+        group
+        for group in groups
+        if any(not _stays(holding, placement_of.get(job)) for job, holding in group.items())
     ]
     if sum(map(len, losers)) <= limit:
         return {}
     lost: set[str] = set()
-    for unit in reversed(losers):
-        if len(lost) + len(unit) <= limit:
-            lost.update(unit)
-    return {job: holding for unit in units for job, holding in unit.items() if job not in lost}
+    for group in reversed(losers):
+        if len(lost) + len(group) <= limit:
+            lost.update(group)
+    return {job: holding for group in groups for job, holding in group.items() if job not in lost}
 
 
 def _stays(holding: Held, placement: tuple[Bundle, tuple[GpuId, ...]] | None) -> bool:
@@ -47,7 +48,7 @@ def _stays(holding: Held, placement: tuple[Bundle, tuple[GpuId, ...]] | None) ->
     return gpus == holding.gpus and bundle[1:] == holding.bundle[1:]
 
 
-def _units(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
+def _groups(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
     """Return the holdings of unpinned jobs that could keep their GPUs: one dict per set of GPUs, best rank first."""
     inputs = board.inputs
     held = inputs.held

@@ -111,8 +111,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     comparison: Annotated[
         bool,
         Knob(
-            "Simulate under the conditions of the published figures: immediate answers, everything at the "
-            "boundary of a round, one GPU per node, free restarts, known rates."
+            "Simulate under the conditions of the published figures: the solver answers at once, GPUs change "
+            "hands only at the boundary of a round, one GPU per node, free restarts, known rates."
         ),
     ] = False
 
@@ -180,7 +180,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = ""
     capacity_file: Annotated[str, file("GPUs over time: t_s, worker_type, gpus.")] = ""
     notice_s: Annotated[
-        float, seconds("How long before a node of the capacity file leaves the scheduler gets notice.")
+        float, seconds("How much notice the scheduler gets before a node of the capacity file leaves.")
     ] = 0.0
 
     @property

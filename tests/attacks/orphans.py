@@ -90,7 +90,7 @@ def attack(cluster: Cluster, folder: Path, killer: str) -> Try:
         process_tree.send(shim, signal.SIGKILL)
         if killer == SHIM_KILLERS[2]:
             cluster.agent("n1")
-            cluster.linked("n1")
+            cluster.wait_until_linked("n1")
     try:
         while not (folder / "next").exists() and time.monotonic() < begun_s + WAIT_S:
             time.sleep(0.05)

@@ -92,7 +92,7 @@ def _round(cluster: Cluster, go: Path, jobs: Sequence[str], chance: random.Rando
     for job in jobs:
         _begun(cluster, job, attempt=1)
     cluster.agent("n2", f"v100={count}")
-    cluster.linked("n2")
+    cluster.wait_until_linked("n2")
     frozen = freeze(cluster.folder / "n1")
     for job in jobs:
         assert cluster.started(job, attempt=2)["node"] == "n2"
@@ -108,11 +108,11 @@ def _round(cluster: Cluster, go: Path, jobs: Sequence[str], chance: random.Rando
     for job in jobs:
         state = loaded(cluster.folder / "checkpoints" / job)
         outcomes.append(Outcome(job, saved[job], 2, state["step"], state["attempt"]))
-    cluster.linked("n1", "n2")
+    cluster.wait_until_linked("n1", "n2")
     go.touch()
     for job in jobs:
-        cluster.completed(job)
-    cluster.runs_nothing()
+        cluster.wait_until_completed(job)
+    cluster.wait_until_idle()
     cluster.kill("n2")
     eventually(lambda: cluster.client.nodes(["n2"])[0].state != "up", "n2 is reported to be away")
     return outcomes

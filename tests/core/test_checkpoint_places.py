@@ -57,7 +57,7 @@ def test_a_store_is_recorded_at_the_first_checkpoint_only(desk_of: DeskOf) -> No
     desk.settle()
     assert desk.job("1").checkpoint_at == ""
     saved(desk, lease, "n1")
-    assert desk.claim(CheckpointSaved, job="1").place == "node:n1"
+    assert desk.expect(CheckpointSaved, job="1").place == "node:n1"
     desk.settle()
     saved(desk, lease, "n1", 60.0)
     assert not [fact for fact in desk.facts if isinstance(fact, CheckpointSaved)]
@@ -69,13 +69,13 @@ def test_a_checkpoint_saved_as_a_lease_ends_counts(desk_of: DeskOf) -> None:
     desk = desk_of(node("n1", 1, storage="nfs"))
     (lease,) = desk.run(job())
     desk.report(exits=(exited(lease),))
-    desk.claim(CheckpointSaved, job="1", place="nfs")
-    desk.claim(LeaseClosed)
+    desk.expect(CheckpointSaved, job="1", place="nfs")
+    desk.expect(LeaseClosed)
     desk.settle()
     assert desk.job("1").checkpoint_at == "nfs"
 
 
-def test_a_job_that_only_read_its_checkpoint_has_it_where_it_was(desk_of: DeskOf) -> None:
+def test_a_checkpoint_that_was_only_read_keeps_its_place(desk_of: DeskOf) -> None:
     """A checkpoint that is reported again is not a new one."""
     desk = desk_of(node("n1", 1, storage=""))
     (lease,) = desk.run(job())
@@ -88,7 +88,7 @@ def test_a_job_that_only_read_its_checkpoint_has_it_where_it_was(desk_of: DeskOf
 
 
 def test_in_a_gang_the_first_node_saves(desk_of: DeskOf) -> None:
-    """Rank 0 writes the checkpoint, so only its node's reports of one count."""
+    """Rank 0 writes the checkpoint, so a checkpoint counts only if the node of rank 0 reports it."""
     desk = desk_of(node("n1", 1, storage=""), node("n2", 1, storage=""))
     (lease,) = desk.run(job(gpus=2))
     first, second = nodes_of(desk.holding(lease).lease.gpus)
@@ -213,7 +213,7 @@ def test_another_worker_type_is_advised_only_if_it_sees_the_checkpoint(
 
 
 def test_a_running_job_is_kept_where_it_will_save(desk_of: DeskOf) -> None:
-    """A job that will save when it is stopped gets its next lease only on a node that can reach that store."""
+    """A job will save when it is stopped, so its next lease is on a node that reaches the present node's store."""
     desk = desk_of(*(node(name, 1, storage="") for name in ("n1", "n2")))
     (lease,) = desk.run(job(steps=1e6))
     assert (where(desk, "1"), desk.job("1").checkpoint_at) == ({"n1"}, "")

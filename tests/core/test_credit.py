@@ -216,7 +216,7 @@ def test_a_lease_that_was_never_sent_closes_at_once(desk_of: DeskOf) -> None:
     desk.report(exits=(exited(lease, "finished", 1000.0),))
     desk.settle()
     desk.tell(desk.now_s, Woke(what="fill"), JobCommand(job="2", action="hold"))
-    (granted,) = desk.claim(GpusFilled).granted
+    (granted,) = desk.expect(GpusFilled).granted
     assert desk.job("2").state == JobState.HELD
     assert desk.core.state.leases == {}
     assert desk.core.state.holders == {}
@@ -272,6 +272,6 @@ def test_a_round_is_credited_once_to_each_bundle(desk_of: DeskOf) -> None:
     decay = desk.core.state.settings.decay
     desk.until(352)
     desk.tell(358, Woke(what="plan"))
-    desk.claim(RoundPlanned)
+    desk.expect(RoundPlanned)
     desk.settle()
     assert received_s(desk, "1") == pytest.approx(ROUND_S * (1 + decay))

@@ -76,7 +76,7 @@ def test_a_deadline_without_steps_is_not_counted() -> None:
     desk.submit(job(deadline_s=100.0, steps=None), job(deadline_s=5000.0, steps=100.0))
     desk.settle()
     desk.tell(desk.now_s, Woke(what="tick"))
-    question = desk.claim(Solve)
+    question = desk.expect(Solve)
     assert np.isinf(question.problem.jobs.deadline_s[0])
     assert math.isfinite(question.problem.jobs.deadline_s[1])
     assert not answer(question).failed

@@ -205,7 +205,7 @@ def test_an_operator_brings_a_node_back_with_a_clean_slate(desk_of: DeskOf) -> N
     """After `resume` the node is in use at once, and three more starts have to fail."""
     desk = failing(desk_of, job(), job())
     desk.tell(desk.now_s, NodeCommand(node="n1", action="resume", user="ann"))
-    desk.claim(NodeMoved, state=NodeState.UP, mended=True)
+    desk.expect(NodeMoved, state=NodeState.UP, mended=True)
     desk.settle()
     assert not desk.core.state.nodes["n1"].failed_starts
 
@@ -229,7 +229,7 @@ def test_an_agent_that_reports_trouble_gets_nothing_until_it_is_over(desk_of: De
         desk.tell(desk.now_s, NodeHello(spec=node("n1", 1), trouble=trouble))
     else:
         desk.report("n1", trouble=trouble)
-    desk.claim(NodeMoved, state=NodeState.FAULTY, why=trouble, back_s=None)
+    desk.expect(NodeMoved, state=NodeState.FAULTY, why=trouble, back_s=None)
     desk.settle()
     desk.submit(job(), job())
     desk.until(5_000.0)
@@ -246,7 +246,7 @@ def test_a_reason_can_be_kept_whatever_an_agent_writes(desk_of: DeskOf) -> None:
     desk = desk_of(node("n1", 1))
     trouble = "disk\nfull \ud800" + "x" * 10_000
     desk.report("n1", trouble=trouble)
-    why = desk.claim(NodeMoved, state=NodeState.FAULTY).why
+    why = desk.expect(NodeMoved, state=NodeState.FAULTY).why
     assert (why[:10], why.isprintable(), len(why)) == ("disk full ", True, 500)
     desk.settle()
     desk.report("n1", trouble=trouble)

@@ -11,7 +11,7 @@ from scheduler.core.effects import Reply
 from scheduler.core.facts import JobsForgotten, JobSubmitted
 from scheduler.core.messages import Forget, GiveRates, JobCommand, SubmitJobs
 from scheduler.core.state import SchedulerState
-from scheduler.journal.repair.surviving_facts import fit
+from scheduler.journal.repair.surviving_facts import surviving_facts
 from scheduler.model.jobs import Dependency, JobState, Move
 from scheduler.model.throughput import RateKey
 from tests.support.desk import Desk, job, node
@@ -146,20 +146,20 @@ def test_dependencies_on_a_forgotten_job(
     past = {"1": state} if state else {}
     desk.tell(0, SubmitJobs(call="c", specs=(spec,), key="k", past=past))
     if not possible:
-        reply = desk.claim(Reply, code="invalid")
+        reply = desk.expect(Reply, code="invalid")
         assert "'1'" in reply.error
         wording(reply.error)
         return
-    assert desk.claim(JobSubmitted).blocked_by == ()
+    assert desk.expect(JobSubmitted).blocked_by == ()
     desk.settle()
     desk.tell(0, SubmitJobs(call="c", specs=(spec,), key="k"))
-    assert desk.claim(Reply).result == {"jobs": ["2"]}
+    assert desk.expect(Reply).result == {"jobs": ["2"]}
 
 
 def test_a_forgotten_job_had_ended_even_if_that_record_is_lost(desk_of: DeskOf) -> None:
     """If the record of its end is lost, a job that was forgotten does not run again."""
     desk = desk_of()
     desk.submit(job(), job())
-    ended, fact = fit(desk.core.state, 0.0, JobsForgotten(jobs=("1", "7"), keys=("gone",)))
+    ended, fact = surviving_facts(desk.core.state, 0.0, JobsForgotten(jobs=("1", "7"), keys=("gone",)))
     assert (ended.job, ended.move) == ("1", Move.CANCEL)
     assert fact == JobsForgotten(jobs=("1",))

@@ -29,7 +29,7 @@ def ended(desk_of: DeskOf, *exits: tuple[str, Any]) -> tuple[Desk, LeaseClosed]:
         desk.report(name, exits=(exited(lease, **end),))
         if desk.facts and name != exits[-1][0]:
             desk.settle()
-    closed = desk.claim(LeaseClosed)
+    closed = desk.expect(LeaseClosed)
     desk.settle()
     return desk, closed
 

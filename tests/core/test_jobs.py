@@ -20,7 +20,7 @@ DeskOf = Callable[..., Desk]
 
 def refused(desk: Desk, code: str, named: str, wording: Wording) -> Reply:
     """Check that the only effect is a refusal with this code, whose error has this value."""
-    reply = desk.claim(Reply, code=code)
+    reply = desk.expect(Reply, code=code)
     assert named in reply.error
     wording(reply.error)
     desk.all_claimed()
@@ -34,8 +34,8 @@ def test_a_submission_is_a_fact_a_reply_and_a_pulse(desk_of: DeskOf) -> None:
     """The job is accepted, its id comes back, and the pulse starts at once."""
     desk = desk_of(node())
     desk.tell(5, SubmitJobs(call="c", specs=(job(),), user="ann"))
-    assert desk.claim(JobSubmitted, job="1").spec.user == "ann"
-    assert desk.claim(Reply, call="c").result == {"jobs": ["1"]}
+    assert desk.expect(JobSubmitted, job="1").spec.user == "ann"
+    assert desk.expect(Reply, call="c").result == {"jobs": ["1"]}
     desk.wakes(tick=5)
     assert desk.job("1").submitted_s == 5
 
@@ -55,7 +55,7 @@ def test_the_same_key_again_is_the_same_jobs(desk_of: DeskOf) -> None:
     desk.tell(0, message)
     desk.settle()
     desk.tell(1, message)
-    assert desk.claim(Reply).result == {"jobs": ["1", "2"]}
+    assert desk.expect(Reply).result == {"jobs": ["1", "2"]}
 
 
 @pytest.mark.parametrize("other", [{"specs": (job(gpus=2),)}, {"user": "bob"}])
@@ -146,9 +146,9 @@ def test_a_dependent_fails_without_the_success_it_waits_for(desk_of: DeskOf, wor
     desk.submit(job(after=(Dependency("3"),)))
     desk.submit(job(after=(Dependency("1", "ended"),)))
     desk.tell(0, JobCommand(job="1", action="cancel"))
-    desk.claim(JobMoved, job="1", move=Move.CANCEL)
+    desk.expect(JobMoved, job="1", move=Move.CANCEL)
     for dependent, dependency in (("3", "1"), ("4", "3")):
-        why = desk.claim(JobMoved, job=dependent, move=Move.FAIL).why
+        why = desk.expect(JobMoved, job=dependent, move=Move.FAIL).why
         assert f"job {dependency}," in why
         wording(why)
     desk.wakes(tick=0)
@@ -206,15 +206,15 @@ def test_cancelling_a_running_job_recalls_its_lease(desk_of: DeskOf) -> None:
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(9, JobCommand(call="c", job="1", action="cancel", user="ann"))
-    desk.claim(JobMoved, job="1", move=Move.CANCEL, why="cancel by ann", by="ann")
-    desk.claim(LeaseRecalled, lease=lease, why="cancelled by ann")
-    desk.claim(Reply, result={"jobs": ["1"]})
-    assert desk.claim(SendLeases, node="n1").leases == ()
+    desk.expect(JobMoved, job="1", move=Move.CANCEL, why="cancel by ann", by="ann")
+    desk.expect(LeaseRecalled, lease=lease, why="cancelled by ann")
+    desk.expect(Reply, result={"jobs": ["1"]})
+    assert desk.expect(SendLeases, node="n1").leases == ()
     desk.wakes(fill=9, lapse=desk.core.state.round.ends_s + 30)
     assert desk.holding(lease).phase == Phase.STOPPING
     desk.report(exits=(exited(lease),))
-    desk.claim(LeaseClosed)
-    desk.claim(SendLeases)
+    desk.expect(LeaseClosed)
+    desk.expect(SendLeases)
     desk.wakes(fill=9)
     assert (desk.job("1").state, desk.core.state.leases) == (JobState.CANCELLED, {})
 
@@ -263,7 +263,7 @@ def test_a_held_job_keeps_its_steps_and_waits_for_a_person(desk_of: DeskOf) -> N
     desk.until(2000)
     assert (desk.job("1").state, desk.job("1").steps_done) == (JobState.HELD, 70.0)
     desk.tell(2000, JobCommand(job="1", action="release"))
-    desk.claim(JobMoved, job="1", move=Move.RELEASE, why="release")
+    desk.expect(JobMoved, job="1", move=Move.RELEASE, why="release")
     desk.wakes(tick=2000)
     desk.until(2010)
     assert (desk.job("1").state, desk.job("1").attempt) == (JobState.RUNNING, 2)
@@ -311,8 +311,8 @@ def test_a_command_for_an_array_reaches_every_member(desk_of: DeskOf) -> None:
     desk.tell(0, JobCommand(job="1_1", action="cancel"))
     desk.settle()
     desk.tell(0, JobCommand(call="c", job="1", action="hold"))
-    assert desk.claim(Reply).result == {"jobs": ["1_0", "1_2"]}
-    assert [desk.claim(JobMoved, move=Move.HOLD).job for _ in "ab"] == ["1_0", "1_2"]
+    assert desk.expect(Reply).result == {"jobs": ["1_0", "1_2"]}
+    assert [desk.expect(JobMoved, move=Move.HOLD).job for _ in "ab"] == ["1_0", "1_2"]
     desk.wakes(tick=0)
 
 
@@ -326,16 +326,16 @@ def test_a_time_limit_counts_running_time_only(desk_of: DeskOf, wording: Wording
     desk.until(50)
     lease = desk.job("1").lease or ""
     desk.report(started=(lease,))
-    desk.claim(LeasesStarted, leases=(lease,))
-    assert desk.claim(WakeAt).what == "review"
+    desk.expect(LeasesStarted, leases=(lease,))
+    assert desk.expect(WakeAt).what == "review"
     desk.until(149)
     assert desk.job("1").state == JobState.RUNNING
     desk.tell(150, Woke(what="review"))
-    why = desk.claim(JobMoved, move=Move.FAIL).why
+    why = desk.expect(JobMoved, move=Move.FAIL).why
     assert "100 s" in why
     wording(why)
-    desk.claim(LeaseRecalled, lease=lease)
-    desk.claim(SendLeases, leases=())
+    desk.expect(LeaseRecalled, lease=lease)
+    desk.expect(SendLeases, leases=())
     desk.settle()
 
 
@@ -363,6 +363,6 @@ def test_a_job_fails_at_its_cost_limit(desk_of: DeskOf, wording: Wording) -> Non
     (lease,) = desk.run(job(max_cost=1.0))
     desk.job("1").cost_usd = 2.0
     desk.report(exits=(exited(lease),))
-    desk.claim(LeaseClosed)
-    wording(desk.claim(JobMoved, move=Move.FAIL).why)
+    desk.expect(LeaseClosed)
+    wording(desk.expect(JobMoved, move=Move.FAIL).why)
     desk.settle()

@@ -55,8 +55,8 @@ def test_a_node_joins(desk_of: DeskOf) -> None:
     """The node receives its set of leases, and the pulse looks for work for it."""
     desk = desk_of()
     desk.tell(3, hello())
-    desk.claim(NodeJoined, spec=node())
-    desk.claim(SendLeases, node="n1", leases=(), generation=0)
+    desk.expect(NodeJoined, spec=node())
+    desk.expect(SendLeases, node="n1", leases=(), generation=0)
     desk.wakes(tick=3)
     assert desk.core.state.nodes["n1"].state == NodeState.UP
 
@@ -65,7 +65,7 @@ def test_a_node_with_an_impossible_description_is_refused(desk_of: DeskOf) -> No
     """The refusal names the bad field, and no node joins."""
     desk = desk_of()
     desk.tell(0, hello(gpus=0))
-    assert desk.claim(RefuseNode, node="n1", code="invalid").error.startswith("gpus: ")
+    assert desk.expect(RefuseNode, node="n1", code="invalid").error.startswith("gpus: ")
     assert desk.core.state.nodes == {}
 
 
@@ -74,7 +74,7 @@ def test_a_second_hello_changes_nothing(desk_of: DeskOf) -> None:
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(9, hello("n1", lease))
-    assert [lease_sent.id for lease_sent in desk.claim(SendLeases).leases] == [lease]
+    assert [lease_sent.id for lease_sent in desk.expect(SendLeases).leases] == [lease]
     desk.wakes(fill=9)
     assert desk.holding(lease).phase == Phase.RUNNING
 
@@ -84,12 +84,12 @@ def test_a_hello_without_a_running_lease_is_a_node_failure(desk_of: DeskOf) -> N
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.report(progress=(Progress(lease, 90.0, 60.0, 9.0),))
-    desk.claim(CheckpointSaved)
-    desk.claim(ProgressMade)
+    desk.expect(CheckpointSaved)
+    desk.expect(ProgressMade)
     desk.tell(20, hello())
-    end = desk.claim(LeaseClosed, lapsed=False).exit
+    end = desk.expect(LeaseClosed, lapsed=False).exit
     assert (end.outcome, end.steps, end.saved, end.ran_s) == ("node_failed", 60.0, 60.0, 12.0)
-    desk.claim(SendLeases)
+    desk.expect(SendLeases)
     # The job pauses for a second.
     desk.wakes(fill=20, review=21)
     entry = desk.job("1")
@@ -104,7 +104,7 @@ def test_a_hello_that_holds_a_lease_starts_it(desk_of: DeskOf) -> None:
     desk.until(8)
     lease = desk.job("1").lease or ""
     desk.tell(20, hello("n1", lease))
-    desk.claim(LeasesStarted, leases=(lease,))
+    desk.expect(LeasesStarted, leases=(lease,))
     desk.settle()
     assert desk.holding(lease).phase == Phase.RUNNING
     desk.until(121)
@@ -117,7 +117,7 @@ def test_a_sent_lease_the_node_does_not_hold_is_sent_again(desk_of: DeskOf) -> N
     desk.submit(job())
     desk.until(8)
     desk.tell(9, hello())
-    assert [sent.id for sent in desk.claim(SendLeases).leases] == [desk.job("1").lease]
+    assert [sent.id for sent in desk.expect(SendLeases).leases] == [desk.job("1").lease]
     desk.wakes(fill=9)
 
 
@@ -130,16 +130,16 @@ def test_silence_ends_leases_but_frees_nothing(desk_of: DeskOf, wording: Wording
     (lease,) = desk.run(job())
     ends_s = desk.core.state.round.ends_s
     desk.tell(10, NodeSilent(node="n1"))
-    desk.claim(NodeMoved, node="n1", state=NodeState.SILENT)
-    wording(desk.claim(LeaseRecalled, lease=lease).why)
+    desk.expect(NodeMoved, node="n1", state=NodeState.SILENT)
+    wording(desk.expect(LeaseRecalled, lease=lease).why)
     desk.wakes(lapse=ends_s + 30, fill=10)
     desk.tell(11, NodeSilent(node="n1"))
     desk.all_claimed()
     desk.until(ends_s + 29)
     assert desk.core.state.holders == {"n1:0": (lease,)}
     desk.tell(ends_s + 30, Woke(what="lapse"))
-    desk.claim(LeaseClosed, lapsed=True)
-    desk.claim(NodeMoved, node="n1", state=NodeState.LOST)
+    desk.expect(LeaseClosed, lapsed=True)
+    desk.expect(NodeMoved, node="n1", state=NodeState.LOST)
     desk.settle()
     assert desk.core.state.holders == {}
 
@@ -151,9 +151,9 @@ def test_leases_of_a_node_that_is_back_in_time_continue(desk_of: DeskOf) -> None
     desk.tell(10, NodeSilent(node="n1"))
     desk.settle()
     desk.tell(100, hello("n1", lease))
-    desk.claim(NodeJoined)
-    desk.claim(LeasesResumed, leases=(lease,))
-    assert [sent.id for sent in desk.claim(SendLeases).leases] == [lease]
+    desk.expect(NodeJoined)
+    desk.expect(LeasesResumed, leases=(lease,))
+    assert [sent.id for sent in desk.expect(SendLeases).leases] == [lease]
     desk.wakes(fill=100)
     assert (desk.job("1").lease, desk.job("1").attempt, desk.job("1").leaving) == (lease, 1, None)
 
@@ -168,8 +168,8 @@ def test_a_job_stopped_during_the_silence_is_not_resumed(desk_of: DeskOf, action
     desk.tell(11, JobCommand(job="1", action=action))
     desk.settle()
     desk.tell(12, hello("n1", lease))
-    desk.claim(NodeJoined)
-    assert desk.claim(SendLeases).leases == ()
+    desk.expect(NodeJoined)
+    assert desk.expect(SendLeases).leases == ()
     desk.wakes(fill=12)
     assert (desk.job("1").lease, desk.job("1").leaving) == (None, lease)
 
@@ -196,8 +196,8 @@ def test_draining_and_resuming(desk_of: DeskOf) -> None:
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.tell(9, NodeCommand(call="c", node="n1", action="drain", user="op"))
-    desk.claim(NodeMoved, state=NodeState.DRAINING, why="drain by op")
-    desk.claim(Reply, result={"node": "n1"})
+    desk.expect(NodeMoved, state=NodeState.DRAINING, why="drain by op")
+    desk.expect(Reply, result={"node": "n1"})
     desk.wakes(fill=9)
     desk.until(359)
     assert desk.holding(lease).phase == Phase.STOPPING
@@ -205,7 +205,7 @@ def test_draining_and_resuming(desk_of: DeskOf) -> None:
     desk.until(1000)
     assert desk.core.state.leases == {}
     desk.tell(1000, NodeCommand(node="n1", action="resume"))
-    desk.claim(NodeMoved, state=NodeState.UP)
+    desk.expect(NodeMoved, state=NodeState.UP)
     desk.wakes(tick=1000)
     desk.until(1010)
     assert desk.job("1").state == JobState.RUNNING
@@ -259,7 +259,7 @@ def test_commands_that_do_not_fit_are_refused(
         desk.tell(9, message)
         desk.settle()
     desk.tell(10, NodeCommand(call="c", node=command[0], action=command[1]))
-    error = desk.claim(Reply, code=code).error
+    error = desk.expect(Reply, code=code).error
     assert named in error
     wording(error)
 
@@ -270,8 +270,8 @@ def test_an_empty_node_can_be_removed(desk_of: DeskOf) -> None:
     desk.tell(0, NodeCommand(node="n1", action="drain"))
     desk.settle()
     desk.tell(1, NodeCommand(call="c", node="n1", action="remove", user="opa"))
-    desk.claim(NodeRemoved, node="n1", by="opa")
-    desk.claim(Reply, result={"node": "n1"})
+    desk.expect(NodeRemoved, node="n1", by="opa")
+    desk.expect(Reply, result={"node": "n1"})
     desk.wakes(tick=1)
     desk.tell(2, NodeReport(node="n1", generation=3))
     desk.all_claimed()
@@ -288,8 +288,8 @@ def test_a_node_that_was_removed_may_come_back(desk_of: DeskOf) -> None:
         desk.tell(10, NodeCommand(node="n1", action=action))
         desk.settle()
     desk.tell(11, hello())
-    desk.claim(NodeJoined)
-    assert desk.claim(SendLeases).generation >= generation > 0
+    desk.expect(NodeJoined)
+    assert desk.expect(SendLeases).generation >= generation > 0
     desk.settle()
 
 
@@ -305,7 +305,7 @@ def test_a_node_that_is_promised_to_a_job_is_not_removed(desk_of: DeskOf, wordin
     desk.tell(desk.now_s, NodeCommand(node=other, action="drain"))
     desk.settle()
     desk.tell(desk.now_s, NodeCommand(call="c", node=other, action="remove"))
-    wording(desk.claim(Reply, code="refused").error, node=other)
+    wording(desk.expect(Reply, code="refused").error, node=other)
 
 
 def test_jobs_that_still_run_on_a_draining_node_are_named(desk_of: DeskOf, wording: Wording) -> None:
@@ -315,7 +315,7 @@ def test_jobs_that_still_run_on_a_draining_node_are_named(desk_of: DeskOf, wordi
     desk.tell(desk.now_s, NodeCommand(node="n1", action="drain"))
     desk.settle()
     desk.tell(desk.now_s, NodeCommand(call="c", node="n1", action="remove"))
-    reply = desk.claim(Reply, code="refused")
+    reply = desk.expect(Reply, code="refused")
     assert "1 and 2" in reply.error
     wording(reply.error)
 
@@ -327,7 +327,7 @@ def test_the_end_of_a_lease_on_a_drained_node_names_the_operator(desk_of: DeskOf
     desk.tell(desk.now_s, NodeCommand(node="n1", action="drain", user="ada"))
     desk.until(desk.core.state.round.ends_s - 3.0)
     desk.tell(desk.core.state.round.ends_s - 2.0, Woke(what="plan"))
-    sent = desk.claim(SendLeases, node="n1", last=(lease,))
+    sent = desk.expect(SendLeases, node="n1", last=(lease,))
     ((ended, why),) = sent.why_ended
     assert (ended, "n1" in why, "ada" in why) == (lease, True, True)
     wording(why)
@@ -340,7 +340,7 @@ def test_a_node_that_changes_its_kind_under_a_lease_is_refused(desk_of: DeskOf) 
         desk = desk_of(node())
         lease, _ = desk.run(job(), job())
         desk.tell(9, hello("n1", lease, **changed))
-        desk.claim(RefuseNode, node="n1", code="refused")
+        desk.expect(RefuseNode, node="n1", code="refused")
         assert desk.core.state.nodes["n1"].spec == node()
         desk.settle()
 
@@ -381,7 +381,7 @@ def test_a_withheld_gpu_comes_back_by_itself(desk_of: DeskOf) -> None:
     desk = desk_of(node(gpus=1))
     for gpus in ((0,), ()):
         desk.report(withheld_gpus=(*gpus, 7))
-        desk.claim(GpusWithheld, gpus=gpus)
+        desk.expect(GpusWithheld, gpus=gpus)
         desk.wakes(tick=0)
         assert desk.core.state.nodes["n1"].gpu_ids == (() if gpus else ("n1:0",))
         desk.report(withheld_gpus=gpus)
@@ -395,6 +395,6 @@ def test_a_resumed_node_has_its_withheld_gpus(desk_of: DeskOf) -> None:
     desk.report(withheld_gpus=(0,))
     desk.settle()
     desk.tell(1.0, NodeCommand(node="n1", action="resume", user="ann"))
-    assert desk.claim(NodeMoved).mended
+    assert desk.expect(NodeMoved).mended
     assert desk.core.state.nodes["n1"].gpu_ids == ("n1:0",)
     desk.settle()

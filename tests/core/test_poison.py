@@ -52,7 +52,7 @@ def test_poison_is_refused_by_its_field(desk_of: DeskOf, poison: dict[str, Any])
     """A figure beyond all limits is refused with the name of its field."""
     desk = desk_of(node("n1"))
     desk.tell(0, SubmitJobs(call="c", specs=(job(**poison),)))
-    reply = desk.claim(Reply)
+    reply = desk.expect(Reply)
     assert (reply.code, reply.result["field"].partition(".")[0]) == ("invalid", next(iter(poison)))
 
 
@@ -112,7 +112,7 @@ def test_an_action_that_does_not_exist_is_refused(desk_of: DeskOf, action: Any) 
         NodeCommand(call="c", node="n1", action=action),
     ):
         desk.tell(0, message)
-        reply = desk.claim(Reply)
+        reply = desk.expect(Reply)
         assert (reply.code, reply.result) == ("invalid", {"field": "action"})
 
 

@@ -93,7 +93,7 @@ def test_exits_of_others_are_answered_with_the_set(desk_of: DeskOf, name: str, e
     desk = desk_of(node(), node("n2"))
     desk.run(job(nodes=("n1",)))
     desk.report(name, exits=(exit,))
-    desk.claim(SendLeases, node=name)
+    desk.expect(SendLeases, node=name)
     desk.wakes(fill=desk.now_s)
     assert desk.holding("1").phase == Phase.RUNNING
 
@@ -103,11 +103,11 @@ def test_an_exit_is_taken_once(desk_of: DeskOf) -> None:
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.report(exits=(exited(lease, "finished", 1000.0), exited(lease, "finished", 1000.0)))
-    desk.claim(LeaseClosed)
-    desk.claim(SendLeases)
+    desk.expect(LeaseClosed)
+    desk.expect(SendLeases)
     desk.wakes(fill=8)
     desk.report(exits=(exited(lease, "failed", 0.0),))
-    desk.claim(SendLeases)
+    desk.expect(SendLeases)
     desk.wakes(fill=8)
     assert (desk.job("1").state, desk.job("1").failures) == (JobState.COMPLETED, 0)
 
@@ -117,8 +117,8 @@ def test_late_progress_does_not_turn_back(desk_of: DeskOf) -> None:
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.report(progress=(Progress(lease, 90.0, 60.0, 9.0),))
-    desk.claim(CheckpointSaved)
-    desk.claim(ProgressMade)
+    desk.expect(CheckpointSaved)
+    desk.expect(ProgressMade)
     desk.report(progress=(Progress(lease, 50.0, 40.0, 5.0),))
     desk.all_claimed()
     assert (desk.job("1").steps_done, desk.job("1").steps_saved) == (90.0, 60.0)
@@ -131,9 +131,9 @@ def test_progress_starts_a_lease(desk_of: DeskOf) -> None:
     desk.until(8)
     lease = desk.job("1").lease or ""
     desk.report(progress=(Progress(lease, 90.0, 60.0, 9.0),))
-    desk.claim(LeasesStarted, leases=(lease,))
-    desk.claim(CheckpointSaved)
-    desk.claim(ProgressMade)
+    desk.expect(LeasesStarted, leases=(lease,))
+    desk.expect(CheckpointSaved)
+    desk.expect(ProgressMade)
     assert (desk.holding(lease).phase, desk.job("1").started_s) == (Phase.RUNNING, 8)
 
 
@@ -153,7 +153,7 @@ def test_an_exit_with_impossible_figures_is_an_exit(desk_of: DeskOf, figures: di
     desk = desk_of(node())
     (lease,) = desk.run(job())
     desk.report(exits=(exited(lease, **figures),))
-    end = desk.claim(LeaseClosed).exit
+    end = desk.expect(LeaseClosed).exit
     assert (end.outcome, end.steps, end.saved) == ("yielded", 0.0, 0.0)
     assert 0 <= end.ran_s < math.inf
     desk.settle()
@@ -166,7 +166,7 @@ def test_an_exit_of_a_lease_that_never_ran_keeps_the_steps(desk_of: DeskOf) -> N
     (lease,) = desk.run(job())
     desk.job("1").steps_done = desk.job("1").steps_saved = 300.0
     desk.report(exits=(exited(lease, steps=0.0, ran_s=0.0, stepping_s=0.0),))
-    assert desk.claim(LeaseClosed).exit.steps == 300.0
+    assert desk.expect(LeaseClosed).exit.steps == 300.0
     desk.settle()
 
 
@@ -175,14 +175,14 @@ def test_a_report_on_an_older_set_is_answered_with_the_newest(desk_of: DeskOf) -
     desk = desk_of(node())
     desk.run(job())
     desk.report(generation=0)
-    assert desk.claim(SendLeases).generation == desk.core.state.nodes["n1"].generation
+    assert desk.expect(SendLeases).generation == desk.core.state.nodes["n1"].generation
 
 
 def test_a_broken_gpu_is_not_given_out(desk_of: DeskOf) -> None:
     """The broken GPU is recorded once, and no job is placed on it."""
     desk = desk_of(node())
     desk.report(broken_gpus=(0,))
-    desk.claim(GpusBroken, gpus=(0,))
+    desk.expect(GpusBroken, gpus=(0,))
     desk.wakes(tick=0)
     desk.report(broken_gpus=(0,))
     desk.all_claimed()
@@ -225,15 +225,15 @@ def test_a_failed_job_is_retried_as_often_as_asked(desk_of: DeskOf, wording: Wor
     desk = desk_of(node())
     (lease,) = desk.run(job(retries=1))
     desk.report(exits=(exited(lease, "failed", code=3),))
-    desk.claim(LeaseClosed)
-    wording(desk.claim(JobMoved, move=Move.RETRY).why)
+    desk.expect(LeaseClosed)
+    wording(desk.expect(JobMoved, move=Move.RETRY).why)
     desk.settle()
     desk.until(20)
     again = desk.job("1").lease or ""
     assert again not in ("", lease)
     desk.report(exits=(exited(again, "failed", code=3),))
-    desk.claim(LeaseClosed)
-    why = desk.claim(JobMoved, move=Move.FAIL).why
+    desk.expect(LeaseClosed)
+    why = desk.expect(JobMoved, move=Move.FAIL).why
     assert re.findall(r"\d+", why) == ["3", "1", "1"]
     wording(why)
     desk.settle()
@@ -253,7 +253,7 @@ def test_other_retries_are_counted_apart(
     desk = desk_of(node())
     lease, other = desk.run(job(**limit), job())
     desk.report(exits=(exited(lease, outcome), exited(other, outcome)))
-    why = desk.claim(JobMoved, job="1", move=Move.FAIL).why
+    why = desk.expect(JobMoved, job="1", move=Move.FAIL).why
     assert named in why
     wording(why)
     desk.settle()
@@ -274,15 +274,15 @@ def test_a_gang_is_gone_when_all_its_nodes_are(desk_of: DeskOf) -> None:
     """The first node's exit frees no GPU; the last one's frees all."""
     desk, lease = gang(desk_of)
     desk.report("n1", exits=(exited(lease, "finished", 1000.0),))
-    desk.claim(CheckpointSaved)
-    desk.claim(RanksExited, node="n1")
+    desk.expect(CheckpointSaved)
+    desk.expect(RanksExited, node="n1")
     desk.wakes(fill=8)
     desk.report("n1", exits=(exited(lease, "finished", 1000.0),))
-    desk.claim(SendLeases, node="n1")
+    desk.expect(SendLeases, node="n1")
     desk.wakes(fill=8)
     desk.report("n2", exits=(exited(lease, "finished", 1000.0),))
-    desk.claim(RanksExited, node="n2")
-    desk.claim(LeaseClosed)
+    desk.expect(RanksExited, node="n2")
+    desk.expect(LeaseClosed)
     desk.settle()
     assert desk.job("1").state == JobState.COMPLETED
 
@@ -294,13 +294,13 @@ def test_a_rank_that_dies_ends_the_attempt_as_it_died(
     """The other ranks yield because of it, but the attempt counts as failed, not as preempted."""
     desk, lease = gang(desk_of, retries=0 if outcome == "failed" else 5)
     desk.report("n1", exits=(exited(lease, outcome, 70.0, saved=60.0, code=9),))
-    desk.claim(CheckpointSaved)
-    assert "n1" in desk.claim(LeaseRecalled, lease=lease).why
-    desk.claim(RanksExited)
-    assert {desk.claim(SendLeases).node for _ in "ab"} == {"n1", "n2"}
+    desk.expect(CheckpointSaved)
+    assert "n1" in desk.expect(LeaseRecalled, lease=lease).why
+    desk.expect(RanksExited)
+    assert {desk.expect(SendLeases).node for _ in "ab"} == {"n1", "n2"}
     desk.wakes(fill=8, lapse=desk.core.state.round.ends_s + 30)
     desk.report("n2", exits=(exited(lease, "yielded", 70.0, saved=60.0),))
-    end = desk.claim(LeaseClosed).exit
+    end = desk.expect(LeaseClosed).exit
     assert end.outcome == outcome
     desk.settle()
     entry = desk.job("1")
@@ -314,12 +314,12 @@ def test_a_gang_is_not_over_because_one_node_lost_its_ranks(desk_of: DeskOf) -> 
     """P5: the other node still has processes; its GPUs are free once it reports their exit."""
     desk, lease = gang(desk_of)
     desk.tell(9, hello("n1", gpus=1))
-    desk.claim(LeaseRecalled, lease=lease)
-    assert desk.claim(RanksExited, node="n1").exit.outcome == "node_failed"
+    desk.expect(LeaseRecalled, lease=lease)
+    assert desk.expect(RanksExited, node="n1").exit.outcome == "node_failed"
     desk.settle()
     assert desk.core.state.holders == {"n1:0": (lease,), "n2:0": (lease,)}
     desk.report("n2", exits=(exited(lease),))
-    desk.claim(LeaseClosed)
+    desk.expect(LeaseClosed)
     desk.settle()
     assert (desk.core.state.holders, desk.job("1").node_failures) == ({}, 1)
 
@@ -355,8 +355,8 @@ def test_a_partner_that_never_came_leaves_no_trace(desk_of: DeskOf) -> None:
     desk.settle()
     assert (desk.holding("2").phase, desk.holding("2").bundle.jobs) == (Phase.WAITING, ("2",))
     desk.report(exits=(exited(lease),))
-    desk.claim(LeaseClosed)
-    (sent,) = desk.claim(SendLeases).leases
+    desk.expect(LeaseClosed)
+    (sent,) = desk.expect(SendLeases).leases
     assert (sent.id, sent.bundle.jobs) == ("2", ("2",))
     desk.settle()
 
@@ -367,8 +367,8 @@ def test_a_fill_in_mid_round_disturbs_no_running_job(desk_of: DeskOf) -> None:
     desk.run(job())
     desk.submit(job())
     desk.tell(100, Woke(what="fill"))
-    (lease,) = desk.claim(GpusFilled).granted
-    assert desk.claim(SendLeases).leases[0].id == lease.id
+    (lease,) = desk.expect(GpusFilled).granted
+    assert desk.expect(SendLeases).leases[0].id == lease.id
     assert lease.ends_s == desk.core.state.round.ends_s
 
 

@@ -56,7 +56,7 @@ def test_impossible_shares_are_not_adopted(share: float) -> None:
     bad = msgspec.structs.replace(solved.shares, share=[share] * len(solved.shares.share))
     desk.settle()
     desk.tell(1, msgspec.structs.replace(solved, shares=bad))
-    desk.claim(AllocationFailed, number=question.number)
+    desk.expect(AllocationFailed, number=question.number)
     desk.settle()
 
 

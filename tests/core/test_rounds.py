@@ -37,8 +37,8 @@ DeskOf = Callable[..., Desk]
 def ask(desk: Desk) -> Solve:
     """Send the tick, claim everything else, and return the question to the solver."""
     desk.tell(desk.now_s, Woke(what="tick"))
-    desk.claim(AllocationAsked)
-    question = desk.claim(Solve)
+    desk.expect(AllocationAsked)
+    question = desk.expect(Solve)
     desk.settle()
     desk.questions.clear()
     return question
@@ -59,11 +59,11 @@ def test_the_first_plan_waits_for_the_first_answer(desk_of: DeskOf) -> None:
     desk.submit(job())
     question = ask(desk)
     desk.tell(3, answer(question))
-    desk.claim(AllocationAdopted, number=question.number)
-    plan = desk.claim(RoundPlanned, number=1, starts_s=3, ends_s=363)
+    desk.expect(AllocationAdopted, number=question.number)
+    plan = desk.expect(RoundPlanned, number=1, starts_s=3, ends_s=363)
     (lease,) = plan.granted
-    assert [sent.id for sent in desk.claim(SendLeases).leases] == [lease.id]
-    assert desk.claim(RenewLeases).generations == {}
+    assert [sent.id for sent in desk.expect(SendLeases).leases] == [lease.id]
+    assert desk.expect(RenewLeases).generations == {}
     desk.wakes(tick=353)
 
 
@@ -73,10 +73,10 @@ def test_a_late_solver_does_not_hold_up_the_plan(desk_of: DeskOf) -> None:
     desk.submit(job())
     question = ask(desk)
     desk.tell(8, Woke(what="plan"))
-    assert desk.claim(RoundPlanned).granted
+    assert desk.expect(RoundPlanned).granted
     desk.settle()
     desk.tell(100, answer(question))
-    desk.claim(AllocationAdopted)
+    desk.expect(AllocationAdopted)
     desk.wakes(fill=100)
     assert (desk.core.state.asked.at_s, desk.core.state.adopted_s) == (0.0, 100.0)
     assert SchedulerState.restore(desk.core.state.snapshot()).adopted_s == 100.0
@@ -118,7 +118,7 @@ def test_when_the_solver_fails_the_last_good_shares_stay(desk_of: DeskOf) -> Non
     desk.submit(job(steps=None))
     first = ask(desk)
     desk.tell(0, failing(first))
-    assert desk.claim(AllocationAdopted).failed == "it ran out of time"
+    assert desk.expect(AllocationAdopted).failed == "it ran out of time"
     desk.settle()
     # The solver is asked again, and answers.
     desk.until(355)
@@ -129,7 +129,7 @@ def test_when_the_solver_fails_the_last_good_shares_stay(desk_of: DeskOf) -> Non
     desk.until(desk.core.state.round.ends_s - 10.5)
     desk.now_s += 0.5
     desk.tell(desk.now_s, failing(ask(desk), "it is infeasible"))
-    desk.claim(AllocationFailed, why="it is infeasible")
+    desk.expect(AllocationFailed, why="it is infeasible")
     assert desk.core.state.allocation is good
     assert desk.core.state.stale
 
@@ -142,8 +142,8 @@ def test_a_node_gets_the_leases_that_will_not_be_renewed_in_advance(desk_of: Des
     ends_s = desk.core.state.round.ends_s
     desk.until(ends_s - 2.5)
     desk.tell(ends_s - 2.0, Woke(what="plan"))
-    assert desk.claim(RoundPlanned).ended == (lease,)
-    sent = desk.claim(SendLeases)
+    assert desk.expect(RoundPlanned).ended == (lease,)
+    sent = desk.expect(SendLeases)
     assert ([entry.id for entry in sent.leases], sent.last) == ([lease], (lease,))
     assert sent.leases[0].ends_s == ends_s
     desk.settle()
@@ -155,14 +155,14 @@ def test_a_round_is_planned_once(desk_of: DeskOf) -> None:
     desk.run(job())
     for timer in ("tick", "plan"):
         desk.tell(100, Woke(what=timer))
-        desk.claim(WakeAt, what="tick", at_s=350.0)
+        desk.expect(WakeAt, what="tick", at_s=350.0)
         desk.all_claimed()
     desk.tell(358, Woke(what="plan"))
-    desk.claim(RoundPlanned, number=2, ended=(), granted=())
-    assert set(desk.claim(RenewLeases).generations) == {"n1"}
+    desk.expect(RoundPlanned, number=2, ended=(), granted=())
+    assert set(desk.expect(RenewLeases).generations) == {"n1"}
     desk.settle()
     desk.tell(358, Woke(what="plan"))
-    desk.claim(WakeAt, what="tick", at_s=710.0)
+    desk.expect(WakeAt, what="tick", at_s=710.0)
     desk.all_claimed()
 
 
@@ -193,19 +193,19 @@ def test_impossible_settings_are_refused(desk_of: DeskOf, message: Any, field: s
     """The refusal names the field, and nothing changes."""
     desk = desk_of()
     desk.tell(0, message)
-    assert desk.claim(Reply, code="invalid").result == {"field": field}
+    assert desk.expect(Reply, code="invalid").result == {"field": field}
 
 
 def test_settings_are_facts(desk_of: DeskOf) -> None:
     """A setting is recorded with the operator's name, and the next question uses it."""
     desk = desk_of(node())
     desk.tell(0, SetPolicy(call="c", policy="fifo", user="op"))
-    assert desk.claim(Configured, by="op").settings.policy == "fifo"
-    desk.claim(Reply, result={"policy": "fifo"})
+    assert desk.expect(Configured, by="op").settings.policy == "fifo"
+    desk.expect(Reply, result={"policy": "fifo"})
     desk.tell(0, SetPrices(price_per_gpu_hour={"v100": 2.0}, user="ann"))
-    desk.claim(PricesSet, by="ann")
+    desk.expect(PricesSet, by="ann")
     desk.tell(0, GiveRates(solo=[("x", 1, "v100", 0.0)], user="bob"))
-    desk.claim(RatesGiven, by="bob")
+    desk.expect(RatesGiven, by="bob")
     desk.submit(job())
     assert ask(desk).policy == "fifo"
 
@@ -258,7 +258,7 @@ def test_garbage_of_the_solver_is_refused(desk_of: DeskOf, garbage: dict[str, An
             right, first=[0, 0], second=[-1, -1], worker_type=[0, 0], gpus=[1, 1], share=[0.5, 0.5]
         )
     desk.tell(1, Solved(number=question.number, policy="las", shares=structs.replace(right, **garbage)))
-    desk.claim(AllocationFailed, number=question.number)
+    desk.expect(AllocationFailed, number=question.number)
     assert desk.core.state.allocation is None
 
 
@@ -270,12 +270,12 @@ def test_a_takeover_sends_everything_again(desk_of: DeskOf) -> None:
     desk.now_s = 350
     question = ask(desk)
     desk.take_over(352)
-    desk.claim(EpochStarted, epoch=1)
-    desk.claim(RoundPlanned, number=2, starts_s=360, ends_s=720, ended=(), granted=())
-    sets = {effect.node: effect for effect in (desk.claim(SendLeases), desk.claim(SendLeases))}
+    desk.expect(EpochStarted, epoch=1)
+    desk.expect(RoundPlanned, number=2, starts_s=360, ends_s=720, ended=(), granted=())
+    sets = {effect.node: effect for effect in (desk.expect(SendLeases), desk.expect(SendLeases))}
     assert [sent.id for sent in sets["n1"].leases] == [lease]
     assert (sets["n1"].epoch, sets["n2"].leases) == (1, ())
-    assert desk.claim(Solve).number == question.number
+    assert desk.expect(Solve).number == question.number
     desk.questions.clear()
     desk.wakes(tick=710, review=352)
 

@@ -18,7 +18,7 @@ def test_starts_of_a_batch_are_one_fact(desk_of: DeskOf) -> None:
     desk.until(8)
     starts = [NodeReport(node=f"n{i}", generation=1, started=(str(i),)) for i in (1, 2)]
     desk.tell(9, *starts, starts[0])
-    desk.claim(LeasesStarted, leases=("1", "2"))
+    desk.expect(LeasesStarted, leases=("1", "2"))
     desk.all_claimed()
     assert [desk.holding(lease).started_s for lease in ("1", "2")] == [9, 9]
 

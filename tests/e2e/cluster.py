@@ -1,8 +1,9 @@
 """A cluster for tests: a scheduler and agents as `gavel up` starts them, and methods that submit jobs and wait.
 
 with Cluster(folder, {"n1": "v100=1"}) as cluster:
-    job = cluster.submit("counting.py", go, steps=1000)
-    cluster.runs(job)
+    # The steps take time until the file exists.
+    job = cluster.submit("counting.py", folder / "go", steps=1000)
+    cluster.wait_until_running(job)
 
 A test waits for conditions (`eventually`), never for a time.
 """
@@ -58,7 +59,7 @@ class Cluster(LocalCluster):
             self.client = Client(self.address, retry_s=PATIENCE_S)
             for name, gpus in self._wanted.items():
                 self.agent(name, gpus)
-            self.linked(*self._wanted)
+            self.wait_until_linked(*self._wanted)
         except BaseException:
             self.__exit__()
             raise
@@ -100,7 +101,7 @@ class Cluster(LocalCluster):
             (child for child in below if b"scheduler.live.solver.child" in _read(child.pid, "cmdline")), None
         )
 
-    def runs_nothing(self) -> None:
+    def wait_until_idle(self) -> None:
         """Wait until no GPU is held, and no process of any job is left."""
         eventually(lambda: self.client.status().gpus_busy == 0, "every GPU is free")
 
@@ -115,7 +116,7 @@ class Cluster(LocalCluster):
 
         eventually(lambda: not remaining(), "every process of every job is gone")
 
-    def linked(self, *names: str) -> None:
+    def wait_until_linked(self, *names: str) -> None:
         """Wait until these nodes are up and linked to the current scheduler process."""
 
         def up() -> bool:
@@ -151,24 +152,24 @@ class Cluster(LocalCluster):
             raise AssertionError(f"{error}; it is {latest}, and printed {self.output(job)!r}") from None
         return latest[0]
 
-    def runs(self, job: str) -> Job:
+    def wait_until_running(self, job: str) -> Job:
         """Wait until the job's processes run everywhere."""
         return self.until(
             job, lambda it: it.placement is not None and it.placement.phase == "running", "runs"
         )
 
-    def runs_of(self, job: str) -> list[Path]:
+    def run_folders(self, job: str) -> list[Path]:
         """Return the run directories of all the job's parts, on all nodes."""
         starts = self.folder.glob("*/runs/*/start.json")
         return sorted(path.parent for path in starts if json.loads(path.read_text()).get("job") == job)
 
-    def ended(self, job: str) -> Job:
+    def wait_until_ended(self, job: str) -> Job:
         """Wait until the job has ended for good."""
         return self.until(job, lambda it: it.state.is_final, "has ended")
 
-    def completed(self, job: str) -> Job:
+    def wait_until_completed(self, job: str) -> Job:
         """Wait until the job has ended, and fail unless it completed."""
-        ended = self.ended(job)
+        ended = self.wait_until_ended(job)
         assert ended.state is JobState.COMPLETED, f"{ended.why}: {ended.last_lines or self.output(job)}"
         return ended
 
@@ -179,10 +180,10 @@ class Cluster(LocalCluster):
         except Refused:
             return ""
 
-    def json_lines(self, job: str, at: str = "") -> list[dict[str, Any]]:
-        """Return the lines of JSON in a job's output."""
+    def json_lines(self, job: str, stage: str = "") -> list[dict[str, Any]]:
+        """Return the lines of JSON in a job's output; with `stage`, only those with this word in their field `at`."""
         lines = [json.loads(line) for line in self.output(job).splitlines() if line.startswith("{")]
-        return [line for line in lines if not at or line.get("at") == at]
+        return [line for line in lines if not stage or line.get("at") == stage]
 
     def started(self, job: str, attempt: int = 1) -> dict[str, Any]:
         """Wait for the first line of an attempt, and return it."""

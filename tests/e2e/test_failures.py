@@ -58,18 +58,18 @@ def test_an_agent_that_is_killed_and_comes_back_finds_its_jobs(cluster: Cluster,
         assert alive(pid)
         cluster.agent("n1")
         eventually(lambda before=before: links(cluster) > before, "n1 is back")
-        cluster.runs(job)
+        cluster.wait_until_running(job)
     failing = cluster.submit("failing.py", go, nodes=("n2",))
-    cluster.runs(failing)
+    cluster.wait_until_running(failing)
     first_line = cluster.started(failing)
     cluster.kill("n2")
     go.touch()
     gone([first_line["pid"]])
     cluster.agent("n2")
-    failed = cluster.ended(failing)
+    failed = cluster.wait_until_ended(failing)
     assert (failed.state, failed.exit_code, failed.attempt) == (JobState.FAILED, 3, 1)
     assert failed.last_lines.endswith("no such file: data.csv\n")
-    done = cluster.completed(job)
+    done = cluster.wait_until_completed(job)
     assert (done.attempt, done.node_failures, done.preemptions) == (1, 0, 0)
     assert [(line["pid"], line["sum"]) for line in cluster.json_lines(job, "end")] == [(pid, whole(STEPS))]
 
@@ -92,7 +92,7 @@ def test_a_scheduler_that_is_killed_and_comes_back_finds_everything(cluster: Clu
         assert all(map(alive, pids))
         gone([solver.pid])
         cluster.start_scheduler()
-        cluster.linked("n1", "n2")
+        cluster.wait_until_linked("n1", "n2")
         before, steps = steps, [cluster.job(job).steps_done for job in running]
         assert all(now >= then for now, then in zip(steps, before, strict=True))
         for job, now in zip(running, steps, strict=True):
@@ -100,12 +100,12 @@ def test_a_scheduler_that_is_killed_and_comes_back_finds_everything(cluster: Clu
         assert cluster.job(waiting).state is JobState.QUEUED
     go.touch()
     for job, pid in zip(running, pids, strict=True):
-        done = cluster.completed(job)
+        done = cluster.wait_until_completed(job)
         assert (done.attempt, done.node_failures, done.preemptions, done.steps_done) == (1, 0, 0, STEPS)
         assert [(line["pid"], line["sum"]) for line in cluster.json_lines(job, "end")] == [
             (pid, whole(STEPS))
         ]
-    assert cluster.completed(waiting).attempt == 1
+    assert cluster.wait_until_completed(waiting).attempt == 1
     assert reader.lines() == cluster.output(running[0]).splitlines()
 
 
@@ -120,7 +120,7 @@ def test_ends_of_jobs_while_scheduler_and_agent_are_away_are_reported(cluster: C
     gone(pids)
     cluster.start_scheduler()
     cluster.agent("n2")
-    done, failed = cluster.completed(well), cluster.ended(badly)
+    done, failed = cluster.wait_until_completed(well), cluster.wait_until_ended(badly)
     assert (done.attempt, done.steps_done, done.steps_saved) == (1, STEPS, STEPS)
     assert (failed.state, failed.attempt, failed.failures, failed.exit_code) == (JobState.FAILED, 2, 2, 3)
 
@@ -135,7 +135,7 @@ def test_a_scheduler_that_comes_back_too_late_finds_jobs_that_have_saved(hasty: 
     second = hasty.started(job, attempt=2)
     assert second["step"] == hasty.json_lines(job, "lease over")[0]["step"]
     go.touch()
-    done = hasty.completed(job)
+    done = hasty.wait_until_completed(job)
     assert (done.attempt, done.steps_done, done.failures, done.node_failures) == (2, STEPS, 0, 0)
     assert [line["sum"] for line in hasty.json_lines(job, "end")] == [whole(STEPS)]
 
@@ -150,7 +150,7 @@ def test_a_machine_that_is_gone_costs_the_unsaved_steps(hasty: Cluster, go: Path
     assert second["node"] != first["node"]
     assert second["step"] > 0
     go.touch()
-    done = hasty.completed(job)
+    done = hasty.wait_until_completed(job)
     assert (done.attempt, done.steps_done, done.failures, done.node_failures) == (2, STEPS, 0, 1)
     assert [line["sum"] for line in hasty.json_lines(job, "end")] == [whole(STEPS)]
 
@@ -171,13 +171,13 @@ def test_a_node_that_was_suspended_past_its_lease_changes_nothing(hasty: Cluster
     thaw(process for process in frozen if process.pid == first["pid"])
     gone([first["pid"]])
     thaw(frozen)
-    hasty.linked("n1", "n2")
+    hasty.wait_until_linked("n1", "n2")
     at = hasty.job(job)
     assert (at.state, at.attempt) == (JobState.RUNNING, 2)
     assert alive(second["pid"])
     hasty.until(job, lambda it: it.steps_done > at.steps_done, "makes progress")
     go.touch()
-    done = hasty.completed(job)
+    done = hasty.wait_until_completed(job)
     assert (done.attempt, done.steps_done) == (2, STEPS)
     assert [(line["pid"], line["sum"]) for line in hasty.json_lines(job, "end")] == [
         (second["pid"], whole(STEPS))
@@ -195,9 +195,9 @@ def test_a_lease_ends_though_the_agent_does_nothing(hasty: Cluster, go: Path) ->
     second = hasty.started(job, attempt=2)
     assert not alive(first["pid"])
     agent.send_signal(signal.SIGCONT)
-    hasty.linked("n1", "n2")
+    hasty.wait_until_linked("n1", "n2")
     go.touch()
-    done = hasty.completed(job)
+    done = hasty.wait_until_completed(job)
     assert (done.attempt, done.steps_done) == (2, STEPS)
     assert hasty.json_lines(job, "lease over")[0]["step"] == second["step"]
     assert [line["sum"] for line in hasty.json_lines(job, "end")] == [whole(STEPS)]
@@ -207,16 +207,16 @@ def test_a_gang_survives_the_loss_of_both_ends_at_once(cluster: Cluster, go: Pat
     """Two ranks on two nodes; kill -9 of an agent and of the scheduler together end neither rank."""
     job = cluster.submit("counting.py", go, steps=STEPS, gpus=2)
     pids = [line["pid"] for line in cluster.ranks(job, 2)]
-    cluster.runs(job)
+    cluster.wait_until_running(job)
     cluster.kill("n2")
     cluster.kill("scheduler")
     cluster.agent("n2")
     cluster.start_scheduler()
-    cluster.linked("n1", "n2")
-    cluster.runs(job)
+    cluster.wait_until_linked("n1", "n2")
+    cluster.wait_until_running(job)
     assert all(map(alive, pids))
     go.touch()
-    done = cluster.completed(job)
+    done = cluster.wait_until_completed(job)
     assert (done.attempt, done.node_failures, done.steps_done) == (1, 0, STEPS)
     assert sorted(line["pid"] for line in cluster.json_lines(job, "end")) == sorted(pids)
 
@@ -231,20 +231,20 @@ def test_an_agent_waits_for_its_jobs_at_the_first_sigterm_only(cluster: Cluster,
     assert agent.poll() is None
     agent.terminate()
     assert agent.wait(PATIENCE_S) == 0
-    assert "1 job goes on" in cluster.log("n1").read_text()
+    assert "1 job continues" in cluster.log("n1").read_text()
     assert alive(pid)
     cluster.agent("n1")
-    cluster.linked("n1")
+    cluster.wait_until_linked("n1")
     agent = cluster.nodes["n1"]
     agent.terminate()
     waits = "stopping when the jobs here have ended"
     eventually(lambda: cluster.log("n1").read_text().count(waits) == 2, "it waits, as the first one did")
     go.touch()
     assert agent.wait(PATIENCE_S) == 0
-    done = cluster.completed(job)
+    done = cluster.wait_until_completed(job)
     assert (done.attempt, done.steps_done) == (1, STEPS)
     cluster.agent("n1")
-    cluster.linked("n1")
+    cluster.wait_until_linked("n1")
     assert [line["pid"] for line in cluster.json_lines(job, "end")] == [pid]
 
 

@@ -26,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     settings = ("scheduler.round_s=600", f"agents.gang_s={GANG_S}")
     with Cluster(folder, {"n1": "v100=1"}, settings) as cluster:
         cluster.agent("n2", "v100=1", "--secrets-dir", str(secrets))
-        cluster.linked("n1", "n2")
+        cluster.wait_until_linked("n1", "n2")
         yield cluster
 
 
@@ -48,9 +48,9 @@ def test_a_setup_that_fails_on_one_node_starts_no_rank_anywhere(
     """The job fails with the code of the setup; both logs have the reason."""
     fails = f"until [ -e {tmp_path}/fail ]; do sleep 0.1; done; exit 7"
     job = submit(cluster, tmp_path, setup=f"if [ $NODE_RANK = {rank} ]; then {fails}; fi")
-    eventually(lambda: any(map(is_ready, cluster.runs_of(job))), "the other one is ready")
+    eventually(lambda: any(map(is_ready, cluster.run_folders(job))), "the other one is ready")
     (tmp_path / "fail").touch()
-    ended = cluster.ended(job)
+    ended = cluster.wait_until_ended(job)
     assert (ended.state, ended.exit_code) == (JobState.FAILED, 7)
     assert ranks(tmp_path) == []
     log = eventually(lambda: (text := cluster.output(job)).count("\n") == 2 and text, "both logs say why")
@@ -76,7 +76,7 @@ def test_a_secret_that_one_node_lacks_starts_no_rank_anywhere(
 ) -> None:
     """The job fails, and its log names the secret."""
     job = submit(cluster, tmp_path, env_from={"TOKEN": "token"})
-    ended = cluster.ended(job)
+    ended = cluster.wait_until_ended(job)
     assert ended.state is JobState.FAILED
     assert "TOKEN" in ended.last_lines
     wording(ended.last_lines)
@@ -86,6 +86,6 @@ def test_a_secret_that_one_node_lacks_starts_no_rank_anywhere(
 def test_nodes_wait_for_the_setup_of_the_slowest(cluster: Cluster, tmp_path: Path) -> None:
     """The other node waits longer than for a first report; then both ranks run."""
     job = submit(cluster, tmp_path, setup=f"if [ $NODE_RANK = 0 ]; then sleep {GANG_S + 2}; fi")
-    done = cluster.completed(job)
+    done = cluster.wait_until_completed(job)
     assert (done.attempt, done.node_failures) == (1, 0)
     assert ranks(tmp_path) == ["ran-0", "ran-1"]

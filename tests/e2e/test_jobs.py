@@ -21,7 +21,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("jobs")
     with Cluster(folder, {"n1": "v100=1", "n2": "v100=1"}, ("scheduler.round_s=600",)) as cluster:
         cluster.agent("impatient", "k80=1", "--ask-s", "0.5", "--grace-s", "0.5")
-        cluster.linked("impatient")
+        cluster.wait_until_linked("impatient")
         yield cluster
 
 
@@ -31,7 +31,7 @@ def cluster(shared: Cluster) -> Cluster:
     for job in shared.client.list():
         if not job.state.is_final:
             shared.client.cancel(job.id)
-    shared.runs_nothing()
+    shared.wait_until_idle()
     return shared
 
 
@@ -44,11 +44,11 @@ def go(tmp_path: Path) -> Path:
 def test_a_job_runs_to_completion(cluster: Cluster, go: Path) -> None:
     """A job waits, runs, completes with exactly its steps, and leaves a log that can be read."""
     job = cluster.submit("counting.py", go, steps=500, worker_types=V100, name="first")
-    assert cluster.runs(job).placement.worker_type == "v100"
+    assert cluster.wait_until_running(job).placement.worker_type == "v100"
     start = cluster.started(job)
     assert alive(start["pid"])
     go.touch()
-    done = cluster.completed(job)
+    done = cluster.wait_until_completed(job)
     assert (done.steps_done, done.attempt, done.preemptions, done.failures) == (500, 1, 0, 0)
     assert [(line["at"], line["step"]) for line in cluster.json_lines(job)[:1]] == [("start", 0)]
     last = cluster.json_lines(job)[-1]
@@ -60,7 +60,7 @@ def test_a_job_runs_to_completion(cluster: Cluster, go: Path) -> None:
 def test_a_job_that_fails_is_tried_again_and_then_shown_with_its_last_lines(cluster: Cluster) -> None:
     """With retries: 1, the job fails after two attempts, and `gavel show` prints its exit code and last lines."""
     job = cluster.submit("failing.py", retries=1, worker_types=V100)
-    failed = cluster.ended(job)
+    failed = cluster.wait_until_ended(job)
     assert (failed.state, failed.exit_code, failed.failures, failed.attempt) == (JobState.FAILED, 3, 2, 2)
     assert [line["attempt"] for line in cluster.json_lines(job)] == [1, 2]
     assert failed.last_lines.endswith("no such file: data.csv\n")
@@ -76,7 +76,7 @@ def test_a_job_that_is_cancelled_while_it_runs_leaves_nothing(cluster: Cluster, 
     assert cluster.client.cancel(job) == (job,)
     assert cluster.job(job).state is JobState.CANCELLED
     gone([pid])
-    cluster.runs_nothing()
+    cluster.wait_until_idle()
     assert cluster.job(job).state is JobState.CANCELLED
 
 
@@ -87,14 +87,14 @@ def test_a_job_that_ignores_signals_is_gone_after_its_grace(cluster: Cluster) ->
     assert all(map(alive, pids.values()))
     cluster.client.cancel(job)
     gone(pids.values())
-    cluster.runs_nothing()
+    cluster.wait_until_idle()
 
 
 def test_two_ranks_on_two_nodes_train_as_one(cluster: Cluster) -> None:
     """Both ranks of torch.distributed, on two agents with one GPU each, do every step."""
     job = cluster.submit("../../../examples/jobs/text.py", "--steps", 60, gpus=2, steps=60, worker_types=V100)
-    assert cluster.completed(job).steps_done == 60
-    assert [path.parts[-3] for path in cluster.runs_of(job)] == ["n1", "n2"]
+    assert cluster.wait_until_completed(job).steps_done == 60
+    assert [path.parts[-3] for path in cluster.run_folders(job)] == ["n1", "n2"]
     assert sorted((line["rank"], line["step"]) for line in cluster.json_lines(job, "end")) == [
         (0, 60),
         (1, 60),
@@ -107,7 +107,7 @@ def test_an_example_runs_unchanged(cluster: Cluster, name: str) -> None:
     file = ROOT / "examples" / "jobs" / f"{name}.yaml"
     answer = cluster.answer("submit", "--json", str(file), "--venv", sys.prefix, "-t", "v100")
     (job,) = json.loads(answer)["jobs"]
-    assert cluster.completed(job).steps_done == 200
+    assert cluster.wait_until_completed(job).steps_done == 200
     assert {line["step"] for line in cluster.json_lines(job, "end")} == {200}
 
 
@@ -122,14 +122,14 @@ def test_two_ranks_stop_at_the_same_step_and_continue_from_it(cluster: Cluster, 
     }
     assert sorted(line["node"] for line in again) == ["n1", "n2"]
     go.touch()
-    assert cluster.completed(job).steps_done == 30_000
+    assert cluster.wait_until_completed(job).steps_done == 30_000
     assert [line["sum"] for line in cluster.json_lines(job, "end")] == [whole(30_000)] * 2
 
 
 def test_a_rank_that_dies_takes_the_attempt_with_it_and_the_next_one_works(cluster: Cluster) -> None:
     """Rank 0, which waits for rank 1, is ended on the other node, and both ranks start again."""
     job = cluster.submit("meeting.py", gpus=2, retries=1, worker_types=V100)
-    done = cluster.completed(job)
+    done = cluster.wait_until_completed(job)
     assert (done.attempt, done.failures, done.node_failures) == (2, 1, 0)
     starts = cluster.json_lines(job)
     assert sorted((line["attempt"], line["rank"]) for line in starts) == [(1, 0), (1, 1), (2, 0), (2, 1)]
@@ -146,7 +146,7 @@ def test_a_script_without_gavels_library_saves_when_signalled_and_continues(
     cluster.until(job, lambda it: it.attempt == 2, "is started again")
     eventually(lambda: cluster.output(job).count("from") == 2, "it goes on")
     go.touch()
-    assert cluster.completed(job).failures == 0
+    assert cluster.wait_until_completed(job).failures == 0
     words = [line.split() for line in cluster.output(job).splitlines() if not line.startswith("[gavel")]
     assert [word for word, _ in words] == ["from", "saved", "from", "done"]
     saved = int(words[1][1])
@@ -160,14 +160,14 @@ def test_a_job_that_is_held_keeps_its_steps_and_continues_when_released(cluster:
     pid = cluster.started(job)["pid"]
     cluster.client.hold(job)
     gone([pid])
-    cluster.runs_nothing()
+    cluster.wait_until_idle()
     held = cluster.job(job)
     assert held.state is JobState.HELD
     assert held.steps_done == held.steps_saved == cluster.json_lines(job, "lease over")[0]["step"]
     cluster.client.release(job)
     assert cluster.started(job, attempt=2)["step"] == held.steps_saved
     go.touch()
-    assert cluster.completed(job).steps_done == 30_000
+    assert cluster.wait_until_completed(job).steps_done == 30_000
     assert cluster.json_lines(job, "end")[0]["sum"] == whole(30_000)
 
 
@@ -179,7 +179,7 @@ def test_a_job_that_is_requeued_continues_from_its_checkpoint(cluster: Cluster, 
     second = cluster.started(job, attempt=2)
     assert second["step"] == cluster.json_lines(job, "lease over")[0]["step"]
     go.touch()
-    assert cluster.completed(job).steps_done == 30_000
+    assert cluster.wait_until_completed(job).steps_done == 30_000
     assert cluster.json_lines(job, "end")[0]["sum"] == whole(30_000)
     gone([first["pid"], second["pid"]])
 
@@ -207,7 +207,7 @@ def test_a_job_waits_for_its_dependency(cluster: Cluster, go: Path, tmp_path: Pa
     assert (waits.state, waits.blocked_by) == (JobState.QUEUED, (first,))
     assert first in cluster.client.explain(second).text
     go.touch()
-    assert cluster.completed(second).started >= cluster.completed(first).ended
+    assert cluster.wait_until_completed(second).started >= cluster.wait_until_completed(first).ended
 
 
 def test_a_job_after_one_that_fails_does_not_run(cluster: Cluster, go: Path) -> None:
@@ -216,9 +216,9 @@ def test_a_job_after_one_that_fails_does_not_run(cluster: Cluster, go: Path) -> 
     first = cluster.submit("failing.py", worker_types=V100)
     never = cluster.submit("counting.py", go, steps=10, after=(After(first),))
     anyway = cluster.submit("counting.py", go, steps=10, after=(After(first, "ended"),), worker_types=V100)
-    assert cluster.ended(first).state is JobState.FAILED
-    assert cluster.completed(anyway).steps_done == 10
-    ended = cluster.ended(never)
+    assert cluster.wait_until_ended(first).state is JobState.FAILED
+    assert cluster.wait_until_completed(anyway).steps_done == 10
+    ended = cluster.wait_until_ended(never)
     assert ended.state is not JobState.COMPLETED
     assert first in ended.why
     assert cluster.output(never) == ""
@@ -227,9 +227,9 @@ def test_a_job_after_one_that_fails_does_not_run(cluster: Cluster, go: Path) -> 
 def test_the_commands_agree_with_the_library(cluster: Cluster, go: Path) -> None:
     """submit, queue --json and explain show a running job as the library does."""
     job = cluster.submit("counting.py", go, steps=30_000, worker_types=V100, name="watched")
-    cluster.runs(job)
+    cluster.wait_until_running(job)
     listed = json.loads(cluster.answer("queue", "--json"))
     assert "watched" in json.dumps(listed)
     assert "running" in cluster.answer("explain", job)
     go.touch()
-    cluster.completed(job)
+    cluster.wait_until_completed(job)

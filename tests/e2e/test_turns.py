@@ -34,7 +34,7 @@ def cluster(shared: Cluster) -> Cluster:
     for job in shared.client.list():
         if not job.state.is_final:
             shared.client.cancel(job.id)
-    shared.runs_nothing()
+    shared.wait_until_idle()
     return shared
 
 
@@ -61,7 +61,7 @@ def test_two_jobs_on_one_gpu_take_turns_and_lose_no_step(cluster: Cluster, go: P
         cluster.until(job, was_preempted, "is preempted and comes back")
     go.touch()
     for job in jobs:
-        done = cluster.completed(job)
+        done = cluster.wait_until_completed(job)
         assert (done.steps_done, done.failures, done.node_failures) == (30_000, 0, 0)
         assert cluster.json_lines(job)[-1]["sum"] == whole(30_000)
         starts = [line["step"] for line in cluster.json_lines(job, "start")]
@@ -79,8 +79,8 @@ def test_a_training_script_with_torch_continues_where_it_was(cluster: Cluster, g
     other = cluster.submit("counting.py", go, steps=30_000, worker_types=("v100",))
     cluster.until(training, was_preempted, "is preempted and comes back")
     go.touch()
-    assert cluster.completed(other).steps_done == 30_000
-    assert cluster.completed(training).steps_done == steps
+    assert cluster.wait_until_completed(other).steps_done == 30_000
+    assert cluster.wait_until_completed(training).steps_done == steps
     starts = [line["step"] for line in cluster.json_lines(training, "start")]
     assert starts == [0, *(line["step"] for line in cluster.json_lines(training, "lease over"))]
 
@@ -108,7 +108,7 @@ def test_two_packed_jobs_run_on_one_gpu_at_the_same_time(cluster: Cluster, go: P
 
         eventually(together, "both run on the same GPU, each with the other")
         go.touch()
-        assert [cluster.completed(job).steps_done for job in jobs] == [30_000, 30_000]
+        assert [cluster.wait_until_completed(job).steps_done for job in jobs] == [30_000, 30_000]
         assert [cluster.json_lines(job)[-1]["sum"] for job in jobs] == [whole(30_000)] * 2
     finally:
         cluster.client.set_policy(before.policy)
@@ -136,9 +136,9 @@ def test_a_node_that_is_drained_gives_its_job_to_another(cluster: Cluster, go: P
     assert second["step"] == cluster.json_lines(job, "lease over")[0]["step"]
     gone([first["pid"]])
     cluster.client.resume(first["node"])
-    cluster.linked("n1", "n2")
+    cluster.wait_until_linked("n1", "n2")
     go.touch()
-    assert cluster.completed(job).steps_done == 30_000
+    assert cluster.wait_until_completed(job).steps_done == 30_000
     assert cluster.json_lines(job)[-1]["sum"] == whole(30_000)
 
 
@@ -153,5 +153,5 @@ def test_a_solver_that_is_killed_in_the_middle_does_not_stop_scheduling(cluster:
         cluster.until(job, was_preempted, "is preempted and comes back")
     eventually(lambda: cluster.solver() not in (None, solver), "another solver")
     go.touch()
-    assert [cluster.completed(job).steps_done for job in jobs] == [30_000, 30_000]
+    assert [cluster.wait_until_completed(job).steps_done for job in jobs] == [30_000, 30_000]
     assert [json.loads(cluster.output(job).splitlines()[-1])["sum"] for job in jobs] == [whole(30_000)] * 2

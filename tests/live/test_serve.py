@@ -41,8 +41,8 @@ class Process:
     def __init__(self, folder: Path, *options: str, file_bytes_max: int | None = None) -> None:
         self.folder = folder
         (folder / "daemon.json").unlink(missing_ok=True)
-        # The limit is set by a process that then becomes the daemon: a fork of this one, in which other tests may
-        # have started gRPC, might hang.
+        # A small process sets the limit and then becomes the daemon. Setting the limit in a fork of the test process
+        # might hang, because other tests may have started gRPC here.
         limited = [sys.executable, "-c", LIMITED, str(file_bytes_max)] if file_bytes_max is not None else []
         command = [sys.executable, "-m", "scheduler", "--data-dir", str(folder), "--listen", "127.0.0.1:0"]
         self.process = subprocess.Popen([*limited, *command, *options], stderr=subprocess.PIPE)
@@ -140,8 +140,8 @@ def test_kill_9_loses_no_acknowledged_job(tmp_path: Path):
     last.kill()
 
 
-def test_a_full_disk_ends_the_daemon_before_it_acknowledges_anything(tmp_path: Path):
-    """Without room for a record, the daemon acknowledges nothing and ends with status 1; no job is lost."""
+def test_a_full_disk_ends_the_daemon_before_it_acknowledges_a_job_that_it_cannot_record(tmp_path: Path):
+    """Without room for a job's record, the daemon ends with status 1; no acknowledged job is lost."""
     daemon = Process(tmp_path, file_bytes_max=600_000)
     acknowledged = set()
     with calling(daemon.address()) as jobs, contextlib.suppress(grpc.RpcError):

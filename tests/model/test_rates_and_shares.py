@@ -122,7 +122,7 @@ def test_rounds_pass() -> None:
     """
     shares = table(a=0.25, b=0.75)
     for _ in range(3):
-        shares.pass_round(100.0, 0.5)
+        shares.begin_round(100.0, 0.5)
         shares.receive(bundles("b"), 100.0)
     assert shares.entitled_s.tolist() == pytest.approx([25 * 1.75, 75 * 1.75])
     assert shares.received_s.tolist() == pytest.approx([0.0, 175.0])
@@ -131,7 +131,7 @@ def test_rounds_pass() -> None:
 def test_sums_live_on_in_the_next_table() -> None:
     """A column that is also in the old table keeps its sums; a new column starts at 0."""
     old = table(a=0.5, b=0.5)
-    old.pass_round(100.0, 1.0)
+    old.begin_round(100.0, 1.0)
     old.receive(bundles("a"), 100.0)
     old.note_skipped(bundles("b"))
     new = ShareTable.from_allocation(old, bundles("b", "c"))
@@ -164,7 +164,7 @@ def test_a_table_survives_a_snapshot() -> None:
     chance = Random(3)
     shares = table(**{f"j{i}": chance.random() for i in range(20)})
     shares.extend(bundles("j1+j2"))
-    shares.pass_round(100.0, 0.9)
+    shares.begin_round(100.0, 0.9)
     shares.receive(bundles("j3", "j1+j2"), 50.0)
     shares.note_skipped(bundles("j4"))
     restored = ShareTable.from_rows(shares.rows())

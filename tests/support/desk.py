@@ -1,6 +1,7 @@
-"""The core alone: a test hands it messages one by one, and must claim every fact and effect that follows.
+"""The core alone: a test hands it messages one by one, and claims every fact and effect that follows.
 
-A fact or an effect that the test did not expect fails it just like a missing one. The invariants are checked
+A test claims a fact or an effect with `expect`. One that is left over fails the test just like a missing one. The
+invariants are checked after each call of the core.
 """
 
 from __future__ import annotations
@@ -132,8 +133,8 @@ class Desk:
 
     # --------------------------------------------------------------------------------------------------- claims
 
-    def claim(self, kind: type[Output], **fields: Any) -> Output:
-        """Claim and return the oldest fact or effect of this kind with these fields."""
+    def expect(self, kind: type[Output], **fields: Any) -> Output:
+        """Return the oldest fact or effect of this kind with these fields, which must exist; it is claimed then."""
         waiting: list[Any] = self.facts if issubclass(kind, Fact) else self.effects
         for output in waiting:
             if isinstance(output, kind) and all(

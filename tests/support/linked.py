@@ -50,7 +50,7 @@ QUICK = Pace(report_interval_s=0.2, silence_s=0.9, away_s=0.1, duplicate_s=0.3, 
 CALM = Pace(report_interval_s=10.0, silence_s=60.0, away_s=0.4, duplicate_s=0.3, gang_s=0.5, proof_s=1.0)
 
 
-def story(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def on_event_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run this test on an event loop."""
     import functools
     import inspect
@@ -138,8 +138,9 @@ class Scheduler:
         self._attempts_path, self._rescued = attempts, rescued
         self._more = {k: v for k, v in {"joining": joining, "revoked": revoked}.items() if v is not None}
         self._closing = AsyncExitStack()
-        self.held_back = asyncio.Event()
-        self.held_back.set()
+        # While this is not set, the scheduler takes in no message and answers none.
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
 
     async def __aenter__(self) -> Scheduler:
         recovered = recover_scheduler(self.journal)
@@ -174,7 +175,7 @@ class Scheduler:
         if self._rescued:
             self.feed.listen((durable := DurableState(self.journal)).listen)
             rescue = Rescue(world, self.feed, durable, self.feed.troubles)
-        self._loop = asyncio.create_task(drive(core, _Held(world, self.held_back), self.feed, None, rescue))
+        self._loop = asyncio.create_task(drive(core, _Held(world, self.may_answer), self.feed, None, rescue))
         self._watching = asyncio.create_task(self.links.watch())
         await self.server.start()
         return self
@@ -183,7 +184,7 @@ class Scheduler:
         self.links.close()
         await self.server.stop(0.2)
         await self._closing.aclose()
-        self.held_back.set()
+        self.may_answer.set()
         self.world.stop()
         await asyncio.wait_for(self._loop, PATIENCE_S)
         self._watching.cancel()

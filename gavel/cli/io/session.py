@@ -2,7 +2,7 @@
 
 WARNING: docs/cli.md promises the exit codes. They keep their meaning.
 
-Functions that need the client load it, so that commands may import this file at their top.
+Functions that need `gavel.client` import it themselves. So importing this file is cheap, and commands do it at the top.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ def is_id(text: str) -> bool:
 def job_id(client: Client, text: str) -> str:
     """Return the id of the job or array with this id or name.
 
-    A name must belong to one unfinished job or array only or, if none is unfinished, to one job or array only.
+    A name must be unique among the unfinished jobs and arrays; if none of these has it, among all.
     """
     from gavel.client import Invalid, JobFilter, NotFound
     from gavel.client.results import ACTIVE

@@ -24,9 +24,10 @@ SIGNS = {"ok": ("ok  ", "green"), "note": ("note", "yellow"), "bad": ("BAD ", "r
 @DATA_DIR
 @FINDINGS_AS_JSON
 def fsck(path: str | None, data_dir: str | None, as_json: bool) -> None:
-    """Check a data directory: its files, its records, and that its history keeps every promise.
+    """Check a data directory: its files, its records, and whether its history breaks a guarantee.
 
-    Nothing is changed. Exit code 1 if something is wrong. Stop the scheduler first.
+    A guarantee is, for example, that a job ends only once. Nothing is changed. Exit code 1 if something is wrong. Stop
+    the scheduler first.
     """
     from scheduler.live.data.fsck import check_data_directory
 

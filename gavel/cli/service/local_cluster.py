@@ -1,6 +1,6 @@
 """A scheduler and its agents on this machine, for `gavel up`, demos and benchmarks.
 
-These are the real programs, each in its own process with its own log; only the GPUs are declared.
+These are the real programs, each in its own process with its own log; only the GPUs are imaginary.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ from gavel.cli.policies.list import complete_policy
 def up(agents: tuple[str, ...], listen: str, data_dir: str, policy: str, round_s: float) -> None:
     """Start a scheduler and a few agents on this machine, to try Gavel.
 
-    They are the real programs; only the GPUs are declared. Jobs that pace their steps run at the declared speed.
+    They are the real programs; only the GPUs are imaginary. A job that reads GAVEL_SPEED and waits accordingly between
+    its steps runs at the speed set for them.
     """
     from gavel.cli.service.local_cluster import AGENTS_DEFAULT, run
 

@@ -20,7 +20,7 @@ OUTPUTS = options(
         is_flag=False,
         flag_value="-",
         metavar="[FILE]",
-        help="Write the figures as JSON; without a FILE, or as -, print them instead of the table.",
+        help="Write the figures as JSON; without a FILE, or if FILE is -, print them instead of the table.",
     ),
     click.option(
         "--jobs-csv",

@@ -67,7 +67,7 @@ def kept_until_s(state: SchedulerState, holding: Holding) -> float:
         return math.inf
     since_s = holding.granted_s if holding.started_s is None else holding.started_s
     patience_s = spec.min_run_s
-    if job.fruitless and not holding.ran_s:
+    if job.fruitless and not holding.stepping_s:
         patience_s = max(patience_s, state.settings.start_patience_s)
     return since_s + patience_s
 
@@ -220,7 +220,7 @@ def _ran_without_steps(state: SchedulerState, job: Job) -> bool:
     """Whether a job has run without reporting steps."""
     holding = state.leases.get(job.lease or "")
     if holding is not None and holding.phase is not Phase.WAITING:
-        return not holding.ran_s
+        return not holding.stepping_s
     return job.run_s > 0 and not job.steps_done
 
 

@@ -19,7 +19,7 @@ from scheduler.model.jobs import Move
 from scheduler.model.lease import Bundle, Holding, Lease, Phase, nodes_of
 
 
-def fit(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
+def surviving_facts(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequence[f.Fact]:
     """Return the facts to apply instead of this one: usually the fact itself."""
     match fact:
         case f.ProgressMade():
@@ -169,7 +169,7 @@ def _close_leases(state: SchedulerState, now_s: float, leases: set[str]) -> list
 def _last_exit(state: SchedulerState, now_s: float, holding: Holding) -> Exit:
     job = state.jobs[holding.lease.job]
     ran_s = 0.0 if holding.started_s is None else max(now_s - holding.started_s, 0.0)
-    return Exit(holding.lease.id, "yielded", job.steps_done, job.steps_saved, holding.ran_s, ran_s)
+    return Exit(holding.lease.id, "yielded", job.steps_done, job.steps_saved, holding.stepping_s, ran_s)
 
 
 def _of_known_jobs(state: SchedulerState, shares: Shares) -> Shares:

@@ -2,11 +2,13 @@
 
 The state has the total GPU time of each job; the file has the part of this total that is booked. Soon after a lease
 closes, the rest is booked, in one transaction with the new total, so nothing is booked twice or left out. The file also
-states until when it is complete. A start compares only the jobs that had not ended by then, and so finds the GPU time
-that was not booked before a stop or a crash. A lost file is rebuilt from the jobs of the state.
+states until when it is complete. When the scheduler starts, it compares state and file only for the jobs that had not
+ended by then, and so finds the GPU time that was not booked before a stop or a crash. A lost file is rebuilt from the
+jobs of the state.
 
-GPU time is booked as if it had just been used, on the last days before the booking. Running leases are added when usage
-is read. If jobs are packed on a GPU, the GPU's time counts in full for each job, and each pays a part of the cost.
+Unbooked GPU time is booked as if the job had run without a break until the booking, or until its end if it has ended.
+Running leases are added when usage is read. If jobs are packed on a GPU, the GPU's time counts in full for each job,
+and each pays a part of the cost.
 """
 
 from __future__ import annotations
@@ -213,7 +215,7 @@ class Usage:
 
 
 def _complete_until(state: SchedulerState) -> float:
-    """Return the latest time such that no job that ended before it holds a lease."""
+    """Return the latest time for which this is true: all jobs that ended earlier have given up their leases."""
     ends = [state.jobs[holding.lease.job].ended_s for holding in state.leases.values()]
     return min([state.now_s, *(end_s for end_s in ends if end_s is not None)])
 

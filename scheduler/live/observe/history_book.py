@@ -46,7 +46,7 @@ CREATE INDEX IF NOT EXISTS job_by_array ON job (array_id) WHERE array_id != '';
 """
 _INSERT = f"INSERT OR REPLACE INTO job VALUES ({', '.join('?' * 21)})"  # noqa: S608
 _PRUNE = "DELETE FROM job WHERE id IN (SELECT id FROM job WHERE ended_s <= ? ORDER BY ended_s LIMIT ?)"
-_WITH_IDS = "SELECT id, ended_s FROM job WHERE id IN (MARKS)"
+_END_TIMES = "SELECT id, ended_s FROM job WHERE id IN (MARKS)"
 _JOBS = "SELECT job, nodes FROM job WHERE"
 _FIND = f"{_JOBS} id IN (MARKS) UNION ALL {_JOBS} array_id IN (MARKS)"
 _STATES = "SELECT id, state FROM job WHERE id IN (MARKS)"
@@ -61,10 +61,10 @@ class PastJob(NamedTuple):
 
 
 class PageEnd(NamedTuple):
-    """The last job of a page of the history, by its end and its order; the next page begins after it."""
+    """The last job of a page of the history. The next page begins after it."""
 
     ended_s: float
-    # The order of the job.
+    # The job's position in the order of submission (`Job.order`), to tell apart jobs that ended at the same time.
     number: int
 
 
@@ -97,7 +97,7 @@ class HistoryBook:
         """Return the jobs whose row is missing or has another end time."""
         stored: dict[str, float] = {}
         for batch in _batches(end_times):
-            stored.update(self._rows(_WITH_IDS.replace("MARKS", _marks(batch)), batch))
+            stored.update(self._rows(_END_TIMES.replace("MARKS", _marks(batch)), batch))
         return [name for name, ended_s in end_times.items() if stored.get(name) != ended_s]
 
     def get(self, job: str) -> PastJob | None:

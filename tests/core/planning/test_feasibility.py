@@ -57,7 +57,7 @@ def test_the_error_has_the_field_that_cannot_be_met(
     """The refusal names the field that cannot be met, alone or with the others, and not the first that is set."""
     desk = desk_with(desk_of)
     desk.tell(0, SubmitJobs(call="c", specs=(job(**spec),)))
-    reply = desk.claim(Reply, code="invalid")
+    reply = desk.expect(Reply, code="invalid")
     assert named in reply.error
     wording(reply.error)
     assert reply.result == {"field": field}

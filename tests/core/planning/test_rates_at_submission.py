@@ -43,7 +43,7 @@ def test_a_job_that_its_rates_rule_out_is_refused(
     """The job would never run; the error names the field to mend, and what to set it to."""
     desk = desk_with(desk_of, *ROWS, ("big", 1, "k80", 0.0), ("big", 1, "v100", 3.0))
     desk.tell(0, SubmitJobs(call="c", specs=(job(**spec),)))
-    reply = desk.claim(Reply, code="invalid")
+    reply = desk.expect(Reply, code="invalid")
     assert reply.result == {"field": field}
     assert named in reply.error
     wording(reply.error)
@@ -54,7 +54,7 @@ def test_a_type_that_runs_nowhere_is_refused(desk_of: DeskOf, wording: Wording) 
     """The table has rate 0 for every worker type that the job may use."""
     desk = desk_with(desk_of, *ZERO)
     desk.tell(0, SubmitJobs(call="c", specs=(job(job_type="huge"),)))
-    reply = desk.claim(Reply, code="invalid", result={"field": "job_type"})
+    reply = desk.expect(Reply, code="invalid", result={"field": "job_type"})
     assert {"'huge'", "k80", "v100"} <= set(re.findall(r"'\w+'|\w+", reply.error))
     wording(reply.error)
 
@@ -63,7 +63,7 @@ def test_a_width_at_which_it_runs_is_named(desk_of: DeskOf, wording: Wording) ->
     """One or two GPUs are too few for the job; the error suggests four, which the table has a rate for."""
     desk = desk_with(desk_of, *ROWS)
     desk.tell(0, SubmitJobs(call="c", specs=(job(job_type="huge", gpus=2, gpus_min=1),)))
-    reply = desk.claim(Reply, code="invalid", result={"field": "gpus"})
+    reply = desk.expect(Reply, code="invalid", result={"field": "gpus"})
     assert reply.error.endswith(" 4")
     wording(reply.error)
 
@@ -72,7 +72,7 @@ def test_a_type_without_rates_here_is_explored(desk_of: DeskOf) -> None:
     """The table has the job's type, but no rate on the GPUs that the job may use, so it is explored like a new type."""
     desk = desk_with(desk_of, ("old", 1, "h100", 9.0))
     desk.tell(0, SubmitJobs(call="c", specs=(job(job_type="old", worker_types=("k80",)),)))
-    desk.claim(JobSubmitted)
+    desk.expect(JobSubmitted)
     desk.settle()
     desk.until(20.0)
     lease = desk.job("1").lease

@@ -194,4 +194,4 @@ def test_of_two_equally_large_types_the_first_by_name_is_reported(desk_of: DeskO
     """The order in which nodes joined does not count: a restarted scheduler does not have it."""
     desk = desk_of(node("n1", 2), node("n2", 2, "k80"))
     desk.tell(desk.now_s, SubmitJobs(call="c", specs=(job(gpus=3),)))
-    assert desk.claim(Reply).error.endswith(" 2 (k80)")
+    assert desk.expect(Reply).error.endswith(" 2 (k80)")

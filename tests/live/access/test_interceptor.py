@@ -20,7 +20,7 @@ from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import CallFailed
 from scheduler.live.access.tokens import Access
 from tests.support.daemon_thread import DaemonThread
-from tests.support.linked import Scheduler, story
+from tests.support.linked import Scheduler, on_event_loop
 from tests.support.live import Live, Problem, problem_of, with_daemon
 
 Code = grpc.StatusCode
@@ -85,7 +85,7 @@ async def test_a_malformed_message_is_an_invalid_argument(live: Live) -> None:
     assert noted == []
 
 
-@story
+@on_event_loop
 async def test_a_malformed_message_ends_a_link(caplog):
     """An agent that sends bytes which are no message gets INVALID_ARGUMENT, and its node counts as gone."""
     async with Scheduler() as scheduler, aio.insecure_channel(scheduler.address) as channel:

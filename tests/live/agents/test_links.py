@@ -13,14 +13,14 @@ from protos.gavel.v1 import jobs_pb2
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobSpec, JobState
 from scheduler.model.launch import Launch
-from tests.support.linked import CALM, PATIENCE_S, Scheduler, story
+from tests.support.linked import CALM, PATIENCE_S, Scheduler, on_event_loop
 
 LAUNCH = Launch(command=("python", "train.py"), env={"A": "1"}, ranks="per_node")
 
 # --------------------------------------------------------------------------------------------------- arriving
 
 
-@story
+@on_event_loop
 async def test_a_node_that_sends_hello_gets_a_welcome_and_its_leases():
     """Hello → Welcome with epoch and times → the full set, empty at first; the state has all of the Hello."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
@@ -35,7 +35,7 @@ async def test_a_node_that_sends_hello_gets_a_welcome_and_its_leases():
         assert scheduler.links.view("n2") is None
 
 
-@story
+@on_event_loop
 async def test_an_agent_of_another_protocol_is_dismissed_with_the_remedy(wording):
     """Version 2 gets a final goodbye, and the node is not created."""
     async with Scheduler() as scheduler, scheduler.peer() as peer:
@@ -66,7 +66,7 @@ async def test_an_agent_of_another_protocol_is_dismissed_with_the_remedy(wording
 def test_an_impossible_node_is_refused_by_its_field(hello, field):
     """The agent gets the wrong field; the daemon keeps running and accepts the next agent."""
 
-    @story
+    @on_event_loop
     async def refused():
         async with Scheduler() as scheduler:
             async with scheduler.peer() as peer:
@@ -80,7 +80,7 @@ def test_an_impossible_node_is_refused_by_its_field(hello, field):
     refused()
 
 
-@story
+@on_event_loop
 async def test_gpus_that_are_not_numbered_are_refused():
     """Leases name GPUs by index, so an inventory of GPUs 0 and 2 is refused."""
     async with Scheduler() as scheduler, scheduler.peer() as peer:
@@ -89,7 +89,7 @@ async def test_gpus_that_are_not_numbered_are_refused():
         assert "numbered" in (await peer.next("goodbye")).goodbye.text
 
 
-@story
+@on_event_loop
 async def test_a_stream_begins_with_hello():
     """A stream that begins with anything else ends with a status that names Hello."""
     async with Scheduler() as scheduler, scheduler.peer() as peer:
@@ -98,7 +98,7 @@ async def test_a_stream_begins_with_hello():
         assert "Hello" in await peer.call.details()
 
 
-@story
+@on_event_loop
 async def test_a_second_agent_of_the_same_name_is_dismissed_while_the_first_one_answers():
     """The first agent keeps its link; the newcomer is asked to take another name."""
     waits = msgspec.structs.replace(CALM, duplicate_s=PATIENCE_S)
@@ -114,7 +114,7 @@ async def test_a_second_agent_of_the_same_name_is_dismissed_while_the_first_one_
         assert scheduler.state.nodes["n1"].state == NodeState.UP
 
 
-@story
+@on_event_loop
 async def test_an_agent_that_was_started_again_takes_its_name_from_one_that_does_not_answer():
     """After a machine lost power, its old stream looks alive; its next agent is accepted nevertheless."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as dead:
@@ -125,7 +125,7 @@ async def test_an_agent_that_was_started_again_takes_its_name_from_one_that_does
             assert scheduler.state.nodes["n1"].state == NodeState.UP
 
 
-@story
+@on_event_loop
 async def test_an_agent_that_connects_again_replaces_its_old_stream():
     """The same incarnation replaces its stream at once, without a challenge and without silence in between."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as old:
@@ -142,7 +142,7 @@ async def test_an_agent_that_connects_again_replaces_its_old_stream():
 # ----------------------------------------------------------------------------------------------------- leases
 
 
-@story
+@on_event_loop
 async def test_an_order_has_everything_that_is_needed_to_start():
     """Ids, GPUs, the time that is left, ranks, and the user's launch."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
@@ -162,7 +162,7 @@ async def test_an_order_has_everything_that_is_needed_to_start():
         assert left_s <= order.ends_in_s < left_s + PATIENCE_S
 
 
-@story
+@on_event_loop
 async def test_ranks_of_a_gang_are_numbered_over_its_nodes():
     """The second node's ranks begin where the first one's end, and it receives the first one's address."""
     async with (
@@ -182,25 +182,25 @@ async def test_ranks_of_a_gang_are_numbered_over_its_nodes():
         assert first.master_address == ("10.1.1.1" if first.node_rank == 0 else "10.1.1.2")
 
 
-@story
+@on_event_loop
 async def test_a_report_is_acknowledged_when_it_is_durable_and_not_before():
     """While the journal cannot write, nothing is acknowledged; then the fact is there before the answer."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
         await scheduler.submit()
         (order,) = await peer.orders()
-        scheduler.held_back.clear()
+        scheduler.may_answer.clear()
         number = await peer.report(started=[order.lease])
         acknowledged = asyncio.create_task(peer.next("taken"))
         await asyncio.wait({acknowledged}, timeout=0.2)
         assert not acknowledged.done()
         assert scheduler.state.leases[order.lease].started_s is None
-        scheduler.held_back.set()
+        scheduler.may_answer.set()
         assert (await acknowledged).taken.number == number
         assert scheduler.state.leases[order.lease].started_s is not None
 
 
-@story
+@on_event_loop
 async def test_a_finished_job_is_completed_and_its_lease_taken_from_the_set():
     """An exit with outcome finished ends the job; the next set lacks its lease."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
@@ -214,7 +214,7 @@ async def test_a_finished_job_is_completed_and_its_lease_taken_from_the_set():
         await peer.orders(0)
 
 
-@story
+@on_event_loop
 async def test_the_last_lines_of_a_failed_attempt_stay_with_the_job():
     """The last lines are sent with the exit, and are cut if an agent sends too many."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
@@ -231,7 +231,7 @@ async def test_the_last_lines_of_a_failed_attempt_stay_with_the_job():
         assert len(kept.last_lines) <= 8192
 
 
-@story
+@on_event_loop
 async def test_a_report_on_the_lease_of_another_node_changes_nothing():
     """An agent reports on its own leases only."""
     async with (
@@ -250,7 +250,7 @@ async def test_a_report_on_the_lease_of_another_node_changes_nothing():
         assert scheduler.state.leases[order.lease].started_s is None
 
 
-@story
+@on_event_loop
 async def test_a_renewal_goes_to_all_nodes_with_the_generation_of_each():
     """From one effect, every node gets its own generation and the time that is left."""
     from scheduler.core.effects import RenewLeases
@@ -272,7 +272,7 @@ async def test_a_renewal_goes_to_all_nodes_with_the_generation_of_each():
         assert 900.0 < first.ends_in_s < 1000.0
 
 
-@story
+@on_event_loop
 async def test_times_count_from_the_agents_own_clock():
     """A set has the latest time on the agent's clock at which it can have been sent, however long it was buffered."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:

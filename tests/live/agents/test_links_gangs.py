@@ -6,7 +6,7 @@ import msgspec
 
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.live.agents.gangs import Gangs, Go, Ready
-from tests.support.linked import CALM, PATIENCE_S, Scheduler, story, until
+from tests.support.linked import CALM, PATIENCE_S, Scheduler, on_event_loop, until
 
 NODES = ("a", "b", "c")
 # The reason for a node whose lease is over, or is not its own.
@@ -100,7 +100,7 @@ def test_a_lease_that_is_over_or_on_other_nodes_starts_nothing(wording):
 # ------------------------------------------------------------------------------------------------ over the stream
 
 
-@story
+@on_event_loop
 async def test_two_nodes_meet_at_the_address_of_the_first():
     """Both nodes send GangReady, in any order, and get GangGo with the first node's address."""
     waits = msgspec.structs.replace(CALM, gang_s=PATIENCE_S)
@@ -124,7 +124,7 @@ async def test_two_nodes_meet_at_the_address_of_the_first():
         assert second.master_address == address
 
 
-@story
+@on_event_loop
 async def test_a_node_that_does_not_report_keeps_its_gang_from_starting(wording):
     """After the patience the other node gets the name of the missing one."""
     async with (
@@ -142,7 +142,7 @@ async def test_a_node_that_does_not_report_keeps_its_gang_from_starting(wording)
         wording(failed)
 
 
-@story
+@on_event_loop
 async def test_readiness_for_a_cancelled_job_is_refused():
     """A lease that is being stopped starts no process."""
     from scheduler.core.messages import JobCommand

@@ -17,7 +17,7 @@ from scheduler.core.messages import NodeCommand
 from scheduler.live.access.status import CallFailed
 from scheduler.live.data.attempts import Attempts
 from scheduler.model.lease import Bundle, Lease
-from tests.support.linked import Remembering, Scheduler, story, until
+from tests.support.linked import Remembering, Scheduler, on_event_loop, until
 from worker_agent.core.messages import Desired, Held, LinkUp, ProcessExited, Report
 from worker_agent.link.log_serving import LogServing
 from worker_agent.link.stream import GrpcLink
@@ -119,7 +119,7 @@ async def running(scheduler: Scheduler, *nodes: Logging, **fields: Any) -> tuple
     return job, lease
 
 
-@story
+@on_event_loop
 async def test_a_reader_that_does_not_follow_gets_the_present_lines():
     """The reader gets all lines so far, with their node and offsets, then the end."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
@@ -133,7 +133,7 @@ async def test_a_reader_that_does_not_follow_gets_the_present_lines():
         assert await text(reader(scheduler, job, tail_lines=1)) == "two\n"
 
 
-@story
+@on_event_loop
 async def test_the_last_lines_are_those_of_all_attempts():
     """The reader gets as many lines as it wants, from as many attempts as that takes, with a notice where one begins.
 
@@ -160,7 +160,7 @@ async def test_the_last_lines_are_those_of_all_attempts():
         assert await text(reader(scheduler, job, tail_lines=2, attempt=2)) == "d\ne\n"
 
 
-@story
+@on_event_loop
 async def test_a_notice_counts_what_rotation_has_dropped(wording):
     """The notice comes once, before the first remaining line; a reader of the log's end gets none."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
@@ -172,7 +172,7 @@ async def test_a_notice_counts_what_rotation_has_dropped(wording):
         assert await text(reader(scheduler, job, tail_lines=1)) == "two\n"
 
 
-@story
+@on_event_loop
 async def test_a_follower_stays_until_the_job_has_ended_for_good():
     """A follower gets new lines over the end of one attempt and the beginning of the next on another node."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as first:
@@ -195,7 +195,7 @@ async def test_a_follower_stays_until_the_job_has_ended_for_good():
             )
 
 
-@story
+@on_event_loop
 async def test_a_slow_reader_slows_the_agent_and_nothing_large_waits():
     """Of 200 MB that a node could send, only a few chunks leave it before the reader takes them (back-pressure)."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
@@ -209,7 +209,7 @@ async def test_a_slow_reader_slows_the_agent_and_nothing_large_waits():
         assert sum(rest) == 199_000_000
 
 
-@story
+@on_event_loop
 async def test_a_reader_that_leaves_stops_the_agent():
     """When a reader disconnects, no task or call is left on either side."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
@@ -222,7 +222,7 @@ async def test_a_reader_that_leaves_stops_the_agent():
         assert scheduler.relay._calls == {}
 
 
-@story
+@on_event_loop
 async def test_a_notice_names_a_node_that_is_gone_and_the_rest_is_read(wording):
     """If one of a gang's two nodes cannot be reached, a notice replaces its lines."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as first:
@@ -236,7 +236,7 @@ async def test_a_notice_names_a_node_that_is_gone_and_the_rest_is_read(wording):
         wording(notice)
 
 
-@story
+@on_event_loop
 async def test_a_follower_waits_for_a_node_that_is_away_for_a_while():
     """When a broken link is back, the follower gets a notice, then the lines printed meanwhile, none of them twice."""
     async with Scheduler() as scheduler:
@@ -259,7 +259,7 @@ async def test_a_follower_waits_for_a_node_that_is_away_for_a_while():
         assert re.sub(r"\[n1 [^]]*\]", "", log) == "one\ntwo\nthree\n"
 
 
-@story
+@on_event_loop
 async def test_a_reader_gets_a_notice_of_trouble_on_the_node(wording):
     """The notice has the reason why a directory cannot be read."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
@@ -270,7 +270,7 @@ async def test_a_reader_gets_a_notice_of_trouble_on_the_node(wording):
         wording(notice)
 
 
-@story
+@on_event_loop
 async def test_an_attempt_that_never_was_is_not_found():
     """Attempt 7 of a job that had one attempt is an error; a follower waits only while the attempt may still come."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:
@@ -287,7 +287,7 @@ async def test_an_attempt_that_never_was_is_not_found():
         assert await text(reader(scheduler, job, attempt=1, follow=True)) == "one\n"
 
 
-@story
+@on_event_loop
 async def test_logs_of_an_ended_job_are_found_after_a_restart(tmp_path):
     """A table beside the journal keeps the nodes on which a job ran, since the state drops leases that are over."""
     first = Scheduler(attempts=tmp_path / "attempts.db")
@@ -301,7 +301,7 @@ async def test_logs_of_an_ended_job_are_found_after_a_restart(tmp_path):
         assert await text(reader(second, job)) == "still here\n"
 
 
-@story
+@on_event_loop
 async def test_logs_without_a_reader_are_refused():
     """A stream for an unknown call ends at once; a guessed call gets nothing."""
     async with Scheduler() as scheduler, scheduler.peer() as peer:
@@ -310,7 +310,7 @@ async def test_logs_without_a_reader_are_refused():
         assert await asyncio.wait_for(call, 10) == pb.SendLogsResponse()
 
 
-@story
+@on_event_loop
 async def test_an_attempt_that_never_ran_is_not_announced():
     """If an attempt's turn passes before its start, readers get no notice of it, but of the next one that prints."""
     async with Scheduler() as scheduler, Logging(scheduler, "n1") as node:

@@ -10,7 +10,7 @@ import pytest
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.live.agents.shared_storage import judge_claim, prove
 from scheduler.model.cluster import NodeSpec
-from tests.support.linked import CALM, PATIENCE_S, Peer, Scheduler, story
+from tests.support.linked import CALM, PATIENCE_S, Peer, Scheduler, on_event_loop
 from worker_agent.node.storage import CheckpointStorage, StorageError
 
 ID = "0123456789abcdef"
@@ -60,7 +60,7 @@ async def joined(scheduler: Scheduler, peer: Peer, folder: CheckpointStorage, cl
     return scheduler.state.nodes[peer.name].spec.storage
 
 
-@story
+@on_event_loop
 async def test_two_nodes_of_one_directory_share_and_a_copy_of_it_does_not(tmp_path):
     """The second node finds the nonce of the first; the third, whose disk was copied with its id, does not."""
     shared, copied = CheckpointStorage(tmp_path / "a"), CheckpointStorage(tmp_path / "b", look_s=0.1)
@@ -85,7 +85,7 @@ async def test_two_nodes_of_one_directory_share_and_a_copy_of_it_does_not(tmp_pa
             peer.acting.cancel()
 
 
-@story
+@on_event_loop
 async def test_a_node_that_does_not_answer_the_challenge_is_welcome_without_sharing():
     """After the patience, the newcomer gets a storage of its own, as it has proved nothing."""
     async with (
@@ -99,7 +99,7 @@ async def test_a_node_that_does_not_answer_the_challenge_is_welcome_without_shar
         assert scheduler.state.nodes["n2"].spec.storage == ""
 
 
-@story
+@on_event_loop
 async def test_a_proof_stands_when_the_link_or_the_scheduler_is_new():
     """A node that proved this claim before is not challenged, so that a restart moves no job."""
     first = Scheduler(pace=WAITS)
@@ -123,7 +123,7 @@ async def say_yes(peer: Peer) -> None:
         await peer.say(storage_checked=pb.StorageChecked(check=check.check, found=True))
 
 
-@story
+@on_event_loop
 async def test_a_failed_proof_names_its_reason(wording):
     """A full disk, a lost link and a missing nonce each give their reason, and the nonce is removed."""
     actions: list[int] = []

@@ -20,7 +20,7 @@ from scheduler.live.access.limits import CallSlots, PeopleConfig
 from scheduler.live.access.roles import Role
 from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access
-from tests.support.linked import Remembering, Scheduler, story, until
+from tests.support.linked import Remembering, Scheduler, on_event_loop, until
 from tests.worker_agent.link.test_stream import hello, linked
 from worker_agent.link.stream import Dismissed, GrpcLink
 from worker_agent.link.target import Target, TargetError
@@ -48,7 +48,7 @@ def certificates(keys: Keys, node: str, into) -> Target:
     return into
 
 
-@story
+@on_event_loop
 async def test_a_node_with_its_own_certificate_is_let_in(keys, tmp_path):
     """Mutual TLS with the common name node:n1, and Hello as n1."""
     folder = certificates(keys, "n1", tmp_path / "n1")
@@ -58,7 +58,7 @@ async def test_a_node_with_its_own_certificate_is_let_in(keys, tmp_path):
             await until(lambda: scheduler.links.by_name.get("n1"))
 
 
-@story
+@on_event_loop
 async def test_a_node_cannot_speak_for_another(keys, tmp_path, wording):
     """An agent with n1's certificate that calls itself n2 is dismissed for good."""
     folder = certificates(keys, "n1", tmp_path / "n1")
@@ -71,7 +71,7 @@ async def test_a_node_cannot_speak_for_another(keys, tmp_path, wording):
         assert scheduler.state.nodes == {}
 
 
-@story
+@on_event_loop
 async def test_a_certificate_of_another_authority_is_refused(keys, tmp_path, caplog):
     """Neither side trusts the other; the agent logs the remedy and keeps trying."""
     others = Keys(tmp_path / "others")
@@ -85,7 +85,7 @@ async def test_a_certificate_of_another_authority_is_refused(keys, tmp_path, cap
     assert "gavel agent join" in caplog.text
 
 
-@story
+@on_event_loop
 async def test_an_agent_that_never_joined_logs_that_it_must_join(keys, caplog):
     """A local agent may try without a certificate; it is refused, and every line has the reason."""
     async with Scheduler(credentials=mutual(keys)) as scheduler:
@@ -96,7 +96,7 @@ async def test_an_agent_that_never_joined_logs_that_it_must_join(keys, caplog):
     assert all("`gavel agent join`" in line for line in lines), lines
 
 
-@story
+@on_event_loop
 async def test_no_call_without_a_certificate_gets_through(keys):
     """The agents' port asks for a certificate before it reads anything."""
     async with Scheduler(credentials=mutual(keys)) as scheduler:
@@ -107,7 +107,7 @@ async def test_no_call_without_a_certificate_gets_through(keys):
                 await asyncio.wait_for(stub.SendLogs(iter([pb.SentLogs()])), 10)
 
 
-@story
+@on_event_loop
 async def test_a_node_that_was_revoked_is_cut_off_and_comes_back_with_a_new_certificate_only(
     keys, tmp_path, wording
 ):
@@ -170,7 +170,7 @@ async def refused(address: str, keys: Keys, folder) -> bool:
     return codes == {grpc.StatusCode.PERMISSION_DENIED}
 
 
-@story
+@on_event_loop
 async def test_the_users_port_takes_no_stream_of_an_agent(keys):
     """No token makes its caller a node where certificates are in use."""
     people = grpc.ssl_server_credentials([keys.server()])
@@ -185,7 +185,7 @@ async def test_the_users_port_takes_no_stream_of_an_agent(keys):
             assert error.value.code() == grpc.StatusCode.PERMISSION_DENIED
 
 
-@story
+@on_event_loop
 async def test_without_tls_the_token_has_to_be_an_agents(tmp_path):
     """On loopback with tokens, an agent's token is let in; a user's and a wrong one are not."""
     access = Access(tmp_path / "access.db", lambda: 0.0)

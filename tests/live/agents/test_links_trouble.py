@@ -18,7 +18,7 @@ from scheduler.live.rescue.rescue import NODE_FAILURES_MAX
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
 from scheduler.model.launch import Launch
-from tests.support.linked import CALM, PATIENCE_S, QUICK, Scheduler, story, until
+from tests.support.linked import CALM, PATIENCE_S, QUICK, Scheduler, on_event_loop, until
 
 # The lease by which the injected fault recognizes its message.
 POISON = "31"
@@ -26,7 +26,7 @@ POISON = "31"
 SLOWER = msgspec.structs.replace(QUICK, silence_s=3.0)
 
 
-@story
+@on_event_loop
 async def test_a_closed_stream_makes_a_node_silent_and_its_leases_continue_when_it_is_back():
     """A partitioned node is silent, not lost; if it is back in time, the job continues under the same lease."""
     async with Scheduler() as scheduler:
@@ -45,7 +45,7 @@ async def test_a_closed_stream_makes_a_node_silent_and_its_leases_continue_when_
             assert scheduler.state.jobs[job].preemptions == 0
 
 
-@story
+@on_event_loop
 async def test_an_agent_that_is_started_again_at_once_was_never_silent():
     """A short absence makes no fact: no lease is recalled, and the next agent process keeps the lease."""
     waits = msgspec.structs.replace(CALM, away_s=PATIENCE_S)
@@ -66,7 +66,7 @@ async def test_an_agent_that_is_started_again_at_once_was_never_silent():
         assert not {"NodeMoved", "LeaseRecalled", "LeasesResumed"} & facts
 
 
-@story
+@on_event_loop
 async def test_a_mute_node_is_given_up_and_one_that_answers_is_not():
     """After the silence, the link of a mute agent is closed; an agent that answers keeps its link."""
     async with (
@@ -89,7 +89,7 @@ async def test_a_mute_node_is_given_up_and_one_that_answers_is_not():
         answering.cancel()
 
 
-@story
+@on_event_loop
 async def test_a_scheduler_that_was_held_up_calls_no_node_silent():
     """After a slow disk held the scheduler up for longer than the silence, no link is closed: messages still wait."""
     async with Scheduler(pace=SLOWER) as scheduler, scheduler.peer("n1") as peer:
@@ -103,7 +103,7 @@ async def test_a_scheduler_that_was_held_up_calls_no_node_silent():
         assert not link.closed.done()
 
 
-@story
+@on_event_loop
 async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
     """Memory and temperature are shown but not recorded; a fatal error is recorded as a fact, once."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
@@ -119,7 +119,7 @@ async def test_health_is_shown_and_a_broken_gpu_goes_out_of_service():
         assert "Xid 79" in gpu.broken
 
 
-@story
+@on_event_loop
 async def test_a_withheld_gpu_stays_out_until_its_agent_or_an_operator_releases_it(wording):
     """Either the agent reports the GPU as free, or an operator resumes the node, and its agent releases the GPU."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
@@ -143,7 +143,7 @@ async def test_a_withheld_gpu_stays_out_until_its_agent_or_an_operator_releases_
         assert withheld_warnings(scheduler.state, scheduler.links) == []
 
 
-@story
+@on_event_loop
 async def test_an_agent_that_does_not_read_holds_up_no_other_and_gets_the_newest_set():
     """Thousands of sets for an agent that does not read take the space of one; when it reads, it gets the last."""
     async with (
@@ -169,7 +169,7 @@ async def test_an_agent_that_does_not_read_holds_up_no_other_and_gets_the_newest
         assert received < 500
 
 
-@story
+@on_event_loop
 async def test_a_message_that_is_too_large_ends_the_stream_and_nothing_else():
     """100 MB are refused by their size, unread."""
     async with (
@@ -188,7 +188,7 @@ async def test_a_message_that_is_too_large_ends_the_stream_and_nothing_else():
 # --------------------------------------------------------------------------------------------------- restarts
 
 
-@story
+@on_event_loop
 async def test_a_scheduler_that_was_killed_takes_its_leases_up_again():
     """In the new epoch, the node keeps the lease that it still runs: same lease, same attempt, no preemption."""
     first = Scheduler()
@@ -208,7 +208,7 @@ async def test_a_scheduler_that_was_killed_takes_its_leases_up_again():
         assert second.state.jobs[job].state == JobState.RUNNING
 
 
-@story
+@on_event_loop
 async def test_a_scheduler_that_stops_calls_no_node_silent():
     """Streams end because the scheduler stops, so no fact records a lost node."""
     scheduler = Scheduler()
@@ -221,7 +221,7 @@ async def test_a_scheduler_that_stops_calls_no_node_silent():
     assert not {"NodeMoved", "LeaseRecalled"} & set(facts)
 
 
-@story
+@on_event_loop
 async def test_a_node_that_does_not_come_back_after_a_restart_is_silent():
     """A node that disappeared while the scheduler was down counts as silent after the usual time."""
     first = Scheduler()
@@ -232,7 +232,7 @@ async def test_a_node_that_does_not_come_back_after_a_restart_is_silent():
         await until(lambda: second.state.nodes["n1"].state == NodeState.LOST)
 
 
-@story
+@on_event_loop
 async def test_an_agent_that_is_to_stop_gets_nothing_new_until_it_is_back():
     """An agent that is to stop drains its node; the Hello of its next agent resumes it."""
     async with Scheduler() as scheduler:
@@ -245,7 +245,7 @@ async def test_an_agent_that_is_to_stop_gets_nothing_new_until_it_is_back():
             await until(lambda: scheduler.state.nodes["n1"].state == NodeState.UP)
 
 
-@story
+@on_event_loop
 async def test_a_node_that_an_operator_drained_stays_drained_when_its_agent_restarts():
     """The agent's leaving and return do not undo an operator's drain."""
     async with Scheduler() as scheduler:
@@ -262,7 +262,7 @@ async def test_a_node_that_an_operator_drained_stays_drained_when_its_agent_rest
             assert scheduler.state.nodes["n1"].drained
 
 
-@story
+@on_event_loop
 async def test_an_agent_whose_node_is_removed_is_dismissed_for_good():
     """When a drained node is removed, its agent gets a final goodbye, and the node does not reappear."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
@@ -275,7 +275,7 @@ async def test_an_agent_whose_node_is_removed_is_dismissed_for_good():
         assert scheduler.state.nodes == {}
 
 
-@story
+@on_event_loop
 async def test_a_report_that_the_core_fails_on_costs_its_link_and_in_the_end_drains_the_node():
     """The agent gets the error and may link again; at the third error its node is drained."""
     async with Scheduler(rescued=True) as scheduler:
@@ -307,7 +307,7 @@ async def test_a_report_that_the_core_fails_on_costs_its_link_and_in_the_end_dra
             await other.next("taken")
 
 
-@story
+@on_event_loop
 async def test_a_hello_that_the_core_fails_on_is_refused():
     """The agent gets a goodbye with the number of the error; other agents are accepted."""
     async with Scheduler(rescued=True) as scheduler:

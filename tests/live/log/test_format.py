@@ -25,7 +25,7 @@ from scheduler.live.job_feed import JobChanges
 from scheduler.live.log.events import EventLines
 from scheduler.solving import answer
 from tests.support.desk import Desk, exited, job, node
-from tests.support.linked import Scheduler, story
+from tests.support.linked import Scheduler, on_event_loop
 from tests.support.wording import Wording
 from worker_agent.core.messages import Order
 from worker_agent.runs.run import LiveRun
@@ -42,7 +42,7 @@ def test_the_daemon_names_nodes(caplog: pytest.LogCaptureFixture) -> None:
     """A line about a node that joins or is dismissed has its name as a field."""
     caplog.set_level(logging.INFO)
 
-    @story
+    @on_event_loop
     async def link_two() -> None:
         async with Scheduler() as scheduler:
             async with scheduler.peer("n1") as peer:

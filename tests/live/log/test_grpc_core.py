@@ -52,9 +52,12 @@ def test_other_lines_keep_their_level_and_place() -> None:
     assert record_of("Fatal Python error: Aborted") is None
 
 
-@pytest.mark.skipif(sys.byteorder != "little", reason="the table below is of such a machine")
+@pytest.mark.skipif(sys.byteorder != "little", reason="the sample table is from a little-endian machine")
 def test_hosts_come_from_the_table_of_the_kernel() -> None:
-    """Suspects are hosts whose connections to our ports we closed, once each; not those that closed their own."""
+    """Suspects are the hosts whose connections to our ports were closed by us, each listed once.
+
+    Hosts that closed a connection themselves are not suspects.
+    """
     row = "   1: 0100007F:{} {}:{} {} 00000000:00000000 00:00000000 00000000     0        0 12345"
     rows = [
         row.format("1B9E", "0500000A", "C350", "06"),
@@ -67,8 +70,8 @@ def test_hosts_come_from_the_table_of_the_kernel() -> None:
     assert closed_lately([7070], ["header\n" + "\n".join(rows)]) == ["10.0.0.5", "10.0.0.9"]
 
 
-@pytest.mark.skipif(sys.byteorder != "little", reason="the table below is of such a machine")
-def test_a_flood_of_refused_connections_does_not_hold_up_their_lines() -> None:
+@pytest.mark.skipif(sys.byteorder != "little", reason="the sample table is from a little-endian machine")
+def test_a_flood_of_refused_connections_does_not_delay_the_log() -> None:
     """The kernel's tables are read until they list the connection, then once a second for any number of lines."""
     row = "   1: 0100007F:1B9E 0500000A:C350 06 00000000:00000000 00:00000000 00000000     0        0 12345"
     clock, looks = [0.0], list[float]()
@@ -87,7 +90,7 @@ def test_a_flood_of_refused_connections_does_not_hold_up_their_lines() -> None:
     assert (suspects.hosts([7071]), len(looks)) == ([], 3 + LOOKS)
 
 
-def test_of_each_kind_of_line_one_is_written_per_minute() -> None:
+def test_one_line_of_each_kind_is_written_per_minute() -> None:
     """The next line counts those left out; all our own lines are written; bytes that are not UTF-8 do no harm."""
     clock = [0.0]
     grpc_filter = GrpcFilter(lambda: clock[0])

@@ -84,7 +84,7 @@ def test_the_solver_takes_its_time() -> None:
     desk.submit(job())
     desk.tell(0, Woke(what="tick"))
     desk.facts.clear()
-    question = desk.claim(Solve)
+    question = desk.expect(Solve)
     desk.settle()
     world = world_of(solver_latency_s=12.5)
     world.perform(question)

@@ -6,12 +6,12 @@ import asyncio
 import time
 
 from scheduler.model.cluster import NodeState
-from tests.support.linked import QUICK, Scheduler, story, until
+from tests.support.linked import QUICK, Scheduler, on_event_loop, until
 from tests.worker_agent.link.test_stream import linked
 from worker_agent.core.messages import Desired, LinkDown, LinkUp
 
 
-@story
+@on_event_loop
 async def test_a_partition_is_noticed_from_both_ends_and_healed():
     """A stream that hangs without an error is closed after the silence, and the next connection continues."""
     async with (
@@ -28,7 +28,7 @@ async def test_a_partition_is_noticed_from_both_ends_and_healed():
         assert len(node.of(LinkUp)) >= 2
 
 
-@story
+@on_event_loop
 async def test_an_idle_link_stays_up():
     """For many times the silence, only signs of life are sent, and neither end closes the link."""
     async with Scheduler(pace=QUICK) as scheduler, linked(scheduler.address) as (_, node):
@@ -38,7 +38,7 @@ async def test_an_idle_link_stays_up():
         assert scheduler.state.nodes["n1"].state == NodeState.UP
 
 
-@story
+@on_event_loop
 async def test_an_agent_that_was_stopped_does_not_blame_the_scheduler():
     """When the agent's clock jumps ahead, the link stays, because messages that came meanwhile can be read."""
     shift_s = 0.0

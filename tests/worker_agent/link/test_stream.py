@@ -20,7 +20,7 @@ from protos.gavel.v1 import agents_pb2_grpc
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
 from scheduler.model.launch import Launch as SubmittedLaunch
-from tests.support.linked import CALM, Remembering, Scheduler, story, until
+from tests.support.linked import CALM, Remembering, Scheduler, on_event_loop, until
 from worker_agent.core.messages import (
     Desired,
     Held,
@@ -38,7 +38,7 @@ from worker_agent.link.stream import Dismissed, GrpcLink
 from worker_agent.link.target import Target, TargetError
 from worker_agent.runs.rendezvous import Rendezvous
 
-# How far off a time may be that is read later, on a machine that may be suspended in between.
+# The tolerance for times: the machine may be suspended between taking a time and comparing it.
 LOOSE_S = 20.0
 
 
@@ -66,9 +66,9 @@ async def linked(
         node.ended = result  # type: ignore[attr-defined]
 
 
-@story
+@on_event_loop
 async def test_a_link_sends_hello_and_delivers_orders_on_the_agents_clock():
-    """The node gets LinkUp, then sets with the orders, their launches and the ends of leases on the agent's clock."""
+    """The node gets LinkUp, then Desired with its order: the launch, and the end of the lease on the agent's clock."""
     async with Scheduler() as scheduler, linked(scheduler.address) as (_, node):
         await scheduler.submit(
             name="resnet", user="ann", launch=SubmittedLaunch(command=("a",), env_from={"K": "key"})
@@ -85,7 +85,7 @@ async def test_a_link_sends_hello_and_delivers_orders_on_the_agents_clock():
         assert node.events[0] == LinkUp()
 
 
-@story
+@on_event_loop
 async def test_every_report_is_acknowledged():
     """Starts, progress and exits arrive, and every number of the core's reports is acknowledged as Taken."""
     async with Scheduler() as scheduler, linked(scheduler.address) as (link, node):
@@ -102,21 +102,21 @@ async def test_every_report_is_acknowledged():
         assert kept.last_lines == "the end of 1"
 
 
-@story
+@on_event_loop
 async def test_reports_before_the_welcome_wait_for_it():
     """The core reports as soon as the link is up; the scheduler gets the report after it has taken the Hello."""
     async with Scheduler() as scheduler:
-        scheduler.held_back.clear()
+        scheduler.may_answer.clear()
         async with linked(scheduler.address) as (link, node):
             await until(lambda: node.of(LinkUp))
             link.send_report(Report(1, 0))
             await asyncio.sleep(0.1)
             assert not node.of(Taken)
-            scheduler.held_back.set()
+            scheduler.may_answer.set()
             await until(lambda: node.of(Taken))
 
 
-@story
+@on_event_loop
 async def test_a_report_beyond_the_size_of_a_message_goes_in_parts():
     """Hundreds of exits with long last lines go in several messages, and the core's number is acknowledged once."""
 
@@ -138,7 +138,7 @@ async def test_a_report_beyond_the_size_of_a_message_goes_in_parts():
         await asyncio.gather(running, return_exceptions=True)
 
 
-@story
+@on_event_loop
 async def test_a_scheduler_that_was_away_is_linked_again_with_the_held_leases():
     """The link breaks and is opened again, and the lease continues in the new epoch without a stop."""
     first = Scheduler()
@@ -164,7 +164,7 @@ async def test_a_scheduler_that_was_away_is_linked_again_with_the_held_leases():
 def test_goodbye_ends_the_link_for_good(fields, reason):
     """A dismissed agent does not link again; the error has the scheduler's reason."""
 
-    @story
+    @on_event_loop
     async def dismissed_for_good():
         async with Scheduler() as scheduler:
             link = GrpcLink(Target(address=scheduler.address), lambda: hello(**fields))
@@ -177,7 +177,7 @@ def test_goodbye_ends_the_link_for_good(fields, reason):
     dismissed_for_good()
 
 
-@story
+@on_event_loop
 async def test_a_renewal_moves_the_end_on_the_agents_clock():
     """The event Renewed has the scheduler's end of the leases in the agent's time."""
     from scheduler.core.effects import RenewLeases
@@ -191,9 +191,9 @@ async def test_a_renewal_moves_the_end_on_the_agents_clock():
         assert renewed.ends_s == pytest.approx(time.monotonic() + 50.0, abs=LOOSE_S)
 
 
-@story
+@on_event_loop
 async def test_a_renewal_that_was_read_late_ends_at_the_same_time():
-    """P4: an agent that was stopped reads a renewal late; its lease still ends when the scheduler expects it."""
+    """An agent that was stopped reads a renewal late; its lease still ends when the scheduler expects it."""
     from scheduler.core.effects import RenewLeases
 
     shift_s = 0.0
@@ -213,7 +213,7 @@ async def test_a_renewal_that_was_read_late_ends_at_the_same_time():
 # ------------------------------------------------------------------------------------------------------- gangs
 
 
-# The patience is too long for a late part to be left out.
+# So patient that the scheduler does not give up on a part of a gang that reports late.
 PATIENT = msgspec.structs.replace(CALM, gang_s=60.0)
 
 
@@ -222,8 +222,8 @@ def order(rank: int, lease: str = "1") -> Order:
     return Order(lease, "1", 1, (0,), time.monotonic() + 60, node_rank=rank, nodes=2, world_size=2)
 
 
-@story
-async def test_the_parts_of_a_gang_meet_even_when_a_go_was_lost():
+@on_event_loop
+async def test_the_parts_of_a_gang_meet_even_if_the_scheduler_dies_between_their_reports():
     """Both parts get the same address, although the scheduler was killed after the first had reported."""
     first = Scheduler(pace=PATIENT)
     await first.__aenter__()
@@ -248,7 +248,7 @@ async def test_the_parts_of_a_gang_meet_even_when_a_go_was_lost():
             assert node_one.gangs["1"] == node_two.gangs["1"] == Rendezvous(address, 2001, 2002)
 
 
-@story
+@on_event_loop
 async def test_a_part_of_a_gang_that_cannot_start_stops_the_others():
     """The other part gets the reason, whether it is ready or not."""
     async with (
@@ -269,7 +269,7 @@ async def test_a_part_of_a_gang_that_cannot_start_stops_the_others():
 # ---------------------------------------------------------------------------------------------------- packages
 
 
-@story
+@on_event_loop
 async def test_a_package_is_fetched_and_a_missing_one_is_an_error(wording):
     """The bytes come in order; NotFound and a missing link become OSErrors with the cause."""
     async with Scheduler() as scheduler:
@@ -288,7 +288,7 @@ async def test_a_package_is_fetched_and_a_missing_one_is_an_error(wording):
 # ------------------------------------------------------------------------------------------------------ trouble
 
 
-@story
+@on_event_loop
 async def test_no_link_to_another_machine_is_unencrypted():
     """Beyond loopback, an agent without a certificate does not link; the error has the command that gets one."""
     with pytest.raises(TargetError, match="gavel agent join"):
@@ -297,7 +297,7 @@ async def test_no_link_to_another_machine_is_unencrypted():
         Target(address="192.0.2.1:7071").channel()
 
 
-@story
+@on_event_loop
 async def test_a_wrong_token_is_tried_again_and_logged(caplog, wording):
     """The scheduler refuses the agent, which keeps trying; the log names the option to check."""
 
@@ -320,9 +320,9 @@ async def test_a_wrong_token_is_tried_again_and_logged(caplog, wording):
     wording(refused[0], address=f"127.0.0.1:{port}", wait=re.compile(r"[\d.]+ s\b"))
 
 
-@story
+@on_event_loop
 async def test_an_agent_speaks_first_to_a_scheduler_that_waits(monkeypatch: pytest.MonkeyPatch):
-    """An older scheduler, or a proxy, sends no first message, so the agent does; agents may be upgraded first."""
+    """If the call is not accepted in time, the agent sends its Hello unasked: older schedulers wait for it."""
 
     class Earlier(agents_pb2_grpc.AgentsServicer):
         received: asyncio.Future[pb.AgentMessage] = asyncio.get_running_loop().create_future()
