@@ -228,7 +228,7 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node."""
+    """A node. `back` is the time at which the scheduler tries a faulty node again."""
 
     name: str
     worker_type: str

@@ -6,8 +6,9 @@ Feasible sets are convex and symmetric in such jobs, so averaging an optimum ove
 per group with a `count` loses nothing.
 
 Splitting gives every member the same time. The share of a column with one job is divided evenly. To divide the share of
-a pair of groups, the members of each group are laid end to end along a line, and members side by side form pairs: at
-most n_c + n_d - 1 pairs of jobs. Within one group the members form a circle, each paired with the next.
+a pair of groups, the members of each group are laid end to end along a line of its own. Both lines are equally long,
+and members that lie opposite each other form pairs. Groups of n and m jobs give at most n + m - 1 pairs. Within one
+group the members form a circle, each paired with the next.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from policies.problem import ALONE, Allocation, Floats, Ints, Problem
 
 # Hashes, as an array of uint64.
 Words = np.ndarray
-# With at most so many deadlines, a policy keeps as many of them as possible.
+# Up to this number of deadlines, a policy decides on each deadline separately, to keep the greatest possible number.
 EXACT_DEADLINES = 50
-# A share of a pair below this, per job of the smaller group, is not split.
+# The share of a pair of groups is dropped if it is at most this number times the size of the smaller group.
 NEGLIGIBLE = 1e-9
 
 
@@ -97,10 +98,10 @@ class Grouping:
         )
 
     def split(self, solved: Problem, allocation: Allocation) -> tuple[Problem, Allocation]:
-        """Return the problem of all jobs with a column for each pair of jobs in use, and the answer to this problem.
+        """Return the problem of all jobs with a column added for each pair of jobs in use, and the allocation for it.
 
-        This serves pairs whose rates are known only between groups: `solved` is the grouped problem with columns for
-        such pairs.
+        Use this if rates of pairs are given only between groups. `solved` is the grouped problem plus the columns of
+        those pairs.
         """
         if len(solved.jobs) != len(self.grouped.jobs):
             raise ProblemError("split: the solved problem does not have the rows of the grouped problem")
@@ -149,7 +150,7 @@ class Grouping:
         parts: list[tuple[Ints, Ints, Ints, Floats]] = []
         for k in used.tolist():
             c, d = int(columns.first[k]), int(columns.second[k])
-            a, b, part = _circle(members[c]) if c == d else _corner_walk(members[c], members[d])
+            a, b, part = _circle(members[c]) if c == d else _opposite_pairs(members[c], members[d])
             parts.append((a, b, np.full(len(a), k), part * time_share[k]))
         if not parts:
             empty = np.zeros(0, dtype=np.int64)
@@ -158,7 +159,10 @@ class Grouping:
         return a, b, source, share
 
     def _pair_column(self, a: Ints, b: Ints, way: Ints) -> Ints:
-        """Return the problem's column for each pair of jobs and way to run. Grouping keeps the numbers of the ways."""
+        """Return the problem's column for each pair of jobs and way to run.
+
+        A way to run has the same number in the problem and in the grouped problem.
+        """
         pairs = np.flatnonzero(self.problem.columns.is_pair)
         n, ways = len(self.problem.jobs), _ways(self.problem)
         columns = self.problem.columns
@@ -168,6 +172,7 @@ class Grouping:
 
     def _pair_backfill(self, allocation: Allocation) -> np.ndarray:
         n, ways = len(self.problem.jobs), _ways(self.problem)
+        # The columns of pairs of groups, and those of pairs of jobs.
         blocks, pairs = (
             np.flatnonzero(self.grouped.columns.is_pair),
             np.flatnonzero(self.problem.columns.is_pair),
@@ -207,8 +212,9 @@ def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None)
 
 
 def _colours(problem: Problem, facts: list[np.ndarray]) -> Ints:
-    """Return a colour (a number) for each job, equal for jobs with equal facts and columns without a partner.
+    """Return a colour (a number) for each job.
 
+    Jobs have the same colour if their facts are equal and their columns for running alone are equal.
     Colours are numbered in the order of their first jobs.
     """
     n, columns = len(problem.jobs), problem.columns
@@ -246,8 +252,8 @@ def _by_pairs(problem: Problem, colour: Ints) -> Ints:
         colour = finer.astype(np.int64)
         if settled:
             break
-    # A block is all pairs of two colours in one way. A block that is incomplete or has different rates is bad, and the
-    # jobs of its colours are not merged.
+    # A block is all pair columns between two colours for one way to run. It must have a column for every pair of jobs
+    # of these colours, all at equal rates. Otherwise, the jobs of both colours are not merged.
     while True:
         key = _pair_key(colour[a], colour[b], problem.way[pairs], len(colour), _ways(problem))
         low, high = np.minimum(colour[a], colour[b]), np.maximum(colour[a], colour[b])
@@ -273,7 +279,7 @@ def _merge(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     n, columns = len(problem.jobs), problem.columns
     groups = int(colour.max()) + 1 if n else 0
     leader = np.empty(groups, dtype=np.int64)
-    # The first member of each colour is written last, so it becomes the leader.
+    # Written in reverse, so that the leader of each colour is its first member, whose columns are kept.
     leader[colour[::-1]] = np.arange(n)[::-1]
     solo = np.flatnonzero(~columns.is_pair) if problem.any_pairs else np.arange(len(columns))
     if groups == n:
@@ -314,10 +320,10 @@ def _renumber(colour: Ints) -> Ints:
     return rank[inverse]
 
 
-def _corner_walk(c: Ints, d: Ints) -> tuple[Ints, Ints, Floats]:
-    """Lay the members of each group end to end along a line of length 1, and pair members that lie side by side."""
+def _opposite_pairs(c: Ints, d: Ints) -> tuple[Ints, Ints, Floats]:
+    """Lay the members of each group along a line of its own, of length 1; pair members that lie opposite each other."""
     n, m = len(c), len(d)
-    # Positions along the line are in units of 1 / (n m).
+    # Positions along the lines are in units of 1 / (n m).
     cuts = np.unique(np.concatenate([np.arange(n + 1) * m, np.arange(m + 1) * n]))
     return c[cuts[:-1] // m], d[cuts[:-1] // n], np.diff(cuts) / (n * m)
 

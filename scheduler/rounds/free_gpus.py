@@ -50,8 +50,8 @@ class FreeGpus:
     def spread(self, width: int) -> tuple[GpuId, ...] | None:
         """Take GPUs from as few nodes as possible; None if there are too few.
 
-        All GPUs are taken of nodes with the most free GPUs, until some node has enough for the rest. The rest is taken
-        from the node that has enough and the fewest.
+        The nodes with the most free GPUs give all of them, until some node has enough for the rest. The rest comes from
+        the node that has enough and the fewest.
         """
         by_free = self._index()
         gpus: tuple[GpuId, ...] = ()
