@@ -95,7 +95,7 @@ def start_file(
         raise LaunchError(
             f"the order is for ranks {first} to {first + count - 1}, but the job has {world} ranks"
         )
-    rendezvous_env = {} if rendezvous is None else rendezvous_environment(rendezvous, world)
+    rendezvous_env = {} if rendezvous is None else rendezvous_environment(rendezvous, order)
     argv = list(launch.command) if launch.command else ["/bin/sh", "-c", launch.script]
     ranks = [
         {
@@ -182,13 +182,27 @@ def _rank_environment(rank: int, local: int, count: int, world: int, order: Orde
     }
 
 
-def rendezvous_environment(rendezvous: Rendezvous, world: int) -> dict[str, str]:
-    """Return the variables by which ranks find each other: PyTorch's, and Gavel's own if there are several ranks."""
+def rendezvous_environment(rendezvous: Rendezvous, order: Order) -> dict[str, str]:
+    """Return the variables by which ranks find each other: those of PyTorch, of `gavel.training` and of torchrun."""
     address = rendezvous.master_address
     env = {"MASTER_ADDR": address, "MASTER_PORT": str(rendezvous.master_port)}
-    if world > 1:
+    if order.world_size > 1:
         env["GAVEL_COORDINATOR"] = f"{address}:{rendezvous.coordinator_port}"
+    launch = order.launch
+    if launch is not None and launch.ranks == "per_node":
+        env |= {name: value for name, value in _torchrun(rendezvous, order).items() if name not in launch.env}
     return env
+
+
+def _torchrun(rendezvous: Rendezvous, order: Order) -> dict[str, str]:
+    """Return the defaults of torchrun's options, with which it runs one training over all GPUs of the job."""
+    return {
+        "PET_NNODES": str(order.nodes),
+        "PET_NODE_RANK": str(order.node_rank),
+        "PET_NPROC_PER_NODE": str(max(1, len(order.gpus))),
+        "PET_MASTER_ADDR": rendezvous.master_address,
+        "PET_MASTER_PORT": str(rendezvous.master_port),
+    }
 
 
 def checkpoint_directory(launch: Launch, node: NodeFacts, order: Order) -> str:

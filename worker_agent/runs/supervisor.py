@@ -106,7 +106,7 @@ class Processes:
             return
         ports = (rendezvous.master_port, rendezvous.coordinator_port)
         try:
-            env = rendezvous_environment(rendezvous, run.order.nodes)
+            env = rendezvous_environment(rendezvous, run.order)
             run.directory.write(GO, {"lease": lease, "env": env, "ports": ports}, durable=True)
         except OSError as error:
             LOG.error(

@@ -28,6 +28,7 @@ from worker_agent.shim.control_groups import ControlGroup
 from worker_agent.shim.deadlines import Deadlines, read_deadlines
 from worker_agent.shim.exit_file import ExitFile
 from worker_agent.shim.log_pump import Output
+from worker_agent.shim.rendezvous import rendezvous_of
 from worker_agent.shim.run_directory import RunDirectory
 
 # How often lease.json is read.
@@ -176,7 +177,7 @@ class Shim:
         while self._may_start():
             go = self.run.read(run_directory.GO, owner=os.geteuid(), size_bytes_max=1 << 16)
             if go is not None and go.get("lease") == self.lease:
-                return {str(name): str(value) for name, value in dict(go.get("env") or {}).items()}
+                return rendezvous_of(go)
             if not self._is_too_late("not all nodes were ready in time"):
                 self._wait()
         return {}

@@ -17,6 +17,10 @@ SCRIPT_BYTES_MAX = 1 << 20
 WRITES = re.compile(r"open\(.*[\"'][wax]|write_(text|bytes)\(|save(z|txt|_pretrained|_checkpoint)?\(|dump\(")
 # A script that contains one of these keeps its state where its next attempt can read it.
 KEEPS_STATE = ("gavel.training", "gavel import training", "GAVEL_CHECKPOINT_DIR")
+# Programs that start a process per GPU themselves.
+LAUNCHER = re.compile(
+    r"(^|[\s/;&|])(torchrun|accelerate\s+launch|deepspeed|torch\.distributed\.(run|launch))(\s|$)"
+)
 
 
 def submission_warnings(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
@@ -25,6 +29,7 @@ def submission_warnings(client: Client, specs: Sequence[JobSpec]) -> Iterator[st
     yield from _unknown_memory(client, specs)
     yield from _deadlines(client, specs)
     yield from _lost_state(specs)
+    yield from _launchers(specs)
 
 
 def _secrets(specs: Sequence[JobSpec]) -> Iterator[str]:
@@ -97,3 +102,15 @@ def _local_script(spec: JobSpec) -> tuple[str, str] | None:
                 if path.is_file() and path.stat().st_size <= SCRIPT_BYTES_MAX:
                     return word, path.read_text(encoding="utf-8")
     return None
+
+
+def _launchers(specs: Sequence[JobSpec]) -> Iterator[str]:
+    """Warn about a launcher that would be started once per GPU, and each time start a process per GPU."""
+    for spec in specs:
+        launcher = LAUNCHER.search(spec.script or " ".join(spec.command))
+        if launcher and spec.ranks != "per_node" and (spec.gpus_max or spec.gpus or 1) > 1:
+            yield (
+                f"ranks: Gavel starts {launcher[2]} once per GPU, and it starts a process per GPU each time; "
+                "`ranks: per_node` starts it once per node (docs/distributed.md)"
+            )
+            return

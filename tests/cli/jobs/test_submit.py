@@ -181,6 +181,28 @@ def test_a_script_that_saves_no_checkpoint_is_a_warning(
         wording(result.stderr, folder=tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [
+        (("-g", "2", "--", "torchrun", "train.py"), True),
+        (("-g", "2", "--", "python", "-m", "torch.distributed.run", "train.py"), True),
+        (("-g", "2", "--", "sh", "-c", "cd x && accelerate launch train.py"), True),
+        (("-g", "2", "--ranks", "per_node", "--", "torchrun", "train.py"), False),
+        (("-g", "1", "--", "torchrun", "train.py"), False),
+        (("-g", "2", "--", "python", "torchrun_helper.py"), False),
+    ],
+)
+def test_a_launcher_per_gpu_is_a_warning(
+    live: LiveThread, gavel: Gavel, options: tuple[str, ...], warned: bool, wording: Wording
+) -> None:
+    """A launcher that starts a process per GPU must be started once per node."""
+    live.do(live.daemon.node("wide", gpus=2))
+    result = gavel("submit", "--dry-run", *options)
+    assert (result.exit_code, result.stderr.startswith("ranks: ")) == (0, warned)
+    if warned:
+        wording(result.stderr)
+
+
 def test_job_files_with_flags_over_them(
     live: LiveThread, gavel: Gavel, tmp_path: Path, wording: Wording
 ) -> None:

@@ -16,7 +16,7 @@ from worker_agent.runs.rendezvous import Rendezvous
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
-MEETING = Rendezvous("10.0.0.1", 4000, 4001)
+MEETING = Rendezvous("127.0.0.1", 4000, 4001)
 SETUP = "echo here; until [ -e {go} ]; do sleep 0.02; done"
 
 
@@ -40,8 +40,24 @@ async def test_a_gang_starts_when_all_are_ready(tmp_path: Path) -> None:
         # A second go changes nothing.
         node.agent.go("17", Rendezvous("elsewhere", 1, 2))
         assert (await node.exit()).outcome == "finished"
-        assert node.log() == "10.0.0.1 4000 0\n"
+        assert node.log() == "127.0.0.1 4000 0\n"
         assert node.started() == {"17"}
+
+
+@live
+async def test_a_part_that_cannot_reach_the_meeting_fails_with_the_address(
+    tmp_path: Path, wording: Wording
+) -> None:
+    """Its ranks would wait for the others in silence, so none is started."""
+    async with LiveAgent(tmp_path) as node:
+        node.desire(part(tmp_path, 1))
+        await until(lambda: node.link.are_ready)
+        # No connection to a broadcast address is possible.
+        node.agent.go("17", Rendezvous("255.255.255.255", 4000, 4001))
+        exit = await node.exit()
+        assert (exit.outcome, (tmp_path / "ran").exists()) == ("failed", False)
+        assert "255.255.255.255 at port 4001" in node.log(rank=1)
+        wording(node.log(rank=1))
 
 
 @live

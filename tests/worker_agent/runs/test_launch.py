@@ -108,10 +108,30 @@ def test_a_job_may_have_one_rank_per_node() -> None:
     assert (rank["rank"], env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"], env["GAVEL_GPUS"]) == (1, "2", "1", "8")
 
 
-def test_a_single_rank_needs_no_coordinator() -> None:
-    """A single rank gets no coordinator's address."""
-    (rank,) = start({"command": ["train"], "ranks": "per_node"})["ranks"]
+def test_a_job_on_one_gpu_needs_no_coordinator() -> None:
+    """A single rank has no other to agree with."""
+    (rank,) = start(gpus=(1,), world_size=1)["ranks"]
     assert "GAVEL_COORDINATOR" not in rank["env"]
+
+
+def test_torchrun_finds_its_options_in_the_environment() -> None:
+    """A launcher gets torchrun's variables, except those that the job sets itself; a process per GPU gets none."""
+    launch = {"command": ["torchrun"], "ranks": "per_node", "env": {"PET_NPROC_PER_NODE": "1"}}
+    (rank,) = start(launch, node_rank=1, nodes=2, rank_first=6, world_size=8)["ranks"]
+    assert {name: value for name, value in rank["env"].items() if name.startswith("PET_")} == {
+        "PET_NNODES": "2",
+        "PET_NODE_RANK": "1",
+        "PET_NPROC_PER_NODE": "1",
+        "PET_MASTER_ADDR": "10.0.0.1",
+        "PET_MASTER_PORT": "4000",
+    }
+    assert not [name for rank in start()["ranks"] for name in rank["env"] if name.startswith("PET_")]
+
+
+def test_a_launcher_of_several_ranks_on_one_node_has_a_coordinator() -> None:
+    """The ranks that a launcher starts agree on their last step, too."""
+    (rank,) = start({"command": ["torchrun"], "ranks": "per_node"}, world_size=2)["ranks"]
+    assert rank["env"]["GAVEL_COORDINATOR"] == "10.0.0.1:4001"
 
 
 def test_emulated_gpus_are_not_visible() -> None:
