@@ -140,7 +140,9 @@ NO_JSON = {
 }
 # The commands that change jobs, nodes or tokens: the key of their JSON that lists what they changed.
 CHANGES = {
-    **dict.fromkeys(("cancel", "hold", "release", "requeue"), "`jobs` (the ids of the changed jobs)"),
+    **dict.fromkeys(
+        ("cancel", "hold", "release", "requeue", "update"), "`jobs` (the ids of the changed jobs)"
+    ),
     **dict.fromkeys(("drain", "resume", "remove"), "`nodes`"),
     "token revoke": "`tokens`, `nodes` ([RevokedNode](#revokednode))",
     "token unrevoke": "`nodes` (their names)",

@@ -33,6 +33,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "cancel": ("jobs.change", "Stop jobs for good."),
         "hold": ("jobs.change", "Keep jobs waiting until they are released; running jobs save and stop."),
         "release": ("jobs.change", "Let held jobs run again."),
+        "update": ("jobs.update", "Change jobs that were submitted earlier."),
         "requeue": ("jobs.change", "Stop running jobs and put them back into the queue."),
     },
     "Cluster": {

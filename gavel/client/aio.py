@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
+from typing import Any
 
 from gavel.client import calls
 from gavel.client import results as r
@@ -147,6 +148,15 @@ class AsyncClient(Connected[AsyncTransport]):
     async def requeue(self, job: str) -> tuple[str, ...]:
         """Stop a job or array and put it back into the queue; return the ids of the affected jobs."""
         return await self._wire.call(calls.command(job=job, action="requeue"))
+
+    async def update(self, job: str, **changes: Any) -> tuple[str, ...]:
+        """Change fields of a job or array that has not ended; return the ids of the affected jobs.
+
+        `changes`: the fields name, weight, tenant, gpus, gpus_min, gpus_max, worker_types, retries, time_limit_s,
+        deadline_s and max_cost of JobSpec. None removes a limit. `deadline_s` counts from now. GPUs and worker types of
+        a running job cannot change, and only operators change tenants.
+        """
+        return await self._wire.call(calls.update(job, changes))
 
     async def explain(self, job: str) -> r.Explanation:
         """Return why a job runs, waits or has ended, with the details."""

@@ -17,6 +17,7 @@ from google.protobuf.message_factory import GetMessageClass
 
 from gavel.client import results as r
 from gavel.client.errors import GavelError, Invalid, InvalidJob
+from gavel.client.jobs.changes import changes_of
 from gavel.client.jobs.errors import file_field, with_place
 from gavel.client.jobs.spec import JobSpec
 from gavel.client.reading import read, spec_to_proto, stamp_of
@@ -90,6 +91,7 @@ def _rows(field: str, kind: type[R]) -> Callable[[Any], tuple[R, ...]]:
 
 get = Method("Jobs/GetJob", partial(read, r.Job))
 command: Method[tuple[str, ...]] = Method("Jobs/CommandJob", lambda reply: tuple(reply.jobs), safe=False)
+_update: Method[tuple[str, ...]] = Method("Jobs/UpdateJob", lambda reply: tuple(reply.jobs))
 explain = Method("Jobs/ExplainJob", partial(read, r.Explanation))
 logs = Method("Jobs/ReadLogs", partial(read, r.LogChunk))
 # The digests of packages that the scheduler has, and that therefore need no upload.
@@ -216,6 +218,11 @@ def _filter(job_filter: JobFilter) -> j.JobFilter:
         return job_filter.to_proto()
     except (TypeError, ValueError, AttributeError) as error:
         raise Invalid(f"wanted: a value does not fit its field: {error}", field="wanted") from None
+
+
+def update(job: str, changes: Mapping[str, Any]) -> Call[tuple[str, ...]]:
+    """Change fields of a job or an array; the result has the ids of the affected jobs. Raises InvalidJob."""
+    return _update(job=job, changes=changes_of(changes))
 
 
 def list_jobs(job_filter: JobFilter, page_size: int, page_token: str, brief: bool) -> Call[r.JobPage]:

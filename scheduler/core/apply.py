@@ -15,7 +15,8 @@ from scheduler.core import apply_jobs as jobs
 from scheduler.core import apply_leases as leases
 from scheduler.core import facts as f
 from scheduler.core.credit import charge_all
-from scheduler.core.state import Asked, SchedulerState
+from scheduler.core.snapshot import Asked
+from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.shares import ShareTable
 
@@ -143,6 +144,8 @@ def _allocation_adopted(state: SchedulerState, now_s: float, fact: f.AllocationA
     state.asked.answered = True
     state.allocation = fact
     state.adopted_s = now_s
+    for name in [name for name in state.reshaped if state.reshaped[name] < fact.number]:
+        del state.reshaped[name]
     shares = fact.shares
     ids, types = shares.jobs, shares.worker_types
     alone = list(zip(ids))
@@ -177,6 +180,7 @@ _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {
     f.JobSubmitted: jobs.job_submitted,
     f.JobsForgotten: jobs.jobs_forgotten,
     f.JobMoved: jobs.job_moved,
+    f.JobUpdated: jobs.job_updated,
     f.NodeJoined: _node_joined,
     f.NodeMoved: _node_moved,
     f.NodeRemoved: _node_removed,

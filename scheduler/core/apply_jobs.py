@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from scheduler.core import facts as f
-from scheduler.core.state import Request, SchedulerState
+from scheduler.core.snapshot import Request
+from scheduler.core.state import SchedulerState
+from scheduler.model.changes import JobChanges, Update
 from scheduler.model.jobs import PREEMPT, START, TERMINAL, Job, JobState, Move, after
+
+# How many updates of a job are remembered.
+UPDATES_KEPT = 10
 
 
 def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> None:
@@ -19,12 +24,7 @@ def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> 
     )
     state.jobs[job.id] = state.active[job.id] = job
     state.next_order += 1
-    if job.spec.is_limited:
-        state.to_review[job.id] = job
-    if job.spec.is_picky:
-        state.picky.add(job.id)
-    if job.may_be_protected:
-        state.protectable.add(job.id)
+    state.index_spec(job)
     state.next_job = max(state.next_job, int(parent) + 1)
     if index:
         state.arrays.setdefault(parent, []).append(job.id)
@@ -60,6 +60,19 @@ def job_moved(state: SchedulerState, now_s: float, fact: f.JobMoved) -> None:
     move(state, now_s, state.jobs[fact.job], fact.move, fact.why)
 
 
+def job_updated(state: SchedulerState, now_s: float, fact: f.JobUpdated) -> None:
+    """Change the spec of a job, and remember who changed what."""
+    job = state.jobs[fact.job]
+    before = {name: getattr(job.spec, name) for name in fact.changes.values()}
+    update = Update(at_s=now_s, by=fact.by, changes=fact.changes, before=JobChanges(**before))
+    job.updates = (*job.updates[1 - UPDATES_KEPT :], update)
+    job.spec = fact.changes.applied_to(job.spec)
+    state.index_spec(job)
+    if fact.changes.changes_shape:
+        state.reshaped[job.id] = state.asked.number
+    state.stale = True
+
+
 def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> None:
     """Change the state of a job by the table of transitions."""
     job.state = after(job.state, how)
@@ -81,6 +94,7 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
         state.picky.discard(job.id)
         state.protectable.discard(job.id)
         state.may_have_saved.discard(job.id)
+        state.reshaped.pop(job.id, None)
         _unblock_dependents(state, job)
 
 

@@ -10,7 +10,8 @@ from scheduler.core import credit, failed_starts
 from scheduler.core import facts as f
 from scheduler.core.apply_jobs import move
 from scheduler.core.messages import Exit, Progress
-from scheduler.core.state import Round, SchedulerState
+from scheduler.core.snapshot import Round
+from scheduler.core.state import SchedulerState
 from scheduler.model.bounds import SUM_MAX
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import PREEMPT, RUNS, START, TERMINAL, Job, Move

@@ -9,10 +9,9 @@ from scheduler.core import (
     forgetting,
     on_failed_starts,
     on_jobs,
-    on_node_commands,
     on_nodes,
+    on_operators,
     on_rounds,
-    on_settings,
 )
 from scheduler.core.facts import EpochStarted, NodeMoved
 from scheduler.core.messages import (
@@ -29,6 +28,7 @@ from scheduler.core.messages import (
     SetPrices,
     Solved,
     SubmitJobs,
+    UpdateJob,
     Woke,
 )
 from scheduler.core.outcome import Outcome
@@ -53,14 +53,15 @@ class Core:
         self._on: dict[type[Message], Callable[[Outcome, Any], None]] = {
             SubmitJobs: on_jobs.on_submit,
             JobCommand: on_jobs.on_command,
+            UpdateJob: self._on_update,
             NodeHello: on_nodes.on_hello,
             NodeReport: on_nodes.on_report,
             NodeSilent: on_nodes.on_silent,
-            NodeCommand: on_node_commands.on_command,
-            Configure: on_settings.on_configure,
-            GiveRates: on_settings.on_rates,
-            SetPolicy: on_settings.on_set_policy,
-            SetPrices: on_settings.on_set_prices,
+            NodeCommand: on_operators.on_node_command,
+            Configure: on_operators.on_configure,
+            GiveRates: on_operators.on_rates,
+            SetPolicy: on_operators.on_set_policy,
+            SetPrices: on_operators.on_set_prices,
             Solved: lambda out, message: on_rounds.on_solved(out, message, self._kinds),
             Forget: self._on_forget,
             Woke: self._on_woke,
@@ -97,6 +98,11 @@ class Core:
         if len(self._kinds.of_job) > 2 * len(self.state.jobs) + KINDS_SPARE:
             # Most entries belong to forgotten jobs.
             self._kinds = Kinds()
+
+    def _on_update(self, out: Outcome, message: UpdateJob) -> None:
+        on_jobs.on_update(out, message)
+        # The cache holds the kinds of jobs, which depend on their specs.
+        self._kinds = Kinds()
 
     def _on_woke(self, out: Outcome, message: Woke) -> None:
         match message.what:

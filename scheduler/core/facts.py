@@ -9,6 +9,7 @@ from __future__ import annotations
 import msgspec
 
 from scheduler.core.messages import Exit, Progress, Shares
+from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeSpec, NodeState
 from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.lease import Bundle, Lease
@@ -91,6 +92,14 @@ class JobMoved(Fact, frozen=True, kw_only=True):
     job: str
     move: Move
     why: str = ""
+    by: str = ""
+
+
+class JobUpdated(Fact, frozen=True, kw_only=True):
+    """A user changed fields of a job that had not ended. The values differ from those before."""
+
+    job: str
+    changes: JobChanges
     by: str = ""
 
 
@@ -243,6 +252,7 @@ AnyFact = (
     | JobSubmitted
     | JobsForgotten
     | JobMoved
+    | JobUpdated
     | NodeJoined
     | NodeMoved
     | NodeRemoved

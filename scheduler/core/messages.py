@@ -1,6 +1,6 @@
 """Messages to the core. Everything that happens reaches the core as one of these.
 
-users    SubmitJobs JobCommand NodeCommand SetPolicy SetPrices Configure GiveRates
+users    SubmitJobs JobCommand UpdateJob NodeCommand SetPolicy SetPrices Configure GiveRates
 history  Forget
 nodes    NodeHello NodeReport NodeSilent
 solver   Solved
@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, JobState
 from scheduler.model.settings import Settings
@@ -40,6 +41,15 @@ class JobCommand(Message, frozen=True, kw_only=True):
     call: str = ""
     job: str
     action: Literal["cancel", "hold", "release", "requeue"]
+    user: str = ""
+
+
+class UpdateJob(Message, frozen=True, kw_only=True):
+    """Change fields of a job, or of all unfinished jobs of an array."""
+
+    call: str = ""
+    job: str
+    changes: JobChanges
     user: str = ""
 
 

@@ -8,16 +8,18 @@ from operator import attrgetter
 from types import MappingProxyType
 
 import msgspec
+from msgspec import UNSET
 
 from scheduler.core import on_rounds
 from scheduler.core.credit import cost_by
-from scheduler.core.facts import JobMoved, JobSubmitted, LeaseRecalled
-from scheduler.core.messages import JobCommand, SubmitJobs
+from scheduler.core.facts import JobMoved, JobSubmitted, JobUpdated, LeaseRecalled
+from scheduler.core.messages import JobCommand, SubmitJobs, UpdateJob
 from scheduler.core.outcome import Outcome
 from scheduler.core.planning.feasibility import listed, must_fit_somewhere
 from scheduler.core.planning.kinds import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
+from scheduler.model.changes import SHAPE, JobChanges
 from scheduler.model.errors import InvalidSpec, KeyReused, Refused
 from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Job, JobSpec, JobState, Move
 from scheduler.model.lease import Phase
@@ -106,11 +108,11 @@ def would_wait_for(
 
 
 def _would_wait_for(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
-    _must_be_runnable(state, spec)
+    must_be_runnable(state, spec)
     return _blocked_by(state, spec, past)
 
 
-def _must_be_runnable(state: SchedulerState, spec: JobSpec) -> None:
+def must_be_runnable(state: SchedulerState, spec: JobSpec) -> None:
     """Raise InvalidSpec for a job that can never run. A cluster without nodes accepts every job."""
     if not state.nodes:
         return
@@ -220,6 +222,54 @@ def _why_not(job: Job, action: str) -> str:
     if action == "release" and not job.is_terminal:
         return f"is {job.state}; only held jobs can be released"
     return f"is {job.state} and cannot be {done}"
+
+
+def on_update(out: Outcome, message: UpdateJob) -> None:
+    """Change fields of a job, or of all unfinished jobs of an array; change all of them or none."""
+    state = out.state
+    try:
+        bounds.check_text("user", message.user)
+        if not message.changes.values():
+            raise InvalidSpec("changes", "are empty: give at least one field")
+        updates = [(job, _changes_of(state, job, message.changes)) for job in _unfinished(state, message.job)]
+    except (InvalidSpec, Refused) as error:
+        out.refuse(message.call, error)
+        return
+    out.reply(message.call, jobs=[job.id for job, _ in updates])
+    # A repeated update changes nothing.
+    updates = [(job, changes) for job, changes in updates if changes.values()]
+    for job, changes in updates:
+        out.fact(JobUpdated(job=job.id, changes=changes, by=message.user))
+    if updates:
+        out.wants_review = True
+        on_rounds.kick(out)
+
+
+def _unfinished(state: SchedulerState, name: str) -> list[Job]:
+    members = state.arrays.get(name)
+    if not members:
+        job = state.job(name)
+        if job.is_terminal:
+            raise Refused(f"job {name} is {job.state} and can no longer be changed")
+        return [job]
+    jobs = [state.jobs[member] for member in members if not state.jobs[member].is_terminal]
+    if not jobs:
+        raise Refused(f"all jobs of array '{name}' have ended")
+    return jobs
+
+
+def _changes_of(state: SchedulerState, job: Job, changes: JobChanges) -> JobChanges:
+    """Return what really changes for this job; raise if the job cannot be changed like that."""
+    changes = changes.differing_from(job.spec)
+    spec = changes.applied_to(job.spec).checked()
+    if changes.changes_shape:
+        if job.state is JobState.RUNNING:
+            field = next(name for name in SHAPE if getattr(changes, name) is not UNSET)
+            raise Refused(
+                f"job {job.id} is running, and its {field} cannot change meanwhile: hold it, update it, release it"
+            )
+        must_be_runnable(state, spec)
+    return changes
 
 
 def recall(out: Outcome, lease: str, why: str) -> None:

@@ -9,84 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-
 from scheduler.core.facts import AllocationAdopted
+from scheduler.core.snapshot import FIELDS, NEVER_S, Asked, Request, Round, decode, encode
 from scheduler.model.cluster import UP, Node
 from scheduler.model.errors import NotFound
 from scheduler.model.jobs import Job, JobState
-from scheduler.model.launch import JobDecoder
-from scheduler.model.lease import HOLDING, STOPPING, WAITING, Bundle, GpuId, Holding, nodes_of
+from scheduler.model.lease import HOLDING, STOPPING, WAITING, GpuId, Holding, nodes_of
 from scheduler.model.settings import Settings
-from scheduler.model.shares import ShareRows, ShareTable
-from scheduler.model.throughput import RateBook, RateRows
+from scheduler.model.shares import ShareTable
+from scheduler.model.throughput import RateBook
 from scheduler.rounds.inputs import Held
 
 # Names of stores of checkpoints, as in `NodeSpec.store`.
 Stores = tuple[str, ...]
-
-
-class Round(msgspec.Struct):
-    """The current round or, if none is running, the last one. Renewed leases end with this round."""
-
-    number: int = 0
-    starts_s: float = 0.0
-    ends_s: float = 0.0
-    # By worker type: the gang for which GPUs are held back.
-    reserved: dict[str, Bundle] = msgspec.field(default_factory=dict)
-
-
-class Request(msgspec.Struct):
-    """A submission with an idempotency key: the digest of the submission, and the jobs that it made."""
-
-    digest: str
-    jobs: list[str]
-    # The time of the submission.
-    at_s: float = 0.0
-
-
-# The value of `Asked.at_s` before the first question to the solver. It is finite, because it is used in arithmetic.
-NEVER_S = -1e18
-
-
-class Asked(msgspec.Struct):
-    """The newest problem that was sent to the solver."""
-
-    number: int = 0
-    # When the problem was sent.
-    at_s: float = NEVER_S
-    # Whether the answer has arrived or was given up.
-    answered: bool = True
-
-
-class Snapshot(msgspec.Struct, kw_only=True):
-    """The primary part of a state as it is stored. `SchedulerState` explains the fields."""
-
-    now_s: float
-    epoch: int
-    settings: Settings
-    prices: dict[str, float]
-    jobs: dict[str, Job]
-    requests: dict[str, Request]
-    arrays: dict[str, list[str]]
-    next_job: int
-    next_lease: int
-    nodes: dict[str, Node]
-    generation_floor: int = 0
-    leases: dict[str, Holding]
-    round: Round
-    asked: Asked
-    stale: bool
-    allocation: AllocationAdopted | None
-    shares: ShareRows
-    rates: RateRows
-    doubtful: bool = False
-    next_order: int = 0
-    adopted_s: float = 0.0
-
-
-_encoder = msgspec.msgpack.Encoder(order="deterministic")
-_decoder = JobDecoder(msgspec.msgpack, Snapshot)
 
 
 class SchedulerState:
@@ -94,7 +29,7 @@ class SchedulerState:
 
     __slots__ = (
         *("now_s", "epoch", "settings", "prices", "jobs", "requests", "arrays", "next_job", "next_lease"),
-        *("nodes", "generation_floor", "doubtful", "next_order", "adopted_s"),
+        *("nodes", "generation_floor", "doubtful", "next_order", "adopted_s", "reshaped"),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
         *("active", "to_review", "picky", "protectable", "on_hold", "may_have_saved", "stores", "dependents"),
         *("held_leases", "holders", "claims", "blocks"),
@@ -102,8 +37,7 @@ class SchedulerState:
     )
 
     def __init__(self) -> None:
-        self.now_s = 0.0
-        self.epoch = 0
+        self.now_s, self.epoch = 0.0, 0
         self.settings = Settings()
         self.prices: dict[str, float] = {}  # by worker type
         self.jobs: dict[str, Job] = {}
@@ -126,8 +60,9 @@ class SchedulerState:
         self.doubtful = False
         # The `Job.order` of the next job. It does not fall when jobs are forgotten.
         self.next_order = 0
-        # The derived part:
-        # Jobs that have not ended, in order of submission.
+        # Reshaped jobs, by the last question to the solver before the change. Older shares are void for them.
+        self.reshaped: dict[str, int] = {}
+        # The derived part begins with the jobs that have not ended, in order of submission.
         self.active: dict[str, Job] = {}
         # Active jobs that `on_jobs.review` checks: those with limits, dependencies, an earliest start or a pause.
         self.to_review: dict[str, Job] = {}
@@ -194,6 +129,18 @@ class SchedulerState:
             if name not in on_hold and (name not in to_review or self.eligible(job, now_s))
         }
 
+    def index_spec(self, job: Job) -> None:
+        """Enter an active job into the derived sets that depend on its spec, or take it out of them."""
+        if job.needs_review:
+            self.to_review[job.id] = job
+        else:
+            self.to_review.pop(job.id, None)
+        for is_in, names in ((job.spec.is_picky, self.picky), (job.may_be_protected, self.protectable)):
+            if is_in:
+                names.add(job.id)
+            else:
+                names.discard(job.id)
+
     def confined_to(self, job: Job) -> Stores:
         """Return the stores to which the job's last checkpoint confines it; empty if it may run on every node.
 
@@ -233,20 +180,18 @@ class SchedulerState:
     def snapshot(self) -> bytes:
         """Encode the primary part. Equal states have equal bytes.
 
-        This may run in a thread, as long as nothing changes the state. Jobs and keys, of which there may be many, are
-        encoded one by one, so that other threads can run in between.
+        This may run in a thread, as long as nothing changes the state.
         """
-        primary: dict[str, Any] = {name: getattr(self, name) for name in Snapshot.__struct_fields__}
+        primary: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
         primary["shares"], primary["rates"] = self.shares.rows(), self.rates.rows()
-        primary["jobs"], primary["requests"] = _packed(self.jobs), _packed(self.requests)
-        return _encoder.encode(Snapshot(**primary))
+        return encode(primary)
 
     @classmethod
     def restore(cls, data: bytes) -> SchedulerState:
         """Restore the state from which `snapshot` was made."""
-        primary = _decoder.decode(data)
+        primary = decode(data)
         state = cls()
-        for name in Snapshot.__struct_fields__:
+        for name in FIELDS:
             setattr(state, name, getattr(primary, name))
         # Snapshots of older releases hold -inf.
         state.asked.at_s = max(state.asked.at_s, NEVER_S)
@@ -275,9 +220,9 @@ class SchedulerState:
     def reindex(self) -> None:
         """Rebuild the derived part."""
         self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}
-        self.to_review = {job.id: job for job in self.active.values() if job.needs_review}
-        self.picky = {job.id for job in self.active.values() if job.spec.is_picky}
-        self.protectable = {job.id for job in self.active.values() if job.may_be_protected}
+        self.to_review, self.picky, self.protectable = {}, set(), set()
+        for job in self.active.values():
+            self.index_spec(job)
         self.on_hold = {job.id for job in self.active.values() if job.state is JobState.HELD}
         self.may_have_saved = {
             job.id for job in self.active.values() if job.checkpoint_at or job.started_s is not None
@@ -382,16 +327,6 @@ class SchedulerState:
             for name, gpus in self._gpus_in_order
             if gpus[0] in holders or (len(gpus) > 1 and not is_idle(gpus))
         ]
-
-
-def _packed(table: Mapping[str, msgspec.Struct]) -> msgspec.Raw:
-    """Encode a table as a msgpack map, in the table's order."""
-    encode = _encoder.encode
-    # The header of a map with a 32-bit length.
-    parts = [b"\xdf", len(table).to_bytes(4, "big")]
-    for name, row in table.items():
-        parts += encode(name), encode(row)
-    return msgspec.Raw(b"".join(parts))
 
 
 # The states in which a job gets no GPUs.

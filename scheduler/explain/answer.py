@@ -161,6 +161,15 @@ class Change(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     at_s: float | None = None
 
 
+class Updated(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A change of the job after its submission, by a user."""
+
+    at_s: float
+    by: str = ""
+    # The changed fields with their values before and after.
+    text: str
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Why a job waits, runs or has ended. Times are seconds of the scheduler's clock."""
 
@@ -180,3 +189,5 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     expected_start_s: float | None = None
     start_basis: Basis = ""
     start_sure: Sure = "unknown"
+    # The newest last.
+    updates: tuple[Updated, ...] = ()

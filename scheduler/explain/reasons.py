@@ -10,6 +10,7 @@ from scheduler.explain.finding import Finding, due_and_received
 from scheduler.explain.forecast import done_s, ends_s
 from scheduler.explain.scene import Column, Scene, rate_in, release_s
 from scheduler.explain.start import Start, after_leases
+from scheduler.explain.updates import updates_of
 from scheduler.explain.waiting import why_it_waits
 from scheduler.explain.wording import jobs, listed, span, when
 from scheduler.model.cluster import NodeState
@@ -43,6 +44,7 @@ def explain(state: SchedulerState, job_id: str, now_s: float | None = None) -> E
         expected_start_s=start.at_s,
         start_basis=start.basis,
         start_sure=start.sure,
+        updates=updates_of(job),
     )
 
 

@@ -263,7 +263,9 @@ def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: flo
     spec, table = job.spec, state.shares
     may_fill = state.allocation is None or bool(table.backfill.all())
     columns: dict[Bundle, Column] = {}
-    own_row = table.job_row.get(job.id)
+    # After a change of its GPUs or worker types, the job's columns in the table are void.
+    is_reshaped = job.id in state.reshaped
+    own_row = None if is_reshaped else table.job_row.get(job.id)
     if own_row is not None:
         for row in np.flatnonzero((table.first == own_row) | (table.second == own_row)).tolist():
             bundle = table.bundles[row]
@@ -281,7 +283,7 @@ def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: flo
                 bundle = Bundle((job.id,), kind, gpus)
                 rate, guessed = rate_in(state, job, bundle, pools)
                 if rate > 0 and bundle not in columns:
-                    fills = may_fill and own_row is None and gpus == spec.gpus
+                    fills = may_fill and own_row is None and not is_reshaped and gpus == spec.gpus
                     columns[bundle] = Column(bundle, rate, guessed, None, backfill=fills)
     return sorted(columns.values(), key=lambda c: (-c.share, -c.rate, c.bundle))
 

@@ -275,7 +275,8 @@ def _allocation(scene: Scene) -> Finding:
         text = f"Its share is being computed: the solver was asked {span(now_s - state.asked.at_s)} ago."
     else:
         at_s = boundary_s(state, now_s, state.asked.at_s + settings.min_reallocation_s)
-        text = f"It came after the last allocation; the next one is for the round that begins {when(at_s, now_s)}."
+        event = "Its GPUs or worker types changed" if scene.job.id in state.reshaped else "It came"
+        text = f"{event} after the last allocation; the next one is for the round that begins {when(at_s, now_s)}."
     change = remedies.expected("allocation", "the next allocation", at_s, now_s)
     wider = remedies.wider_choice(scene)
     return Finding(

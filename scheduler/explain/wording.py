@@ -79,6 +79,12 @@ def render(explanation: Explanation) -> str:
         basis = _BASIS.get(explanation.start_basis, "")
         start = when(explanation.expected_start_s, explanation.at_s)
         lines += ["", f"Expected start: {start} ({explanation.start_sure}: {basis})"]
+    if explanation.updates:
+        lines += ["", "Changed after its submission:"]
+        lines += [
+            f"  - {span(explanation.at_s - update.at_s)} ago{f' by {update.by}' if update.by else ''}: {update.text}"
+            for update in explanation.updates
+        ]
     return "\n".join(lines)
 
 

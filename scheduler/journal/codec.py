@@ -18,7 +18,7 @@ from scheduler.journal.errors import Unwritable
 from scheduler.model.launch import JobDecoder, restored
 
 # The version of the vocabulary of facts. Each release that adds a fact type or a field increases this number.
-VERSION = 1
+VERSION = 2
 
 HEAD = Struct("<qdi")  # seq, now_s, version
 _SNAPSHOT_HEAD = Struct("<qi")

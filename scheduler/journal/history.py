@@ -21,6 +21,7 @@ from scheduler.core.facts import (
     JobMoved,
     JobsForgotten,
     JobSubmitted,
+    JobUpdated,
     LeaseClosed,
     LeasesStarted,
     NodeJoined,
@@ -96,6 +97,12 @@ class History:
                 self._jobs[fact.job] = False
             case JobMoved():
                 self._moved(now_s, fact)
+            case JobUpdated():
+                self._note(fact.job, now_s, f"updated by {fact.by}" if fact.by else "updated")
+                if fact.job not in self._jobs:
+                    self._break(
+                        "unknown", fact.job, f"job {fact.job} is updated but was never submitted", now_s
+                    )
             case JobsForgotten():
                 for job in fact.jobs:
                     self._forgotten(now_s, job)

@@ -111,7 +111,7 @@ class JobChanges:
     def _jobs_changed_by(self, fact: f.Fact) -> Iterator[str]:
         job_of = self._job_of
         match fact:
-            case f.JobSubmitted() | f.JobMoved():
+            case f.JobSubmitted() | f.JobMoved() | f.JobUpdated():
                 yield fact.job
             case f.RoundPlanned() | f.GpusFilled():
                 for lease in fact.granted:

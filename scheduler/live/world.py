@@ -27,12 +27,13 @@ from scheduler.core.messages import (
     SetPolicy,
     SetPrices,
     SubmitJobs,
+    UpdateJob,
     Woke,
 )
 from scheduler.core.state import SchedulerState
 from scheduler.live.clock import Clock
 
-Call = SubmitJobs | JobCommand | NodeCommand | SetPolicy | Configure | GiveRates | SetPrices
+Call = SubmitJobs | JobCommand | UpdateJob | NodeCommand | SetPolicy | Configure | GiveRates | SetPrices
 C = TypeVar("C", bound=Call)
 log = logging.getLogger(__name__)
 # How long a batch waits for more messages.

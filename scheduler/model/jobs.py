@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from scheduler.model import bounds
+from scheduler.model.changes import Update
 from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.launch import Launch
 
@@ -290,6 +291,8 @@ class Job(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_lines: str = ""
     # The nodes on which its latest starts failed, without duplicates.
     failed_on: tuple[str, ...] = ()
+    # The latest changes of the spec.
+    updates: tuple[Update, ...] = ()
     # How many attempts in a row failed after a short run.
     pauses: int = 0
     # The earliest time of the next attempt, after one that failed.

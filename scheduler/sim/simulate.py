@@ -18,7 +18,7 @@ import msgspec
 from policies.registry import resolve
 from scheduler.core.core import Core
 from scheduler.core.facts import Fact, RatesGiven
-from scheduler.core.messages import Configure, GiveRates, JobCommand, Message, SetPrices
+from scheduler.core.messages import Configure, GiveRates, JobCommand, Message, SetPrices, UpdateJob
 from scheduler.core.state import SchedulerState
 from scheduler.drive import Journal, drive
 from scheduler.model.cluster import NodeSpec
@@ -83,7 +83,7 @@ class SimOptions(Conditions, frozen=True, kw_only=True):
     jobs: Iterable[TraceJob] = ()
     # For a replay: requests that precede `jobs`, and users' commands.
     arrivals: Sequence[Arrival] = ()
-    commands: Sequence[tuple[float, JobCommand]] = ()
+    commands: Sequence[tuple[float, JobCommand | UpdateJob]] = ()
     # The true rates, and the rates given to the scheduler (None: the true rates).
     throughputs: Throughputs
     believed: Throughputs | None = None

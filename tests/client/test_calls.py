@@ -50,6 +50,14 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         action: ({"job": "1"}, "Jobs/CommandJob", {"job": "1", "action": f"ACTION_{action.upper()}"})
         for action in ("cancel", "hold", "release", "requeue")
     },
+    "update": (
+        {"job": "1", "weight": 2, "worker_types": "v100", "gpus": 2, "max_cost": None},
+        "Jobs/UpdateJob",
+        {
+            "job": "1",
+            "changes": {"weight": 2.0, "workerTypes": {"names": ["v100"]}, "gpus": 2, "remove": ["max_cost"]},
+        },
+    ),
     "explain": ({"job": "1"}, "Jobs/ExplainJob", {"job": "1"}),
     "logs": (
         {"job": "1", "attempt": 2, "rank": 0, "tail": 5},

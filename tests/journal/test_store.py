@@ -307,12 +307,13 @@ def test_a_later_layout_is_refused(path: Path, wording: Wording) -> None:
 
 def test_later_facts_are_refused(path: Path) -> None:
     """A record of a later version stops the reader instead of being read in part."""
-    from scheduler.journal.codec import record_crc
+    from scheduler.journal.codec import VERSION, record_crc
 
     with SqliteJournal(path) as journal:
-        row = (1, 0.0, 2, b"[]", record_crc(1, 0.0, 2, b"[]"))
+        later = VERSION + 1
+        row = (1, 0.0, later, b"[]", record_crc(1, 0.0, later, b"[]"))
         journal._db.execute(layout.INSERT_RECORD, row)
-    with SqliteJournal(path) as journal, pytest.raises(NewerJournal, match=r"record 1 .*\b2\b"):
+    with SqliteJournal(path) as journal, pytest.raises(NewerJournal, match=rf"record 1 .*\b{later}\b"):
         list(journal.scan())
 
 

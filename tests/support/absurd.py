@@ -13,6 +13,7 @@ import hypothesis.strategies as st
 from scheduler.core import messages as m
 from scheduler.model import bounds
 from scheduler.model.bounds import Bound, Table
+from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import Dependency, JobSpec, JobState
 from scheduler.model.settings import Settings, TenantSpec
@@ -116,6 +117,25 @@ def jobs(possible: bool = False) -> Any_:
         },
     )
     return st.builds(_job, fields(bounds.JOB, JobSpec, possible), more)
+
+
+def changes() -> Any_:
+    """Changes of a job."""
+    limits = {
+        field: mostly(st.none(), figure(bounds.JOB[field]))
+        for field in ("time_limit_s", "deadline_s", "max_cost")
+    }
+    optional = {
+        "name": TEXTS,
+        "weight": figure(bounds.WEIGHT),
+        "tenant": name("a", "b", "a/b"),
+        "gpus": mostly(st.integers(1, 3), figure(bounds.GPUS, True)),
+        "gpus_min": mostly(st.none(), figure(bounds.GPUS, True)),
+        "gpus_max": mostly(st.none(), figure(bounds.GPUS, True)),
+        "worker_types": texts(*TYPES),
+        "retries": figure(bounds.COUNT, True),
+    }
+    return st.fixed_dictionaries({}, optional={**optional, **limits}).map(lambda fields: JobChanges(**fields))
 
 
 def nodes() -> Any_:
@@ -232,6 +252,13 @@ MESSAGES = st.one_of(
         call=CALL,
         job=name("1", "2", "3", "4", "4_0"),
         action=name("cancel", "hold", "release", "requeue"),
+        user=USER,
+    ),
+    st.builds(
+        m.UpdateJob,
+        call=CALL,
+        job=name("1", "2", "3", "4", "4_0"),
+        changes=changes(),
         user=USER,
     ),
     st.builds(

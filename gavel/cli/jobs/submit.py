@@ -63,7 +63,7 @@ _NOTES = {
 }
 
 
-def _option(name: str, kind: str, meaning: str) -> Callable[[Command], Command]:
+def field_option(name: str, kind: str, meaning: str) -> Callable[[Command], Command]:
     """Return the option that sets this field of a job file."""
     # An option that may be given several times is named in the singular.
     several = kind == "jobs" or kind.startswith(("mapping of ", "name or list "))
@@ -83,7 +83,7 @@ def _option(name: str, kind: str, meaning: str) -> Callable[[Command], Command]:
 
 @click.command(cls=_WithCommand, options_metavar="[OPTIONS]")
 @click.argument("files", nargs=-1, metavar="[FILE…] [-- COMMAND…]", type=click.Path(allow_dash=True))
-@options(*(_option(*field) for field in FIELDS))
+@options(*(field_option(*field) for field in FIELDS))
 @click.option("--dry-run", is_flag=True, help="Show what would happen, and submit nothing.")
 @click.option(
     "--wait", is_flag=True, help="Wait until the jobs have ended; exit code 1 if one did not succeed."

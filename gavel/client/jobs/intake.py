@@ -10,15 +10,12 @@ from typing import Any
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.errors import field_at, objection
 from gavel.client.jobs.file import read_job_file
-from gavel.client.jobs.kinds import KINDS, quoted
-from gavel.client.jobs.spec import FIELDS, JobSpec
+from gavel.client.jobs.kinds import FIELD_KINDS, quoted
+from gavel.client.jobs.spec import JobSpec
 from gavel.client.jobs.values import read_part
 from protos.files.errors import BadInput
 
 Jobs = JobSpec | Sequence[JobSpec] | str | os.PathLike[str]
-
-_KINDS = {field.target: KINDS[field.kind] for field in FIELDS}
-_KINDS |= {"gpus_min": _KINDS["gpus"], "gpus_max": _KINDS["gpus"], "package": KINDS["name"]}
 
 
 def specs_of(jobs: Jobs) -> tuple[JobSpec, ...]:
@@ -50,9 +47,11 @@ def _checked(spec: Any, label: str) -> JobSpec:
         )
     if spec.source is not None:
         return spec
-    values = {name: value for name in _KINDS if (value := getattr(spec, name)) is not None and value != ""}
+    values = {
+        name: value for name in FIELD_KINDS if (value := getattr(spec, name)) is not None and value != ""
+    }
     try:
-        checked = {name: read_part(name, _KINDS[name].check, value) for name, value in values.items()}
+        checked = {name: read_part(name, FIELD_KINDS[name].check, value) for name, value in values.items()}
     except BadInput as error:
         raise objection(spec, field_at(error.place), error.problem, label=label) from None
     return replace(spec, **checked)

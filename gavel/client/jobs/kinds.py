@@ -14,7 +14,7 @@ from numbers import Real
 from typing import Any
 
 from gavel.client.jobs import values as v
-from gavel.client.jobs.spec import After
+from gavel.client.jobs.spec import FIELDS, After
 from protos.files.errors import BadInput
 from protos.files.yaml import Node, Scalar
 from protos.gavel.v1 import limits
@@ -238,3 +238,6 @@ KINDS = {
     "per_job or per_attempt": _choice("per_job", "per_attempt"),
     "jobs": Kind(v.after, _after, {"anyOf": [*_ONE_AFTER["anyOf"], {"type": "array", "items": _ONE_AFTER}]}),
 }
+# The same by the field of JobSpec.
+FIELD_KINDS = {field.target: KINDS[field.kind] for field in FIELDS}
+FIELD_KINDS |= {"gpus_min": FIELD_KINDS["gpus"], "gpus_max": FIELD_KINDS["gpus"], "package": KINDS["name"]}

@@ -429,6 +429,53 @@ class CommandJobResponse(_message.Message):
     jobs: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, jobs: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class UpdateJobRequest(_message.Message):
+    __slots__ = ("job", "changes")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    CHANGES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    changes: JobChanges
+    def __init__(self, job: _Optional[str] = ..., changes: _Optional[_Union[JobChanges, _Mapping]] = ...) -> None: ...
+
+class JobChanges(_message.Message):
+    __slots__ = ("name", "weight", "tenant", "gpus", "gpus_min", "gpus_max", "worker_types", "retries", "time_limit_s", "deadline_s", "max_cost", "remove")
+    class WorkerTypes(_message.Message):
+        __slots__ = ("names",)
+        NAMES_FIELD_NUMBER: _ClassVar[int]
+        names: _containers.RepeatedScalarFieldContainer[str]
+        def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_MIN_FIELD_NUMBER: _ClassVar[int]
+    GPUS_MAX_FIELD_NUMBER: _ClassVar[int]
+    WORKER_TYPES_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    MAX_COST_FIELD_NUMBER: _ClassVar[int]
+    REMOVE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    weight: float
+    tenant: str
+    gpus: int
+    gpus_min: int
+    gpus_max: int
+    worker_types: JobChanges.WorkerTypes
+    retries: int
+    time_limit_s: float
+    deadline_s: float
+    max_cost: float
+    remove: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., worker_types: _Optional[_Union[JobChanges.WorkerTypes, _Mapping]] = ..., retries: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., max_cost: _Optional[float] = ..., remove: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class UpdateJobResponse(_message.Message):
+    __slots__ = ("jobs",)
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, jobs: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ExplainJobRequest(_message.Message):
     __slots__ = ("job",)
     JOB_FIELD_NUMBER: _ClassVar[int]

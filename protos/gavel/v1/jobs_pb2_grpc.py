@@ -66,6 +66,11 @@ class JobsStub:
                 request_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.CommandJobRequest.SerializeToString,
                 response_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.CommandJobResponse.FromString,
                 _registered_method=True)
+        self.UpdateJob = channel.unary_unary(
+                '/gavel.v1.Jobs/UpdateJob',
+                request_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.UpdateJobRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.UpdateJobResponse.FromString,
+                _registered_method=True)
         self.ExplainJob = channel.unary_unary(
                 '/gavel.v1.Jobs/ExplainJob',
                 request_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ExplainJobRequest.SerializeToString,
@@ -135,6 +140,13 @@ class JobsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def UpdateJob(self, request, context):
+        """Change fields of a job that has not ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExplainJob(self, request, context):
         """Return why a job waits, why it has its GPUs, or why it has ended.
         """
@@ -195,6 +207,11 @@ def add_JobsServicer_to_server(servicer, server):
                     servicer.CommandJob,
                     request_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.CommandJobRequest.FromString,
                     response_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.CommandJobResponse.SerializeToString,
+            ),
+            'UpdateJob': grpc.unary_unary_rpc_method_handler(
+                    servicer.UpdateJob,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.UpdateJobRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.UpdateJobResponse.SerializeToString,
             ),
             'ExplainJob': grpc.unary_unary_rpc_method_handler(
                     servicer.ExplainJob,
@@ -381,6 +398,33 @@ class Jobs:
             '/gavel.v1.Jobs/CommandJob',
             protos_dot_gavel_dot_v1_dot_jobs__pb2.CommandJobRequest.SerializeToString,
             protos_dot_gavel_dot_v1_dot_jobs__pb2.CommandJobResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UpdateJob(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavel.v1.Jobs/UpdateJob',
+            protos_dot_gavel_dot_v1_dot_jobs__pb2.UpdateJobRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_jobs__pb2.UpdateJobResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -142,7 +142,9 @@ def _candidates(
     eligible = state.eligible_jobs(now_s)
     new = [job for name, job in eligible.items() if name not in table.job_row]
     frame = _frame(state, kinds, types, tuple(problem.newcomers(state, kinds, new)))
-    terms = frame.terms_without([name for name in frame.jobs if name not in eligible])
+    barred = [name for name in frame.jobs if name not in eligible]
+    barred += [name for name in state.reshaped if name in table.job_row and name in eligible]
+    terms = frame.terms_without(barred)
     explore = _explore(state, kinds, frame, held, eligible)
     if explore is not frame.no_columns:
         terms = Terms(np.where(explore, np.maximum(terms.share, TRIAL_SHARE), terms.share), terms.backfill)

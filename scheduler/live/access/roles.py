@@ -91,6 +91,7 @@ METHODS: dict[str, Method] = {
     "/gavel.v1.Jobs/ListJobs": Method(_V),
     "/gavel.v1.Jobs/WatchJobs": Method(_V),
     "/gavel.v1.Jobs/CommandJob": Method(_U, "cancelling, holding, releasing or requeuing jobs", changes=True),
+    "/gavel.v1.Jobs/UpdateJob": Method(_U, "updating jobs", changes=True),
     "/gavel.v1.Jobs/ExplainJob": Method(_V),
     "/gavel.v1.Jobs/ReadLogs": Method(_U, "reading logs"),
     "/gavel.v1.Jobs/FindPackages": Method(_U, "uploading a work directory"),

@@ -13,7 +13,7 @@ from google.protobuf.struct_pb2 import Struct
 from protos.gavel.v1 import jobs_pb2 as pb
 from protos.gavel.v1 import jobs_pb2_grpc
 from protos.gavel.v1.plain import plain
-from scheduler.core.messages import JobCommand, SubmitJobs
+from scheduler.core.messages import JobCommand, SubmitJobs, UpdateJob
 from scheduler.core.state import SchedulerState
 from scheduler.explain import explain, render
 from scheduler.live.access import roles
@@ -28,7 +28,7 @@ from scheduler.live.observe.historian import Historian
 from scheduler.live.observe.history_book import PageEnd, PastJob, page_end
 from scheduler.live.observe.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher, wants_ended
 from scheduler.live.wire.job_view import job_view, stamp
-from scheduler.live.wire.jobs import STATE_NUMBERS, spec_from_wire
+from scheduler.live.wire.jobs import STATE_NUMBERS, changes_from_wire, spec_from_wire
 from scheduler.live.world import CallRefused, LiveWorld
 from scheduler.model.errors import InvalidSpec, NotFound, Refused
 from scheduler.model.jobs import Job, JobSpec, JobState
@@ -296,19 +296,35 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
 
     async def CommandJob(self, request: pb.CommandJobRequest, context: Any) -> pb.CommandJobResponse:
         """Cancel, hold, release or requeue a job or an array."""
-        caller, state = roles.caller(), self._world.state
         action = plain(request, unknown="").get("action")
         if not action:
             raise InvalidSpec("action", "must be cancel, hold, release or requeue")
-        members = state.arrays.get(request.job, [request.job])
-        for name in members:
-            if name not in state.jobs:
-                raise await self._absence(request.job)
-            caller.must_own(state.jobs[name].spec.user, f"job {name}")
+        caller, _ = await self._commander(request.job)
         reply: Mapping[str, Any] = await self._world.ask(
             JobCommand(job=request.job, action=action, user=caller.user)
         )
         return pb.CommandJobResponse(jobs=reply["jobs"])
+
+    async def UpdateJob(self, request: pb.UpdateJobRequest, context: Any) -> pb.UpdateJobResponse:
+        """Change fields of a job or an array."""
+        caller, job = await self._commander(request.job)
+        if request.changes.HasField("tenant") and not caller.may(Role.OPERATOR):
+            raise CallFailed(FORBIDDEN, "only operators may change the tenant of a job", "tenant")
+        changes = changes_from_wire(request.changes, self._world.now_s() - job.submitted_s)
+        reply: Mapping[str, Any] = await self._world.ask(
+            UpdateJob(job=request.job, changes=changes, user=caller.user)
+        )
+        return pb.UpdateJobResponse(jobs=reply["jobs"])
+
+    async def _commander(self, job: str) -> tuple[Caller, Job]:
+        """Return the caller, who must own this job or all jobs of this array, and the job or the first of the array."""
+        caller, state = roles.caller(), self._world.state
+        members = state.arrays.get(job, [job])
+        for name in members:
+            if name not in state.jobs:
+                raise await self._absence(job)
+            caller.must_own(state.jobs[name].spec.user, f"job {name}")
+        return caller, state.jobs[members[0]]
 
     async def _absence(self, job: str) -> Refused:
         """Return the error for a command about a job or an array that the state does not have."""

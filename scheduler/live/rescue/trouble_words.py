@@ -8,6 +8,7 @@ from scheduler.core import messages as m
 _MESSAGES: dict[type[m.Message], str] = {
     m.SubmitJobs: "a submission by {by}",
     m.JobCommand: "a request by {by} to {it.action} a job",
+    m.UpdateJob: "an update of job {it.job} by {by}",
     m.NodeCommand: "a request by {by} to {it.action} a node",
     m.SetPolicy: "a change of policy by {by}",
     m.Configure: "a change of settings by {by}",

@@ -15,6 +15,8 @@ import msgspec
 from protos.gavel.v1 import jobs_pb2
 from protos.gavel.v1.plain import UnknownWord, message_of, plain
 from scheduler.live.wire.launch import check_launch
+from scheduler.model import bounds
+from scheduler.model.changes import JobChanges
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec, JobState
 from scheduler.model.launch import Launch
@@ -24,6 +26,8 @@ STATE_NUMBERS: dict[JobState, Any] = {
 }
 STATES: dict[int, JobState] = {number: state for state, number in STATE_NUMBERS.items()}
 
+# The limits of a job that can be removed.
+REMOVABLE = ("time_limit_s", "deadline_s", "max_cost")
 # Large fields, which lists omit.
 _LARGE = ("rates", "labels", "launch")
 _FIELDS = [field for field in jobs_pb2.JobSpec.DESCRIPTOR.fields if field.name not in (*_LARGE, "after")]
@@ -54,6 +58,27 @@ def spec_to_wire(spec: JobSpec, *, brief: bool = False, private: bool = False) -
         if spec.launch is not None and not private:
             values["launch"] = _plain_launch(spec.launch)
     return message_of(jobs_pb2.JobSpec, values)
+
+
+def changes_from_wire(wire: jobs_pb2.JobChanges, since_submission_s: float) -> JobChanges:
+    """Return the changes of a job, whose deadline then counts from its submission, not from now."""
+    values = plain(wire)
+    for field in values.pop("remove", ()):
+        if field not in REMOVABLE:
+            raise InvalidSpec("remove", f"'{field}' cannot be removed; {', '.join(REMOVABLE)} can")
+        if field in values:
+            raise InvalidSpec(field, "is both set and removed")
+        values[field] = None
+    if "worker_types" in values:
+        values["worker_types"] = values["worker_types"].get("names", ())
+    if "gpus" in values:
+        values = {"gpus_min": None, "gpus_max": None} | values
+    elif "gpus_min" in values or "gpus_max" in values:
+        raise InvalidSpec("gpus", "must be given with gpus_min and gpus_max")
+    if values.get("deadline_s") is not None:
+        bounds.check("deadline_s", values["deadline_s"], bounds.JOB["deadline_s"])
+        values["deadline_s"] += since_submission_s
+    return JobChanges(**values)
 
 
 def launch_to_wire(launch: Launch | None) -> jobs_pb2.Launch:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec import structs
 
 from scheduler.core.effects import Effect, RenewLeases, Reply, SendLeases, Solve, WakeAt
-from scheduler.core.messages import JobCommand, Message, Solved, SubmitJobs, Woke
+from scheduler.core.messages import JobCommand, Message, Solved, SubmitJobs, UpdateJob, Woke
 from scheduler.model.jobs import JobSpec
 from scheduler.sim.engine.machines import Machines
 from scheduler.sim.engine.physics import JobTruth
@@ -143,7 +143,7 @@ class SimWorld:
             spec = structs.replace(spec, after=tuple(after))
         return SubmitJobs(call=call, specs=(spec,))
 
-    def command(self, at_s: float, command: JobCommand) -> None:
+    def command(self, at_s: float, command: JobCommand | UpdateJob) -> None:
         """Schedule a user's command. It names the job as in `Arrival.names`, and is not sent if the job was refused."""
 
         def messages(now_s: float) -> list[Message]:

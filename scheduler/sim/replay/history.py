@@ -23,6 +23,7 @@ from scheduler.core.messages import (
     NodeCommand,
     NodeReport,
     SetPrices,
+    UpdateJob,
 )
 from scheduler.model.cluster import NodeSpec, NodeState
 from scheduler.model.jobs import JobSpec, Move
@@ -66,7 +67,7 @@ class History:
         self._nodes: dict[str, NodeSpec] = {}
         self._away: set[str] = set()
         self._past_events: list[tuple[float, PastEvent]] = []
-        self._commands: list[tuple[float, JobCommand]] = []
+        self._commands: list[tuple[float, JobCommand | UpdateJob]] = []
         self._notes: Counter[str] = Counter()
 
     @property
@@ -83,6 +84,8 @@ class History:
         match fact:
             case f.JobSubmitted():
                 self._submitted[fact.job] = (at_s, fact.spec)
+            case f.JobUpdated():
+                self._commands.append((at_s, UpdateJob(job=fact.job, changes=fact.changes, user=fact.by)))
             case f.RoundPlanned() | f.GpusFilled():
                 self._leases.update({lease.id: lease for lease in fact.granted})
             case f.LeaseClosed():

@@ -34,7 +34,8 @@ from scheduler.core.outcome import Outcome
 from scheduler.core.planning.kinds import Kinds
 from scheduler.core.planning.problem import build
 from scheduler.core.planning.round_inputs import at_boundary, in_mid_round
-from scheduler.core.state import SchedulerState, Snapshot
+from scheduler.core.snapshot import Snapshot
+from scheduler.core.state import SchedulerState
 from scheduler.journal.codec import encode_facts
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import Dependency, JobSpec

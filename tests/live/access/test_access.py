@@ -155,6 +155,27 @@ async def test_only_operators_submit_for_others(live: Live) -> None:
 
 
 @with_daemon(auth="tokens")
+async def test_only_owners_update_jobs_and_only_operators_their_tenants(live: Live) -> None:
+    """An update records the user of the token; a refused one changes nothing."""
+    ann, bob = token(live, "ann", Role.USER), token(live, "bob", Role.USER)
+    operator = token(live, "opa", Role.OPERATOR)
+    await live.jobs(token=ann).SubmitJobs(pb.SubmitJobsRequest(specs=[spec()]))
+    weight = pb.UpdateJobRequest(job="1", changes=pb.JobChanges(weight=2.0))
+    tenant = pb.UpdateJobRequest(job="1", changes=pb.JobChanges(tenant="org/team"))
+    for secret, request in ((bob, weight), (bob, tenant), (ann, tenant)):
+        assert (await problem_of(live.jobs(token=secret).UpdateJob(request))).code == Code.PERMISSION_DENIED
+    assert live.world.state.jobs["1"].updates == ()
+    for secret, request in ((ann, weight), (operator, tenant)):
+        assert list((await live.jobs(token=secret).UpdateJob(request)).jobs) == ["1"]
+    job = live.world.state.jobs["1"]
+    assert (job.spec.weight, job.spec.tenant, [entry.by for entry in job.updates]) == (
+        2.0,
+        "org/team",
+        ["ann", "opa"],
+    )
+
+
+@with_daemon(auth="tokens")
 async def test_a_token_lives_until_it_expires_or_is_revoked(live: Live) -> None:
     """A token works until then; after that, its holder gets the reason, but a wrong secret gets none."""
     admin = live.tokens(token=token(live, "root", Role.ADMIN))

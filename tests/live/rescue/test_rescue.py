@@ -32,6 +32,7 @@ from scheduler.core.messages import (
     Shares,
     Solved,
     SubmitJobs,
+    UpdateJob,
     Woke,
 )
 from scheduler.core.state import SchedulerState
@@ -40,6 +41,7 @@ from scheduler.journal.errors import AppendFailed
 from scheduler.live.rescue.rescue import NODE_FAILURES_MAX, TRIES_MAX
 from scheduler.live.rescue.trouble_words import message_words
 from scheduler.live.troubles import TRACEBACKS_MAX, Troubles
+from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
 from scheduler.model.launch import Launch
@@ -178,6 +180,7 @@ def test_errors_name_messages_in_plain_words() -> None:
     sent: list[Message] = [
         submit("a", user="ada"),
         JobCommand(job="1", action="hold", user="ada"),
+        UpdateJob(job="1", changes=JobChanges(weight=2.0), user="ada"),
         NodeCommand(node="n1", action="drain", user="ada"),
         SetPolicy(policy="las", user="ada"),
         Configure(settings=Settings(), user="ada"),

@@ -1,0 +1,56 @@
+"""Changes of a job's specification after its submission."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+Spec = TypeVar("Spec", bound=msgspec.Struct)
+
+# Fields that decide where and on how many GPUs a job runs. They cannot change while it runs.
+SHAPE = ("gpus", "gpus_min", "gpus_max", "worker_types")
+
+
+class JobChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """New values for fields of `JobSpec`. A field that is UNSET keeps its value; None removes a limit."""
+
+    name: str | UnsetType = UNSET
+    weight: float | UnsetType = UNSET
+    tenant: str | UnsetType = UNSET
+    gpus: int | UnsetType = UNSET
+    gpus_min: int | UnsetType | None = UNSET
+    gpus_max: int | UnsetType | None = UNSET
+    worker_types: tuple[str, ...] | UnsetType = UNSET
+    retries: int | UnsetType = UNSET
+    time_limit_s: float | UnsetType | None = UNSET
+    deadline_s: float | UnsetType | None = UNSET
+    max_cost: float | UnsetType | None = UNSET
+
+    def differing_from(self, spec: msgspec.Struct) -> JobChanges:
+        """Return these changes without those that leave the spec's value as it is."""
+        values = {name: value for name, value in self.values().items() if value != getattr(spec, name)}
+        return JobChanges(**values)
+
+    def values(self) -> dict[str, Any]:
+        """Return the fields that are set, with their new values."""
+        return {name: value for name, value in msgspec.structs.asdict(self).items() if value is not UNSET}
+
+    def applied_to(self, spec: Spec) -> Spec:
+        """Return the spec with these changes."""
+        return msgspec.structs.replace(spec, **self.values())
+
+    @property
+    def changes_shape(self) -> bool:
+        """Whether these changes affect where and on how many GPUs the job runs."""
+        return any(getattr(self, name) is not UNSET for name in SHAPE)
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One update of a job: when, by whom, and the changed fields with their values before and after."""
+
+    at_s: float
+    by: str = ""
+    before: JobChanges
+    changes: JobChanges
