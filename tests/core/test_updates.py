@@ -31,8 +31,8 @@ def test_an_update_is_a_fact_with_who_and_when(desk_of: DeskOf) -> None:
     desk = desk_of(node())
     (name,) = desk.submit(job(weight=2.0, max_cost=9.0))
     update(desk, name, 7, weight=3.0, max_cost=None)
-    desk.claim(JobUpdated, job=name, changes=JobChanges(weight=3.0, max_cost=None), by="ann")
-    assert desk.claim(Reply, call="c").result == {"jobs": [name]}
+    desk.expect(JobUpdated, job=name, changes=JobChanges(weight=3.0, max_cost=None), by="ann")
+    assert desk.expect(Reply, call="c").result == {"jobs": [name]}
     desk.settle()
     spec, (entry,) = desk.job(name).spec, desk.job(name).updates
     assert (spec.weight, spec.max_cost, spec.steps) == (3.0, None, 1000.0)
@@ -46,7 +46,7 @@ def test_the_same_update_again_records_nothing(desk_of: DeskOf) -> None:
     update(desk, "1", weight=3.0)
     desk.settle()
     update(desk, "1", weight=3.0)
-    desk.claim(Reply, result={"jobs": ["1"]})
+    desk.expect(Reply, result={"jobs": ["1"]})
     desk.all_claimed()
 
 
@@ -57,7 +57,7 @@ def test_an_array_is_updated_as_a_whole(desk_of: DeskOf) -> None:
     desk.tell(desk.now_s, JobCommand(job="1_0", action="cancel"))
     desk.settle()
     update(desk, "1", retries=4)
-    assert desk.claim(Reply).result == {"jobs": ["1_1"]}
+    assert desk.expect(Reply).result == {"jobs": ["1_1"]}
     desk.settle()
     assert [desk.job(name).spec.retries for name in ("1_0", "1_1")] == [0, 4]
 
@@ -82,7 +82,7 @@ def test_a_change_that_no_submission_could_make_is_refused(
     desk = desk_of(node())
     desk.submit(job())
     update(desk, "1", **changes)
-    reply = desk.claim(Reply, code="invalid")
+    reply = desk.expect(Reply, code="invalid")
     desk.all_claimed()
     assert (reply.error.partition(":")[0], desk.job("1").updates) == (named, ())
     wording(reply.error)
@@ -94,11 +94,11 @@ def test_a_running_job_keeps_its_shape(desk_of: DeskOf, changes: dict[str, Any],
     desk = desk_of(node())
     desk.run(job(gpus=2))
     update(desk, "1", **changes)
-    wording(desk.claim(Reply, code="refused").error)
+    wording(desk.expect(Reply, code="refused").error)
     desk.all_claimed()
     update(desk, "1", weight=2.0, name="other", time_limit_s=600.0, deadline_s=900.0, retries=1, tenant="a")
-    desk.claim(JobUpdated)
-    assert desk.claim(Reply).code == ""
+    desk.expect(JobUpdated)
+    assert desk.expect(Reply).code == ""
     desk.settle()
     assert desk.job("1").state is JobState.RUNNING
 
@@ -112,7 +112,7 @@ def test_an_ended_job_is_not_updated(desk_of: DeskOf, wording: Wording) -> None:
         desk.settle()
     for name in ("1", "2", "9"):
         update(desk, name, weight=2.0)
-        wording(desk.claim(Reply).error)
+        wording(desk.expect(Reply).error)
         desk.all_claimed()
 
 
@@ -123,9 +123,9 @@ def test_a_shorter_time_limit_ends_a_job_that_has_run_longer(desk_of: DeskOf) ->
     desk.report(started=(lease,))
     desk.until(desk.now_s + 100)
     update(desk, "1", time_limit_s=60.0)
-    desk.claim(JobUpdated)
-    assert "60 s" in desk.claim(JobMoved, move="fail").why
-    desk.claim(LeaseRecalled)
+    desk.expect(JobUpdated)
+    assert "60 s" in desk.expect(JobMoved, move="fail").why
+    desk.expect(LeaseRecalled)
     desk.settle()
 
 

@@ -71,7 +71,7 @@ def test_a_recipe_is_one_training_over_two_nodes_and_is_preempted_and_resumed(
     cluster.client.hold(job)
     cluster.until(job, lambda it: it.state is JobState.HELD and it.placement is None, "is held")
     cluster.client.release(job)
-    completed = cluster.completed(job)
+    completed = cluster.wait_until_completed(job)
     starts = cluster.json_lines(job, "start")
     first, second = (
         sorted(line["rank"] for line in starts if (line["step"] > 0) == late) for late in (False, True)
