@@ -101,8 +101,9 @@ class Core:
 
     def _on_update(self, out: Outcome, message: UpdateJob) -> None:
         on_jobs.on_update(out, message)
-        # The cache holds the kinds of jobs, which depend on their specs.
-        self._kinds = Kinds()
+        if out.facts:
+            # The cache holds the kinds of jobs, which depend on their specs.
+            self._kinds = Kinds()
 
     def _on_woke(self, out: Outcome, message: Woke) -> None:
         match message.what:

@@ -6,10 +6,14 @@ import msgspec
 import pytest
 from google.protobuf.descriptor import Descriptor
 
+from gavel.cli.jobs import update
 from gavel.client import JobSpec as ClientSpec
+from gavel.client.jobs import changes
 from gavel.client.jobs.spec import FIELDS
 from protos.gavel.v1 import jobs_pb2 as pb
 from protos.gavel.v1.plain import UnknownWord, message_of, plain
+from scheduler.live.wire import jobs as wire
+from scheduler.model.changes import JobChanges
 from scheduler.model.jobs import Dependency, JobSpec
 from scheduler.model.launch import Launch
 from worker_agent.core.messages import Launch as AgentLaunch
@@ -49,6 +53,16 @@ def test_the_client_has_every_field() -> None:
     """The client's spec also has the launch's fields, and `package` and `source`, which are not sent in that form."""
     wire = names(pb.JobSpec.DESCRIPTOR) - {"launch"} | names(pb.Launch.DESCRIPTOR)
     assert {field.name for field in fields(ClientSpec)} == wire | {"package", "source"}
+
+
+def test_every_change_can_be_made_from_everywhere() -> None:
+    """The protocol, the scheduler, the client and the command line name the same fields."""
+    changeable = names(pb.JobChanges.DESCRIPTOR) - {"remove"}
+    assert changeable == set(JobChanges.__struct_fields__) == set(changes.CHANGEABLE)
+    assert wire.REMOVABLE == changes.REMOVABLE
+    in_files = {field.name: field.target for field in FIELDS}
+    assert {in_files[name] for name in update.CHANGEABLE} | {"gpus_min", "gpus_max"} == changeable
+    assert set(update.LIMITS.values()) == set(changes.REMOVABLE)
 
 
 def test_a_job_file_has_every_field() -> None:

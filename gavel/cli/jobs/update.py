@@ -14,11 +14,9 @@ from gavel.cli.io.session import LIVE, Session, job_id, print_json
 from gavel.cli.jobs.field_table import FIELDS
 from gavel.cli.jobs.submit import field_option
 
-CHANGEABLE = (
-    *("name", "weight", "tenant", "gpus", "worker_types", "retries", "time_limit", "deadline", "max_cost"),
-)
 # With the value `none`, these options remove a limit.
 LIMITS = {"time_limit": "time_limit_s", "deadline": "deadline_s", "max_cost": "max_cost"}
+CHANGEABLE = ("name", "weight", "tenant", "gpus", "worker_types", "retries", *LIMITS)
 NONE = "none"
 
 

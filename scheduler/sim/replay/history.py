@@ -59,6 +59,8 @@ class History:
         self._made_by = read_made_by(meta or {})
         self._start_s: float | None = None
         self._submitted: dict[str, tuple[float, JobSpec]] = {}
+        # The current specs of jobs that users updated.
+        self._updated: dict[str, JobSpec] = {}
         # Jobs that users cancelled, and failed jobs with a limit on time or cost.
         self._stopped: set[str] = set()
         self._leases: dict[str, Lease] = {}
@@ -85,7 +87,7 @@ class History:
             case f.JobSubmitted():
                 self._submitted[fact.job] = (at_s, fact.spec)
             case f.JobUpdated():
-                self._commands.append((at_s, UpdateJob(job=fact.job, changes=fact.changes, user=fact.by)))
+                self._add_update(at_s, fact)
             case f.RoundPlanned() | f.GpusFilled():
                 self._leases.update({lease.id: lease for lease in fact.granted})
             case f.LeaseClosed():
@@ -172,6 +174,12 @@ class History:
         array = tuple(int(name.partition("_")[2]) for name in names) if spec.array else ()
         return structs.replace(spec, after=after, array=array)
 
+    def _add_update(self, at_s: float, fact: f.JobUpdated) -> None:
+        self._commands.append((at_s, UpdateJob(job=fact.job, changes=fact.changes, user=fact.by)))
+        if fact.job in self._submitted:
+            spec = self._updated.get(fact.job) or self._submitted[fact.job][1]
+            self._updated[fact.job] = fact.changes.applied_to(spec)
+
     def _add_move(self, at_s: float, fact: f.JobMoved) -> None:
         """Add the command if a user moved the job. The scheduler's own moves are not repeated."""
         if fact.move in USER_MOVES and fact.why.partition(" by ")[0] == fact.move:
@@ -180,7 +188,7 @@ class History:
             if fact.move == Move.CANCEL:
                 self._stopped.add(fact.job)
         elif fact.move == Move.FAIL and fact.job in self._submitted:
-            spec = self._submitted[fact.job][1]
+            spec = self._updated.get(fact.job) or self._submitted[fact.job][1]
             if spec.time_limit_s is not None or spec.max_cost is not None:
                 self._stopped.add(fact.job)
 

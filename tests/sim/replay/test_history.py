@@ -15,7 +15,9 @@ from scheduler.core.messages import (
     NodeCommand,
     NodeReport,
     SetPrices,
+    UpdateJob,
 )
+from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeSpec, NodeState
 from scheduler.model.jobs import Dependency, JobSpec, Move
 from scheduler.model.settings import Settings
@@ -120,6 +122,19 @@ def test_unknown_work_is_the_work_that_was_done() -> None:
     past.run(1, "3", "2", 700.0, finished=0)
     assert {name: truth.steps_total for name, truth in past.jobs().items()} == {"1": 500.0, "3": 700.0}
     assert past.history.notes == {UNKNOWN_WORK: 1, UNFINISHED: 1}
+
+
+def test_updates_are_repeated_and_their_limits_count() -> None:
+    """A job that failed at the limit of an update had more steps to do than it did."""
+    past = Past()
+    past.add(0, f.RatesGiven(solo=[("x", 1, "a100", 1.0)]))
+    past.add(0, f.JobSubmitted(job="1", spec=JobSpec(job_type="x")))
+    changes = JobChanges(time_limit_s=3600.0)
+    past.add(0.5, f.JobUpdated(job="1", changes=changes, by="ann"))
+    past.run(1, "1", "1", 3600.0, finished=0)
+    past.add(2, f.JobMoved(job="1", move=Move.FAIL))
+    assert past.history.options().commands == ((1800.0, UpdateJob(job="1", changes=changes, user="ann")),)
+    assert past.jobs()["1"].steps_total > 3600.0
 
 
 def test_a_job_that_reports_no_steps_takes_as_long_as_it_did() -> None:
