@@ -3,6 +3,7 @@
 TrainingError
 ├── EnvironmentFault       a variable of the environment has a value that Gavel would not set
 ├── NoLength               a loader has no length, from which its position would be derived
+├── PlanError              a plan for a pipeline cannot be run, or does not fit the model or the ranks
 ├── StaleAttempt           a newer attempt of this job has taken over its checkpoints, or may have
 └── CheckpointError        a checkpoint could not be written or read
     └── IncompleteCheckpoint    the other ranks did not write their parts in time
@@ -21,6 +22,10 @@ class EnvironmentFault(TrainingError):
 
 class NoLength(TrainingError):
     """The position in a loader has to be derived from the number of steps, but the loader has no length."""
+
+
+class PlanError(TrainingError):
+    """A plan for a pipeline cannot be run; the message names the rule that it breaks, and a legal value."""
 
 
 class StaleAttempt(TrainingError):
