@@ -6,16 +6,49 @@ plain sums over columns, the second by a linear program that no policy uses.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linprog
 
 from policies.engine.sparse import stack
-from policies.errors import name_some
+from policies.errors import BrokenPolicy, name_some
 from policies.problem import Allocation, Floats, Problem
 
 TOLERANCE = 1e-6
+
+
+def as_answer(problem: Problem, allocation: Allocation) -> Allocation:
+    """Return the answer of foreign code with clean arrays, or raise BrokenPolicy with the rule that it breaks."""
+    sizes = {
+        "time_share": (len(problem.columns), "columns"),
+        "price": (len(problem.worker_types), "worker types"),
+        "isolated_rate": (len(problem.jobs), "rows of jobs"),
+        "backfill": (len(problem.columns), "columns"),
+    }
+    arrays: dict[str, Any] = {}
+    for field, (size, rows) in sizes.items():
+        array = arrays[field] = np.asarray(getattr(allocation, field))
+        if array.dtype.kind not in "bfiu":
+            raise BrokenPolicy(f"{field} must be an array of numbers, but has the type {array.dtype}")
+        if array.shape != (size,):
+            raise BrokenPolicy(
+                f"{field} must have an entry for each of the {size} {rows}, but has the shape {array.shape}"
+            )
+    share = arrays["time_share"].astype(float)
+    # Solvers return a little less than 0 where they mean 0.
+    arrays["time_share"] = np.where((share < 0) & (share > -TOLERANCE), 0.0, share)
+    arrays["backfill"] = arrays["backfill"].astype(bool)
+    if not np.isfinite(arrays["isolated_rate"]).all():
+        raise BrokenPolicy("isolated_rate must be finite; `isolated_rates(problem)` computes it")
+    if not isinstance(allocation.value, int | float | np.number) or math.isnan(allocation.value):
+        raise BrokenPolicy(f"value must be a number, but is {allocation.value!r}")
+    clean = replace(allocation, **arrays, notes=tuple(map(str, allocation.notes)))
+    if faults := audit(problem, clean):
+        raise BrokenPolicy(faults[0])
+    return clean
 
 
 def audit(problem: Problem, allocation: Allocation) -> list[str]:

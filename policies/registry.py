@@ -12,9 +12,12 @@ from __future__ import annotations
 import ast
 import difflib
 import inspect
+import keyword
 import pkgutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -23,9 +26,10 @@ from typing import Any
 import numpy as np
 
 import policies
-from policies.engine.grouping import group
+from policies.audit import as_answer
+from policies.engine.grouping import FACTS, group
 from policies.engine.solvers import time_limit
-from policies.errors import SolverFailure, UnknownPolicy, name_some
+from policies.errors import BrokenPolicy, PolicyError, SolverFailure, UnknownPolicy, fault_of, name_some
 from policies.problem import Allocation, Floats, Policy, Problem
 from policies.reference import isolated_rates
 from policies.transforms import Blind, runnable, with_pairs, without_pairs
@@ -40,7 +44,8 @@ class Entry:
 
     `reads` are facts of jobs beyond rates, width and weight: jobs that differ in them are not merged. `also` are facts
     that affect the answer but do not distinguish jobs. `spread`: +blind spreads its shares over worker types; False if
-    the choice of type matters. `pairs`: it always receives the columns of pairs, with or without +packing.
+    the choice of type matters. `pairs`: it always receives the columns of pairs, with or without +packing. `origin`:
+    the file or the package that defines it; empty for Gavel's own.
     """
 
     name: str
@@ -50,6 +55,12 @@ class Entry:
     spread: bool
     pairs: bool
     also: tuple[str, ...] = ()
+    origin: str = ""
+
+    @property
+    def file(self) -> str:
+        """The file of the function, as it appears in tracebacks."""
+        return str(inspect.unwrap(self.function).__code__.co_filename)
 
     @property
     def facts(self) -> tuple[str, ...]:
@@ -71,6 +82,9 @@ class Entry:
 _entries: dict[str, Entry] = {}
 # The full name of each policy, by full name and by alias.
 _names: dict[str, str] = {}
+_origin: ContextVar[str] = ContextVar("origin", default="")
+# By module, file or package, why its policies are missing.
+broken: dict[str, str] = {}
 
 
 def policy(
@@ -81,12 +95,26 @@ def policy(
     also: Sequence[str] = (),
 ) -> Callable[[Callable[..., Allocation]], Callable[..., Allocation]]:
     """Register a pure function `Problem -> Allocation` under a name and its aliases; see Entry for the options."""
+    if not names or not all(isinstance(name, str) and _is_name(name) for name in names):
+        raise BrokenPolicy('a policy needs a name of letters, digits and _, such as @policy("my_policy")')
+    unknown = [fact for fact in reads if fact not in FACTS]
+    if unknown:
+        raise BrokenPolicy(f"reads: there is no fact {unknown[0]!r}; the facts are {', '.join(FACTS)}")
 
     def register(function: Callable[..., Allocation]) -> Callable[..., Allocation]:
-        entry = Entry(names[0], names[1:], function, tuple(reads), spread, pairs, tuple(also))
+        if not inspect.isfunction(function):
+            raise BrokenPolicy(f"{names[0]}: a policy is a function, not a {type(function).__name__}")
+        origin = _origin.get()
+        entry = Entry(names[0], names[1:], function, tuple(reads), spread, pairs, tuple(also), origin)
         for name in names:
-            if name in _names and _entries[_names[name]].function.__module__ != function.__module__:
-                raise UnknownPolicy(f"two modules register a policy named '{name}'")
+            other = _entries.get(_names.get(name, ""))
+            # A module of Gavel's own may be reloaded.
+            if other and (origin or other.function.__module__ != function.__module__):
+                owner = other.origin or "Gavel"
+                raise BrokenPolicy(f"the name '{name}' is taken: {owner} has a policy '{other.name}'")
+        missing = [name for name, default in entry.parameters.items() if default is inspect.Parameter.empty]
+        if missing:
+            raise BrokenPolicy(f"{entry.name}: the parameter '{missing[0]}' needs a default")
         _names.update(dict.fromkeys(names, entry.name))
         _entries[entry.name] = entry
         return function
@@ -94,10 +122,60 @@ def policy(
     return register
 
 
+def _is_name(text: str) -> bool:
+    """Return whether this can be the name of a policy in a spec."""
+    return text.isascii() and text.isidentifier() and not keyword.iskeyword(text)
+
+
+@contextmanager
+def registered_from(origin: str, wrap: Callable[[Entry], Entry] = lambda entry: entry) -> Iterator[list[str]]:
+    """Register the policies of this block under their origin, or none of them if the block raises.
+
+    Yields a list that has their names after the block. Each entry is replaced by `wrap` of it.
+    """
+    _discover()
+    with _all_or_none():
+        before, token = set(_entries), _origin.set(origin)
+        registered: list[str] = []
+        try:
+            yield registered
+        finally:
+            _origin.reset(token)
+        registered += sorted(set(_entries) - before)
+        _entries.update({name: wrap(_entries[name]) for name in registered})
+
+
+@contextmanager
+def _all_or_none() -> Iterator[None]:
+    """Undo every registration of this block if it raises."""
+    before = dict(_entries), dict(_names)
+    try:
+        yield
+    except BaseException:
+        for table, kept in zip((_entries, _names), before, strict=True):
+            table.clear()
+            table.update(kept)  # type: ignore[arg-type]
+        raise
+
+
+def forget(origin: str) -> None:
+    """Remove the policies of a file or package."""
+    for name in [name for name, known in _entries.items() if known.origin == origin]:
+        del _entries[name]
+    for name in [name for name, full in _names.items() if full not in _entries]:
+        del _names[name]
+
+
 @cache
 def _discover() -> None:
+    """Import every module of this package; those that fail are noted in `broken`."""
     for module in pkgutil.iter_modules(policies.__path__):
-        import_module(f"policies.{module.name}")
+        try:
+            with _all_or_none():
+                import_module(f"policies.{module.name}")
+        except (Exception, SystemExit) as error:
+            file = f"{policies.__path__[0]}/{module.name}.py"
+            broken[file] = fault_of(error, file)
 
 
 def names() -> tuple[str, ...]:
@@ -110,7 +188,8 @@ def entry(name: str) -> Entry:
     """Return the entry of a policy, by name or alias."""
     _discover()
     if name not in _names:
-        raise UnknownPolicy(f"unknown policy '{name}'{_nearest(name, _names)}")
+        also = f"; could not be loaded: {next(iter(broken.values()))}" if broken else ""
+        raise UnknownPolicy(f"unknown policy '{name}'{_nearest(name, _names)}{also}")
     return _entries[_names[name]]
 
 
@@ -200,12 +279,7 @@ def _solve(
     if not keep.all():
         visible = visible.restrict(np.arange(len(visible.jobs)), np.flatnonzero(keep))
     grouped, ungroup = group(visible, chosen.reads)
-    try:
-        answer = chosen.function(grouped, **arguments)
-    except SolverFailure as failure:
-        answer = entry("isolated").function(grouped)
-        why = f"no solver answered ({failure}): these are the isolated shares instead"
-        answer = replace(answer, optimal=False, notes=(*answer.notes, why))
+    answer = _call(chosen, arguments, grouped)
     if blind and chosen.spread:
         answer = replace(answer, time_share=blind.spread(grouped, answer.time_share))
     answer = ungroup(answer)
@@ -214,6 +288,36 @@ def _solve(
     shares, backfill = np.zeros(len(keep)), np.zeros(len(keep), dtype=bool)
     shares[keep], backfill[keep] = answer.time_share, answer.backfill
     return replace(answer, time_share=shares, backfill=backfill)
+
+
+def _call(chosen: Entry, arguments: Mapping[str, Any], problem: Problem) -> Allocation:
+    """Return the policy's own answer. Raise BrokenPolicy if its code fails, or if this is no answer to the problem."""
+    try:
+        answer = chosen.function(problem, **arguments)
+    except SolverFailure as failure:
+        answer = entry("isolated").function(problem)
+        why = f"no solver answered ({failure}): these are the isolated shares instead"
+        return replace(answer, optimal=False, notes=(*answer.notes, why))
+    except PolicyError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise BrokenPolicy(f"{chosen.name}: {fault_of(error, chosen.file)}") from error
+    if not isinstance(answer, Allocation):
+        kind = "nothing" if answer is None else f"a value of type {type(answer).__name__}"
+        raise BrokenPolicy(
+            f"{chosen.name} must return an Allocation, but returned {kind} ({_lines(chosen)})"
+        )
+    if not chosen.origin:
+        return answer
+    try:
+        return as_answer(problem, answer)
+    except BrokenPolicy as fault:
+        raise BrokenPolicy(f"{chosen.name}: {fault} ({_lines(chosen)})") from None
+
+
+def _lines(chosen: Entry) -> str:
+    """Return where a policy's function begins: `my.py, line 7`."""
+    return f"{chosen.file}, line {inspect.unwrap(chosen.function).__code__.co_firstlineno}"
 
 
 @cache

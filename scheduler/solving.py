@@ -16,7 +16,7 @@ import numpy as np
 from policies.engine.checks import derived
 from policies.engine.grouping import group
 from policies.engine.twins import keep_types
-from policies.errors import PolicyError
+from policies.errors import OutOfTime, PolicyError
 from policies.problem import ALONE, Allocation, Columns, Ints, Problem
 from policies.registry import entry, reads, resolve
 from scheduler.core.effects import Pairs, Solve
@@ -26,7 +26,10 @@ FALLBACK = "fifo"
 
 
 def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
-    """Return the policy's allocation; if the policy fails, the shares of first come, first served, and the reason."""
+    """Return the policy's allocation; if the policy fails, the shares of first come, first served, and the reason.
+
+    Without a time limit, as in simulations, nothing waits for the answer: a policy that does not end raises OutOfTime.
+    """
     try:
         problem, allocation = solve(question, time_limit_s)
         allocation = _keep_in_place(question, problem, allocation)
@@ -35,6 +38,8 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
         failed = ""
     except Exception as error:
         # No error of a policy may stop scheduling.
+        if isinstance(error, OutOfTime) and time_limit_s is None:
+            raise
         why = str(error) if isinstance(error, PolicyError) else repr(error)
         failed = f"{question.policy}: {why}"
         problem = question.problem

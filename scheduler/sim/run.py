@@ -102,6 +102,10 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
             default="that of --config, or else las",
         ),
     ] = ""
+    policy_files: Annotated[
+        tuple[str, ...],
+        file("A Python file with policies of your own; may be repeated.", "--policy-file"),
+    ] = ()
     seed: Annotated[int, Knob("Seed of all random numbers.", "N", bound=SEED)] = 0
     measure: Annotated[
         tuple[int, int] | None,
@@ -188,8 +192,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
         """Plain data for JSON, without defaults; an infinite rate is the text "inf"."""
         plain = msgspec.to_builtins(self)
         defaults = {field.name: field.default for field in msgspec.structs.fields(self)}
-        kept = {name: value for name, value in plain.items() if value != defaults[name] and value != {}}
+        empty: tuple[Any, ...] = {}, []
+        kept = {
+            name: value for name, value in plain.items() if value != defaults[name] and value not in empty
+        }
         return {name: "inf" if value == math.inf else value for name, value in kept.items()}
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all files of the run."""
+        return *(getattr(self, field) for field in FILES), *self.policy_files
 
     def effective(self, field: str) -> Any:
         """Return the value of a field, or its default if it is not given."""
@@ -201,4 +213,5 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 HINTS: dict[str, Any] = get_type_hints(Run, include_extras=True)
 KNOBS: dict[str, Knob] = {name: HINTS[name].__metadata__[0] for name in Run.__struct_fields__}
-FILES = tuple(name for name, knob in KNOBS.items() if knob.is_file)
+# The fields that name a file, and those that list files.
+FILES = tuple(name for name, knob in KNOBS.items() if knob.is_file and name != "policy_files")

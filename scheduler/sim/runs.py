@@ -21,6 +21,7 @@ from policies.errors import PolicyError
 from policies.problem import Problem
 from policies.registry import resolve
 from protos.files.settings import read_settings
+from scheduler import plugins
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.settings import COMPARISON, Settings
 from scheduler.sim.run import FILES, HOUR_S, JOBS, KNOBS, Run
@@ -46,6 +47,8 @@ def key(run: Run) -> str:
     for field in FILES:
         if field in data:
             data[field] = _digest(data[field])
+    if run.policy_files:
+        data["policy_files"] = sorted(map(_digest, run.policy_files))
     text = json.dumps([VERSION, data], sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
@@ -71,6 +74,8 @@ class Prepared:
 
 def prepare(run: Run) -> Prepared:
     """Check the run, and read its files."""
+    for fault in plugins.load(run.policy_files).values():
+        raise InvalidSpec("policy_files", fault)
     settings = settings_of(run)
     check_numbers(run)
     if run.workload in PUBLISHED and not run.throughputs:

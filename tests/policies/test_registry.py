@@ -11,7 +11,7 @@ from policies import registry
 from policies.audit import audit
 from policies.engine import solvers
 from policies.engine.solvers import Answer, LinearProgram
-from policies.errors import MissingFacts, PolicyError, SolverFailure, UnknownPolicy
+from policies.errors import BrokenPolicy, MissingFacts, PolicyError, SolverFailure, UnknownPolicy
 from policies.problem import Allocation, Problem
 from policies.registry import Entry, entry, names, policy, resolve, unsolved
 from tests.support.problems import alone, by_hand, random_problem, together
@@ -202,7 +202,7 @@ def test_two_policies_of_one_name(wording: Wording) -> None:
         raise NotImplementedError
 
     for repeated_names in (("las",), ("something_new", "las")):
-        with pytest.raises(UnknownPolicy, match="'las'") as refused:
+        with pytest.raises(BrokenPolicy, match="'las'") as refused:
             policy(*repeated_names)(stranger)
         wording(refused.value)
     assert entry("las").name == "max_min_fairness"

@@ -13,6 +13,7 @@ from gavel.cli.io.options import Number
 from gavel.cli.io.outputs import check_file, print_data, say
 from gavel.cli.io.wording import file_name
 from gavel.cli.policies.list import complete_policy
+from gavel.cli.policies.plugins import POLICY_FILES, load_policies
 from scheduler.model.bounds import SEED, Bound
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ TIME_LIMIT_S = Bound(1e-9, 1e9, "s")
     shell_complete=complete_policy,
     help="Which policy: 'las', 'las+packing', 'min_cost(premium=0.2)'. `gavel policies` lists them.",
 )
+@POLICY_FILES
 @click.option(
     "--seed",
     type=Number(SEED, whole=True),
@@ -53,6 +55,7 @@ TIME_LIMIT_S = Bound(1e-9, 1e9, "s")
 def allocate(
     problem: str,
     spec: str,
+    policy_files: tuple[str, ...],
     seed: int | None,
     as_json: bool,
     all_jobs: bool,
@@ -64,7 +67,8 @@ def allocate(
     PROBLEM is a JSON or YAML file, or - for standard input: the worker types, the jobs, and how fast each job
     runs on each type. docs/problem-format.md has every field.
     """
-    # This refuses invalid input before the solver starts.
+    # These refuse invalid input before the solver starts.
+    load_policies(policy_files)
     answer = _answer(problem, spec, seed, plot, time_limit_s)
     if plot is not None:
         _draw(answer, plot)
@@ -84,7 +88,7 @@ def _answer(
 ) -> Answer:
     from gavel.cli.policies.answer import Answer
     from gavel.cli.policies.problem_file import read_problem
-    from policies.errors import PolicyError, UnknownPolicy
+    from policies.errors import BrokenPolicy, OutOfTime, PolicyError, UnknownPolicy
     from policies.registry import resolve
     from protos.files.errors import BadInput
 
@@ -98,7 +102,9 @@ def _answer(
         _check_plot(plot)
     with refusing(BadInput, PolicyError, subject=file_name(problem)):
         table = read_problem(problem, seed)
-        return Answer(table, policy(table))
+        # These are no faults of the problem.
+        with refusing(BrokenPolicy, OutOfTime):
+            return Answer(table, policy(table))
 
 
 def _check_plot(path: str) -> None:

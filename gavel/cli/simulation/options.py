@@ -12,6 +12,7 @@ import msgspec
 from gavel.cli.faults import Fault
 from gavel.cli.io.options import STDOUT, Number, not_empty, options
 from gavel.cli.policies.list import complete_policy
+from gavel.cli.policies.plugins import POLICY_FILES
 from gavel.cli.simulation.values import ByType, JobRange, Listed
 from scheduler.sim.run import HINTS, KNOBS, Knob, Run
 
@@ -39,6 +40,8 @@ def run_option(field: str, help: str = "", *, several: bool = False) -> Decorato
     knob, kind, default = KNOBS[field], _kind(field), FIELDS[field].default
     if kind is bool:
         return click.option(option_of(field), field, is_flag=True, help=help or knob.help)
+    if field == "policy_files":
+        return POLICY_FILES
     value, metavar, required = _type(knob, kind), knob.metavar, FIELDS[field].required
     help = help or knob.help + _default(knob, default)
     more: dict[str, Any] = {"default": default, "callback": not_empty} if kind is str else {}

@@ -10,6 +10,7 @@ import click
 from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.options import options
 from gavel.cli.io.outputs import say
+from gavel.cli.policies.plugins import load_policies
 from gavel.cli.simulation.options import run_option
 from gavel.cli.simulation.outputs import OUTPUTS, Outputs
 
@@ -23,6 +24,7 @@ OF_JOURNAL = "  [default: the journal's]"
 @click.argument("journal_in", metavar="JOURNAL", type=click.Path())
 @options(
     run_option("policy", f"The policy.{OF_JOURNAL}"),
+    run_option("policy_files"),
     run_option("throughputs", "The true rates.  [default: those given to the journal's scheduler]"),
     run_option("measured"),
     run_option("pairs"),
@@ -33,6 +35,7 @@ OF_JOURNAL = "  [default: the journal's]"
 def replay(
     journal_in: str,
     policy: str,
+    policy_files: tuple[str, ...],
     throughputs: str,
     measured: str,
     pairs: str,
@@ -55,6 +58,7 @@ def replay(
     from scheduler.sim.tables import table_of
 
     outputs = Outputs(**files)
+    load_policies(policy_files)
     if policy:
         with refusing(UnknownPolicy, subject="--policy"):
             resolve(policy)
@@ -64,7 +68,9 @@ def replay(
         simulation = history.options(
             policy=policy or None, throughputs=table, restart_s=restart_s, checkpoint_s=checkpoint_s
         )
-    outputs.check(journal_in, throughputs)
+    with refusing(UnknownPolicy, subject=f"{journal_in}: give its policy with --policy-file, or another with --policy"):
+        resolve(simulation.settings.policy)
+    outputs.check(journal_in, throughputs, *policy_files)
     jobs = sum(len(arrival.truths) for arrival in simulation.arrivals)
     result = carry_out(simulation, outputs.journal, jobs)
     original = summarise(history.metrics)

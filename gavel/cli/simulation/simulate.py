@@ -10,7 +10,6 @@ from gavel.cli.faults import Fault
 from gavel.cli.io.options import not_empty
 from gavel.cli.simulation.options import run_of_options, run_options
 from gavel.cli.simulation.outputs import OUTPUTS, Outputs
-from scheduler.sim.run import FILES
 
 
 @click.command()
@@ -39,7 +38,7 @@ def simulate(**values: Any) -> None:
         raise Fault(f"--journal: {problem}; leave one of them out")
     with refusals_as_faults():
         prepared = prepare(run)
-    outputs.check(*(str(getattr(run, field)) for field in FILES))
+    outputs.check(*run.files)
     for note in prepared.notes:
         say(f"note: {note}")
     result = carry_out(prepared.options, outputs.journal, prepared.jobs)
