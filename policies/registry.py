@@ -103,7 +103,7 @@ def policy(
 
     def register(function: Callable[..., Allocation]) -> Callable[..., Allocation]:
         if not inspect.isfunction(function):
-            raise BrokenPolicy(f"{names[0]}: a policy is a function, not a {type(function).__name__}")
+            raise BrokenPolicy(f"{names[0]}: a policy is a function, but this is of type {type(function).__name__}")
         origin = _origin.get()
         entry = Entry(names[0], names[1:], function, tuple(reads), spread, pairs, tuple(also), origin)
         for name in names:
@@ -148,13 +148,14 @@ def registered_from(origin: str, wrap: Callable[[Entry], Entry] = lambda entry: 
 @contextmanager
 def _all_or_none() -> Iterator[None]:
     """Undo every registration of this block if it raises."""
-    before = dict(_entries), dict(_names)
+    entries, names = dict(_entries), dict(_names)
     try:
         yield
     except BaseException:
-        for table, kept in zip((_entries, _names), before, strict=True):
-            table.clear()
-            table.update(kept)  # type: ignore[arg-type]
+        _entries.clear()
+        _entries.update(entries)
+        _names.clear()
+        _names.update(names)
         raise
 
 
@@ -193,9 +194,20 @@ def entry(name: str) -> Entry:
     return _entries[_names[name]]
 
 
+def entry_of(spec: str) -> Entry:
+    """Return the entry of the policy in a spec, without its modifiers."""
+    return entry(_parse(spec)[0][0])
+
+
+def is_known(spec: str) -> bool:
+    """Return whether the policy of this spec is registered."""
+    _discover()
+    return _parse(spec)[0][0] in _names
+
+
 def reads(spec: str, fact: str) -> bool:
     """Return whether the answers of this policy depend on this field of a problem."""
-    return fact in entry(_parse(spec)[0][0]).facts
+    return fact in entry_of(spec).facts
 
 
 def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
@@ -293,11 +305,11 @@ def _solve(
 def _call(chosen: Entry, arguments: Mapping[str, Any], problem: Problem) -> Allocation:
     """Return the policy's own answer. Raise BrokenPolicy if its code fails, or if this is no answer to the problem."""
     try:
-        answer = chosen.function(problem, **arguments)
+        answer: object = chosen.function(problem, **arguments)
     except SolverFailure as failure:
-        answer = entry("isolated").function(problem)
+        isolated = entry("isolated").function(problem)
         why = f"no solver answered ({failure}): these are the isolated shares instead"
-        return replace(answer, optimal=False, notes=(*answer.notes, why))
+        return replace(isolated, optimal=False, notes=(*isolated.notes, why))
     except PolicyError:
         raise
     except (Exception, SystemExit) as error:
@@ -312,7 +324,7 @@ def _call(chosen: Entry, arguments: Mapping[str, Any], problem: Problem) -> Allo
     try:
         return as_answer(problem, answer)
     except BrokenPolicy as fault:
-        raise BrokenPolicy(f"{chosen.name}: {fault} ({_lines(chosen)})") from None
+        raise BrokenPolicy(f"{chosen.name} returned an invalid answer: {fault} ({_lines(chosen)})") from None
 
 
 def _lines(chosen: Entry) -> str:

@@ -24,10 +24,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         from policies.errors import PolicyError
-        from policies.registry import resolve
         from protos.files.settings import ConfigError
         from scheduler.live.config import daemon_config
         from scheduler.live.daemon import serve
+        from scheduler.live.solver.process import check_policy
     except ImportError as error:
         if line := missing_extra(error):
             parser.exit(2, f"{parser.prog}: {line}\n")
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     flags = {"data_dir": options.data_dir, "listen": options.listen}
     try:
         config = daemon_config(options.config, flags, options.set)
-        resolve(config.scheduler.policy)
+        check_policy(config.scheduler.policy, config.policy_files)
     except (ConfigError, PolicyError) as error:
         parser.error(str(error))
     return serve(config)

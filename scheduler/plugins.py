@@ -53,12 +53,17 @@ def load(files: Iterable[str] = ()) -> dict[str, str]:
     return {file: fault for file in files if (fault := _load_file(file))}
 
 
+def any_exist(files: Iterable[str] = ()) -> bool:
+    """Return whether there are any such files or packages."""
+    return any(True for _ in files) or bool(metadata.entry_points(group=GROUP))
+
+
 @functools.cache
 def _load_packages() -> None:
     for point in metadata.entry_points(group=GROUP):
         origin = f"{point.dist.name} {point.dist.version}" if point.dist else point.module
         try:
-            with registered_from(origin, _limited), _foreign_code(LOAD_S, "", origin):
+            with registered_from(origin, _limited), _foreign_code(LOAD_S, "", f"loading {origin}"):
                 point.load()
         except (Exception, SystemExit) as error:
             broken[origin] = f"{origin}: {fault_of(error, _file_of(point.module))}"
@@ -79,10 +84,10 @@ _loaded: dict[str, tuple[bytes, str]] = {}
 
 def _load_file(file: str) -> str:
     """Load a file unless it is loaded already. Return its fault; empty if there is none."""
-    path = os.path.realpath(os.path.expanduser(file))
     try:
+        path = os.path.realpath(os.path.expanduser(file))
         content = _read(path)
-    except BrokenPolicy as error:
+    except (BrokenPolicy, ValueError) as error:
         return f"{file}: {error}"
     digest = hashlib.sha256(content).digest()
     if path not in _loaded or _loaded[path][0] != digest:
@@ -100,9 +105,8 @@ def _read(path: str) -> bytes:
         if status.st_size > FILE_BYTES_MAX:
             raise BrokenPolicy(f"has {status.st_size:,} bytes; the limit is {FILE_BYTES_MAX:,}")
         return Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else ""
-        raise BrokenPolicy((reason or str(error)).lower()) from None
+    except OSError as error:
+        raise BrokenPolicy((error.strerror or str(error)).lower()) from None
 
 
 def _register(file: str, path: str, content: bytes) -> str:
@@ -111,7 +115,7 @@ def _register(file: str, path: str, content: bytes) -> str:
     # Dataclasses look up the module of their class by its name.
     sys.modules[module.__name__] = module
     try:
-        with registered_from(file, _limited) as names, _foreign_code(LOAD_S, file, file):
+        with registered_from(file, _limited) as names, _foreign_code(LOAD_S, file, f"loading {file}"):
             exec(compile(content, file, "exec", dont_inherit=True), module.__dict__)
         return "" if names else f'{file}: registers no policy; write @policy("name") above a function'
     except (Exception, SystemExit) as error:

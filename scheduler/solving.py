@@ -8,7 +8,6 @@ not need n² columns.
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -16,9 +15,9 @@ import numpy as np
 from policies.engine.checks import derived
 from policies.engine.grouping import group
 from policies.engine.twins import keep_types
-from policies.errors import OutOfTime, PolicyError
+from policies.errors import BrokenPolicy, OutOfTime, PolicyError
 from policies.problem import ALONE, Allocation, Columns, Ints, Problem
-from policies.registry import entry, reads, resolve
+from policies.registry import entry_of, reads, resolve
 from scheduler.core.effects import Pairs, Solve
 from scheduler.core.messages import Shares, Solved
 
@@ -41,7 +40,8 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
         if isinstance(error, OutOfTime) and time_limit_s is None:
             raise
         why = str(error) if isinstance(error, PolicyError) else repr(error)
-        failed = f"{question.policy}: {why}"
+        # A broken policy is named in the reason already.
+        failed = why if isinstance(error, BrokenPolicy | OutOfTime) else f"{question.policy}: {why}"
         problem = question.problem
         allocation = resolve(FALLBACK)(problem)
     return Solved(
@@ -61,8 +61,7 @@ def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, 
     pairs = question.pairs
     if pairs is None or not len(pairs.first):
         return question.problem, policy(question.problem)
-    known = entry(re.split(r"[+(]", question.policy)[0])
-    grouped, back = group(question.problem, known.reads, apart=pairs.kind + 1)
+    grouped, back = group(question.problem, entry_of(question.policy).reads, apart=pairs.kind + 1)
     kind = np.full(len(grouped.jobs), ALONE)
     kind[back.group_of] = pairs.kind
     paired = derived(grouped, columns=_with_pairs(grouped, pairs, kind))

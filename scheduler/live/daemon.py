@@ -116,7 +116,7 @@ class Daemon:
         is_first = recovered.state.epoch == 0
         self._skip_used_numbers(core)
         *_, outcome = rescue.take_over(world.now_s(), named_in(core.state, recovered.failed_facts))
-        solver = SolverProcess(world.send, config.solver_time_limit_s)
+        self.solver = solver = SolverProcess(world.send, config.solver_time_limit_s, config.policy_files)
         world.handlers[Solve] = solver.ask
         closing.push_async_callback(_cancel, asyncio.create_task(solver.run(), name="solver"))
         # This drains the core after the ports have closed, so that calls in flight still get their answers.
@@ -203,6 +203,7 @@ class Daemon:
             self._warnings,
             attempts,
             self.config.keeping,
+            self.solver,
         )
         self._database_warnings += [people.usage.warning, people.book.warning]
         if people.access is not None and not people.access.tokens():
@@ -241,6 +242,7 @@ class Daemon:
     def _warnings(self) -> Sequence[str]:
         """Return the daemon's own warnings for operators; the services add theirs."""
         warnings = [*self._journal_report, *filter(None, self._database_warnings), *self.rescue.warnings()]
+        warnings += self.solver.warnings()
         drift_s = self.world.clock.drift_s
         if abs(drift_s) > DRIFT_S:
             warnings.append(

@@ -65,9 +65,12 @@ def _deadlines(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
     with_deadline = [spec for spec in specs if spec.deadline_s is not None]
     if not with_deadline:
         return
-    from policies.registry import names, reads
+    from policies.registry import is_known, names, reads
 
     policy = client.policy().policy
+    # A policy of the operator's own is known to the scheduler only.
+    if not is_known(policy):
+        return
     if not reads(policy, "deadline_s"):
         observing = ", ".join(name for name in names() if reads(name, "deadline_s"))
         yield (

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from gavel.cli.faults import Fault, refusing
@@ -53,15 +55,19 @@ def _check(path: str, agent: bool) -> None:
         if agent:
             agent_config(path, {})
         else:
-            _check_policy(daemon_config(path, {}, (), {}).scheduler.policy)
+            config = daemon_config(path, {}, (), {})
+            _check_policy(config.scheduler.policy, config.policy_files)
 
 
-def _check_policy(spec: str) -> None:
-    """Raise PolicyError for a policy that does not exist."""
+def _check_policy(spec: str, files: Sequence[str]) -> None:
+    """Raise PolicyError for a policy that does not exist, or for a file of policies that cannot be loaded."""
     from scheduler.model.settings import Settings
 
     # The default is not checked, because importing the solvers takes most of a second.
-    if spec != Settings().policy:
+    if files or spec != Settings().policy:
         from policies.registry import resolve
+        from scheduler.plugins import load
 
+        for fault in load(files).values():
+            raise Fault(f"policy_files: {fault}")
         resolve(spec)

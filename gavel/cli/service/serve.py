@@ -9,6 +9,7 @@ import click
 
 from gavel.cli.faults import refusing
 from gavel.cli.policies.list import complete_policy
+from gavel.cli.policies.plugins import POLICY_FILES
 
 
 @click.command()
@@ -21,6 +22,7 @@ from gavel.cli.policies.list import complete_policy
     shell_complete=complete_policy,
     help="The policy that divides the GPUs, such as 'las'.",
 )
+@POLICY_FILES
 @click.option("--round-s", metavar="SECONDS", help="The length of a round.")
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error.")
 @click.option("--log-json", is_flag=True, default=None, help="Log one JSON object per line.")
@@ -28,7 +30,12 @@ from gavel.cli.policies.list import complete_policy
     "--set", "more", multiple=True, metavar="KEY=VALUE", help="Any other setting: keeping.compact=false."
 )
 def serve(
-    path: str | None, more: tuple[str, ...], policy: str | None, round_s: str | None, **flags: Any
+    path: str | None,
+    more: tuple[str, ...],
+    policy: str | None,
+    policy_files: tuple[str, ...],
+    round_s: str | None,
+    **flags: Any,
 ) -> None:
     """Run a scheduler until it is stopped.
 
@@ -37,13 +44,13 @@ def serve(
     On SIGTERM the scheduler stops accepting calls and leaves jobs running.
     """
     from policies.errors import PolicyError
-    from policies.registry import resolve
     from protos.files.settings import ConfigError
     from scheduler.live import daemon
     from scheduler.live.config import daemon_config
+    from scheduler.live.solver.process import check_policy
 
-    flags |= {"scheduler.policy": policy, "scheduler.round_s": round_s}
+    flags |= {"scheduler.policy": policy, "scheduler.round_s": round_s, "policy_files": policy_files or None}
     with refusing(ConfigError, PolicyError):
         config = daemon_config(path, flags, more)
-        resolve(config.scheduler.policy)
+        check_policy(config.scheduler.policy, config.policy_files)
     sys.exit(daemon.serve(config))

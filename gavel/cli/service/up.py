@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
 
 from gavel.cli.policies.list import complete_policy
+from gavel.cli.policies.plugins import POLICY_FILES, load_policies
 
 
 @click.command()
@@ -35,10 +37,18 @@ from gavel.cli.policies.list import complete_policy
     shell_complete=complete_policy,
     help="The policy that divides the GPUs.",
 )
+@POLICY_FILES
 @click.option(
     "--round-s", type=click.FloatRange(2), default=30.0, show_default=True, help="The length of a round."
 )
-def up(agents: tuple[str, ...], listen: str, data_dir: str, policy: str, round_s: float) -> None:
+def up(
+    agents: tuple[str, ...],
+    listen: str,
+    data_dir: str,
+    policy: str,
+    policy_files: tuple[str, ...],
+    round_s: float,
+) -> None:
     """Start a scheduler and a few agents on this machine, to try Gavel.
 
     They are the real programs; only the GPUs are imaginary. A job that reads GAVEL_SPEED and waits accordingly between
@@ -46,9 +56,13 @@ def up(agents: tuple[str, ...], listen: str, data_dir: str, policy: str, round_s
     """
     from gavel.cli.service.local_cluster import AGENTS_DEFAULT, run
 
+    # A fault in a file is reported here, before anything runs.
+    if policy_files:
+        load_policies(policy_files)
     lead_s = min(2.0, round_s / 5)
     settings = [
         *(f"scheduler.policy={policy}", f"scheduler.round_s={round_s}"),
         *(f"scheduler.solve_lead_s={lead_s}", f"scheduler.plan_lead_s={lead_s / 2}"),
+        f"policy_files={json.dumps(policy_files)}",
     ]
     run(Path(data_dir).expanduser(), agents or AGENTS_DEFAULT, listen, settings, stop_s=round_s + 30.0)

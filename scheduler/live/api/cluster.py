@@ -29,6 +29,7 @@ from scheduler.live.data.usage import Usage
 from scheduler.live.feed import Feed
 from scheduler.live.job_feed import JobChanges
 from scheduler.live.node_views import NodeSource
+from scheduler.live.solver.process import SolverProcess
 from scheduler.live.wire.job_view import seconds, stamp
 from scheduler.live.world import LiveWorld
 from scheduler.model import bounds
@@ -39,18 +40,6 @@ from scheduler.model.jobs import JobState
 NODES_SLICE = 50
 
 Warnings = Callable[[], Sequence[str]]
-
-
-def _try_policy(spec: str) -> None:
-    """Raise PolicyError for an unknown policy, or for parameters that the policy does not take."""
-    from policies.problem import Problem
-    from policies.registry import resolve
-
-    try:
-        resolve(spec)(Problem.from_rates([[1.0]], capacity=[1], price_per_gpu_hour=[1.0], steps_left=[1.0]))
-    except (RecursionError, MemoryError):
-        # Python's parser raises MemoryError if brackets are nested too deeply.
-        raise InvalidSpec("policy", "is too deeply nested") from None
 
 
 class ClusterService(cluster_pb2_grpc.ClusterServicer):
@@ -66,6 +55,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         watchers: Slots,
         data_dir: Path,
         warnings: Warnings,
+        solver: SolverProcess,
     ) -> None:
         self._world = world
         self._feed = feed
@@ -75,6 +65,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         self._watchers = watchers
         self._data_dir = data_dir
         self._warnings = warnings
+        self._solver = solver
         self._started_s = world.now_s()
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.Status:
@@ -125,14 +116,17 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
 
     async def GetPolicy(self, request: pb.GetPolicyRequest, context: Any) -> pb.Policy:
         """Return the policy in force, and the names of all policies."""
-        from policies.registry import names
-
-        return pb.Policy(policy=self._world.state.settings.policy, available=await asyncio.to_thread(names))
+        available = await asyncio.to_thread(self._solver.policies)
+        return pb.Policy(policy=self._world.state.settings.policy, available=available)
 
     async def SetPolicy(self, request: pb.SetPolicyRequest, context: Any) -> pb.Policy:
         """Set the policy, which takes effect with the next allocation."""
         bounds.check_name("policy", request.policy, bounds.POLICY_CHARS_MAX)
-        await asyncio.to_thread(_try_policy, request.policy)
+        try:
+            await self._solver.try_policy(request.policy)
+        except (RecursionError, MemoryError):
+            # Python's parser raises MemoryError if brackets are nested too deeply.
+            raise InvalidSpec("policy", "is too deeply nested") from None
         await self._world.ask(SetPolicy(policy=request.policy, user=caller().user))
         return await self.GetPolicy(pb.GetPolicyRequest(), context)
 

@@ -39,6 +39,7 @@ from scheduler.live.job_feed import JobChanges
 from scheduler.live.node_views import LogSource, NodeSource
 from scheduler.live.observe.historian import Historian
 from scheduler.live.observe.history_book import HistoryBook
+from scheduler.live.solver.process import TRIAL_S, SolverProcess
 from scheduler.live.world import LiveWorld
 
 log = logging.getLogger(__name__)
@@ -87,8 +88,12 @@ class People:
         warnings: Callable[[], Sequence[str]] = tuple,
         attempts: Attempts | None = None,
         keeping: Keeping = KEEPING,
+        solver: SolverProcess | None = None,
     ) -> None:
-        """`nodes`: the Links; `logs`: the LogRelay; `warnings`: returns more lines for operators at each GetStatus."""
+        """`nodes`: the Links; `logs`: the LogRelay; `warnings`: returns more lines for operators at each GetStatus.
+
+        `solver`: the process that knows all policies. Without it, there are only Gavel's own.
+        """
         self.changes = JobChanges(world.state)
         feed.listen(self.changes.listen)
         self.usage = Usage(world, self.changes, folder / "usage.db")
@@ -110,7 +115,15 @@ class People:
 
         self._jobs = JobsService(world, self.changes, self.historian, logs, self.packages, config, watchers)
         self._cluster = ClusterService(
-            world, feed, self.changes, nodes, self.usage, watchers, folder, all_warnings
+            world,
+            feed,
+            self.changes,
+            nodes,
+            self.usage,
+            watchers,
+            folder,
+            all_warnings,
+            solver or SolverProcess(world.send, TRIAL_S),
         )
         self._access = AccessService(self.access, config, keys.fingerprint, nodes.cut_off)
         self._world = world

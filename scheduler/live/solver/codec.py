@@ -24,6 +24,23 @@ def decode_question(data: bytes) -> tuple[Solve, float]:
     return _QUESTIONS.decode(data)
 
 
+class Loaded(msgspec.Struct, frozen=True):
+    """The names of all policies that the solver's process has loaded, and the faults of those that it could not load."""
+
+    names: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+def encode_loaded(loaded: Loaded) -> bytes:
+    """Encode the first message of a solver's process."""
+    return msgspec.msgpack.encode(loaded)
+
+
+def decode_loaded(data: bytes) -> Loaded:
+    """Decode the first message of a solver's process."""
+    return _LOADED.decode(data)
+
+
 def encode_answer(answer: Solved) -> bytes:
     """Encode an answer."""
     return msgspec.msgpack.encode(answer)
@@ -47,4 +64,5 @@ def _array(kind: Any, parts: Any) -> Any:
 
 
 _QUESTIONS = msgspec.msgpack.Decoder(tuple[Solve, float], dec_hook=_array)
+_LOADED = msgspec.msgpack.Decoder(Loaded)
 _ANSWERS = msgspec.msgpack.Decoder(Solved)

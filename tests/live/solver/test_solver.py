@@ -7,6 +7,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -40,13 +41,18 @@ def question(policy: str = "las", number: int = 1) -> Solve:
     return Solve(number, policy, problem, pairs)
 
 
-def ask(questions: list[Solve], command: list[str] | None = None, time_limit_s: float = 20.0) -> list[Solved]:
+def ask(
+    questions: list[Solve],
+    command: list[str] | None = None,
+    time_limit_s: float = 20.0,
+    files: Sequence[str] = (),
+) -> list[Solved]:
     """Put these questions to the solver one after the other, and return its answers."""
 
     async def ask_all() -> list[Solved]:
         answers: asyncio.Queue[Solved] = asyncio.Queue()
         options = {} if command is None else {"command": command}
-        solver = SolverProcess(answers.put_nowait, time_limit_s, **options)
+        solver = SolverProcess(answers.put_nowait, time_limit_s, files, **options)
         running = asyncio.create_task(solver.run())
         solved = []
         for each in questions:
@@ -96,7 +102,7 @@ def test_the_process_answers_as_this_process_would():
     "child",
     [
         "import sys; sys.exit(3)",
-        "import sys; sys.stdin.buffer.read(10); sys.stdout.buffer.write(b'\\0' * 7 + b'\\3abc')",
+        "import sys; sys.stdout.buffer.write(b'\\0' * 7 + b'\\3abc')",
         "import sys; sys.stdout.buffer.write(b'\\xff' * 8); sys.stdout.flush(); sys.stdin.read()",
         "import os; os.close(0); os.close(1)",
     ],
