@@ -123,6 +123,7 @@ JSON: dict[str, tuple[str, Any]] = {
     "fsck": ("as for `doctor`", None),
     "allocate": ("[problem-format.md](problem-format.md) has the keys", None),
     "policies": ("a list with the contents of the table", None),
+    "policies list": ("a list with the contents of the table", None),
     "simulate": ("[simulation.md](simulation.md#the-figures) has the keys", None),
     "replay": ("the figures of the replay, as for `simulate`", None),
     "sweep": (

@@ -103,7 +103,9 @@ def policy(
 
     def register(function: Callable[..., Allocation]) -> Callable[..., Allocation]:
         if not inspect.isfunction(function):
-            raise BrokenPolicy(f"{names[0]}: a policy is a function, but this is of type {type(function).__name__}")
+            raise BrokenPolicy(
+                f"{names[0]}: a policy is a function, but this is of type {type(function).__name__}"
+            )
         origin = _origin.get()
         entry = Entry(names[0], names[1:], function, tuple(reads), spread, pairs, tuple(also), origin)
         for name in names:
@@ -316,9 +318,7 @@ def _call(chosen: Entry, arguments: Mapping[str, Any], problem: Problem) -> Allo
         raise BrokenPolicy(f"{chosen.name}: {fault_of(error, chosen.file)}") from error
     if not isinstance(answer, Allocation):
         kind = "nothing" if answer is None else f"a value of type {type(answer).__name__}"
-        raise BrokenPolicy(
-            f"{chosen.name} must return an Allocation, but returned {kind} ({_lines(chosen)})"
-        )
+        raise BrokenPolicy(f"{chosen.name} must return an Allocation, but returned {kind} ({_lines(chosen)})")
     if not chosen.origin:
         return answer
     try:

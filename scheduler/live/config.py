@@ -75,7 +75,8 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     throughputs: Annotated[str, "A table of rates to start with. Empty: the built-in estimates."] = ""
     prices: Annotated[dict[str, float], "Prices per GPU-hour to start with, by worker type."] = {}
     policy_files: Annotated[
-        tuple[str, ...], "Python files with policies of your own, such as /etc/gavel/ours.py; others must not own them."
+        tuple[str, ...],
+        "Python files with policies of your own, such as /etc/gavel/ours.py; others must not own them.",
     ] = ()
     solver_time_limit_s: Annotated[
         float, "How long a policy may compute before it must return its best answer so far."

@@ -112,7 +112,7 @@ def test_keys_never_change(tmp_path: Path) -> None:
     assert key(SIX) == "b85e99afdfb67dcee9001200"
     assert key(Run(**EVERYTHING)) == "835c834724ebbfc8d3d4d2c3"
     assert key(Run(**EVERYTHING, **dict.fromkeys(FILES, str(file)))) == "e90baec15bcbffabab08ae23"
-    assert {*EVERYTHING, *FILES} == set(Run.__struct_fields__)
+    assert {*EVERYTHING, *FILES, "policy_files"} == set(Run.__struct_fields__)
 
 
 def test_a_run_survives_json() -> None:

@@ -12,10 +12,12 @@ from policies import registry
 from scheduler import plugins
 
 HEAD = """\
-from policies.problem import Allocation
-from policies.reference import isolated_rates
-from policies.registry import policy, resolve
+from dataclasses import replace
+
 import numpy as np
+from policies.isolated import isolated
+from policies.problem import Allocation
+from policies.registry import policy
 
 """
 # Every job gets an equal part of every type.
@@ -23,14 +25,20 @@ EVEN = """
 @policy("even", "ev")
 def even(problem, *, part=1.0):
     "the same for everyone"
-    rows = problem.columns.first
-    share = part * problem.capacity[problem.columns.worker_type] / problem.columns.gpus
-    share = np.where(problem.columns.is_pair, 0.0, share)
-    share *= problem.jobs.count[rows] / max(problem.jobs.count.sum(), 1)
-    time = np.bincount(rows, share, minlength=len(problem.jobs))
-    share = share * np.minimum(1.0, problem.jobs.count / np.maximum(time, 1e-12))[rows]
-    price = np.full(len(problem.worker_types), np.nan)
-    return Allocation("even", share, 1.0, price, isolated_rates(problem), np.ones(len(share), bool))
+    answer = isolated(problem)
+    return replace(answer, time_share=part * answer.time_share)
+"""
+# An answer for one job, and none for more.
+NEVER = """
+@policy("never")
+def never(problem):
+    "no answer"
+    while problem.jobs.count.sum() > 1:
+        try:
+            len(problem.jobs)
+        except Exception:
+            pass
+    return isolated(problem)
 """
 
 
@@ -39,8 +47,6 @@ def returns(value: str, name: str = "wrong") -> str:
     return (
         EVEN
         + f"""
-from dataclasses import replace
-
 @policy("{name}")
 def {name}(p):
     "wrong"

@@ -40,7 +40,9 @@ MODIFIERS = {
 EXAMPLES = "las   las+packing   min_cost(premium=0.2)   makespan+blind(reference=v100)"
 
 
-LIST_OPTIONS = options(POLICY_FILES, click.option("--json", "as_json", is_flag=True, help="Print the list as JSON."))
+LIST_OPTIONS = options(
+    POLICY_FILES, click.option("--json", "as_json", is_flag=True, help="Print the list as JSON.")
+)
 
 
 @click.group(invoke_without_command=True)
@@ -57,7 +59,7 @@ def policies(ctx: click.Context, /, policy_files: tuple[str, ...], as_json: bool
 @policies.command("list")
 @LIST_OPTIONS
 def list_(policy_files: tuple[str, ...], as_json: bool) -> None:
-    """List the policies: what each optimises, which facts it needs, and where it comes from if it is not Gavel's own."""
+    """List the policies: what each optimises, which facts it needs, and the origin of those that are not Gavel's."""
     _show(policy_files, as_json)
 
 

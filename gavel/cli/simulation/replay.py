@@ -68,7 +68,9 @@ def replay(
         simulation = history.options(
             policy=policy or None, throughputs=table, restart_s=restart_s, checkpoint_s=checkpoint_s
         )
-    with refusing(UnknownPolicy, subject=f"{journal_in}: give its policy with --policy-file, or another with --policy"):
+    with refusing(
+        UnknownPolicy, subject=f"{journal_in}: give its policy with --policy-file, or another with --policy"
+    ):
         resolve(simulation.settings.policy)
     outputs.check(journal_in, throughputs, *policy_files)
     jobs = sum(len(arrival.truths) for arrival in simulation.arrivals)

@@ -59,9 +59,9 @@ def _access_fault(file: str) -> str:
             # The file cannot be read, either.
             return ""
         if status.st_uid not in (0, os.geteuid()):
-            return f"{file}: not loaded, because {place} belongs to another user (uid {status.st_uid})"
+            return f"{file}: {place} belongs to another user (uid {status.st_uid})"
         if status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            return f"{file}: not loaded, because every user can change it: chmod o-w {place}"
+            return f"{file}: every user can change it; chmod o-w {place}"
     return ""
 
 

@@ -25,7 +25,7 @@ def decode_question(data: bytes) -> tuple[Solve, float]:
 
 
 class Loaded(msgspec.Struct, frozen=True):
-    """The names of all policies that the solver's process has loaded, and the faults of those that it could not load."""
+    """The names of all policies that the solver's process has loaded, and the faults of the others."""
 
     names: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 Rules:
 - one question at a time; a newer question waits for the current answer and replaces any question that was waiting;
-- if no answer arrives within HARD_FACTOR × the time limit, the process is killed;
+- if no answer arrives within HARD_FACTOR × the time limit, and a second, the process is killed;
 - policies that Gavel does not ship are imported by that process only;
 - the world receives one Solved for every question passed to `ask`, unless a newer question replaced it. If the process
   fails, a thread of the scheduler computes a first-come-first-served answer, which states the reason.
@@ -33,7 +33,8 @@ from scheduler.solving import FALLBACK, answer
 log = logging.getLogger(__name__)
 
 COMMAND = (sys.executable, "-m", "scheduler.live.solver.child")
-# After this many times its time limit, a solver without an answer is killed.
+# After this many times its time limit, a solver without an answer is killed. Policies from files are interrupted
+# earlier.
 HARD_FACTOR = 2.0
 # How much longer the first answer of a new process may take, because the process imports solvers first. Files of
 # policies add the time that they may take to load.
@@ -101,7 +102,8 @@ class SolverProcess:
         return START_S + plugins.LOAD_S * len(self._policy_files)
 
     async def _answer(self, question: Solve) -> Solved:
-        limit_s = HARD_FACTOR * self._time_limit_s + (self._start_s if self._is_new else 0.0)
+        limit_s = HARD_FACTOR * self._time_limit_s + plugins.LIMIT_EXTRA_S
+        limit_s += self._start_s if self._is_new else 0.0
         try:
             async with asyncio.timeout(limit_s):
                 solved = await self._exchange(encode_question(question, self._time_limit_s))
