@@ -192,18 +192,10 @@ class Daemon:
         self, closing: AsyncExitStack, links: Links, relay: LogRelay, attempts: Attempts
     ) -> People:
         """Start the services for users, which end with `closing`. Raise CannotOpen if no token exists."""
+        config = self.config
         people = People(
-            self.world,
-            self.feed,
-            links,
-            relay,
-            self.folder,
-            self.config.people,
-            self.config.auth,
-            self._warnings,
-            attempts,
-            self.config.keeping,
-            self.solver,
+            *(self.world, self.feed, links, relay, self.folder, config.people, config.auth),
+            *(self._warnings, attempts, config.keeping, self.solver),
         )
         self._database_warnings += [people.usage.warning, people.book.warning]
         if people.access is not None and not people.access.tokens():
