@@ -121,7 +121,7 @@ def wait_for_end(client: Client, ids: Sequence[str], limit_s: float) -> list[Job
 
 def step_fault(client: Client, job: PacedJob, done: Job) -> str:
     """Return what is wrong with the steps of an ended job; empty if it did each step once."""
-    lines = b"".join(chunk.data for chunk in client.logs(done.id)).decode(errors="replace").splitlines()
+    lines = list(client.logs(done.id))
     records = [json.loads(line) for line in lines if line.startswith("{")]
     if done.state != "completed":
         return f"{job.name} is {done.state}: {done.why}"

@@ -14,10 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gavel.cli.io.tables import name_cell, new_table, print_all
-from gavel.cli.io.units import duration
 from gavel.cli.policies.answer import Answer
 from gavel.cli.policies.plot import draw_shares, draw_times_isolated, draw_utilisation
 from gavel.cli.policies.problem_file import read_problem
+from gavel.client.views.units import duration
 from policies.problem import Problem
 from policies.registry import resolve
 

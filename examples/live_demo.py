@@ -209,8 +209,7 @@ def status_line(listed: list[Job], now_s: float) -> str:
 
 def last_loss(client: Client, job: str) -> tuple[int, float]:
     """Return the step and the loss in the line that the job printed at its end; -1 and NaN if there is none."""
-    text = b"".join(chunk.data for chunk in client.logs(job)).decode(errors="replace")
-    for line in reversed(text.splitlines()):
+    for line in reversed(list(client.logs(job))):
         if '"at": "end"' in line:
             record = json.loads(line)
             return int(record["step"]), float(record["loss"])

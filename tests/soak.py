@@ -130,7 +130,7 @@ class Soak:
             client.explain,
             client.get,
             lambda job: [client.release(held.id) for held in client.list() if held.state is JobState.HELD],
-            lambda job: b"".join(chunk.data for chunk in client.logs(job)),
+            lambda job: b"".join(chunk.data for chunk in client.log_chunks(job)),
             lambda job: (client.nodes(), client.status()),
             lambda job: client.set_policy(self.chance.choice(POLICIES)),
         ]

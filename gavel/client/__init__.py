@@ -4,8 +4,8 @@ from gavel import Client, JobSpec
 
 with Client() as client:
     (job,) = client.submit(JobSpec(command=("python", "train.py"), gpus=4))
-    for chunk in client.logs(job, follow=True):
-        print(chunk.data.decode(), end="")
+    for line in client.logs(job, follow=True):
+        print(line)
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     )
     from gavel.client.jobs.file import read_job_file
     from gavel.client.jobs.spec import After, JobSpec
+    from gavel.client.log_lines import LogLine
+    from gavel.client.queue import Queue
     from gavel.client.results import (
         Allocation,
         Explanation,
@@ -65,6 +67,7 @@ __all__ = [
     "JobSpec",
     "JobState",
     "LogChunk",
+    "LogLine",
     "Node",
     "NodeState",
     "NotAllowed",
@@ -73,6 +76,7 @@ __all__ = [
     "NotReachable",
     "Placement",
     "Preview",
+    "Queue",
     "Refused",
     "Role",
     "Round",
@@ -84,7 +88,7 @@ __all__ = [
 ]
 
 # Names are looked up in this order, so that gRPC is imported only if no module before it has the name.
-_MODULES = ("jobs.spec", "results", "errors", "jobs.file", "calls", "client", "aio")
+_MODULES = ("jobs.spec", "results", "errors", "jobs.file", "log_lines", "calls", "queue", "client", "aio")
 
 
 def __getattr__(name: str) -> Any:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from gavel.client import calls
+from gavel.client import calls, lookups
 from gavel.client import results as r
 from gavel.client.atomic_file import AtomicFile
 from gavel.client.calls import By, JobFilter
 from gavel.client.client import PATIENCE_S, Connected
 from gavel.client.jobs.intake import Jobs, specs_of
 from gavel.client.jobs.packing import Progress, Uploads, without_uploads
+from gavel.client.log_lines import LogLine, LogLines
+from gavel.client.queue import Queue
 from gavel.client.transport.channels import AsyncTransport
 from gavel.client.transport.following import Reading, Waiting
 
@@ -46,6 +48,9 @@ class AsyncClient(Connected[AsyncTransport]):
 
     async def __aexit__(self, *error: object) -> None:
         await self.close()
+
+    async def _id(self, job: str) -> str:
+        return await self._wire.ask(lookups.id_of(job))
 
     # --------------------------------------------------------------------------------------------------- jobs
 
@@ -78,15 +83,29 @@ class AsyncClient(Connected[AsyncTransport]):
 
     async def get(self, job: str) -> r.Job:
         """Return one job."""
-        return await self._wire.call(calls.get(job=job))
+        return await self._wire.call(calls.get(job=await self._id(job)))
+
+    async def members(self, job: str) -> tuple[r.Job, ...]:
+        """Return the jobs of an array by index; for a job that is not an array, only this job."""
+        return await self._wire.ask(lookups.members(job))
+
+    async def queue(
+        self, wanted: JobFilter | None = None, *, all_users: bool = False, limit: int | None = 1000
+    ) -> Queue:
+        """Return jobs as `gavel queue` lists them: by default your unfinished ones, the newest first.
+
+        A filter without a user selects your jobs or, with `all_users`, those of all users; a filter without states and
+        times selects unfinished jobs. The jobs lack the fields that lists omit, such as their command.
+        """
+        return await self._wire.ask(lookups.queue(wanted, all_users, limit))
 
     async def list(
         self, wanted: JobFilter | None = None, *, page_size: int = 0, brief: bool = False
     ) -> AsyncIterator[r.Job]:
         """Yield jobs, newest first, fetching pages as needed."""
-        token = ""
+        wanted, token = await self._wire.ask(lookups.with_ids(wanted)), ""
         while True:
-            page = await self._wire.call(calls.list_jobs(wanted or JobFilter(), page_size, token, brief))
+            page = await self._wire.call(calls.list_jobs(wanted, page_size, token, brief))
             for job in page.jobs:
                 yield job
             if not (token := page.next_page_token):
@@ -96,9 +115,10 @@ class AsyncClient(Connected[AsyncTransport]):
         self, wanted: JobFilter | None = None, *, size: int = 0, token: str = "", brief: bool = False
     ) -> r.JobPage:
         """Return one page of a list of jobs, with the token of the next page and the number of jobs in all."""
-        return await self._wire.call(calls.list_jobs(wanted or JobFilter(), size, token, brief))
+        wanted = await self._wire.ask(lookups.with_ids(wanted))
+        return await self._wire.call(calls.list_jobs(wanted, size, token, brief))
 
-    def watch(
+    async def watch(
         self, wanted: JobFilter | None = None, *, skip_present: bool = False, patience_s: float = 0.0
     ) -> AsyncIterator[r.JobEvent]:
         """Yield the current state of each job, then every change.
@@ -106,7 +126,10 @@ class AsyncClient(Connected[AsyncTransport]):
         A lost connection raises an error. With `patience_s`, the client instead tries to reconnect for up to that long.
         The stream then starts again: the current state of each job, the event `all_present`, then every change.
         """
-        return self._wire.follow(calls.watching(wanted or JobFilter(), skip_present), patience_s)
+        wanted = await self._wire.ask(lookups.with_ids(wanted))
+        async with aclosing(self._wire.follow(calls.watching(wanted, skip_present), patience_s)) as events:
+            async for event in events:
+                yield event
 
     async def wait(
         self,
@@ -121,7 +144,7 @@ class AsyncClient(Connected[AsyncTransport]):
         Each outage of the scheduler may last up to `patience_s`. `on_change` is called with the current state of each
         job and again after each change. Raises TimeoutError after `timeout_s`.
         """
-        waiting = Waiting([jobs] if isinstance(jobs, str) else jobs)
+        waiting = Waiting(await self._wire.ask(lookups.ids_of(jobs)))
         if waiting.is_empty:
             return ()
         async with aclosing(self._wire.follow(waiting.call, patience_s, timeout_s)) as events:
@@ -135,19 +158,19 @@ class AsyncClient(Connected[AsyncTransport]):
 
     async def cancel(self, job: str) -> tuple[str, ...]:
         """Cancel a job or array; return the ids of the affected jobs."""
-        return await self._wire.call(calls.command(job=job, action="cancel"))
+        return await self._wire.call(calls.command(job=await self._id(job), action="cancel"))
 
     async def hold(self, job: str) -> tuple[str, ...]:
         """Keep a job or array from running until it is released; return the ids of the affected jobs."""
-        return await self._wire.call(calls.command(job=job, action="hold"))
+        return await self._wire.call(calls.command(job=await self._id(job), action="hold"))
 
     async def release(self, job: str) -> tuple[str, ...]:
         """Let a held job or array run again; return the ids of the affected jobs."""
-        return await self._wire.call(calls.command(job=job, action="release"))
+        return await self._wire.call(calls.command(job=await self._id(job), action="release"))
 
     async def requeue(self, job: str) -> tuple[str, ...]:
         """Stop a job or array and put it back into the queue; return the ids of the affected jobs."""
-        return await self._wire.call(calls.command(job=job, action="requeue"))
+        return await self._wire.call(calls.command(job=await self._id(job), action="requeue"))
 
     async def update(self, job: str, **changes: Any) -> tuple[str, ...]:
         """Change fields of a job or array that has not ended; return the ids of the affected jobs.
@@ -156,11 +179,11 @@ class AsyncClient(Connected[AsyncTransport]):
         deadline_s and max_cost of JobSpec. None removes a limit. `deadline_s` counts from now. GPUs and worker types of
         a running job cannot change, and only operators change tenants.
         """
-        return await self._wire.call(calls.update(job, changes))
+        return await self._wire.call(calls.update(await self._id(job), changes))
 
     async def explain(self, job: str) -> r.Explanation:
         """Return why a job runs, waits or has ended, with the details."""
-        return await self._wire.call(calls.explain(job=job))
+        return await self._wire.call(calls.explain(job=await self._id(job)))
 
     async def logs(
         self,
@@ -171,12 +194,35 @@ class AsyncClient(Connected[AsyncTransport]):
         tail: int | None = None,
         follow: bool = False,
         patience_s: float = PATIENCE_S,
-    ) -> AsyncIterator[r.LogChunk]:
-        """Yield the output of one attempt of a job, or of all (`attempt` 0); with `follow`, until the job has ended.
+    ) -> AsyncIterator[LogLine]:
+        """Yield the lines of one attempt of a job, or of all (`attempt` 0); with `follow`, until the job has ended.
 
-        `rank`: only the output of this rank. `tail`: only this many last lines.
+        `rank`: only the output of this rank. `tail`: only this many last lines. Each line names its rank, attempt and
+        node; a notice about missing output is a line of its own, `-- … --`.
         """
-        reading = Reading(job, attempt, rank, tail, follow)
+        lines = LogLines()
+        chunks = self.log_chunks(
+            job, attempt=attempt, rank=rank, tail=tail, follow=follow, patience_s=patience_s
+        )
+        async with aclosing(chunks) as open_chunks:
+            async for chunk in open_chunks:
+                for line in lines.take(chunk):
+                    yield line
+        for line in lines.end():
+            yield line
+
+    async def log_chunks(
+        self,
+        job: str,
+        *,
+        attempt: int = 0,
+        rank: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> AsyncGenerator[r.LogChunk, None]:
+        """Yield the output of a job as `logs` does, in pieces of bytes with their place in the output."""
+        reading = Reading(await self._id(job), attempt, rank, tail, follow)
         chunks = self._wire.follow(reading.call, patience_s) if follow else self._wire.stream(reading.call())
         async with aclosing(chunks) as open_chunks:
             async for chunk in open_chunks:

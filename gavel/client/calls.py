@@ -204,8 +204,8 @@ def _wire_specs(specs: Sequence[JobSpec]) -> list[j.JobSpec]:
     return wires
 
 
-def _filter(job_filter: JobFilter) -> j.JobFilter:
-    # Users pass the filter as the argument `wanted`.
+def checked_filter(job_filter: JobFilter) -> JobFilter:
+    """Return the filter. Raises Invalid if users passed something else as the argument `wanted`, or text for a list."""
     if not isinstance(job_filter, JobFilter):
         raise Invalid(
             f"wanted: must be a JobFilter, such as JobFilter(jobs=['17']), got {type(job_filter).__name__}",
@@ -214,8 +214,12 @@ def _filter(job_filter: JobFilter) -> j.JobFilter:
     for name in ("states", "jobs"):
         if isinstance(getattr(job_filter, name), str):
             raise Invalid(f"{name}: must be a list, got the string '{getattr(job_filter, name)}'", field=name)
+    return job_filter
+
+
+def _filter(job_filter: JobFilter) -> j.JobFilter:
     try:
-        return job_filter.to_proto()
+        return checked_filter(job_filter).to_proto()
     except (TypeError, ValueError, AttributeError) as error:
         raise Invalid(f"wanted: a value does not fit its field: {error}", field="wanted") from None
 

@@ -9,12 +9,14 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from gavel.client import calls
+from gavel.client import calls, lookups
 from gavel.client import results as r
 from gavel.client.atomic_file import AtomicFile
 from gavel.client.calls import By, JobFilter
 from gavel.client.jobs.intake import Jobs, specs_of
 from gavel.client.jobs.packing import Progress, Uploads, without_uploads
+from gavel.client.log_lines import LogLine, LogLines
+from gavel.client.queue import Queue
 from gavel.client.settings import find_connection
 from gavel.client.transport.channels import AsyncTransport, SyncTransport
 from gavel.client.transport.following import Reading, Waiting
@@ -91,6 +93,9 @@ class Client(Connected[SyncTransport]):
     def __exit__(self, *error: object) -> None:
         self.close()
 
+    def _id(self, job: str) -> str:
+        return self._wire.ask(lookups.id_of(job))
+
     # --------------------------------------------------------------------------------------------------- jobs
 
     def submit(self, jobs: Jobs, key: str | None = None, progress: Progress | None = None) -> tuple[str, ...]:
@@ -116,15 +121,29 @@ class Client(Connected[SyncTransport]):
 
     def get(self, job: str) -> r.Job:
         """Return one job."""
-        return self._wire.call(calls.get(job=job))
+        return self._wire.call(calls.get(job=self._id(job)))
+
+    def members(self, job: str) -> tuple[r.Job, ...]:
+        """Return the jobs of an array by index; for a job that is not an array, only this job."""
+        return self._wire.ask(lookups.members(job))
+
+    def queue(
+        self, wanted: JobFilter | None = None, *, all_users: bool = False, limit: int | None = 1000
+    ) -> Queue:
+        """Return jobs as `gavel queue` lists them: by default your unfinished ones, the newest first.
+
+        A filter without a user selects your jobs or, with `all_users`, those of all users; a filter without states and
+        times selects unfinished jobs. The jobs lack the fields that lists omit, such as their command.
+        """
+        return self._wire.ask(lookups.queue(wanted, all_users, limit))
 
     def list(
         self, wanted: JobFilter | None = None, *, page_size: int = 0, brief: bool = False
     ) -> Iterator[r.Job]:
         """Yield jobs, newest first, fetching pages as needed."""
-        token = ""
+        wanted, token = self._wire.ask(lookups.with_ids(wanted)), ""
         while True:
-            page = self._wire.call(calls.list_jobs(wanted or JobFilter(), page_size, token, brief))
+            page = self._wire.call(calls.list_jobs(wanted, page_size, token, brief))
             yield from page.jobs
             if not (token := page.next_page_token):
                 return
@@ -133,7 +152,8 @@ class Client(Connected[SyncTransport]):
         self, wanted: JobFilter | None = None, *, size: int = 0, token: str = "", brief: bool = False
     ) -> r.JobPage:
         """Return one page of a list of jobs, with the token of the next page and the number of jobs in all."""
-        return self._wire.call(calls.list_jobs(wanted or JobFilter(), size, token, brief))
+        wanted = self._wire.ask(lookups.with_ids(wanted))
+        return self._wire.call(calls.list_jobs(wanted, size, token, brief))
 
     def watch(
         self, wanted: JobFilter | None = None, *, skip_present: bool = False, patience_s: float = 0.0
@@ -143,7 +163,8 @@ class Client(Connected[SyncTransport]):
         A lost connection raises an error. With `patience_s`, the client instead tries to reconnect for up to that long.
         The stream then starts again: the current state of each job, the event `all_present`, then every change.
         """
-        return self._wire.follow(calls.watching(wanted or JobFilter(), skip_present), patience_s)
+        wanted = self._wire.ask(lookups.with_ids(wanted))
+        yield from self._wire.follow(calls.watching(wanted, skip_present), patience_s)
 
     def wait(
         self,
@@ -158,7 +179,7 @@ class Client(Connected[SyncTransport]):
         Each outage of the scheduler may last up to `patience_s`. `on_change` is called with the current state of each
         job and again after each change. Raises TimeoutError after `timeout_s`.
         """
-        waiting = Waiting([jobs] if isinstance(jobs, str) else jobs)
+        waiting = Waiting(self._wire.ask(lookups.ids_of(jobs)))
         if waiting.is_empty:
             return ()
         for event in self._wire.follow(waiting.call, patience_s, timeout_s):
@@ -171,19 +192,19 @@ class Client(Connected[SyncTransport]):
 
     def cancel(self, job: str) -> tuple[str, ...]:
         """Cancel a job or array; return the ids of the affected jobs."""
-        return self._wire.call(calls.command(job=job, action="cancel"))
+        return self._wire.call(calls.command(job=self._id(job), action="cancel"))
 
     def hold(self, job: str) -> tuple[str, ...]:
         """Keep a job or array from running until it is released; return the ids of the affected jobs."""
-        return self._wire.call(calls.command(job=job, action="hold"))
+        return self._wire.call(calls.command(job=self._id(job), action="hold"))
 
     def release(self, job: str) -> tuple[str, ...]:
         """Let a held job or array run again; return the ids of the affected jobs."""
-        return self._wire.call(calls.command(job=job, action="release"))
+        return self._wire.call(calls.command(job=self._id(job), action="release"))
 
     def requeue(self, job: str) -> tuple[str, ...]:
         """Stop a job or array and put it back into the queue; return the ids of the affected jobs."""
-        return self._wire.call(calls.command(job=job, action="requeue"))
+        return self._wire.call(calls.command(job=self._id(job), action="requeue"))
 
     def update(self, job: str, **changes: Any) -> tuple[str, ...]:
         """Change fields of a job or array that has not ended; return the ids of the affected jobs.
@@ -192,11 +213,11 @@ class Client(Connected[SyncTransport]):
         deadline_s and max_cost of JobSpec. None removes a limit. `deadline_s` counts from now. GPUs and worker types of
         a running job cannot change, and only operators change tenants.
         """
-        return self._wire.call(calls.update(job, changes))
+        return self._wire.call(calls.update(self._id(job), changes))
 
     def explain(self, job: str) -> r.Explanation:
         """Return why a job runs, waits or has ended, with the details."""
-        return self._wire.call(calls.explain(job=job))
+        return self._wire.call(calls.explain(job=self._id(job)))
 
     def logs(
         self,
@@ -207,12 +228,31 @@ class Client(Connected[SyncTransport]):
         tail: int | None = None,
         follow: bool = False,
         patience_s: float = PATIENCE_S,
-    ) -> Iterator[r.LogChunk]:
-        """Yield the output of one attempt of a job, or of all (`attempt` 0); with `follow`, until the job has ended.
+    ) -> Iterator[LogLine]:
+        """Yield the lines of one attempt of a job, or of all (`attempt` 0); with `follow`, until the job has ended.
 
-        `rank`: only the output of this rank. `tail`: only this many last lines.
+        `rank`: only the output of this rank. `tail`: only this many last lines. Each line names its rank, attempt and
+        node; a notice about missing output is a line of its own, `-- … --`.
         """
-        reading = Reading(job, attempt, rank, tail, follow)
+        lines = LogLines()
+        for chunk in self.log_chunks(
+            job, attempt=attempt, rank=rank, tail=tail, follow=follow, patience_s=patience_s
+        ):
+            yield from lines.take(chunk)
+        yield from lines.end()
+
+    def log_chunks(
+        self,
+        job: str,
+        *,
+        attempt: int = 0,
+        rank: int | None = None,
+        tail: int | None = None,
+        follow: bool = False,
+        patience_s: float = PATIENCE_S,
+    ) -> Iterator[r.LogChunk]:
+        """Yield the output of a job as `logs` does, in pieces of bytes with their place in the output."""
+        reading = Reading(self._id(job), attempt, rank, tail, follow)
         chunks = self._wire.follow(reading.call, patience_s) if follow else self._wire.stream(reading.call())
         for chunk in chunks:
             if (part := reading.new_part(chunk)) is not None:

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from gavel.client.jobs.spec import JobSpec
+from gavel.client.shown import Shown
 
 
 class JobState(StrEnum):
@@ -81,8 +82,8 @@ class Placement:
         return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in self.gpus))
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+@dataclass(frozen=True, slots=True, repr=False)
+class Job(Shown):
     """A job: its description, its state and its history so far."""
 
     id: str
@@ -164,8 +165,8 @@ class Preview:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Shown):
     """The reason why a job runs, waits or has ended. docs/explain.md lists all reasons and details."""
 
     job: str
@@ -274,8 +275,8 @@ class Share:
     rate: float  # of the first job
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+@dataclass(frozen=True, slots=True, repr=False)
+class Allocation(Shown):
     """The share of the cluster that each job is entitled to, from the latest allocation."""
 
     number: int

@@ -14,7 +14,8 @@ from google.protobuf.json_format import MessageToDict
 from gavel import AsyncClient, Client, JobFilter, JobSpec
 from gavel.client import calls
 from gavel.client.calls import Call, Method
-from gavel.client.results import JobState, Role
+from gavel.client.results import ACTIVE, JobState, Role
+from gavel.client.transport.channels import AsyncTransport, SyncTransport
 
 RUN = JobSpec(command=("true",))
 AT = datetime(2030, 1, 2, tzinfo=UTC)
@@ -43,6 +44,16 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
             "brief": True,
         },
     ),
+    "queue": (
+        {"all_users": True, "limit": 3},
+        "Jobs/ListJobs",
+        {
+            "filter": {"states": [f"JOB_STATE_{state.upper()}" for state in ACTIVE]},
+            "pageSize": 3,
+            "brief": True,
+        },
+    ),
+    "members": ({"job": "1"}, "Jobs/GetJob", {"job": "1"}),
     "page": ({"size": 3, "token": "t"}, "Jobs/ListJobs", {"filter": {}, "pageSize": 3, "pageToken": "t"}),
     "watch": ({"skip_present": True}, "Jobs/WatchJobs", {"filter": {}, "skipPresent": True}),
     "wait": ({"jobs": "1"}, "Jobs/WatchJobs", {"filter": {"jobs": ["1"]}}),
@@ -59,11 +70,14 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         },
     ),
     "explain": ({"job": "1"}, "Jobs/ExplainJob", {"job": "1"}),
-    "logs": (
-        {"job": "1", "attempt": 2, "rank": 0, "tail": 5},
-        "Jobs/ReadLogs",
-        {"job": "1", "attempt": 2, "rank": 0, "tailLines": 5},
-    ),
+    **{
+        name: (
+            {"job": "1", "attempt": 2, "rank": 0, "tail": 5},
+            "Jobs/ReadLogs",
+            {"job": "1", "attempt": 2, "rank": 0, "tailLines": 5},
+        )
+        for name in ("logs", "log_chunks")
+    },
     "status": ({}, "Cluster/GetStatus", {}),
     "nodes": ({"names": ["n1"]}, "Cluster/ListNodes", {"nodes": ["n1"]}),
     **{
@@ -108,6 +122,8 @@ ONCE = {
 class Recorder:
     """A transport that records calls; replies and streams are empty."""
 
+    ask: Any = SyncTransport.ask
+
     def __init__(self) -> None:
         self.calls: list[Call[Any]] = []
 
@@ -130,6 +146,8 @@ class Recorder:
 
 class AsyncRecorder(Recorder):
     """The recorder for the asynchronous client."""
+
+    ask = AsyncTransport.ask
 
     async def call(self, call: Call[Any]) -> Any:
         """Record the call."""

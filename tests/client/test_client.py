@@ -189,7 +189,7 @@ def test_logs(live: LiveThread, client: Client, wording: Wording) -> None:
     (job,) = client.submit(JobSpec(command=("a",), nodes=("n1",)))
     live.do(live.daemon.run_job(job))
     live.daemon.nodes.chunks = [jobs_pb2.LogChunk(job=job, attempt=1, data=b"hello\n", node="n1")]
-    (chunk,) = client.logs(job, tail=5)
+    (chunk,) = client.log_chunks(job, tail=5)
     assert (chunk.data, chunk.node, chunk.attempt) == (b"hello\n", "n1", 1)
     assert live.daemon.nodes.asked[-1] == (job, 0, None, 5, False)
 
@@ -210,7 +210,7 @@ def test_following_logs_across_a_lost_connection(live: LiveThread, client: Clien
         yield jobs_pb2.LogChunk(job=job, attempt=1, offset=4, data=b"two\n")
 
     nodes.read_logs = read  # type: ignore[method-assign]
-    assert [chunk.data for chunk in client.logs(job, follow=True)] == [b"one\n", b"two\n"]
+    assert [chunk.data for chunk in client.log_chunks(job, follow=True)] == [b"one\n", b"two\n"]
     assert len(nodes.asked) == 2
 
 
@@ -297,7 +297,7 @@ async def test_calls_without_blocking(client: AsyncClient, live: LiveThread) -> 
     (done,) = await waiting
     assert done.state is JobState.COMPLETED
     live.daemon.nodes.chunks = [jobs_pb2.LogChunk(job=job, attempt=1, data=b"x")]
-    assert [chunk.data async for chunk in client.logs(job)] == [b"x"]
+    assert [chunk.data async for chunk in client.log_chunks(job)] == [b"x"]
     with pytest.raises(e.NotFound):
         await client.get("99")
     (other,) = await client.submit(RUN)

@@ -176,7 +176,7 @@ class Cluster(LocalCluster):
     def output(self, job: str) -> str:
         """Return the output of a job over all attempts; empty before it has run."""
         try:
-            return b"".join(chunk.data for chunk in self.client.logs(job)).decode()
+            return b"".join(chunk.data for chunk in self.client.log_chunks(job)).decode()
         except Refused:
             return ""
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel.cli.cluster.nodes import busy
-from gavel.cli.io.job_text import few
 from gavel.cli.io.options import YES, options
 from gavel.cli.io.session import LIVE, Session, confirm, print_json
 from gavel.cli.io.wording import count_of
+from gavel.client.views.job_text import few
 
 if TYPE_CHECKING:
     from gavel.client import Node

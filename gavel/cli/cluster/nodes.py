@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gavel.cli.io.job_text import few, state_text
 from gavel.cli.io.outputs import echo
 from gavel.cli.io.session import LIVE, Session
-from gavel.cli.io.tables import Column, show_table
-from gavel.cli.io.units import ago
+from gavel.cli.io.tables import Column, show_table, state_text
+from gavel.client.views.job_text import few
+from gavel.client.views.units import ago
 
 if TYPE_CHECKING:
     from gavel.client import Node

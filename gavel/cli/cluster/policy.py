@@ -9,9 +9,9 @@ import click
 from gavel.cli.faults import Fault
 from gavel.cli.io.outputs import echo
 from gavel.cli.io.session import LIVE, Session, print_json
-from gavel.cli.io.units import ago
 from gavel.cli.io.wording import count_of
 from gavel.cli.policies.list import complete_policy
+from gavel.client.views.units import ago
 
 
 @click.group(invoke_without_command=True)

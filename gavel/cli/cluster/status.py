@@ -11,8 +11,8 @@ import click
 
 from gavel.cli.io.session import LIVE, Session, print_json
 from gavel.cli.io.tables import print_lines, words
-from gavel.cli.io.units import ago, span
 from gavel.cli.io.wording import count_of
+from gavel.client.views.units import ago, span
 
 if TYPE_CHECKING:
     from rich.text import Text

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.io.durations import length_s
 from gavel.cli.io.outputs import echo, say
 from gavel.cli.io.session import LIVE, Session, print_json
 from gavel.cli.io.tables import Column
-from gavel.cli.io.units import ago, length_s, span
+from gavel.client.views.units import ago, span
 
 if TYPE_CHECKING:
     from gavel.client.results import RevokedNode, Token

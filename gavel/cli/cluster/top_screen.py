@@ -8,11 +8,11 @@ from datetime import datetime
 
 from rich.text import Text
 
-from gavel.cli.io.job_text import STYLES, few, job_on, job_progress, job_where, state_text
-from gavel.cli.io.tables import Column, fitted, table, words
-from gavel.cli.io.units import age, span
+from gavel.cli.io.tables import STYLES, Column, fitted, state_text, table, words
 from gavel.cli.io.wording import count_of
 from gavel.client.results import Job, Node, Status
+from gavel.client.views.job_text import few, job_on, job_progress, job_where
+from gavel.client.views.units import age, span
 
 RUNNING_COLUMNS = (
     Column("job", right=True, width_max=10),

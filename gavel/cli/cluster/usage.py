@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
+from gavel.cli.io.durations import moment_before
 from gavel.cli.io.session import LIVE, Session
 from gavel.cli.io.tables import Column
-from gavel.cli.io.units import hours, moment_before
+from gavel.client.views.units import hours
 
 if TYPE_CHECKING:
     from gavel.client import UsageRow

@@ -10,12 +10,10 @@ from __future__ import annotations
 import functools
 import json
 import math
-import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -24,11 +22,11 @@ from gavel.cli.faults import Fault
 from gavel.cli.io.options import ADDRESS, JSON, Command, options, with_quiet_grpc
 from gavel.cli.io.outputs import echo, print_data, say
 from gavel.cli.io.tables import Column, show_table
-from gavel.cli.io.units import span
+from gavel.client.views.units import span
 
 if TYPE_CHECKING:
     from gavel.cli.io.tables import Row
-    from gavel.client import Client, GavelError, Job
+    from gavel.client import Client, GavelError
 
 R = TypeVar("R")
 
@@ -50,8 +48,6 @@ _CODES = {
 RETRY_S, CHANGE_RETRY_S = 3.0, 15.0
 # Shorter waits are not reported.
 WAIT_REPORTED_S = 1.0
-# Several jobs in the notation of other schedulers: 3-5, 3,4 or 6_[0-2].
-_SEVERAL = re.compile(r"[\d_]+[-,.:\[][\d_,\]\[:.-]*")
 
 
 def exit_code(error: GavelError) -> int:
@@ -207,54 +203,3 @@ def print_line(value: Any) -> None:
     from gavel.client.reading import plain
 
     click.echo(json.dumps(plain(value), allow_nan=False))
-
-
-def is_id(text: str) -> bool:
-    """Return whether this is the id of a job or array, such as `17` or `17_3`, rather than a name."""
-    return text.isascii() and text.replace("_", "", 1).isdigit()
-
-
-def job_id(client: Client, text: str) -> str:
-    """Return the id of the job or array with this id or name.
-
-    A name must be unique among the unfinished jobs and arrays; if none of these has it, among all.
-    """
-    from gavel.client import Invalid, JobFilter, NotFound
-    from gavel.client.results import ACTIVE
-
-    if is_id(text):
-        return text
-    # An unset variable of a script must not match jobs without a name.
-    if not text.strip():
-        raise Invalid("the id of a job is empty")
-    # The filter takes a pattern; jobs with other names are removed below.
-    pattern = text.replace("*", "?")
-    # The last filter also finds jobs that the scheduler has forgotten.
-    for job_filter in (JobFilter(states=ACTIVE), JobFilter(), JobFilter(ended=True)):
-        page = client.page(replace(job_filter, name=pattern), size=100, brief=True)
-        ids = sorted({array_of(job.id) for job in page.jobs if job.spec.name == text}, key=int)
-        if len(ids) > 1:
-            first_ids = ", ".join(ids[:5])
-            raise NotFound(f"{len(ids)} jobs are called '{text}'; give the id of one: {first_ids}")
-        if ids:
-            return ids[0]
-    several = "; list several one by one: 3 4 5, or {3..5}" if _SEVERAL.fullmatch(text) else ""
-    raise NotFound(f"there is no job '{text}'{several}")
-
-
-def members(client: Client, job: str) -> Sequence[Job]:
-    """Return the job with this id, or the members of the array with this id, by index."""
-    from gavel.client import JobFilter, NotFound
-
-    try:
-        return [client.get(job)]
-    except NotFound:
-        members = sorted(client.list(JobFilter(jobs=[job])), key=lambda member: member.array_index or 0)
-        if not members:
-            raise
-        return members
-
-
-def array_of(job: str) -> str:
-    """Return the id of the array to which a job belongs, or the job's own id if it is in no array."""
-    return job.partition("_")[0]

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from gavel.client.results import JobState, NodeState
+
     Cell = str | Text
     Row = Sequence[Cell]
 
@@ -27,6 +29,14 @@ GAP = "  "
 NAME_CHARACTERS = 32
 # The width of text that is not printed on a terminal.
 PAGE_CHARACTERS = 100
+# Styles of the states of jobs and nodes.
+STYLES = {
+    **dict.fromkeys(("running", "up"), "green"),
+    **dict.fromkeys(("completed", "cancelled"), "dim"),
+    **dict.fromkeys(("preempted", "draining", "silent"), "yellow"),
+    **dict.fromkeys(("failed", "lost", "faulty"), "red"),
+    "held": "magenta",
+}
 
 
 class Column(NamedTuple):
@@ -69,6 +79,13 @@ def words(text: str, style: str = "") -> Text:
     from rich.text import Text
 
     return Text(printable(text), style)
+
+
+def state_text(state: JobState | NodeState) -> Text:
+    """Return the state in its colour."""
+    from rich.text import Text
+
+    return Text(state.value, style=STYLES.get(state, ""))
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> list[Text]:

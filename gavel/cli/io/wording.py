@@ -6,6 +6,7 @@ colour the terminal or break a line.
 
 from __future__ import annotations
 
+from gavel.client.views.units import count_of
 from protos.files.errors import printable
 
 __all__ = ["count_of", "file_name", "printable", "printable_lines", "shortened"]
@@ -27,8 +28,3 @@ def shortened(text: str, limit: int = SHOWN_CHARACTERS) -> str:
 def file_name(path: str) -> str:
     """Return the name of a file for messages; `-` is standard input."""
     return "standard input" if path == "-" else path
-
-
-def count_of(number: int, thing: str) -> str:
-    """Return a number with its noun: `1 job`, `2 jobs`."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.job_text import few, ids
 from gavel.cli.io.options import FILTERS, YES
 from gavel.cli.io.outputs import say
-from gavel.cli.io.session import LIVE, Session, confirm, job_id, print_json
+from gavel.cli.io.session import LIVE, Session, confirm, print_json
 from gavel.cli.io.wording import count_of
 from gavel.cli.jobs.queue import job_filter
+from gavel.client.views.job_text import few, ids
 
 if TYPE_CHECKING:
     from gavel.client import Client
@@ -63,7 +63,7 @@ def _matching_ids(client: Client, action: Action, yes: bool, filters: dict[str, 
     states = [state for state in POSSIBLE_STATES[action] if state in chosen_states]
     if not states:
         raise Fault(f"--state: cannot {action} jobs that are {few(list(chosen_states))}")
-    job_ids = [job.id for job in client.list(job_filter(client, states=states, **filters), brief=True)]
+    job_ids = [job.id for job in client.queue(job_filter(states=states, **filters), limit=None)]
     # Jobs are listed newest first. This order suits `cancel`: a job is cancelled after the jobs that depend on it.
     if action != "cancel":
         job_ids.reverse()
@@ -81,7 +81,7 @@ def _change(session: Session, client: Client, action: Action, job_ids: Sequence[
 
     def act(job: str) -> Sequence[str] | None:
         try:
-            return getattr(client, action)(job if from_all else job_id(client, job))
+            return getattr(client, action)(job)
         except Refused:
             if from_all and client.get(job).state not in POSSIBLE_STATES[action]:
                 return None

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.job_text import few
 from gavel.cli.io.outputs import say
-from gavel.cli.io.session import array_of, is_id
 from gavel.client import After, Client, JobFilter, JobSpec
 from gavel.client.jobs.errors import objection
+from gavel.client.jobs.ids import array_of, is_id
 from gavel.client.results import ACTIVE
+from gavel.client.views.job_text import few
 
 SHOWN = 5
 

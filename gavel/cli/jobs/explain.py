@@ -63,17 +63,16 @@ def explain(
 
 @with_quiet_grpc
 def _explain_live(job: str, as_json: bool, address: str | None, context: str | None) -> None:
-    from gavel.cli.io.session import Session, job_id, members, print_json
+    from gavel.cli.io.session import Session, print_json
 
     with Session(address, context, as_json).client() as client:
-        name = job_id(client, job)
-        jobs = members(client, name)
+        jobs = client.members(job)
         # If all members have ended, explain their ends.
         explained = ([job for job in jobs if not job.state.is_final] or jobs)[:MEMBERS_MAX]
         explanations = [client.explain(member.id) for member in explained]
     if as_json:
         details = [dated(explanation.details) for explanation in explanations]
-        print_json(details[0] if jobs[0].id == name else details)
+        print_json(details[0] if jobs[0].array_index is None or jobs[0].id == job else details)
         return
     texts = [printable_lines(explanation.rendered.rstrip("\n")) for explanation in explanations]
     click.echo("\n\n".join(texts))

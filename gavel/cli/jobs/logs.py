@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.job_text import few, why_with_exit_code
 from gavel.cli.io.outputs import say
-from gavel.cli.io.session import LIVE, REFUSED, Session, job_id, members, print_line
+from gavel.cli.io.session import LIVE, REFUSED, Session, print_line
 from gavel.cli.io.terminal_text import TerminalText
+from gavel.client.views.job_text import few, why_with_exit_code
 
 if TYPE_CHECKING:
     from gavel.client import Client, GavelError, Job, LogChunk
@@ -68,7 +68,7 @@ def logs(
     On a terminal, control characters other than colours are shown escaped; a file or a pipe gets the output unchanged.
     """
     with session.client() as client:
-        jobs = members(client, job_id(client, job))
+        jobs = client.members(job)
         show_logs(client, jobs, follow=follow, attempt=attempt, rank=rank, tail=tail, as_json=session.as_json)
 
 
@@ -89,7 +89,9 @@ def show_logs(
     if not follow or attempt:
         jobs = [job for job in jobs if job.attempt >= (attempt or 1)] or jobs[:1]
     streams = [
-        client.logs(job.id, attempt=attempt or 0, rank=rank, tail=tail, follow=follow, patience_s=math.inf)
+        client.log_chunks(
+            job.id, attempt=attempt or 0, rank=rank, tail=tail, follow=follow, patience_s=math.inf
+        )
         for job in jobs
     ]
     if follow and len(jobs) > 1:
@@ -151,7 +153,7 @@ def _check_count(jobs: Sequence[Job]) -> None:
 
 def _report_other_ranks(client: Client, job: Job, attempt: int | None, rank: int) -> None:
     """Report that this rank has printed nothing (it may not exist at the present width); list ranks with output."""
-    chunks = client.logs(job.id, attempt=attempt or 0, tail=1)
+    chunks = client.log_chunks(job.id, attempt=attempt or 0, tail=1)
     others = sorted({chunk.rank for chunk in chunks if chunk.data})
     output = f"; there is output from rank {few([str(other) for other in others], 16)}" if others else ""
     say(f"-- rank {rank} of job {job.id} has printed nothing{output} --")

@@ -7,14 +7,14 @@ from datetime import UTC, datetime
 
 import click
 
-from gavel.cli.io.job_text import few
 from gavel.cli.io.outputs import echo
 from gavel.cli.io.session import OK, REFUSED, WRONG, print_json
 from gavel.cli.io.tables import Column, show_table
-from gavel.cli.io.units import ago, short_number
 from gavel.cli.io.wording import count_of
 from gavel.client import Client, JobSpec, Preview
 from gavel.client.jobs.errors import file_field
+from gavel.client.views.job_text import few
+from gavel.client.views.units import ago, short_number
 
 COLUMNS = (
     Column("  type"),

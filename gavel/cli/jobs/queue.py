@@ -7,21 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from gavel.cli.io.job_text import few, job_on, job_progress, job_ran_s, job_waited_s, job_where, state_text
+from gavel.cli.io.durations import moment_before
 from gavel.cli.io.options import FILTERS
 from gavel.cli.io.outputs import say
 from gavel.cli.io.session import LIVE, Session, print_json, print_line
-from gavel.cli.io.tables import Column, print_lines, show_table, table, terminal_width
-from gavel.cli.io.units import age, moment_before, span
+from gavel.cli.io.tables import Column, print_lines, show_table, state_text, table, terminal_width
 from gavel.cli.io.wording import count_of
+from gavel.client.views.job_text import few
 
 if TYPE_CHECKING:
-    from gavel.client import Client, Job, JobFilter
+    from gavel.client import Client, Job, JobFilter, Queue
 
 COLUMNS = (
     Column("id", right=True, width_max=12),
@@ -86,33 +85,28 @@ def queue(
     Filters such as --node narrow this list; --user, --state, --since and --ended replace its defaults. The newest job
     comes first.
     """
+    if since:
+        filters["ended_since" if ended else "submitted_since"] = moment_before("--since", since)
     with session.client() as client:
-        if since:
-            filters["ended_since" if ended else "submitted_since"] = moment_before("--since", since)
-        query = job_filter(client, all_users=all_users or all_, ended=ended, **filters)
+        # The list that `--watch` begins with comes from its own stream.
+        queue = client.queue(
+            job_filter(ended=ended, **filters), all_users=all_users or all_, limit=1 if watch else limit
+        )
         if watch:
-            _watch(client, query, session.as_json)
-            return
-        page = list(islice(client.list(query, page_size=min(limit + 1, 1000), brief=True), limit + 1))
-        if session.as_json:
-            print_json([as_listed(job) for job in page[:limit]])
-            return
-        _show(client, query, page, limit)
-        if query.states and not filters["states"]:
-            _show_last_ended(client, query)
+            _watch(client, queue.wanted, session.as_json)
+        elif session.as_json:
+            print_json([as_listed(job) for job in queue])
+        else:
+            _show(client, queue)
+            if queue.wanted.states and not filters["states"]:
+                _show_last_ended(client, queue.wanted)
 
 
-def job_filter(client: Client, *, all_users: bool = False, **conditions: Any) -> JobFilter:
-    """Return the filter of the options; by default, the unfinished jobs of this user."""
+def job_filter(*, user: str | None, **conditions: Any) -> JobFilter:
+    """Return the filter of the options."""
     from gavel.client import JobFilter
-    from gavel.client.results import ACTIVE
 
-    user, states = conditions.pop("user"), conditions.pop("states")
-    if user is None and not all_users:
-        user = client.who_am_i().user
-    if not states and "submitted_since" not in conditions and not conditions.get("ended"):
-        states = ACTIVE
-    return JobFilter(states=states, user=user or "", **conditions)
+    return JobFilter(user=user or "", **conditions)
 
 
 def as_listed(job: Job) -> dict[str, Any]:
@@ -128,28 +122,24 @@ def as_listed(job: Job) -> dict[str, Any]:
 
 def rows(jobs: Sequence[Job], now: datetime, ended: bool = False) -> list[tuple[Any, ...]]:
     """Return a row of COLUMNS for each job; with `ended`, of ENDED_COLUMNS, even for a job that has not ended."""
-    return [_cells(job, now, ended) for job in jobs]
+    from gavel.client.views.queue_rows import STATE, cells
+
+    listed = [cells(job, now, ended) for job in jobs]
+    return [
+        (*row[:STATE], state_text(job.state), *row[STATE + 1 :])
+        for job, row in zip(jobs, listed, strict=True)
+    ]
 
 
-def _cells(job: Job, now: datetime, ended: bool) -> tuple[Any, ...]:
-    ran_s = job_ran_s(job, now)
-    times = span(job_waited_s(job, now)), span(ran_s) if ran_s else ""
-    cost = f"{job.cost:,.2f}" if job.cost else ""
-    return (
-        *(job.id, job.spec.name or job.spec.job_type, job.spec.user, state_text(job.state), job_on(job)),
-        *((*times, age(job.ended, now), cost) if ended else (job_progress(job), *times)),
-        job_where(job),
-    )
-
-
-def _show(client: Client, query: JobFilter, jobs: Sequence[Job], limit: int) -> None:
-    if not jobs:
-        say(_why_none(client, query))
+def _show(client: Client, queue: Queue) -> None:
+    if not queue:
+        say(_why_none(client, queue.wanted))
         return
-    _show_jobs(jobs[:limit])
-    if len(jobs) > limit:
-        total = client.page(query, size=1, brief=True).total
-        say(f"and {count_of(total - limit, 'more job') if total else 'more'}: --limit")
+    _show_jobs(queue)
+    if queue.total is None:
+        say("and more: --limit")
+    elif queue.total > len(queue):
+        say(f"and {count_of(queue.total - len(queue), 'more job')}: --limit")
 
 
 def _show_jobs(jobs: Sequence[Job]) -> None:
@@ -182,8 +172,6 @@ def _watch(client: Client, query: JobFilter, as_json: bool) -> None:
 
     After an outage of the scheduler of any length, the command reconnects, because users leave it open for days.
     """
-    # Fail at once if no scheduler answers at the start.
-    client.status()
     present: list[Job] = []
     for event in client.watch(query, patience_s=math.inf):
         if as_json:

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gavel.cli.io.job_text import few
 from gavel.client import Client, JobSpec
+from gavel.client.views.job_text import few
 
 # Environment variables with such names probably hold secrets.
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|SECRET_KEY|ACCESS_KEY)$")

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.job_text import ids
 from gavel.cli.io.options import Command, options
 from gavel.cli.io.outputs import print_data, say
-from gavel.cli.io.session import LIVE, Session, array_of, errors_as_faults, print_line
+from gavel.cli.io.session import LIVE, Session, errors_as_faults, print_line
 from gavel.cli.jobs.field_table import FIELDS
+from gavel.client.jobs.ids import array_of
+from gavel.client.views.job_text import ids
 
 if TYPE_CHECKING:
     from gavel.client import Client, JobSpec

@@ -8,11 +8,11 @@ from typing import Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.job_text import ids
 from gavel.cli.io.options import options
-from gavel.cli.io.session import LIVE, Session, job_id, print_json
+from gavel.cli.io.session import LIVE, Session, print_json
 from gavel.cli.jobs.field_table import FIELDS
 from gavel.cli.jobs.submit import field_option
+from gavel.client.views.job_text import ids
 
 # With the value `none`, these options remove a limit.
 LIMITS = {"time_limit": "time_limit_s", "deadline": "deadline_s", "max_cost": "max_cost"}
@@ -42,9 +42,7 @@ def update(jobs: tuple[str, ...], session: Session, **fields: Any) -> None:
         def in_words(job: str, changed: tuple[str, ...]) -> str:
             return f"updated {ids(changed)}"
 
-        done, failed, code = session.do_each(
-            "job", jobs, lambda job: client.update(job_id(client, job), **changes), in_words
-        )
+        done, failed, code = session.do_each("job", jobs, lambda job: client.update(job, **changes), in_words)
     if session.as_json:
         print_json({"jobs": [job for changed in done for job in changed], "failed": failed})
     sys.exit(code)

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.job_text import job_on, job_why
+from gavel.cli.io.durations import length_s
 from gavel.cli.io.options import JOBS
 from gavel.cli.io.outputs import say
-from gavel.cli.io.session import FAILED, LIVE, OK, REFUSED, Session, job_id, print_line
-from gavel.cli.io.units import length_s
+from gavel.cli.io.session import FAILED, LIVE, OK, REFUSED, Session, print_line
+from gavel.client.views.job_text import job_on, job_why
 
 if TYPE_CHECKING:
     from gavel.client import Client, Job
@@ -30,8 +30,7 @@ def wait(jobs: tuple[str, ...], timeout: str | None, quiet: bool, session: Sessi
     with session.client() as client:
         # Fail at once if no scheduler answers at the start; later, `wait_for` tolerates short outages.
         client.status()
-        job_ids = [job_id(client, job) for job in jobs]
-        sys.exit(wait_for(client, job_ids, timeout_s, as_json=session.as_json, quiet=quiet))
+        sys.exit(wait_for(client, jobs, timeout_s, as_json=session.as_json, quiet=quiet))
 
 
 def wait_for(

@@ -9,9 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gavel.cli.io.tables import name_cell, new_table, print_all
-from gavel.cli.io.units import duration
 from gavel.cli.io.wording import count_of, printable
 from gavel.cli.policies.answer import Answer
+from gavel.client.views.units import duration
 from policies.errors import UnknownPolicy
 from policies.problem import Allocation, Bools, Floats, Ints
 from policies.registry import entry

@@ -11,8 +11,8 @@ from gavel.cli.faults import refusing
 from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, JSON, with_quiet_grpc
 from gavel.cli.io.outputs import echo, print_data
 from gavel.cli.io.session import errors_as_faults
-from gavel.cli.io.units import size
 from gavel.cli.service.fsck import settings
+from gavel.client.views.units import size
 
 
 @click.command()

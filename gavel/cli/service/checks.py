@@ -13,12 +13,12 @@ from pathlib import Path
 import gavel
 from gavel.cli.faults import reason
 from gavel.cli.installation import has, overwritten_modules
-from gavel.cli.io.units import size
 from gavel.cli.io.wording import count_of
 from gavel.cli.service.locate import client_of, running_scheduler
 from gavel.client.client import Client
 from gavel.client.errors import GavelError, NotAllowed, NotAuthenticated
 from gavel.client.results import Node, Status
+from gavel.client.views.units import size
 from protos.extras import DISTRIBUTION, install_command
 from scheduler.live.config import DaemonConfig, address_of
 from scheduler.live.data.findings import SQLITE_SOUND, Finding

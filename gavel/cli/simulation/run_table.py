@@ -11,8 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from gavel.cli.io.tables import name_cell, new_table
-from gavel.cli.io.units import duration
 from gavel.cli.io.wording import count_of, printable
+from gavel.client.views.units import duration
 from scheduler.sim.figures.summary import INTERRUPTED
 
 Figures = Mapping[str, Any]

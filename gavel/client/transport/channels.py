@@ -8,7 +8,7 @@ import pwd
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -161,6 +161,21 @@ class SyncTransport(_Transport):
                     return reply
                 time.sleep(wait_s)
 
+    def ask(self, question: Generator[Call[Any], Any, T]) -> T:
+        """Make the calls that a question of `gavel.client.lookups` asks for, one by one; return its answer."""
+        try:
+            call = next(question)
+            while True:
+                try:
+                    reply = self.call(call)
+                except GavelError as error:
+                    call = question.throw(error)
+                else:
+                    call = question.send(reply)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
+
     def _timer(self, wait_s: float, report: Callable[[float], None], left_s: float) -> threading.Timer:
         timer = threading.Timer(wait_s, report, [left_s])
         timer.daemon = True
@@ -236,6 +251,21 @@ class AsyncTransport(_Transport):
                     trouble.resolve()
                     return reply
                 await asyncio.sleep(wait_s)
+
+    async def ask(self, question: Generator[Call[Any], Any, T]) -> T:
+        """Make the calls that a question of `gavel.client.lookups` asks for, one by one; return its answer."""
+        try:
+            call = next(question)
+            while True:
+                try:
+                    reply = await self.call(call)
+                except GavelError as error:
+                    call = question.throw(error)
+                else:
+                    call = question.send(reply)
+        except StopIteration as end:
+            answer: T = end.value
+            return answer
 
     def _timer(self, wait_s: float, report: Callable[[float], None], left_s: float) -> asyncio.TimerHandle:
         return asyncio.get_running_loop().call_later(wait_s, report, left_s)

@@ -10,15 +10,15 @@ from rich.text import Text
 
 from gavel.cli.cluster.top import read_picture
 from gavel.cli.cluster.top_screen import Picture, screen
-from gavel.cli.io.job_text import few, ids, job_on, job_progress, job_where
 from gavel.cli.io.tables import Column, table
-from gavel.cli.io.units import ago, hours, short_number, span
 from gavel.cli.jobs.queue import COLUMNS, rows
 from gavel.cli.jobs.show import lines as show_lines
 from gavel.client import JobFilter
 from gavel.client.jobs.spec import JobSpec
 from gavel.client.reading import read
 from gavel.client.results import Gpu, Job, JobPage, JobState, Node, NodeState, Placement, Status
+from gavel.client.views.job_text import few, ids, job_on, job_progress, job_where
+from gavel.client.views.units import ago, hours, short_number, span
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 from tests.support.wording import Wording
 

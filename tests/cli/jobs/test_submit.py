@@ -301,7 +301,7 @@ def test_ctrl_c_while_following(
     def press(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Client, "logs", press)
+    monkeypatch.setattr(Client, "log_chunks", press)
     result = gavel("submit", "--follow", *RUN)
     assert (result.exit_code, "`gavel cancel 1`" in result.stderr) == (130, True)
     assert live.daemon.world.state.jobs["1"].state != "cancelled"

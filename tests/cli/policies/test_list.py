@@ -8,9 +8,9 @@ from importlib.metadata import version
 import click
 
 import gavel as package
-from gavel.cli.io.units import duration
 from gavel.cli.policies.answer_table import VALUE_WORDS
 from gavel.cli.policies.list import FACTS, complete_policy
+from gavel.client.views.units import duration
 from policies.registry import entry, names, resolve
 from tests.cli.conftest import Gavel
 

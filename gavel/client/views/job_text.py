@@ -6,29 +6,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gavel.cli.io.units import short_number
+from gavel.client.views.units import short_number
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from gavel.client.results import Job
 
-    from gavel.client.results import Job, JobState, NodeState
-
-# Styles of the states of jobs and nodes.
-STYLES = {
-    **dict.fromkeys(("running", "up"), "green"),
-    **dict.fromkeys(("completed", "cancelled"), "dim"),
-    **dict.fromkeys(("preempted", "draining", "silent"), "yellow"),
-    **dict.fromkeys(("failed", "lost", "faulty"), "red"),
-    "held": "magenta",
-}
 NODES_SHOWN = 3
-
-
-def state_text(state: JobState | NodeState) -> Text:
-    """Return the state in its colour."""
-    from rich.text import Text
-
-    return Text(state.value, style=STYLES.get(state, ""))
 
 
 def job_on(job: Job) -> str:
