@@ -16,6 +16,7 @@ from gavel.client import results as r
 from gavel.client.atomic_file import AtomicFile
 from gavel.client.calls import By, JobFilter
 from gavel.client.client import PATIENCE_S, Connected
+from gavel.client.errors import NotReachable
 from gavel.client.jobs.intake import Jobs, specs_of
 from gavel.client.jobs.packing import Progress, Uploads, without_uploads
 from gavel.client.log_lines import LogLine, LogLines
@@ -155,6 +156,27 @@ class AsyncClient(Connected[AsyncTransport]):
                 if waiting.is_over:
                     break
         return waiting.jobs
+
+    async def live(self, jobs: str | Iterable[str] | None = None, *, every_s: float = 2.0) -> None:
+        """Show jobs, as they change, until they have ended: your unfinished ones, or these jobs and arrays.
+
+        In a notebook, the cell updates, on a terminal, its lines; elsewhere, each change is a line. An outage of the
+        scheduler is shown, too. The stop button, Ctrl-C or the end of the task ends the view, not the jobs.
+        """
+        from gavel.client.views.display import showing
+
+        followed = lookups.Followed(jobs)
+        queue, trouble = await self._wire.ask(followed.poll()), ""
+        with showing() as show:
+            while True:
+                show(queue, trouble)
+                if followed.is_over:
+                    return
+                await asyncio.sleep(every_s)
+                try:
+                    queue, trouble = await self._wire.ask(followed.poll()), ""
+                except NotReachable as error:
+                    trouble = f"still trying: {error}"
 
     async def cancel(self, job: str) -> tuple[str, ...]:
         """Cancel a job or array; return the ids of the affected jobs."""

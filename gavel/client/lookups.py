@@ -26,6 +26,8 @@ Asking = Generator[Call[Any], Any, T]
 NAMESAKES_MAX, NAMESAKES_SHOWN = 100, 5
 # The most jobs that the scheduler lists in one call.
 PAGE_JOBS_MAX = 10_000
+# The most unfinished jobs that a view follows.
+FOLLOWED_MAX = 500
 # Several jobs in the notation of other schedulers: 3-5, 3,4 or 6_[0-2].
 _SEVERAL = re.compile(r"[\d_]+[-,.:\[][\d_,\]\[:.-]*")
 
@@ -114,3 +116,46 @@ def _listed(wanted: JobFilter, limit: int | None, *, brief: bool = False) -> Ask
             # Jobs of the history are not counted.
             total = (page.total or None) if token else len(jobs)
             return Queue(tuple(jobs), total, datetime.now(UTC), wanted)
+
+
+class Followed:
+    """Jobs that a view follows until all have ended: these, or the caller's unfinished ones."""
+
+    def __init__(self, jobs: str | Iterable[str] | None) -> None:
+        self._names = jobs
+        self._wanted: JobFilter | None = None
+        self._jobs: dict[str, Job] = {}
+        self.is_over = False
+
+    def poll(self) -> Asking[Queue]:
+        """Return the jobs with their present states: the unfinished ones, and those that this view has seen before."""
+        if self._wanted is None:
+            yield from self._begin()
+        listed = Queue((), 0, datetime.now(UTC), JobFilter())
+        # A filter without jobs would select those of all users.
+        if self._wanted is not None:
+            listed = yield from queue(self._wanted, True, FOLLOWED_MAX)
+        current = {job.id: job for job in listed}
+        left = [job.id for job in self._jobs.values() if not job.state.is_final and job.id not in current]
+        if left:
+            current |= {job.id: job for job in (yield from _listed(JobFilter(jobs=left), None, brief=True))}
+        self._jobs = {**current, **self._jobs, **current}
+        self.is_over = not listed
+        ended = len(self._jobs) - len(listed)
+        total = None if listed.total is None else listed.total + ended
+        return replace(listed, jobs=tuple(self._jobs.values()), total=total)
+
+    def _begin(self) -> Asking[None]:
+        if self._names is None:
+            self._wanted = JobFilter(states=ACTIVE, user=(yield calls.who_am_i()).user)
+            return
+        ids = yield from ids_of(self._names)
+        if not ids:
+            return
+        self._wanted = JobFilter(states=ACTIVE, jobs=ids)
+        # Some of these jobs may have ended already.
+        present = yield from _listed(JobFilter(jobs=ids), FOLLOWED_MAX, brief=True)
+        for job in ids:
+            if not any(job in (entry.id, array_of(entry.id)) for entry in present):
+                raise NotFound(f"there is no job '{job}'", reason="not_found")
+        self._jobs = {entry.id: entry for entry in present}

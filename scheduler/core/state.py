@@ -101,6 +101,8 @@ class SchedulerState:
         """Return a job; raise NotFound if there is none with this id."""
         known = self.jobs.get(job)
         if known is None:
+            if members := self.arrays.get(job):
+                raise NotFound(f"'{job}' is an array; give the id of a member, such as {members[0]}")
             raise NotFound(f"there is no job '{job}'")
         return known
 

@@ -13,7 +13,6 @@ from gavel.cli.io.durations import length_s
 from gavel.cli.io.options import JOBS
 from gavel.cli.io.outputs import say
 from gavel.cli.io.session import FAILED, LIVE, OK, REFUSED, Session, print_line
-from gavel.client.views.job_text import job_on, job_why
 
 if TYPE_CHECKING:
     from gavel.client import Client, Job
@@ -73,10 +72,6 @@ def wait_for(
 
 
 def _in_words(job: Job) -> str:
-    if job.placement is not None and job.state == "running":
-        if job.placement.phase != "running":
-            return f"job {job.id}: starting on {job_on(job)}"
-        return f"job {job.id}: running on {job_on(job)} ({', '.join(job.placement.nodes)})"
-    # A job that has not ended may have a reason too: a running one that is being stopped, for example.
-    why = job_why(job)
-    return f"job {job.id}: {job.state.value}{f' ({why})' if why else ''}"
+    from gavel.client.views.text import state_words
+
+    return f"job {job.id}: {state_words(job)}"

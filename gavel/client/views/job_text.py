@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -110,3 +111,9 @@ def ids(jobs: Sequence[str]) -> str:
     if len(jobs) > 12:
         return f"{len(jobs)} jobs from {jobs[0]}"
     return f"jobs {', '.join(jobs[:-1])} and {jobs[-1]}"
+
+
+def counts_by_state(jobs: Iterable[Job]) -> str:
+    """Return how many jobs are in each state: `2 running, 1 queued`."""
+    counts = Counter(job.state.value for job in jobs)
+    return ", ".join(f"{count} {state}" for state, count in counts.most_common())

@@ -1,0 +1,39 @@
+"""Results as text: `repr` is a line, `print` says it all, and no name reaches the terminal unescaped."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.client.views.examples import ALLOCATION, EXPLANATION, FAILED, PLACEMENT, RUNNING, WAITING, queue
+from tests.support.wording import Wording
+
+
+def test_jobs(wording: Wording) -> None:
+    """A job has its name, its state, its place or the reason why it has none, and how far it is."""
+    stopping = replace(RUNNING, placement=replace(PLACEMENT, phase="sent"))
+    for job in (WAITING, RUNNING, FAILED, stopping):
+        wording(repr(job))
+        wording(str(job))
+
+
+def test_a_queue_is_a_table(wording: Wording) -> None:
+    """In a terminal, a queue is its table; jobs that are left out are counted."""
+    wording(repr(queue(WAITING, RUNNING)))
+    wording(str(queue(WAITING, FAILED, total=9)))
+    wording(str(queue()))
+    assert str(queue(*[WAITING] * 61)).endswith("\nand 1 more job")
+
+
+def test_explanations_and_allocations(wording: Wording) -> None:
+    """`repr` names them, `print` has the evidence and the shares."""
+    for result in (EXPLANATION, ALLOCATION, replace(ALLOCATION, failed="no solver", shares=())):
+        wording(repr(result))
+        wording(str(result))
+
+
+def test_control_characters_are_escaped() -> None:
+    """A name cannot move the cursor or begin a line."""
+    job = replace(WAITING, spec=replace(WAITING.spec, name="a\x1b[2Jb\nc"))
+    for result in (job, queue(job), replace(EXPLANATION, reason="\x1b", rendered="x\x1b[2J")):
+        assert "\x1b" not in f"{result!r}{result}"
+    assert str(queue(job)).count("\n") == 2
