@@ -29,6 +29,7 @@ from scheduler.drive import drive
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.agents.links import Links
 from scheduler.live.agents.logs import LogRelay
+from scheduler.live.agents.node_calls import NodeCalls
 from scheduler.live.agents.service import AgentsService
 from scheduler.live.clock import Clock
 from scheduler.live.data.attempts import Attempts
@@ -135,7 +136,8 @@ async def measure(folder: Path, agents: int, interval_s: float, seconds: float) 
     world.handlers[Solve] = InProcessSolver(world).ask
     links = Links(world, Pace(report_interval_s=interval_s, silence_s=max(30.0, 3 * interval_s)))
     attempts = Attempts(folder / "attempts.db")
-    relay = LogRelay(links, attempts, world.state)
+    calls = NodeCalls(links)
+    relay = LogRelay(calls, attempts, world.state)
     feed.listen(attempts.listen)
     feed.listen(relay.listen)
     outcome = core.take_over(world.now_s())
@@ -143,7 +145,7 @@ async def measure(folder: Path, agents: int, interval_s: float, seconds: float) 
     for effect in outcome.effects:
         world.perform(effect)
     server = aio.server(options=[("grpc.so_reuseport", 0)])
-    service = AgentsService(links, relay, None)  # type: ignore[arg-type]
+    service = AgentsService(links, calls, None)  # type: ignore[arg-type]
     agents_pb2_grpc.add_AgentsServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

@@ -24,8 +24,8 @@ from protos.log import log_to
 from worker_agent.agent import Agent, StateLocked
 from worker_agent.config import AgentConfig
 from worker_agent.core.messages import Limits
-from worker_agent.link.log_serving import LogServing
-from worker_agent.link.messages import PROTOCOL
+from worker_agent.link.messages import PROTOCOL, sent_logs
+from worker_agent.link.serving import Serving
 from worker_agent.link.stream import Dismissed, GrpcLink
 from worker_agent.link.target import Target
 from worker_agent.node import host, job_library
@@ -39,7 +39,7 @@ from worker_agent.node.storage import CheckpointStorage, StorageError
 from worker_agent.node.users import UserError, Users, check_agent_user
 from worker_agent.runs.containment import NoControlGroups, find_containment
 from worker_agent.runs.launch import LOG_PIECES, NodeFacts
-from worker_agent.runs.logs import Chunk, RunLogs, follow
+from worker_agent.runs.logs import RunLogs, follow
 from worker_agent.runs.prepare import Workshop
 from worker_agent.runs.retention import Retention
 from worker_agent.shim import process_tree
@@ -50,6 +50,8 @@ LOG = logging.getLogger("gavel.agent")
 HEALTH_S = 10.0
 # How often to check whether a run has begun whose output somebody is waiting to read.
 START_LOOK_S = 0.1
+# How many readers of logs a node serves at once.
+LOG_READERS_MAX = 64
 # The exit status of an agent whose node was removed. A service manager should not start that agent again.
 REMOVED = 3
 _DAY_S = 86400.0
@@ -85,7 +87,7 @@ class AgentService:
                 _target(config),
                 self._hello,
                 storage=self.storage,
-                logs=LogServing(self._read_logs),
+                serving={"logs_wanted": Serving("SendLogs", pb.SentLogs, self._read_logs, LOG_READERS_MAX)},
                 on_welcome=self._on_welcome,
             )
             self.checking = StateCheck(config.state / "runs", self._send_trouble)
@@ -227,7 +229,7 @@ class AgentService:
         self._last_health.trouble = trouble
         self.link.send_health(self._last_health)
 
-    async def _read_logs(self, request: pb.LogsWanted) -> AsyncIterator[Chunk]:
+    async def _read_logs(self, request: pb.LogsWanted) -> AsyncIterator[pb.SentLogs]:
         """Yield the output of one attempt. If the reader follows, this waits for the attempt's beginning and end."""
         agent, lease = self.agent, request.lease
         path = agent.processes.path(lease)
@@ -251,7 +253,7 @@ class AgentService:
             alive=alive,
         )
         async for chunk in chunks:
-            yield chunk
+            yield sent_logs(request.job, chunk)
 
 
 def _target(config: AgentConfig) -> Target:

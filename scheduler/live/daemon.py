@@ -42,6 +42,7 @@ from scheduler.live.access.tokens import REMEDY
 from scheduler.live.agents.join import join_handler
 from scheduler.live.agents.links import VERSION, Links
 from scheduler.live.agents.logs import LogRelay
+from scheduler.live.agents.node_calls import NodeCalls
 from scheduler.live.agents.service import AgentsService
 from scheduler.live.announce import notify_service_manager, write_addresses
 from scheduler.live.api.services import People, Service
@@ -154,13 +155,14 @@ class Daemon:
         config, keys = self.config, Keys(self.folder / "tls")
         attempts = self._open_attempts(closing)
         links = Links(self.world, config.agents)
-        relay = LogRelay(links, attempts, self.world.state)
+        calls = NodeCalls(links)
+        relay = LogRelay(calls, attempts, self.world.state)
         for listener in (attempts.listen, relay.listen, links.listen):
             self.feed.listen(listener)
         self.people = people = await self._start_people(closing, links, relay, attempts)
         closing.push_async_callback(_cancel, asyncio.create_task(links.watch(), name="links"))
         listen = address_of("listen", config.listen)
-        agents_service = partial(AgentsService, links, relay, people.packages)
+        agents_service = partial(AgentsService, links, calls, people.packages)
         if config.tls:
             assert people.access is not None, "the settings were checked: with TLS there are tokens"
             link_service = agents_service(certificates=True, revoked=people.access.is_revoked)

@@ -30,6 +30,7 @@ from scheduler.live.access.interceptor import Guard
 from scheduler.live.access.limits import CallSlots, PeopleConfig
 from scheduler.live.agents.links import Links
 from scheduler.live.agents.logs import LogRelay
+from scheduler.live.agents.node_calls import NodeCalls
 from scheduler.live.agents.service import AgentsService
 from scheduler.live.clock import Clock
 from scheduler.live.data.attempts import Attempts
@@ -151,7 +152,8 @@ class Scheduler:
         world.handlers[Solve] = _Solver(world).ask
         self.attempts = Attempts(self._attempts_path)
         self.attempts.note(holding.lease for holding in core.state.leases.values())
-        self.relay = LogRelay(self.links, self.attempts, core.state, answer_s=5.0)
+        self.calls = NodeCalls(self.links, answer_s=5.0)
+        self.relay = LogRelay(self.calls, self.attempts, core.state)
         for listener in (self.attempts.listen, self.relay.listen, self.links.listen):
             self.feed.listen(listener)
         outcome = core.take_over(world.now_s())
@@ -159,7 +161,7 @@ class Scheduler:
         for effect in outcome.effects:
             world.perform(effect)
         self.service = service = AgentsService(
-            self.links, self.relay, self.packages, certificates=self._credentials is not None, **self._more
+            self.links, self.calls, self.packages, certificates=self._credentials is not None, **self._more
         )
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)]
         guard = Guard(by_certificate, _NoRecord(), CallSlots(PeopleConfig()))

@@ -11,6 +11,7 @@ from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from protos.gavel.v1.plain import message_of, plain
 from worker_agent.core.messages import Desired, Launch, Order, Renewed, Report
+from worker_agent.runs.logs import Chunk
 
 PROTOCOL = 1
 # The largest report that we send; the scheduler accepts four times as much.
@@ -63,6 +64,14 @@ def desired_of(desired: pb.Desired, base_s: float) -> Desired:
 def renewed_of(renewed: pb.Renewed, base_s: float) -> Renewed:
     """Return a renewal. `base_s`: the time on the agent's clock from which its end counts."""
     return Renewed(renewed.epoch, renewed.generation, renewed.round_number, base_s + renewed.ends_in_s)
+
+
+def sent_logs(job: str, chunk: Chunk) -> pb.SentLogs:
+    """Return the message that sends a piece of output to its reader."""
+    data = jobs_pb2.LogChunk(
+        job=job, attempt=chunk.attempt, rank=chunk.rank, offset=chunk.offset, data=chunk.data
+    )
+    return pb.SentLogs(chunk=data)
 
 
 class LinkReport(NamedTuple):

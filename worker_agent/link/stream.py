@@ -17,7 +17,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, Protocol
 
 import grpc
@@ -26,9 +26,9 @@ from grpc import aio
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import agents_pb2_grpc
 from worker_agent.core.messages import Event, Held, LinkDown, LinkUp, Order, Report, Taken
-from worker_agent.link.log_serving import LogServing
 from worker_agent.link.messages import desired_of, renewed_of
 from worker_agent.link.outgoing import Outgoing
+from worker_agent.link.serving import Serving
 from worker_agent.link.target import Target
 from worker_agent.node.storage import CheckpointStorage
 from worker_agent.runs.rendezvous import Rendezvous
@@ -87,14 +87,14 @@ class GrpcLink:
         hello: Callable[[], pb.Hello],
         *,
         storage: CheckpointStorage | None = None,
-        logs: LogServing | None = None,
+        serving: Mapping[str, Serving] | None = None,
         on_welcome: Callable[[pb.Welcome], None] = lambda welcome: None,
         clock: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,
     ) -> None:
-        """`hello` returns a description of this node as it is now, without its leases."""
+        """`hello` describes this node as it is now, without its leases. `serving`: by field of SchedulerMessage."""
         self._target, self._hello = target, hello
-        self._storage, self._logs, self._on_welcome = storage, logs, on_welcome
+        self._storage, self._serving, self._on_welcome = storage, serving or {}, on_welcome
         self._clock, self._chance = clock, chance or random.Random()
         self._node: Node | None = None
         self._outgoing: Outgoing | None = None
@@ -223,8 +223,8 @@ class GrpcLink:
         finally:
             self._outgoing = self._stub = None
             call.cancel()
-            if self._logs is not None:
-                self._logs.stop_all()
+            for serving in self._serving.values():
+                serving.stop_all()
             if is_up:
                 node.handle(LinkDown())
             await channel.close()
@@ -302,8 +302,8 @@ class GrpcLink:
                 self._on_go(message.gang_go, node)
             case "let_go":
                 node.release_gpus()
-            case "logs_wanted" if self._logs is not None and self._stub is not None:
-                self._logs.on_request(message.logs_wanted, self._stub, self._target.metadata)
+            case str(wanted) if wanted in self._serving and self._stub is not None:
+                self._serving[wanted].on_request(getattr(message, wanted), self._stub, self._target.metadata)
             case "storage_check":
                 self._check_storage(message.storage_check, outgoing)
             case "goodbye":

@@ -1,37 +1,31 @@
 """The output of jobs, relayed from their nodes to readers: the `LogSource` of the API.
 
-Attempts are read one after another, but the nodes of a gang at the same time. An agent sends at the pace of the reader,
-because only a few chunks wait between agent and reader. Output that is missing is reported in the stream as a notice.
+Attempts are read one after another, but the nodes of a gang at the same time. Output that is missing is reported in the
+stream as a notice.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import secrets
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import AsyncGenerator, Sequence
+from typing import NamedTuple
 
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.facts import Fact, GpusFilled, JobMoved, LeaseClosed, RoundPlanned
 from scheduler.core.state import SchedulerState
-from scheduler.live.access.status import FORBIDDEN, NOT_FOUND, CallFailed
-from scheduler.live.agents.links import Links
+from scheduler.live.access.status import NOT_FOUND, CallFailed
+from scheduler.live.agents.node_calls import MESSAGES_WAITING_MAX, NodeCalls
 from scheduler.live.data.attempts import Attempt, Attempts
 
-# How many chunks wait between an agent and a reader.
-CHUNKS_WAITING_MAX = 8
-# How long a node may take to answer LogsWanted.
-ANSWER_S = 15.0
 # How many attempts are searched for the last lines of a job.
 TAIL_ATTEMPTS_MAX = 50
 # How long to wait before asking again for an attempt that has printed nothing yet.
 LOOK_S = 1.0
 # Facts that may begin or end an attempt.
 _ATTEMPT_FACTS = (GpusFilled, JobMoved, LeaseClosed, RoundPlanned)
-Queue = asyncio.Queue["pb.SentLogs | None"]
 
 
 class LogRequest(NamedTuple):
@@ -43,27 +37,11 @@ class LogRequest(NamedTuple):
     follow: bool
 
 
-class _NodeCall:
-    """The call with which one node sends its output to one reader. `None` in the queue: the call is `broken`."""
-
-    def __init__(self, node: str) -> None:
-        self.node = node
-        self.queue: Queue = asyncio.Queue(CHUNKS_WAITING_MAX)
-        self.reader_gone = asyncio.Event()
-        # Whether the stream broke off before its end; the queue may still hold chunks.
-        self.broken = False
-
-
 class LogRelay:
     """Relays the output of jobs to all readers. The Feed has to call `listen`."""
 
-    def __init__(
-        self, links: Links, attempts: Attempts, state: SchedulerState, answer_s: float = ANSWER_S
-    ) -> None:
-        self._links, self._attempts, self._state = links, attempts, state
-        self._answer_s = answer_s
-        # Name of a call → the call.
-        self._calls: dict[str, _NodeCall] = {}
+    def __init__(self, calls: NodeCalls, attempts: Attempts, state: SchedulerState) -> None:
+        self._calls, self._attempts, self._state = calls, attempts, state
         self._attempts_changed = asyncio.Event()
 
     def listen(self, now_s: float, facts: Sequence[Fact]) -> None:
@@ -71,32 +49,6 @@ class LogRelay:
         if any(isinstance(fact, _ATTEMPT_FACTS) for fact in facts):
             self._attempts_changed.set()
             self._attempts_changed = asyncio.Event()
-
-    # -------------------------------------------------------------------------------------------- from the nodes
-
-    async def receive(self, requests: AsyncIterator[pb.SentLogs], names: Sequence[str] | None) -> None:
-        """Receive a node's answer to LogsWanted. `names`: the names in its certificate; None without certificates."""
-        call: _NodeCall | None = None
-        ended = False
-        try:
-            async for sent in requests:
-                if call is None:
-                    call = self._calls.get(sent.call)
-                    # The reader has left.
-                    if call is None:
-                        return
-                    if names is not None and f"node:{call.node}" not in names:
-                        raise CallFailed(FORBIDDEN, "these logs were asked of another node")
-                ended = sent.end
-                if not await _put(call, sent) or ended:
-                    return
-        finally:
-            if call is not None and not ended:
-                call.broken = True
-                if not call.queue.full():
-                    call.queue.put_nowait(None)
-
-    # ----------------------------------------------------------------------------------------------- for the API
 
     async def read_logs(
         self, job: str, attempt: int, rank: int | None, tail_lines: int | None, follow: bool
@@ -173,7 +125,7 @@ class LogRelay:
             async for chunk in self._read_node(request, attempt, attempt.nodes[0]):
                 yield chunk
             return
-        merged: asyncio.Queue[jobs_pb2.LogChunk | None] = asyncio.Queue(CHUNKS_WAITING_MAX)
+        merged: asyncio.Queue[jobs_pb2.LogChunk | None] = asyncio.Queue(MESSAGES_WAITING_MAX)
 
         async def forward(node: str) -> None:
             async with contextlib.aclosing(self._read_node(request, attempt, node)) as chunks:
@@ -231,7 +183,7 @@ class LogRelay:
 
     async def _linked_again(self, node: str, lease: str) -> bool:
         """Wait until a node has a link again; return False if the lease ends first."""
-        link = asyncio.ensure_future(self._links.wait_for_link(node))
+        link = asyncio.ensure_future(self._calls.links.wait_for_link(node))
         try:
             while not link.done() and lease in self._state.leases:
                 await asyncio.wait({link}, timeout=1.0)
@@ -243,14 +195,7 @@ class LogRelay:
         self, request: LogRequest, attempt: Attempt, node: str, has_read: bool
     ) -> AsyncGenerator[jobs_pb2.LogChunk | str, None]:
         """Yield chunks until the node has no more. If the node cannot send all, yield the reason last, as a str."""
-        link = self._links.by_name.get(node)
-        if link is None:
-            yield "cannot be reached"
-            return
-        name = secrets.token_hex(16)
-        call = self._calls[name] = _NodeCall(node)
-        order = pb.LogsWanted(
-            call=name,
+        wanted = pb.LogsWanted(
             job=request.job,
             attempt=attempt.number,
             lease=attempt.lease,
@@ -258,60 +203,14 @@ class LogRelay:
             tail_lines=None if has_read else request.tail_lines,
             follow=request.follow,
         )
-        link.outbox.put(pb.SchedulerMessage(logs_wanted=order))
-        ended, answered = False, False
-        try:
-            while True:
-                sent = await _next(call, link.closed, None if answered else self._answer_s)
+        async with contextlib.aclosing(self._calls.ask(node, "logs_wanted", wanted)) as parts:
+            async for sent in parts:
                 if isinstance(sent, str):
                     yield sent
-                    return
-                answered = True
-                if sent.HasField("chunk"):
+                elif sent.HasField("chunk"):
                     sent.chunk.node = node
                     sent.chunk.job, sent.chunk.attempt = request.job, attempt.number
                     yield sent.chunk
-                if sent.end:
-                    ended = True
-                    if sent.error:
-                        yield f"reports: {sent.error[:500]}"
-                    return
-        finally:
-            del self._calls[name]
-            call.reader_gone.set()
-            if not ended and not link.closed.done():
-                link.outbox.put(pb.SchedulerMessage(logs_wanted=pb.LogsWanted(call=name, stop=True)))
-
-
-async def _put(call: _NodeCall, sent: pb.SentLogs) -> bool:
-    """Pass a chunk on at the reader's pace; return False if the reader has gone."""
-    if not call.queue.full():
-        call.queue.put_nowait(sent)
-        return not call.reader_gone.is_set()
-    put = asyncio.ensure_future(call.queue.put(sent))
-    reader_gone = asyncio.ensure_future(call.reader_gone.wait())
-    try:
-        await asyncio.wait({put, reader_gone}, return_when=asyncio.FIRST_COMPLETED)
-        return put.done()
-    finally:
-        put.cancel()
-        reader_gone.cancel()
-
-
-async def _next(call: _NodeCall, closed: asyncio.Future[str], wait_s: float | None) -> pb.SentLogs | str:
-    """Return the next chunk, or why there is none."""
-    if call.broken and call.queue.empty():
-        return "broke off"
-    item = asyncio.ensure_future(call.queue.get())
-    both: set[asyncio.Future[Any]] = {item, closed}
-    try:
-        await asyncio.wait(both, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-        if item.done():
-            sent = item.result()
-            return "broke off" if sent is None else sent
-        return "cannot be reached any more" if closed.done() else f"gave no answer within {wait_s:g} s"
-    finally:
-        item.cancel()
 
 
 def _drop_notice(chunk: jobs_pb2.LogChunk, read_to: int) -> jobs_pb2.LogChunk:

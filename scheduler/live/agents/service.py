@@ -18,7 +18,7 @@ from protos.gavel.v1 import agents_pb2_grpc
 from scheduler.live.access.status import FORBIDDEN, INTERNAL, INVALID, CallFailed
 from scheduler.live.agents.link import NodeLink
 from scheduler.live.agents.links import Links
-from scheduler.live.agents.logs import LogRelay
+from scheduler.live.agents.node_calls import NodeCalls
 from scheduler.live.data.packages import Packages
 from scheduler.live.wire.agents import goodbye
 
@@ -43,14 +43,14 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
     def __init__(
         self,
         links: Links,
-        relay: LogRelay,
+        calls: NodeCalls,
         packages: Packages,
         *,
         certificates: bool = False,
         joining: Joining = _refuse_join,
         revoked: Revoked = lambda node, certificate_pem: False,
     ) -> None:
-        self._links, self._relay, self._packages = links, relay, packages
+        self._links, self._calls, self._packages = links, calls, packages
         self._certificates, self._joining, self._revoked = certificates, joining, revoked
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
@@ -130,9 +130,12 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
 
     async def SendLogs(self, requests: AsyncIterator[pb.SentLogs], context: Context) -> pb.SendLogsResponse:
         """Receive the logs that LogsWanted asked for, at the pace of their reader."""
-        self._must_be_a_node(context)
-        await self._relay.receive(requests, self._names(context) if self._certificates else None)
+        await self._receive("logs_wanted", requests, context)
         return pb.SendLogsResponse()
+
+    async def _receive(self, wanted: str, requests: AsyncIterator[Any], context: Context) -> None:
+        self._must_be_a_node(context)
+        await self._calls.receive(wanted, requests, self._names(context) if self._certificates else None)
 
     async def FetchPackage(
         self, request: pb.FetchPackageRequest, context: Context

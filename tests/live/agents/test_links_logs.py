@@ -19,7 +19,8 @@ from scheduler.live.data.attempts import Attempts
 from scheduler.model.lease import Bundle, Lease
 from tests.support.linked import Remembering, Scheduler, on_event_loop, until
 from worker_agent.core.messages import Desired, Held, LinkUp, ProcessExited, Report
-from worker_agent.link.log_serving import LogServing
+from worker_agent.link.messages import sent_logs
+from worker_agent.link.serving import Serving
 from worker_agent.link.stream import GrpcLink
 from worker_agent.link.target import Target
 from worker_agent.runs.logs import Chunk
@@ -38,7 +39,9 @@ class Logging:
         self.left = 0
         self.trouble: Exception | None = None
         self.held: tuple[Held, ...] = ()
-        self.link = GrpcLink(Target(address=scheduler.address), self._hello, logs=LogServing(self.read))
+        serving = Serving("SendLogs", pb.SentLogs, self.read, 64)
+        target = Target(address=scheduler.address)
+        self.link = GrpcLink(target, self._hello, serving={"logs_wanted": serving})
         self.node = Remembering(lambda: self.link.send_hello(self.held))
         self._task: asyncio.Task[None] | None = None
         self._numbers = 0
@@ -62,7 +65,7 @@ class Logging:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def read(self, request: pb.LogsWanted) -> AsyncIterator[Chunk]:
+    async def read(self, request: pb.LogsWanted) -> AsyncIterator[pb.SentLogs]:
         """Yield lines like an agent that reads its logs."""
         if self.trouble is not None:
             raise self.trouble
@@ -74,7 +77,7 @@ class Logging:
                 offset += sum(map(len, lines[:index]))
             while True:
                 while index < len(lines):
-                    yield Chunk(request.attempt, 0, offset, lines[index])
+                    yield sent_logs(request.job, Chunk(request.attempt, 0, offset, lines[index]))
                     self.sent += 1
                     offset, index = offset + len(lines[index]), index + 1
                 if not request.follow or request.attempt in self.done:
@@ -219,7 +222,7 @@ async def test_a_reader_that_leaves_stops_the_agent():
         await anext(chunks)
         await chunks.aclose()
         await until(lambda: node.left)
-        assert scheduler.relay._calls == {}
+        assert scheduler.calls._calls == {}
 
 
 @on_event_loop
