@@ -44,6 +44,7 @@ from scheduler.live.api.services import People
 from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.feed import Feed
+from scheduler.live.node_views import Sources
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.launch import Launch
@@ -224,8 +225,7 @@ class Bench:
         self.people = People(
             world,
             self.feed,
-            links,
-            links,
+            Sources(links, links, links),
             folder,
             PeopleConfig(),
             attempts=self.attempts,

@@ -27,6 +27,7 @@ from scheduler.core.effects import RenewLeases, Solve
 from scheduler.core.messages import SubmitJobs
 from scheduler.drive import drive
 from scheduler.journal.store import SqliteJournal
+from scheduler.live.agents.connections import Connections
 from scheduler.live.agents.links import Links
 from scheduler.live.agents.logs import LogRelay
 from scheduler.live.agents.node_calls import NodeCalls
@@ -145,7 +146,7 @@ async def measure(folder: Path, agents: int, interval_s: float, seconds: float) 
     for effect in outcome.effects:
         world.perform(effect)
     server = aio.server(options=[("grpc.so_reuseport", 0)])
-    service = AgentsService(links, calls, None)  # type: ignore[arg-type]
+    service = AgentsService(links, calls, Connections(links), None)  # type: ignore[arg-type]
     agents_pb2_grpc.add_AgentsServicer_to_server(service, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

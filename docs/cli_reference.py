@@ -136,6 +136,7 @@ JSON: dict[str, tuple[str, Any]] = {
 # The commands without `--json`, each with the reason.
 NO_JSON = {
     **dict.fromkeys(("serve", "agent", "up"), "runs until it is stopped; it has --log-json instead"),
+    **dict.fromkeys(("run", "attach"), "its output is that of the job's program"),
     "completion": "prints a program for the shell",
     "token": "does nothing itself: only its subcommands do",
 }
@@ -261,6 +262,7 @@ def limits() -> str:
     tables: list[tuple[str, bounds.Table]] = [
         ("a job", of_jobs),
         ("a job", bounds.LAUNCH),
+        ("a terminal", bounds.TERMINAL),
         ("a node", bounds.NODE),
         ("a report of a node", reports),
         ("rates and prices", rates),

@@ -66,6 +66,10 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Literal["auto", "cgroup", "subreaper"],
         "How a job's processes are contained: auto, cgroup (required), or subreaper.",
     ] = "auto"
+    terminals: Annotated[bool, "Whether users may open terminals of jobs on this node."] = True
+    terminal_keep_s: Annotated[
+        _UpTo12Days, "How long an interactive job continues while no terminal is attached to it."
+    ] = 600.0
     drain_on_stop: Annotated[bool, "On SIGTERM, wait for jobs to end, and accept no more."] = False
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"], "How much is logged: debug, info, warning or error."

@@ -14,6 +14,7 @@ import secrets
 import signal
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -24,6 +25,7 @@ from protos.log import log_to
 from worker_agent.agent import Agent, StateLocked
 from worker_agent.config import AgentConfig
 from worker_agent.core.messages import Limits
+from worker_agent.link.connection_serving import ConnectionServing
 from worker_agent.link.messages import PROTOCOL, sent_logs
 from worker_agent.link.serving import Serving
 from worker_agent.link.stream import Dismissed, GrpcLink
@@ -42,8 +44,10 @@ from worker_agent.runs.launch import LOG_PIECES, NodeFacts
 from worker_agent.runs.logs import RunLogs, follow
 from worker_agent.runs.prepare import Workshop
 from worker_agent.runs.retention import Retention
+from worker_agent.runs.terminals import TerminalConnection, connect
 from worker_agent.shim import process_tree
 from worker_agent.shim.run_directory import START
+from worker_agent.shim.terminals import SOCKET
 
 LOG = logging.getLogger("gavel.agent")
 # How often the state of the GPUs is read.
@@ -87,7 +91,10 @@ class AgentService:
                 _target(config),
                 self._hello,
                 storage=self.storage,
-                serving={"logs_wanted": Serving("SendLogs", pb.SentLogs, self._read_logs, LOG_READERS_MAX)},
+                serving={
+                    "logs_wanted": Serving("SendLogs", pb.SentLogs, self._read_logs, LOG_READERS_MAX),
+                    "connection_wanted": ConnectionServing(self._connect, is_on=config.terminals),
+                },
                 on_welcome=self._on_welcome,
             )
             self.checking = StateCheck(config.state / "runs", self._send_trouble)
@@ -122,6 +129,8 @@ class AgentService:
             speed=self.inventory.speed,
             log_bytes_max=int(config.logs_mb * 1e6 / LOG_PIECES),
             setup_limit_s=config.setup_limit_s,
+            terminals=config.terminals,
+            terminal_keep_s=config.terminal_keep_s,
             environ=dict(os.environ),
         )
         return Workshop(
@@ -231,12 +240,7 @@ class AgentService:
 
     async def _read_logs(self, request: pb.LogsWanted) -> AsyncIterator[pb.SentLogs]:
         """Yield the output of one attempt. If the reader follows, this waits for the attempt's beginning and end."""
-        agent, lease = self.agent, request.lease
-        path = agent.processes.path(lease)
-
-        def alive() -> bool:
-            return lease in agent.core.runs or lease in agent.processes.live
-
+        path, alive = self.agent.processes.path(request.lease), partial(self._is_alive, request.lease)
         while not (path / START).exists():
             if not (request.follow and alive()):
                 return
@@ -254,6 +258,14 @@ class AgentService:
         )
         async for chunk in chunks:
             yield sent_logs(request.job, chunk)
+
+    async def _connect(self, request: pb.ConnectionWanted) -> TerminalConnection:
+        """Connect to the terminal of a run, once it is open."""
+        path = self.agent.processes.path(request.lease)
+        return await connect(path, SOCKET, partial(self._is_alive, request.lease))
+
+    def _is_alive(self, lease: str) -> bool:
+        return lease in self.agent.core.runs or lease in self.agent.processes.live
 
 
 def _target(config: AgentConfig) -> Target:

@@ -22,6 +22,8 @@ from gavel.cli.faults import INTERRUPTED, Fault, reason
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Jobs": {
         "submit": ("jobs.submit", "Submit the jobs in job files, or a job that runs COMMAND."),
+        "run": ("jobs.run", "Run a command on GPUs of the cluster, at your terminal."),
+        "attach": ("jobs.attach", "Attach your terminal to an interactive job."),
         "queue": (
             "jobs.queue",
             "List jobs: by default your unfinished ones and, below, those that ended last.",

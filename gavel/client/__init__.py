@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         TooMany,
     )
     from gavel.client.jobs.file import read_job_file
-    from gavel.client.jobs.spec import After, JobSpec
+    from gavel.client.jobs.spec import After, JobSpec, Terminal
     from gavel.client.log_lines import LogLine
     from gavel.client.queue import Queue
     from gavel.client.results import (
@@ -82,6 +82,7 @@ __all__ = [
     "Round",
     "ServerError",
     "Status",
+    "Terminal",
     "TooMany",
     "UsageRow",
     "read_job_file",

@@ -94,6 +94,8 @@ command: Method[tuple[str, ...]] = Method("Jobs/CommandJob", lambda reply: tuple
 _update: Method[tuple[str, ...]] = Method("Jobs/UpdateJob", lambda reply: tuple(reply.jobs))
 explain = Method("Jobs/ExplainJob", partial(read, r.Explanation))
 logs = Method("Jobs/ReadLogs", partial(read, r.LogChunk))
+# A connection to a job; `TerminalSession` makes its requests and reads its messages.
+connect: Method[j.FromJob] = Method("Jobs/Connect", lambda message: message)
 # The digests of packages that the scheduler has, and that therefore need no upload.
 find_packages: Method[frozenset[str]] = Method("Jobs/FindPackages", lambda reply: frozenset(reply.present))
 _submit: Method[tuple[str, ...]] = Method("Jobs/SubmitJobs", lambda reply: tuple(reply.jobs))

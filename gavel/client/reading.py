@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import asdict, fields, is_dataclass
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache, partial
@@ -22,7 +22,7 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from gavel.client import results
-from gavel.client.jobs.spec import After, JobSpec
+from gavel.client.jobs.spec import After, JobSpec, Terminal
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 from protos.gavel.v1.plain import message_of, words_of
 from protos.gavel.v1.plain import plain as fields_set
@@ -97,6 +97,10 @@ def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
     }
     job = {name: value for name, value in values.items() if name in _JOB_FIELDS}
     launch = {name: value for name, value in values.items() if name in _LAUNCH_FIELDS}
+    if spec.terminal is not None:
+        launch["terminal"] = {
+            name: value for name, value in asdict(spec.terminal).items() if value is not None
+        }
     if spec.package:
         launch["upload"] = spec.package
     if spec.after:
@@ -109,10 +113,11 @@ def spec_from_proto(wire: jobs_pb2.JobSpec) -> JobSpec:
     job = fields_set(wire, unknown="")
     launch = job.pop("launch", {})
     package = launch.pop("upload", "")
+    terminal = Terminal(**launch.pop("terminal")) if "terminal" in launch else None
     after = tuple(
         After(entry.get("job", ""), entry.get("when") or "succeeded") for entry in job.pop("after", ())
     )
-    return JobSpec(**job, **launch, package=package, after=after)
+    return JobSpec(**job, **launch, terminal=terminal, package=package, after=after)
 
 
 def moment(stamp: Timestamp) -> datetime:

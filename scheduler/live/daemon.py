@@ -39,6 +39,7 @@ from scheduler.live.access.interceptor import Guard
 from scheduler.live.access.limits import CallSlots
 from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import REMEDY
+from scheduler.live.agents.connections import Connections
 from scheduler.live.agents.join import join_handler
 from scheduler.live.agents.links import VERSION, Links
 from scheduler.live.agents.logs import LogRelay
@@ -55,6 +56,7 @@ from scheduler.live.feed import Feed
 from scheduler.live.listening import Port, PortClosed, PortTaken, credentials
 from scheduler.live.log.events import EventLines
 from scheduler.live.log.grpc_core import CoreLines, GrpcFilter
+from scheduler.live.node_views import Sources
 from scheduler.live.private_database import CannotOpen
 from scheduler.live.rescue.blame import named_in
 from scheduler.live.rescue.durable_state import DurableState
@@ -155,14 +157,14 @@ class Daemon:
         config, keys = self.config, Keys(self.folder / "tls")
         attempts = self._open_attempts(closing)
         links = Links(self.world, config.agents)
-        calls = NodeCalls(links)
-        relay = LogRelay(calls, attempts, self.world.state)
+        relay = LogRelay(calls := NodeCalls(links), attempts, self.world.state)
         for listener in (attempts.listen, relay.listen, links.listen):
             self.feed.listen(listener)
-        self.people = people = await self._start_people(closing, links, relay, attempts)
+        sources = Sources(links, relay, connections := Connections(links))
+        self.people = people = await self._start_people(closing, sources, attempts)
         closing.push_async_callback(_cancel, asyncio.create_task(links.watch(), name="links"))
         listen = address_of("listen", config.listen)
-        agents_service = partial(AgentsService, links, calls, people.packages)
+        agents_service = partial(AgentsService, links, calls, connections, people.packages)
         if config.tls:
             assert people.access is not None, "the settings were checked: with TLS there are tokens"
             link_service = agents_service(certificates=True, revoked=people.access.is_revoked)
@@ -186,20 +188,17 @@ class Daemon:
         """Open the table of attempts, and record the running ones in it."""
         attempts = Attempts(self.folder / "attempts.db")
         closing.callback(attempts.close)
-        self._database_warnings = [attempts.warning]
         attempts.note(holding.lease for holding in self.world.state.leases.values())
         return attempts
 
-    async def _start_people(
-        self, closing: AsyncExitStack, links: Links, relay: LogRelay, attempts: Attempts
-    ) -> People:
+    async def _start_people(self, closing: AsyncExitStack, sources: Sources, attempts: Attempts) -> People:
         """Start the services for users, which end with `closing`. Raise CannotOpen if no token exists."""
         config = self.config
         people = People(
-            *(self.world, self.feed, links, relay, self.folder, config.people, config.auth),
+            *(self.world, self.feed, sources, self.folder, config.people, config.auth),
             *(self._warnings, attempts, config.keeping, self.solver),
         )
-        self._database_warnings += [people.usage.warning, people.book.warning]
+        self._database_warnings = [attempts.warning, people.usage.warning, people.book.warning]
         if people.access is not None and not people.access.tokens():
             raise CannotOpen(
                 f"{self.folder / 'access.db'} holds no token, so every call would be refused; {REMEDY}"

@@ -1,16 +1,17 @@
-"""The interfaces through which the services for users read the output of jobs and the reports of nodes.
+"""The interfaces through which the services for users reach nodes: for output, for connections, for reports.
 
-`LogRelay` and `Links` of scheduler/live/agents/ implement them; tests implement them without agents.
+`LogRelay`, `Connections` and `Links` of scheduler/live/agents/ implement them; tests implement them without agents.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Protocol
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from protos.gavel.v1 import jobs_pb2
+from scheduler.live.access.status import CallFailed
 
 
 class LogSource(Protocol):
@@ -23,6 +24,23 @@ class LogSource(Protocol):
 
         `attempt` 0: all attempts whose output still exists. `follow`: continue until the job is in a final state and
         all its output was read. Closing the iterator stops the reading.
+        """
+        ...
+
+
+class Connector(Protocol):
+    """Connects users to jobs on their nodes."""
+
+    def connect(
+        self,
+        lease: str,
+        opening: jobs_pb2.OpenConnection,
+        requests: AsyncIterator[jobs_pb2.ToJob],
+        limit: Coroutine[Any, Any, CallFailed],
+    ) -> AsyncGenerator[jobs_pb2.FromJob, None]:
+        """Connect to the job of a lease, on the node in `opening`; yield the job's messages until its process ends.
+
+        `requests`: the user's messages after the first one. `limit`: returns the error that ends the connection.
         """
         ...
 
@@ -67,3 +85,11 @@ class NodeSource(Protocol):
     def cut_off(self, node: str, why: str) -> bool:
         """End the link of a node at once. Return whether it had one."""
         ...
+
+
+class Sources(NamedTuple):
+    """The sources of everything that nodes send for users."""
+
+    nodes: NodeSource
+    logs: LogSource
+    connections: Connector

@@ -74,6 +74,10 @@ JOB: Table = {
     "max_cost": COST,
 }
 LAUNCH: Table = {"setup_limit_s": Bound(1e-3, 366 * 86_400.0, "s")}
+TERMINAL: Table = {
+    **dict.fromkeys(("rows", "columns"), Bound(1, 10_000, zero=True)),
+    "keep_s": Bound(1, 366 * 86_400.0, "s"),
+}
 NODE: Table = {
     "gpus": Bound(1, 1024),
     "cpus": CPUS,

@@ -11,6 +11,15 @@ import msgspec
 T = TypeVar("T")
 
 
+class Terminal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The terminal of an interactive job, as in protos/gavel/v1/jobs.proto."""
+
+    tty: bool = False
+    rows: int = 0
+    columns: int = 0
+    keep_s: float | None = None
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A command or a script, and its environment. An empty field was not given."""
 
@@ -30,6 +39,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     ranks: Literal["", "per_gpu", "per_node"] = ""
     checkpoints: Literal["", "per_job", "per_attempt"] = ""
     setup_limit_s: float | None = None
+    # None: the job is not interactive.
+    terminal: Terminal | None = None
     # Fields that a record of another release has, but this release does not know. They are stored, but never sent.
     unknown: dict[str, Any] = {}
 

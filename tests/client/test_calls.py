@@ -196,7 +196,7 @@ def test_every_call_is_tried_above() -> None:
     } - {"close", "backup", "live"}
     methods = {entry._call.method for entry in vars(calls).values() if isinstance(entry, Method)}
     sent = {method for _, method, _ in CALLS.values()}
-    assert methods - sent == {"Jobs/FindPackages", "Jobs/UploadPackage", "Upkeep/Backup"}
+    assert methods - sent == {*("Jobs/FindPackages", "Jobs/UploadPackage", "Jobs/Connect", "Upkeep/Backup")}
 
 
 def test_a_submission_without_a_key_is_sent_once() -> None:

@@ -26,7 +26,13 @@ GIVEN = {
     "array": (0, 2),
     "labels": {"A": "1"},
     "after": ({"job": "1", "when": "ended"}, {"job": "2"}),
-    "launch": {"command": ("a", "b"), "env": {"A": "1"}, "ranks": "per_node", "setup_limit_s": 0.0},
+    "launch": {
+        "command": ("a", "b"),
+        "env": {"A": "1"},
+        "ranks": "per_node",
+        "setup_limit_s": 0.0,
+        "terminal": {"rows": 5},
+    },
 }
 
 
@@ -66,9 +72,11 @@ def test_every_change_can_be_made_from_everywhere() -> None:
 
 
 def test_a_job_file_has_every_field() -> None:
-    """Every field of a spec can be set in a job file; a range of GPUs is one field there."""
+    """Every field of a spec can be set in a job file, except a terminal; a range of GPUs is one field there."""
     of_spec = {field.name for field in fields(ClientSpec)}
-    assert of_spec - {field.target for field in FIELDS} == {"gpus_min", "gpus_max", "package", "source"}
+    assert of_spec - {field.target for field in FIELDS} == {
+        *("gpus_min", "gpus_max", "terminal", "package", "source")
+    }
 
 
 def test_messages_are_plain_values_and_back() -> None:

@@ -28,6 +28,7 @@ from scheduler.journal.recovery import recover_scheduler
 from scheduler.live.access.auth import by_certificate
 from scheduler.live.access.interceptor import Guard
 from scheduler.live.access.limits import CallSlots, PeopleConfig
+from scheduler.live.agents.connections import Connections
 from scheduler.live.agents.links import Links
 from scheduler.live.agents.logs import LogRelay
 from scheduler.live.agents.node_calls import NodeCalls
@@ -160,8 +161,14 @@ class Scheduler:
         self.feed.append(outcome.now_s, outcome.facts)
         for effect in outcome.effects:
             world.perform(effect)
+        self.connections = Connections(self.links, answer_s=5.0)
         self.service = service = AgentsService(
-            self.links, self.calls, self.packages, certificates=self._credentials is not None, **self._more
+            self.links,
+            self.calls,
+            self.connections,
+            self.packages,
+            certificates=self._credentials is not None,
+            **self._more,
         )
         options = [("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", 16 << 20)]
         guard = Guard(by_certificate, _NoRecord(), CallSlots(PeopleConfig()))

@@ -36,7 +36,7 @@ from scheduler.live.clock import Clock
 from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.feed import Feed
-from scheduler.live.node_views import NodeDetails
+from scheduler.live.node_views import NodeDetails, Sources
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import Phase
@@ -148,6 +148,25 @@ class Nodes:
         finally:
             self.open -= 1
 
+    async def connect(
+        self, lease: str, opening: jobs_pb2.OpenConnection, requests: Any, limit: Any
+    ) -> AsyncIterator[jobs_pb2.FromJob]:
+        """Send back the user's data, until it ends; an error that `limit` returns is raised."""
+        self.asked.append((lease, opening))
+        yield jobs_pb2.FromJob(opened=jobs_pb2.ConnectionOpened(tty=True))
+        ended = asyncio.ensure_future(limit)
+        while True:
+            message = asyncio.ensure_future(anext(requests))
+            await asyncio.wait({message, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                message.cancel()
+                raise ended.result()
+            if message.result().end:
+                ended.cancel()
+                yield jobs_pb2.FromJob(exit_code=0)
+                return
+            yield jobs_pb2.FromJob(data=message.result().data)
+
     def view(self, node: str) -> NodeDetails | None:
         """Return the status that the test set."""
         return self.news.get(node)
@@ -222,8 +241,7 @@ class Live:
         self.people = People(
             self.world,
             self.feed,
-            self.nodes,
-            self.nodes,
+            Sources(self.nodes, self.nodes, self.nodes),
             self.folder,
             self.config,
             self.auth,

@@ -37,6 +37,18 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     jobs_kept_max: int = 4096
 
 
+class Terminal(msgspec.Struct, frozen=True, kw_only=True):
+    """The terminal of an interactive job."""
+
+    # A real terminal; otherwise, pipes.
+    tty: bool = False
+    # The size at the start; 0: the usual one.
+    rows: int = 0
+    columns: int = 0
+    # How long the process continues without a client; None: the agent's setting.
+    keep_s: float | None = None
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The user's description of how to start the job. The scheduler has checked it; the core only passes it on."""
 
@@ -62,6 +74,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     checkpoints: Literal["per_job", "per_attempt"] = "per_job"
     # If None, the agent's own limit applies.
     setup_limit_s: float | None = None
+    # None: the job is not interactive.
+    terminal: Terminal | None = None
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):

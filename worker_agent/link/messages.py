@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from protos.gavel.v1.plain import message_of, plain
-from worker_agent.core.messages import Desired, Launch, Order, Renewed, Report
+from worker_agent.core.messages import Desired, Launch, Order, Renewed, Report, Terminal
 from worker_agent.runs.logs import Chunk
 
 PROTOCOL = 1
@@ -27,7 +27,8 @@ def launch_of(launch: jobs_pb2.Launch) -> Launch:
         name: _REFERENCE_PREFIX + secret.removeprefix(_REFERENCE_PREFIX)
         for name, secret in launch.env_from.items()
     }
-    return Launch(**fields | {"env_from": secrets})
+    terminal = Terminal(**fields["terminal"]) if "terminal" in fields else None
+    return Launch(**fields | {"env_from": secrets, "terminal": terminal})
 
 
 def order_of(order: pb.Order, base_s: float) -> Order:

@@ -26,6 +26,7 @@ from grpc import aio
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import agents_pb2_grpc
 from worker_agent.core.messages import Event, Held, LinkDown, LinkUp, Order, Report, Taken
+from worker_agent.link.connection_serving import ConnectionServing
 from worker_agent.link.messages import desired_of, renewed_of
 from worker_agent.link.outgoing import Outgoing
 from worker_agent.link.serving import Serving
@@ -35,7 +36,6 @@ from worker_agent.runs.rendezvous import Rendezvous
 
 LOG = logging.getLogger(__name__)
 BACKOFF_S, BACKOFF_MAX_S = 0.5, 10.0
-
 # The longest pause if a setting is wrong, because waiting does not mend that.
 REFUSED_BACKOFF_MAX_S = 120.0
 # How long the scheduler has to accept the call.
@@ -87,7 +87,7 @@ class GrpcLink:
         hello: Callable[[], pb.Hello],
         *,
         storage: CheckpointStorage | None = None,
-        serving: Mapping[str, Serving] | None = None,
+        serving: Mapping[str, Serving | ConnectionServing] | None = None,
         on_welcome: Callable[[pb.Welcome], None] = lambda welcome: None,
         clock: Callable[[], float] = time.monotonic,
         chance: random.Random | None = None,

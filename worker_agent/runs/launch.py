@@ -50,6 +50,9 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     log_files_max: int = LOG_PIECES
     # The limit for the setup of jobs that have none of their own; 0: no limit.
     setup_limit_s: float = 0.0
+    # Whether jobs may have terminals, and how long they continue without a client if they do not say.
+    terminals: bool = True
+    terminal_keep_s: float = 600.0
     # The agent's own environment.
     environ: dict[str, str] = {}
 
@@ -112,6 +115,7 @@ def start_file(
         "epoch": order.epoch,
         "attempt": order.attempt,
         "boot_id": boot_id(),
+        "terminal": _terminal(launch, node, order),
         "setup": ["/bin/sh", "-ec", launch.setup] if launch.setup else None,
         "setup_limit_s": launch.setup_limit_s or node.setup_limit_s or None,
         "own_checkpoints": own_checkpoints(launch, node, order),
@@ -126,6 +130,21 @@ def start_file(
         "order": order.record(),
         "spec": {"user": order.user, "packed": order.packed, "secrets": sorted(launch.env_from)},
     }
+
+
+def _terminal(launch: Launch, node: NodeFacts, order: Order) -> dict[str, Any] | None:
+    """Return the terminal of an interactive job; None for other jobs."""
+    if launch.terminal is None:
+        return None
+    if not node.terminals:
+        raise LaunchError("terminals are off on this node (`terminals` in the settings of its agent)")
+    if order.nodes > 1:
+        raise LaunchError(
+            f"an interactive job needs GPUs of one node, and got some of {order.nodes}: ask for fewer, or name a node "
+            "with enough free ones (--node)"
+        )
+    keep_s = node.terminal_keep_s if launch.terminal.keep_s is None else launch.terminal.keep_s
+    return msgspec.structs.asdict(launch.terminal) | {"keep_s": keep_s}
 
 
 def _environment(

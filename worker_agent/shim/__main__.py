@@ -26,16 +26,18 @@ from worker_agent.shim import process_tree, run_directory
 from worker_agent.shim.child import CannotStart, turn_into
 from worker_agent.shim.control_groups import ControlGroup
 from worker_agent.shim.deadlines import Deadlines, read_deadlines
-from worker_agent.shim.exit_file import ExitFile
+from worker_agent.shim.exit_file import ExitFile, describe_code
 from worker_agent.shim.log_pump import Output
 from worker_agent.shim.rendezvous import rendezvous_of
 from worker_agent.shim.run_directory import RunDirectory
+from worker_agent.shim.shim_file import write_shim_file
+from worker_agent.shim.terminals import Terminal, Terminals
 
 # How often lease.json is read.
 LOOK_INTERVAL_S = 0.05
 # How long after the failure of a rank, or after a signal to the shim, the other processes are killed.
 GRACE_S = 5.0
-# The length of one wait for an ended job's output to reach its log, and how many waits there are at most.
+# The length of one wait for an ended job's output to reach its log and its terminal, and how many there are at most.
 DRAIN_S, DRAIN_WAITS = 0.005, 1000
 
 # The signals that the shim blocks and waits for, and those of them that end the lease.
@@ -79,6 +81,7 @@ class Shim:
         self._entrance = None if self._group is None else self._group.open_entrance()
         self._exit = ExitFile(run, len(self.ranks))
         self._output = Output(run.open_logs(), start, keep_out=(self._exit.fd, lock))
+        self._terminals = Terminals(run, start, self.note)
 
     # ------------------------------------------------------------------------------------------------- the run
 
@@ -152,7 +155,7 @@ class Shim:
             self.codes.clear()
             raise CannotStart(f"{step} did not end within {limit_s:g} s (setup_limit): nothing was started")
         if code:
-            raise CannotStart(f"{step} ended with {_describe_code(code)}: nothing was started")
+            raise CannotStart(f"{step} ended with {describe_code(code)}: nothing was started")
         if not self._is_too_late(f"the lease ended before {step} was complete"):
             self.codes.clear()
 
@@ -183,8 +186,9 @@ class Shim:
         return {}
 
     def _start_ranks(self, rendezvous_env: dict[str, str]) -> None:
+        terminal = self._terminals.open_own(self._output.fds[self.ranks[0]])
         for rank in self.start["ranks"]:
-            self._spawn(int(rank["rank"]), rank["argv"], rank["env"] | rendezvous_env)
+            self._spawn(int(rank["rank"]), rank["argv"], rank["env"] | rendezvous_env, terminal=terminal)
         self.started_s = time.monotonic()
         self._write_shim_file()
 
@@ -220,9 +224,11 @@ class Shim:
             self._killed.discard(pid)
             if pid == self._output.pump:
                 self._output.pump = 0
+            code = os.waitstatus_to_exitcode(status)
+            self._terminals.on_exit(pid, code)
             rank = self.leaders.pop(pid, None)
             if rank is not None:
-                self.codes[rank] = os.waitstatus_to_exitcode(status)
+                self.codes[rank] = code
                 if self.codes[rank] and self.first_failed is None:
                     self.first_failed = rank
                     self._kill_s = time.monotonic() + GRACE_S
@@ -258,7 +264,7 @@ class Shim:
         if not self._leaders_signalled:
             if self.first_failed is not None:
                 self._leaders_signalled = True
-                code = _describe_code(self.codes[self.first_failed])
+                code = describe_code(self.codes[self.first_failed])
                 self.note(f"rank {self.first_failed} ended with {code}: the other ranks are stopped")
                 self._signal_leaders()
             elif now_s >= self.deadlines.signal_s or (
@@ -276,7 +282,7 @@ class Shim:
         its child becomes a child of the shim. The exit also wakes the shim, which finds the new child at once and kills
         it before it forks.
         """
-        new_children = set(process_tree.children()) - self._killed - {self._output.pump}
+        new_children = set(process_tree.children()) - self._killed - self._own_children
         for pid in new_children:
             # Our children are not reaped yet, so no other process can have the pid.
             with contextlib.suppress(OSError):
@@ -291,10 +297,16 @@ class Shim:
             # The leaders are not reaped yet, so no other process can have the pid.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGTERM)
+        self._terminals.hang_up()
 
     def _processes(self) -> list[process_tree.Process]:
         """Return all processes of the job."""
-        return process_tree.descendants(os.getpid(), without=(self._output.pump,))
+        return process_tree.descendants(os.getpid(), without=self._own_children)
+
+    @property
+    def _own_children(self) -> set[int]:
+        """The children of the shim that do not belong to the job: the pump, and the servers of terminals."""
+        return {self._output.pump, *self._terminals.servers}
 
     def _note_end(self, step: str) -> None:
         """Write into the log that the lease is over. `step`: "SIGTERM" or "killed"."""
@@ -303,7 +315,14 @@ class Shim:
 
     # ----------------------------------------------------------------------------------------------- processes
 
-    def _spawn(self, rank: int, argv: list[str], env: dict[str, str], **options: Any) -> None:
+    def _spawn(
+        self,
+        rank: int,
+        argv: list[str],
+        env: dict[str, str],
+        terminal: Terminal | None = None,
+        **options: Any,
+    ) -> None:
         """Start a leader in its own session; raise CannotStart if that fails. `options`: arguments of `turn_into`."""
         trouble_out, trouble_in = os.pipe()
         shim = os.getpid()
@@ -311,9 +330,13 @@ class Shim:
         if not pid:
             os.close(trouble_out)
             options |= {"shim": shim, "out": self._output.fds[rank], "trouble_in": trouble_in}
+            if terminal is not None:
+                options |= {"stdin": terminal.input, "out": terminal.output, "tty": terminal.tty}
             turn_into(self.start, argv, env, default=OUR_SIGNALS, entrance=self._entrance, **options)
         os.close(trouble_in)
         self.leaders[pid] = rank
+        if terminal is not None:
+            terminal.started(pid)
         with os.fdopen(trouble_out, "rb") as file:
             # The pipe ends when the child executes its command or exits.
             trouble = file.read(4096).decode(errors="replace")
@@ -324,24 +347,8 @@ class Shim:
         """Write a line of Gavel into the log of the first rank."""
         self._output.note(text)
 
-    # --------------------------------------------------------------------------------------------------- files
-
     def _write_shim_file(self) -> None:
-        shim = process_tree.look_up(os.getpid())
-        leaders = [leader for pid in self.leaders if (leader := process_tree.look_up(pid))]
-        content = {
-            "pid": os.getpid(),
-            "start_ticks": shim.start_ticks if shim else 0,
-            "boot_id": process_tree.boot_id(),
-            "pids": [leader.pid for leader in leaders],
-            "pids_start_ticks": [leader.start_ticks for leader in leaders],
-            "ready": self._ready,
-            "running": bool(self.leaders),
-            "started_s": self.started_s,
-        }
-        # The job continues even if the disk is full.
-        with contextlib.suppress(OSError):
-            self.run.write(run_directory.SHIM, content, durable=True)
+        write_shim_file(self.run, list(self.leaders), ready=self._ready, started_s=self.started_s)
 
     def _finish(self, error: str) -> None:
         """Wait until all output is in the logs, then write exit.json."""
@@ -350,7 +357,7 @@ class Shim:
         # The waits are counted, not timed: while the machine is suspended, the pump cannot write either.
         for _ in range(DRAIN_WAITS):
             self._reap()
-            if not self._output.pump:
+            if not any(self._own_children):
                 break
             signal.sigtimedwait(OUR_SIGNALS, DRAIN_S)
         ending = {
@@ -368,13 +375,6 @@ class Shim:
             raise SystemExit(f"exit.json cannot be written: {trouble}") from trouble
         if self._group is not None:
             self._group.remove()
-
-
-def _describe_code(code: int) -> str:
-    try:
-        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
 
 
 def main(path: str) -> None:

@@ -32,6 +32,8 @@ def turn_into(
     trouble_in: int,
     default: Collection[signal.Signals],
     entrance: int | None = None,
+    stdin: int | None = None,
+    tty: bool = False,
     rehearse: bool = False,
     instead: Callable[[], object] | None = None,
 ) -> NoReturn:
@@ -41,6 +43,7 @@ def turn_into(
     - `default`: signals that the shim blocks; the command gets their default actions;
     - `entrance`: a descriptor for entering the run's control group. The child enters before it checks that the shim
       lives, so no process of the job can be started outside the group;
+    - `stdin`: the command's input, by default empty; `tty`: it is a terminal, which the command's session controls;
     - `rehearse`: do everything except executing the command;
     - `instead`: a function to call, as the user, in place of the command. It may take long; its errors go to the log.
     """
@@ -51,7 +54,9 @@ def turn_into(
         reset_oom_score()
         _drop_to(start.get("uid"), start.get("gid"), start.get("groups") or [])
         process_tree.die_with_parent(shim)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin, 0)
+        if tty:
+            _control_terminal()
         os.dup2(out, 1)
         os.dup2(out, 2)
         os.umask(0o022)
@@ -74,6 +79,15 @@ def turn_into(
         os.write(trouble_in, str(trouble).encode()[:4096] or b"it cannot be started")
     finally:
         os._exit(COULD_NOT_START)
+
+
+def _control_terminal() -> None:
+    """Make standard input the controlling terminal of this session, so that Ctrl-C reaches its processes."""
+    # Only terminals need these modules, whose import would delay the start of every job.
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def reset_oom_score(path: str = "/proc/self/oom_score_adj") -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -78,3 +79,11 @@ class ExitFile:
         except OSError:
             return False
         return True
+
+
+def describe_code(code: int) -> str:
+    """Return an exit code in words."""
+    try:
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"

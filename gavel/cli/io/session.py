@@ -153,7 +153,9 @@ def _with_session(command: Command) -> Command:
     """Pass the command a `Session` in place of its three options."""
 
     @functools.wraps(command)
-    def run(*arguments: Any, address: str | None, context: str | None, as_json: bool, **values: Any) -> Any:
+    def run(
+        *arguments: Any, address: str | None, context: str | None, as_json: bool = False, **values: Any
+    ) -> Any:
         return command(*arguments, session=Session(address, context, as_json), **values)
 
     return run
@@ -161,6 +163,8 @@ def _with_session(command: Command) -> Command:
 
 # Decorates a command that calls a scheduler: adds the options of `Session`, and passes a `Session` to the command.
 LIVE = options(JSON, ADDRESS, with_quiet_grpc, _with_session)
+# The same for a command whose output is that of a job's program.
+LIVE_AS_TEXT = options(ADDRESS, with_quiet_grpc, _with_session)
 
 
 class _Waiting:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 AFTER_DASHES = "gavel.after_dashes"
 
 
-class _WithCommand(click.Command):
+class WithCommand(click.Command):
     """A command that keeps the arguments after `--`, the user's command line, away from the parser of options."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -82,7 +82,7 @@ def field_option(name: str, kind: str, meaning: str) -> Callable[[Command], Comm
     return click.option(*options, name, multiple=several, metavar=metavar, help=help)
 
 
-@click.command(cls=_WithCommand, options_metavar="[OPTIONS]")
+@click.command(cls=WithCommand, options_metavar="[OPTIONS]")
 @click.argument("files", nargs=-1, metavar="[FILE…] [-- COMMAND…]", type=click.Path(allow_dash=True))
 @options(*(field_option(*field) for field in FIELDS))
 @click.option("--dry-run", is_flag=True, help="Show what would happen, and submit nothing.")

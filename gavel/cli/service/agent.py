@@ -48,6 +48,9 @@ def _option(name: str, meaning: str, default: Any) -> click.Option:
     flag = f"--{name.replace('_', '-')}"
     if default is False:
         return click.Option([flag], is_flag=True, default=None, help=meaning)
+    if default is True:
+        opposite = f"--no-{name.replace('_', '-')}"
+        return click.Option([f"{flag}/{opposite}"], default=None, help=meaning)
     metavar = METAVARS.get(name) or METAVARS[name.rpartition("_")[2]]
     if isinstance(default, dict):
         return click.Option(

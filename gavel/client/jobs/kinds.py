@@ -9,12 +9,12 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Iterable, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
 from gavel.client.jobs import values as v
-from gavel.client.jobs.spec import FIELDS, After
+from gavel.client.jobs.spec import FIELDS, After, Terminal
 from protos.files.errors import BadInput
 from protos.files.yaml import Node, Scalar
 from protos.gavel.v1 import limits
@@ -120,6 +120,18 @@ def _one_after(value: Any) -> After:
     else:
         raise BadInput(f"must be the id of a job, or After(id, 'ended'), got {quoted(value)}")
     return v.one_after(Scalar(f"{_text(job)}:{when}" if when else _text(job), is_quoted=True))
+
+
+def _terminal(value: Any) -> Terminal:
+    if not isinstance(value, Terminal):
+        raise BadInput(f"must be a Terminal, got {quoted(value)}")
+    size = _whole(0, 10_000)
+    return Terminal(
+        tty=v.read_part("tty", _boolean, value.tty),
+        rows=v.read_part("rows", size, value.rows),
+        columns=v.read_part("columns", size, value.columns),
+        keep_s=None if value.keep_s is None else v.read_part("keep_s", _number("seconds"), value.keep_s),
+    )
 
 
 def _mapped(read: Check, example: str) -> Check:
@@ -240,4 +252,5 @@ KINDS = {
 }
 # The same by the field of JobSpec.
 FIELD_KINDS = {field.target: KINDS[field.kind] for field in FIELDS}
+FIELD_KINDS["terminal"] = replace(KINDS["name"], check=_terminal)
 FIELD_KINDS |= {"gpus_min": FIELD_KINDS["gpus"], "gpus_max": FIELD_KINDS["gpus"], "package": KINDS["name"]}

@@ -34,6 +34,19 @@ class After:
 
 
 @dataclass(frozen=True, slots=True)
+class Terminal:
+    """The terminal of an interactive job; `gavel run` describes it."""
+
+    # A real terminal; otherwise, pipes for input and output.
+    tty: bool = False
+    # The size at the start; 0: the usual one.
+    rows: int = 0
+    columns: int = 0
+    # How long the process continues without an attached client; None: the setting of its node's agent.
+    keep_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """The place of a job in a file, for errors: its line, and the lines of its fields by name."""
 
@@ -213,6 +226,8 @@ class JobSpec:
         "0-9",
         default=(),
     )
+    # An interactive job; None for others. No field of job files.
+    terminal: Terminal | None = None
     # The digest of a package that was already sent, "sha256:…"; `workdir` is then a path within it.
     package: str = ""
     source: Source | None = field(default=None, compare=False, repr=False)

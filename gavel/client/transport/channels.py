@@ -126,8 +126,11 @@ class _Transport(ABC):
         return method(call.request, timeout=self._timeout_s, metadata=self._metadata)
 
     def _start_stream(self, call: Call[Any], timeout_s: float | None) -> Any:
-        method = self._channel.unary_stream(call.path, _serialize, call.reply_type.FromString)
-        return method(call.request, timeout=timeout_s, metadata=self._metadata)
+        """Start a call with a stream of replies; if its request is a function, also with a stream of requests."""
+        parse, is_both_ways = call.reply_type.FromString, callable(call.request)
+        start = self._channel.stream_stream if is_both_ways else self._channel.unary_stream
+        request = call.request() if is_both_ways else call.request
+        return start(call.path, _serialize, parse)(request, timeout=timeout_s, metadata=self._metadata)
 
     def _error(self, error: grpc.RpcError, call: Call[Any]) -> GavelError:
         """Return the GavelError for an error of gRPC; an error about a job has its place in the job file."""

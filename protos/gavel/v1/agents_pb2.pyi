@@ -51,7 +51,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., gang_ready: _Optional[_Union[GangReady, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., storage_checked: _Optional[_Union[StorageChecked, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., gang_preparing: _Optional[_Union[GangPreparing, _Mapping]] = ..., sent_s: _Optional[float] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
-    __slots__ = ("welcome", "desired", "renewed", "taken", "gang_go", "logs_wanted", "storage_check", "goodbye", "alive", "let_go", "agent_s")
+    __slots__ = ("welcome", "desired", "renewed", "taken", "gang_go", "logs_wanted", "storage_check", "goodbye", "alive", "let_go", "connection_wanted", "agent_s")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DESIRED_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class SchedulerMessage(_message.Message):
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     LET_GO_FIELD_NUMBER: _ClassVar[int]
+    CONNECTION_WANTED_FIELD_NUMBER: _ClassVar[int]
     AGENT_S_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
     desired: Desired
@@ -73,8 +74,9 @@ class SchedulerMessage(_message.Message):
     goodbye: Goodbye
     alive: Alive
     let_go: LetGo
+    connection_wanted: ConnectionWanted
     agent_s: float
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., desired: _Optional[_Union[Desired, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., gang_go: _Optional[_Union[GangGo, _Mapping]] = ..., logs_wanted: _Optional[_Union[LogsWanted, _Mapping]] = ..., storage_check: _Optional[_Union[StorageCheck, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., let_go: _Optional[_Union[LetGo, _Mapping]] = ..., agent_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., desired: _Optional[_Union[Desired, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., gang_go: _Optional[_Union[GangGo, _Mapping]] = ..., logs_wanted: _Optional[_Union[LogsWanted, _Mapping]] = ..., storage_check: _Optional[_Union[StorageCheck, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., let_go: _Optional[_Union[LetGo, _Mapping]] = ..., connection_wanted: _Optional[_Union[ConnectionWanted, _Mapping]] = ..., agent_s: _Optional[float] = ...) -> None: ...
 
 class LetGo(_message.Message):
     __slots__ = ()
@@ -409,6 +411,26 @@ class SentLogs(_message.Message):
 class SendLogsResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ConnectionWanted(_message.Message):
+    __slots__ = ("call", "lease", "open")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    call: str
+    lease: str
+    open: _jobs_pb2.OpenConnection
+    def __init__(self, call: _Optional[str] = ..., lease: _Optional[str] = ..., open: _Optional[_Union[_jobs_pb2.OpenConnection, _Mapping]] = ...) -> None: ...
+
+class FromNode(_message.Message):
+    __slots__ = ("call", "message", "error")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    call: str
+    message: _jobs_pb2.FromJob
+    error: str
+    def __init__(self, call: _Optional[str] = ..., message: _Optional[_Union[_jobs_pb2.FromJob, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
 
 class StorageCheck(_message.Message):
     __slots__ = ("check", "action", "nonce")

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from protos.gavel.v1 import agents_pb2 as protos_dot_gavel_dot_v1_dot_agents__pb2
+from protos.gavel.v1 import jobs_pb2 as protos_dot_gavel_dot_v1_dot_jobs__pb2
 
 GRPC_GENERATED_VERSION = '1.85.1'
 GRPC_VERSION = grpc.__version__
@@ -52,6 +53,11 @@ class AgentsStub:
                 request_serializer=protos_dot_gavel_dot_v1_dot_agents__pb2.SentLogs.SerializeToString,
                 response_deserializer=protos_dot_gavel_dot_v1_dot_agents__pb2.SendLogsResponse.FromString,
                 _registered_method=True)
+        self.ServeConnection = channel.stream_stream(
+                '/gavel.v1.Agents/ServeConnection',
+                request_serializer=protos_dot_gavel_dot_v1_dot_agents__pb2.FromNode.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.FromString,
+                _registered_method=True)
         self.FetchPackage = channel.unary_stream(
                 '/gavel.v1.Agents/FetchPackage',
                 request_serializer=protos_dot_gavel_dot_v1_dot_agents__pb2.FetchPackageRequest.SerializeToString,
@@ -88,6 +94,13 @@ class AgentsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ServeConnection(self, request_iterator, context):
+        """Serve a connection that a ConnectionWanted requested. The first message names it, in `call`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchPackage(self, request, context):
         """Stream a work directory that a job of this node needs.
         """
@@ -112,6 +125,11 @@ def add_AgentsServicer_to_server(servicer, server):
                     servicer.SendLogs,
                     request_deserializer=protos_dot_gavel_dot_v1_dot_agents__pb2.SentLogs.FromString,
                     response_serializer=protos_dot_gavel_dot_v1_dot_agents__pb2.SendLogsResponse.SerializeToString,
+            ),
+            'ServeConnection': grpc.stream_stream_rpc_method_handler(
+                    servicer.ServeConnection,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_agents__pb2.FromNode.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.SerializeToString,
             ),
             'FetchPackage': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchPackage,
@@ -203,6 +221,33 @@ class Agents:
             '/gavel.v1.Agents/SendLogs',
             protos_dot_gavel_dot_v1_dot_agents__pb2.SentLogs.SerializeToString,
             protos_dot_gavel_dot_v1_dot_agents__pb2.SendLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ServeConnection(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gavel.v1.Agents/ServeConnection',
+            protos_dot_gavel_dot_v1_dot_agents__pb2.FromNode.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.FromString,
             options,
             channel_credentials,
             insecure,

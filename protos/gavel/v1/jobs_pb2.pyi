@@ -129,7 +129,7 @@ class Dependency(_message.Message):
     def __init__(self, job: _Optional[str] = ..., when: _Optional[_Union[Dependency.When, str]] = ...) -> None: ...
 
 class Launch(_message.Message):
-    __slots__ = ("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir", "ranks", "checkpoints", "setup_limit_s")
+    __slots__ = ("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir", "ranks", "checkpoints", "setup_limit_s", "terminal")
     class Ranks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RANKS_UNSPECIFIED: _ClassVar[Launch.Ranks]
@@ -172,6 +172,7 @@ class Launch(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     SETUP_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
     command: _containers.RepeatedScalarFieldContainer[str]
     script: str
     setup: str
@@ -184,7 +185,20 @@ class Launch(_message.Message):
     ranks: Launch.Ranks
     checkpoints: Launch.Checkpoints
     setup_limit_s: float
-    def __init__(self, command: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., setup: _Optional[str] = ..., venv: _Optional[str] = ..., workdir: _Optional[str] = ..., upload: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., env_from: _Optional[_Mapping[str, str]] = ..., checkpoint_dir: _Optional[str] = ..., ranks: _Optional[_Union[Launch.Ranks, str]] = ..., checkpoints: _Optional[_Union[Launch.Checkpoints, str]] = ..., setup_limit_s: _Optional[float] = ...) -> None: ...
+    terminal: Terminal
+    def __init__(self, command: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., setup: _Optional[str] = ..., venv: _Optional[str] = ..., workdir: _Optional[str] = ..., upload: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., env_from: _Optional[_Mapping[str, str]] = ..., checkpoint_dir: _Optional[str] = ..., ranks: _Optional[_Union[Launch.Ranks, str]] = ..., checkpoints: _Optional[_Union[Launch.Checkpoints, str]] = ..., setup_limit_s: _Optional[float] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
+
+class Terminal(_message.Message):
+    __slots__ = ("tty", "rows", "columns", "keep_s")
+    TTY_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    KEEP_S_FIELD_NUMBER: _ClassVar[int]
+    tty: bool
+    rows: int
+    columns: int
+    keep_s: float
+    def __init__(self, tty: _Optional[bool] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., keep_s: _Optional[float] = ...) -> None: ...
 
 class SubmitJobsRequest(_message.Message):
     __slots__ = ("specs", "idempotency_key")
@@ -531,6 +545,64 @@ class LogChunk(_message.Message):
     data: bytes
     notice: str
     def __init__(self, job: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., node: _Optional[str] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., notice: _Optional[str] = ...) -> None: ...
+
+class ToJob(_message.Message):
+    __slots__ = ("open", "data", "size", "end")
+    OPEN_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    open: OpenConnection
+    data: bytes
+    size: TerminalSize
+    end: bool
+    def __init__(self, open: _Optional[_Union[OpenConnection, _Mapping]] = ..., data: _Optional[bytes] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class OpenConnection(_message.Message):
+    __slots__ = ("job", "session", "offset", "size", "node")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    session: str
+    offset: int
+    size: TerminalSize
+    node: str
+    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., node: _Optional[str] = ...) -> None: ...
+
+class TerminalSize(_message.Message):
+    __slots__ = ("rows", "columns")
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    COLUMNS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    columns: int
+    def __init__(self, rows: _Optional[int] = ..., columns: _Optional[int] = ...) -> None: ...
+
+class FromJob(_message.Message):
+    __slots__ = ("opened", "data", "input_bytes", "exit_code")
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    INPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    opened: ConnectionOpened
+    data: bytes
+    input_bytes: int
+    exit_code: int
+    def __init__(self, opened: _Optional[_Union[ConnectionOpened, _Mapping]] = ..., data: _Optional[bytes] = ..., input_bytes: _Optional[int] = ..., exit_code: _Optional[int] = ...) -> None: ...
+
+class ConnectionOpened(_message.Message):
+    __slots__ = ("offset", "input_bytes", "keep_s", "tty")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    INPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    KEEP_S_FIELD_NUMBER: _ClassVar[int]
+    TTY_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    input_bytes: int
+    keep_s: float
+    tty: bool
+    def __init__(self, offset: _Optional[int] = ..., input_bytes: _Optional[int] = ..., keep_s: _Optional[float] = ..., tty: _Optional[bool] = ...) -> None: ...
 
 class FindPackagesRequest(_message.Message):
     __slots__ = ("digests",)

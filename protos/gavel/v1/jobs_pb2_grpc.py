@@ -81,6 +81,11 @@ class JobsStub:
                 request_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ReadLogsRequest.SerializeToString,
                 response_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.LogChunk.FromString,
                 _registered_method=True)
+        self.Connect = channel.stream_stream(
+                '/gavel.v1.Jobs/Connect',
+                request_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FromJob.FromString,
+                _registered_method=True)
         self.FindPackages = channel.unary_unary(
                 '/gavel.v1.Jobs/FindPackages',
                 request_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FindPackagesRequest.SerializeToString,
@@ -161,6 +166,13 @@ class JobsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Connect(self, request_iterator, context):
+        """Connect to a running job on its node: to its terminal. Requires the job's own user or ROLE_ADMIN.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FindPackages(self, request, context):
         """Return which of these packages the scheduler has.
         """
@@ -222,6 +234,11 @@ def add_JobsServicer_to_server(servicer, server):
                     servicer.ReadLogs,
                     request_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ReadLogsRequest.FromString,
                     response_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.LogChunk.SerializeToString,
+            ),
+            'Connect': grpc.stream_stream_rpc_method_handler(
+                    servicer.Connect,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FromJob.SerializeToString,
             ),
             'FindPackages': grpc.unary_unary_rpc_method_handler(
                     servicer.FindPackages,
@@ -479,6 +496,33 @@ class Jobs:
             '/gavel.v1.Jobs/ReadLogs',
             protos_dot_gavel_dot_v1_dot_jobs__pb2.ReadLogsRequest.SerializeToString,
             protos_dot_gavel_dot_v1_dot_jobs__pb2.LogChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Connect(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/gavel.v1.Jobs/Connect',
+            protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_jobs__pb2.FromJob.FromString,
             options,
             channel_credentials,
             insecure,

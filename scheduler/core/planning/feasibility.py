@@ -25,6 +25,13 @@ Nodes = Sequence[Node]
 
 def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
     """Raise InvalidSpec unless the nodes of one worker type, if they were empty, could meet the job's needs."""
+    if spec.launch is not None and spec.launch.terminal is not None:
+        most = max(node.spec.gpus for node in state.nodes.values())
+        if spec.widest > most:
+            raise InvalidSpec(
+                "gpus",
+                f"asks for {spec.widest}; an interactive job runs on one node, and no node has more than {most}",
+            )
     if not spec.is_picky and spec.narrowest <= max(state.size_of_type.values()):
         return
     nodes = list(state.nodes.values())

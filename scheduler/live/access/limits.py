@@ -38,6 +38,9 @@ class PeopleConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     calls_per_user_max: Annotated[int, "Calls in progress of one user."] = 100
     calls_without_token_max: Annotated[int, "Calls in progress without a token, per address."] = 16
     watchers_max: Annotated[int, "Calls in progress that watch jobs or rounds, or follow logs."] = 1000
+    terminals: Annotated[bool, "Whether users may run interactive jobs and open terminals of their jobs."] = (
+        True
+    )
     package_bytes_max: Annotated[int, "Size of a packed work directory; agents take at most 1 GiB."] = (
         PACKAGE_BYTES_MAX
     )

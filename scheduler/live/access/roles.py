@@ -94,6 +94,8 @@ METHODS: dict[str, Method] = {
     "/gavel.v1.Jobs/UpdateJob": Method(_U, "updating jobs", changes=True),
     "/gavel.v1.Jobs/ExplainJob": Method(_V),
     "/gavel.v1.Jobs/ReadLogs": Method(_U, "reading logs"),
+    # Connections are recorded when they begin (api/connections.py).
+    "/gavel.v1.Jobs/Connect": Method(_U, "connecting to jobs"),
     "/gavel.v1.Jobs/FindPackages": Method(_U, "uploading a work directory"),
     "/gavel.v1.Jobs/UploadPackage": Method(_U, "uploading a work directory", changes=True),
     "/gavel.v1.Cluster/GetStatus": Method(_V),
@@ -121,6 +123,7 @@ METHODS: dict[str, Method] = {
     "/gavel.v1.Agents/Join": Method(Role.NOBODY, changes=True),
     "/gavel.v1.Agents/Link": Method(Role.AGENT, "linking as an agent"),
     "/gavel.v1.Agents/SendLogs": Method(Role.AGENT, "sending logs as an agent"),
+    "/gavel.v1.Agents/ServeConnection": Method(Role.AGENT, "serving connections as an agent"),
     "/gavel.v1.Agents/FetchPackage": Method(Role.AGENT, "fetching a work directory as an agent"),
     "/grpc.health.v1.Health/Check": Method(Role.NOBODY),
     "/grpc.health.v1.Health/List": Method(Role.NOBODY),

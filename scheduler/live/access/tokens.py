@@ -142,6 +142,11 @@ class Access:
         token.used_s = now_s
         return token
 
+    def is_valid(self, id_: str) -> bool:
+        """Return whether the token with this id is neither revoked nor expired."""
+        token = self._tokens.get(id_)
+        return token is not None and not token.revoked and self.now_s() < token.expires_s
+
     def token(self, id_: str) -> Token:
         """Return a token by id."""
         token = self._tokens.get(id_)

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any
 
 from grpc import aio
 
 from protos.gavel.v1 import agents_pb2 as pb
-from protos.gavel.v1 import agents_pb2_grpc
+from protos.gavel.v1 import agents_pb2_grpc, jobs_pb2
 from scheduler.live.access.status import FORBIDDEN, INTERNAL, INVALID, CallFailed
+from scheduler.live.agents.connections import Connections
 from scheduler.live.agents.link import NodeLink
 from scheduler.live.agents.links import Links
 from scheduler.live.agents.node_calls import NodeCalls
@@ -44,6 +46,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         self,
         links: Links,
         calls: NodeCalls,
+        connections: Connections,
         packages: Packages,
         *,
         certificates: bool = False,
@@ -51,6 +54,7 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
         revoked: Revoked = lambda node, certificate_pem: False,
     ) -> None:
         self._links, self._calls, self._packages = links, calls, packages
+        self._connections = connections
         self._certificates, self._joining, self._revoked = certificates, joining, revoked
 
     async def Join(self, request: pb.JoinRequest, context: Context) -> pb.JoinResponse:
@@ -136,6 +140,16 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
     async def _receive(self, wanted: str, requests: AsyncIterator[Any], context: Context) -> None:
         self._must_be_a_node(context)
         await self._calls.receive(wanted, requests, self._names(context) if self._certificates else None)
+
+    async def ServeConnection(
+        self, requests: AsyncIterator[pb.FromNode], context: Context
+    ) -> AsyncIterator[jobs_pb2.ToJob]:
+        """Serve the connection that ConnectionWanted asked for, at the pace of the slower side."""
+        self._must_be_a_node(context)
+        names = self._names(context) if self._certificates else None
+        async with aclosing(self._connections.serve(requests, names)) as messages:
+            async for message in messages:
+                yield message
 
     async def FetchPackage(
         self, request: pb.FetchPackageRequest, context: Context

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -20,10 +20,11 @@ from scheduler.live.access import roles
 from scheduler.live.access.limits import PeopleConfig, Slots, Submissions
 from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import FORBIDDEN, INVALID, UNAVAILABLE, CallFailed
+from scheduler.live.api.connections import OFF, Connecting, FindJob
 from scheduler.live.api.preview import preview
 from scheduler.live.data.packages import Packages
 from scheduler.live.job_feed import JobChanges
-from scheduler.live.node_views import LogSource
+from scheduler.live.node_views import Sources
 from scheduler.live.observe.historian import Historian
 from scheduler.live.observe.history_book import PageEnd, PastJob, page_end
 from scheduler.live.observe.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher, wants_ended
@@ -49,7 +50,8 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         world: LiveWorld,
         changes: JobChanges,
         historian: Historian,
-        logs: LogSource,
+        sources: Sources,
+        connecting: Callable[[FindJob], Connecting],
         packages: Packages,
         config: PeopleConfig,
         watchers: Slots,
@@ -57,11 +59,12 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         self._world = world
         self._changes = changes
         self._historian = historian
-        self._logs = logs
+        self._sources = sources
         self._packages = packages
         self._submissions = Submissions(config, world.now_s)
         self._jobs_max = config.submission_jobs_max
         self._watchers = watchers
+        self._connecting = connecting(self._job_itself)
 
     # Submitting.
 
@@ -98,6 +101,8 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     def _spec(self, index: int, wire: pb.JobSpec, caller: Caller) -> JobSpec:
         try:
             spec = spec_from_wire(wire)
+            if spec.launch and spec.launch.terminal and not self._connecting.is_on:
+                raise InvalidSpec("launch.terminal", OFF)
             upload = spec.launch and spec.launch.upload
             if upload and not self._packages.has(upload):
                 raise InvalidSpec(
@@ -233,6 +238,10 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         job = self._world.state.jobs.get(name) or await self._historian.get(name)
         return self._world.state.job(name) if job is None else job
 
+    async def _job_itself(self, name: str) -> Job:
+        entry = await self._job(name)
+        return entry.job if isinstance(entry, PastJob) else entry
+
     async def _forgotten(self, job_filter: pb.JobFilter) -> Sequence[PastJob]:
         """Return the jobs that a filter names and the state has forgotten."""
         if not job_filter.jobs:
@@ -271,8 +280,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:
         """Yield the output of a job."""
-        entry = await self._job(request.job)
-        job = entry.job if isinstance(entry, PastJob) else entry
+        job = await self._job_itself(request.job)
         roles.caller().must_own(job.spec.user, f"job {job.id}")
         if request.attempt > job.attempt:
             raise InvalidSpec(
@@ -280,7 +288,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             )
         if job.attempt == 0 and not request.follow:
             raise CallFailed(UNAVAILABLE, f"job {job.id} has not run yet; follow to wait for it", retry_s=5.0)
-        chunks = self._logs.read_logs(
+        chunks = self._sources.logs.read_logs(
             job.id,
             request.attempt,
             request.rank if request.HasField("rank") else None,
@@ -291,6 +299,10 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             async with aclosing(chunks) as open_chunks:  # type: ignore[type-var]
                 async for chunk in open_chunks:
                     yield chunk
+
+    def Connect(self, requests: AsyncIterator[pb.ToJob], context: Any) -> AsyncIterator[pb.FromJob]:
+        """Connect the caller to a running job."""
+        return self._connecting.connect(requests)
 
     # Commanding.
 

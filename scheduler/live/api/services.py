@@ -1,6 +1,6 @@
 """The services for users, which the daemon adds to its server, and the tasks that run beside them.
 
-people = People(world, feed, links, relay, folder, config, auth="tokens")
+people = People(world, feed, sources, folder, config, auth="tokens")
 server = grpc.aio.server(interceptors=[people.guard], options=SERVER_OPTIONS)
 for add, servicer in people.services():
     add(servicer, server)
@@ -29,6 +29,7 @@ from scheduler.live.access.tokens import Access
 from scheduler.live.api.access import AccessService
 from scheduler.live.api.cluster import ClusterService
 from scheduler.live.api.cluster_view import withheld_warnings
+from scheduler.live.api.connections import Connecting
 from scheduler.live.api.jobs import JobsService
 from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
@@ -36,7 +37,7 @@ from scheduler.live.data.packages import Packages, packages_in_use
 from scheduler.live.data.usage import Usage
 from scheduler.live.feed import Feed
 from scheduler.live.job_feed import JobChanges
-from scheduler.live.node_views import LogSource, NodeSource
+from scheduler.live.node_views import Sources
 from scheduler.live.observe.historian import Historian
 from scheduler.live.observe.history_book import HistoryBook
 from scheduler.live.solver.process import TRIAL_S, SolverProcess
@@ -80,8 +81,7 @@ class People:
         self,
         world: LiveWorld,
         feed: Feed,
-        nodes: NodeSource,
-        logs: LogSource,
+        sources: Sources,
         folder: Path,
         config: PeopleConfig,
         auth: str = "none",
@@ -90,10 +90,11 @@ class People:
         keeping: Keeping = KEEPING,
         solver: SolverProcess | None = None,
     ) -> None:
-        """`nodes`: the Links; `logs`: the LogRelay; `warnings`: returns more lines for operators at each GetStatus.
+        """`sources`: of what nodes send; `warnings`: returns more lines for operators at each GetStatus.
 
         `solver`: the process that knows all policies. Without it, there are only Gavel's own.
         """
+        nodes = sources.nodes
         self.changes = JobChanges(world.state)
         feed.listen(self.changes.listen)
         self.usage = Usage(world, self.changes, folder / "usage.db")
@@ -113,7 +114,19 @@ class People:
             withheld = withheld_warnings(world.state, nodes)
             return (*warnings(), *withheld, *expiry_warnings(keys, world.now_s()))
 
-        self._jobs = JobsService(world, self.changes, self.historian, logs, self.packages, config, watchers)
+        is_valid = self.access.is_valid if self.access else lambda token: True
+        connecting = partial(
+            Connecting,
+            world,
+            sources.connections,
+            self.audit,
+            watchers,
+            is_on=config.terminals,
+            is_valid=is_valid,
+        )
+        self._jobs = JobsService(
+            world, self.changes, self.historian, sources, connecting, self.packages, config, watchers
+        )
         self._cluster = ClusterService(
             world,
             feed,

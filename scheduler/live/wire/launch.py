@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from protos.gavel.v1 import limits
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
-from scheduler.model.launch import Launch
+from scheduler.model.launch import Launch, Terminal
 
 
 def check_launch(launch: Launch) -> None:
@@ -24,6 +24,16 @@ def check_launch(launch: Launch) -> None:
     for field, bound in bounds.LAUNCH.items():
         if (value := getattr(launch, field)) is not None:
             bounds.check(f"launch.{field}", value, bound)
+    if launch.terminal is not None:
+        _check_terminal(launch, launch.terminal)
+
+
+def _check_terminal(launch: Launch, terminal: Terminal) -> None:
+    if launch.ranks != "per_node":
+        raise InvalidSpec("launch.ranks", "must be per_node, because an interactive job has one process")
+    for field, bound in bounds.TERMINAL.items():
+        if (value := getattr(terminal, field)) is not None:
+            bounds.check(f"launch.terminal.{field}", value, bound)
 
 
 def _check_program(launch: Launch) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.intake import specs_of
-from gavel.client.jobs.spec import After, JobSpec
+from gavel.client.jobs.spec import After, JobSpec, Terminal
 from gavel.client.reading import spec_to_proto
 from tests.support.wording import Wording
 
@@ -41,6 +41,7 @@ WRONG: dict[str, list[Any]] = {
     "labels": [{"rack": None}],
     "rates": [{"a100": "fast"}],
     "ranks": ["q"],
+    "terminal": [True, Terminal(rows=-1), Terminal(keep_s="soon")],
     "checkpoints": ["q"],
     **{
         name: [3, "\ud800"]

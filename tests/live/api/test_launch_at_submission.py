@@ -44,6 +44,12 @@ WRONG: dict[str, list[dict[str, Any]]] = {
     "ranks": [{**RUN, "ranks": 7}],
     "checkpoints": [{**RUN, "checkpoints": 7}],
     "setup_limit_s": [{**RUN, "setup_limit_s": value} for value in (0.0, -1.0, math.nan, math.inf)],
+    "terminal": [
+        *(
+            {**RUN, "ranks": WireLaunch.RANKS_PER_NODE, "terminal": {field: value}}
+            for field, value in (("rows", 10_001), ("columns", 10_001), ("keep_s", 0.0), ("keep_s", math.nan))
+        ),
+    ],
 }
 
 

@@ -1,0 +1,70 @@
+"""`gavel attach`, and the end of `gavel run`: the user's terminal becomes that of an interactive job."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from gavel.cli.io.outputs import say
+from gavel.cli.io.session import FAILED, LIVE_AS_TEXT, OK, Session
+from gavel.client.views.job_text import why_with_exit_code
+from gavel.client.views.units import span
+
+if TYPE_CHECKING:
+    from gavel.client import Client
+
+
+@click.command()
+@click.argument("job")
+@LIVE_AS_TEXT
+def attach(job: str, session: Session) -> None:
+    """Attach your terminal to an interactive job.
+
+    `gavel run` starts such jobs. Enter ~ . detaches again. The exit code is that of the job's program.
+    """
+    with session.client() as client:
+        sys.exit(attach_to(client, client.get(job).id))
+
+
+def attach_to(client: Client, job: str) -> int:
+    """Attach the user's terminal to a job until its program exits or the user detaches; return the exit code."""
+    from gavel.cli.io import local_terminal
+    from gavel.client import Refused
+    from gavel.client.terminal import TerminalSession
+
+    terminal = TerminalSession(client, job, size=local_terminal.size())
+    client.on_trouble = local_terminal.report_trouble
+    try:
+        has_ended = local_terminal.converse(terminal)
+    except Refused:
+        ended = client.get(job)
+        if not ended.state.is_final or ended.spec.terminal is None:
+            raise
+        return _show_end(client, job, has_shown=terminal.opened is not None)
+    if has_ended and terminal.exit_code is not None:
+        return exit_status(terminal.exit_code)
+    keep = span(terminal.opened.keep_s) if terminal.opened else ""
+    say(f"\ndetached from job {job}, which continues for {keep} without you; `gavel attach {job}` comes back")
+    return OK
+
+
+def exit_status(code: int) -> int:
+    """Return the exit status with which shells report this exit code: 128 + N for signal N."""
+    return code if code >= 0 else 128 - code
+
+
+def _show_end(client: Client, job: str, *, has_shown: bool) -> int:
+    """Show the end of a job that has ended meanwhile; return its exit code. `has_shown`: its output was on screen."""
+    ended = client.get(job)
+    if not has_shown:
+        for chunk in client.log_chunks(job):
+            sys.stdout.buffer.write(chunk.data)
+        sys.stdout.flush()
+    else:
+        say(f"the end of its output may be missing; `gavel logs {job}` has it")
+    if ended.state == "completed":
+        return OK
+    say(f"job {job}: {ended.state.value} ({why_with_exit_code(ended)})")
+    return exit_status(ended.exit_code) if ended.exit_code else FAILED

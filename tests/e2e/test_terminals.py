@@ -1,0 +1,150 @@
+"""Interactive jobs through the real programs: a user at a terminal, the command, the scheduler, an agent, a shim."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.cluster import MARK, PATIENCE_S, Cluster
+from tests.support.user_terminal import UserTerminal
+
+SHELL = ("bash", "--norc", "--noprofile")
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster with GPUs for several jobs, whose rounds are short."""
+    with Cluster(tmp_path_factory.mktemp("terminals"), {"n1": "v100=4"}, ["scheduler.round_s=10"]) as cluster:
+        yield cluster
+
+
+def environment(cluster: Cluster) -> dict[str, str]:
+    """The environment of the user's commands."""
+    return {**os.environ, "GAVEL_ADDRESS": cluster.address, MARK: str(cluster.folder), "PS1": "$ "}
+
+
+def at_terminal(cluster: Cluster, *arguments: str) -> UserTerminal:
+    """A user who runs this command of gavel at a terminal."""
+    return UserTerminal([sys.executable, "-m", "gavel", *arguments], environment(cluster))
+
+
+def in_pipe(cluster: Cluster, *arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    """Run this command of gavel in a pipe."""
+    command = [sys.executable, "-m", "gavel", *arguments]
+    return subprocess.run(
+        command,
+        check=False,
+        env=environment(cluster),
+        input=typed,
+        text=True,
+        capture_output=True,
+        timeout=PATIENCE_S,
+    )
+
+
+def newest(cluster: Cluster) -> str:
+    """The id of the job that was submitted last."""
+    return next(iter(cluster.client.list())).id
+
+
+def test_run_gives_a_terminal_and_its_exit_code(cluster: Cluster) -> None:
+    """The program sees the size of the user's window and its changes; keys are signals; its exit code is returned."""
+    with at_terminal(cluster, "run", "--gpus", "2", "--", *SHELL) as user:
+        user.type("stty size; echo $((6 * 7)) $GAVEL_GPUS $TERM\r")
+        user.sees("30 100")
+        user.sees("42 2 xterm")
+        user.resize(50, 120)
+        user.type("until [ \"$(stty size)\" = '50 120' ]; do sleep 0.05; done; echo re''sized\r")
+        user.sees("resized")
+        user.type("sleep 1000\r")
+        user.sees("sleep 1000")
+        user.type("\x03")
+        user.type("echo after $?; exit 7\r")
+        user.sees("after 130")
+        assert user.ends() == 7
+    job = cluster.wait_until_ended(newest(cluster))
+    assert (job.state, job.exit_code, job.spec.preemptible) == ("failed", 7, False)
+    assert "42 2 xterm" in cluster.output(job.id)
+
+
+def test_in_a_pipe_input_and_output_pass_unchanged(cluster: Cluster) -> None:
+    """Without a terminal, the program has pipes: bytes as they are, and an end of its input. Signals become 128 + N."""
+    done = in_pipe(cluster, "run", "--", "cat", typed="one\ntwo\x03\n")
+    assert (done.returncode, done.stdout) == (0, "one\ntwo\x03\n")
+    assert in_pipe(cluster, "run", "--", "sh", "-c", "kill -9 $$").returncode == 137
+
+
+def test_detaching_and_attaching(cluster: Cluster) -> None:
+    """Enter ~ . leaves the program running; the next terminal shows what was printed, and continues."""
+    with at_terminal(cluster, "run", "--", *SHELL) as user:
+        user.type("echo fir''st; n=5\r")
+        user.sees("first")
+        user.type("~.")
+        job = newest(cluster)
+        user.sees(f"gavel attach {job}")
+        assert user.ends() == 0
+    with at_terminal(cluster, "attach", job) as user:
+        user.sees("first")
+        user.type("echo $((n * 5)); exit\r")
+        user.sees("25")
+        assert user.ends() == 0
+    cluster.wait_until_completed(job)
+
+
+def test_a_lost_connection_and_restarts_lose_nothing(cluster: Cluster) -> None:
+    """Agent and scheduler are killed and started again; the user sees every number once, and every key arrives."""
+    with at_terminal(cluster, "run", "--", *SHELL) as user:
+        user.type('for i in {1..1000000}; do echo "<$i>"; sleep 0.01; done\r')
+        output = user.sees("<20>") + "<20>"
+        cluster.kill("n1")
+        cluster.agent("n1", "v100=4")
+        output += user.sees("<300>") + "<300>"
+        cluster.kill("scheduler")
+        cluster.start_scheduler()
+        user.type("\x03echo ok''ay; exit 3\r")
+        output += user.sees("okay")
+        assert user.ends() == 3
+    numbers = [int(number) for number in re.findall(r"<(\d+)>", output)]
+    assert numbers == list(range(1, len(numbers) + 1))
+
+
+def test_the_end_of_the_job_ends_the_terminal(cluster: Cluster) -> None:
+    """A cancelled job's shell is hung up, and the command ends with the code of that signal."""
+    with at_terminal(cluster, "run", "--", *SHELL) as user:
+        user.type("echo re''ady\r")
+        user.sees("ready")
+        cluster.client.cancel(newest(cluster))
+        assert user.ends() == 128 + signal.SIGHUP
+
+
+def test_ctrl_c_while_waiting_cancels_the_job(cluster: Cluster) -> None:
+    """The user sees what the job waits for, and leaves nothing behind."""
+    blocker = cluster.submit("stubborn.py", gpus=4, preemptible=False)
+    cluster.wait_until_running(blocker)
+    with at_terminal(cluster, "run", "--gpus", "4", "--", *SHELL) as user:
+        user.sees("job ")
+        user.type("\x03")
+        assert user.ends() == 130
+    assert cluster.job(newest(cluster)).state == "cancelled"
+    cluster.client.cancel(blocker)
+    cluster.wait_until_idle()
+
+
+def test_what_is_not_interactive_or_has_ended_says_what_to_do(cluster: Cluster) -> None:
+    """One line each, with the next command."""
+    job = cluster.submit("stubborn.py")
+    cluster.wait_until_running(job)
+    refused = in_pipe(cluster, "attach", job)
+    assert refused.returncode == 6
+    assert f"gavel logs -f {job}" in refused.stderr
+    cluster.client.cancel(job)
+    assert in_pipe(cluster, "attach", "999").returncode == 3
+    too_wide = in_pipe(cluster, "run", "--gpus", "5", "--", "true")
+    assert too_wide.returncode == 2
+    assert "one node" in too_wide.stderr

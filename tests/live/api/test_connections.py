@@ -1,0 +1,177 @@
+"""The call Jobs.Connect: who may connect to which job, what is recorded, and when a connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.roles import Role
+from tests.live.access.test_access import token
+from tests.support.live import Live, spec, with_daemon
+from tests.support.wording import Wording
+
+Code = grpc.StatusCode
+SESSION = "0123456789abcdef"
+INTERACTIVE = {
+    "launch": pb.Launch(command=["bash"], ranks=pb.Launch.RANKS_PER_NODE, terminal=pb.Terminal(tty=True))
+}
+
+
+async def interactive(live: Live, **caller: Any) -> str:
+    """Submit an interactive job, and let it run."""
+    if not live.world.state.nodes:
+        await live.node(gpus=8)
+    reply = await live.jobs(**caller).SubmitJobs(pb.SubmitJobsRequest(specs=[spec(**INTERACTIVE)]))
+    await live.run_job(reply.jobs[0])
+    return str(reply.jobs[0])
+
+
+async def opened(live: Live, job: str, caller: dict[str, Any], **opening: Any) -> Any:
+    """Connect to a job; return the call after its first message. Raises the error of a refusal."""
+    call = live.jobs(**caller).Connect()
+    await call.write(pb.ToJob(open=pb.OpenConnection(**{"job": job, "session": SESSION, **opening})))
+    first = await call.read()
+    if first is aio.EOF:
+        raise AssertionError(await call.details())
+    assert first.opened.tty
+    return call
+
+
+async def refused(live: Live, job: str, caller: dict[str, Any], **opening: Any) -> tuple[Code, str]:
+    """Try to connect; return status and text of the refusal."""
+    with pytest.raises(aio.AioRpcError) as error:
+        await opened(live, job, caller, **opening)
+    return error.value.code(), error.value.details() or ""
+
+
+def recorded(live: Live) -> list[dict[str, Any]]:
+    """The lines of the audit log about connections."""
+    lines = [json.loads(line) for line in (live.folder / "audit.log").read_text().splitlines()]
+    return [line for line in lines if line["call"] == "Jobs/Connect"]
+
+
+@with_daemon(auth="tokens")
+async def test_the_owner_and_admins_connect_and_nobody_else(live: Live, wording: Wording) -> None:
+    """Operators may read logs but not type commands; viewers may do neither. Everything is in the audit log."""
+    ann = {"token": token(live, "ann", Role.USER)}
+    job = await interactive(live, **ann)
+    for user, role, code in (
+        ("ann", Role.USER, None),
+        ("ada", Role.ADMIN, None),
+        ("bob", Role.USER, Code.PERMISSION_DENIED),
+        ("oli", Role.OPERATOR, Code.PERMISSION_DENIED),
+        ("ann", Role.VIEWER, Code.PERMISSION_DENIED),
+    ):
+        caller = {"token": token(live, user, role)}
+        if code is None:
+            call = await opened(live, job, caller)
+            await call.write(pb.ToJob(data=b"ls"))
+            assert (await call.read()).data == b"ls"
+            await call.write(pb.ToJob(end=True))
+            assert (await call.read()).exit_code == 0
+        else:
+            status, text = await refused(live, job, caller)
+            assert status is code
+            wording(text)
+    lines = [
+        (line["user"], line["what"].get("job"), line["what"].get("node"), line["result"])
+        for line in recorded(live)
+    ]
+    assert lines == [
+        *(("ann", job, "n1", "opened"), ("ada", job, "n1", "opened")),
+        *(("bob", job, None, "forbidden"), ("oli", job, None, "forbidden")),
+    ]
+
+
+@with_daemon(auth="tokens")
+async def test_a_connection_ends_with_its_token(live: Live) -> None:
+    """When the token is revoked or expires, an open connection ends."""
+    ann = token(live, "ann", Role.USER)
+    job = await interactive(live, token=ann)
+    for valid_s in (3600.0, 1.5):
+        secret = token(live, "ann", Role.USER, valid_s)
+        call = await opened(live, job, {"token": secret})
+        if valid_s > 60:
+            live.people.access.revoke(live.people.access.recognise(secret).id)  # type: ignore[union-attr]
+        with pytest.raises(aio.AioRpcError) as error:
+            await asyncio.wait_for(call.read(), 30)
+        assert error.value.code() is Code.UNAUTHENTICATED
+
+
+@with_daemon(config=PeopleConfig(terminals=False))
+async def test_a_setting_turns_terminals_off(live: Live, wording: Wording) -> None:
+    """Interactive jobs are refused at submission, and connections when they begin."""
+    await live.node()
+    with pytest.raises(aio.AioRpcError) as error:
+        await interactive(live)
+    assert error.value.code() is Code.INVALID_ARGUMENT
+    wording(error.value.details() or "")
+    status, text = await refused(live, "1", {})
+    assert status is Code.PERMISSION_DENIED
+    wording(text)
+
+
+@with_daemon()
+async def test_a_job_that_has_no_terminal_now(live: Live, wording: Wording) -> None:
+    """A job that is not interactive, that waits, that has ended or does not exist: a line with the next command."""
+    await live.node(gpus=8)
+    jobs = live.jobs()
+    batch = (await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[spec()]))).jobs[0]
+    waiting = (
+        await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[spec(earliest_start_s=1e6, **INTERACTIVE)]))
+    ).jobs[0]
+    ended = (
+        await jobs.SubmitJobs(pb.SubmitJobsRequest(specs=[spec(earliest_start_s=1e6, **INTERACTIVE)]))
+    ).jobs[0]
+    await jobs.CommandJob(pb.CommandJobRequest(job=ended, action=pb.CommandJobRequest.ACTION_CANCEL))
+    for job, code in (
+        (batch, Code.FAILED_PRECONDITION),
+        (waiting, Code.UNAVAILABLE),
+        (ended, Code.FAILED_PRECONDITION),
+        ("99", Code.NOT_FOUND),
+    ):
+        status, text = await refused(live, job, {})
+        assert status is code
+        wording(text)
+
+
+@with_daemon()
+async def test_a_connection_must_begin_properly(live: Live, wording: Wording) -> None:
+    """Sessions are random names, sizes are those of terminals, and the first message opens the connection."""
+    for opening in ({"session": ""}, {"session": "../../x"}, {"size": pb.TerminalSize(rows=10**9)}):
+        status, text = await refused(live, "1", {}, **opening)
+        assert status is Code.INVALID_ARGUMENT
+        wording(text)
+    call = live.jobs().Connect()
+    await call.write(pb.ToJob(data=b"ls"))
+    with pytest.raises(aio.AioRpcError) as error:
+        await call.read()
+    assert error.value.code() is Code.INVALID_ARGUMENT
+    wording(error.value.details() or "")
+
+
+@with_daemon()
+async def test_an_interactive_job_is_one_process_on_one_node(live: Live, wording: Wording) -> None:
+    """More GPUs than a node has, several ranks, and absurd sizes are refused with the field."""
+    await live.node(gpus=2)
+    await live.node("n2", gpus=2)
+    for change in (
+        {"gpus": 3, **INTERACTIVE},
+        {"launch": pb.Launch(command=["bash"], terminal=pb.Terminal())},
+        {
+            "launch": pb.Launch(
+                command=["bash"], ranks=pb.Launch.RANKS_PER_NODE, terminal=pb.Terminal(rows=70_000)
+            )
+        },
+    ):
+        with pytest.raises(aio.AioRpcError) as error:
+            await live.jobs().SubmitJobs(pb.SubmitJobsRequest(specs=[spec(**change)]))
+        assert error.value.code() is Code.INVALID_ARGUMENT
+        wording(error.value.details() or "")

@@ -1,0 +1,91 @@
+"""The agent's connections to the terminals of runs, whose servers (shim/terminal.py) outlive the agent.
+
+A job owns its run directory and may put another socket there, so the agent speaks only to a server of its own user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+from worker_agent.shim import frames
+from worker_agent.shim.run_directory import RunDirectory
+from worker_agent.shim.terminal import peer_uid
+
+# How often we look for a terminal that is not open yet, and how many refusals in a row mean that its server is gone.
+LOOK_INTERVAL_S, REFUSALS_MAX = 0.05, 4
+_READ_BYTES = 1 << 16
+
+
+class NoTerminal(Exception):
+    """There is no terminal to connect to; the message is for the user."""
+
+
+class TerminalConnection:
+    """A connection to a terminal."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def open(self, session: str, offset: int) -> None:
+        """Open or continue a session; output follows from this position."""
+        await self.send(frames.pack(frames.OPEN, json.dumps({"session": session, "offset": offset}).encode()))
+
+    async def send(self, data: bytes) -> None:
+        """Send complete frames, at the pace of the process in the terminal."""
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(data)
+            await self._writer.drain()
+
+    async def frames(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Yield kind and content of each frame from the terminal until it closes the connection."""
+        unpacker = frames.Frames()
+        with contextlib.suppress(ConnectionError):
+            while data := await self._reader.read(_READ_BYTES):
+                for kind, content in unpacker.feed(data):
+                    yield kind, content
+
+    def close(self) -> None:
+        """Leave the terminal; its process continues."""
+        self._writer.close()
+
+
+async def connect(path: Path, name: str, alive: Callable[[], bool]) -> TerminalConnection:
+    """Connect to a terminal of the run in this directory, and wait for it while the run is `alive`.
+
+    Raises NoTerminal if the run ends first, or if nothing that we trust serves the terminal.
+    """
+    refusals = 0
+    while refusals < REFUSALS_MAX:
+        try:
+            return await _connect(path, name)
+        except ConnectionRefusedError:
+            refusals += 1
+        except FileNotFoundError:
+            refusals = 0
+        except OSError as error:
+            raise NoTerminal(f"its terminal cannot be reached: {error.strerror or error}") from error
+        if not alive():
+            raise NoTerminal("it has ended on its node")
+        await asyncio.sleep(LOOK_INTERVAL_S)
+    raise NoTerminal("its terminal was closed")
+
+
+async def _connect(path: Path, name: str) -> TerminalConnection:
+    with contextlib.ExitStack() as on_error:
+        connection = on_error.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+        connection.setblocking(False)
+        with RunDirectory(path) as directory:
+            # Paths of sockets may have only 108 bytes.
+            short_path = f"/proc/self/fd/{directory.fd}/{name}"
+            await asyncio.get_running_loop().sock_connect(connection, short_path)
+        if peer_uid(connection) != os.geteuid():
+            raise NoTerminal("the socket of its terminal was replaced by a process of the job")
+        reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_READ_BYTES)
+        on_error.pop_all()
+    return TerminalConnection(reader, writer)
