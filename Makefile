@@ -11,7 +11,7 @@ PY := $(VENV)/bin/python
 STAMP := $(VENV)/.ready
 HINT = Gavel needs Python 3.11 or newer: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12
 # what there is of our packages; later ones are checked from the day they appear
-TYPED := $(wildcard policies protos scheduler worker_agent gavel traces benchmarks examples docs)
+TYPED := $(wildcard planner policies protos scheduler worker_agent gavel traces benchmarks examples docs)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo day test lint format cover protos bench bench-record bench-compare results docs-plots clean distclean

@@ -13,7 +13,7 @@ import ast
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-PRODUCT = ("policies", "traces", "scheduler", "worker_agent", "gavel", "protos")
+PRODUCT = ("planner", "policies", "traces", "scheduler", "worker_agent", "gavel", "protos")
 Graph = dict[str, set[str]]
 
 

@@ -26,6 +26,8 @@ ROOMY = {"policies": 24}
 VIOLATIONS = {
     "policies-import-nothing-of-ours": ("policies/fifo.py", "import scheduler.model.jobs"),
     "policies-are-mathematics": ("policies/fifo.py", "import rich"),
+    "planner-is-mathematics": ("planner/chain.py", "import traces.trace"),
+    "nothing-below-the-faces-plans": ("scheduler/model/jobs.py", "import planner.chain"),
     "traces-are-data": ("traces/trace.py", "import scheduler.model.jobs"),
     "scheduler-layers": ("scheduler/model/jobs.py", "import scheduler.rounds.plan"),
     "the-core-is-pure": ("scheduler/core/apply.py", "import sqlite3"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import gavel
 from gavel.cli.faults import Fault
 
-OUR_MODULES = ("gavel", "policies", "protos", "scheduler", "traces", "worker_agent")
+OUR_MODULES = ("gavel", "planner", "policies", "protos", "scheduler", "traces", "worker_agent")
 
 
 def has(extra: str) -> bool:

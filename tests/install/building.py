@@ -13,7 +13,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("gavel", "policies", "protos", "scheduler", "traces", "worker_agent")
+PACKAGES = ("gavel", "planner", "policies", "protos", "scheduler", "traces", "worker_agent")
 BUILD = "import sys; from setuptools import build_meta; getattr(build_meta, sys.argv[1])(sys.argv[2])"
 # -I and -S leave the standard library as the only place to import from.
 RUN = "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); runpy.run_module('gavel', run_name='__main__')"

@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-SHIPPED = ("policies", "protos", "scheduler", "worker_agent", "gavel", "traces")
+SHIPPED = ("planner", "policies", "protos", "scheduler", "worker_agent", "gavel", "traces")
 CODE = (*SHIPPED, "benchmarks", "examples", "tests")
 TEXT = (*CODE, "docs", ".ci")
 TEXT_SUFFIXES = {".py", ".md", ".cfg", ".toml", ".txt", ".yaml", ".yml", ".json", ".proto", ".sh", ""}
