@@ -131,6 +131,7 @@ JSON: dict[str, tuple[str, Any]] = {
         None,
     ),
     "compare": ("`a` and `b`, as they were given, and `ratio`, by figure", None),
+    "plan": ("[plans.md](plans.md#as-json) has the keys", None),
     "generate": ("`file`, `jobs`, and `last_arrival_s`, counted from the start of the trace", None),
 }
 # The commands without `--json`, each with the reason.

@@ -86,7 +86,12 @@ def chain(states: States, levels: Sequence[Level], options: Options) -> Chain:
     bottleneck_s = float(stage_s[0, -1])
     if not math.isfinite(bottleneck_s):
         gpus = math.prod(level.machines for level in levels)
-        raise NothingFits(f"no pipeline fits on {gpus} GPUs of {options.memory_bytes:.3g} bytes")
+        if options.memory_bytes is None:
+            raise NothingFits(
+                f"{len(states)} states cannot be cut into {gpus} stages",
+                hint="let GPUs stay unused, or take fewer",
+            )
+        raise NothingFits(f"no pipeline fits on {gpus} GPUs of {options.memory_bytes / 1e9:.3g} GB")
     cuts = [tuple(tables[-1].stages(0, len(states)))]
     for table in reversed(tables[:-1]):
         cuts.append(tuple(part for stage in cuts[-1] for part in table.stages(stage.first, stage.end)))

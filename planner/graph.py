@@ -18,6 +18,7 @@ from planner.errors import BadProfile
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 # More states than this would need gigabytes: `chain` has a few numbers for every pair of states.
 STATES_MAX = 5_000

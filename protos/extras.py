@@ -6,6 +6,7 @@ DISTRIBUTION = "gavel-scheduler"
 EXTRAS = {
     "server": ("numpy", "scipy", "cvxpy", "clarabel", "highspy", "grpc_health", "grpc_reflection"),
     "plots": ("matplotlib",),
+    "plan": ("numpy",),
     "frames": ("pandas",),
     "ray": ("ray",),
 }

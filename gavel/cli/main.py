@@ -73,6 +73,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "simulation.compare",
             "Compare two results of `gavel simulate --json`, with the ratio of B to A.",
         ),
+        "plan": ("plans.plan", "Show how to split a model over GPUs."),
         "generate": (
             "simulation.generate",
             "Write a trace to OUTPUT: a .csv in our format, or a .trace in the format of the original Gavel.",

@@ -1,0 +1,214 @@
+"""`gavel plan`: the best plans of a model on a cluster, or the best pipeline of a profiled graph."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gavel.cli.faults import Fault, refusing
+from gavel.cli.installation import require
+from gavel.cli.io.options import Number
+from gavel.cli.io.wording import file_name
+from gavel.cli.plans.values import LevelValue, Shape
+from gavel.cli.simulation.values import ByType, Listed
+from scheduler.model.bounds import Bound
+
+if TYPE_CHECKING:
+    from planner.cluster import Gpu
+    from planner.transformer import Transformer
+
+GPUS = Number(Bound(1, 100_000), whole=True)
+SIZE = Number(Bound(1, 1_000_000), whole=True)
+SPEED = Number(Bound(1e-3, 1e6))
+BYTES = Number(Bound(1, 1e18))
+
+
+@click.command(name="plan")
+@click.argument("graph", required=False, type=click.Path())
+@click.option(
+    "--gpt",
+    "shape",
+    type=Shape(),
+    metavar="SHAPE",
+    help="A transformer: layers=N,hidden=N,heads=N,seq=N,vocab=N.",
+)
+@click.option(
+    "--batch",
+    type=SIZE,
+    metavar="N",
+    help="With --gpt: the samples of one update of the weights, over all GPUs.",
+)
+@click.option(
+    "--cluster",
+    type=ByType(GPUS),
+    metavar="TYPE=N,…",
+    help="With --gpt: the GPUs of each worker type, such as a100=1024.",
+)
+@click.option(
+    "--gpus-per-node", type=SIZE, default=8, show_default=True, metavar="N", help="The GPUs of a node."
+)
+@click.option(
+    "--gpus",
+    "widths",
+    type=Listed(GPUS),
+    metavar="N,…",
+    help="Plan for these numbers of GPUs. By default, for 1, 2, 4 and so on.",
+)
+@click.option(
+    "--link",
+    "link_gb_per_s",
+    type=SPEED,
+    metavar="GB/S",
+    help="What a GPU can send within its node, instead of the figure of its type.",
+)
+@click.option(
+    "--network",
+    "network_gb_per_s",
+    type=SPEED,
+    metavar="GB/S",
+    help="What a GPU can send to other nodes, instead of the figure of its type.",
+)
+@click.option("--evaluate", metavar="LABEL", help="Show what this plan costs, such as t8-p64-d6-b1-v2.")
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["pipedream"]),
+    help="The form of GRAPH: graph.txt of PipeDream's profiler.",
+)
+@click.option(
+    "--level",
+    "levels",
+    type=LevelValue(),
+    multiple=True,
+    metavar="N:BYTES/S",
+    help="With GRAPH: N machines of the level below, and their bandwidth. May be repeated, the lowest level first.",
+)
+@click.option("--straight", is_flag=True, help="With GRAPH: stages have no replicas.")
+@click.option(
+    "--memory", "memory_bytes", type=BYTES, metavar="BYTES", help="With GRAPH: the memory of a GPU."
+)
+@click.option("--use-fewer", is_flag=True, help="With GRAPH: GPUs may stay unused.")
+@click.option("--activation-transfers", is_flag=True, help="With GRAPH: count the transfers between stages.")
+@click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
+def plan(graph: str | None, as_json: bool, **options: Any) -> None:
+    """Show how to split a model over GPUs.
+
+    With --gpt, --batch and --cluster: the fastest plan for each worker type and number of GPUs. With GRAPH, --as
+    and --level: the fastest pipeline of a profiled model. docs/plans.md explains the figures.
+    """
+    require("plan", "gavel plan")
+    if (graph is None) == (options["shape"] is None):
+        raise Fault("give either GRAPH or --gpt")
+    if graph is not None:
+        _plan_graph(graph, as_json, options)
+    else:
+        _plan_transformer(as_json, options)
+
+
+def _require_options(
+    options: dict[str, Any], needed: dict[str, str], foreign: dict[str, str], subject: str
+) -> None:
+    """Refuse missing options, and options that have no effect; both by field, with the name of the option."""
+    for field, option in needed.items():
+        if options[field] in (None, ()):
+            raise Fault(f"{subject} needs {option}")
+    for field, option in foreign.items():
+        if options[field] not in (None, (), False):
+            raise Fault(f"{option} has no effect with {subject}")
+
+
+def _plan_graph(graph: str, as_json: bool, options: dict[str, Any]) -> None:
+    from gavel.cli.plans.pipeline import as_data, print_pipeline
+    from planner.chain import Options, chain
+    from planner.errors import PlanError
+    from planner.pipedream_graph import read_states
+
+    _require_options(
+        options,
+        {"form": "--as pipedream", "levels": "--level"},
+        {"batch": "--batch", "cluster": "--cluster", "widths": "--gpus", "evaluate": "--evaluate"},
+        "GRAPH",
+    )
+    with refusing(OSError, subject=file_name(graph)):
+        try:
+            text = Path(graph).read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise Fault(f"{file_name(graph)}: is not UTF-8 text") from None
+    variant = Options(
+        options["straight"], options["memory_bytes"], options["use_fewer"], options["activation_transfers"]
+    )
+    with refusing(PlanError):
+        states = read_states(text, file_name(graph))
+        pipeline = chain(states, options["levels"], variant)
+    if as_json:
+        from gavel.cli.io.outputs import print_data
+
+        print_data(as_data(pipeline))
+    else:
+        print_pipeline(states, pipeline)
+
+
+def _plan_transformer(as_json: bool, options: dict[str, Any]) -> None:
+    from gavel.cli.plans.plan_table import as_data, print_plans
+    from gavel.cli.plans.values import gpu_of, transformer_of
+
+    _require_options(
+        options,
+        {"batch": "--batch", "cluster": "--cluster"},
+        {"form": "--as", "levels": "--level", "straight": "--straight", "memory_bytes": "--memory"}
+        | {"use_fewer": "--use-fewer", "activation_transfers": "--activation-transfers"},
+        "--gpt",
+    )
+    model = transformer_of(options["shape"])
+    gpus = [
+        (
+            gpu_of(
+                name,
+                options["gpus_per_node"],
+                link_gb_per_s=options["link_gb_per_s"],
+                network_gb_per_s=options["network_gb_per_s"],
+            ),
+            int(count),
+        )
+        for name, count in options["cluster"].items()
+    ]
+    rows, notes = _rows(model, gpus, options)
+    if as_json:
+        from gavel.cli.io.outputs import print_data
+
+        print_data(as_data(rows))
+    else:
+        print_plans(model, options["batch"], rows, notes)
+
+
+def _rows(
+    model: Transformer, gpus: list[tuple[Gpu, int]], options: dict[str, Any]
+) -> tuple[list[Any], list[str]]:
+    """Return the plans to show, and why too few GPUs have none; refuse if there is no plan at all."""
+    from planner.errors import PlanError
+    from planner.plan import read_plan
+    from planner.search import best_plan, evaluate, why_not, widths
+
+    rows, notes = [], []
+    for gpu, count in gpus:
+        if options["evaluate"]:
+            with refusing(PlanError, subject="--evaluate"):
+                candidate, is_decided = read_plan(options["evaluate"])
+                priced = evaluate(model, gpu, candidate, options["batch"], is_decided)
+            rows.append((gpu, priced))
+            notes += [note] if (note := why_not(priced, gpu, candidate.gpus)) else []
+            continue
+        too_few = ""
+        for width in options["widths"] or widths(gpu, count):
+            if width > count:
+                raise Fault(f"--gpus: {width} is more than the {count} {gpu.name} of --cluster")
+            try:
+                rows.append((gpu, best_plan(model, gpu, width, options["batch"])))
+            except PlanError as error:
+                too_few = str(error)
+        notes += [too_few] if too_few else []
+    if not rows:
+        raise Fault(notes[-1])
+    return rows, notes

@@ -1,0 +1,138 @@
+"""The best plan of a transformer for each number of GPUs: every plan that fits is priced."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from planner.cluster import Gpu
+from planner.costs import Cost, check_plan, cost_of
+from planner.errors import BadPlan, NothingFits
+from planner.plan import Plan
+from planner.transformer import Transformer
+
+
+class Priced(NamedTuple):
+    """A plan and its cost."""
+
+    plan: Plan
+    cost: Cost
+
+
+def best_plan(
+    model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str] = ("1f1b", "interleaved")
+) -> Priced:
+    """Return the fastest plan for exactly so many GPUs; raise NothingFits if none fits into memory."""
+    fastest: Priced | None = None
+    for plan in plans(model, gpu, gpus, batch, schedules):
+        cost = cost_of(model, gpu, plan, batch)
+        if fits(cost, gpu) and (fastest is None or cost.step_s < fastest.cost.step_s):
+            fastest = Priced(plan, cost)
+    if fastest is None:
+        raise _nothing_fits(model, gpu, gpus, batch, schedules)
+    return fastest
+
+
+def fits(cost: Cost, gpu: Gpu) -> bool:
+    """Return whether every stage fits into the memory of its GPUs."""
+    return bool(cost.memory_bytes.max() <= gpu.usable_bytes)
+
+
+def widths(gpu: Gpu, gpus: int) -> list[int]:
+    """Return the numbers of GPUs that are worth a plan: powers of two up to a node, then whole nodes by doubling.
+
+    The number of all GPUs is one of them.
+    """
+    within = [2**n for n in range(int(math.log2(gpu.per_node)) + 1)]
+    doubled = [gpu.per_node * 2**n for n in range(max(0, gpus // gpu.per_node).bit_length())]
+    return sorted({width for width in (*within, *doubled, gpus) if 1 <= width <= gpus})
+
+
+def plans(model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str]) -> Iterator[Plan]:
+    """Yield the plans for exactly so many GPUs that break no rule and whose weights fit into memory."""
+    weights = model.state_bytes_per_parameter * model.parameters
+    for tensor in _tensor_groups(model, gpu, gpus):
+        for pipeline in _divisors(math.gcd(gpus // tensor, model.layers)):
+            data = gpus // tensor // pipeline
+            if batch % data or weights / (tensor * pipeline) > gpu.usable_bytes:
+                continue
+            for microbatch in _powers_of_two(batch // data):
+                yield from _variants(model, Plan(tensor, pipeline, data, microbatch), batch, schedules)
+
+
+def _variants(model: Transformer, plan: Plan, batch: int, schedules: Sequence[str]) -> Iterator[Plan]:
+    """Yield a plan with every schedule, number of chunks, and with and without recomputation."""
+    microbatches = batch // (plan.data * plan.microbatch)
+    for schedule in schedules:
+        if schedule == "2bw" and microbatches < plan.pipeline:
+            continue
+        chunks: Iterable[int] = (1,)
+        if schedule == "interleaved":
+            if plan.pipeline == 1 or microbatches % plan.pipeline:
+                continue
+            chunks = _divisors(model.layers // plan.pipeline)[1:]
+        for count in chunks:
+            for recompute in (False, True):
+                yield Plan(plan.tensor, plan.pipeline, plan.data, plan.microbatch, count, recompute, schedule)
+
+
+def evaluate(model: Transformer, gpu: Gpu, plan: Plan, batch: int, recompute_decided: bool) -> Priced:
+    """Return the cost of one plan. If its label leaves that open, it recomputes only if it does not fit otherwise."""
+    check_plan(plan, gpu, batch)
+    priced = Priced(plan, cost_of(model, gpu, plan, batch))
+    if recompute_decided or fits(priced.cost, gpu):
+        return priced
+    again = Plan(plan.tensor, plan.pipeline, plan.data, plan.microbatch, plan.chunks, True, plan.schedule)
+    return Priced(again, cost_of(model, gpu, again, batch))
+
+
+def why_not(priced: Priced, gpu: Gpu, gpus: int) -> str:
+    """Return in words why a plan does not fit; empty if it does."""
+    memory = priced.cost.memory_bytes
+    stage = int(memory.argmax())
+    if memory[stage] <= gpu.usable_bytes:
+        return ""
+    even = " even with recomputation" if priced.plan.recompute else ""
+    return (
+        f"does not fit on {gpus} × {gpu.name}: stage {stage + 1} of {priced.plan.pipeline} needs "
+        f"{memory[stage] / 1e9:.1f} GB of {gpu.usable_bytes / 1e9:.1f}{even}"
+    )
+
+
+def _nothing_fits(
+    model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str]
+) -> NothingFits | BadPlan:
+    """Return the error for a number of GPUs without a plan: why the leanest does not fit, and how many would do."""
+    if gpus > batch * model.layers * gpu.per_node:
+        return BadPlan(f"{gpus} GPUs are more than batch {batch} can be divided over")
+    candidates = [
+        Plan(tensor, pipeline, gpus // tensor // pipeline, 1, 1, True)
+        for tensor in _tensor_groups(model, gpu, gpus)
+        for pipeline in _divisors(math.gcd(gpus // tensor, model.layers))
+        if batch % (gpus // tensor // pipeline) == 0
+    ]
+    if not candidates:
+        return BadPlan(
+            f"batch {batch} cannot be divided over {gpus} GPUs",
+            hint="choose a multiple of more of its divisors",
+        )
+    leanest = min(
+        (Priced(plan, cost_of(model, gpu, plan, batch)) for plan in candidates),
+        key=lambda priced: float(priced.cost.memory_bytes.max()),
+    )
+    return NothingFits(why_not(leanest, gpu, gpus))
+
+
+def _tensor_groups(model: Transformer, gpu: Gpu, gpus: int) -> list[int]:
+    """Return the sizes of tensor groups that fill nodes without a rest."""
+    return _divisors(math.gcd(gpus, model.heads, model.hidden, gpu.per_node))
+
+
+def _divisors(number: int) -> list[int]:
+    return [each for each in range(1, number + 1) if number % each == 0]
+
+
+def _powers_of_two(number: int) -> list[int]:
+    """Return the powers of two that divide a number."""
+    return [2**n for n in range(number.bit_length()) if number % 2**n == 0]

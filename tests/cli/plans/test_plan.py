@@ -1,0 +1,128 @@
+"""`gavel plan`: the best plans of a transformer, the cost of one plan, and the best pipeline of a graph."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Gavel
+from tests.planner.published import planner_answers
+from tests.planner.test_pipedream_graph import line
+from tests.support.wording import Wording
+
+GPT = ("plan", "--gpt", "layers=24,hidden=2304,heads=24,seq=2048,vocab=51200", "--batch", "512")
+GRAPH = "\n".join([line("a", forward="30", backward="60"), line("b"), line("c"), "\ta -- b", "\tb -- c"])
+
+
+def test_each_number_of_gpus_has_its_fastest_plan(gavel: Gavel) -> None:
+    """A row per worker type and number of GPUs, as a table and as JSON; more GPUs are faster."""
+    plans = json.loads(gavel(*GPT, "--cluster", "a100=16,v100=16", "--json").stdout)["plans"]
+    rows = [(plan["worker_type"], plan["gpus"]) for plan in plans]
+    assert rows[:5] == [("a100", gpus) for gpus in (1, 2, 4, 8, 16)]
+    assert all(plan["tensor"] * plan["pipeline"] * plan["data"] == plan["gpus"] for plan in plans)
+    a100_s = [plan["step_s"] for plan in plans if plan["worker_type"] == "a100"]
+    assert a100_s == sorted(a100_s, reverse=True)
+    parts = ("compute_s", "bubble_s", "tensor_s", "pipeline_s", "data_s")
+    assert all(sum(plan[part] for part in parts) == pytest.approx(plan["step_s"]) for plan in plans)
+    table = gavel(*GPT, "--cluster", "a100=16,v100=16").stdout
+    assert all(plan["label"] in table for plan in plans)
+
+
+def test_a_type_that_is_too_small_is_noted(gavel: Gavel) -> None:
+    """Where too few GPUs hold the model, a note below the table says how much memory is missing."""
+    large = ("plan", "--gpt", "layers=48,hidden=8192,heads=64,seq=2048,vocab=51200", "--batch", "512")
+    table = gavel(*large, "--cluster", "a100=64").stdout
+    assert "note: does not fit on 8 × a100: stage " in table
+
+
+def test_one_plan_is_evaluated(gavel: Gavel) -> None:
+    """The figures of exactly this plan, which recomputes because it must; both separators are read."""
+    for label in ("t1-p1-d32-b16", "d32·b16"):
+        answer = gavel(*GPT, "--cluster", "a100=32", "--evaluate", label, "--json")
+        (plan,) = json.loads(answer.stdout)["plans"]
+        assert (plan["label"], plan["recompute"], plan["fits"]) == ("t1·p1·d32·b16·r", True, True)
+        assert plan["tflops_per_gpu"] == pytest.approx(137, rel=0.05)
+
+
+def test_the_pipeline_of_a_graph_is_pipedreams(gavel: Gavel, tmp_path: Path) -> None:
+    """One published case with two levels, through the command."""
+    answers = planner_answers()["pipedream"]["alexnet"]
+    case = next(case for case in answers["cases"] if case["gpus_per_level"] == [4, 2])
+    (tmp_path / "graph.txt").write_text(answers["graph_txt"], encoding="utf-8")
+    levels = [
+        part
+        for gpus, speed in zip(case["gpus_per_level"], case["bandwidth_bytes_per_s"], strict=True)
+        for part in ("--level", f"{gpus}:{speed}")
+    ]
+    answer = gavel(
+        "plan", str(tmp_path / "graph.txt"), "--as", "pipedream", *levels, "--activation-transfers", "--json"
+    )
+    pipeline = json.loads(answer.stdout)
+    for field in ("bottleneck_stage_s", "data_parallel_s", "single_gpu_s"):
+        assert pipeline[field] == pytest.approx(case["expected"][field], rel=1e-6)
+    assert [level["level"] for level in pipeline["levels"]] == [2, 1]
+    assert set(pipeline["stage_of_node"]) == set(
+        case["expected"]["stage_of_node"] or pipeline["stage_of_node"]
+    )
+
+
+def test_the_stages_of_a_graph_are_listed(gavel: Gavel, tmp_path: Path) -> None:
+    """Levels, stages with their states and replicas, and how much faster the pipeline is."""
+    (tmp_path / "graph.txt").write_text(GRAPH)
+    table = gavel("plan", str(tmp_path / "graph.txt"), "--as", "pipedream", "--level", "4:1e9").stdout
+    assert "0 to 2" in table
+    assert "4.00 times as fast as one GPU, 1.00 times as fast as data parallelism" in table
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["plan"],
+        ["plan", "graph.txt", *GPT[1:]],
+        ["plan", "graph.txt"],
+        ["plan", "graph.txt", "--as", "pipedream"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "4:1e9", "--batch", "8"],
+        ["plan", "absent.txt", "--as", "pipedream", "--level", "4:1e9"],
+        ["plan", "binary.txt", "--as", "pipedream", "--level", "4:1e9"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "0:1e9"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "4:0"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "4"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "4:1e9", "--straight"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "2:1e9", "--straight", "--memory", "1"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "4:1e9", "--memory", "nan"],
+        [*GPT[:3]],
+        [*GPT],
+        [*GPT, "--cluster", "a100=0"],
+        [*GPT, "--cluster", "a1000=8"],
+        [*GPT, "--cluster", "a100=8", "--straight"],
+        [*GPT, "--cluster", "a100=8", "--gpus", "16"],
+        [*GPT, "--cluster", "a100=8", "--gpus", "7"],
+        [*GPT, "--cluster", "a100=8", "--network", "0"],
+        [*GPT, "--cluster", "a100=8", "--evaluate", "x1"],
+        [*GPT, "--cluster", "a100=8", "--evaluate", "t3"],
+        [*GPT, "--cluster", "a100=8", "--evaluate", "d5"],
+        ["plan", "--gpt", "layers=24", "--batch", "8", "--cluster", "a100=8"],
+        ["plan", "--gpt", "layers=24,layers=25", "--batch", "8", "--cluster", "a100=8"],
+        ["plan", "--gpt", "layers=1,hidden=8,heads=3,seq=1,vocab=1", "--batch", "8", "--cluster", "a100=8"],
+        ["plan", "--gpt", "layers=x,hidden=8,heads=3,seq=1,vocab=1", "--batch", "8", "--cluster", "a100=8"],
+        [
+            "plan",
+            "--gpt",
+            "layers=99,hidden=65536,heads=8,seq=8,vocab=8",
+            "--batch",
+            "8",
+            "--cluster",
+            "t4=8",
+        ],
+    ],
+)
+def test_wrong_input_is_one_line(
+    gavel: Gavel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording, arguments: list[str]
+) -> None:
+    """Exit code 2, nothing on standard output, and what to do."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "graph.txt").write_text(GRAPH)
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    answer = gavel(*arguments)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    wording(answer.stderr)

@@ -1,0 +1,13 @@
+"""GPUs for tests of the planner."""
+
+from planner.cluster import Gpu
+
+# An A100 with 80 GB and a network card of its own, as in the published table.
+A100 = Gpu(
+    name="a100",
+    flops_per_s=312e12 * 0.8,
+    memory_bytes=80e9,
+    memory_bytes_per_s=2039e9,
+    link_bytes_per_s=299e9,
+    network_bytes_per_s=18.75e9,
+)
