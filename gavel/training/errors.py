@@ -4,6 +4,7 @@ TrainingError
 ├── EnvironmentFault       a variable of the environment has a value that Gavel would not set
 ├── NoLength               a loader has no length, from which its position would be derived
 ├── PlanError              a plan for a pipeline cannot be run, or does not fit the model or the ranks
+├── RankLost               another rank of the pipeline ended or hangs
 ├── StaleAttempt           a newer attempt of this job has taken over its checkpoints, or may have
 └── CheckpointError        a checkpoint could not be written or read
     └── IncompleteCheckpoint    the other ranks did not write their parts in time
@@ -26,6 +27,10 @@ class NoLength(TrainingError):
 
 class PlanError(TrainingError):
     """A plan for a pipeline cannot be run; the message names the rule that it breaks, and a legal value."""
+
+
+class RankLost(TrainingError):
+    """Another rank of the pipeline ended or hangs; the message names it, the microbatch and the action."""
 
 
 class StaleAttempt(TrainingError):

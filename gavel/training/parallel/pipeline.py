@@ -1,0 +1,236 @@
+"""`Pipeline`: trains a chain of layers that a plan divides among the ranks of a job.
+
+    pipe = Pipeline(layers, loss=loss, optimizer=lambda parameters: AdamW(parameters, 1e-4))
+    steps = LeasedIterator(loader, checkpoint=pipe.checkpoint("checkpoints"))
+    for batch in steps:
+        loss = pipe.step(batch)
+
+The script is the same for every plan. Without one, every rank trains a copy of the model; a single process trains as
+if there were no pipeline. The loader gives every rank the whole batch, of which the pipeline takes its part.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from gavel.training.errors import PlanError
+from gavel.training.parallel import reduce
+from gavel.training.parallel.actions import Action
+from gavel.training.parallel.batch import Batch, samples_of
+from gavel.training.parallel.groups import Grid
+from gavel.training.parallel.layers import Chunk, Layer, Loss, named_layers, statistics
+from gavel.training.parallel.messages import Messages
+from gavel.training.parallel.plan import Plan, plan_of_process
+from gavel.training.parallel.runner import Runner
+from gavel.training.parallel.versions import Versions
+from gavel.training.parallel.watchdog import Watchdog
+
+log = logging.getLogger("gavel.training")
+
+# How long a rank waits for another one before it gives up.
+TIMEOUT_S = 1800.0
+
+
+class Pipeline:
+    """A model in training, of which this process has some layers.
+
+    `layers` is an nn.Sequential, a list or a mapping of modules; all ranks build all of them, with the same values.
+    `loss(output, target)` returns the mean over the samples. `optimizer` makes one from parameters, and `scheduler` a
+    learning rate scheduler from the optimizer; it advances with every update. `clip_norm` bounds the norm of the
+    gradients of the whole model. `seed` determines the random numbers that layers draw, as dropout does.
+    """
+
+    def __init__(
+        self,
+        layers: nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module],
+        loss: Loss,
+        optimizer: Callable[[list[Parameter]], Optimizer],
+        plan: Plan | str | None = None,
+        *,
+        scheduler: Callable[[Optimizer], Any] | None = None,
+        clip_norm: float | None = None,
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        modules = named_layers(layers)
+        self.names = list(modules)
+        self.plan = plan_of_process(plan)
+        stages = self.plan.layers_of_stages(self.names)
+        if clip_norm is not None and not 0 < clip_norm < float("inf"):
+            raise PlanError(f"clip_norm is {clip_norm!r}: expected a number above 0, such as 1.0")
+        self.grid = Grid(self.plan, timeout_s)
+        self.device = torch.device(device) if device is not None else _default_device()
+        self._watchdog = Watchdog(self.grid.rank)
+        if self.grid.world > 1:
+            self._watchdog.start()
+        self._seed, self._clip_norm = seed, clip_norm
+        own_stages = stages[self.grid.stage :: self.plan.pipeline]
+        self.parameters: list[Parameter] = []
+        self.layers = self._own_layers(modules, [index for stage in own_stages for index in stage])
+        by_index = {layer.index: layer for layer in self.layers}
+        self._chunks = [
+            Chunk(
+                [by_index[index] for index in stage],
+                loss if stage[-1] == len(modules) - 1 else None,
+                self.plan.recompute,
+            )
+            for stage in own_stages
+        ]
+        self._tied = self._tied_slots(modules, stages)
+        self.optimizer = optimizer(self.parameters) if self.parameters else None
+        self.scheduler = scheduler(self.optimizer) if scheduler and self.optimizer is not None else None
+        self._statistics = list(statistics(modules))
+        # The steps that were admitted over the whole life of the job.
+        self.steps = 0
+        self._samples = 0
+        self._runner: Runner | None = None
+        self._versions: Versions | None = None
+        # Older versions of the weights from a checkpoint, until the first batch tells how many are kept.
+        self._restored: Mapping[int, Sequence[Tensor]] = {}
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank has the last layer, and so knows the loss."""
+        return self.layers[-1].index == len(self.names) - 1
+
+    def step(self, batch: Any) -> Tensor | None:
+        """Train on a batch, a pair (inputs, target). Return its mean loss on ranks with the last layer, else None.
+
+        With copies of the model, the loss is that of this copy's part of the batch.
+        """
+        samples = samples_of(batch)
+        runner = self._start(samples) if self._runner is None else self._runner
+        if samples != self._samples:
+            raise PlanError(
+                f"a batch of {samples} samples, after batches of {self._samples}: all batches of a pipeline must have "
+                "one size; drop the last batch of an epoch, as DataLoader(…, drop_last=True) does"
+            )
+        parts = self.plan.data * self._microbatches
+        part = Batch(batch, parts, self.grid.copy * self._microbatches, self.device)
+        loss = runner.step(self.steps, part)
+        self.steps += 1
+        return loss
+
+    def drain(self) -> None:
+        """Finish the microbatches that are in flight. Schedules that flush have none after a step."""
+        if self._runner is not None:
+            self._runner.drain(self.steps)
+
+    # -------------------------------------------------------------------------------------- for checkpoints
+
+    def older_versions(self) -> Mapping[int, Sequence[Tensor]]:
+        """Return the older versions of this rank's parameters that microbatches to come still use."""
+        return self._restored if self._versions is None else self._versions.older()
+
+    def restore(self, steps: int, older: Mapping[int, Sequence[Tensor]]) -> None:
+        """Continue after `steps` steps, with the parameters as they are now, and these older versions of them."""
+        self.steps, self._restored = steps, older
+        if self._versions is not None:
+            self._versions.restore(steps, older)
+
+    # ------------------------------------------------------------------------------------------------ details
+
+    def _start(self, samples: int) -> Runner:
+        """Prepare for batches of so many samples."""
+        schedule = self.plan.schedule_for(samples)
+        self._samples, self._microbatches = samples, schedule.microbatches
+        if self._statistics and self._microbatches * self.plan.data > 1:
+            log.warning(
+                "gavel: layer '%s' keeps statistics, which are those of one microbatch at a time, not of the batch",
+                self._statistics[0],
+            )
+        self._versions = Versions(self.parameters, schedule.versions_kept(self.grid.stage))
+        self._versions.restore(self.steps, self._restored)
+        self._runner = Runner(
+            schedule,
+            self.grid.stage,
+            self._chunks,
+            self._versions,
+            Messages(self.grid, self.device, 2 * schedule.stages * schedule.chunks, self._watchdog),
+            self._update,
+            self.grid.copy * schedule.microbatches,
+            self.plan.data * schedule.microbatches,
+            self._seed,
+        )
+        return self._runner
+
+    def _update(self, action: Action, gradients: list[Tensor | None]) -> None:
+        """Change the weights by these gradients, after they have been summed and clipped."""
+        shared = self.plan.data > 1
+        for slot, parameter in enumerate(self.parameters):
+            if gradients[slot] is None and parameter.requires_grad and (shared or slot in self._tied):
+                gradients[slot] = torch.zeros_like(parameter)
+        with self._watchdog.watching(action):
+            reduce.sum_over(self.grid.copies, [gradient for gradient in gradients if gradient is not None])
+            for slot, (group, _) in self._tied.items():
+                reduce.sum_over(group, [gradient for gradient in [gradients[slot]] if gradient is not None])
+            if self._clip_norm is not None:
+                self._clip(gradients, self._clip_norm)
+        assert self._versions is not None
+        self._versions.update(self.optimizer, gradients)
+        if self.scheduler is not None:
+            self.scheduler.step()
+
+    def _clip(self, gradients: Sequence[Tensor | None], norm_max: float) -> None:
+        layer_of = {slot: layer.index for layer in reversed(self.layers) for slot in layer.slots.values()}
+        # A tied weight counts once, in its first layer; the other ranks that have it scale it alike.
+        counted = {slot: slot not in self._tied or self._tied[slot][1] for slot in layer_of}
+        present = [
+            (layer_of[slot] if counted[slot] else None, gradient)
+            for slot, gradient in enumerate(gradients)
+            if gradient is not None
+        ]
+        reduce.clip(present, len(self.names), norm_max, self.grid.pipeline, self.device)
+
+    def _own_layers(self, modules: Mapping[str, nn.Module], indices: Sequence[int]) -> list[Layer]:
+        """Move the layers with these indices to the device, and number their parameters."""
+        layers = []
+        slots: dict[int, int] = {}
+        for index in indices:
+            name = self.names[index]
+            module = modules[name].to(self.device)
+            own = {}
+            for parameter_name, parameter in module.named_parameters():
+                if id(parameter) not in slots:
+                    slots[id(parameter)] = len(self.parameters)
+                    self.parameters.append(parameter)
+                own[parameter_name] = slots[id(parameter)]
+            layers.append(Layer(index, name, module, own))
+        return layers
+
+    def _tied_slots(
+        self, modules: Mapping[str, nn.Module], stages: Sequence[range]
+    ) -> dict[int, tuple[dist.ProcessGroup | None, bool]]:
+        """Return, by slot, the group of the ranks that share a weight, and whether this rank is the first of them."""
+        owners: dict[int, set[int]] = {}
+        for stage, layers in enumerate(stages):
+            for index in layers:
+                for parameter in modules[self.names[index]].parameters():
+                    owners.setdefault(id(parameter), set()).add(stage % self.plan.pipeline)
+        slots = {id(parameter): slot for slot, parameter in enumerate(self.parameters)}
+        tied = {}
+        groups: dict[frozenset[int], dist.ProcessGroup | None] = {}
+        for parameter_id, ranks in owners.items():
+            if len(ranks) > 1:
+                key = frozenset(ranks)
+                if key not in groups:
+                    groups[key] = self.grid.group_of_stages(ranks)
+                if parameter_id in slots:
+                    tied[slots[parameter_id]] = (groups[key], self.grid.stage == min(ranks))
+        return tied
+
+
+def _default_device() -> torch.device:
+    if torch.cuda.is_available():
+        torch.cuda.set_device(torch.cuda.current_device())
+        return torch.device("cuda", torch.cuda.current_device())
+    return torch.device("cpu")
