@@ -38,7 +38,7 @@ from scheduler.drive import drive
 from scheduler.journal.compaction import Keeper
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.roles import Caller, Role, set_caller
 from scheduler.live.api.services import People
 from scheduler.live.config import Keeping

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linprog
 
 from policies.engine.sparse import stack
 from policies.errors import BrokenPolicy, name_some
@@ -128,6 +127,9 @@ def _idle_beside_waiting(problem: Problem, gpus_in_use: Floats, busy: Floats) ->
 
 def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5) -> list[str]:
     """Return a sentence for each job that could get more without another getting less; empty if there are none."""
+    # Imported here, because all modules of `policies` are imported to list the policies.
+    from scipy.optimize import linprog
+
     rates = problem.rates
     rate = rates @ allocation.time_share
     best_rate = np.maximum(rates.largest() * problem.jobs.count, 1e-300)

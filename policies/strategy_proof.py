@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import clarabel
 import numpy as np
 
 from policies.engine.solvers import run_clarabel
@@ -78,6 +77,8 @@ def _discount(program: Program, best: _Fair, row: int) -> float:
 
 def _proportionally_fair(program: Program, count: Floats) -> _Fair:
     """Solve max Σ count_m log E_m over the rows with jobs; each τ_m <= log E_m is an exponential cone."""
+    import clarabel
+
     problem, usable = program.problem, program.usable
     present = np.flatnonzero(count > 0)
     n, k = len(present), usable.size

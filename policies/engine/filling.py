@@ -19,7 +19,6 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
-from scipy.optimize import brentq
 
 from policies.engine.prices import level_by_prices
 from policies.errors import SolverFailure
@@ -63,6 +62,8 @@ def _crossing(program: Program, point: Point, demand: Callable[[float], Floats],
 
     if excess(highest) <= MARGIN * abs(bound):
         return highest
+    from scipy.optimize import brentq
+
     try:
         return float(brentq(excess, 0.0, highest, xtol=1e-300, rtol=1e-14))
     except (ValueError, RuntimeError) as error:

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from scipy.optimize import brentq
 
 from policies.engine.solvers import LinearProgram, solve_lp
 from policies.engine.sparse import dense
@@ -49,6 +48,8 @@ def _levels(
     market: _Market, problem: Problem, demand: Callable[[float], Floats], top: float
 ) -> Iterator[float]:
     """Yield decreasing levels, from the top down to the answer, as the prices get less favourable."""
+    from scipy.optimize import brentq
+
     count = problem.jobs.count
     # All GPUs together are worth 1.
     prices = (problem.capacity > 0) / problem.capacity.sum()

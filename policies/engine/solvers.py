@@ -4,6 +4,8 @@ A linear program here is always `minimise cost @ x  subject to  rows @ x <= limi
 without pairs goes to our own interior-point method, a large or wide program with pairs to simplex (HiGHS), and any
 other to Clarabel. If these fail, HiGHS without a limit of steps takes over, then any solver that cvxpy finds.
 An answer states whether it is optimal, so that the best point so far is never mistaken for an optimum.
+
+Each library is imported by the functions that call it, because many programs that know policies solve nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +19,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import clarabel
-import highspy
 import numpy as np
-import scipy.optimize
 
 from policies.engine.interior import solve_blocks
 from policies.engine.sparse import Packed, Sparse, identity, stack, zeros
@@ -47,11 +46,12 @@ DUAL, PRIMAL = 1, 4
 # Errors of a solver after which the next solver of the chain is tried.
 _SOLVER_ERRORS = (SolverFailure, ValueError, ArithmeticError, RuntimeError)
 
-# The stubs of SciPy require dense constraints; highspy has no stubs.
-_scipy: Any = scipy.optimize
-_highspy: Any = highspy
-
 _stop_at: ContextVar[float | None] = ContextVar("stop_at", default=None)
+
+
+def load_solvers() -> None:
+    """Import the solvers' libraries now, so that the first program need not wait for that."""
+    import scipy.optimize  # noqa: F401
 
 
 @contextmanager
@@ -148,6 +148,8 @@ def _interior(program: LinearProgram) -> Answer | None:
 
 
 def _clarabel(program: LinearProgram) -> Answer:
+    import clarabel
+
     m, k = program.rows.shape
     rows = stack(program.rows, identity(k, -1.0))
     limit = np.concatenate([program.limit, np.zeros(k)])
@@ -167,6 +169,8 @@ def run_clarabel(
     quadratic: Sparse | None = None,
 ) -> Any:
     """Solve one conic program with our tolerances; raise SolverFailure if there is no usable answer."""
+    import clarabel
+
     if time_left_s() <= 0:
         raise SolverFailure("no time left")
     k = len(cost)
@@ -188,6 +192,8 @@ def _no_quadratic(size: int) -> Packed:
 
 def _settings() -> Any:
     """Return settings that are accurate enough for a policy and give the same answer every time."""
+    import clarabel
+
     settings = clarabel.DefaultSettings()
     settings.verbose = False
     settings.max_threads = 1
@@ -210,8 +216,10 @@ def _simplex(program: LinearProgram) -> Answer | None:
 
 
 def _stepwise(program: LinearProgram, strategy: int) -> Answer:
+    import highspy
+
     (m, k), rows = program.rows.shape, program.rows.packed()
-    solver = _highspy.Highs()
+    solver: Any = highspy.Highs()
     for option, value in (
         ("output_flag", False),
         ("threads", 1),
@@ -227,7 +235,7 @@ def _stepwise(program: LinearProgram, strategy: int) -> Answer:
     columns = (program.cost, np.zeros(k), np.full(k, np.inf))
     bounds = (np.full(m, -np.inf), program.limit)
     matrix = (rows.indptr, rows.indices, rows.data)
-    form = (int(_highspy.MatrixFormat.kColwise), int(_highspy.ObjSense.kMinimize), 0.0)
+    form = (int(highspy.MatrixFormat.kColwise), int(highspy.ObjSense.kMinimize), 0.0)
     solver.passModel(k, m, len(rows.data), *form, *columns, *bounds, *matrix, np.zeros(k, np.int32))
     solver.run()
     status, solution = solver.getModelStatus(), solver.getSolution()
@@ -236,7 +244,7 @@ def _stepwise(program: LinearProgram, strategy: int) -> Answer:
     return Answer(
         x=np.maximum(np.asarray(solution.col_value), 0.0),
         dual=np.maximum(-np.asarray(solution.row_dual), 0.0),
-        optimal=status == _highspy.HighsModelStatus.kOptimal,
+        optimal=status == highspy.HighsModelStatus.kOptimal,
     )
 
 
@@ -245,9 +253,13 @@ def _highs(program: LinearProgram) -> Answer:
 
 
 def _linprog(program: LinearProgram, method: str, options: dict[str, float]) -> Answer:
+    import scipy.optimize
+
     if np.isfinite(time_left_s()):
         options = {**options, "time_limit": max(time_left_s(), 1e-3)}
-    result = _scipy.linprog(
+    # The stubs of SciPy require dense constraints.
+    linprog: Any = scipy.optimize.linprog
+    result = linprog(
         program.cost, A_ub=program.rows.compressed(), b_ub=program.limit, method=method, options=options
     )
     if result.x is None or result.ineqlin.marginals is None:
@@ -284,14 +296,18 @@ _CHAIN: list[tuple[str, Callable[[LinearProgram], Answer | None]]] = [
 
 def solve_milp(program: LinearProgram, whole: Ints) -> Answer:
     """Solve the program with `x[whole]` restricted to 0 or 1."""
+    import scipy.optimize
+
+    # The stubs of SciPy know too few types of its arguments.
+    library: Any = scipy.optimize
     integrality = np.zeros(len(program.cost))
     integrality[whole] = 1
     upper = np.full(len(program.cost), np.inf)
     upper[whole] = 1.0
     options = {"time_limit": max(time_left_s(), 1e-3)} if np.isfinite(time_left_s()) else {}
-    result = _scipy.milp(
+    result = library.milp(
         program.cost,
-        constraints=_scipy.LinearConstraint(program.rows.compressed(), -np.inf, program.limit),
+        constraints=library.LinearConstraint(program.rows.compressed(), -np.inf, program.limit),
         integrality=integrality,
         bounds=(0, upper),
         options=options,
@@ -303,4 +319,6 @@ def solve_milp(program: LinearProgram, whole: Ints) -> Answer:
 
 def zero_and_nonnegative(equal: int, less: int) -> list[Any]:
     """Return the cones of `equal` rows that hold with equality, followed by `less` rows that hold with <=."""
+    import clarabel
+
     return [clarabel.ZeroConeT(equal), clarabel.NonnegativeConeT(less)]

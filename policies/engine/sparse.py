@@ -7,11 +7,13 @@ the solver. Columns are sorted only once, when a solver needs them compressed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csc_matrix
 
 Vector = NDArray[np.float64]
 Places = NDArray[np.int64]
@@ -84,10 +86,12 @@ class Sparse:
         np.bincount(self.column, minlength=k).cumsum(out=start[1:])
         return Packed(self.value[order], self.row[order], start, self.shape)
 
-    def compressed(self) -> sp.csc_matrix[Any]:
+    def compressed(self) -> csc_matrix[Any]:
         """Return the matrix as a SciPy matrix."""
+        from scipy.sparse import csc_matrix
+
         packed = self.packed()
-        return sp.csc_matrix((packed.data, packed.indices, packed.indptr), shape=self.shape)
+        return csc_matrix((packed.data, packed.indices, packed.indptr), shape=self.shape)
 
     def toarray(self) -> Vector:
         """Return the matrix as a dense array."""

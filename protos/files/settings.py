@@ -18,7 +18,7 @@ import msgspec
 
 from protos.files.convert import bare, convert, is_struct
 from protos.files.errors import BadInput, Place, words
-from protos.files.yaml import line_of, plain, read_table
+from protos.files.nodes import line_of, plain
 
 M = TypeVar("M", bound=msgspec.Struct)
 # Returns the line of a place in the file.
@@ -178,6 +178,8 @@ def _read(path: Path) -> tuple[dict[str, Any], _Lines]:
     except UnicodeDecodeError as error:
         raise BadInput("not UTF-8 text", line=content.count(b"\n", 0, error.start) + 1) from None
     if path.suffix.lower() in (".yaml", ".yml"):
+        from protos.files.yaml import read_table
+
         root = read_table(text)
         return plain(root), partial(line_of, root)
     return _toml(text), partial(_nearest_line, _toml_lines(text))

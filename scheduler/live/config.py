@@ -12,7 +12,7 @@ import msgspec
 
 from protos.files.settings import ConfigError, Override, environment, options, read_settings
 from protos.gavel.v1 import limits
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.pace import Pace
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec

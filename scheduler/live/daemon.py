@@ -21,6 +21,9 @@ from typing import Any
 
 import msgspec
 
+# `scheduler.rounds` needs it to place gangs, and no round may wait for an import.
+import scipy.optimize  # noqa: F401
+
 from protos.files.settings import ConfigError
 from protos.gavel.v1 import agents_pb2_grpc, cluster_pb2_grpc
 from protos.log import log_to

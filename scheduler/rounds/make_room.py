@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from scheduler.model.lease import GpuId
 from scheduler.rounds.free_gpus import FreeGpus
@@ -44,6 +43,8 @@ def nodes_to_clear(
                 movers[width, node] = rows
                 # The fraction is less than one job, so it only decides between equal numbers of jobs.
                 cost[gangs, node] = jobs + max(len(free) - width, 0) / 4096
+    from scipy.optimize import linear_sum_assignment
+
     indices, nodes = linear_sum_assignment(cost)
     return {
         index: (node, movers[widths[index], node])

@@ -17,9 +17,9 @@ from gavel.client.jobs.file import parse_jobs
 from gavel.client.jobs.kinds import KINDS
 from gavel.client.reading import spec_to_proto
 from protos.files.errors import BadInput
-from protos.files.yaml import Scalar
+from protos.files.nodes import Scalar
 from protos.gavel.v1 import limits
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.config import DaemonConfig, Keeping
 from scheduler.live.pace import Pace
 from scheduler.live.wire.jobs import spec_from_wire

@@ -3,7 +3,7 @@
 import pytest
 
 from protos.gavel.v1 import limits
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from worker_agent.node.packages import PackageLimits
 
 

@@ -27,7 +27,8 @@ from scheduler.drive import drive
 from scheduler.journal.recovery import recover_scheduler
 from scheduler.live.access.auth import by_certificate
 from scheduler.live.access.interceptor import Guard
-from scheduler.live.access.limits import CallSlots, PeopleConfig
+from scheduler.live.access.limits import CallSlots
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.agents.connections import Connections
 from scheduler.live.agents.links import Links
 from scheduler.live.agents.logs import LogRelay

@@ -29,7 +29,7 @@ from scheduler.core.effects import RefuseNode, RenewLeases, SendLeases, Solve
 from scheduler.core.messages import Exit, NodeHello, NodeReport, Progress
 from scheduler.drive import drive
 from scheduler.journal.recovery import recover_scheduler
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.status import UNAVAILABLE, CallFailed
 from scheduler.live.api.services import KEEPING, SERVER_OPTIONS, People
 from scheduler.live.clock import Clock

@@ -17,7 +17,7 @@ from gavel.cli.faults import Fault
 from gavel.client.reading import plain
 from protos.files.example import example_settings
 from protos.gavel.v1.limits import is_loopback
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.roles import Role
 from scheduler.live.access.tls import Keys, check_hosts, write_public, write_secret
 from scheduler.live.access.tokens import Access, check_user

@@ -16,7 +16,8 @@ from typing import Any, TextIO
 
 from google.protobuf.message import Message
 
-from scheduler.live.access.limits import Buckets, PeopleConfig, host_of
+from scheduler.live.access.limits import Buckets, host_of
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.roles import Caller
 
 log = logging.getLogger(__name__)

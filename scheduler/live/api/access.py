@@ -10,7 +10,7 @@ from typing import Any
 from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import cluster_pb2_grpc
 from scheduler.live.access import roles
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import FORBIDDEN, REFUSED, CallFailed
 from scheduler.live.access.tokens import JOIN_VALID_S, Access, Token

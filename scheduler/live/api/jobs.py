@@ -17,7 +17,8 @@ from scheduler.core.messages import JobCommand, SubmitJobs, UpdateJob
 from scheduler.core.state import SchedulerState
 from scheduler.explain import explain, render
 from scheduler.live.access import roles
-from scheduler.live.access.limits import PeopleConfig, Slots, Submissions
+from scheduler.live.access.limits import Slots, Submissions
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import FORBIDDEN, INVALID, UNAVAILABLE, CallFailed
 from scheduler.live.api.connections import OFF, Connecting, FindJob

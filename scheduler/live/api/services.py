@@ -23,7 +23,8 @@ from protos.gavel.v1.limits import MESSAGE_BYTES_MAX
 from scheduler.live.access.audit import Audit
 from scheduler.live.access.auth import ByToken, single_user
 from scheduler.live.access.interceptor import Guard
-from scheduler.live.access.limits import CallSlots, PeopleConfig, Slots
+from scheduler.live.access.limits import CallSlots, Slots
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.tls import Keys, expiry_warnings
 from scheduler.live.access.tokens import Access
 from scheduler.live.api.access import AccessService

@@ -25,7 +25,7 @@ from typing import Any
 from protos.gavel.v1.jobs_pb2 import UploadPackageRequest
 from protos.gavel.v1.limits import PACKAGE_BYTES_MAX, is_digest
 from scheduler.core.state import SchedulerState
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.status import TOO_MANY, UNAVAILABLE, CallFailed
 from scheduler.live.data.archive import Archive
 from scheduler.live.threads import in_thread

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from policies import registry
+from policies.engine.solvers import load_solvers
 from scheduler import plugins
 from scheduler.live.solver.codec import Loaded, decode_question, encode_answer, encode_loaded
 from scheduler.solving import answer
@@ -36,6 +37,7 @@ def main(files: list[str]) -> int:
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     _write(answers, encode_loaded(_load(files)))
+    load_solvers()
     while (data := _read(questions)) is not None:
         question, time_limit_s = decode_question(data)
         _write(answers, encode_answer(answer(question, time_limit_s)))

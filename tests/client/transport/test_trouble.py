@@ -15,7 +15,7 @@ from gavel import AsyncClient, Client, JobSpec
 from gavel.client import errors as e
 from gavel.client.results import Role
 from gavel.client.transport.notices import Trouble
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.roles import Role as LiveRole
 from scheduler.live.access.tls import Keys
 from tests.support.live import DEADLINE_S

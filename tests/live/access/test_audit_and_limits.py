@@ -14,7 +14,8 @@ from protos.gavel.v1 import cluster_pb2 as cpb
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.live.access import interceptor
 from scheduler.live.access.audit import Audit
-from scheduler.live.access.limits import Buckets, PeopleConfig, Slots
+from scheduler.live.access.limits import Buckets, Slots
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import INTERNAL, CallFailed, failure, status_of
 from scheduler.model.errors import InvalidSpec

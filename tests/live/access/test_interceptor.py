@@ -15,7 +15,8 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from protos.gavel.v1 import agents_pb2, jobs_pb2
 from scheduler.live.access.audit import UNKNOWN_BURST, Audit
 from scheduler.live.access.interceptor import STRANGER_BYTES_MAX
-from scheduler.live.access.limits import NamedSlots, PeopleConfig
+from scheduler.live.access.limits import NamedSlots
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.roles import Caller, Role
 from scheduler.live.access.status import CallFailed
 from scheduler.live.access.tokens import Access

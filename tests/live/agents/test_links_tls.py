@@ -16,7 +16,8 @@ from protos.gavel.v1 import agents_pb2_grpc
 from scheduler.live.access.audit import Audit
 from scheduler.live.access.auth import ByToken
 from scheduler.live.access.interceptor import Guard
-from scheduler.live.access.limits import CallSlots, PeopleConfig
+from scheduler.live.access.limits import CallSlots
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.roles import Role
 from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access

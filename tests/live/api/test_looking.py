@@ -12,7 +12,7 @@ import grpc
 from protos.gavel.v1 import cluster_pb2
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.core.messages import Exit, Progress
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.status import UNAVAILABLE, CallFailed
 from scheduler.live.wire.job_view import stamp
 from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon

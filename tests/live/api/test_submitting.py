@@ -13,7 +13,7 @@ import pytest
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.core.facts import Fact, JobSubmitted
 from scheduler.journal.store import SqliteJournal
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.wire.job_view import stamp
 from tests.support.live import Live, SetClock, problem_of, spec, with_daemon
 from tests.support.wording import Wording

@@ -18,7 +18,7 @@ import grpc
 import pytest
 
 from protos.gavel.v1 import jobs_pb2 as pb
-from scheduler.live.access.limits import PeopleConfig
+from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.status import CallFailed
 from scheduler.live.data import packages as module
 from scheduler.live.data.packages import Packages, packages_in_use
