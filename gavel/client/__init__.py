@@ -88,14 +88,32 @@ __all__ = [
     "read_job_file",
 ]
 
-# Names are looked up in this order, so that gRPC is imported only if no module before it has the name.
-_MODULES = ("jobs.spec", "results", "errors", "jobs.file", "log_lines", "calls", "queue", "client", "aio")
+# The module of each name that is not a result.
+_MODULES = {
+    "After": "jobs.spec",
+    "JobSpec": "jobs.spec",
+    "read_job_file": "jobs.file",
+    "JobFilter": "calls",
+    "LogLine": "log_lines",
+    "Queue": "queue",
+    "Client": "client",
+    "AsyncClient": "aio",
+    "Conflict": "errors",
+    "GavelError": "errors",
+    "Invalid": "errors",
+    "InvalidJob": "errors",
+    "NotAllowed": "errors",
+    "NotAuthenticated": "errors",
+    "NotFound": "errors",
+    "NotReachable": "errors",
+    "Refused": "errors",
+    "ServerError": "errors",
+    "TooMany": "errors",
+}
 
 
 def __getattr__(name: str) -> Any:
     """Import a name on its first use."""
-    if name in __all__:
-        for module in _MODULES:
-            if hasattr(loaded := import_module(f"gavel.client.{module}"), name):
-                return getattr(loaded, name)
-    raise AttributeError(f"module 'gavel.client' has no attribute '{name}'")
+    if name not in __all__:
+        raise AttributeError(f"module 'gavel.client' has no attribute '{name}'")
+    return getattr(import_module(f"gavel.client.{_MODULES.get(name, 'results')}"), name)

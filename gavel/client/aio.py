@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
@@ -18,9 +17,11 @@ from gavel.client.calls import By, JobFilter
 from gavel.client.client import PATIENCE_S, Connected
 from gavel.client.errors import NotReachable
 from gavel.client.jobs.intake import Jobs, specs_of
-from gavel.client.jobs.packing import Progress, Uploads, without_uploads
+from gavel.client.jobs.packing import Progress
+from gavel.client.jobs.uploads import Uploads, without_uploads
 from gavel.client.log_lines import LogLine, LogLines
 from gavel.client.queue import Queue
+from gavel.client.results.states import Role
 from gavel.client.transport.channels import AsyncTransport
 from gavel.client.transport.following import Reading, Waiting
 
@@ -72,7 +73,7 @@ class AsyncClient(Connected[AsyncTransport]):
                 if digest not in present:
                     await self._wire.call(calls.upload(digest, partial(uploads.pieces, digest)))
             return await self._wire.call(
-                calls.submit(uploads.specs, secrets.token_hex(16) if key is None else key)
+                calls.submit(uploads.specs, os.urandom(16).hex() if key is None else key)
             )
 
     async def preview(self, jobs: Jobs) -> tuple[r.Preview, ...]:
@@ -315,7 +316,7 @@ class AsyncClient(Connected[AsyncTransport]):
         return await self._wire.call(calls.who_am_i())
 
     async def create_token(
-        self, user: str = "", role: r.Role = r.Role.USER, *, valid_s: float = 0.0, note: str = ""
+        self, user: str = "", role: Role = Role.USER, *, valid_s: float = 0.0, note: str = ""
     ) -> r.NewToken:
         """Create a token, for yourself or, as an admin, for others. Only this reply contains its secret.
 

@@ -17,7 +17,6 @@ from google.protobuf.message_factory import GetMessageClass
 
 from gavel.client import results as r
 from gavel.client.errors import GavelError, Invalid, InvalidJob
-from gavel.client.jobs.changes import changes_of
 from gavel.client.jobs.errors import file_field, with_place
 from gavel.client.jobs.spec import JobSpec
 from gavel.client.reading import read, spec_to_proto, stamp_of
@@ -82,49 +81,54 @@ def _message(kind: type[M], values: Mapping[str, Any]) -> M:
     return message_of(kind, {**values, **times})
 
 
-def _rows(field: str, kind: type[R]) -> Callable[[Any], tuple[R, ...]]:
+def _one(kind: Callable[[], type[R]]) -> Callable[[Any], R]:
+    """Return a reader for a reply. `kind` returns the class of the result, which is imported with the first reply."""
+    return lambda reply: read(kind(), reply)
+
+
+def _rows(field: str, kind: Callable[[], type[R]]) -> Callable[[Any], tuple[R, ...]]:
     """Return a reader for the list in this field of a reply."""
-    return lambda reply: tuple([read(kind, row) for row in getattr(reply, field)])
+    return lambda reply: tuple([read(kind(), row) for row in getattr(reply, field)])
 
 
 # ------------------------------------------------------------------------------------------------- the table
 
-get = Method("Jobs/GetJob", partial(read, r.Job))
+get = Method("Jobs/GetJob", _one(lambda: r.Job))
 command: Method[tuple[str, ...]] = Method("Jobs/CommandJob", lambda reply: tuple(reply.jobs), safe=False)
 _update: Method[tuple[str, ...]] = Method("Jobs/UpdateJob", lambda reply: tuple(reply.jobs))
-explain = Method("Jobs/ExplainJob", partial(read, r.Explanation))
-logs = Method("Jobs/ReadLogs", partial(read, r.LogChunk))
+explain = Method("Jobs/ExplainJob", _one(lambda: r.Explanation))
+logs = Method("Jobs/ReadLogs", _one(lambda: r.LogChunk))
 # A connection to a job; `TerminalSession` makes its requests and reads its messages.
 connect: Method[j.FromJob] = Method("Jobs/Connect", lambda message: message)
 # The digests of packages that the scheduler has, and that therefore need no upload.
 find_packages: Method[frozenset[str]] = Method("Jobs/FindPackages", lambda reply: frozenset(reply.present))
 _submit: Method[tuple[str, ...]] = Method("Jobs/SubmitJobs", lambda reply: tuple(reply.jobs))
 _preview = Method("Jobs/PreviewJobs", lambda reply: tuple([_read_preview(wire) for wire in reply.previews]))
-_list_jobs = Method("Jobs/ListJobs", partial(read, r.JobPage))
-_watch = Method("Jobs/WatchJobs", partial(read, r.JobEvent))
+_list_jobs = Method("Jobs/ListJobs", _one(lambda: r.JobPage))
+_watch = Method("Jobs/WatchJobs", _one(lambda: r.JobEvent))
 # The scheduler stores a package under the hash of its content, so a repeated upload changes nothing.
 _upload: Method[int] = Method("Jobs/UploadPackage", lambda reply: reply.size_bytes)
 
-status = Method("Cluster/GetStatus", partial(read, r.Status))
-nodes = Method("Cluster/ListNodes", _rows("nodes", r.Node))
-command_node = Method("Cluster/CommandNode", partial(read, r.Node), safe=False)
-policy = Method("Cluster/GetPolicy", partial(read, r.Policy))
-set_policy = Method("Cluster/SetPolicy", partial(read, r.Policy))
-allocation = Method("Cluster/GetAllocation", partial(read, r.Allocation))
-rounds = Method("Cluster/WatchRounds", partial(read, r.Round))
-usage = Method("Cluster/GetUsage", _rows("rows", r.UsageRow))
+status = Method("Cluster/GetStatus", _one(lambda: r.Status))
+nodes = Method("Cluster/ListNodes", _rows("nodes", lambda: r.Node))
+command_node = Method("Cluster/CommandNode", _one(lambda: r.Node), safe=False)
+policy = Method("Cluster/GetPolicy", _one(lambda: r.Policy))
+set_policy = Method("Cluster/SetPolicy", _one(lambda: r.Policy))
+allocation = Method("Cluster/GetAllocation", _one(lambda: r.Allocation))
+rounds = Method("Cluster/WatchRounds", _one(lambda: r.Round))
+usage = Method("Cluster/GetUsage", _rows("rows", lambda: r.UsageRow))
 set_prices: Method[Mapping[str, float]] = Method(
     "Cluster/SetPrices", lambda reply: dict(reply.price_per_gpu_hour)
 )
-rates = Method("Cluster/ListRates", _rows("rates", r.Rate))
+rates = Method("Cluster/ListRates", _rows("rates", lambda: r.Rate))
 
-who_am_i = Method("Access/WhoAmI", partial(read, r.Identity))
-create_token = Method("Access/CreateToken", partial(read, r.NewToken), safe=False)
-tokens = Method("Access/ListTokens", _rows("tokens", r.Token))
-revoke_token = Method("Access/RevokeToken", partial(read, r.Token))
-create_join_token = Method("Access/CreateJoinToken", partial(read, r.JoinToken), safe=False)
-revoke_node = Method("Access/RevokeNode", partial(read, r.RevokedNode))
-revoked_nodes = Method("Access/ListRevokedNodes", _rows("nodes", r.NodeRevocation))
+who_am_i = Method("Access/WhoAmI", _one(lambda: r.Identity))
+create_token = Method("Access/CreateToken", _one(lambda: r.NewToken), safe=False)
+tokens = Method("Access/ListTokens", _rows("tokens", lambda: r.Token))
+revoke_token = Method("Access/RevokeToken", _one(lambda: r.Token))
+create_join_token = Method("Access/CreateJoinToken", _one(lambda: r.JoinToken), safe=False)
+revoke_node = Method("Access/RevokeNode", _one(lambda: r.RevokedNode))
+revoked_nodes = Method("Access/ListRevokedNodes", _rows("nodes", lambda: r.NodeRevocation))
 unrevoke_node: Method[str] = Method("Access/UnrevokeNode", lambda reply: reply.node, safe=False)
 
 # The scheduler's data directory as the pieces of one archive.
@@ -228,6 +232,8 @@ def _filter(job_filter: JobFilter) -> j.JobFilter:
 
 def update(job: str, changes: Mapping[str, Any]) -> Call[tuple[str, ...]]:
     """Change fields of a job or an array; the result has the ids of the affected jobs. Raises InvalidJob."""
+    from gavel.client.jobs.changes import changes_of
+
     return _update(job=job, changes=changes_of(changes))
 
 

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import os
-import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gavel.client import calls, lookups
-from gavel.client import results as r
-from gavel.client.atomic_file import AtomicFile
 from gavel.client.calls import By, JobFilter
 from gavel.client.errors import NotReachable
-from gavel.client.jobs.intake import Jobs, specs_of
-from gavel.client.jobs.packing import Progress, Uploads, without_uploads
 from gavel.client.log_lines import LogLine, LogLines
 from gavel.client.queue import Queue
+from gavel.client.results.states import Role
 from gavel.client.settings import find_connection
 from gavel.client.transport.channels import AsyncTransport, SyncTransport
 from gavel.client.transport.following import Reading, Waiting
 from gavel.client.transport.notices import OnTrouble
+
+if TYPE_CHECKING:
+    from gavel.client import results as r
+    from gavel.client.jobs.intake import Jobs
+    from gavel.client.jobs.packing import Progress
 
 W = TypeVar("W", bound=SyncTransport | AsyncTransport)
 # How long one call may take, and for how long it is retried.
@@ -107,16 +108,22 @@ class Client(Connected[SyncTransport]):
         `key`: a submission repeated with the same key and jobs returns the same ids. By default, each
         call has a new random key.
         """
+        from gavel.client.jobs.intake import specs_of
+        from gavel.client.jobs.uploads import Uploads
+
         with Uploads(specs_of(jobs), progress) as uploads:
             digests = list(uploads.packages)
             present = self._wire.call(calls.find_packages(digests=digests)) if digests else frozenset[str]()
             for digest in digests:
                 if digest not in present:
                     self._wire.call(calls.upload(digest, partial(uploads.pieces, digest)))
-            return self._wire.call(calls.submit(uploads.specs, secrets.token_hex(16) if key is None else key))
+            return self._wire.call(calls.submit(uploads.specs, os.urandom(16).hex() if key is None else key))
 
     def preview(self, jobs: Jobs) -> tuple[r.Preview, ...]:
         """Return what would happen to each job if it were submitted; submit nothing."""
+        from gavel.client.jobs.intake import specs_of
+        from gavel.client.jobs.uploads import without_uploads
+
         previews: tuple[r.Preview, ...] = ()
         for part in calls.in_parts(without_uploads(specs_of(jobs))):
             previews += self._wire.call(calls.preview(part))
@@ -346,7 +353,7 @@ class Client(Connected[SyncTransport]):
         return self._wire.call(calls.who_am_i())
 
     def create_token(
-        self, user: str = "", role: r.Role = r.Role.USER, *, valid_s: float = 0.0, note: str = ""
+        self, user: str = "", role: Role = Role.USER, *, valid_s: float = 0.0, note: str = ""
     ) -> r.NewToken:
         """Create a token, for yourself or, as an admin, for others. Only this reply contains its secret.
 
@@ -390,6 +397,8 @@ class Client(Connected[SyncTransport]):
         Only admins may do this, because the file contains keys. An existing file is replaced only after the new
         one is complete. Raises OSError if the file cannot be written.
         """
+        from gavel.client.atomic_file import AtomicFile
+
         with AtomicFile(path) as file:
             for piece in self._wire.stream(calls.backup(packages=packages)):
                 file.write(piece)

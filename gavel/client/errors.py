@@ -20,9 +20,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import grpc
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
-
 DETAILS = "grpc-status-details-bin"
 DOMAIN = "gavel"
 # The scheduler answers, but cannot reach what the call needs, such as the logs of a node that is away.
@@ -101,19 +98,19 @@ class ServerError(GavelError):
     """The scheduler has a fault, or uses another version of the protocol."""
 
 
-_Code = grpc.StatusCode
-_KINDS: dict[Any, type[GavelError]] = {
-    _Code.UNAVAILABLE: NotReachable,
-    _Code.DEADLINE_EXCEEDED: NotReachable,
-    _Code.UNAUTHENTICATED: NotAuthenticated,
-    _Code.PERMISSION_DENIED: NotAllowed,
-    _Code.NOT_FOUND: NotFound,
-    _Code.INVALID_ARGUMENT: Invalid,
-    _Code.OUT_OF_RANGE: Invalid,
-    _Code.ALREADY_EXISTS: Conflict,
-    _Code.ABORTED: Conflict,
-    _Code.FAILED_PRECONDITION: Refused,
-    _Code.RESOURCE_EXHAUSTED: TooMany,
+# The errors, by the names of the codes of gRPC.
+_KINDS: dict[str, type[GavelError]] = {
+    "UNAVAILABLE": NotReachable,
+    "DEADLINE_EXCEEDED": NotReachable,
+    "UNAUTHENTICATED": NotAuthenticated,
+    "PERMISSION_DENIED": NotAllowed,
+    "NOT_FOUND": NotFound,
+    "INVALID_ARGUMENT": Invalid,
+    "OUT_OF_RANGE": Invalid,
+    "ALREADY_EXISTS": Conflict,
+    "ABORTED": Conflict,
+    "FAILED_PRECONDITION": Refused,
+    "RESOURCE_EXHAUSTED": TooMany,
 }
 
 
@@ -122,16 +119,16 @@ def error_of(
 ) -> GavelError:
     """Return the GavelError for a gRPC status with its trailing metadata; `tls`: the connection used TLS."""
     reason, field, retry_s = _details(metadata)
-    kind = Refused if reason == UNAVAILABLE else _KINDS.get(code, ServerError)
+    kind = Refused if reason == UNAVAILABLE else _KINDS.get(code.name, ServerError)
     if kind is NotReachable and not reason and (problem := _tls_mismatch(text, address, tls)):
         return NotReachable(problem, reason=TLS)
     # A status without a reason comes from gRPC or the network, not from a scheduler.
     if kind is NotReachable and not reason:
         return NotReachable(_unreachable(code, text, address), reason="unreachable")
-    if code is _Code.UNIMPLEMENTED:
+    if code.name == "UNIMPLEMENTED":
         text = f"the scheduler at {address} does not offer this call: it has another version ({text})"
     # Without a reason this is gRPC's own limit on the size of messages.
-    if code is _Code.RESOURCE_EXHAUSTED and not reason:
+    if code.name == "RESOURCE_EXHAUSTED" and not reason:
         return Invalid(f"too large for one call: {text}", reason="too_large")
     return kind(text or str(code), reason=reason or "unknown", field=field, retry_s=retry_s)
 
@@ -172,7 +169,7 @@ def _tls_mismatch(text: str, address: str, tls: bool) -> str:
 
 
 def _unreachable(code: Any, text: str, address: str) -> str:
-    if code is _Code.DEADLINE_EXCEEDED:
+    if code.name == "DEADLINE_EXCEEDED":
         return f"the scheduler at {address} did not answer in time"
     lowered = text.lower()
     if "ssl" in lowered or "certificate" in lowered or "handshake" in lowered or "tls" in lowered:
@@ -193,6 +190,8 @@ def _details(metadata: Iterable[tuple[str, Any]]) -> tuple[str, str, float | Non
     for key, value in metadata:
         if key != DETAILS or not isinstance(value, bytes):
             continue
+        from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
         status = status_pb2.Status()
         try:
             status.ParseFromString(value)

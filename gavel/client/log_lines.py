@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from gavel.client.results import LogChunk
+if TYPE_CHECKING:
+    from gavel.client.results import LogChunk
 
 # A longer line is returned in parts, so that output without line ends needs no unlimited memory.
 LINE_BYTES_MAX = 2**20

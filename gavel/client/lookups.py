@@ -10,14 +10,17 @@ import re
 from collections.abc import Generator, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gavel.client import calls
 from gavel.client.calls import Call, JobFilter
 from gavel.client.errors import Invalid, NotFound
 from gavel.client.jobs.ids import array_of, is_id
 from gavel.client.queue import Queue
-from gavel.client.results import ACTIVE, Job
+from gavel.client.results.states import ACTIVE
+
+if TYPE_CHECKING:
+    from gavel.client.results import Job
 
 T = TypeVar("T")
 Asking = Generator[Call[Any], Any, T]

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
 from gavel.client.calls import JobFilter
-from gavel.client.results import Job
 from gavel.client.shown import Shown
+
+if TYPE_CHECKING:
+    from gavel.client.results import Job
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Queue(Shown, Sequence[Job]):
+class Queue(Shown, Sequence["Job"]):
     """The jobs that a filter selects, newest first."""
 
     jobs: tuple[Job, ...]

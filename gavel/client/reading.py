@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from enum import Enum
 from functools import cache, partial
@@ -17,11 +17,9 @@ from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from google.protobuf.descriptor import EnumDescriptor
-from google.protobuf.json_format import MessageToDict
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gavel.client import results
 from gavel.client.jobs.spec import After, JobSpec, Terminal
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 from protos.gavel.v1.plain import message_of, words_of
@@ -29,10 +27,11 @@ from protos.gavel.v1.plain import plain as fields_set
 
 R = TypeVar("R")
 
-_ENUMS: dict[Any, EnumDescriptor] = {
-    results.JobState: jobs_pb2.JobState.DESCRIPTOR,
-    results.NodeState: cluster_pb2.NodeState.DESCRIPTOR,
-    results.Role: cluster_pb2.Role.DESCRIPTOR,
+# The enums of results, by the names of their classes.
+_ENUMS: dict[str, EnumDescriptor] = {
+    "JobState": jobs_pb2.JobState.DESCRIPTOR,
+    "NodeState": cluster_pb2.NodeState.DESCRIPTOR,
+    "Role": cluster_pb2.Role.DESCRIPTOR,
 }
 
 _PLAIN = (str, int, float, bool, bytes)
@@ -74,18 +73,25 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return tuple if item in _PLAIN else lambda values: tuple([convert(value) for value in values])
     if get_origin(kind) is not None:
         return _mapping
+    if kind in _PLAIN:
+        return lambda value: value
     if kind is datetime:
         return moment
     if kind is JobSpec:
         return spec_from_proto
-    if kind in _ENUMS:
-        states = {number: kind(word) for number, word in words_of(_ENUMS[kind]).items() if word}
+    if issubclass(kind, Enum):
+        states = {number: kind(word) for number, word in words_of(_ENUMS[kind.__name__]).items() if word}
         return lambda number: states.get(number, kind.UNKNOWN)
-    return partial(read, kind) if isinstance(kind, type) and is_dataclass(kind) else lambda value: value
+    return partial(read, kind)
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    return whole_numbers(MessageToDict(value)) if isinstance(value, Struct) else dict(value)
+    if not isinstance(value, Struct):
+        return dict(value)
+    from google.protobuf.json_format import MessageToDict
+
+    table: dict[str, Any] = whole_numbers(MessageToDict(value))
+    return table
 
 
 def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:

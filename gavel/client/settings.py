@@ -16,15 +16,12 @@ The file is ~/.config/gavel/client.toml. Only its owner may read it, because it 
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gavel.client.atomic_file import AtomicFile
 from gavel.client.errors import Invalid
 from protos.gavel.v1.limits import is_loopback
 
@@ -147,10 +144,14 @@ def _context(path: Path, name: str) -> tuple[Context, str]:
 def read_contexts(path: Path) -> Contexts:
     """Return the content of the contexts file, empty if it does not exist."""
     try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        # Imported only if there is a file to read.
+        import tomllib
+
+        data = tomllib.loads(text)
     except FileNotFoundError:
         return Contexts()
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise Invalid(f"{path}: cannot be read: {error}", reason="invalid") from None
     tables = data.get("contexts", {})
     if set(data) - {"current", "contexts"} or not isinstance(tables, dict):
@@ -178,6 +179,10 @@ def _read_context(path: Path, name: str, table: object) -> Context:
 
 def write_contexts(path: Path, contexts: Contexts) -> None:
     """Replace the contexts file. Only its owner may read it."""
+    import json
+
+    from gavel.client.atomic_file import AtomicFile
+
     for name in contexts.contexts:
         if not _NAME.fullmatch(name):
             raise Invalid(

@@ -92,7 +92,7 @@ def messages() -> list[tuple[Any, Any]]:
         r.JoinToken: cluster_pb2.CreateJoinTokenResponse,
         r.RevokedNode: cluster_pb2.RevokeNodeResponse,
     }
-    kinds = [kind for kind in vars(r).values() if is_dataclass(kind) and kind.__module__ == r.__name__]
+    kinds = [kind for name in r.__all__ if is_dataclass(kind := getattr(r, name))]
     return [(kind, nested.get(kind) or by_name[kind.__name__]) for kind in kinds]
 
 

@@ -5,7 +5,6 @@ Every error names the file, line and field, the problem and the remedy.
 
 from __future__ import annotations
 
-import difflib
 import os
 import sys
 import time
@@ -23,7 +22,7 @@ from gavel.client.jobs.kinds import KINDS
 from gavel.client.jobs.spec import BY_NAME, Field, JobSpec, Source
 from gavel.client.jobs.values import Pairs, pairs, read_part
 from protos.files.errors import BadInput
-from protos.files.yaml import List, Node, quote, read_yaml, scalar
+from protos.files.nodes import List, Node, quote, scalar
 from protos.gavel.v1.limits import program_fault
 
 SIZE_MAX = 16 * 2**20
@@ -76,6 +75,8 @@ def _text(name: str, shown_name: str) -> str:
 
 def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -> tuple[JobSpec, ...]:
     """Return the jobs in a text. Relative directories start at `folder`."""
+    from protos.files.yaml import read_yaml
+
     try:
         jobs = [
             _job(fields, node, file, folder, time.time() if now_s is None else now_s)
@@ -153,6 +154,8 @@ def suggestion(name: str) -> str:
     lowered = name.lower().replace("-", "_")
     if lowered in SKYPILOT:
         return f"; as in a SkyPilot task? Here {SKYPILOT[lowered]}"
+    import difflib
+
     near = SYNONYMS.get(lowered) or next(
         iter(difflib.get_close_matches(lowered, BY_NAME, n=1, cutoff=0.7)), ""
     )

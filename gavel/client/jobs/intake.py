@@ -9,7 +9,6 @@ from typing import Any
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.errors import field_at, objection
-from gavel.client.jobs.file import read_job_file
 from gavel.client.jobs.kinds import FIELD_KINDS, quoted
 from gavel.client.jobs.spec import JobSpec
 from gavel.client.jobs.values import read_part
@@ -21,6 +20,8 @@ Jobs = JobSpec | Sequence[JobSpec] | str | os.PathLike[str]
 def specs_of(jobs: Jobs) -> tuple[JobSpec, ...]:
     """Return the jobs. Raises InvalidJob if there are none, or if a job is not valid."""
     if isinstance(jobs, str | os.PathLike):
+        from gavel.client.jobs.file import read_job_file
+
         return read_job_file(os.fspath(jobs))
     several = isinstance(jobs, Iterable) and not isinstance(jobs, Mapping)
     # Programs without a type checker may pass anything; `_checked` refuses everything but a JobSpec.

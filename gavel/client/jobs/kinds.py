@@ -16,7 +16,7 @@ from typing import Any
 from gavel.client.jobs import values as v
 from gavel.client.jobs.spec import FIELDS, After, Terminal
 from protos.files.errors import BadInput
-from protos.files.yaml import Node, Scalar
+from protos.files.nodes import Node, Scalar
 from protos.gavel.v1 import limits
 
 Schema = dict[str, Any]

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from gavel.client.jobs.spec import After
 from protos.files.errors import BadInput
-from protos.files.yaml import List, Node, Scalar, Table, quote, scalar
+from protos.files.nodes import List, Node, Scalar, Table, quote, scalar
 from protos.gavel.v1 import limits
 
 Read = Callable[[Node], Any]

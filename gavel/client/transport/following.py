@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from gavel.client import calls
 from gavel.client.calls import Call, JobFilter
 from gavel.client.errors import NotFound
-from gavel.client.results import Job, JobEvent, LogChunk
+
+if TYPE_CHECKING:
+    from gavel.client.results import Job, JobEvent, LogChunk
 
 
 class Waiting:

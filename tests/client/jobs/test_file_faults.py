@@ -8,8 +8,8 @@ import pytest
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.file import parse_jobs
-from gavel.client.jobs.packing import without_uploads
 from gavel.client.jobs.spec import JobSpec
+from gavel.client.jobs.uploads import without_uploads
 from tests.support.wording import Wording
 
 

@@ -12,8 +12,9 @@ import pytest
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.ignore import Ignore
-from gavel.client.jobs.packing import TooLarge, Uploads, entries, pack, without_uploads
+from gavel.client.jobs.packing import TooLarge, entries, pack
 from gavel.client.jobs.spec import JobSpec
+from gavel.client.jobs.uploads import Uploads, without_uploads
 from protos.gavel.v1 import limits
 from tests.support.wording import Wording
 from worker_agent.node.packages import PackageLimits

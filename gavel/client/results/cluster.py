@@ -1,0 +1,159 @@
+"""Results of calls about the cluster: its nodes, policy, rounds and usage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from gavel.client.results.states import NodeState
+from gavel.client.shown import Shown
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """The state of the scheduler."""
+
+    version: str
+    epoch: int
+    started: datetime | None
+    now: datetime | None
+    policy: str
+    round: int
+    round_ends: datetime | None
+    jobs: Mapping[str, int]
+    nodes: int
+    gpus: int
+    gpus_busy: int
+    stopping: bool
+    warnings: tuple[str, ...]
+    data_dir: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU of a node."""
+
+    index: int
+    name: str
+    uuid: str
+    memory_gb: float
+    memory_used_gb: float
+    temperature_c: float
+    broken: str  # reason; empty: in service
+    jobs: tuple[str, ...]
+    # Whether it gets no jobs because an ended job may have left processes on it.
+    withheld: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node. `back` is the time at which the scheduler tries a faulty node again."""
+
+    name: str
+    worker_type: str
+    state: NodeState
+    why: str
+    since: datetime | None
+    gpus: tuple[Gpu, ...]
+    labels: Mapping[str, str]
+    cpus: float
+    memory_gb: float
+    agent_version: str
+    # Nodes with the same value see the same checkpoints.
+    storage: str
+    heard: datetime | None  # last message from agent
+    driver_version: str
+    drained: bool
+    speed: float  # 0: real GPUs
+    containment: str  # such as "cgroup v2"
+    # When the scheduler tries a faulty node again; None if that depends on its agent.
+    back: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The policy in force, and the names of all policies."""
+
+    policy: str
+    available: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The share that one job, or two packed jobs, are entitled to on one worker type."""
+
+    jobs: tuple[str, ...]
+    worker_type: str
+    gpus: int
+    label: str  # variant of the placement
+    share: float  # of wall-clock time
+    # Recent time that it was entitled to, and that it received; older time counts less.
+    entitled_s: float
+    received_s: float
+    rate: float  # of the first job
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Allocation(Shown):
+    """The share of the cluster that each job is entitled to, from the latest allocation."""
+
+    number: int
+    policy: str
+    adopted: datetime | None  # start of its use
+    failed: str  # reason; empty: not failed
+    optimal: bool
+    notes: tuple[str, ...]
+    shares: tuple[Share, ...]
+    # By worker type, what one more GPU would add to the policy's objective.
+    price_per_gpu: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A job and the GPUs that it has in a round."""
+
+    job: str
+    worker_type: str
+    gpus: tuple[str, ...]
+    with_job: str  # shares the GPUs
+    renewed: bool  # same GPUs as before
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round: the jobs that run in it, and the idle GPUs."""
+
+    number: int
+    starts: datetime | None
+    ends: datetime | None
+    runs: tuple[Run, ...]
+    idle_gpus: tuple[str, ...]
+    # The leases that begin with this round, and those that continue from the previous one.
+    moved: int
+    renewed: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRow:
+    """The usage of one user, tenant or job type."""
+
+    who: str  # user, tenant or type
+    gpu_s: Mapping[str, float]  # by worker type
+    cost: float
+    jobs: int
+    completed: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """The estimated speed of jobs of one type on one worker type."""
+
+    job_type: str
+    gpus: int
+    worker_type: str
+    steps_per_s: float
+    source: str  # "table" or "measured"
+    measured_s: float  # stepping time measured
+    with_job_type: str  # shares the GPUs
