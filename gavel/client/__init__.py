@@ -92,6 +92,7 @@ __all__ = [
 _MODULES = {
     "After": "jobs.spec",
     "JobSpec": "jobs.spec",
+    "Terminal": "jobs.spec",
     "read_job_file": "jobs.file",
     "JobFilter": "calls",
     "LogLine": "log_lines",

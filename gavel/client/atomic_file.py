@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from tempfile import mkstemp
 from types import TracebackType
 
 from gavel.client.errors import ServerError
@@ -21,6 +20,9 @@ class AtomicFile:
         self.size_bytes = 0
 
     def __enter__(self) -> AtomicFile:
+        # Imported only when a file is written, which few commands do.
+        from tempfile import mkstemp
+
         fd, name = mkstemp(prefix=f".{self._path.name}.", suffix=".part", dir=self._path.parent)
         self._part, self._file = Path(name), os.fdopen(fd, "wb")
         return self

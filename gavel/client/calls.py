@@ -81,7 +81,7 @@ def _message(kind: type[M], values: Mapping[str, Any]) -> M:
     return message_of(kind, {**values, **times})
 
 
-def _one(kind: Callable[[], type[R]]) -> Callable[[Any], R]:
+def _result(kind: Callable[[], type[R]]) -> Callable[[Any], R]:
     """Return a reader for a reply. `kind` returns the class of the result, which is imported with the first reply."""
     return lambda reply: read(kind(), reply)
 
@@ -93,41 +93,41 @@ def _rows(field: str, kind: Callable[[], type[R]]) -> Callable[[Any], tuple[R, .
 
 # ------------------------------------------------------------------------------------------------- the table
 
-get = Method("Jobs/GetJob", _one(lambda: r.Job))
+get = Method("Jobs/GetJob", _result(lambda: r.Job))
 command: Method[tuple[str, ...]] = Method("Jobs/CommandJob", lambda reply: tuple(reply.jobs), safe=False)
 _update: Method[tuple[str, ...]] = Method("Jobs/UpdateJob", lambda reply: tuple(reply.jobs))
-explain = Method("Jobs/ExplainJob", _one(lambda: r.Explanation))
-logs = Method("Jobs/ReadLogs", _one(lambda: r.LogChunk))
+explain = Method("Jobs/ExplainJob", _result(lambda: r.Explanation))
+logs = Method("Jobs/ReadLogs", _result(lambda: r.LogChunk))
 # A connection to a job; `TerminalSession` makes its requests and reads its messages.
 connect: Method[j.FromJob] = Method("Jobs/Connect", lambda message: message)
 # The digests of packages that the scheduler has, and that therefore need no upload.
 find_packages: Method[frozenset[str]] = Method("Jobs/FindPackages", lambda reply: frozenset(reply.present))
 _submit: Method[tuple[str, ...]] = Method("Jobs/SubmitJobs", lambda reply: tuple(reply.jobs))
 _preview = Method("Jobs/PreviewJobs", lambda reply: tuple([_read_preview(wire) for wire in reply.previews]))
-_list_jobs = Method("Jobs/ListJobs", _one(lambda: r.JobPage))
-_watch = Method("Jobs/WatchJobs", _one(lambda: r.JobEvent))
+_list_jobs = Method("Jobs/ListJobs", _result(lambda: r.JobPage))
+_watch = Method("Jobs/WatchJobs", _result(lambda: r.JobEvent))
 # The scheduler stores a package under the hash of its content, so a repeated upload changes nothing.
 _upload: Method[int] = Method("Jobs/UploadPackage", lambda reply: reply.size_bytes)
 
-status = Method("Cluster/GetStatus", _one(lambda: r.Status))
+status = Method("Cluster/GetStatus", _result(lambda: r.Status))
 nodes = Method("Cluster/ListNodes", _rows("nodes", lambda: r.Node))
-command_node = Method("Cluster/CommandNode", _one(lambda: r.Node), safe=False)
-policy = Method("Cluster/GetPolicy", _one(lambda: r.Policy))
-set_policy = Method("Cluster/SetPolicy", _one(lambda: r.Policy))
-allocation = Method("Cluster/GetAllocation", _one(lambda: r.Allocation))
-rounds = Method("Cluster/WatchRounds", _one(lambda: r.Round))
+command_node = Method("Cluster/CommandNode", _result(lambda: r.Node), safe=False)
+policy = Method("Cluster/GetPolicy", _result(lambda: r.Policy))
+set_policy = Method("Cluster/SetPolicy", _result(lambda: r.Policy))
+allocation = Method("Cluster/GetAllocation", _result(lambda: r.Allocation))
+rounds = Method("Cluster/WatchRounds", _result(lambda: r.Round))
 usage = Method("Cluster/GetUsage", _rows("rows", lambda: r.UsageRow))
 set_prices: Method[Mapping[str, float]] = Method(
     "Cluster/SetPrices", lambda reply: dict(reply.price_per_gpu_hour)
 )
 rates = Method("Cluster/ListRates", _rows("rates", lambda: r.Rate))
 
-who_am_i = Method("Access/WhoAmI", _one(lambda: r.Identity))
-create_token = Method("Access/CreateToken", _one(lambda: r.NewToken), safe=False)
+who_am_i = Method("Access/WhoAmI", _result(lambda: r.Identity))
+create_token = Method("Access/CreateToken", _result(lambda: r.NewToken), safe=False)
 tokens = Method("Access/ListTokens", _rows("tokens", lambda: r.Token))
-revoke_token = Method("Access/RevokeToken", _one(lambda: r.Token))
-create_join_token = Method("Access/CreateJoinToken", _one(lambda: r.JoinToken), safe=False)
-revoke_node = Method("Access/RevokeNode", _one(lambda: r.RevokedNode))
+revoke_token = Method("Access/RevokeToken", _result(lambda: r.Token))
+create_join_token = Method("Access/CreateJoinToken", _result(lambda: r.JoinToken), safe=False)
+revoke_node = Method("Access/RevokeNode", _result(lambda: r.RevokedNode))
 revoked_nodes = Method("Access/ListRevokedNodes", _rows("nodes", lambda: r.NodeRevocation))
 unrevoke_node: Method[str] = Method("Access/UnrevokeNode", lambda reply: reply.node, safe=False)
 

@@ -11,8 +11,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gavel.client import calls, lookups
+from gavel.client.atomic_file import AtomicFile
 from gavel.client.calls import By, JobFilter
 from gavel.client.errors import NotReachable
+from gavel.client.jobs.intake import Jobs, specs_of
+from gavel.client.jobs.uploads import Uploads, without_uploads
 from gavel.client.log_lines import LogLine, LogLines
 from gavel.client.queue import Queue
 from gavel.client.results.states import Role
@@ -23,7 +26,6 @@ from gavel.client.transport.notices import OnTrouble
 
 if TYPE_CHECKING:
     from gavel.client import results as r
-    from gavel.client.jobs.intake import Jobs
     from gavel.client.jobs.packing import Progress
 
 W = TypeVar("W", bound=SyncTransport | AsyncTransport)
@@ -108,9 +110,6 @@ class Client(Connected[SyncTransport]):
         `key`: a submission repeated with the same key and jobs returns the same ids. By default, each
         call has a new random key.
         """
-        from gavel.client.jobs.intake import specs_of
-        from gavel.client.jobs.uploads import Uploads
-
         with Uploads(specs_of(jobs), progress) as uploads:
             digests = list(uploads.packages)
             present = self._wire.call(calls.find_packages(digests=digests)) if digests else frozenset[str]()
@@ -121,9 +120,6 @@ class Client(Connected[SyncTransport]):
 
     def preview(self, jobs: Jobs) -> tuple[r.Preview, ...]:
         """Return what would happen to each job if it were submitted; submit nothing."""
-        from gavel.client.jobs.intake import specs_of
-        from gavel.client.jobs.uploads import without_uploads
-
         previews: tuple[r.Preview, ...] = ()
         for part in calls.in_parts(without_uploads(specs_of(jobs))):
             previews += self._wire.call(calls.preview(part))
@@ -397,8 +393,6 @@ class Client(Connected[SyncTransport]):
         Only admins may do this, because the file contains keys. An existing file is replaced only after the new
         one is complete. Raises OSError if the file cannot be written.
         """
-        from gavel.client.atomic_file import AtomicFile
-
         with AtomicFile(path) as file:
             for piece in self._wire.stream(calls.backup(packages=packages)):
                 file.write(piece)

@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gavel.client.atomic_file import AtomicFile
 from gavel.client.errors import Invalid
 from protos.gavel.v1.limits import is_loopback
 
@@ -180,8 +181,6 @@ def _read_context(path: Path, name: str, table: object) -> Context:
 def write_contexts(path: Path, contexts: Contexts) -> None:
     """Replace the contexts file. Only its owner may read it."""
     import json
-
-    from gavel.client.atomic_file import AtomicFile
 
     for name in contexts.contexts:
         if not _NAME.fullmatch(name):

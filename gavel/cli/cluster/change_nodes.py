@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel.cli.cluster.nodes import busy
+from gavel.cli.io.completion import complete_nodes
 from gavel.cli.io.options import YES, options
 from gavel.cli.io.session import LIVE, Session, confirm, print_json
 from gavel.cli.io.wording import count_of
@@ -22,7 +23,7 @@ OUTCOMES = {"drain": "is draining", "resume": "gets jobs again", "remove": "is r
 
 def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command:
     @click.command(action, help=help)
-    @click.argument("names", nargs=-1, required=True, metavar="NODE…")
+    @click.argument("names", nargs=-1, required=True, metavar="NODE…", shell_complete=complete_nodes)
     @options(*more, LIVE)
     def change(names: tuple[str, ...], session: Session, yes: bool = True) -> None:
         def in_words(name: str, node: Node) -> str:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.faults import Fault, refusing
-from gavel.cli.io.options import JSON, with_quiet_grpc
+from gavel.cli.io.completion import complete_contexts
+from gavel.cli.io.options import JSON
 from gavel.cli.io.outputs import echo, say
+from gavel.cli.io.quiet_grpc import with_quiet_grpc
 from gavel.cli.io.session import MISSING, errors_as_faults, print_json
 from protos.files.errors import suggest
 
@@ -63,7 +65,7 @@ def _read_token(from_stdin: bool) -> str:
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=complete_contexts)
 @click.option("--remove", is_flag=True, help="Forget the context and its token.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @with_quiet_grpc

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gavel.cli.io.completion import complete_nodes
 from gavel.cli.io.outputs import echo
 from gavel.cli.io.session import LIVE, Session
 from gavel.cli.io.tables import Column, show_table, state_text
@@ -37,7 +38,7 @@ GPU_COLUMNS = (
 
 
 @click.command()
-@click.argument("names", nargs=-1, metavar="[NODE…]")
+@click.argument("names", nargs=-1, metavar="[NODE…]", shell_complete=complete_nodes)
 @LIVE
 def nodes(names: tuple[str, ...], session: Session) -> None:
     """List nodes; for nodes given by name, each GPU, too."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.io.completion import complete_policies
 from gavel.cli.io.outputs import echo
 from gavel.cli.io.session import LIVE, Session, print_json
 from gavel.cli.io.wording import count_of
 from gavel.cli.policies.list import complete_policy
 from gavel.client.views.units import ago
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 @click.group(invoke_without_command=True)
@@ -52,8 +58,16 @@ def _show(session: Session) -> None:
         echo(f"  {note}")
 
 
+def _complete_spec(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> Sequence[str | CompletionItem[str]]:
+    """Complete a spec from the policies of this installation or, without the extra `server`, of the scheduler."""
+    here = complete_policy(context, parameter, incomplete)
+    return here or complete_policies(context, parameter, incomplete)
+
+
 @policy.command("set")
-@click.argument("spec", shell_complete=complete_policy)
+@click.argument("spec", shell_complete=_complete_spec)
 @LIVE
 def set_(spec: str, session: Session) -> None:
     """Divide the cluster by SPEC from the next allocation on: 'las', 'min_cost(premium=0.2)'."""

@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gavel.cli.io.lines import Line, print_lines, words
 from gavel.cli.io.session import LIVE, Session, print_json
-from gavel.cli.io.tables import print_lines, words
 from gavel.cli.io.wording import count_of
 from gavel.client.views.units import ago, span
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from gavel.client.results import Identity, Status
 
 
@@ -35,7 +33,7 @@ def status(check: bool, session: Session) -> None:
         sys.exit(1)
 
 
-def lines(status: Status, identity: Identity, address: str, now: datetime) -> Iterator[Text]:
+def lines(status: Status, identity: Identity, address: str, now: datetime) -> Iterator[Line]:
     """Return the lines that describe a scheduler."""
     stopping = ", stopping: it accepts no more jobs" if status.stopping else ""
     started = f"started {ago(status.started, now)}"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gavel.cli.io.lines import print_lines
 from gavel.cli.io.session import LIVE, Session, print_json
-from gavel.cli.io.tables import print_lines, stdout_console
 from gavel.cli.jobs.queue import as_listed
 
 if TYPE_CHECKING:
@@ -75,20 +75,21 @@ def read_picture(client: Client) -> Picture:
 
 
 def _watch(client: Client, picture: Picture, every_s: float) -> None:
-    from rich.console import Group
+    from rich.console import Console, Group
     from rich.live import Live
+    from rich.text import Text
 
     from gavel.cli.cluster.top_screen import screen
     from gavel.client import NotReachable
 
-    console = stdout_console()
-    console.soft_wrap = False
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
     # Do not retry calls: the screen shows the problem, and the next refresh calls again.
     client.on_trouble, client.retry_s = None, 0.0
     with _keys() as keys, Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             size = shutil.get_terminal_size()
-            live.update(Group(*screen(picture, size.columns, size.lines - 1)), refresh=True)
+            lines = screen(picture, size.columns, size.lines - 1)
+            live.update(Group(*[Text.from_ansi(line.styled()) for line in lines]), refresh=True)
             if _asked_to_quit(keys, every_s):
                 return
             try:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from rich.text import Text
-
-from gavel.cli.io.tables import STYLES, Column, fitted, state_text, table, words
+from gavel.cli.io.lines import Line, fitted, words
+from gavel.cli.io.tables import STYLES, Column, state_text, table
 from gavel.cli.io.wording import count_of
 from gavel.client.results import Job, Node, Status
 from gavel.client.views.job_text import few, job_on, job_progress, job_where
@@ -43,7 +42,7 @@ class Picture:
     trouble: str = ""
 
 
-def screen(picture: Picture, width: int, height: int) -> list[Text]:
+def screen(picture: Picture, width: int, height: int) -> list[Line]:
     """Return at most `height` lines, each at most `width` wide."""
     running = [job for job in picture.jobs if job.placement is not None]
     waiting = [job for job in picture.jobs if job.placement is None and not job.state.is_final]
@@ -63,13 +62,11 @@ def screen(picture: Picture, width: int, height: int) -> list[Text]:
     waiting_lines = _jobs_table(
         "waiting", QUEUE_COLUMNS, waiting, picture.waiting, max(room - len(running_lines), 2), width, picture
     )
-    lines = [*head, *nodes, Text(), *running_lines, Text(), *waiting_lines]
-    for line in lines:
-        line.truncate(width, overflow="ellipsis")
-    return lines[:height]
+    lines = [*head, *nodes, Line(), *running_lines, Line(), *waiting_lines]
+    return [line.cut(width) for line in lines[:height]]
 
 
-def _head(picture: Picture) -> list[Text]:
+def _head(picture: Picture) -> list[Line]:
     status, now = picture.status, picture.at
     left = "" if status.round_ends is None else f", {span((status.round_ends - now).total_seconds())} left"
     busy = f"{status.gpus_busy}/{status.gpus} GPUs busy"
@@ -80,7 +77,7 @@ def _head(picture: Picture) -> list[Text]:
     return lines
 
 
-def _nodes(nodes: Sequence[Node], width: int, lines_max: int) -> list[Text]:
+def _nodes(nodes: Sequence[Node], width: int, lines_max: int) -> list[Line]:
     """Return a bar for each node, in as many columns as fit. If not all fit, busy and unhealthy nodes come first."""
     name_width = max([min(len(node.name), 16) for node in nodes], default=0)
     kind_width = max([min(len(node.worker_type), 10) for node in nodes], default=0)
@@ -93,33 +90,29 @@ def _nodes(nodes: Sequence[Node], width: int, lines_max: int) -> list[Text]:
     visible = ordered[: columns * lines_max] if len(nodes) > columns * lines_max else list(nodes)
     lines = []
     for start in range(0, len(visible), columns):
-        line = Text(no_wrap=True)
+        line = Line()
         for node in visible[start : start + columns]:
-            line.append_text(_node(node, name_width, kind_width, cell)).append("  ")
+            line.add(_node(node, name_width, kind_width, cell)).add("  ")
         lines.append(line)
     if len(visible) < len(nodes):
-        lines.append(Text(f"and {count_of(len(nodes) - len(visible), 'more node')}", style="dim"))
+        lines.append(Line(f"and {count_of(len(nodes) - len(visible), 'more node')}", "dim"))
     return lines
 
 
-def _node(node: Node, name_width: int, kind_width: int, cell: int) -> Text:
+def _node(node: Node, name_width: int, kind_width: int, cell: int) -> Line:
     style = STYLES.get(node.state, "")
-    name, kind = (
-        fitted(words(node.name, style), name_width),
-        fitted(words(node.worker_type, style), kind_width),
-    )
-    line = Text(" ").join([name, kind, Text()])
+    line = fitted(words(node.name, style), name_width).add(" ")
+    line.add(fitted(words(node.worker_type, style), kind_width)).add(" ")
     for gpu in node.gpus:
         if gpu.broken:
-            line.append(BROKEN, style="red")
+            line.add(BROKEN, "red")
         elif gpu.jobs:
-            line.append(SHARED if len(gpu.jobs) > 1 else BUSY, style="green")
+            line.add(SHARED if len(gpu.jobs) > 1 else BUSY, "green")
         else:
-            line.append(FREE, style="dim")
+            line.add(FREE, "dim")
     if node.state != "up":
-        line.append(f" {node.state.value}")
-    line.append(" " * max(cell - line.cell_len, 0))
-    return line
+        line.add(f" {node.state.value}")
+    return line.add(" " * max(cell - line.width, 0))
 
 
 def _jobs_table(
@@ -130,21 +123,21 @@ def _jobs_table(
     lines_max: int,
     width: int,
     picture: Picture,
-) -> list[Text]:
+) -> list[Line]:
     """Return a table of jobs in at most `lines_max` lines; `count` may be more jobs than `jobs` has."""
     if not jobs:
-        return [Text(f"{title}: none", style="dim")]
+        return [Line(f"{title}: none", "dim")]
     room = lines_max - 1
     visible = jobs if len(jobs) <= room and count <= len(jobs) else jobs[: max(room - 1, 0)]
     rows = [tuple(_cells(job, columns is QUEUE_COLUMNS, picture.at)) for job in visible]
     lines = table(columns, rows, width)
     rest = max(count, len(jobs)) - len(visible)
     if rest > 0:
-        lines.append(Text(f"and {rest} more {title}", style="dim"))
+        lines.append(Line(f"and {rest} more {title}", "dim"))
     return lines
 
 
-def _cells(job: Job, is_waiting: bool, now: datetime) -> Iterable[str | Text]:
+def _cells(job: Job, is_waiting: bool, now: datetime) -> Iterable[str | Line]:
     yield job.id
     yield job.spec.name or job.spec.job_type
     yield job.spec.user

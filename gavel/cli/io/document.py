@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from gavel.cli.faults import reason
 from protos.files.errors import BadInput, Place, literal
-from protos.files.yaml import Node, line_of, plain, read_yaml
+from protos.files.nodes import Node, line_of, plain
 from traces.documents import line_of_bad_json
 
 MIB = 2**20
@@ -81,6 +81,8 @@ def _text(content: bytes, form: str) -> str:
 
 def parse_yaml(text: str) -> Document:
     """Return the data in a YAML text."""
+    from protos.files.yaml import read_yaml
+
     nodes = read_yaml(text, aliases=True)
     if len(nodes) > 1:
         raise BadInput("a second document begins", line=nodes[1].line)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import os
 import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
+
+from gavel.cli.io.completion import complete_contexts, complete_jobs, complete_nodes, complete_worker_types
 
 if TYPE_CHECKING:
     from scheduler.model.bounds import Bound
@@ -89,30 +89,18 @@ class State(click.Choice[str]):
 # ------------------------------------------------------------------------------------------- shared options
 
 
-def with_quiet_grpc(command: Command) -> Command:
-    """Load gRPC without its own log before the command runs, because the command itself reports each failed call."""
-
-    @functools.wraps(command)
-    def run(*arguments: Any, **values: Any) -> Any:
-        if "GRPC_VERBOSITY" not in os.environ:
-            # gRPC reads the variable once, when it is loaded. We remove it again, so that a scheduler or an agent
-            # that the command starts (`gavel up`) still logs what gRPC reports.
-            os.environ["GRPC_VERBOSITY"] = "NONE"
-            import grpc  # noqa: F401
-
-            del os.environ["GRPC_VERBOSITY"]
-        return command(*arguments, **values)
-
-    return run
-
-
 ADDRESS = options(
     click.option(
         "--address",
         metavar="HOST:PORT",
         help="The scheduler's address.  [default: GAVEL_ADDRESS, or the context's]",
     ),
-    click.option("--context", metavar="NAME", help="A cluster stored by `gavel login`."),
+    click.option(
+        "--context",
+        metavar="NAME",
+        help="A cluster stored by `gavel login`.",
+        shell_complete=complete_contexts,
+    ),
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/cli.md has its keys.")
 
@@ -137,13 +125,23 @@ FILTERS = options(
     ),
     click.option("--job-type", default="", metavar="TYPE", help="Only jobs of this type."),
     click.option(
-        "--worker-type", default="", metavar="TYPE", help="Only jobs that now have GPUs of this type."
+        "--worker-type",
+        default="",
+        metavar="TYPE",
+        help="Only jobs that now have GPUs of this type.",
+        shell_complete=complete_worker_types,
     ),
-    click.option("--node", default="", metavar="NODE", help="Only jobs that are now on this node."),
+    click.option(
+        "--node",
+        default="",
+        metavar="NODE",
+        help="Only jobs that are now on this node.",
+        shell_complete=complete_nodes,
+    ),
 )
 CONFIG = click.option(
     "--config", "path", type=click.Path(), metavar="FILE", help="The scheduler's settings file."
 )
 FINDINGS_AS_JSON = click.option("--json", "as_json", is_flag=True, help="Print the findings as JSON.")
 DATA_DIR = click.option("--data-dir", metavar="DIR", help="Where the scheduler keeps its data.")
-JOBS = click.argument("jobs", nargs=-1, required=True, metavar="JOB…")
+JOBS = click.argument("jobs", nargs=-1, required=True, metavar="JOB…", shell_complete=complete_jobs())

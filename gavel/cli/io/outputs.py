@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -74,6 +72,8 @@ def print_data(data: Any) -> None:
 
 def write_json(option: str, path: str, data: Any) -> None:
     """Write plain data as JSON; it must not contain NaN. The path `-` is standard output."""
+    import json
+
     text = json.dumps(data, indent=2, allow_nan=False)
     with _opened(option, path) as file:
         file.write(f"{text}\n")
@@ -81,6 +81,8 @@ def write_json(option: str, path: str, data: Any) -> None:
 
 def write_csv(option: str, path: str, header: Iterable[str], rows: Iterable[Iterable[Any]]) -> None:
     """Write a table as CSV, None as an empty cell. The path `-` is standard output."""
+    import csv
+
     with _opened(option, path) as file:
         lines = csv.writer(file, lineterminator="\n")
         lines.writerow(header)

@@ -8,7 +8,6 @@ Functions that need `gavel.client` import it themselves. So importing this file 
 from __future__ import annotations
 
 import functools
-import json
 import math
 import sys
 import threading
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.options import ADDRESS, JSON, Command, options, with_quiet_grpc
+from gavel.cli.io.options import ADDRESS, JSON, Command, options
 from gavel.cli.io.outputs import echo, print_data, say
+from gavel.cli.io.quiet_grpc import with_quiet_grpc
 from gavel.cli.io.tables import Column, show_table
 from gavel.client.views.units import span
 
@@ -204,6 +204,8 @@ def print_json(value: Any) -> None:
 
 def print_line(value: Any) -> None:
     """Print a result of a stream on a line of its own, at once."""
+    import json
+
     from gavel.client.reading import plain
 
     click.echo(json.dumps(plain(value), allow_nan=False))

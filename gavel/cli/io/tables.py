@@ -1,27 +1,27 @@
 """Tables on a terminal, in a file or in a pipe: colours only on a terminal.
 
-There are two kinds. `show_table` is for live lists: cut to the width of a terminal, never cut elsewhere. `new_table`
-with `print_all` is for figures, which are never cut.
+There are two kinds. `show_table` is for live lists: cut to the width of a terminal, never cut elsewhere; it imports no
+library. `new_table` with `print_all` is for figures, which are never cut; rich draws them.
 """
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gavel.cli.io.wording import printable, shortened
+from gavel.cli.io.lines import Line, fitted, print_lines, words
+from gavel.cli.io.wording import shortened
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     from gavel.client.results import JobState, NodeState
 
-    Cell = str | Text
+    Cell = str | Line
     Row = Sequence[Cell]
 
 GAP = "  "
@@ -50,13 +50,6 @@ class Column(NamedTuple):
     width_max: int = 40
 
 
-def stdout_console() -> Console:
-    """Return a console on standard output: in colour only on a terminal, and not if NO_COLOR is set."""
-    from rich.console import Console
-
-    return Console(file=sys.stdout, highlight=False, markup=False, emoji=False, soft_wrap=True)
-
-
 def terminal_width() -> int | None:
     """Return the width of the terminal, to which tables are cut; None without a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
@@ -67,34 +60,16 @@ def show_table(columns: Sequence[Column], rows: Sequence[Row]) -> None:
     print_lines(table(columns, rows, terminal_width()))
 
 
-def print_lines(lines: Iterable[Text]) -> None:
-    """Print lines without wrapping them."""
-    console = stdout_console()
-    for line in lines:
-        console.print(line)
-
-
-def words(text: str, style: str = "") -> Text:
-    """Return the text with characters that do not print escaped."""
-    from rich.text import Text
-
-    return Text(printable(text), style)
-
-
-def state_text(state: JobState | NodeState) -> Text:
+def state_text(state: JobState | NodeState) -> Line:
     """Return the state in its colour."""
-    from rich.text import Text
-
-    return Text(state.value, style=STYLES.get(state, ""))
+    return Line(state.value, STYLES.get(state, ""))
 
 
-def table(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> list[Text]:
+def table(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> list[Line]:
     """Return the line of column heads, then a line for each row."""
-    from rich.text import Text
-
-    cells = [[Text(column.head, style="bold") for column in columns]]
+    cells = [[Line(column.head, "bold") for column in columns]]
     cells += [[words(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
-    sizes = [max(row[number].cell_len for row in cells) for number in range(len(columns))]
+    sizes = [max(row[number].width for row in cells) for number in range(len(columns))]
     if width is not None:
         sizes = _fitted_sizes(columns, sizes, width)
     return [_line(columns, row, sizes) for row in cells]
@@ -111,25 +86,11 @@ def _fitted_sizes(columns: Sequence[Column], sizes: list[int], width: int) -> li
     return [*others, max(min(last, room), 0)]
 
 
-def _line(columns: Sequence[Column], row: Sequence[Text], sizes: Sequence[int]) -> Text:
-    from rich.text import Text
-
-    cells = zip(row, sizes, columns, strict=True)
-    line = Text(GAP, no_wrap=True).join(
-        fitted(cell, size, right=column.right) for cell, size, column in cells
-    )
-    line.rstrip()
-    return line
-
-
-def fitted(cell: Text, size: int, *, right: bool = False) -> Text:
-    """Return the cell with exactly this width; a longer cell is cut and ends in …"""
-    from rich.text import Text
-
-    copy = cell.copy() if size else Text()
-    copy.truncate(size, overflow="ellipsis")
-    copy.align("right" if right else "left", size)
-    return copy
+def _line(columns: Sequence[Column], row: Sequence[Line], sizes: Sequence[int]) -> Line:
+    line = Line()
+    for number, (cell, size, column) in enumerate(zip(row, sizes, columns, strict=True)):
+        line.add(GAP if number else "").add(fitted(cell, size, right=column.right))
+    return line.stripped()
 
 
 def new_table(**options: Any) -> Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.io.completion import complete_jobs
 from gavel.cli.io.options import FILTERS, YES
 from gavel.cli.io.outputs import say
 from gavel.cli.io.session import LIVE, Session, confirm, print_json
@@ -32,7 +33,12 @@ POSSIBLE_STATES: dict[Action, Sequence[str]] = {
 
 def _command(action: Action, help: str) -> click.Command:
     @click.command(action, help=help)
-    @click.argument("jobs", nargs=-1, metavar="[JOB…]")
+    @click.argument(
+        "jobs",
+        nargs=-1,
+        metavar="[JOB…]",
+        shell_complete=complete_jobs(POSSIBLE_STATES[action], to_change=True),
+    )
     @click.option(
         "--all", "all_", is_flag=True, help="All jobs that match the filters; without --user, only your own."
     )

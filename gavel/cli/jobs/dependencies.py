@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -90,6 +89,8 @@ class _Names:
             raise UnclearName(
                 f"{len(same_name)} unfinished jobs of {user} are called '{name}'; give the id of one: {listed}"
             )
+        import difflib
+
         similar_names = difflib.get_close_matches(
             name, [other for other, _ in jobs_with_name.values()], n=SHOWN, cutoff=0.5
         )

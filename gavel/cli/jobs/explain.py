@@ -9,8 +9,10 @@ from typing import Any
 import click
 
 from gavel.cli.faults import Fault
-from gavel.cli.io.options import ADDRESS, Number, with_quiet_grpc
+from gavel.cli.io.completion import complete_jobs
+from gavel.cli.io.options import ADDRESS, Number
 from gavel.cli.io.outputs import say
+from gavel.cli.io.quiet_grpc import with_quiet_grpc
 from gavel.cli.io.wording import count_of, printable_lines
 from scheduler.model.bounds import Bound
 
@@ -20,7 +22,7 @@ TIMES = ("at_s", "expected_start_s", "until_s", "kept_until_s")
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs())
 @click.option(
     "--journal",
     "journal_in",

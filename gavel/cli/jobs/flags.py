@@ -12,7 +12,7 @@ import click
 from gavel.cli.faults import Fault
 from gavel.client.jobs.file import Faults, field_values
 from gavel.client.jobs.spec import BY_NAME
-from protos.files.yaml import List, Node, Scalar, Table
+from protos.files.nodes import List, Node, Scalar, Table
 
 
 def flag(field: str) -> str:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.io.completion import complete_jobs
 from gavel.cli.io.outputs import say
 from gavel.cli.io.session import LIVE, REFUSED, Session, print_line
 from gavel.cli.io.terminal_text import TerminalText
@@ -36,7 +37,7 @@ CHUNKS_WAITING_MAX = 64
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs())
 @click.option(
     "-f", "--follow", is_flag=True, help="Follow the output, across preemptions, until the job has ended."
 )

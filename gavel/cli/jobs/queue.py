@@ -6,16 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gavel.cli.io.durations import moment_before
+from gavel.cli.io.lines import print_lines
 from gavel.cli.io.options import FILTERS
 from gavel.cli.io.outputs import say
 from gavel.cli.io.session import LIVE, Session, print_json, print_line
-from gavel.cli.io.tables import Column, print_lines, show_table, state_text, table, terminal_width
+from gavel.cli.io.tables import Column, show_table, state_text, table, terminal_width
 from gavel.cli.io.wording import count_of
 from gavel.client.views.job_text import few
 
@@ -156,6 +156,8 @@ def _show_last_ended(client: Client, query: JobFilter) -> None:
 
 def _why_none(client: Client, query: JobFilter) -> str:
     """Return why the list is empty: no such node or worker type, or no jobs of this user."""
+    from difflib import get_close_matches
+
     nodes = client.nodes() if query.node or query.worker_type else ()
     for kind, name, existing in (
         ("node", query.node, {node.name for node in nodes}),

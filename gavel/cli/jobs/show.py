@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gavel.cli.io.lines import Line, print_lines, words
 from gavel.cli.io.options import JOBS
 from gavel.cli.io.session import LIVE, Session, print_line
-from gavel.cli.io.tables import print_lines, state_text, words
+from gavel.cli.io.tables import state_text
 from gavel.client.views.job_text import why_words
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from gavel.client import Job
 
 KEY_CHARS = 14
@@ -39,14 +38,14 @@ def show(jobs: tuple[str, ...], session: Session) -> None:
                 print_lines(lines(job, datetime.now(UTC)))
 
 
-def lines(job: Job, now: datetime) -> Iterator[Text]:
+def lines(job: Job, now: datetime) -> Iterator[Line]:
     """Return the lines that describe a job."""
     from gavel.client.views.job_details import history, request
 
     name = f" '{job.spec.name}'" if job.spec.name else ""
-    title = words(f"job {job.id}{name} ", "bold").append_text(state_text(job.state))
+    title = words(f"job {job.id}{name} ", "bold").add(state_text(job.state))
     if job.why:
-        title.append_text(words(f" ({why_words(job)})"))
+        title.add(words(f" ({why_words(job)})"))
     yield title
     for key, value in history(job, now):
         yield words(f"  {key.ljust(KEY_CHARS)}  {value}")

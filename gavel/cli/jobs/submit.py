@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.io.completion import UNFINISHED, complete_jobs, complete_nodes, complete_worker_types
 from gavel.cli.io.options import Command, options
 from gavel.cli.io.outputs import print_data, say
 from gavel.cli.io.session import LIVE, Session, errors_as_faults, print_line
@@ -57,6 +58,11 @@ _OPPOSITES = {
     "packable": "--not-packable",
     "reports_steps": "--reports-no-steps",
 }
+_COMPLETIONS = {
+    "after": complete_jobs(UNFINISHED),
+    "nodes": complete_nodes,
+    **dict.fromkeys(("worker_types", "exclude_worker_types"), complete_worker_types),
+}
 # Notes for the help of an option that do not apply to the field of a job file.
 _NOTES = {
     "env": "KEY without a value copies the variable from your environment.",
@@ -79,7 +85,8 @@ def field_option(name: str, kind: str, meaning: str) -> Callable[[Command], Comm
     last_word = singular.rpartition("_")[2].upper()
     metavar = _METAVARS.get(kind) or (last_word if "name" in kind else kind.replace(" or ", "|"))
     options = [_SHORT[name], option] if name in _SHORT else [option]
-    return click.option(*options, name, multiple=several, metavar=metavar, help=help)
+    complete = _COMPLETIONS.get(name)
+    return click.option(*options, name, multiple=several, metavar=metavar, help=help, shell_complete=complete)
 
 
 @click.command(cls=WithCommand, options_metavar="[OPTIONS]")

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gavel.cli.faults import Fault
+from gavel.cli.io.completion import UNFINISHED, complete_jobs
 from gavel.cli.io.options import options
 from gavel.cli.io.session import LIVE, Session, print_json
 from gavel.cli.jobs.field_table import FIELDS
@@ -21,7 +22,13 @@ NONE = "none"
 
 
 @click.command()
-@click.argument("jobs", nargs=-1, required=True, metavar="JOB…")
+@click.argument(
+    "jobs",
+    nargs=-1,
+    required=True,
+    metavar="JOB…",
+    shell_complete=complete_jobs(UNFINISHED, to_change=True),
+)
 @options(*(field_option(*field) for field in FIELDS if field[0] in CHANGEABLE))
 @LIVE
 def update(jobs: tuple[str, ...], session: Session, **fields: Any) -> None:

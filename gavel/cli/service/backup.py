@@ -8,8 +8,9 @@ import click
 
 import gavel
 from gavel.cli.faults import refusing
-from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, JSON, with_quiet_grpc
+from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, JSON
 from gavel.cli.io.outputs import echo, print_data
+from gavel.cli.io.quiet_grpc import with_quiet_grpc
 from gavel.cli.io.session import errors_as_faults
 from gavel.cli.service.fsck import settings
 from gavel.client.views.units import size

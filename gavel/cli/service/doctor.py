@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 
 from gavel.cli.installation import foreign_modules, import_ours_first
-from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, FINDINGS_AS_JSON, with_quiet_grpc
+from gavel.cli.io.options import ADDRESS, CONFIG, DATA_DIR, FINDINGS_AS_JSON
+from gavel.cli.io.quiet_grpc import with_quiet_grpc
 
 
 @click.command()

@@ -1,4 +1,7 @@
-"""The jobs of a submission: one job, several jobs, or the name of a job file. Jobs from a program are checked here."""
+"""The jobs of a submission: one job, several jobs, or the name of a job file. Jobs from a program are checked here.
+
+Most programs and commands submit nothing, so the readers of files and the checks are imported with the first job.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,7 @@ from typing import Any
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.errors import field_at, objection
-from gavel.client.jobs.kinds import FIELD_KINDS, quoted
 from gavel.client.jobs.spec import JobSpec
-from gavel.client.jobs.values import read_part
 from protos.files.errors import BadInput
 
 Jobs = JobSpec | Sequence[JobSpec] | str | os.PathLike[str]
@@ -41,6 +42,9 @@ def _checked(spec: Any, label: str) -> JobSpec:
     `label`: "job 3" for the third of several. A job from a file is returned unchanged, because the file's reader has
     checked it.
     """
+    from gavel.client.jobs.kinds import FIELD_KINDS, quoted
+    from gavel.client.jobs.values import read_part
+
     if not isinstance(spec, JobSpec):
         hint = "; write JobSpec(**job)" if isinstance(spec, Mapping) else ""
         raise InvalidJob(

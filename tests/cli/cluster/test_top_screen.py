@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from rich.text import Text
 
 from gavel.cli.cluster.top import read_picture
 from gavel.cli.cluster.top_screen import Picture, screen
+from gavel.cli.io.lines import Line
 from gavel.cli.io.tables import Column, table
 from gavel.cli.jobs.queue import COLUMNS, rows
 from gavel.cli.jobs.show import lines as show_lines
@@ -134,7 +134,7 @@ def test_a_picture_of_a_large_cluster_fits_any_window(width: int, height: int) -
     waiting = [job(f"{1000 + at}_{at}", why="because " * 30) for at in range(100)]
     lines = screen(picture(nodes, [*running, *waiting], 5000), width, height)
     assert len(lines) <= height
-    assert max(line.cell_len for line in lines) <= width
+    assert max(line.width for line in lines) <= width
     text = "\n".join(line.plain for line in lines)
     assert "more nodes" in text
     if height >= 24:
@@ -159,7 +159,7 @@ def test_the_queue_fits_a_terminal_and_is_whole_in_a_file() -> None:
     """A terminal cuts the last column first, then names; a file gets every column whole."""
     long = job("123_45", spec=JobSpec(name="n" * 60, user="a-user-with-a-long-name"), why="w" * 100)
     lines = table(COLUMNS, rows([long], NOW), 80)
-    assert max(line.cell_len for line in lines) <= 80
+    assert max(line.width for line in lines) <= 80
     assert "123_45" in lines[1].plain
     assert "…" in lines[1].plain
     whole = table(COLUMNS, rows([long], NOW), None)[1].plain
@@ -177,7 +177,7 @@ def test_a_narrow_table_keeps_its_columns_apart() -> None:
     """Columns stay apart in a narrow table, even if a name has characters that are two columns wide."""
     lines = table((Column("a"), Column("b", right=True), Column("c")), [("训练", "1", "x" * 50)], 20)
     assert [line.plain for line in lines] == ["a     b  c", f"训练  1  {'x' * 10}…"]
-    assert [line.cell_len for line in table((Column("a"),), [(Text("x" * 30),)], 10)] == [1, 10]
+    assert [line.width for line in table((Column("a"),), [(Line("x" * 30),)], 10)] == [1, 10]
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_top_reconnects(port: int, tmp_path: Path, gavel: Gavel) -> None:
 def test_only_the_command_itself_quiets_grpc() -> None:
     """The scheduler that `gavel up` starts inherits no GRPC_VERBOSITY, unless the user set it."""
     script = (
-        "import os; from gavel.cli.io.options import with_quiet_grpc\n"
+        "import os; from gavel.cli.io.quiet_grpc import with_quiet_grpc\n"
         "with_quiet_grpc(lambda: print(os.environ.get('GRPC_VERBOSITY')))()"
     )
     without = {name: text for name, text in os.environ.items() if name != "GRPC_VERBOSITY"}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from protos.files.errors import BadInput, Place
-from protos.files.yaml import DEPTH_MAX, REPEATED_MAX, line_of, plain, read_table, read_yaml
+from protos.files.nodes import line_of, plain
+from protos.files.yaml import DEPTH_MAX, REPEATED_MAX, read_table, read_yaml
 
 
 def data(text: str, *, aliases: bool = False) -> object:
