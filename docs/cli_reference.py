@@ -124,6 +124,7 @@ JSON: dict[str, tuple[str, Any]] = {
     "allocate": ("[problem-format.md](problem-format.md) has the keys", None),
     "policies": ("a list with the contents of the table", None),
     "policies list": ("a list with the contents of the table", None),
+    "policies check": ("for each policy, `promises`, `properties` and `broken`, the small problems", None),
     "simulate": ("[simulation.md](simulation.md#the-figures) has the keys", None),
     "replay": ("the figures of the replay, as for `simulate`", None),
     "sweep": (

@@ -29,7 +29,15 @@ import policies
 from policies.audit import as_answer
 from policies.engine.grouping import FACTS, group
 from policies.engine.solvers import time_limit
-from policies.errors import BrokenPolicy, PolicyError, SolverFailure, UnknownPolicy, fault_of, name_some
+from policies.errors import (
+    BrokenPolicy,
+    InvalidAnswer,
+    PolicyError,
+    SolverFailure,
+    UnknownPolicy,
+    fault_of,
+    name_some,
+)
 from policies.problem import Allocation, Floats, Policy, Problem
 from policies.reference import isolated_rates
 from policies.transforms import Blind, runnable, with_pairs, without_pairs
@@ -212,8 +220,11 @@ def reads(spec: str, fact: str) -> bool:
     return fact in entry_of(spec).facts
 
 
-def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
-    """Return the policy of this spec as a function; the limit is for all its solvers together."""
+def resolve(spec: str, time_limit_s: float | None = None, *, merge: bool = True) -> Policy:
+    """Return the policy of this spec as a function; the limit is for all its solvers together.
+
+    Without `merge`, each job has a row of its own. The answer must be as good, but takes longer.
+    """
     (name, arguments), *modifiers = _parse(spec)
     chosen = entry(name)
     unknown = [key for key in arguments if key not in chosen.parameters]
@@ -229,6 +240,9 @@ def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
         wrong = [key for key in parameters if key not in _MODIFIERS[modifier]]
         if wrong:
             raise UnknownPolicy(f"'{spec}': modifier '{modifier}' has no parameter '{wrong[0]}'")
+
+    if not merge:
+        chosen = replace(chosen, reads=(*chosen.reads, "id"))
 
     def run(problem: Problem) -> Allocation:
         started = time.perf_counter()
@@ -318,13 +332,15 @@ def _call(chosen: Entry, arguments: Mapping[str, Any], problem: Problem) -> Allo
         raise BrokenPolicy(f"{chosen.name}: {fault_of(error, chosen.file)}") from error
     if not isinstance(answer, Allocation):
         kind = "nothing" if answer is None else f"a value of type {type(answer).__name__}"
-        raise BrokenPolicy(f"{chosen.name} must return an Allocation, but returned {kind} ({_lines(chosen)})")
+        raise InvalidAnswer(
+            f"{chosen.name} must return an Allocation, but returned {kind} ({_lines(chosen)})"
+        )
     if not chosen.origin:
         return answer
     try:
         return as_answer(problem, answer)
-    except BrokenPolicy as fault:
-        raise BrokenPolicy(f"{chosen.name} returned an invalid answer: {fault} ({_lines(chosen)})") from None
+    except InvalidAnswer as fault:
+        raise InvalidAnswer(f"{chosen.name} returned an invalid answer: {fault} ({_lines(chosen)})") from None
 
 
 def _lines(chosen: Entry) -> str:
