@@ -17,7 +17,7 @@ from policies.audit import audit, could_gain
 from policies.errors import MissingFacts
 from policies.problem import Allocation, Problem
 from policies.registry import names, resolve
-from policies.sample import shuffled
+from policies.trials.sample import shuffled
 from tests.support.problems import problems
 from tests.support.references import REFERENCES, as_seen
 

@@ -1,4 +1,4 @@
-"""Problems for tests: those of `policies.sample`, and strategies that draw them.
+"""Problems for tests: those of `policies.trials.sample`, and strategies that draw them.
 
 @given(problems(pairs=st.just(True)))
 """
@@ -7,10 +7,10 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from policies import sample
 from policies.problem import Problem
-from policies.sample import TENANTS, Way, alone, by_hand, random_problem, together
 from policies.transforms import runnable
+from policies.trials import sample
+from policies.trials.sample import TENANTS, Way, alone, by_hand, random_problem, together
 
 __all__ = [
     "TENANTS",

@@ -19,7 +19,7 @@ from gavel.cli.policies.plugins import POLICY_FILES, load_policies
 from scheduler.model.bounds import SEED, Bound
 
 if TYPE_CHECKING:
-    from policies.promises import Case
+    from policies.trials.promises import Case
 
 MODIFIERS = ("", "+packing", "+blind", "+packing+blind")
 PROBLEMS = Bound(1, 100_000)
@@ -125,8 +125,8 @@ def _policies_of(file: str) -> list[str]:
 def _check(spec: str, problems: int, seed: int) -> Verdict:
     from gavel.cli.io.progress import bar
     from policies.errors import ProblemError, UnknownPolicy
-    from policies.promises import PROMISES, PROPERTIES, Case, faults, generated
     from policies.registry import entry_of, resolve
+    from policies.trials.promises import PROMISES, PROPERTIES, Case, faults, generated
 
     if "+" in spec:
         raise Fault(f"{spec}: every policy is checked with and without modifiers; leave them out")
@@ -165,8 +165,8 @@ def _example(case: Case, promise: str, fault: str, folder: Path) -> Example:
     import yaml
 
     from gavel.cli.policies.problem_text import problem_as_data
-    from policies.promises import smallest
     from policies.registry import entry_of
+    from policies.trials.promises import smallest
 
     small, fault = smallest(case, promise, fault)
     path = folder / f"{entry_of(case.spec).name}.{promise}.yaml"
@@ -177,7 +177,7 @@ def _example(case: Case, promise: str, fault: str, folder: Path) -> Example:
 
 
 def _as_data(verdict: Verdict) -> dict[str, Any]:
-    from policies.promises import PROMISES, PROPERTIES
+    from policies.trials.promises import PROMISES, PROPERTIES
 
     return {
         "policy": verdict.policy,
@@ -197,7 +197,7 @@ def _print(verdict: Verdict, files: Sequence[str]) -> None:
     from rich.text import Text
 
     from gavel.cli.io.tables import new_table, print_all
-    from policies.promises import PROMISES, PROPERTIES
+    from policies.trials.promises import PROMISES, PROPERTIES
 
     table = new_table()
     table.add_column("every policy promises", no_wrap=True)

@@ -12,7 +12,7 @@ import pytest
 from gavel.cli.policies.check import MODIFIERS
 from gavel.cli.policies.problem_file import read_problem, to_problem
 from gavel.cli.policies.problem_text import problem_as_data
-from policies.promises import PROMISES, generated
+from policies.trials.promises import PROMISES, generated
 from scheduler import plugins
 from tests.cli.conftest import Gavel
 from tests.support.policy_files import EVEN, own_registry, returns, write
@@ -87,7 +87,7 @@ def test_the_words_about_a_broken_promise(gavel: Gavel, wording: Wording) -> Non
 def test_a_policy_that_never_ends(gavel: Gavel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call has its limit; the policy breaks the promise to answer."""
     monkeypatch.setattr("gavel.cli.policies.check.TIME_LIMIT_S", 0.01)
-    monkeypatch.setattr("policies.promises.TRIALS_MAX", 2)
+    monkeypatch.setattr("policies.trials.promises.TRIALS_MAX", 2)
     monkeypatch.setattr(plugins, "LIMIT_EXTRA_S", 0.05)
     write(Path("mine.py"), policy("bad", "a", before="while len(p.jobs) > 1: pass"))
     result = gavel("policies", "check", "mine.py", "--problems", "3", "--json")

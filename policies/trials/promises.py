@@ -1,5 +1,4 @@
-"""What every policy promises, whatever it optimises, as checks on one problem; and the search for a small problem that
-breaks a promise.
+"""Promises that every policy keeps, whatever it optimises: checks on one problem, and a search for small problems.
 
 Whether a policy has the `PROPERTIES` depends on its objective. They are checked without modifiers.
 """
@@ -17,8 +16,8 @@ from policies.audit import audit, could_gain
 from policies.errors import InvalidAnswer, PolicyError, ProblemError
 from policies.problem import Allocation, Floats, Ints, Problem
 from policies.registry import entry_of, resolve
-from policies.sample import random_problem, shuffled
 from policies.transforms import runnable
+from policies.trials.sample import random_problem, shuffled
 
 # Conic solvers are exact to about 1e-8 of the scale; searches for levels add to that.
 TOLERANCE = 1e-5

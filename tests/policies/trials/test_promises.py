@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from policies.errors import ProblemError
-from policies.promises import PROMISES, PROPERTIES, Case, faults, generated, smallest
 from policies.registry import names
+from policies.trials.promises import PROMISES, PROPERTIES, Case, faults, generated, smallest
 from tests.policies.test_every_policy import UNDOMINATED
 
 PROBLEMS = 8
