@@ -138,7 +138,7 @@ JSON: dict[str, tuple[str, Any]] = {
 # The commands without `--json`, each with the reason.
 NO_JSON = {
     **dict.fromkeys(("serve", "agent", "up"), "runs until it is stopped; it has --log-json instead"),
-    **dict.fromkeys(("run", "attach"), "its output is that of the job's program"),
+    **dict.fromkeys(("run", "attach", "shell"), "its output is that of the job's program"),
     "completion": "prints a program for the shell",
     "token": "does nothing itself: only its subcommands do",
 }
