@@ -58,6 +58,18 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     setup_limit_s: Annotated[
         _UpTo12Days, "How long the setup of a job may take, unless its job file sets it; 0: no limit."
     ] = 3600.0
+    container_runtime: Annotated[
+        Literal["", "charliecloud", "apptainer", "podman", "docker"],
+        "The program for containers: charliecloud, apptainer, podman or docker. Empty: the first that is installed.",
+    ] = ""
+    container_mounts: Annotated[
+        str,
+        "Folders from which jobs may mount in containers, separated by ':'. Empty: only those of Gavel. Jobs mount with"
+        " the rights of their users in any case.",
+    ] = "/"
+    images_dir: Annotated[
+        str, "Where images of containers are kept that jobs fetch. Empty: in the state directory."
+    ] = ""
     logs_mb: Annotated[
         float, Meta(ge=1, le=1_000_000), "How much of the newest output is kept, per process of an attempt."
     ] = 64.0
@@ -90,6 +102,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         for key, value in self.labels.items():
             if not _NAME.fullmatch(key) or len(value) > 256 or not value.isprintable():
                 raise _objection("labels", f"{key}={value}", "must be a plain name and a printable value")
+        for folder in filter(None, self.container_mounts.split(":")):
+            if not folder.startswith("/") or ".." in folder.split("/"):
+                raise _objection(
+                    "container_mounts", self.container_mounts, "must be absolute paths, separated by ':'"
+                )
         if self.single_user and self.switch_users:
             raise BadInput("is on, and so is switch_users", "choose one", place=("single_user",))
         return self
@@ -109,6 +126,11 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """The checkpoint directory."""
         path = Path(self.checkpoint_dir).expanduser() if self.checkpoint_dir else self.state / "checkpoints"
         return path.absolute()
+
+    @property
+    def images(self) -> Path:
+        """The directory of fetched images."""
+        return Path(self.images_dir).expanduser().absolute() if self.images_dir else self.state / "images"
 
     @property
     def certificates(self) -> Path | None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         TooMany,
     )
     from gavel.client.jobs.file import read_job_file
-    from gavel.client.jobs.spec import After, JobSpec, Terminal
+    from gavel.client.jobs.spec import After, Container, JobSpec, Terminal
     from gavel.client.log_lines import LogLine
     from gavel.client.queue import Queue
     from gavel.client.results import (
@@ -57,6 +57,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Conflict",
+    "Container",
     "Explanation",
     "GavelError",
     "Invalid",
@@ -92,6 +93,7 @@ __all__ = [
 _MODULES = {
     "After": "jobs.spec",
     "JobSpec": "jobs.spec",
+    "Container": "jobs.spec",
     "Terminal": "jobs.spec",
     "read_job_file": "jobs.file",
     "JobFilter": "calls",

@@ -20,7 +20,7 @@ from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gavel.client.jobs.spec import After, JobSpec, Terminal
+from gavel.client.jobs.spec import After, Container, JobSpec, Terminal
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 from protos.gavel.v1.plain import message_of, words_of
 from protos.gavel.v1.plain import plain as fields_set
@@ -109,6 +109,8 @@ def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
         }
     if spec.package:
         launch["upload"] = spec.package
+    if spec.container:
+        launch["container"] = asdict(spec.container)
     if spec.after:
         job["after"] = [{"job": after.job, "when": after.when} for after in spec.after]
     return message_of(jobs_pb2.JobSpec, {**job, "launch": launch})
@@ -120,6 +122,8 @@ def spec_from_proto(wire: jobs_pb2.JobSpec) -> JobSpec:
     launch = job.pop("launch", {})
     package = launch.pop("upload", "")
     terminal = Terminal(**launch.pop("terminal")) if "terminal" in launch else None
+    if "container" in launch:
+        launch["container"] = Container(**{"image": "", **launch["container"]})
     after = tuple(
         After(entry.get("job", ""), entry.get("when") or "succeeded") for entry in job.pop("after", ())
     )

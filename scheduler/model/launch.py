@@ -20,6 +20,19 @@ class Terminal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keep_s: float | None = None
 
 
+class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The container of a job's processes. An empty field was not given."""
+
+    # A path on the nodes, or the name of an image in a registry.
+    image: str = ""
+    # The program that runs the container; empty: the node chooses.
+    runtime: str = ""
+    # Each is "/host" or "/host:/inside", and may end in ":ro".
+    mounts: tuple[str, ...] = ()
+    # Variables that the runtime itself does not get.
+    env: dict[str, str] = {}
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A command or a script, and its environment. An empty field was not given."""
 
@@ -41,6 +54,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     setup_limit_s: float | None = None
     # None: the job is not interactive.
     terminal: Terminal | None = None
+    container: Container | None = None
     # Fields that a record of another release has, but this release does not know. They are stored, but never sent.
     unknown: dict[str, Any] = {}
 

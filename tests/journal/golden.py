@@ -74,7 +74,7 @@ def every_fact() -> Iterator[dict[str, Any]]:
 
 
 def every_launch() -> Fact:
-    """A job whose launch has every field of the protocol, except those that exclude each other."""
+    """A job whose launch has every field of the protocol, except messages and what excludes others."""
     launch = jobs_pb2.Launch()
     for field in launch.DESCRIPTOR.fields:
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
@@ -83,7 +83,7 @@ def every_launch() -> Fact:
             getattr(launch, field.name).append("word")
         elif field.type == FieldDescriptor.TYPE_STRING:
             setattr(launch, field.name, _TEXTS.get(field.name, f"/{field.name}"))
-        else:
+        elif field.message_type is None:
             setattr(launch, field.name, 1)
     launch.env_from.clear()
     launch.env_from["SECRET"] = "secret"

@@ -4,6 +4,7 @@ import pytest
 
 from protos.gavel.v1 import limits
 from scheduler.live.access.people import PeopleConfig
+from tests.support.wording import Wording
 from worker_agent.node.packages import PackageLimits
 
 
@@ -66,3 +67,58 @@ def test_agents_accept_the_packages_that_the_scheduler_accepts() -> None:
         )
         == PackageLimits()
     )
+
+
+IMAGES = ("python:3.12", "docker.io/library/python@sha256:0a", "r.io:5000/a/b_c:v1", "/a/b.sif")
+NO_IMAGES = (
+    *(
+        "",
+        "/",
+        "//",
+        "/.",
+        "/a/..",
+        "/a:b",
+        "/a,b",
+        "~/a",
+        "./a",
+        "../a",
+        "a/../b",
+        "a.sqfs",
+        "a b",
+        "-a",
+        "a\n",
+    ),
+    *("a" * 257, "docker://a", "library://a", "$(x)", "a;b"),
+)
+
+
+def test_images_are_absolute_paths_or_names(wording: Wording) -> None:
+    """Relative paths, options of runtimes and names with their own scheme are refused, with what to write."""
+    assert [limits.image_fault(image) for image in IMAGES] == [""] * len(IMAGES)
+    faults = [limits.image_fault(image) for image in NO_IMAGES]
+    assert all(faults)
+    wording("\n".join(dict.fromkeys(faults)))
+
+
+def test_mounts() -> None:
+    """A mount has a source, perhaps another target, and may be read-only."""
+    assert limits.mount_of("/a") == ("/a", "/a", False)
+    assert limits.mount_of("/a:ro") == ("/a", "/a", True)
+    assert limits.mount_of("/a:/b/c") == ("/a", "/b/c", False)
+    assert limits.mount_of("/a:/b:ro") == ("/a", "/b", True)
+    for wrong in (
+        "",
+        "/",
+        "ro",
+        "a",
+        "/a:",
+        "/a:b",
+        "/a:/b:rw",
+        "/a:/b:/c",
+        "/a:/../b",
+        "/..:/b",
+        "/a:/b,c",
+        "/a\n",
+    ):
+        with pytest.raises(ValueError, match="must be"):
+            limits.mount_of(wrong)

@@ -49,6 +49,15 @@ class Terminal(msgspec.Struct, frozen=True, kw_only=True):
     keep_s: float | None = None
 
 
+class Container(msgspec.Struct, frozen=True, kw_only=True):
+    """The container in which the processes of a job run; the fields are those of the protocol."""
+
+    image: str = ""
+    runtime: str = ""
+    mounts: tuple[str, ...] = ()
+    env: dict[str, str] = {}
+
+
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """The user's description of how to start the job. The scheduler has checked it; the core only passes it on."""
 
@@ -76,6 +85,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     setup_limit_s: float | None = None
     # None: the job is not interactive.
     terminal: Terminal | None = None
+    container: Container | None = None
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):

@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from protos.gavel.v1.plain import message_of, plain
-from worker_agent.core.messages import Desired, Launch, Order, Renewed, Report, Terminal
+from worker_agent.core.messages import Container, Desired, Launch, Order, Renewed, Report, Terminal
 from worker_agent.runs.logs import Chunk
 
 PROTOCOL = 1
@@ -28,6 +28,9 @@ def launch_of(launch: jobs_pb2.Launch) -> Launch:
         for name, secret in launch.env_from.items()
     }
     terminal = Terminal(**fields["terminal"]) if "terminal" in fields else None
+    if container := fields.pop("container", None):
+        # Only agents of older releases read the venv of such a launch, and refuse it.
+        fields |= {"container": Container(**container), "venv": ""}
     return Launch(**fields | {"env_from": secrets, "terminal": terminal})
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from worker_agent.core.messages import Launch, Order
 from worker_agent.node.users import Account
+from worker_agent.runs.container import INSIDE_ONLY, container_entry
 from worker_agent.runs.rendezvous import Rendezvous
 from worker_agent.shim.attempt_checkpoints import attempt_name
 from worker_agent.shim.process_tree import boot_id
@@ -55,6 +56,10 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     terminal_keep_s: float = 600.0
     # The agent's own environment.
     environ: dict[str, str] = {}
+    # The settings of containers, and the directory of fetched images.
+    container_runtime: str = ""
+    container_mounts: str = "/"
+    images: Path = Path("/")
 
 
 def launch_of(order: Order) -> Launch:
@@ -83,11 +88,12 @@ def start_file(
     secrets: Mapping[str, str] | None = None,
     work: Path | None = None,
     sharing_env: Mapping[str, str] | None = None,
+    runtimes: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the content of start.json.
 
     `rendezvous`: None for a part of a gang, which gets it with go.json. `work`: the unpacked upload. `sharing_env`:
-    variables for sharing GPUs.
+    variables for sharing GPUs. `runtimes`: the programs of the container runtimes on this node.
     """
     base = _environment(order, launch, node, account, run_dir) | dict(secrets or {}) | dict(sharing_env or {})
     if launch.ranks == "per_gpu":
@@ -116,12 +122,12 @@ def start_file(
         "attempt": order.attempt,
         "boot_id": boot_id(),
         "terminal": _terminal(launch, node, order),
-        "login_shell": [account.login_shell],
         "setup": ["/bin/sh", "-ec", launch.setup] if launch.setup else None,
         "setup_limit_s": launch.setup_limit_s or node.setup_limit_s or None,
         "own_checkpoints": own_checkpoints(launch, node, order),
         "ranks": ranks,
-        "cwd": str(work / (launch.workdir or ".") if work else launch.workdir or account.home),
+        "cwd": _work_directory(launch, account, run_dir, work),
+        "container": _container(order, launch, node, account, run_dir, sharing_env or {}, runtimes or {}),
         "uid": account.uid,
         "gid": account.gid,
         "groups": list(account.groups),
@@ -148,6 +154,55 @@ def _terminal(launch: Launch, node: NodeFacts, order: Order) -> dict[str, Any] |
     return msgspec.structs.asdict(launch.terminal) | {"keep_s": keep_s}
 
 
+def _work_directory(launch: Launch, account: Account, run_dir: Path, work: Path | None) -> str:
+    if work:
+        return str(work / (launch.workdir or "."))
+    # The home directory of the user is not in containers.
+    return launch.workdir or str(run_dir if launch.container else account.home)
+
+
+def _container(
+    order: Order,
+    launch: Launch,
+    node: NodeFacts,
+    account: Account,
+    run_dir: Path,
+    sharing_env: Mapping[str, str],
+    runtimes: Mapping[str, str],
+) -> dict[str, Any] | None:
+    if launch.container is None:
+        return None
+    chosen = {"workdir": "" if launch.upload else launch.workdir, "checkpoint_dir": launch.checkpoint_dir}
+    # The parents of the directories of this run and job: the same for all, as not every image can take new paths.
+    own = [
+        str(run_dir.parent),
+        *sharing_env.values(),
+        *([] if launch.checkpoint_dir else [str(node.checkpoints)]),
+    ]
+    return container_entry(
+        launch.container,
+        programs=runtimes,
+        default_runtime=node.container_runtime,
+        allowed=node.container_mounts,
+        own=[path for path in own if path.startswith("/")],
+        chosen={field: path for field, path in chosen.items() if path},
+        env=launch.env,
+        library=str(node.library),
+        gpus=_devices(node, order),
+        store=str(image_store(node, account)),
+        run=str(run_dir),
+    )
+
+
+def image_store(node: NodeFacts, account: Account) -> Path:
+    """Return the directory for the images that the jobs of a user fetch."""
+    return node.images / directory_name(account.name)
+
+
+def _devices(node: NodeFacts, order: Order) -> list[str]:
+    return [node.devices[gpu] for gpu in order.gpus] if node.devices else []
+
+
 def _environment(
     order: Order, launch: Launch, node: NodeFacts, account: Account, run_dir: Path
 ) -> dict[str, str]:
@@ -164,14 +219,15 @@ def _environment(
         # Python's output must reach the log immediately, so that none is lost when the job is killed.
         "PYTHONUNBUFFERED": "1",
     }
-    env |= launch.env
+    only_inside = INSIDE_ONLY if launch.container else ()
+    env |= {name: value for name, value in launch.env.items() if name not in only_inside}
     if launch.venv:
         env["VIRTUAL_ENV"] = launch.venv
         env["PATH"] = f"{launch.venv}/bin:{env['PATH']}"
     job_path = env.get("PYTHONPATH")
     env["PYTHONPATH"] = f"{node.library}:{job_path}" if job_path else str(node.library)
     env |= {
-        "CUDA_VISIBLE_DEVICES": ",".join(node.devices[gpu] for gpu in order.gpus) if node.devices else "",
+        "CUDA_VISIBLE_DEVICES": ",".join(_devices(node, order)),
         "GAVEL_JOB_ID": order.job,
         "GAVEL_JOB_NAME": order.name,
         "GAVEL_ATTEMPT": str(order.attempt),

@@ -17,8 +17,9 @@ from worker_agent.node import mps as sharing
 from worker_agent.node.packages import Packages
 from worker_agent.node.secrets import read_secrets
 from worker_agent.node.users import Account, UserError, Users
-from worker_agent.runs.launch import LaunchError, NodeFacts, launch_of, start_file
+from worker_agent.runs.launch import LaunchError, NodeFacts, image_store, launch_of, start_file
 from worker_agent.runs.rendezvous import Rendezvous
+from worker_agent.runs.runtimes import installed
 from worker_agent.shim.run_directory import RunDirectory, directory_name
 
 
@@ -64,6 +65,8 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             work = directory.path / "work"
             self.packages.check_out(launch.upload, work, account.uid, account.gid)
         self._make_checkpoint_directory(launch, order, account)
+        if launch.container:
+            _make_own(image_store(self.node, account), account)
         sharing_env, notes = self._share(order, account, without_mps)
         return start_file(
             order,
@@ -75,6 +78,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             secrets=secrets,
             work=work,
             sharing_env=sharing_env,
+            runtimes=installed(self.node.environ.get("PATH")) if launch.container else None,
         ) | {"notes": notes}
 
     def _secrets_of(self, account: Account) -> Path | None:
@@ -89,9 +93,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         if launch.checkpoint_dir:
             return
         path = self.node.checkpoints / directory_name(order.job)
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if account.uid is not None and path.stat().st_uid != account.uid:
-            os.chown(path, account.uid, -1 if account.gid is None else account.gid, follow_symlinks=False)
+        _make_own(path, account)
 
     def sharing_note(self, order: Order) -> str:
         """Return the line to write into the log of a running job that another job joins on its GPUs."""
@@ -117,3 +119,10 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             except (OSError, subprocess.SubprocessError) as error:
                 return {}, [f"another job is on the same GPUs, in time slices: {error}"]
         return {}, [decision.note] if decision.note else []
+
+
+def _make_own(path: Path, account: Account) -> None:
+    """Make a directory that belongs to the account of a job."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if account.uid is not None and path.stat().st_uid != account.uid:
+        os.chown(path, account.uid, -1 if account.gid is None else account.gid, follow_symlinks=False)

@@ -17,6 +17,8 @@ import msgspec
 from worker_agent.core.messages import Order
 from worker_agent.runs.outcome import Ending, Progress, read_progress
 from worker_agent.shim import process_tree
+from worker_agent.shim.container_commands import DETACHED
+from worker_agent.shim.container_removal import start_removal
 from worker_agent.shim.deadlines import Deadlines
 from worker_agent.shim.process_tree import Process
 from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, RunDirectory, progress_name
@@ -77,6 +79,8 @@ class LiveRun:
         self.suspects = ""
         # Whether an operator has confirmed that no process of the run remains.
         self.confirmed_gone = False
+        # The program that removes the containers of a run whose shim was killed.
+        self.removal: subprocess.Popen[bytes] | None = None
         self.progress: Progress | None = None
         # By rank: the version of its progress file that was last read.
         self._versions: dict[int, object] = {}
@@ -180,6 +184,19 @@ class LiveRun:
             if process_tree.alive(leader := Process(pid, start_ticks)):
                 processes += [leader, *process_tree.descendants(pid)]
         return list(dict.fromkeys(processes))
+
+    def has_containers(self) -> bool:
+        """Return whether containers outside the process tree may remain of a run whose shim was killed; remove them."""
+        if self.removal is None:
+            container = self.read_own(START).get("container") or {}
+            if container.get("runtime") not in DETACHED:
+                return False
+            self.removal = start_removal(str(self.files.path), subprocess.DEVNULL)
+        code = self.removal.poll()
+        if code:
+            # It was killed, so it is started again.
+            self.removal = None
+        return code != 0
 
     def redact(self) -> None:
         """Remove secrets from start.json, which is kept as long as the logs."""

@@ -318,6 +318,8 @@ class Processes:
         """Kill the known processes of a run whose shim is gone; return whether the run is over."""
         if run.confirmed_gone:
             return True
+        if ending is None and run.has_containers():
+            return False
         remaining = self.custody.kill_remaining(run.order.lease)
         if remaining.dying or (ending is None and process_tree.kill_all(run.processes)):
             return False

@@ -19,15 +19,15 @@ import os
 import signal
 import sys
 import time
-from functools import partial
 from typing import Any
 
 from worker_agent.shim import process_tree, run_directory
 from worker_agent.shim.child import CannotStart, turn_into
 from worker_agent.shim.control_groups import ControlGroup
 from worker_agent.shim.deadlines import Deadlines, read_deadlines
-from worker_agent.shim.exit_file import ExitFile, describe_code
+from worker_agent.shim.exit_file import ExitFile, describe_code, exit_code
 from worker_agent.shim.log_pump import Output
+from worker_agent.shim.preparation import Step, steps
 from worker_agent.shim.rendezvous import rendezvous_of
 from worker_agent.shim.run_directory import RunDirectory
 from worker_agent.shim.shim_file import write_shim_file
@@ -78,12 +78,9 @@ class Shim:
         self._killed: set[int] = set()
         self.started_s = time.monotonic()
         self._group = ControlGroup(start["group"]) if start.get("group") else None
-        entrance = None if self._group is None else self._group.open_entrance()
-        self._turn_into = partial(turn_into, start, shim=os.getpid(), default=OUR_SIGNALS, entrance=entrance)
+        self._entrance = None if self._group is None else self._group.open_entrance()
         self._exit = ExitFile(run, len(self.ranks))
         self._output = Output(run.open_logs(), start, keep_out=(self._exit.fd, lock))
-        # Writes a line of Gavel into the log of the first rank.
-        self.note = self._output.note
         self._terminals = Terminals(run, start, self.note)
 
     # ------------------------------------------------------------------------------------------------- the run
@@ -93,9 +90,9 @@ class Shim:
         error = ""
         self._write_shim_file()
         try:
-            self._begin_checkpoints()
-            if self._may_start():
-                self._set_up()
+            for step in steps(self.start):
+                if self._may_start():
+                    self._prepare(step)
             rendezvous_env = self._wait_for_gang() if self._may_start() else {}
             if self._may_start() and not self._is_too_late("the lease ended before the ranks could start"):
                 self._start_ranks(rendezvous_env)
@@ -104,6 +101,8 @@ class Shim:
             self._kill_s = -math.inf
             self.note(error)
         self._watch()
+        if self.start.get("container"):
+            self._remove_containers()
         self._finish(error)
 
     def _may_start(self) -> bool:
@@ -120,34 +119,11 @@ class Shim:
         self.note(f"nothing was started: {self.deadlines.why or why}")
         return True
 
-    def _begin_checkpoints(self) -> None:
-        """Make this attempt's own checkpoint directory, if the job has one for each attempt."""
-        checkpoints = self.start.get("own_checkpoints")
-        if checkpoints:
-            from worker_agent.shim.attempt_checkpoints import begin
-
-            # GAVEL_CHECKPOINT_DIR is left out: the child would make that directory, still empty, before the copy.
-            env = {"PATH": os.defpath}
-            act = partial(begin, checkpoints["directory"], checkpoints["name"])
-            self._prepare("making its checkpoint directory", [], env, instead=act)
-
-    def _set_up(self) -> None:
-        """Run the job's setup, if it has one."""
-        setup = self.start.get("setup")
-        if setup:
-            limit_s = self.start.get("setup_limit_s") or math.inf
-            self._prepare("setup", setup, self.start["ranks"][0]["env"], limit_s)
-
-    def _prepare(
-        self, step: str, argv: list[str], env: dict[str, str], limit_s: float = math.inf, **options: Any
-    ) -> None:
-        """Run a step to its end before the ranks start; raise CannotStart if it fails or takes too long.
-
-        `options`: arguments of `turn_into`.
-        """
-        rank, end_s = self.ranks[0], time.monotonic() + limit_s
+    def _prepare(self, step: Step) -> None:
+        """Carry out a step before the ranks start; raise CannotStart if it fails or takes too long."""
+        rank, end_s = self.ranks[0], time.monotonic() + step.limit_s
         self._kill_s = end_s
-        self._spawn(rank, argv, env, **options)
+        self._spawn(rank, step.argv, step.env, **step.options)
         self._watch()
         self._kill_s = math.inf
         if not self._may_start():
@@ -156,10 +132,12 @@ class Shim:
         if code == -signal.SIGKILL and time.monotonic() >= end_s:
             # The shim killed the step, so its code means nothing.
             self.codes.clear()
-            raise CannotStart(f"{step} did not end within {limit_s:g} s (setup_limit): nothing was started")
+            raise CannotStart(
+                f"{step.name} did not end within {step.limit_s:g} s (setup_limit): nothing was started"
+            )
         if code:
-            raise CannotStart(f"{step} ended with {describe_code(code)}: nothing was started")
-        if not self._is_too_late(f"the lease ended before {step} was complete"):
+            raise CannotStart(f"{step.name} ended with {describe_code(code)}: nothing was started")
+        if not self._is_too_late(f"the lease ended before {step.name} was complete"):
             self.codes.clear()
 
     def _wait_for_gang(self) -> dict[str, str]:
@@ -190,7 +168,6 @@ class Shim:
 
     def _start_ranks(self, rendezvous_env: dict[str, str]) -> None:
         terminal = self._terminals.open_own(self._output.fds[self.ranks[0]])
-        self._terminals.shell_env = self.start["ranks"][0]["env"] | rendezvous_env
         for rank in self.start["ranks"]:
             self._spawn(int(rank["rank"]), rank["argv"], rank["env"] | rendezvous_env, terminal=terminal)
         self.started_s = time.monotonic()
@@ -203,8 +180,6 @@ class Shim:
             # The time is read before lease.json: a shim that was suspended in between then sees the renewed lease.
             now_s = time.monotonic()
             self._read_lease()
-            if self.leaders:
-                self._terminals.open_shells(self._turn_into)
             if self._obey(now_s):
                 return
             self._wait()
@@ -230,7 +205,7 @@ class Shim:
             self._killed.discard(pid)
             if pid == self._output.pump:
                 self._output.pump = 0
-            code = os.waitstatus_to_exitcode(status)
+            code = exit_code(status, self.start)
             self._terminals.on_exit(pid, code)
             rank = self.leaders.pop(pid, None)
             if rank is not None:
@@ -331,11 +306,14 @@ class Shim:
     ) -> None:
         """Start a leader in its own session; raise CannotStart if that fails. `options`: arguments of `turn_into`."""
         trouble_out, trouble_in = os.pipe()
+        shim = os.getpid()
         pid = os.fork()
         if not pid:
             os.close(trouble_out)
-            options |= {"out": self._output.fds[rank]} if terminal is None else terminal.streams
-            self._turn_into(argv, env, trouble_in=trouble_in, **options)
+            options |= {"shim": shim, "out": self._output.fds[rank], "trouble_in": trouble_in}
+            if terminal is not None:
+                options |= {"stdin": terminal.input, "out": terminal.output, "tty": terminal.tty}
+            turn_into(self.start, argv, env, default=OUR_SIGNALS, entrance=self._entrance, **options)
         os.close(trouble_in)
         self.leaders[pid] = rank
         if terminal is not None:
@@ -345,6 +323,18 @@ class Shim:
             trouble = file.read(4096).decode(errors="replace")
         if trouble:
             raise CannotStart(trouble)
+
+    def _remove_containers(self) -> None:
+        """Remove the containers that are no descendants of this process, and wait until none is left."""
+        from worker_agent.shim.container_removal import start_removal
+
+        # The agent may kill the program, because it is a descendant of the shim.
+        while start_removal(str(self.run.path), self._output.fds[self.ranks[0]]).wait():
+            pass
+
+    def note(self, text: str) -> None:
+        """Write a line of Gavel into the log of the first rank."""
+        self._output.note(text)
 
     def _write_shim_file(self) -> None:
         write_shim_file(self.run, list(self.leaders), ready=self._ready, started_s=self.started_s)

@@ -52,7 +52,7 @@ def turn_into(
             control_groups.enter(entrance)
         os.setsid()
         reset_oom_score()
-        _drop_to(start.get("uid"), start.get("gid"), start.get("groups") or [])
+        drop_to(start.get("uid"), start.get("gid"), start.get("groups") or [])
         process_tree.die_with_parent(shim)
         os.dup2(os.open(os.devnull, os.O_RDONLY) if stdin is None else stdin, 0)
         if tty:
@@ -68,6 +68,10 @@ def turn_into(
         for signum in (signal.SIGPIPE, signal.SIGXFSZ, *default):
             signal.signal(signum, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        if instead is None and (container := start.get("container")):
+            from worker_agent.shim.containers import enter
+
+            argv, env = enter(container, argv, env, start["cwd"])
         if rehearse:
             _look_for(argv[0], env)
             os._exit(0)
@@ -120,7 +124,7 @@ def _call(act: Callable[[], object]) -> NoReturn:
     os._exit(0)
 
 
-def _drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
+def drop_to(uid: int | None, gid: int | None, groups: list[int]) -> None:
     """Become the user irrevocably, and check that the rights are gone."""
     if uid is None:
         return

@@ -26,6 +26,25 @@ _RETRY_INTERVAL_S = 0.2
 _RESERVED = ".exit.json.room"
 
 
+def exit_code(status: int, start: Mapping[str, Any]) -> int:
+    """Return the exit code of a rank from the status of its leader; negative: the signal that ended the rank."""
+    code = os.waitstatus_to_exitcode(status)
+    container = start.get("container")
+    if not container:
+        return code
+    from worker_agent.shim import container_commands
+
+    return container_commands.exit_code(container["runtime"], code)
+
+
+def describe_code(code: int) -> str:
+    """Return an exit code in words."""
+    try:
+        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
+    except ValueError:
+        return f"signal {-code}"
+
+
 class ExitFile:
     """exit.json of a run that has not ended yet."""
 
@@ -79,11 +98,3 @@ class ExitFile:
         except OSError:
             return False
         return True
-
-
-def describe_code(code: int) -> str:
-    """Return an exit code in words."""
-    try:
-        return f"exit code {code}" if code >= 0 else signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"

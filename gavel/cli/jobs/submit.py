@@ -41,6 +41,7 @@ class WithCommand(click.Command):
 _METAVARS = {
     "path": "DIR",
     "lines of shell": "LINES",
+    "image or container": "IMAGE",
     "size": "SIZE",
     "duration": "DURATION",
     "duration or time": "WHEN",

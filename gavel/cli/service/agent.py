@@ -20,6 +20,8 @@ METAVARS = {
     "address": "HOST",
     "containment": "HOW",
     "level": "LEVEL",
+    "runtime": "NAME",
+    "mounts": "DIRS",
     "dir": "DIR",
     "file": "FILE",
     "s": "SECONDS",

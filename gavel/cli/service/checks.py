@@ -20,6 +20,7 @@ from gavel.client.errors import GavelError, NotAllowed, NotAuthenticated
 from gavel.client.results import Node, Status
 from gavel.client.views.units import size
 from protos.extras import DISTRIBUTION, install_command
+from protos.gavel.v1.limits import CONTAINER_RUNTIMES
 from scheduler.live.config import DaemonConfig, address_of
 from scheduler.live.data.findings import SQLITE_SOUND, Finding
 from worker_agent.runs.containment import SUBREAPER
@@ -57,6 +58,7 @@ def checks(config: DaemonConfig, client: Client | None, foreign: Mapping[str, st
         with client:
             yield from _scheduler(client)
     yield from _gpus()
+    yield from _containers()
 
 
 def _modules(foreign: Mapping[str, str]) -> Iterator[Finding]:
@@ -257,3 +259,27 @@ def _gpus() -> Iterator[Finding]:
         )
         return
     yield Finding("ok", f"{count_of(len(inventory.gpus), 'GPU')}, driver {inventory.driver_version}")
+
+
+def _containers() -> Iterator[Finding]:
+    """Try each container runtime of this machine."""
+    from worker_agent.runs.runtimes import installed, try_runtime
+
+    programs = installed()
+    if not programs:
+        yield Finding(
+            "note",
+            f"no container runtime on this machine ({', '.join(CONTAINER_RUNTIMES)})",
+            "needed only on nodes whose jobs have a `container`: docs/containers.md",
+        )
+    for runtime, program in programs.items():
+        trial = try_runtime(runtime, program)
+        if trial.trouble:
+            yield Finding(
+                "note",
+                f"containers with {runtime} ({trial.version}) do not work for this user: {trial.trouble}",
+                "docs/containers.md lists what each runtime needs",
+            )
+        else:
+            result = "ran a command in a container" if trial.ran else "its daemon answers"
+            yield Finding("ok", f"{runtime} ({trial.version}): {result}")

@@ -14,7 +14,7 @@ from numbers import Real
 from typing import Any
 
 from gavel.client.jobs import values as v
-from gavel.client.jobs.spec import FIELDS, After, Terminal
+from gavel.client.jobs.spec import FIELDS, After, Container, Terminal
 from protos.files.errors import BadInput
 from protos.files.nodes import Node, Scalar
 from protos.gavel.v1 import limits
@@ -134,6 +134,25 @@ def _terminal(value: Any) -> Terminal:
     )
 
 
+def _container(value: Any) -> Container:
+    if (
+        isinstance(value, Mapping)
+        and set(value) <= {"image", "runtime", "mounts", "env"}
+        and "image" in value
+    ):
+        value = Container(**value)
+    elif isinstance(value, str | os.PathLike):
+        value = Container(_path(value))
+    if not isinstance(value, Container):
+        raise BadInput(f"must be the name or path of an image, or a Container, got {quoted(value)}")
+    return Container(
+        v.read_part("image", _path, value.image),
+        v.read_part("runtime", _text, value.runtime),
+        v.read_part("mounts", _names, value.mounts),
+        v.read_part("env", _mapped(_text, "{'KEY': 'value'}"), value.env),
+    )
+
+
 def _mapped(read: Check, example: str) -> Check:
     def read_all(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -187,6 +206,22 @@ _GPUS = {
         },
     ]
 }
+_CONTAINER = {
+    "anyOf": [
+        _TEXT,
+        {
+            "type": "object",
+            "properties": {
+                "image": _TEXT,
+                "runtime": {"enum": [*limits.CONTAINER_RUNTIMES]},
+                "mounts": _LISTED,
+                "env": _SCALARS,
+            },
+            "required": ["image"],
+            "additionalProperties": False,
+        },
+    ]
+}
 _ID = {"type": ["string", "integer"]}
 _ONE_AFTER = {
     "anyOf": [
@@ -210,6 +245,7 @@ _VARIABLES = Kind(v.mapping(v.any_text, variables=True), _mapped(_text, "{'KEY':
 KINDS = {
     "name": Kind(v.name_of, _text, {"type": ["string", "number"], "maxLength": limits.NAME_CHARS_MAX}),
     "path": Kind(v.name_of, _path, _TEXT),
+    "image or container": Kind(v.container, _container, _CONTAINER),
     "lines of shell": Kind(v.lines, _text, _TEXT),
     "true or false": Kind(v.boolean, _boolean, {"type": "boolean"}),
     "whole number": Kind(

@@ -47,6 +47,16 @@ class Terminal:
 
 
 @dataclass(frozen=True, slots=True)
+class Container:
+    """The container in which a job runs: its image, and what differs from the node's defaults."""
+
+    image: str
+    runtime: str = ""
+    mounts: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """The place of a job in a file, for errors: its line, and the lines of its fields by name."""
 
@@ -98,6 +108,11 @@ class JobSpec:
         "A virtual environment on the nodes, put first on `PATH`: an absolute path",
         "/shared/envs/torch",
         default="",
+    )
+    container: Container | None = job_field(
+        "image or container",
+        "The image of a container to run in, or `{image, runtime, mounts, env}`",
+        "docker.io/library/python:3.12",
     )
     workdir: str = job_field("path", "Where it runs: a path that every node sees", ".", default="")
     upload: bool = job_field("true or false", "Pack and send `workdir`", "true", default=False)

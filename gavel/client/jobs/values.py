@@ -16,7 +16,7 @@ from decimal import Decimal
 from functools import partial
 from typing import Any, TypeVar
 
-from gavel.client.jobs.spec import After
+from gavel.client.jobs.spec import After, Container
 from protos.files.errors import BadInput
 from protos.files.nodes import List, Node, Scalar, Table, quote, scalar
 from protos.gavel.v1 import limits
@@ -337,6 +337,20 @@ def choice(*words: str) -> Read:
         return text
 
     return read
+
+
+def container(node: Node) -> Container:
+    """Read the image of a container, or a mapping with its image, runtime, mounts and variables."""
+    if not isinstance(node, Table):
+        return Container(name_of(node, "an image, or {image: …, runtime: …, mounts: […], env: {…}}"))
+    readers: dict[str, Read] = {
+        "image": name_of,
+        "runtime": choice(*limits.CONTAINER_RUNTIMES),
+        "mounts": names,
+        "env": mapping(any_text, variables=True),
+    }
+    entries = _entries(node, tuple(readers), ("image",), "{image: docker.io/library/python:3.12}")
+    return Container(**{name: read_part(name, readers[name], entry) for name, entry in entries.items()})
 
 
 _when = partial(text_of, expected="succeeded or ended")

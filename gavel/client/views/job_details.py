@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from gavel.client.jobs.spec import FIELDS, After
+from gavel.client.jobs.spec import FIELDS, After, Container
 from gavel.client.results import Job
 from gavel.client.views.job_text import few, gpus_requested, job_on, job_progress, job_ran_s
 from gavel.client.views.units import age, ago, count_of, short_number, span
@@ -126,6 +126,9 @@ def _in_words(value: Any) -> str:
         return f"{value:,g}"
     if isinstance(value, After):
         return f"{value.job}:{value.when}"
+    if isinstance(value, Container):
+        parts = {"by": value.runtime, "mounts": value.mounts, "env": value.env}
+        return " ".join([value.image, *(f"{word} {_in_words(part)}" for word, part in parts.items() if part)])
     if isinstance(value, dict):
         return ", ".join(f"{key}={text}" for key, text in value.items())
     if isinstance(value, (list, tuple)):

@@ -129,7 +129,7 @@ class Dependency(_message.Message):
     def __init__(self, job: _Optional[str] = ..., when: _Optional[_Union[Dependency.When, str]] = ...) -> None: ...
 
 class Launch(_message.Message):
-    __slots__ = ("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir", "ranks", "checkpoints", "setup_limit_s", "terminal")
+    __slots__ = ("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir", "ranks", "checkpoints", "setup_limit_s", "container", "terminal")
     class Ranks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RANKS_UNSPECIFIED: _ClassVar[Launch.Ranks]
@@ -172,6 +172,7 @@ class Launch(_message.Message):
     RANKS_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     SETUP_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    CONTAINER_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     command: _containers.RepeatedScalarFieldContainer[str]
     script: str
@@ -185,8 +186,9 @@ class Launch(_message.Message):
     ranks: Launch.Ranks
     checkpoints: Launch.Checkpoints
     setup_limit_s: float
+    container: Container
     terminal: Terminal
-    def __init__(self, command: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., setup: _Optional[str] = ..., venv: _Optional[str] = ..., workdir: _Optional[str] = ..., upload: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., env_from: _Optional[_Mapping[str, str]] = ..., checkpoint_dir: _Optional[str] = ..., ranks: _Optional[_Union[Launch.Ranks, str]] = ..., checkpoints: _Optional[_Union[Launch.Checkpoints, str]] = ..., setup_limit_s: _Optional[float] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
+    def __init__(self, command: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., setup: _Optional[str] = ..., venv: _Optional[str] = ..., workdir: _Optional[str] = ..., upload: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., env_from: _Optional[_Mapping[str, str]] = ..., checkpoint_dir: _Optional[str] = ..., ranks: _Optional[_Union[Launch.Ranks, str]] = ..., checkpoints: _Optional[_Union[Launch.Checkpoints, str]] = ..., setup_limit_s: _Optional[float] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
 
 class Terminal(_message.Message):
     __slots__ = ("tty", "rows", "columns", "keep_s")
@@ -199,6 +201,25 @@ class Terminal(_message.Message):
     columns: int
     keep_s: float
     def __init__(self, tty: _Optional[bool] = ..., rows: _Optional[int] = ..., columns: _Optional[int] = ..., keep_s: _Optional[float] = ...) -> None: ...
+
+class Container(_message.Message):
+    __slots__ = ("image", "runtime", "mounts", "env")
+    class EnvEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    RUNTIME_FIELD_NUMBER: _ClassVar[int]
+    MOUNTS_FIELD_NUMBER: _ClassVar[int]
+    ENV_FIELD_NUMBER: _ClassVar[int]
+    image: str
+    runtime: str
+    mounts: _containers.RepeatedScalarFieldContainer[str]
+    env: _containers.ScalarMap[str, str]
+    def __init__(self, image: _Optional[str] = ..., runtime: _Optional[str] = ..., mounts: _Optional[_Iterable[str]] = ..., env: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class SubmitJobsRequest(_message.Message):
     __slots__ = ("specs", "idempotency_key")
@@ -559,24 +580,18 @@ class ToJob(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenConnection, _Mapping]] = ..., data: _Optional[bytes] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class OpenConnection(_message.Message):
-    __slots__ = ("job", "session", "offset", "size", "node", "new_shell", "tty", "term")
+    __slots__ = ("job", "session", "offset", "size", "node")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
-    NEW_SHELL_FIELD_NUMBER: _ClassVar[int]
-    TTY_FIELD_NUMBER: _ClassVar[int]
-    TERM_FIELD_NUMBER: _ClassVar[int]
     job: str
     session: str
     offset: int
     size: TerminalSize
     node: str
-    new_shell: bool
-    tty: bool
-    term: str
-    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., node: _Optional[str] = ..., new_shell: _Optional[bool] = ..., tty: _Optional[bool] = ..., term: _Optional[str] = ...) -> None: ...
+    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., node: _Optional[str] = ...) -> None: ...
 
 class TerminalSize(_message.Message):
     __slots__ = ("rows", "columns")

@@ -1,4 +1,4 @@
-"""Checks that client, scheduler and agent share: names, digests, variables, sizes, addresses.
+"""Checks that client, scheduler and agent share: names, digests, variables, containers, sizes, addresses.
 
 Standard library only. The client checks early, so that its user gets a good message; the scheduler's checks decide; an
 agent trusts its scheduler. The core does not import this module: its own limits are in scheduler/model/bounds.py, and a
@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import re
 from collections.abc import Sequence
+from typing import NamedTuple
 
 # The size of one message, in either direction.
 MESSAGE_BYTES_MAX = 16 * 2**20
@@ -44,6 +45,13 @@ SET_BY_GAVEL = frozenset(
     }
 )
 
+# The programs that run containers, in the order in which a node without a setting looks for them.
+CONTAINER_RUNTIMES = ("charliecloud", "apptainer", "podman", "docker")
+CONTAINER_MOUNTS_MAX = 100
+
+_IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,255}")
+# Runtimes separate the parts of their own mount options by these.
+_MOUNT_SEPARATORS = frozenset(':,"')
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
@@ -78,6 +86,56 @@ def program_fault(command: Sequence[str], script: str) -> tuple[str, str]:
     if command and not command[0]:
         return "command[0]", "is empty, must be a program"
     return "", ""
+
+
+class Mount(NamedTuple):
+    """A folder or file of the node that is mounted in a container, there under the path `target`."""
+
+    source: str
+    target: str
+    is_read_only: bool = False
+
+
+def mount_of(text: str) -> Mount:
+    """Return the mount in a text such as /data, /data:/inside or /data:/inside:ro; raise ValueError if it has none."""
+    source, *rest = text.split(":")
+    is_read_only = rest[-1:] == ["ro"]
+    target, *others = rest[: len(rest) - is_read_only] or [source]
+    for path in (source, target, *others):
+        if others or not is_mountable(path):
+            raise ValueError(
+                f"is {text[:80]!r}, must be /path, /path:/inside or /path:/inside:ro, with absolute paths without "
+                "'..', ',' or '\"'"
+            )
+    return Mount(source, target, is_read_only)
+
+
+def is_mountable(path: str) -> bool:
+    """Return whether a path can be mounted in a container: absolute, without `..`, and no root of a file system."""
+    return (
+        path.startswith("/")
+        and path.strip("/.") != ""
+        and path.isprintable()
+        and len(path) <= PATH_CHARS_MAX
+        and ".." not in path.split("/")
+        and _MOUNT_SEPARATORS.isdisjoint(path)
+    )
+
+
+def image_fault(image: str) -> str:
+    """Return what is wrong with the image of a container; an empty text if it is a path or a name of a registry."""
+    if not image:
+        return "is missing: give a path, or the name of an image such as docker.io/library/python:3.12"
+    if image.startswith("/"):
+        return "" if is_mountable(image) else "must be a path without '..', ':', ',' and '\"'"
+    scheme, colon, rest = image.partition("://")
+    if colon and rest:
+        return f"must be without {scheme}://: write {rest[:80]}"
+    if image.startswith((".", "~")) or image.endswith((".sif", ".sqfs")):
+        return "must be an absolute path, the same on every node, or the name of an image in a registry"
+    if not _IMAGE.fullmatch(image) or ".." in image.split("/"):
+        return "must be an absolute path, or the name of an image such as docker.io/library/python:3.12"
+    return ""
 
 
 def leads_out(link: str, target: str) -> bool:

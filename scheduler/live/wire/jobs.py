@@ -28,6 +28,9 @@ STATES: dict[int, JobState] = {number: state for state, number in STATE_NUMBERS.
 
 # The limits of a job that can be removed.
 REMOVABLE = ("time_limit_s", "deadline_s", "max_cost")
+# Agents older than containers would run the program of a job directly on the node. They refuse a `venv` that is no
+# absolute path, and quote it in the log of the job. Newer agents ignore the `venv` of a container.
+_REFUSED_BY_OLD_AGENTS = "this agent is too old for containers: upgrade it"
 # Large fields, which lists omit.
 _LARGE = ("rates", "labels", "launch")
 _FIELDS = [field for field in jobs_pb2.JobSpec.DESCRIPTOR.fields if field.name not in (*_LARGE, "after")]
@@ -83,7 +86,10 @@ def changes_from_wire(wire: jobs_pb2.JobChanges, since_submission_s: float) -> J
 
 def launch_to_wire(launch: Launch | None) -> jobs_pb2.Launch:
     """Return a launch for agents, without fields that are unknown to this release."""
-    return message_of(jobs_pb2.Launch, {} if launch is None else _plain_launch(launch))
+    values = {} if launch is None else _plain_launch(launch)
+    if "container" in values:
+        values.setdefault("venv", _REFUSED_BY_OLD_AGENTS)
+    return message_of(jobs_pb2.Launch, values)
 
 
 def _plain_launch(launch: Launch) -> dict[str, Any]:

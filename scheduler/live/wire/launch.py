@@ -6,7 +6,7 @@ example, or if a path leads out of its directory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from protos.gavel.v1 import limits
 from scheduler.model import bounds
@@ -21,6 +21,7 @@ def check_launch(launch: Launch) -> None:
     if launch.upload and not limits.is_digest(launch.upload):
         raise InvalidSpec("launch.upload", "must be 'sha256:' and 64 hexadecimal digits in small letters")
     _check_paths(launch)
+    _check_container(launch)
     for field, bound in bounds.LAUNCH.items():
         if (value := getattr(launch, field)) is not None:
             bounds.check(f"launch.{field}", value, bound)
@@ -48,12 +49,8 @@ def _check_program(launch: Launch) -> None:
 
 def _check_environment(launch: Launch) -> None:
     for field in ("env", "env_from"):
+        _check_variables(f"launch.{field}", getattr(launch, field))
         for name, value in getattr(launch, field).items():
-            if not limits.is_variable(name):
-                raise InvalidSpec(f"launch.{field}", f"'{_short(name)}' cannot be the name of a variable")
-            if limits.is_set_by_gavel(name):
-                raise InvalidSpec(f"launch.{field}.{name}", "is set by Gavel itself: leave it out")
-            _check_text(f"launch.{field}.{name}", value, limits.TEXT_BYTES_MAX)
             # The message does not repeat the value: it may be the secret itself.
             if field == "env_from" and not limits.is_secret(value):
                 raise InvalidSpec(
@@ -64,10 +61,52 @@ def _check_environment(launch: Launch) -> None:
     both = sorted(set(launch.env) & set(launch.env_from))
     if both:
         raise InvalidSpec(f"launch.env_from.{both[0]}", "is also in env: leave one out")
-    total = _bytes(launch.command) + _bytes(launch.env) + _bytes(launch.env.values())
+    inner = launch.container.env if launch.container else {}
+    parts = (launch.command, launch.env, launch.env.values(), inner, inner.values())
+    total = sum(map(_bytes, parts))
     if total > limits.ARGUMENTS_BYTES_MAX:
         raise InvalidSpec(
             "launch.env", f"and command are {total:,} bytes, more than {limits.ARGUMENTS_BYTES_MAX:,}"
+        )
+
+
+def _check_variables(field: str, variables: Mapping[str, str]) -> None:
+    for name, value in variables.items():
+        if not limits.is_variable(name):
+            raise InvalidSpec(field, f"'{_short(name)}' cannot be the name of a variable")
+        if limits.is_set_by_gavel(name):
+            raise InvalidSpec(f"{field}.{name}", "is set by Gavel itself: leave it out")
+        _check_text(f"{field}.{name}", value, limits.TEXT_BYTES_MAX)
+
+
+def _check_container(launch: Launch) -> None:
+    container, field = launch.container, "launch.container"
+    if container is None:
+        return
+    if fault := limits.image_fault(container.image):
+        raise InvalidSpec(
+            f"{field}.image", f"is '{_short(container.image)}', {fault}" if container.image else fault
+        )
+    if container.runtime and container.runtime not in limits.CONTAINER_RUNTIMES:
+        known = ", ".join(limits.CONTAINER_RUNTIMES)
+        raise InvalidSpec(f"{field}.runtime", f"is '{_short(container.runtime)}', must be one of {known}")
+    if len(container.mounts) > limits.CONTAINER_MOUNTS_MAX:
+        raise InvalidSpec(f"{field}.mounts", f"has more than {limits.CONTAINER_MOUNTS_MAX} entries")
+    targets: set[str] = set()
+    for index, text in enumerate(container.mounts):
+        try:
+            target = limits.mount_of(text).target
+        except ValueError as error:
+            raise InvalidSpec(f"{field}.mounts[{index}]", str(error)) from None
+        if target in targets:
+            raise InvalidSpec(f"{field}.mounts[{index}]", f"is the second mount at {_short(target)}")
+        targets.add(target)
+    _check_variables(f"{field}.env", container.env)
+    if launch.venv:
+        raise InvalidSpec(
+            "launch.venv",
+            "cannot be used with container, whose image has its own Python: install the packages in the image, or "
+            "mount the environment and set PATH in container.env",
         )
 
 

@@ -9,6 +9,7 @@ import time
 from collections import namedtuple
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +27,7 @@ from tests.cli.service.upkeep import findings, free_port
 from tests.support.daemon_thread import DaemonThread
 from tests.support.live_thread import LiveThread
 from tests.support.wording import Wording
+from worker_agent.runs.runtimes import installed
 
 pytestmark = pytest.mark.usefixtures("own_home")
 
@@ -36,6 +38,15 @@ Room = namedtuple("Room", "total used free")
 def plenty_of_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Report a half-empty disk, however full this machine's is."""
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: Room(2**40, 0, 2**39))
+
+
+@pytest.fixture(autouse=True)
+def runtimes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder in which this machine's container runtimes are looked for; it is empty."""
+    folder = tmp_path / "runtimes"
+    folder.mkdir()
+    monkeypatch.setattr("worker_agent.runs.runtimes.installed", partial(installed, str(folder)))
+    return folder
 
 
 @pytest.fixture
@@ -65,6 +76,30 @@ def test_a_machine_that_is_ready(tmp_path: Path, gavel: Gavel, wording: Wording)
     wording(about_port, address=listen)
     wording(about_disk, folder=tmp_path)
     assert not (tmp_path / "data").exists()
+
+
+def test_container_runtimes_are_tried(tmp_path: Path, gavel: Gavel, runtimes: Path, wording: Wording) -> None:
+    """A runtime that works is good; one that does not, or none at all, is a note, as not every job needs one."""
+    listen = f"127.0.0.1:{free_port()}"
+
+    def about_containers(level: str) -> list[tuple[str, str]]:
+        code, report = look(gavel, tmp_path / "data", listen)
+        assert (code, report["bad"]) == (0, [])
+        return [
+            finding for finding in report[level] if re.match("(no )?contain|docker|charliecloud", finding[0])
+        ]
+
+    ((none, _),) = about_containers("note")
+    wording(none)
+    for name, script in {
+        "ch-run": "exit 0",
+        "docker": "exit 0",
+        "podman": "echo no rights >&2; exit 1",
+    }.items():
+        (runtimes / name).write_text(f"#!/bin/sh\n[ $1 = --version ] && echo {name} 1.2 && exit\n{script}\n")
+        (runtimes / name).chmod(0o755)
+    for finding, _ in (*about_containers("ok"), *about_containers("note")):
+        wording(finding)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.intake import specs_of
-from gavel.client.jobs.spec import After, JobSpec, Terminal
+from gavel.client.jobs.spec import After, Container, JobSpec, Terminal
 from gavel.client.reading import spec_to_proto
 from tests.support.wording import Wording
 
@@ -43,6 +43,14 @@ WRONG: dict[str, list[Any]] = {
     "ranks": ["q"],
     "terminal": [True, Terminal(rows=-1), Terminal(keep_s="soon")],
     "checkpoints": ["q"],
+    "container": [
+        7,
+        ["x"],
+        {"img": "x"},
+        Container("x", mounts=(5,)),
+        Container("x", env={"A": 1}),
+        Container(3),
+    ],  # type: ignore[arg-type]
     **{
         name: [3, "\ud800"]
         for name in (
@@ -80,8 +88,13 @@ def test_values_that_a_job_file_accepts_are_accepted() -> None:
             gpus=np.int64(2),  # type: ignore[arg-type]
             weight=np.float32(0.5),  # type: ignore[arg-type]
             workdir=Path("/shared"),  # type: ignore[arg-type]
+            container={"image": "x", "mounts": "/data"},  # type: ignore[arg-type]
         )
     )
+    assert spec.container == Container("x", mounts=("/data",))
+    for image in ("/x.sif", Path("/x.sif")):
+        (other,) = specs_of(JobSpec(command=("a",), container=image))  # type: ignore[arg-type]
+        assert other.container == Container("/x.sif")
     assert (spec.command, spec.worker_types, spec.nodes) == (("python", "train.py"), ("v100",), ("n1", "n2"))
     assert spec.after == (After("1"), After("2"), After("3", "ended"), After("4", "ended"))
     assert (spec.array, spec.gpus, spec.weight, spec.workdir) == ((0, 1, 2), 2, 0.5, "/shared")

@@ -10,7 +10,7 @@ import pytest
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.fields import SYNONYMS, json_schema
 from gavel.client.jobs.file import parse_jobs, read_job_file
-from gavel.client.jobs.spec import BY_NAME, FIELDS, After, JobSpec
+from gavel.client.jobs.spec import BY_NAME, FIELDS, After, Container, JobSpec
 from tests.support.wording import Wording
 
 FOLDER = Path("/shared/project")
@@ -49,6 +49,13 @@ RIGHT = [
     ("gpus: 4", "gpus", 4),
     ("ranks: per_node", "ranks", "per_node"),
     ("checkpoints: per_attempt", "checkpoints", "per_attempt"),
+    ("container: python:3.12", "container", Container("python:3.12")),
+    (
+        "container: {image: /x.sif, runtime: apptainer, mounts: [/a, '/b:/c:ro'], env: {PATH: /bin, N: 1}}",
+        "container",
+        Container("/x.sif", "apptainer", ("/a", "/b:/c:ro"), {"PATH": "/bin", "N": "1"}),
+    ),
+    ("container: {image: x, mounts: /a}", "container", Container("x", mounts=("/a",))),
     ("setup_limit: 90m", "setup_limit_s", 5400.0),
     ("cpus: 1.5", "cpus", 1.5),
     ("memory: 16GB", "memory_gb", 16.0),
@@ -173,6 +180,12 @@ WRONG = [
     "gpus: {min: 1, max: 2, best: 2}",
     "gpus: {min: x, max: 2}",
     "checkpoints: per_rank",
+    "container: ''",
+    "container: {runtime: podman}",
+    "container: {image: a, runtime: lxc}",
+    "container: {image: a, mounts: [{a: b}]}",
+    "container: {image: a, env: {1A: x}}",
+    "container: {image: a, gpus: 1}",
     "ranks: per_job",
     "cpus: -1",
     "cpus: .inf",

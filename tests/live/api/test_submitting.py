@@ -45,7 +45,7 @@ async def test_jobs_are_accepted_in_order_with_arrays_and_dependencies(live: Liv
 
 @with_daemon()
 async def test_a_launch_comes_back_unchanged(live: Live) -> None:
-    """Every field of Launch survives the scheduler, which does not look inside."""
+    """Every field of Launch survives the scheduler, which does not look inside. A job has a venv or a container."""
     launch = Launch(
         script="echo a\necho b",
         setup="pip install x",
@@ -58,8 +58,11 @@ async def test_a_launch_comes_back_unchanged(live: Live) -> None:
         checkpoints=Launch.CHECKPOINTS_PER_ATTEMPT,
         setup_limit_s=1800.0,
     )
-    await live.jobs().SubmitJobs(submit(spec(launch=launch)))
-    assert launch == (await live.jobs().GetJob(pb.GetJobRequest(job="1"))).spec.launch
+    mounts, env = ["/data:/d:ro"], {"PATH": "/bin"}
+    container = pb.Container(image="/images/x.sif", runtime="apptainer", mounts=mounts, env=env)
+    for number, kept in enumerate((launch, Launch(command=["a"], container=container)), 1):
+        await live.jobs().SubmitJobs(submit(spec(launch=kept)))
+        assert kept == (await live.jobs().GetJob(pb.GetJobRequest(job=str(number)))).spec.launch
 
 
 NAN, INF = float("nan"), float("inf")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
-from worker_agent.core.messages import Launch, Order
+from worker_agent.core.messages import Container, Launch, Order
 from worker_agent.link.messages import launch_of, order_of
 
 # Fields of the protocol that an agent calls by another name.
@@ -35,12 +35,13 @@ def test_a_launch_arrives_whole() -> None:
         ranks=jobs_pb2.Launch.RANKS_PER_NODE,
         checkpoints=jobs_pb2.Launch.CHECKPOINTS_PER_ATTEMPT,
         setup_limit_s=5.0,
+        container=jobs_pb2.Container(image="m", runtime="podman", mounts=["/n", "/o:/p"], env={"Q": "r"}),
     )
     assert launch_of(wire) == Launch(
         command=("a", "b"),
         script="c",
         setup="d",
-        venv="/e",
+        venv="",
         workdir="f",
         upload="g",
         env={"H": "i"},
@@ -49,6 +50,7 @@ def test_a_launch_arrives_whole() -> None:
         ranks="per_node",
         checkpoints="per_attempt",
         setup_limit_s=5.0,
+        container=Container(image="m", runtime="podman", mounts=("/n", "/o:/p"), env={"Q": "r"}),
     )
 
 
