@@ -14,7 +14,7 @@ HINT = Gavel needs Python 3.11 or newer: make $(or $(MAKECMDGOALS),setup) PYTHON
 TYPED := $(wildcard planner policies protos scheduler worker_agent gavel traces benchmarks examples docs)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo day test lint format cover protos bench bench-record bench-compare results docs-plots clean distclean
+.PHONY: help setup demo day test lint format cover protos bench bench-record bench-compare results docs-plots site clean distclean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1 /p' $(MAKEFILE_LIST) | awk '{name=$$1; $$1=""; printf "  make %-14s%s\n", name, $$0}'
@@ -31,7 +31,7 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt
 	    $(PYTHON) -m venv --clear $(VENV) || { \
 	        echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; }
 	@echo "setup: installing Gavel and its development tools (a minute or two the first time)"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server,plots,frames,dev,train,hooks]'
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server,plots,frames,dev,train,hooks,docs]'
 	@touch $@
 	@echo "setup: done"
 
@@ -79,6 +79,10 @@ results: $(STAMP)  ## the published simulations again, beside ours: docs/results
 docs-plots: $(STAMP)  ## draw the plots of docs/policies.md and of the README again
 	@$(PY) -m docs.plots
 	@$(PY) -m docs.plots_of_runs
+
+site: $(STAMP)  ## build the documentation site in out/site, strictly: any broken link or orphan page fails
+	@$(PY) -m sphinx -W --keep-going -q -b html docs out/site
+	@echo "site: out/site/index.html"
 
 clean:  ## remove caches, build outputs and out/; .venv stays
 	@rm -rf build dist out *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage* htmlcov
