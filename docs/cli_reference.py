@@ -124,6 +124,7 @@ JSON: dict[str, tuple[str, Any]] = {
     "allocate": ("[problem-format.md](problem-format.md) has the keys", None),
     "policies": ("a list with the contents of the table", None),
     "policies list": ("a list with the contents of the table", None),
+    "policies check": ("for each policy, `promises`, `properties` and `broken`, the small problems", None),
     "simulate": ("[simulation.md](simulation.md#the-figures) has the keys", None),
     "replay": ("the figures of the replay, as for `simulate`", None),
     "sweep": (
@@ -137,7 +138,7 @@ JSON: dict[str, tuple[str, Any]] = {
 # The commands without `--json`, each with the reason.
 NO_JSON = {
     **dict.fromkeys(("serve", "agent", "up"), "runs until it is stopped; it has --log-json instead"),
-    **dict.fromkeys(("run", "attach"), "its output is that of the job's program"),
+    **dict.fromkeys(("run", "attach", "shell"), "its output is that of the job's program"),
     "completion": "prints a program for the shell",
     "token": "does nothing itself: only its subcommands do",
 }

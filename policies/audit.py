@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from policies.engine.sparse import stack
-from policies.errors import BrokenPolicy, name_some
+from policies.errors import InvalidAnswer, name_some
 from policies.problem import Allocation, Floats, Problem
 
 TOLERANCE = 1e-6
 
 
 def as_answer(problem: Problem, allocation: Allocation) -> Allocation:
-    """Return the answer of foreign code with clean arrays, or raise BrokenPolicy with the rule that it breaks."""
+    """Return the answer of foreign code with clean arrays, or raise InvalidAnswer with the rule that it breaks."""
     sizes = {
         "time_share": (len(problem.columns), "columns"),
         "price": (len(problem.worker_types), "worker types"),
@@ -31,9 +31,9 @@ def as_answer(problem: Problem, allocation: Allocation) -> Allocation:
     for field, (size, rows) in sizes.items():
         array = arrays[field] = np.asarray(getattr(allocation, field))
         if array.dtype.kind not in "bfiu":
-            raise BrokenPolicy(f"{field} must be an array of numbers, but has the type {array.dtype}")
+            raise InvalidAnswer(f"{field} must be an array of numbers, but has the type {array.dtype}")
         if array.shape != (size,):
-            raise BrokenPolicy(
+            raise InvalidAnswer(
                 f"{field} must have an entry for each of the {size} {rows}, but has the shape {array.shape}"
             )
     share = arrays["time_share"].astype(float)
@@ -41,12 +41,12 @@ def as_answer(problem: Problem, allocation: Allocation) -> Allocation:
     arrays["time_share"] = np.where((share < 0) & (share > -TOLERANCE), 0.0, share)
     arrays["backfill"] = arrays["backfill"].astype(bool)
     if not np.isfinite(arrays["isolated_rate"]).all():
-        raise BrokenPolicy("isolated_rate must be finite; `isolated_rates(problem)` computes it")
+        raise InvalidAnswer("isolated_rate must be finite; `isolated_rates(problem)` computes it")
     if not isinstance(allocation.value, int | float | np.number) or math.isnan(allocation.value):
-        raise BrokenPolicy(f"value must be a number, but is {allocation.value!r}")
+        raise InvalidAnswer(f"value must be a number, but is {allocation.value!r}")
     clean = replace(allocation, **arrays, notes=tuple(map(str, allocation.notes)))
     if faults := audit(problem, clean):
-        raise BrokenPolicy(faults[0])
+        raise InvalidAnswer(faults[0])
     return clean
 
 

@@ -4,7 +4,8 @@
     ├── ProblemError        the problem is invalid; the message names job, field and value
     │   └── MissingFacts    the problem lacks a fact that this policy needs
     ├── UnknownPolicy       no such name, modifier or parameter (also a ValueError)
-    ├── BrokenPolicy        the code of a policy fails, or its answer breaks a rule; the message names file and line
+    ├── BrokenPolicy        the code of a policy fails; the message names file and line
+    │   └── InvalidAnswer   the answer of a policy breaks a rule
     ├── OutOfTime           a policy did not answer within its time limit
     └── SolverFailure       no solver found an answer; the message has the reason of each
 
@@ -35,6 +36,10 @@ class UnknownPolicy(PolicyError, ValueError):
 
 class BrokenPolicy(PolicyError):
     """The code of a policy fails, or its answer breaks a rule."""
+
+
+class InvalidAnswer(BrokenPolicy):
+    """The answer of a policy breaks a rule, such as the capacity of a worker type."""
 
 
 class OutOfTime(PolicyError):

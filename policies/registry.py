@@ -1,15 +1,12 @@
-"""Policies by name: a decorator, discovery of every module here, and specs like `las+packing`.
+"""Policies by name: a decorator, discovery of every module here, and what is done around every policy.
 
-    spec       name[(parameter=value, ...)] [+modifier[(parameter=value, ...)]] ...
-    modifiers  blind (ignore speed differences), packing (two jobs on the same GPUs)
-
+The modifiers of a spec are blind (ignore speed differences) and packing (two jobs on the same GPUs).
 A policy's function always receives jobs that can run somewhere, sorted by id, with interchangeable jobs merged. Its
 caller receives an answer for the original problem.
 """
 
 from __future__ import annotations
 
-import ast
 import difflib
 import inspect
 import keyword
@@ -29,9 +26,18 @@ import policies
 from policies.audit import as_answer
 from policies.engine.grouping import FACTS, group
 from policies.engine.solvers import time_limit
-from policies.errors import BrokenPolicy, PolicyError, SolverFailure, UnknownPolicy, fault_of, name_some
+from policies.errors import (
+    BrokenPolicy,
+    InvalidAnswer,
+    PolicyError,
+    SolverFailure,
+    UnknownPolicy,
+    fault_of,
+    name_some,
+)
 from policies.problem import Allocation, Floats, Policy, Problem
 from policies.reference import isolated_rates
+from policies.specs import parse
 from policies.transforms import Blind, runnable, with_pairs, without_pairs
 
 # Shares and prices below this are rounding errors of solvers.
@@ -198,13 +204,13 @@ def entry(name: str) -> Entry:
 
 def entry_of(spec: str) -> Entry:
     """Return the entry of the policy in a spec, without its modifiers."""
-    return entry(_parse(spec)[0][0])
+    return entry(parse(spec)[0][0])
 
 
 def is_known(spec: str) -> bool:
     """Return whether the policy of this spec is registered."""
     _discover()
-    return _parse(spec)[0][0] in _names
+    return parse(spec)[0][0] in _names
 
 
 def reads(spec: str, fact: str) -> bool:
@@ -212,9 +218,12 @@ def reads(spec: str, fact: str) -> bool:
     return fact in entry_of(spec).facts
 
 
-def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
-    """Return the policy of this spec as a function; the limit is for all its solvers together."""
-    (name, arguments), *modifiers = _parse(spec)
+def resolve(spec: str, time_limit_s: float | None = None, *, merge: bool = True) -> Policy:
+    """Return the policy of this spec as a function; the limit is for all its solvers together.
+
+    Without `merge`, each job has a row of its own. The answer must be as good, but takes longer.
+    """
+    (name, arguments), *modifiers = parse(spec)
     chosen = entry(name)
     unknown = [key for key in arguments if key not in chosen.parameters]
     if unknown:
@@ -229,6 +238,9 @@ def resolve(spec: str, time_limit_s: float | None = None) -> Policy:
         wrong = [key for key in parameters if key not in _MODIFIERS[modifier]]
         if wrong:
             raise UnknownPolicy(f"'{spec}': modifier '{modifier}' has no parameter '{wrong[0]}'")
+
+    if not merge:
+        chosen = replace(chosen, reads=(*chosen.reads, "id"))
 
     def run(problem: Problem) -> Allocation:
         started = time.perf_counter()
@@ -318,57 +330,20 @@ def _call(chosen: Entry, arguments: Mapping[str, Any], problem: Problem) -> Allo
         raise BrokenPolicy(f"{chosen.name}: {fault_of(error, chosen.file)}") from error
     if not isinstance(answer, Allocation):
         kind = "nothing" if answer is None else f"a value of type {type(answer).__name__}"
-        raise BrokenPolicy(f"{chosen.name} must return an Allocation, but returned {kind} ({_lines(chosen)})")
+        raise InvalidAnswer(
+            f"{chosen.name} must return an Allocation, but returned {kind} ({_lines(chosen)})"
+        )
     if not chosen.origin:
         return answer
     try:
         return as_answer(problem, answer)
-    except BrokenPolicy as fault:
-        raise BrokenPolicy(f"{chosen.name} returned an invalid answer: {fault} ({_lines(chosen)})") from None
+    except InvalidAnswer as fault:
+        raise InvalidAnswer(f"{chosen.name} returned an invalid answer: {fault} ({_lines(chosen)})") from None
 
 
 def _lines(chosen: Entry) -> str:
     """Return where a policy's function begins: `my.py, line 7`."""
     return f"{chosen.file}, line {inspect.unwrap(chosen.function).__code__.co_firstlineno}"
-
-
-@cache
-def _parse(spec: str) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-    """Return the names and parameters of a spec `a(x=1)+b`. Python's own grammar parses it; values are literals."""
-    try:
-        tree = ast.parse(spec.strip(), mode="eval").body
-    except (SyntaxError, ValueError):
-        raise UnknownPolicy(
-            f"'{spec}' is not a policy; expected something like 'las+packing' or 'min_cost(premium=0.2)'"
-        ) from None
-    terms: list[ast.expr] = []
-    while isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.Add):
-        terms.append(tree.right)
-        tree = tree.left
-    terms.append(tree)
-    return tuple(_parse_term(spec, term) for term in reversed(terms))
-
-
-def _parse_term(spec: str, term: ast.expr) -> tuple[str, dict[str, Any]]:
-    if isinstance(term, ast.Name):
-        return term.id, {}
-    if isinstance(term, ast.Call) and isinstance(term.func, ast.Name) and not term.args:
-        parameters = {word.arg: _literal(spec, word.value) for word in term.keywords if word.arg}
-        if len(parameters) == len(term.keywords):
-            return term.func.id, parameters
-    raise UnknownPolicy(
-        f"'{spec}': cannot read '{ast.unparse(term)}'; expected name or name(parameter=value)"
-    )
-
-
-def _literal(spec: str, value: ast.expr) -> Any:
-    # A word needs no quotes: reference=v100, raw=true.
-    if isinstance(value, ast.Name):
-        return {"true": True, "false": False, "none": None}.get(value.id.lower(), value.id)
-    try:
-        return ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        raise UnknownPolicy(f"'{spec}': '{ast.unparse(value)}' is not a plain value") from None
 
 
 def _nearest(name: str, known: Mapping[str, object]) -> str:

@@ -44,10 +44,10 @@ from worker_agent.runs.launch import LOG_PIECES, NodeFacts
 from worker_agent.runs.logs import RunLogs, follow
 from worker_agent.runs.prepare import Workshop
 from worker_agent.runs.retention import Retention
-from worker_agent.runs.terminals import TerminalConnection, connect
+from worker_agent.runs.terminals import SHELL_S, NoTerminal, TerminalConnection, connect, want_shell
 from worker_agent.shim import process_tree
 from worker_agent.shim.run_directory import START
-from worker_agent.shim.terminals import SOCKET
+from worker_agent.shim.terminals import SOCKET, shell_socket
 
 LOG = logging.getLogger("gavel.agent")
 # How often the state of the GPUs is read.
@@ -264,9 +264,18 @@ class AgentService:
             yield sent_logs(request.job, chunk)
 
     async def _connect(self, request: pb.ConnectionWanted) -> TerminalConnection:
-        """Connect to the terminal of a run, once it is open."""
-        path = self.agent.processes.path(request.lease)
-        return await connect(path, SOCKET, partial(self._is_alive, request.lease))
+        """Connect to the terminal of a run, once it is open, or to a shell beside the run."""
+        opening, processes = request.open, self.agent.processes
+        path, alive = processes.path(request.lease), partial(self._is_alive, request.lease)
+        if not opening.new_shell:
+            return await connect(path, SOCKET, alive)
+        run = processes.live.get(request.lease)
+        if run is None or run.directory is None:
+            raise NoTerminal("it does not run on this node")
+        shell = {"name": opening.session, "tty": opening.tty, "term": opening.term}
+        size = {"rows": opening.size.rows, "columns": opening.size.columns}
+        want_shell(run.directory, request.lease, shell | size)
+        return await connect(path, shell_socket(opening.session), alive, SHELL_S)
 
     def _is_alive(self, lease: str) -> bool:
         return lease in self.agent.core.runs or lease in self.agent.processes.live

@@ -24,6 +24,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "submit": ("jobs.submit", "Submit the jobs in job files, or a job that runs COMMAND."),
         "run": ("jobs.run", "Run a command on GPUs of the cluster, at your terminal."),
         "attach": ("jobs.attach", "Attach your terminal to an interactive job."),
+        "shell": ("jobs.attach", "Open a shell beside a running job."),
         "queue": (
             "jobs.queue",
             "List jobs: by default your unfinished ones and, below, those that ended last.",

@@ -1,4 +1,4 @@
-"""A session at the terminal of an interactive job, which survives lost connections without losing or repeating a byte.
+"""A session at a terminal of a job, which survives lost connections without losing or repeating a byte.
 
 Positions in both directions count from the start: of the process's output, and of the session's input. After a lost
 connection, the session asks for the output that it misses, and learns how much of its input has arrived.
@@ -21,14 +21,23 @@ _CHUNK_BYTES, _INPUT_BYTES_MAX = 1 << 15, 1 << 20
 
 
 class TerminalSession:
-    """One user's session at the terminal of a job. `output` runs in one thread; all other methods may run in others."""
+    """One user's session at a terminal of a job. `output` runs in one thread; all other methods may run in others."""
 
     def __init__(
-        self, client: Client, job: str, *, size: tuple[int, int] | None = None, patience_s: float = PATIENCE_S
+        self,
+        client: Client,
+        job: str,
+        *,
+        size: tuple[int, int] | None = None,
+        patience_s: float = PATIENCE_S,
+        **shell: Any,
     ) -> None:
-        """`size`: rows and columns of the user's terminal, if there is one. `patience_s`: how long to reconnect."""
-        self._wire, self._job, self._patience_s = client._wire, job, patience_s
-        self._name = secrets.token_hex(16)
+        """`size`: rows and columns of the user's terminal, if there is one. `patience_s`: how long to reconnect.
+
+        `shell`: for a new shell beside the job instead of its terminal, the fields of OpenConnection that describe it.
+        """
+        self._wire, self._patience_s = client._wire, patience_s
+        self._opening = pb.OpenConnection(job=job, session=secrets.token_hex(16), **shell)
         # Guards everything below; notified when there may be something to send.
         self._changed = threading.Condition()
         # Input that the process has not confirmed, and the position of its first byte.
@@ -127,10 +136,10 @@ class TerminalSession:
 
     def _requests(self, connection: int) -> Iterator[pb.ToJob]:
         """Yield the messages of one connection, as they arise. Runs in a thread of gRPC."""
-        opening = pb.OpenConnection(job=self._job, session=self._name, offset=self._position)
+        self._opening.offset = self._position
         if self._size is not None:
-            opening.size.rows, opening.size.columns = self._size
-        yield pb.ToJob(open=opening)
+            self._opening.size.rows, self._opening.size.columns = self._size
+        yield pb.ToJob(open=self._opening)
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_over(connection) or self._has_news)

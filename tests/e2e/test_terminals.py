@@ -148,3 +148,21 @@ def test_what_is_not_interactive_or_has_ended_says_what_to_do(cluster: Cluster) 
     too_wide = in_pipe(cluster, "run", "--gpus", "5", "--", "true")
     assert too_wide.returncode == 2
     assert "one node" in too_wide.stderr
+
+
+def test_a_shell_beside_a_job(cluster: Cluster) -> None:
+    """It is in the job's environment; its exit code is its own, and the job goes on."""
+    job = cluster.submit("stubborn.py", name="stubborn")
+    cluster.wait_until_running(job)
+    with at_terminal(cluster, "shell", "stubborn") as user:
+        user.type("echo $GAVEL_JOB_ID; stty size; exit 4\r")
+        user.sees(f"{job}\r\n30 100")
+        assert user.ends() == 4
+    done = in_pipe(cluster, "shell", job, typed="echo $((6 * 7)); exit 5\n")
+    assert (done.returncode, done.stdout) == (5, "42\n")
+    assert cluster.job(job).state == "running"
+    elsewhere = in_pipe(cluster, "shell", job, "--node", "n2")
+    assert elsewhere.returncode == 2
+    assert "runs on n1" in elsewhere.stderr
+    cluster.client.cancel(job)
+    cluster.wait_until_idle()

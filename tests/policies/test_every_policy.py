@@ -17,6 +17,7 @@ from policies.audit import audit, could_gain
 from policies.errors import MissingFacts
 from policies.problem import Allocation, Problem
 from policies.registry import names, resolve
+from policies.trials.sample import shuffled
 from tests.support.problems import problems
 from tests.support.references import REFERENCES, as_seen
 
@@ -59,23 +60,6 @@ def with_empty_type(problem: Problem) -> Problem:
         capacity=np.append(problem.capacity, 0.0),
         price_per_gpu_hour=np.append(problem.price_per_gpu_hour, 0.01),
     )
-
-
-def shuffled(problem: Problem, seed: int) -> tuple[Problem, np.ndarray, np.ndarray]:
-    """Return the problem with jobs and columns in random order, some pairs turned round; and the two orders."""
-    rng = np.random.default_rng(seed)
-    rows, columns = rng.permutation(len(problem.jobs)), rng.permutation(len(problem.columns))
-    other = problem.restrict(rows, columns)
-    c = other.columns
-    turn = c.is_pair & (rng.random(len(c)) < 0.5)
-    turned = replace(
-        c,
-        first=np.where(turn, c.second, c.first),
-        second=np.where(turn, c.first, c.second),
-        first_rate=np.where(turn, c.second_rate, c.first_rate),
-        second_rate=np.where(turn, c.first_rate, c.second_rate),
-    )
-    return replace(other, columns=turned), rows, columns
 
 
 def assert_same(a: Allocation, b: Allocation) -> None:

@@ -122,6 +122,7 @@ def start_file(
         "attempt": order.attempt,
         "boot_id": boot_id(),
         "terminal": _terminal(launch, node, order),
+        "login_shell": [account.login_shell],
         "setup": ["/bin/sh", "-ec", launch.setup] if launch.setup else None,
         "setup_limit_s": launch.setup_limit_s or node.setup_limit_s or None,
         "own_checkpoints": own_checkpoints(launch, node, order),

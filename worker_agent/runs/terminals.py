@@ -8,17 +8,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import socket
-from collections.abc import AsyncIterator, Callable
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from worker_agent.shim import frames
 from worker_agent.shim.run_directory import RunDirectory
 from worker_agent.shim.terminal import peer_uid
+from worker_agent.shim.terminals import SHELLS
 
 # How often we look for a terminal that is not open yet, and how many refusals in a row mean that its server is gone.
 LOOK_INTERVAL_S, REFUSALS_MAX = 0.05, 4
+# How many shells may be open beside a job, and how long a shim may take to open one.
+SHELLS_MAX, SHELL_S = 16, 10.0
+# How long a shell beside a job continues without a client.
+SHELL_KEEP_S = 60.0
 _READ_BYTES = 1 << 16
 
 
@@ -55,13 +63,32 @@ class TerminalConnection:
         self._writer.close()
 
 
-async def connect(path: Path, name: str, alive: Callable[[], bool]) -> TerminalConnection:
-    """Connect to a terminal of the run in this directory, and wait for it while the run is `alive`.
+def want_shell(directory: RunDirectory, lease: str, shell: Mapping[str, Any]) -> None:
+    """Ask the shim of a run for a shell, unless it was asked for before. Raises NoTerminal if there are too many.
+
+    `shell`: its `name`, and `tty`, `rows`, `columns` and `term`.
+    """
+    shell = {**shell, "keep_s": SHELL_KEEP_S}
+    shells = (directory.read(SHELLS, owner=os.geteuid()) or {}).get("shells", [])
+    if any(other["name"] == shell["name"] for other in shells):
+        return
+    if sum(name.startswith("shell-") for name in os.listdir(directory.fd)) >= SHELLS_MAX:
+        raise NoTerminal(f"{SHELLS_MAX} shells are open beside this job; close one first")
+    try:
+        directory.write(SHELLS, {"lease": lease, "shells": [*shells, shell][-SHELLS_MAX:]}, mode=0o600)
+    except OSError as error:
+        raise NoTerminal(f"a shell cannot be opened: {error.strerror}") from error
+
+
+async def connect(
+    path: Path, name: str, alive: Callable[[], bool], wait_s: float = math.inf
+) -> TerminalConnection:
+    """Connect to a terminal of the run in this directory, and wait up to `wait_s` for it while the run is `alive`.
 
     Raises NoTerminal if the run ends first, or if nothing that we trust serves the terminal.
     """
-    refusals = 0
-    while refusals < REFUSALS_MAX:
+    refusals, end_s = 0, time.monotonic() + wait_s
+    while refusals < REFUSALS_MAX and time.monotonic() < end_s:
         try:
             return await _connect(path, name)
         except ConnectionRefusedError:

@@ -19,6 +19,7 @@ import os
 import signal
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from worker_agent.shim import process_tree, run_directory
@@ -78,9 +79,12 @@ class Shim:
         self._killed: set[int] = set()
         self.started_s = time.monotonic()
         self._group = ControlGroup(start["group"]) if start.get("group") else None
-        self._entrance = None if self._group is None else self._group.open_entrance()
+        entrance = None if self._group is None else self._group.open_entrance()
+        self._turn_into = partial(turn_into, start, shim=os.getpid(), default=OUR_SIGNALS, entrance=entrance)
         self._exit = ExitFile(run, len(self.ranks))
         self._output = Output(run.open_logs(), start, keep_out=(self._exit.fd, lock))
+        # Writes a line of Gavel into the log of the first rank.
+        self.note = self._output.note
         self._terminals = Terminals(run, start, self.note)
 
     # ------------------------------------------------------------------------------------------------- the run
@@ -168,6 +172,7 @@ class Shim:
 
     def _start_ranks(self, rendezvous_env: dict[str, str]) -> None:
         terminal = self._terminals.open_own(self._output.fds[self.ranks[0]])
+        self._terminals.shell_env = self.start["ranks"][0]["env"] | rendezvous_env
         for rank in self.start["ranks"]:
             self._spawn(int(rank["rank"]), rank["argv"], rank["env"] | rendezvous_env, terminal=terminal)
         self.started_s = time.monotonic()
@@ -180,6 +185,8 @@ class Shim:
             # The time is read before lease.json: a shim that was suspended in between then sees the renewed lease.
             now_s = time.monotonic()
             self._read_lease()
+            if self.leaders:
+                self._terminals.open_shells(self._turn_into)
             if self._obey(now_s):
                 return
             self._wait()
@@ -306,14 +313,11 @@ class Shim:
     ) -> None:
         """Start a leader in its own session; raise CannotStart if that fails. `options`: arguments of `turn_into`."""
         trouble_out, trouble_in = os.pipe()
-        shim = os.getpid()
         pid = os.fork()
         if not pid:
             os.close(trouble_out)
-            options |= {"shim": shim, "out": self._output.fds[rank], "trouble_in": trouble_in}
-            if terminal is not None:
-                options |= {"stdin": terminal.input, "out": terminal.output, "tty": terminal.tty}
-            turn_into(self.start, argv, env, default=OUR_SIGNALS, entrance=self._entrance, **options)
+            options |= {"out": self._output.fds[rank]} if terminal is None else terminal.streams
+            self._turn_into(argv, env, trouble_in=trouble_in, **options)
         os.close(trouble_in)
         self.leaders[pid] = rank
         if terminal is not None:
@@ -331,10 +335,6 @@ class Shim:
         # The agent may kill the program, because it is a descendant of the shim.
         while start_removal(str(self.run.path), self._output.fds[self.ranks[0]]).wait():
             pass
-
-    def note(self, text: str) -> None:
-        """Write a line of Gavel into the log of the first rank."""
-        self._output.note(text)
 
     def _write_shim_file(self) -> None:
         write_shim_file(self.run, list(self.leaders), ready=self._ready, started_s=self.started_s)

@@ -2,6 +2,8 @@
 
 Standard library only. Each terminal has a server process (terminal.py). The shim opens a terminal, starts the process
 in it, and passes its exit code on; when a server has gone, the process gets SIGHUP.
+The agent asks for a shell by an entry in shells.json, which is trusted only from the agent's user. An entry that was
+carried out is not repeated, so a job that puts an old file back gains nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from worker_agent.shim import process_tree
 from worker_agent.shim.child import CannotStart
@@ -19,11 +21,16 @@ if TYPE_CHECKING:
 
     from worker_agent.shim.run_directory import RunDirectory
 
-# The socket of the job's own terminal.
-SOCKET = "terminal.sock"
+# The socket of the job's own terminal, and the file with the shells that users want beside it.
+SOCKET, SHELLS = "terminal.sock", "shells.json"
 ROWS, COLUMNS = 24, 80
 # How long a process continues without a client if nothing else was configured.
 KEEP_S = 600.0
+
+
+def shell_socket(name: str) -> str:
+    """Return the name of the socket of a shell."""
+    return f"shell-{name}.sock"
 
 
 class Terminal:
@@ -62,6 +69,11 @@ class Terminal:
             listener.close()
         # The pid of the process; 0 before its start, and after its end.
         self.process = 0
+
+    @property
+    def streams(self) -> dict[str, Any]:
+        """The arguments of `turn_into` for a process in the terminal."""
+        return {"stdin": self.input, "out": self.output, "tty": self.tty}
 
     def started(self, pid: int) -> None:
         """Record the process in the terminal, which holds the only other descriptors of its ends."""
@@ -116,6 +128,12 @@ class Terminals:
         """`note` writes a line into the log."""
         self._run, self._uid, self._note = run, start.get("uid"), note
         self._own: Mapping[str, Any] | None = start.get("terminal")
+        self._shell: list[str] = start.get("login_shell") or []
+        # The environment of shells; None before the ranks start.
+        self.shell_env: dict[str, str] | None = None
+        # The version of shells.json that was read last, and the names of all shells so far.
+        self._shells_version: object = None
+        self._shell_names: set[str] = set()
         self._all: list[Terminal] = []
 
     def open_own(self, log: int) -> Terminal | None:
@@ -131,6 +149,36 @@ class Terminals:
         self._all.append(Terminal(self._run, name, wanted, log, -1 if self._uid is None else self._uid))
         return self._all[-1]
 
+    def open_shells(self, turn_into: Callable[..., NoReturn]) -> None:
+        """Open the shells that users want beside the job. `turn_into`: the function of child.py for this run."""
+        version = self._run.version(SHELLS)
+        if version == self._shells_version or self.shell_env is None:
+            return
+        self._shells_version = version
+        content = self._run.read(SHELLS, owner=os.geteuid()) or {}
+        for wanted in content.get("shells", ()):
+            name = str(wanted["name"])
+            if name in self._shell_names:
+                continue
+            self._shell_names.add(name)
+            term = wanted.get("term") or self.shell_env.get("TERM", "dumb")
+            try:
+                terminal = self._open(shell_socket(name), wanted, log=None)
+            except OSError as error:
+                # The job itself goes on.
+                self._note(f"a shell cannot be opened: {error.strerror}")
+                continue
+            pid = os.fork()
+            if not pid:
+                # Unlike ranks, which are waited for, a shell that cannot start says why in its terminal.
+                turn_into(
+                    self._shell,
+                    self.shell_env | {"TERM": term},
+                    trouble_in=terminal.output,
+                    **terminal.streams,
+                )
+            terminal.started(pid)
+
     @property
     def servers(self) -> set[int]:
         """The pids of the servers that run."""
@@ -143,8 +191,11 @@ class Terminals:
                 terminal.ended(code)
             elif terminal.server == pid:
                 terminal.server = 0
+                with contextlib.suppress(OSError):
+                    os.unlink(terminal.name, dir_fd=self._run.fd)
                 if terminal.process:
-                    self._note("no terminal was attached for too long: SIGHUP")
+                    owner = "the job" if terminal.name == SOCKET else "a shell"
+                    self._note(f"no terminal was attached to {owner} for too long: SIGHUP")
                     terminal.hang_up()
 
     def hang_up(self) -> None:

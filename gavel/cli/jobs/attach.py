@@ -1,7 +1,8 @@
-"""`gavel attach`, and the end of `gavel run`: the user's terminal becomes that of an interactive job."""
+"""`gavel attach`, `gavel shell` and the end of `gavel run`: the user's terminal becomes that of a job."""
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,35 @@ def attach(job: str, session: Session) -> None:
     """
     with session.client() as client:
         sys.exit(attach_to(client, client.get(job).id))
+
+
+@click.command()
+@click.argument("job")
+@click.option("--node", default="", metavar="NODE", help="One of the job's nodes.  [default: the first]")
+@LIVE_AS_TEXT
+def shell(job: str, node: str, session: Session) -> None:
+    """Open a shell beside a running job.
+
+    It runs on the job's node, as its user, in its environment and work directory, and sees its GPUs. It ends with the
+    job at the latest, and its exit code does not affect the job. Enter ~ . leaves it,
+    and a minute later it is closed.
+    """
+    from gavel.cli.io import local_terminal
+    from gavel.client.terminal import TerminalSession
+
+    with session.client() as client:
+        terminal = TerminalSession(
+            client,
+            client.get(job).id,
+            size=local_terminal.size(),
+            new_shell=True,
+            tty=local_terminal.has_terminal(),
+            term=os.environ.get("TERM", "")[:64],
+            node=node,
+        )
+        client.on_trouble = local_terminal.report_trouble
+        local_terminal.converse(terminal)
+        sys.exit(exit_status(terminal.exit_code or 0))
 
 
 def attach_to(client: Client, job: str) -> int:

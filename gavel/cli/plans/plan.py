@@ -91,8 +91,14 @@ BYTES = Number(Bound(1, 1e18))
 )
 @click.option("--use-fewer", is_flag=True, help="With GRAPH: GPUs may stay unused.")
 @click.option("--activation-transfers", is_flag=True, help="With GRAPH: count the transfers between stages.")
+@click.option(
+    "--columns",
+    "as_columns",
+    is_flag=True,
+    help="Print the plans as a job of a problem file, without those that no allocation can need.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
-def plan(graph: str | None, as_json: bool, **options: Any) -> None:
+def plan(graph: str | None, as_json: bool, as_columns: bool, **options: Any) -> None:
     """Show how to split a model over GPUs.
 
     With --gpt, --batch and --cluster: the fastest plan for each worker type and number of GPUs. With GRAPH, --as
@@ -101,10 +107,12 @@ def plan(graph: str | None, as_json: bool, **options: Any) -> None:
     require("plan", "gavel plan")
     if (graph is None) == (options["shape"] is None):
         raise Fault("give either GRAPH or --gpt")
+    if as_columns and (as_json or graph is not None):
+        raise Fault(f"--columns has no effect with {'--json' if as_json else 'GRAPH'}")
     if graph is not None:
         _plan_graph(graph, as_json, options)
     else:
-        _plan_transformer(as_json, options)
+        _plan_transformer(as_json, as_columns, options)
 
 
 def _require_options(
@@ -150,8 +158,8 @@ def _plan_graph(graph: str, as_json: bool, options: dict[str, Any]) -> None:
         print_pipeline(states, pipeline)
 
 
-def _plan_transformer(as_json: bool, options: dict[str, Any]) -> None:
-    from gavel.cli.plans.plan_table import as_data, print_plans
+def _plan_transformer(as_json: bool, as_columns: bool, options: dict[str, Any]) -> None:
+    from gavel.cli.plans.plan_table import as_data, job_lines, print_plans
     from gavel.cli.plans.values import gpu_of, transformer_of
 
     _require_options(
@@ -179,6 +187,9 @@ def _plan_transformer(as_json: bool, options: dict[str, Any]) -> None:
         from gavel.cli.io.outputs import print_data
 
         print_data(as_data(rows))
+    elif as_columns:
+        for line in job_lines(model, rows):
+            click.echo(line)
     else:
         print_plans(model, options["batch"], rows, notes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -42,6 +43,20 @@ def as_data(rows: Rows) -> dict[str, Any]:
             for gpu, (plan, cost) in rows
         ]
     }
+
+
+def job_lines(model: Transformer, rows: Rows) -> Iterator[str]:
+    """Yield the lines of a job of a problem file, whose variants are the plans that an allocation can need."""
+    from planner.columns import columns
+
+    yield f"  - id: gpt-{model.parameters / 1e9:.3g}b"
+    yield "    variants:"
+    for name in dict.fromkeys(gpu.name for gpu, _ in rows):
+        for column in columns(name, (priced for gpu, priced in rows if gpu.name == name)):
+            yield (
+                f"      - {{worker_type: {name}, gpus: {column.gpus}, rate: {column.rate:.6g}, "
+                f"label: {column.label}}}"
+            )
 
 
 def print_plans(model: Transformer, batch: int, rows: Rows, notes: list[str]) -> None:

@@ -14,6 +14,7 @@ from gavel.cli.faults import Fault
 from gavel.cli.io.options import options
 from gavel.cli.io.outputs import say
 from gavel.cli.io.wording import printable
+from gavel.cli.policies.check import check
 from gavel.cli.policies.plugins import POLICY_FILES, load_policies
 
 if TYPE_CHECKING:
@@ -61,6 +62,9 @@ def policies(ctx: click.Context, /, policy_files: tuple[str, ...], as_json: bool
 def list_(policy_files: tuple[str, ...], as_json: bool) -> None:
     """List the policies: what each optimises, which facts it needs, and the origin of those that are not Gavel's."""
     _show(policy_files, as_json)
+
+
+policies.add_command(check)
 
 
 def _show(policy_files: tuple[str, ...], as_json: bool) -> None:

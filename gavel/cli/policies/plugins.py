@@ -18,9 +18,9 @@ POLICY_FILES = click.option(
 )
 
 
-def load_policies(files: Sequence[str] = ()) -> None:
+def load_policies(files: Sequence[str] = (), option: str = "--policy-file") -> None:
     """Register the policies of installed packages and of these files. Refuse a file that cannot be loaded."""
     from scheduler.plugins import load
 
     for fault in load(files).values():
-        raise Fault(f"--policy-file: {fault}")
+        raise Fault(f"{option}: {fault}")

@@ -580,18 +580,24 @@ class ToJob(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenConnection, _Mapping]] = ..., data: _Optional[bytes] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class OpenConnection(_message.Message):
-    __slots__ = ("job", "session", "offset", "size", "node")
+    __slots__ = ("job", "session", "offset", "size", "node", "new_shell", "tty", "term")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
+    NEW_SHELL_FIELD_NUMBER: _ClassVar[int]
+    TTY_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     job: str
     session: str
     offset: int
     size: TerminalSize
     node: str
-    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., node: _Optional[str] = ...) -> None: ...
+    new_shell: bool
+    tty: bool
+    term: str
+    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., node: _Optional[str] = ..., new_shell: _Optional[bool] = ..., tty: _Optional[bool] = ..., term: _Optional[str] = ...) -> None: ...
 
 class TerminalSize(_message.Message):
     __slots__ = ("rows", "columns")

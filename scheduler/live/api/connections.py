@@ -82,6 +82,8 @@ class Connecting:
             raise CallFailed(FORBIDDEN, OFF)
         if not _SESSION.fullmatch(opening.session):
             raise CallFailed(INVALID, "session: must be 16 to 64 hexadecimal digits", "session")
+        if len(opening.term) > 64 or not opening.term.isprintable():
+            raise CallFailed(INVALID, "term: must be the name of a kind of terminal", "term")
         if max(opening.size.rows, opening.size.columns) > _ROWS_MAX:
             raise CallFailed(INVALID, f"size: is larger than {_ROWS_MAX:,}", "size")
         job = await self._find_job(opening.job)
@@ -90,16 +92,21 @@ class Connecting:
                 FORBIDDEN,
                 f"job {job.id} belongs to {job.spec.user or 'no user'}; only its owner and admins may connect to it",
             )
-        if job.spec.launch is None or job.spec.launch.terminal is None:
+        if not opening.new_shell and (job.spec.launch is None or job.spec.launch.terminal is None):
             raise CallFailed(
-                REFUSED, f"job {job.id} is not interactive; `gavel logs -f {job.id}` shows its output"
+                REFUSED,
+                f"job {job.id} is not interactive; `gavel logs -f {job.id}` shows its output, and `gavel shell "
+                f"{job.id}` opens a shell beside it",
             )
         return self._lease_of(job, opening)
 
     def _lease_of(self, job: Job, opening: pb.OpenConnection) -> str:
         holding = self._world.state.leases.get(job.lease or job.leaving or "")
         if holding is not None:
-            opening.node = nodes_of(holding.lease.gpus)[0]
+            nodes = nodes_of(holding.lease.gpus)
+            opening.node = opening.node or nodes[0]
+            if opening.node not in nodes:
+                raise CallFailed(INVALID, f"node: job {job.id} runs on {', '.join(nodes)}", "node")
             return holding.lease.id
         if job.is_terminal:
             raise CallFailed(

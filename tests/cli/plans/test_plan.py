@@ -35,6 +35,19 @@ def test_a_type_that_is_too_small_is_noted(gavel: Gavel) -> None:
     assert "note: does not fit on 8 × a100: stage " in table
 
 
+def test_plans_are_columns_of_a_problem(gavel: Gavel, tmp_path: Path) -> None:
+    """The printed job, appended to a problem file, is allocated one of its plans."""
+    problem = tmp_path / "problem.yaml"
+    types = "worker_types: {a100: {gpus: 16}, v100: {gpus: 32}}\njobs:\n"
+    job = gavel(*GPT, "--cluster", "a100=16,v100=32", "--columns").stdout
+    problem.write_text(types + job)
+    answer = json.loads(gavel("allocate", str(problem), "--json").stdout)
+    assert job.startswith("  - id: gpt-1.65b\n    variants:\n")
+    assert json.dumps(answer).count("gpt-1.65b") >= 1
+    table = gavel("allocate", str(problem)).stdout
+    assert "d16" in table
+
+
 def test_one_plan_is_evaluated(gavel: Gavel) -> None:
     """The figures of exactly this plan, which recomputes because it must; both separators are read."""
     for label in ("t1-p1-d32-b16", "d32·b16"):
@@ -98,6 +111,8 @@ def test_the_stages_of_a_graph_are_listed(gavel: Gavel, tmp_path: Path) -> None:
         [*GPT, "--cluster", "a100=8", "--gpus", "16"],
         [*GPT, "--cluster", "a100=8", "--gpus", "7"],
         [*GPT, "--cluster", "a100=8", "--network", "0"],
+        [*GPT, "--cluster", "a100=8", "--columns", "--json"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "4:1e9", "--columns"],
         [*GPT, "--cluster", "a100=8", "--evaluate", "x1"],
         [*GPT, "--cluster", "a100=8", "--evaluate", "t3"],
         [*GPT, "--cluster", "a100=8", "--evaluate", "d5"],

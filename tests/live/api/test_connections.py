@@ -175,3 +175,25 @@ async def test_an_interactive_job_is_one_process_on_one_node(live: Live, wording
             await live.jobs().SubmitJobs(pb.SubmitJobsRequest(specs=[spec(**change)]))
         assert error.value.code() is Code.INVALID_ARGUMENT
         wording(error.value.details() or "")
+
+
+@with_daemon()
+async def test_a_shell_opens_beside_any_running_job_on_one_of_its_nodes(live: Live, wording: Wording) -> None:
+    """The job need not be interactive; a node on which it does not run is refused. The audit log has the difference."""
+    await live.node(gpus=1)
+    await live.node("n2", gpus=1)
+    await live.node("n3", gpus=1)
+    job = (await live.jobs().SubmitJobs(pb.SubmitJobsRequest(specs=[spec(gpus=2)]))).jobs[0]
+    await live.until(lambda: live.world.state.jobs[job].lease)
+    nodes = [
+        gpu.partition(":")[0]
+        for gpu in live.world.state.leases[live.world.state.jobs[job].lease or ""].lease.gpus
+    ]
+    for node in ("", *nodes):
+        await opened(live, job, {}, new_shell=True, node=node)
+    (other,) = {"n1", "n2", "n3"} - set(nodes)
+    status, text = await refused(live, job, {}, new_shell=True, node=other)
+    assert status is Code.INVALID_ARGUMENT
+    wording(text)
+    places = [(line["what"].get("new_shell"), line["what"].get("node")) for line in recorded(live)]
+    assert places == [(True, nodes[0]), (True, nodes[0]), (True, nodes[1]), (True, other)]

@@ -76,6 +76,7 @@ def test_a_renewed_lease_continues(tmp_path: Path) -> None:
 def test_a_renewal_counts_however_long_the_shim_was_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even between two of its lines: it always reads the lease after the clock by which it acts."""
     shim, renewed, clock = Shim.__new__(Shim), [0.0], [9.0]
+    shim.leaders = {}
     obeyed: list[tuple[float, float]] = []
 
     def look() -> None:

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from tests.worker_agent.shim_runs import PATIENCE_S, ShimRun, gone, python, shim_run, wait_for
+from worker_agent.runs.terminals import SHELLS_MAX, NoTerminal, want_shell
 from worker_agent.shim import frames
 from worker_agent.shim.run_directory import RunDirectory
 from worker_agent.shim.terminal import KEPT_BYTES, listen, peer_uid
-from worker_agent.shim.terminals import SOCKET
+from worker_agent.shim.terminals import SOCKET, shell_socket
 
 TTY = {"tty": True, "rows": 30, "columns": 90, "keep_s": PATIENCE_S}
 PIPES = {"tty": False, "keep_s": PATIENCE_S}
@@ -246,3 +247,59 @@ def test_only_its_owner_can_connect(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         listen(run.fd, SOCKET)
     run.close()
+
+
+def test_a_shell_beside_a_job(tmp_path: Path) -> None:
+    """It has the job's environment and directory, and its exit leaves the job alone; its name is used only once."""
+    ends = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    with shim_run(tmp_path / "runs", python(ends), login_shell=["/bin/sh"]) as run:
+        run.running()
+        want_shell(run.run, "17", {"name": "ab", "tty": True, "rows": 40, "columns": 90, "term": "vt100"})
+        want_shell(run.run, "17", {"name": "ab", "tty": True})
+        client = Attached(run, name=shell_socket("ab"))
+        client.type("stty size; echo $TERM $GAVEL_RUN_DIR; pwd; touch go; exit 5\n")
+        assert client.exit_code() == 5
+        assert b"40 90" in client.output
+        assert f"vt100 {run.path}\r\n{run.path}".encode() in client.output
+        assert run.ended()["codes"] == {"0": 0}
+        assert "vt100" not in run.log()
+        assert not run.run.has(shell_socket("ab"))
+
+
+def test_shells_end_with_the_job(tmp_path: Path) -> None:
+    """When the job's last rank has ended, nothing of a shell is left, not even what it put into the background."""
+    ends = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    with shim_run(tmp_path / "runs", python(ends), login_shell=["/bin/sh"]) as run:
+        run.running()
+        want_shell(run.run, "17", {"name": "ab", "tty": True})
+        client = Attached(run, name=shell_socket("ab"))
+        client.type("sleep 1000 & echo pi''d $! end\n")
+        client.until("pid ")
+        client.until(" end\r\n")
+        pid = int(client.output.decode().rpartition("pid ")[2].split()[0])
+        (run.path / "go").touch()
+        assert run.ended()["codes"] == {"0": 0}
+        assert gone(pid)
+
+
+def test_a_shell_that_cannot_start_says_why_in_its_terminal(tmp_path: Path) -> None:
+    """The job goes on, and so does its shim."""
+    ends = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.01)"
+    with shim_run(tmp_path / "runs", python(ends), login_shell=["/no/such/shell"]) as run:
+        run.running()
+        want_shell(run.run, "17", {"name": "ab", "tty": False})
+        client = Attached(run, name=shell_socket("ab"))
+        assert client.exit_code() == 127
+        assert b"/no/such/shell" in client.output
+        (run.path / "go").touch()
+        assert run.ended()["codes"] == {"0": 0}
+
+
+def test_only_so_many_shells_are_open_beside_a_job(tmp_path: Path) -> None:
+    """The next request is refused."""
+    (tmp_path / "d").mkdir()
+    with RunDirectory(tmp_path / "d") as run:
+        for number in range(SHELLS_MAX):
+            (tmp_path / "d" / shell_socket(str(number))).touch()
+        with pytest.raises(NoTerminal):
+            want_shell(run, "17", {"name": "ab"})
