@@ -33,6 +33,8 @@ LINE = "1px solid rgba(127,127,127,.45)"
 CELL = (
     f"text-align:left;padding:2px 10px 2px 0;border:none;border-bottom:{LINE};color:inherit;background:none"
 )
+# Without a document type, browsers give tables colours and sizes of their own.
+TABLE = "border-collapse:collapse;border:none;color:inherit;font-size:inherit"
 # Names such as `$x$` are not formulas.
 NO_FORMULAS = "tex2jax_ignore mathjax_ignore"
 
@@ -124,7 +126,7 @@ def _label(state: JobState) -> Html:
 def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
     head = tag("tr", *(tag("th", head, style=f"{CELL};font-weight:bold") for head in heads))
     body = (tag("tr", *(tag("td", cell, style=CELL) for cell in row)) for row in rows)
-    return tag("table", tag("thead", head), tag("tbody", *body), style="border-collapse:collapse;border:none")
+    return tag("table", tag("thead", head), tag("tbody", *body), style=TABLE)
 
 
 def _pairs(pairs: Iterator[tuple[str, str]]) -> Html:
@@ -132,7 +134,7 @@ def _pairs(pairs: Iterator[tuple[str, str]]) -> Html:
         tag("tr", tag("td", key, style=f"{CELL};opacity:.75"), tag("td", value, style=CELL))
         for key, value in pairs
     )
-    return tag("table", tag("tbody", *rows), style="border-collapse:collapse;border:none")
+    return tag("table", tag("tbody", *rows), style=TABLE)
 
 
 def _preformatted(lines: str) -> Html:

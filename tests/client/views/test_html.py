@@ -108,6 +108,7 @@ def test_all_other_text_has_the_colour_of_the_notebook(name: str) -> None:
         r"background:#[0-9a-f]{6};color:#fff;border-radius[^\"]*", "", SHOWN[name]._repr_html_()
     )
     assert set(re.findall(r"(?:color|background):([^;\"]+)", document)) <= {"inherit", "none"}
+    assert all("color:inherit" in style for style in re.findall(r"<table[^>]*>", document))
 
 
 def test_long_queues_are_cut() -> None:
