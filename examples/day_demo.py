@@ -15,8 +15,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gavel.cli.io.tables import new_table, print_all
-from gavel.cli.simulation.run_plots import jct_figure, timeline_figure, utilisation_figure
+from gavel.cli.simulation.run_plots import jct_figure, utilisation_figure
 from gavel.cli.simulation.run_table import cluster_text, mean_use, value_cell
+from gavel.cli.simulation.timeline_plot import timeline_figure
 from gavel.client.views.units import duration
 from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.figures.summary import jct_hours, summarise

@@ -38,7 +38,7 @@ OUTPUTS = options(
         "--plots",
         type=click.Path(),
         metavar="DIR",
-        help="Draw completion times, the jobs on each GPU, shares and utilisation.",
+        help="Draw completion times, the jobs on each GPU, shares and utilisation, as PNG and SVG.",
     ),
 )
 

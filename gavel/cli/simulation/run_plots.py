@@ -1,54 +1,45 @@
-"""Pictures of a run: completion times, the jobs on each GPU over time, time received against time promised, and
-utilisation.
+"""Pictures of runs: completion times, time received against time promised, utilisation, and sweeps.
 
 They are drawn without pyplot, so they need no display and leave no state.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from gavel.cli.io.wording import count_of, shortened
+from gavel.cli.io.wording import shortened
 from gavel.cli.policies.plot import FAINT, INK, LABEL, PALETTE, color_of, finish
+from gavel.cli.simulation.plot_style import empty, legend, new_figure, save
+from gavel.cli.simulation.timeline_plot import timeline_figure
 from scheduler.sim.figures.gpu_time import Sample
 from scheduler.sim.figures.job_table import HOUR_S
-from scheduler.sim.figures.metrics import STRETCHES_MAX, Metrics, Stretch
+from scheduler.sim.figures.metrics import Metrics
 from scheduler.sim.figures.summary import jct_hours
 
-DPI = 130
-TIME_BINS = 1600
-GPUS_SHOWN = 240
 # The most steps of a line over time.
 STEPS_MAX = 400
-LABELS_MAX = 48
 Floats = NDArray[np.float64]
 
 
 def draw_run(metrics: Metrics, directory: str, title: str) -> list[str]:
     """Draw all pictures of one run, and return their paths."""
     pictures = {
-        "jct.png": jct_figure({title: jct_hours(metrics)}),
-        "timeline.png": timeline_figure(metrics, title),
-        "shares.png": shares_figure(metrics, title),
-        "utilisation.png": utilisation_figure({title: metrics}),
+        "jct": jct_figure({title: jct_hours(metrics)}),
+        "timeline": timeline_figure(metrics, title),
+        "shares": shares_figure(metrics, title),
+        "utilisation": utilisation_figure({title: metrics}),
     }
-    for name, figure in pictures.items():
-        figure.savefig(Path(directory, name))
-    return [str(Path(directory, name)) for name in pictures]
+    return [path for name, figure in pictures.items() for path in save(figure, directory, name)]
 
 
 def jct_figure(jct_h: Mapping[str, Floats]) -> Figure:
     """Draw the fraction of jobs that completed within a given time, a curve per run, with its mean marked."""
-    figure = _figure(7.5, 4.2)
+    figure = new_figure(9.5, 4.2)
     axes = figure.subplots()
     for number, (name, hours) in enumerate(jct_h.items()):
         if not hours.size:
@@ -64,63 +55,14 @@ def jct_figure(jct_h: Mapping[str, Floats]) -> Figure:
     axes.set_ylim(0, 1)
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:.0%}")
     if axes.lines:
-        _legend(axes, "lower right")
+        legend(axes)
     finish(axes, "jobs completed within a given time (dotted: mean)")
     return figure
 
 
-def timeline_figure(metrics: Metrics, title: str) -> Figure:
-    """Draw a row per GPU and a colour per job; two jobs that share a GPU have half a row each."""
-    rows, count = _gpu_rows(metrics)
-    names = [gpu for gpus in rows.values() for gpu in gpus]
-    stretches = metrics.stretches_so_far()
-    figure = _figure(11.0, 1.4 + min(7.0, 0.13 * len(names) + 1.0))
-    axes = figure.subplots()
-    caption = f"{count_of(count, 'GPU')}, {count_of(len({s.job for s in stretches}), 'job')}, a colour each"
-    if len(names) < count:
-        caption += f"; {len(names)} of the GPUs are shown"
-    if len(stretches) >= STRETCHES_MAX:
-        caption += f"; the first {STRETCHES_MAX:,} leases"
-    finish(axes, f"jobs on each GPU under {shortened(title, 40)}: {caption}")
-    if not stretches:
-        return _empty(figure, axes, "no leases")
-    hours = (min(s.start_s for s in stretches) / HOUR_S, max(s.end_s for s in stretches) / HOUR_S)
-    picture = _painted(stretches, names, hours)
-    axes.imshow(
-        picture, aspect="auto", interpolation="nearest", extent=(*hours, len(names), 0), resample=True
-    )
-    _mark_kinds(axes, rows)
-    _name_gpus(axes, names)
-    axes.xaxis.set_major_formatter(lambda x, _: f"{x:g} h")
-    return figure
-
-
-def _painted(stretches: Sequence[Stretch], names: Sequence[str], hours: tuple[float, float]) -> Floats:
-    """Return an image of two pixel rows per GPU; time without a job is grey."""
-    row_of = {name: row for row, name in enumerate(names)}
-    picture = np.full((2 * len(names), TIME_BINS, 3), 0.96)
-    painted = np.zeros(picture.shape[:2], dtype=bool)
-    start_s, end_s = (time_h * HOUR_S for time_h in hours)
-    scale = TIME_BINS / max(end_s - start_s, 1e-9)
-    for stretch in stretches:
-        columns = slice(
-            int((stretch.start_s - start_s) * scale), int(np.ceil((stretch.end_s - start_s) * scale))
-        )
-        color = _color_of_job(stretch.job)
-        for gpu in stretch.gpus:
-            row = row_of.get(gpu)
-            if row is not None:
-                upper, lower = 2 * row, 2 * row + 1
-                free = ~painted[upper, columns]
-                picture[upper, columns][free] = color
-                picture[lower, columns] = color
-                painted[upper, columns] = True
-    return picture
-
-
 def shares_figure(metrics: Metrics, title: str) -> Figure:
     """Draw a dot per job and type: the time that its allocations promised, and the time that it received."""
-    figure = _figure(5.6, 5.2)
+    figure = new_figure(6.8, 5.2)
     axes = figure.subplots()
     promised_h, received_h = metrics.jobs.allocated_s() / HOUR_S, metrics.jobs.received_s() / HOUR_S
     top = max(float(promised_h.max(initial=0.0)), float(received_h.max(initial=0.0)), 0.1) * 1.2
@@ -134,6 +76,8 @@ def shares_figure(metrics: Metrics, title: str) -> Figure:
                 s=12,
                 alpha=0.7,
                 linewidths=0,
+                # In SVG, thousands of dots are one image.
+                rasterized=True,
                 color=color_of(kind),
                 label=shortened(name, 18),
             )
@@ -145,7 +89,7 @@ def shares_figure(metrics: Metrics, title: str) -> Figure:
     axes.set_ylim(0, top)
     axes.set_xlabel("share × time, summed over allocations", fontsize=9, color=INK)
     if axes.collections:
-        _legend(axes, "upper left")
+        legend(axes)
     finish(axes, f"time received by each job on each type, under {shortened(title, 30)}")
     return figure
 
@@ -156,7 +100,7 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
     Each step is the exact mean over its time. If it covers several rounds, a faint band shows their minimum and
     maximum, so that short peaks are not averaged away.
     """
-    figure = _figure(max(7.5, 4.6 * len(runs)), 5.0)
+    figure = new_figure(max(8.5, 5.6 * len(runs)), 5.0)
     panels = figure.subplots(2, max(len(runs), 1), sharex="col", squeeze=False, height_ratios=(3, 1))
     for number, (name, metrics) in enumerate(runs.items()):
         use, queue = panels[:, number]
@@ -164,7 +108,7 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
         finish(queue, "waiting jobs, the most in each step")
         steps = utilisation_over_time(metrics)
         if not len(steps.waiting):
-            _empty(figure, use, "no rounds")
+            empty(figure, use, "no rounds")
             continue
         for kind, worker_type in enumerate(metrics.gpus.worker_types):
             color, mean = color_of(kind), steps.mean[:, kind]
@@ -181,7 +125,7 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
             use.stairs(mean, steps.edges_h, baseline=None, color=color, linewidth=1.3, label=label)
         use.set_ylim(0, 1.03)
         use.yaxis.set_major_formatter(lambda y, _: f"{y:.0%}")
-        _legend(use, "lower right")
+        legend(use)
         queue.stairs(steps.waiting, steps.edges_h, fill=True, color=FAINT)
         queue.set_ylim(bottom=0)
         queue.xaxis.set_major_formatter(lambda x, _: f"{x:g} h")
@@ -190,7 +134,7 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
 
 def bars_figure(means_h: Mapping[str, Sequence[float]], title: str) -> Figure:
     """Draw mean JCT as a bar per policy, with a dot per seed if there are several."""
-    figure = _figure(7.5, 1.2 + 0.42 * max(len(means_h), 2))
+    figure = new_figure(7.5, 1.2 + 0.42 * max(len(means_h), 2))
     axes = figure.subplots()
     for row, hours in enumerate(means_h.values()):
         mean = float(np.mean(hours))
@@ -209,7 +153,7 @@ def bars_figure(means_h: Mapping[str, Sequence[float]], title: str) -> Figure:
 
 def rates_figure(curves: Mapping[str, Sequence[tuple[float, float]]], title: str) -> Figure:
     """Draw mean JCT over the rate of arrivals, a curve per policy."""
-    figure = _figure(7.5, 4.4)
+    figure = new_figure(9.5, 4.4)
     axes = figure.subplots()
     for number, (name, points) in enumerate(curves.items()):
         x, y = zip(*sorted(points), strict=True)
@@ -220,7 +164,7 @@ def rates_figure(curves: Mapping[str, Sequence[tuple[float, float]]], title: str
     axes.xaxis.set_major_formatter(lambda x, _: f"{x:g}/h")
     axes.yaxis.set_major_formatter(lambda y, _: f"{y:g} h")
     if axes.lines:
-        _legend(axes, "upper left")
+        legend(axes)
     finish(axes, title)
     return figure
 
@@ -275,75 +219,3 @@ def utilisation_over_time(metrics: Metrics) -> Utilisation:
 def _fractions(busy_s: Floats, capacity_s: Floats) -> Floats:
     fractions = np.divide(busy_s, capacity_s, out=np.full(busy_s.shape, np.nan), where=capacity_s > 0)
     return np.asarray(np.minimum(fractions, 1.0))
-
-
-def _gpu_rows(metrics: Metrics) -> tuple[dict[str, list[str]], int]:
-    """Return the GPUs of each type, ordered by name, at most GPUS_SHOWN in all; and the number of all GPUs."""
-    by_kind = {kind: set(gpus) for kind, gpus in metrics.gpu_names().items()}
-    # Leases may name GPUs of nodes without a fact about their joining.
-    for stretch in metrics.stretches_so_far():
-        by_kind.setdefault(stretch.worker_type, set()).update(stretch.gpus)
-    by_type = {kind: sorted(gpus, key=_natural) for kind, gpus in by_kind.items() if gpus}
-    limit = max(GPUS_SHOWN // max(len(by_type), 1), 1)
-    return {kind: gpus[:limit] for kind, gpus in by_type.items()}, sum(map(len, by_type.values()))
-
-
-def _natural(gpu: str) -> list[tuple[int, str]]:
-    """Return a sort key that puts `a-2:10` before `a-10:2`."""
-    return [(int(text), "") if text.isdecimal() else (-1, text) for text in re.split(r"(\d{1,18})", gpu)]
-
-
-def _mark_kinds(axes: Axes, rows: Mapping[str, Sequence[str]]) -> None:
-    """Draw white lines between types, and their names on the right."""
-    row = 0
-    for kind, gpus in rows.items():
-        axes.text(
-            1.005,
-            row + len(gpus) / 2,
-            shortened(kind, 18),
-            transform=axes.get_yaxis_transform(),
-            va="center",
-            **LABEL,
-        )
-        row += len(gpus)
-        axes.axhline(row, color="white", linewidth=2)
-
-
-def _name_gpus(axes: Axes, names: Sequence[str]) -> None:
-    """Write the name of every GPU; if there are too many, of every node, or of as many as fit."""
-    if len(names) <= LABELS_MAX:
-        labels = {shortened(name, 24): row + 0.5 for row, name in enumerate(names)}
-    else:
-        of_node: dict[str, list[int]] = {}
-        for row, name in enumerate(names):
-            of_node.setdefault(name.rpartition(":")[0], []).append(row)
-        step = -(-len(of_node) // LABELS_MAX)
-        labels = {
-            shortened(node, 24): (rows[0] + rows[-1] + 1) / 2 for node, rows in list(of_node.items())[::step]
-        }
-    axes.set_yticks(list(labels.values()), list(labels), fontsize=6, color=INK, parse_math=False)
-    axes.tick_params(axis="y", labelsize=6)
-
-
-def _empty(figure: Figure, axes: Axes, reason: str) -> Figure:
-    """Write the reason into an empty picture."""
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.text(0.5, 0.5, reason, transform=axes.transAxes, ha="center", va="center", **LABEL)
-    return figure
-
-
-def _color_of_job(job: str) -> tuple[float, ...]:
-    number = sum(position * ord(character) for position, character in enumerate(job, 1))
-    base = colormaps["tab20"](number % 20)[:3]
-    shade = 0.8 + 0.2 * (0.61803 * number % 1.0)
-    return tuple(shade * channel for channel in base)
-
-
-def _figure(width: float, height: float) -> Figure:
-    return Figure(figsize=(width, height), dpi=DPI, layout="constrained")
-
-
-def _legend(axes: Axes, where: Any) -> None:
-    for text in axes.legend(fontsize=8.5, frameon=False, loc=where, labelcolor=INK).get_texts():
-        text.set_parse_math(False)

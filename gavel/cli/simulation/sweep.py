@@ -21,7 +21,7 @@ from scheduler.sim.run import Run
 if TYPE_CHECKING:
     from scheduler.sim.sweep import Engine
 
-TABLE, PLOT = "results.csv", "mean_jct.png"
+TABLE, PLOT = "results.csv", "mean_jct"
 RUNS_MAX = 10_000
 # The options in which the runs of a sweep differ; the last changes fastest.
 AXES = ("cluster", "rate_per_h", "seed", "policy")
@@ -172,6 +172,7 @@ def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
     if not has("plots"):
         say(f"no plot is drawn: the extra 'plots' is not installed: {install_command('plots')}")
         return []
+    from gavel.cli.simulation.plot_style import save
     from gavel.cli.simulation.run_plots import bars_figure, rates_figure
     from gavel.cli.simulation.run_table import mean_of
 
@@ -195,10 +196,8 @@ def _draw(rows: Sequence[Mapping[str, Any]], directory: Path) -> list[str]:
     else:
         # A single bar would show no more than the table.
         return []
-    path = directory / PLOT
-    with refusing(OSError, subject=f"--results: {path}"):
-        figure.savefig(path)
-    return [str(path)]
+    with refusing(OSError, subject=f"--results: {directory}"):
+        return save(figure, directory, PLOT)
 
 
 def _label(run: Run) -> str:

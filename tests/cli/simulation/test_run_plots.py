@@ -1,20 +1,26 @@
 """Pictures of runs show every GPU by name, leases that still run, and exact use instead of samples."""
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg, RendererAgg
 from matplotlib.figure import Figure
-from matplotlib.image import AxesImage
+from matplotlib.image import AxesImage, imread
 
 from gavel.cli.simulation.run_plots import (
-    LABELS_MAX,
     STEPS_MAX,
     bars_figure,
-    timeline_figure,
+    draw_run,
+    jct_figure,
+    rates_figure,
+    shares_figure,
     utilisation_figure,
     utilisation_over_time,
 )
+from gavel.cli.simulation.timeline_plot import LABELS_MAX, time_scale, timeline_figure
+from scheduler.sim.figures.metrics import Stretch
 from tests.support.story import Story, lease
 
 # The grey of an idle GPU.
@@ -30,6 +36,13 @@ def picture(figure: Figure) -> np.ndarray:
     """Return the pixels: rows (two to a GPU) × time × colour."""
     image = next(child for child in figure.axes[0].get_children() if isinstance(child, AxesImage))
     return np.asarray(image.get_array())
+
+
+def drawn(figure: Figure) -> RendererAgg:
+    """Draw a figure, so that its layout is made; return the renderer, in whose coordinates places are compared."""
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return canvas.get_renderer()
 
 
 @pytest.fixture
@@ -127,3 +140,96 @@ def test_bars_have_the_mean_and_a_dot_per_seed() -> None:
     axes = bars_figure({"las": [1.0, 3.0], "fifo": [4.0]}, "title").axes[0]
     assert [bar.get_width() for bar in axes.patches] == [2.0, 4.0]
     assert [len(dots.get_offsets()) for dots in axes.collections] == [2]
+
+
+@pytest.mark.parametrize(
+    ("ends_h", "knee_h"),
+    [
+        ([5.0], 5.0),
+        ([1.0, 2.0, 3.0], 3.0),
+        ([1.0, 2.0, 60.0], 2.0),
+        ([*[1.0] * 38, 9.0, 9.0], 1.0),
+        ([2.0, 9.0, 9.0], 9.0),
+    ],
+)
+def test_a_long_tail_is_compressed(ends_h: list[float], knee_h: float) -> None:
+    """If the last twentieth of the jobs, or the last one, would take a third of the width, it gets a seventh."""
+    scale = time_scale(
+        [Stretch(str(job), "v100", ("n:0",), 0.0, 3600.0 * end_h) for job, end_h in enumerate(ends_h)]
+    )
+    assert (scale.knee_h, scale.end_h) == (knee_h, max(ends_h))
+    assert [scale.place(0.0), scale.place(scale.end_h)] == [0.0, 1.0]
+    if scale.is_compressed:
+        assert scale.place(knee_h) == pytest.approx(0.85)
+        assert scale.ticks()[-1] == scale.end_h
+
+
+def test_jobs_are_named_where_there_is_room(story: Story) -> None:
+    """A long stretch has its job's name in it, once, inside the stretch; the heading has the jobs that ran longest."""
+    story.submit(4.0, "short")
+    story.run(4.0, 4.01, lease("9", "short", "v100", "b-9:0"), 1.0, "finished")
+    figure = timeline_figure(story.metrics, "las")
+    renderer = drawn(figure)
+    axes = figure.axes[0]
+    names = {text.get_text(): text for text in axes.texts}
+    assert set(names) == {"a", "c", "v100"}
+    assert "ran longest: a 2 h, c" in axes.get_title(loc="left")
+    box = names["a"].get_window_extent(renderer).transformed(axes.transData.inverted())
+    assert 0.0 <= box.x0 < box.x1 <= time_scale(story.metrics.stretches_so_far()).place(2.0)
+    assert sorted((box.y0, box.y1)) == pytest.approx([2.5, 2.5], abs=0.5)
+
+
+def test_a_shared_gpu_has_no_name() -> None:
+    """Two jobs that share a GPU have half a row each, which is too low for a name."""
+    story = Story()
+    story.node(0.0, "n", "v100")
+    for job in ("first", "second"):
+        story.submit(0.0, job)
+        story.run(0.0, 3.0, lease(job, job, "v100", "n:0"), 1.0, "finished")
+    assert [text.get_text() for text in timeline_figure(story.metrics, "las").axes[0].texts] == ["v100"]
+
+
+def test_a_name_is_no_formula_and_not_endless() -> None:
+    """A dollar sign is drawn as such, and a very long name is shortened."""
+    story = Story()
+    story.node(0.0, "n", "v100")
+    name = "$x_1$ " + "n" * 300
+    story.submit(0.0, name)
+    story.run(0.0, 1.0, lease("1", name, "v100", "n:0"), 1.0, "finished")
+    figure = timeline_figure(story.metrics, "$las$")
+    drawn(figure)
+    (label, _) = sorted((text.get_text() for text in figure.axes[0].texts), key=len, reverse=True)
+    assert (len(label), label[:5], label[-1]) == (24, "$x_1$", "…")
+
+
+def test_legends_cover_no_data(story: Story) -> None:
+    """Every legend lies beside its axes, however many entries it has and however long they are."""
+    many = {f"policy(parameter={number})+with+a+long+name": np.arange(1.0, 9.0) for number in range(12)}
+    curves = {name: [(1.0, 2.0), (2.0, 3.0)] for name in many}
+    figures = [
+        *(jct_figure(many), rates_figure(curves, "title"), utilisation_figure({"las": story.metrics})),
+        shares_figure(story.metrics, "las"),
+    ]
+    for figure in figures:
+        renderer = drawn(figure)
+        for axes in figure.axes:
+            legend = axes.get_legend()
+            if legend is not None:
+                box = legend.get_window_extent(renderer)
+                assert not box.overlaps(axes.get_window_extent(renderer))
+                assert box.x1 <= figure.bbox.x1, "and within the picture"
+    assert sum(axes.get_legend() is not None for figure in figures for axes in figure.axes) == 4
+
+
+def test_pictures_are_written_as_png_and_as_svg(story: Story, tmp_path: Path) -> None:
+    """Both formats can be read; an SVG is well-formed XML whatever the jobs are called."""
+    story.submit(4.0, "<&>")
+    story.run(4.0, 9.0, lease("9", "<&>", "v100", "b-9:0"), 1.0, "finished")
+    written = draw_run(story.metrics, str(tmp_path), "las")
+    pictures = ("jct", "timeline", "shares", "utilisation")
+    assert written == [str(tmp_path / f"{name}.{form}") for name in pictures for form in ("png", "svg")]
+    for path in map(Path, written):
+        if path.suffix == ".svg":
+            assert ElementTree.parse(path).getroot().tag.endswith("svg")  # noqa: S314 - our own file
+        else:
+            assert imread(path).std() > 0.01
