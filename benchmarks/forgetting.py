@@ -225,7 +225,7 @@ class Bench:
         self.people = People(
             world,
             self.feed,
-            Sources(links, links, links),
+            Sources(links, links, links, links),
             folder,
             PeopleConfig(),
             attempts=self.attempts,

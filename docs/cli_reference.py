@@ -88,6 +88,11 @@ JSON: dict[str, tuple[str, Any]] = {
     "show": ("a line for each job:", r.Job),
     "wait": ("a line for each job that has ended:", r.Job),
     "logs": ("lines of", r.LogChunk),
+    "fetch": (
+        "a line for each job, with the files that were fetched, those that were `present`, and `problems`; with "
+        "`--list` a line for each node:",
+        r.FileList,
+    ),
     "submit": (
         '`{"jobs": [ids]}` on a line; with `--wait` a line for each job; with `--dry-run` a list of',
         r.Preview,
@@ -160,6 +165,9 @@ SHAPES = (
         r.Placement,
         r.JobEvent,
         r.LogChunk,
+        r.FileList,
+        r.FilePlaces,
+        r.FileEntry,
         r.Preview,
         r.Place,
         r.Node,

@@ -36,6 +36,7 @@ from worker_agent.core.messages import (
     Taken,
     Tick,
 )
+from worker_agent.files.kept_outputs import KeptOutputs
 from worker_agent.node.mps import ALONE_NOTE, PIPES
 from worker_agent.runs.containment import Containment
 from worker_agent.runs.logs import last_lines
@@ -73,6 +74,7 @@ class Agent:
         containment: Containment | None = None,
         clock: Callable[[], float] = time.monotonic,
         retention: Retention | None = None,
+        outputs: KeptOutputs | None = None,
         on_failed_start: Callable[[], object] = lambda: None,
     ) -> None:
         """Lock the state directory. Raises StateLocked if another agent uses it."""
@@ -88,6 +90,7 @@ class Agent:
         )
         self.workshop, self.link, self.clock = workshop, link, clock
         self.retention = retention or Retention()
+        self.outputs = outputs or KeptOutputs(state / "outputs")
         self._timer: asyncio.TimerHandle | None = None
         # The time at which the timer fires; inf without a timer.
         self._tick_s = math.inf
@@ -288,11 +291,14 @@ class Agent:
     async def _clean(self) -> None:
         while True:
             busy = {directory_name(lease) for lease in (*self.processes.live, *self.processes.unacknowledged)}
-            runs = self.processes.runs_path
+            runs, outputs = self.processes.runs_path, self.outputs
             try:
-                await asyncio.to_thread(remove_old_runs, runs, busy, self.retention, time.time())
+                await asyncio.to_thread(
+                    remove_old_runs, runs, busy, self.retention, time.time(), outputs.keep
+                )
+                await asyncio.to_thread(outputs.remove_old, time.time())
             except OSError as error:
-                LOG.error("old logs cannot be removed: %s", error)
+                LOG.error("old logs and outputs cannot be removed: %s", error)
             await asyncio.sleep(CLEANING_INTERVAL_S)
 
     def _read_newest_set(self) -> tuple[int, int]:

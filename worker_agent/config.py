@@ -74,6 +74,14 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         float, Meta(ge=1, le=1_000_000), "How much of the newest output is kept, per process of an attempt."
     ] = 64.0
     logs_days: Annotated[float, Meta(ge=0, le=100_000), "How long output is kept after its job ended."] = 7.0
+    outputs_days: Annotated[
+        float, Meta(ge=0, le=100_000), "How long the `outputs` of uploads are kept after their job ended."
+    ] = 30.0
+    outputs_gb: Annotated[
+        float,
+        Meta(ge=0, le=1_000_000),
+        "How much space outputs may take once their run directories are removed; the oldest go first.",
+    ] = 50.0
     containment: Annotated[
         Literal["auto", "cgroup", "subreaper"],
         "How a job's processes are contained: auto, cgroup (required), or subreaper.",

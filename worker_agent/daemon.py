@@ -25,6 +25,8 @@ from protos.log import log_to
 from worker_agent.agent import Agent, StateLocked
 from worker_agent.config import AgentConfig
 from worker_agent.core.messages import Limits
+from worker_agent.files.kept_outputs import KeptOutputs
+from worker_agent.files.reading import JobFiles
 from worker_agent.link.connection_serving import ConnectionServing
 from worker_agent.link.messages import PROTOCOL, sent_logs
 from worker_agent.link.serving import Serving
@@ -54,8 +56,8 @@ LOG = logging.getLogger("gavel.agent")
 HEALTH_S = 10.0
 # How often to check whether a run has begun whose output somebody is waiting to read.
 START_LOOK_S = 0.1
-# How many readers of logs a node serves at once.
-LOG_READERS_MAX = 64
+# How many readers of logs and of files a node serves at once. Each reader of files has a process.
+LOG_READERS_MAX, FILE_READERS_MAX = 64, 16
 # The exit status of an agent whose node was removed. A service manager should not start that agent again.
 REMOVED = 3
 _DAY_S = 86400.0
@@ -93,19 +95,26 @@ class AgentService:
                 storage=self.storage,
                 serving={
                     "logs_wanted": Serving("SendLogs", pb.SentLogs, self._read_logs, LOG_READERS_MAX),
+                    "files_wanted": Serving("SendFiles", pb.SentFiles, self._read_files, FILE_READERS_MAX),
                     "connection_wanted": ConnectionServing(self._connect, is_on=config.terminals),
                 },
                 on_welcome=self._on_welcome,
             )
             self.checking = StateCheck(config.state / "runs", self._send_trouble)
             self._last_health = pb.Health()
+            workshop, outputs = self._workshop(), self._outputs()
+            runs_kept_s = config.logs_days * _DAY_S
+            self.files = JobFiles(
+                config.state / "runs", outputs, workshop.users, config.checkpoints, runs_kept_s
+            )
             self.agent = Agent(
                 config.state,
-                self._workshop(),
+                workshop,
                 self.link,
                 Limits(ask_s=config.ask_s, grace_s=config.grace_s),
                 containment=self.containment,
-                retention=Retention(keep_s=config.logs_days * _DAY_S),
+                retention=Retention(keep_s=runs_kept_s),
+                outputs=outputs,
                 on_failed_start=self.checking.check_now,
             )
         except NoControlGroups as error:
@@ -144,6 +153,10 @@ class AgentService:
             mps=MpsDaemons(state / "mps"),
             secrets=Path(config.secrets_dir).expanduser() if config.secrets_dir else None,
         )
+
+    def _outputs(self) -> KeptOutputs:
+        config = self.config
+        return KeptOutputs(config.state / "outputs", config.outputs_days * _DAY_S, config.outputs_gb * 1e9)
 
     async def run(self) -> None:
         """Run until cancelled. Raises Dismissed if the scheduler dismisses the agent."""
@@ -198,6 +211,7 @@ class AgentService:
             address=config.address,
             containment=self.containment.kind,
             trouble=self.checking.trouble,
+            sends_files=True,
         )
 
     def _on_welcome(self, welcome: pb.Welcome) -> None:
@@ -279,6 +293,9 @@ class AgentService:
 
     def _is_alive(self, lease: str) -> bool:
         return lease in self.agent.core.runs or lease in self.agent.processes.live
+
+    def _read_files(self, request: pb.FilesWanted) -> AsyncIterator[pb.SentFiles]:
+        return self.files.read(request)
 
 
 def _target(config: AgentConfig) -> Target:

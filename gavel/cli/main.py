@@ -31,6 +31,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "show": ("jobs.show", "Show everything about jobs: their description and their history."),
         "logs": ("jobs.logs", "Show the output of a job."),
+        "fetch": ("jobs.fetch", "Fetch files of a job from its nodes: by default its `outputs`."),
         "explain": ("jobs.explain", "Why is my job waiting? Or why does it run where it runs?"),
         "wait": ("jobs.wait", "Wait until jobs have ended."),
         "cancel": ("jobs.change", "Stop jobs for good."),

@@ -16,6 +16,7 @@ from gavel.client.atomic_file import AtomicFile
 from gavel.client.calls import By, JobFilter
 from gavel.client.client import PATIENCE_S, Connected
 from gavel.client.errors import NotReachable
+from gavel.client.files.methods import AsyncFileMethods
 from gavel.client.jobs.intake import Jobs, specs_of
 from gavel.client.jobs.packing import Progress
 from gavel.client.jobs.uploads import Uploads, without_uploads
@@ -26,7 +27,7 @@ from gavel.client.transport.channels import AsyncTransport
 from gavel.client.transport.following import Reading, Waiting
 
 
-class AsyncClient(Connected[AsyncTransport]):
+class AsyncClient(AsyncFileMethods, Connected[AsyncTransport]):
     """A connection to a scheduler.
 
         async with AsyncClient() as client:

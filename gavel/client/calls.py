@@ -100,6 +100,8 @@ explain = Method("Jobs/ExplainJob", _result(lambda: r.Explanation))
 logs = Method("Jobs/ReadLogs", _result(lambda: r.LogChunk))
 # A connection to a job; `TerminalSession` makes its requests and reads its messages.
 connect: Method[j.FromJob] = Method("Jobs/Connect", lambda message: message)
+list_files = Method("Jobs/ListFiles", _result(lambda: r.FileList))
+fetch_files = Method("Jobs/FetchFiles", _result(lambda: r.FilePiece))
 # The digests of packages that the scheduler has, and that therefore need no upload.
 find_packages: Method[frozenset[str]] = Method("Jobs/FindPackages", lambda reply: frozenset(reply.present))
 _submit: Method[tuple[str, ...]] = Method("Jobs/SubmitJobs", lambda reply: tuple(reply.jobs))

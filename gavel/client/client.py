@@ -14,6 +14,7 @@ from gavel.client import calls, lookups
 from gavel.client.atomic_file import AtomicFile
 from gavel.client.calls import By, JobFilter
 from gavel.client.errors import NotReachable
+from gavel.client.files.methods import FileMethods
 from gavel.client.jobs.intake import Jobs, specs_of
 from gavel.client.jobs.uploads import Uploads, without_uploads
 from gavel.client.log_lines import LogLine, LogLines
@@ -74,7 +75,7 @@ class Connected(Generic[W]):
         self._wire.on_trouble = on_trouble
 
 
-class Client(Connected[SyncTransport]):
+class Client(FileMethods, Connected[SyncTransport]):
     """A connection to a scheduler.
 
         with Client() as client:

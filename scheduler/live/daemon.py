@@ -43,6 +43,7 @@ from scheduler.live.access.limits import CallSlots
 from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import REMEDY
 from scheduler.live.agents.connections import Connections
+from scheduler.live.agents.files import FileRelay
 from scheduler.live.agents.join import join_handler
 from scheduler.live.agents.links import VERSION, Links
 from scheduler.live.agents.logs import LogRelay
@@ -163,7 +164,8 @@ class Daemon:
         relay = LogRelay(calls := NodeCalls(links), attempts, self.world.state)
         for listener in (attempts.listen, relay.listen, links.listen):
             self.feed.listen(listener)
-        sources = Sources(links, relay, connections := Connections(links))
+        files = FileRelay(calls, attempts)
+        sources = Sources(links, relay, files, connections := Connections(links))
         self.people = people = await self._start_people(closing, sources, attempts)
         closing.push_async_callback(_cancel, asyncio.create_task(links.watch(), name="links"))
         listen = address_of("listen", config.listen)

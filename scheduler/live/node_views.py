@@ -1,6 +1,7 @@
-"""The interfaces through which the services for users reach nodes: for output, for connections, for reports.
+"""The interfaces through which the services for users reach nodes: for output, files, connections and reports.
 
-`LogRelay`, `Connections` and `Links` of scheduler/live/agents/ implement them; tests implement them without agents.
+`LogRelay`, `FileRelay`, `Connections` and `Links` of scheduler/live/agents/ implement them; tests implement them
+without agents.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import msgspec
 
 from protos.gavel.v1 import jobs_pb2
 from scheduler.live.access.status import CallFailed
+from scheduler.model.jobs import Job
 
 
 class LogSource(Protocol):
@@ -25,6 +27,18 @@ class LogSource(Protocol):
         `attempt` 0: all attempts whose output still exists. `follow`: continue until the job is in a final state and
         all its output was read. Closing the iterator stops the reading.
         """
+        ...
+
+
+class FileSource(Protocol):
+    """The source of the files of jobs. Closing an iterator stops the reading."""
+
+    def list_files(self, job: Job, request: jobs_pb2.ListFilesRequest) -> AsyncIterator[jobs_pb2.FileList]:
+        """Yield the files of each node of an attempt."""
+        ...
+
+    def fetch_files(self, job: Job, request: jobs_pb2.FetchFilesRequest) -> AsyncIterator[jobs_pb2.FilePiece]:
+        """Yield the content of files from one node."""
         ...
 
 
@@ -92,4 +106,5 @@ class Sources(NamedTuple):
 
     nodes: NodeSource
     logs: LogSource
+    files: FileSource
     connections: Connector

@@ -55,6 +55,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forb
     # None: the job is not interactive.
     terminal: Terminal | None = None
     container: Container | None = None
+    # Patterns of files in the work directory that are kept longer than the directory.
+    outputs: tuple[str, ...] = ()
     # Fields that a record of another release has, but this release does not know. They are stored, but never sent.
     unknown: dict[str, Any] = {}
 

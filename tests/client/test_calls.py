@@ -78,6 +78,12 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         )
         for name in ("logs", "log_chunks")
     },
+    "files": (
+        {"job": "1", "paths": ["a"], "attempt": 2, "checkpoints": True},
+        "Jobs/ListFiles",
+        {"job": "1", "paths": ["a"], "attempt": 2, "checkpoints": True},
+    ),
+    "fetch": ({"job": "1", "to": "here"}, "Jobs/ListFiles", {"job": "1", "paths": ["."]}),
     "status": ({}, "Cluster/GetStatus", {}),
     "nodes": ({"names": ["n1"]}, "Cluster/ListNodes", {"nodes": ["n1"]}),
     **{
@@ -123,6 +129,7 @@ class Recorder:
     """A transport that records calls; replies and streams are empty."""
 
     ask: Any = SyncTransport.ask
+    retry_s = 0.0
 
     def __init__(self) -> None:
         self.calls: list[Call[Any]] = []
@@ -192,11 +199,15 @@ def test_both_clients_send_the_same(name: str) -> None:
 def test_every_call_is_tried_above() -> None:
     """The table has every call, except for those that write or send files, and the live view."""
     assert set(CALLS) == {
-        name for name, call in vars(Client).items() if callable(call) and not name.startswith("_")
+        name
+        for kind in Client.__mro__
+        for name, call in vars(kind).items()
+        if callable(call) and not name.startswith("_")
     } - {"close", "backup", "live"}
     methods = {entry._call.method for entry in vars(calls).values() if isinstance(entry, Method)}
     sent = {method for _, method, _ in CALLS.values()}
-    assert methods - sent == {*("Jobs/FindPackages", "Jobs/UploadPackage", "Jobs/Connect", "Upkeep/Backup")}
+    others = {"Jobs/FetchFiles", "Jobs/FindPackages", "Jobs/UploadPackage", "Jobs/Connect", "Upkeep/Backup"}
+    assert methods - sent == others
 
 
 def test_a_submission_without_a_key_is_sent_once() -> None:

@@ -62,6 +62,7 @@ WHOLE = JobSpec(
     setup_limit_s=1800.0,
     terminal=Terminal(tty=True, rows=30, columns=100, keep_s=60.0),
     container=Container("x", "podman", ("/a", "/b:/c:ro"), {"A": "1"}),
+    outputs=("out/**",),
 )
 
 

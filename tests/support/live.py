@@ -120,6 +120,10 @@ class Nodes:
 
     def __init__(self, chunks: list[jobs_pb2.LogChunk] | None = None) -> None:
         self.chunks = chunks or []
+        # The files of every job, and for each call of FetchFiles its pieces or the error that ends it.
+        self.lists: list[jobs_pb2.FileList] = []
+        self.pieces: list[list[jobs_pb2.FilePiece | Exception]] = []
+        self.fetches: list[jobs_pb2.FetchFilesRequest] = []
         self.asked: list[tuple[Any, ...]] = []
         self.news: dict[str, NodeDetails] = {}
         self.sent: list[Any] = []
@@ -166,6 +170,23 @@ class Nodes:
                 yield jobs_pb2.FromJob(exit_code=0)
                 return
             yield jobs_pb2.FromJob(data=message.result().data)
+
+    async def list_files(
+        self, job: Any, request: jobs_pb2.ListFilesRequest
+    ) -> AsyncIterator[jobs_pb2.FileList]:
+        """Yield the lists that the test stored."""
+        for listed in self.lists:
+            yield listed
+
+    async def fetch_files(
+        self, job: Any, request: jobs_pb2.FetchFilesRequest
+    ) -> AsyncIterator[jobs_pb2.FilePiece]:
+        """Yield the pieces that the test stored for this call, and record the request."""
+        self.fetches.append(request)
+        for piece in self.pieces.pop(0):
+            if isinstance(piece, Exception):
+                raise piece
+            yield piece
 
     def view(self, node: str) -> NodeDetails | None:
         """Return the status that the test set."""
@@ -241,7 +262,7 @@ class Live:
         self.people = People(
             self.world,
             self.feed,
-            Sources(self.nodes, self.nodes, self.nodes),
+            Sources(self.nodes, self.nodes, self.nodes, self.nodes),
             self.folder,
             self.config,
             self.auth,

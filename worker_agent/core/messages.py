@@ -86,6 +86,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     # None: the job is not interactive.
     terminal: Terminal | None = None
     container: Container | None = None
+    # Patterns of files in the work directory that are kept longer than an unpacked package.
+    outputs: tuple[str, ...] = ()
 
 
 class Order(msgspec.Struct, frozen=True, gc=False):

@@ -1,1 +1,1 @@
-"""The stream to the scheduler: connect, send, receive, resend; logs for readers. The only part that uses gRPC."""
+"""The stream to the scheduler: connect, send, receive, resend; logs and files. The only part that uses gRPC."""

@@ -136,6 +136,8 @@ def start_file(
         "log_files_max": node.log_files_max,
         "gathers": rendezvous is None,
         "order": order.record(),
+        # Without an upload, outputs stay in the work directory of the user.
+        "outputs": list(launch.outputs) if work else [],
         "spec": {"user": order.user, "packed": order.packed, "secrets": sorted(launch.env_from)},
     }
 

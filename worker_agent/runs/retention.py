@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,8 +14,11 @@ import msgspec
 
 from worker_agent.shim.run_directory import ACKNOWLEDGED, EXIT
 
+LOG = logging.getLogger(__name__)
 # A run is kept this many times as long if the scheduler has not acknowledged its exit.
 _UNACKNOWLEDGED_FACTOR = 4
+# A run is kept up to this many times as long if its outputs cannot be moved.
+_FAILED_MOVE_FACTOR = 2
 
 
 class Retention(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,20 +35,35 @@ class _EndedRun(NamedTuple):
     acknowledged: bool
 
 
-def remove_old_runs(runs: Path, busy: Collection[str], retention: Retention, now_s: float) -> list[Path]:
+def remove_old_runs(
+    runs: Path,
+    busy: Collection[str],
+    retention: Retention,
+    now_s: float,
+    keep_outputs: Callable[[Path], object] = lambda run: None,
+) -> list[Path]:
     """Remove ended runs that are too old, and the oldest acknowledged ones until the rest fits; return their paths.
 
-    `busy`: names of directories in use. `now_s` is wall-clock time, like the times of files.
+    `busy`: names of directories in use. `now_s` is wall-clock time, like the times of files. `keep_outputs` is called
+    with each run before it is removed, and may raise OSError.
     """
     ended = (_ended_run(path) for path in runs.iterdir() if path.name not in busy)
     oldest_first = sorted(run for run in ended if run is not None)
-    total = sum(_size_bytes(path) for path in runs.iterdir())
+    total = sum(size_bytes(path) for path in runs.iterdir())
     removed = []
     for run in oldest_first:
         keep_s = retention.keep_s * (1 if run.acknowledged else _UNACKNOWLEDGED_FACTOR)
         exceeds_total = total > retention.total_bytes_max and run.acknowledged
         if now_s - run.ended_s > keep_s or exceeds_total:
-            total -= _size_bytes(run.path)
+            run_bytes = size_bytes(run.path)
+            try:
+                keep_outputs(run.path)
+            except OSError as error:
+                LOG.error("the outputs in %s cannot be moved: %s", run.path, error)
+                # A job that makes this fail must not keep its directory for long.
+                if not exceeds_total and now_s - run.ended_s <= _FAILED_MOVE_FACTOR * keep_s:
+                    continue
+            total -= run_bytes
             shutil.rmtree(run.path, ignore_errors=True)
             removed.append(run.path)
     return removed
@@ -60,7 +79,8 @@ def _ended_run(path: Path) -> _EndedRun | None:
     return None
 
 
-def _size_bytes(path: Path) -> int:
+def size_bytes(path: Path) -> int:
+    """Return the space that the files below a directory take."""
     size = 0
     for folder, _, files in os.walk(path):
         for name in files:

@@ -1,1 +1,1 @@
-"""Commands about jobs: submit, queue, show, logs, wait, change, explain."""
+"""Commands about jobs: submit, queue, show, logs, fetch, wait, change, explain."""

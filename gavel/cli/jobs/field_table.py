@@ -13,6 +13,7 @@ FIELDS = (
     ("container", "image or container", "The image of a container to run in, or `{image, runtime, mounts, env}`"),
     ("workdir", "path", "Where it runs: a path that every node sees"),
     ("upload", "true or false", "Pack and send `workdir`"),
+    ("outputs", "path or list of paths", "Files in `workdir` that are kept for `gavel fetch`: paths or patterns"),
     ("env", "mapping of variables to text", "Environment variables, except those of Gavel (`RANK` …, `GAVEL_…`)"),
     ("env_from", "mapping of variables to secrets", "Variables from secrets that the nodes keep, by the secret's name"),
     ("gpus", "number or range", "How many GPUs, or a range such as `2-8` from which the scheduler chooses"),

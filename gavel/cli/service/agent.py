@@ -26,6 +26,7 @@ METAVARS = {
     "file": "FILE",
     "s": "SECONDS",
     "mb": "MB",
+    "gb": "GB",
     "days": "DAYS",
 }
 

@@ -96,6 +96,11 @@ def _names(value: Any) -> tuple[str, ...]:
     return tuple(sorted(names)) if isinstance(value, Set) else names
 
 
+def _paths_inside(value: Any) -> tuple[str, ...]:
+    listed = _listed(_text, "paths", "['results/**', '*.pt']")
+    return v.each(v.inside, (value,) if isinstance(value, str) else listed(value))
+
+
 def _command(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         raise BadInput(
@@ -274,6 +279,7 @@ KINDS = {
         {"type": "array", "minItems": 1, "items": {"type": ["string", "number", "boolean"]}},
     ),
     "name or list of names": Kind(v.names, _names, _LISTED),
+    "path or list of paths": Kind(v.paths_inside, _paths_inside, _LISTED),
     "mapping of names to text": Kind(v.mapping(v.any_text), _mapped(_text, "{'KEY': 'value'}"), _SCALARS),
     "mapping of variables to text": _VARIABLES,
     "mapping of variables to secrets": _VARIABLES,

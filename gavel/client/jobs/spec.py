@@ -116,6 +116,12 @@ class JobSpec:
     )
     workdir: str = job_field("path", "Where it runs: a path that every node sees", ".", default="")
     upload: bool = job_field("true or false", "Pack and send `workdir`", "true", default=False)
+    outputs: tuple[str, ...] = job_field(
+        "path or list of paths",
+        "Files in `workdir` that are kept for `gavel fetch`: paths or patterns",
+        "[results/**, '*.pt']",
+        default=(),
+    )
     env: Mapping[str, str] = job_field(
         "mapping of variables to text",
         "Environment variables, except those of Gavel (`RANK` …, `GAVEL_…`)",

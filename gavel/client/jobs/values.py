@@ -298,6 +298,18 @@ def names(node: Node) -> tuple[str, ...]:
     return names
 
 
+def inside(path: str) -> str:
+    """Return a path or pattern that stays within the work directory."""
+    if fault := limits.path_fault(path):
+        raise BadInput(f"is '{path[:80]}', {fault}")
+    return path
+
+
+def paths_inside(node: Node) -> tuple[str, ...]:
+    """Read a path or pattern within the work directory, or a list of them."""
+    return each(inside, names(node))
+
+
 def mapping(value: Read, *, variables: bool = False) -> Read:
     """Return a reader of mappings with these values. With `variables`, the keys must be names of variables."""
 

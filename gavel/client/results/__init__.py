@@ -32,6 +32,12 @@ if TYPE_CHECKING:
         Status,
         UsageRow,
     )
+    from gavel.client.results.files import (
+        FileEntry,
+        FileList,
+        FilePiece,
+        FilePlaces,
+    )
     from gavel.client.results.jobs import (
         Explanation,
         Job,
@@ -49,6 +55,10 @@ __all__ = [
     "FINAL",
     "Allocation",
     "Explanation",
+    "FileEntry",
+    "FileList",
+    "FilePiece",
+    "FilePlaces",
     "Gpu",
     "Identity",
     "Job",
@@ -83,6 +93,7 @@ _MODULES = {
         *("Allocation", "Gpu", "Node", "Policy", "Rate"),
         *("Round", "Run", "Share", "Status", "UsageRow"),
     ),
+    "files": ("FileEntry", "FileList", "FilePiece", "FilePlaces"),
     "states": ("ACTIVE", "FINAL", "JobState", "NodeState", "Role"),
 }
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from gavel.client.jobs.spec import FIELDS, After, Container
 from gavel.client.results import Job
+from gavel.client.results.files import FileList
 from gavel.client.views.job_text import few, gpus_requested, job_on, job_progress, job_ran_s
 from gavel.client.views.units import age, ago, count_of, short_number, span
 
@@ -52,6 +53,24 @@ def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "cost", f"{job.cost:,.2f}"
     if job.exit_code is not None:
         yield "exit code", str(job.exit_code)
+
+
+def places(job: Job, files: Sequence[FileList]) -> Iterator[tuple[str, str]]:
+    """Yield where the files of the last attempt lie, as NODE:PATH, and until when they are kept."""
+    for each in files:
+        if (paths := each.places) is None:
+            yield "files", f"{each.node} {each.missing}"
+            continue
+        until = f", until {_time(paths.kept_until)}" if paths.kept_until else ""
+        outputs_until = f", until {_time(paths.outputs_kept_until)}" if paths.outputs_kept_until else ""
+        if paths.workdir:
+            yield "work directory", f"{each.node}:{paths.workdir}{until if job.spec.package else ''}"
+        if job.spec.outputs and (path := paths.outputs or paths.workdir):
+            yield "kept outputs", f"{each.node}:{path}{outputs_until}"
+        if paths.logs:
+            yield "logs", f"{each.node}:{paths.logs}{until}"
+        if job.steps_saved or job.spec.checkpoint_dir:
+            yield "saved to", f"{each.node}:{paths.checkpoints}"
 
 
 def request(job: Job) -> Iterator[tuple[str, str]]:

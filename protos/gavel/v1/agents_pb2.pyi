@@ -51,7 +51,7 @@ class AgentMessage(_message.Message):
     def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., report: _Optional[_Union[Report, _Mapping]] = ..., gang_ready: _Optional[_Union[GangReady, _Mapping]] = ..., health: _Optional[_Union[Health, _Mapping]] = ..., storage_checked: _Optional[_Union[StorageChecked, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., leaving: _Optional[_Union[Leaving, _Mapping]] = ..., gang_preparing: _Optional[_Union[GangPreparing, _Mapping]] = ..., sent_s: _Optional[float] = ...) -> None: ...
 
 class SchedulerMessage(_message.Message):
-    __slots__ = ("welcome", "desired", "renewed", "taken", "gang_go", "logs_wanted", "storage_check", "goodbye", "alive", "let_go", "connection_wanted", "agent_s")
+    __slots__ = ("welcome", "desired", "renewed", "taken", "gang_go", "logs_wanted", "storage_check", "goodbye", "alive", "let_go", "files_wanted", "connection_wanted", "agent_s")
     WELCOME_FIELD_NUMBER: _ClassVar[int]
     DESIRED_FIELD_NUMBER: _ClassVar[int]
     RENEWED_FIELD_NUMBER: _ClassVar[int]
@@ -62,6 +62,7 @@ class SchedulerMessage(_message.Message):
     GOODBYE_FIELD_NUMBER: _ClassVar[int]
     ALIVE_FIELD_NUMBER: _ClassVar[int]
     LET_GO_FIELD_NUMBER: _ClassVar[int]
+    FILES_WANTED_FIELD_NUMBER: _ClassVar[int]
     CONNECTION_WANTED_FIELD_NUMBER: _ClassVar[int]
     AGENT_S_FIELD_NUMBER: _ClassVar[int]
     welcome: Welcome
@@ -74,9 +75,10 @@ class SchedulerMessage(_message.Message):
     goodbye: Goodbye
     alive: Alive
     let_go: LetGo
+    files_wanted: FilesWanted
     connection_wanted: ConnectionWanted
     agent_s: float
-    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., desired: _Optional[_Union[Desired, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., gang_go: _Optional[_Union[GangGo, _Mapping]] = ..., logs_wanted: _Optional[_Union[LogsWanted, _Mapping]] = ..., storage_check: _Optional[_Union[StorageCheck, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., let_go: _Optional[_Union[LetGo, _Mapping]] = ..., connection_wanted: _Optional[_Union[ConnectionWanted, _Mapping]] = ..., agent_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, welcome: _Optional[_Union[Welcome, _Mapping]] = ..., desired: _Optional[_Union[Desired, _Mapping]] = ..., renewed: _Optional[_Union[Renewed, _Mapping]] = ..., taken: _Optional[_Union[Taken, _Mapping]] = ..., gang_go: _Optional[_Union[GangGo, _Mapping]] = ..., logs_wanted: _Optional[_Union[LogsWanted, _Mapping]] = ..., storage_check: _Optional[_Union[StorageCheck, _Mapping]] = ..., goodbye: _Optional[_Union[Goodbye, _Mapping]] = ..., alive: _Optional[_Union[Alive, _Mapping]] = ..., let_go: _Optional[_Union[LetGo, _Mapping]] = ..., files_wanted: _Optional[_Union[FilesWanted, _Mapping]] = ..., connection_wanted: _Optional[_Union[ConnectionWanted, _Mapping]] = ..., agent_s: _Optional[float] = ...) -> None: ...
 
 class LetGo(_message.Message):
     __slots__ = ()
@@ -91,7 +93,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "agent_version", "node", "incarnation", "worker_type", "gpus", "labels", "cpus", "memory_gb", "storage_id", "held", "driver_version", "speed", "lease_grace_s", "address", "containment", "trouble")
+    __slots__ = ("protocol", "agent_version", "node", "incarnation", "worker_type", "gpus", "labels", "cpus", "memory_gb", "storage_id", "held", "driver_version", "speed", "lease_grace_s", "address", "containment", "trouble", "sends_files")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -116,6 +118,7 @@ class Hello(_message.Message):
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     CONTAINMENT_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    SENDS_FILES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     agent_version: str
     node: str
@@ -133,7 +136,8 @@ class Hello(_message.Message):
     address: str
     containment: str
     trouble: str
-    def __init__(self, protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[InventoryGpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., storage_id: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., driver_version: _Optional[str] = ..., speed: _Optional[float] = ..., lease_grace_s: _Optional[float] = ..., address: _Optional[str] = ..., containment: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
+    sends_files: bool
+    def __init__(self, protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[InventoryGpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., storage_id: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., driver_version: _Optional[str] = ..., speed: _Optional[float] = ..., lease_grace_s: _Optional[float] = ..., address: _Optional[str] = ..., containment: _Optional[str] = ..., trouble: _Optional[str] = ..., sends_files: _Optional[bool] = ...) -> None: ...
 
 class InventoryGpu(_message.Message):
     __slots__ = ("index", "name", "uuid", "memory_gb")
@@ -431,6 +435,42 @@ class FromNode(_message.Message):
     message: _jobs_pb2.FromJob
     error: str
     def __init__(self, call: _Optional[str] = ..., message: _Optional[_Union[_jobs_pb2.FromJob, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
+
+class FilesWanted(_message.Message):
+    __slots__ = ("call", "stop", "lease", "user", "checkpoint_dir", "list", "fetch")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    USER_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_DIR_FIELD_NUMBER: _ClassVar[int]
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    FETCH_FIELD_NUMBER: _ClassVar[int]
+    call: str
+    stop: bool
+    lease: str
+    user: str
+    checkpoint_dir: str
+    list: _jobs_pb2.ListFilesRequest
+    fetch: _jobs_pb2.FetchFilesRequest
+    def __init__(self, call: _Optional[str] = ..., stop: _Optional[bool] = ..., lease: _Optional[str] = ..., user: _Optional[str] = ..., checkpoint_dir: _Optional[str] = ..., list: _Optional[_Union[_jobs_pb2.ListFilesRequest, _Mapping]] = ..., fetch: _Optional[_Union[_jobs_pb2.FetchFilesRequest, _Mapping]] = ...) -> None: ...
+
+class SentFiles(_message.Message):
+    __slots__ = ("call", "list", "piece", "end", "error")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    LIST_FIELD_NUMBER: _ClassVar[int]
+    PIECE_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    call: str
+    list: _jobs_pb2.FileList
+    piece: _jobs_pb2.FilePiece
+    end: bool
+    error: str
+    def __init__(self, call: _Optional[str] = ..., list: _Optional[_Union[_jobs_pb2.FileList, _Mapping]] = ..., piece: _Optional[_Union[_jobs_pb2.FilePiece, _Mapping]] = ..., end: _Optional[bool] = ..., error: _Optional[str] = ...) -> None: ...
+
+class SendFilesResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class StorageCheck(_message.Message):
     __slots__ = ("check", "action", "nonce")

@@ -58,6 +58,11 @@ class AgentsStub:
                 request_serializer=protos_dot_gavel_dot_v1_dot_agents__pb2.FromNode.SerializeToString,
                 response_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.FromString,
                 _registered_method=True)
+        self.SendFiles = channel.stream_unary(
+                '/gavel.v1.Agents/SendFiles',
+                request_serializer=protos_dot_gavel_dot_v1_dot_agents__pb2.SentFiles.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_agents__pb2.SendFilesResponse.FromString,
+                _registered_method=True)
         self.FetchPackage = channel.unary_stream(
                 '/gavel.v1.Agents/FetchPackage',
                 request_serializer=protos_dot_gavel_dot_v1_dot_agents__pb2.FetchPackageRequest.SerializeToString,
@@ -101,6 +106,13 @@ class AgentsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SendFiles(self, request_iterator, context):
+        """Send the files that a FilesWanted requested. The first message names the reading, in `call`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FetchPackage(self, request, context):
         """Stream a work directory that a job of this node needs.
         """
@@ -130,6 +142,11 @@ def add_AgentsServicer_to_server(servicer, server):
                     servicer.ServeConnection,
                     request_deserializer=protos_dot_gavel_dot_v1_dot_agents__pb2.FromNode.FromString,
                     response_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.SerializeToString,
+            ),
+            'SendFiles': grpc.stream_unary_rpc_method_handler(
+                    servicer.SendFiles,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_agents__pb2.SentFiles.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_agents__pb2.SendFilesResponse.SerializeToString,
             ),
             'FetchPackage': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchPackage,
@@ -248,6 +265,33 @@ class Agents:
             '/gavel.v1.Agents/ServeConnection',
             protos_dot_gavel_dot_v1_dot_agents__pb2.FromNode.SerializeToString,
             protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SendFiles(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/gavel.v1.Agents/SendFiles',
+            protos_dot_gavel_dot_v1_dot_agents__pb2.SentFiles.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_agents__pb2.SendFilesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -129,7 +129,7 @@ class Dependency(_message.Message):
     def __init__(self, job: _Optional[str] = ..., when: _Optional[_Union[Dependency.When, str]] = ...) -> None: ...
 
 class Launch(_message.Message):
-    __slots__ = ("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir", "ranks", "checkpoints", "setup_limit_s", "container", "terminal")
+    __slots__ = ("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir", "ranks", "checkpoints", "setup_limit_s", "container", "outputs", "terminal")
     class Ranks(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         RANKS_UNSPECIFIED: _ClassVar[Launch.Ranks]
@@ -173,6 +173,7 @@ class Launch(_message.Message):
     CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
     SETUP_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     CONTAINER_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     command: _containers.RepeatedScalarFieldContainer[str]
     script: str
@@ -187,8 +188,9 @@ class Launch(_message.Message):
     checkpoints: Launch.Checkpoints
     setup_limit_s: float
     container: Container
+    outputs: _containers.RepeatedScalarFieldContainer[str]
     terminal: Terminal
-    def __init__(self, command: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., setup: _Optional[str] = ..., venv: _Optional[str] = ..., workdir: _Optional[str] = ..., upload: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., env_from: _Optional[_Mapping[str, str]] = ..., checkpoint_dir: _Optional[str] = ..., ranks: _Optional[_Union[Launch.Ranks, str]] = ..., checkpoints: _Optional[_Union[Launch.Checkpoints, str]] = ..., setup_limit_s: _Optional[float] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
+    def __init__(self, command: _Optional[_Iterable[str]] = ..., script: _Optional[str] = ..., setup: _Optional[str] = ..., venv: _Optional[str] = ..., workdir: _Optional[str] = ..., upload: _Optional[str] = ..., env: _Optional[_Mapping[str, str]] = ..., env_from: _Optional[_Mapping[str, str]] = ..., checkpoint_dir: _Optional[str] = ..., ranks: _Optional[_Union[Launch.Ranks, str]] = ..., checkpoints: _Optional[_Union[Launch.Checkpoints, str]] = ..., setup_limit_s: _Optional[float] = ..., container: _Optional[_Union[Container, _Mapping]] = ..., outputs: _Optional[_Iterable[str]] = ..., terminal: _Optional[_Union[Terminal, _Mapping]] = ...) -> None: ...
 
 class Terminal(_message.Message):
     __slots__ = ("tty", "rows", "columns", "keep_s")
@@ -630,6 +632,106 @@ class ConnectionOpened(_message.Message):
     keep_s: float
     tty: bool
     def __init__(self, offset: _Optional[int] = ..., input_bytes: _Optional[int] = ..., keep_s: _Optional[float] = ..., tty: _Optional[bool] = ...) -> None: ...
+
+class ListFilesRequest(_message.Message):
+    __slots__ = ("job", "attempt", "paths", "checkpoints")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PATHS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    attempt: int
+    paths: _containers.RepeatedScalarFieldContainer[str]
+    checkpoints: bool
+    def __init__(self, job: _Optional[str] = ..., attempt: _Optional[int] = ..., paths: _Optional[_Iterable[str]] = ..., checkpoints: _Optional[bool] = ...) -> None: ...
+
+class FileList(_message.Message):
+    __slots__ = ("node", "attempt", "places", "files", "notices", "unmatched", "missing")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    PLACES_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    NOTICES_FIELD_NUMBER: _ClassVar[int]
+    UNMATCHED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    attempt: int
+    places: FilePlaces
+    files: _containers.RepeatedCompositeFieldContainer[FileEntry]
+    notices: _containers.RepeatedScalarFieldContainer[str]
+    unmatched: _containers.RepeatedScalarFieldContainer[str]
+    missing: str
+    def __init__(self, node: _Optional[str] = ..., attempt: _Optional[int] = ..., places: _Optional[_Union[FilePlaces, _Mapping]] = ..., files: _Optional[_Iterable[_Union[FileEntry, _Mapping]]] = ..., notices: _Optional[_Iterable[str]] = ..., unmatched: _Optional[_Iterable[str]] = ..., missing: _Optional[str] = ...) -> None: ...
+
+class FilePlaces(_message.Message):
+    __slots__ = ("workdir", "outputs", "checkpoints", "logs", "kept_until", "outputs_kept_until")
+    WORKDIR_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    OUTPUTS_KEPT_UNTIL_FIELD_NUMBER: _ClassVar[int]
+    workdir: str
+    outputs: str
+    checkpoints: str
+    logs: str
+    kept_until: _timestamp_pb2.Timestamp
+    outputs_kept_until: _timestamp_pb2.Timestamp
+    def __init__(self, workdir: _Optional[str] = ..., outputs: _Optional[str] = ..., checkpoints: _Optional[str] = ..., logs: _Optional[str] = ..., kept_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., outputs_kept_until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class FileEntry(_message.Message):
+    __slots__ = ("path", "size_bytes", "modified_ns", "executable")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_NS_FIELD_NUMBER: _ClassVar[int]
+    EXECUTABLE_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    size_bytes: int
+    modified_ns: int
+    executable: bool
+    def __init__(self, path: _Optional[str] = ..., size_bytes: _Optional[int] = ..., modified_ns: _Optional[int] = ..., executable: _Optional[bool] = ...) -> None: ...
+
+class FetchFilesRequest(_message.Message):
+    __slots__ = ("job", "attempt", "checkpoints", "node", "files")
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    FILES_FIELD_NUMBER: _ClassVar[int]
+    job: str
+    attempt: int
+    checkpoints: bool
+    node: str
+    files: _containers.RepeatedCompositeFieldContainer[FileWanted]
+    def __init__(self, job: _Optional[str] = ..., attempt: _Optional[int] = ..., checkpoints: _Optional[bool] = ..., node: _Optional[str] = ..., files: _Optional[_Iterable[_Union[FileWanted, _Mapping]]] = ...) -> None: ...
+
+class FileWanted(_message.Message):
+    __slots__ = ("path", "offset", "size_bytes", "modified_ns")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MODIFIED_NS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    offset: int
+    size_bytes: int
+    modified_ns: int
+    def __init__(self, path: _Optional[str] = ..., offset: _Optional[int] = ..., size_bytes: _Optional[int] = ..., modified_ns: _Optional[int] = ...) -> None: ...
+
+class FilePiece(_message.Message):
+    __slots__ = ("index", "file", "offset", "data", "end", "problem")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    file: FileEntry
+    offset: int
+    data: bytes
+    end: bool
+    problem: str
+    def __init__(self, index: _Optional[int] = ..., file: _Optional[_Union[FileEntry, _Mapping]] = ..., offset: _Optional[int] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class FindPackagesRequest(_message.Message):
     __slots__ = ("digests",)

@@ -26,8 +26,8 @@ if _version_not_supported:
 
 
 class JobsStub:
-    """Reading requires ROLE_VIEWER, and submitting requires ROLE_USER. Commands and logs require ROLE_USER for the caller's
-    own jobs, and ROLE_OPERATOR for jobs of other users.
+    """Reading requires ROLE_VIEWER, and submitting requires ROLE_USER. Commands, logs and files require ROLE_USER for the
+    caller's own jobs, and ROLE_OPERATOR for jobs of other users.
     """
 
     def __init__(self, channel):
@@ -86,6 +86,16 @@ class JobsStub:
                 request_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.SerializeToString,
                 response_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FromJob.FromString,
                 _registered_method=True)
+        self.ListFiles = channel.unary_stream(
+                '/gavel.v1.Jobs/ListFiles',
+                request_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ListFilesRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FileList.FromString,
+                _registered_method=True)
+        self.FetchFiles = channel.unary_stream(
+                '/gavel.v1.Jobs/FetchFiles',
+                request_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FetchFilesRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FilePiece.FromString,
+                _registered_method=True)
         self.FindPackages = channel.unary_unary(
                 '/gavel.v1.Jobs/FindPackages',
                 request_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FindPackagesRequest.SerializeToString,
@@ -99,8 +109,8 @@ class JobsStub:
 
 
 class JobsServicer:
-    """Reading requires ROLE_VIEWER, and submitting requires ROLE_USER. Commands and logs require ROLE_USER for the caller's
-    own jobs, and ROLE_OPERATOR for jobs of other users.
+    """Reading requires ROLE_VIEWER, and submitting requires ROLE_USER. Commands, logs and files require ROLE_USER for the
+    caller's own jobs, and ROLE_OPERATOR for jobs of other users.
     """
 
     def SubmitJobs(self, request, context):
@@ -173,6 +183,20 @@ class JobsServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListFiles(self, request, context):
+        """List the files of a job, and where they lie on its nodes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchFiles(self, request, context):
+        """Stream files of a job from one of its nodes.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def FindPackages(self, request, context):
         """Return which of these packages the scheduler has.
         """
@@ -240,6 +264,16 @@ def add_JobsServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.FromString,
                     response_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FromJob.SerializeToString,
             ),
+            'ListFiles': grpc.unary_stream_rpc_method_handler(
+                    servicer.ListFiles,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.ListFilesRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FileList.SerializeToString,
+            ),
+            'FetchFiles': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchFiles,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FetchFilesRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FilePiece.SerializeToString,
+            ),
             'FindPackages': grpc.unary_unary_rpc_method_handler(
                     servicer.FindPackages,
                     request_deserializer=protos_dot_gavel_dot_v1_dot_jobs__pb2.FindPackagesRequest.FromString,
@@ -259,8 +293,8 @@ def add_JobsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Jobs:
-    """Reading requires ROLE_VIEWER, and submitting requires ROLE_USER. Commands and logs require ROLE_USER for the caller's
-    own jobs, and ROLE_OPERATOR for jobs of other users.
+    """Reading requires ROLE_VIEWER, and submitting requires ROLE_USER. Commands, logs and files require ROLE_USER for the
+    caller's own jobs, and ROLE_OPERATOR for jobs of other users.
     """
 
     @staticmethod
@@ -523,6 +557,60 @@ class Jobs:
             '/gavel.v1.Jobs/Connect',
             protos_dot_gavel_dot_v1_dot_jobs__pb2.ToJob.SerializeToString,
             protos_dot_gavel_dot_v1_dot_jobs__pb2.FromJob.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gavel.v1.Jobs/ListFiles',
+            protos_dot_gavel_dot_v1_dot_jobs__pb2.ListFilesRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_jobs__pb2.FileList.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchFiles(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/gavel.v1.Jobs/FetchFiles',
+            protos_dot_gavel_dot_v1_dot_jobs__pb2.FetchFilesRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_jobs__pb2.FilePiece.FromString,
             options,
             channel_credentials,
             insecure,

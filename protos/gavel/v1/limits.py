@@ -31,6 +31,10 @@ TEXT_BYTES_MAX = 120_000
 ARGUMENTS_BYTES_MAX = 2**20
 PATH_CHARS_MAX = 4096
 
+# The files of a job in one call of FetchFiles, and the patterns in one of ListFiles or in `outputs`.
+FETCHED_FILES_MAX = 1000
+PATTERNS_MAX = 1000
+
 # An uploaded work directory: its size packed and unpacked, the number of its files, and the length of their paths.
 PACKAGE_BYTES_MAX = 2**30
 UNPACKED_BYTES_MAX = 4 * 2**30
@@ -147,6 +151,22 @@ def leads_out(link: str, target: str) -> bool:
     parts = [part for part in target.split("/") if part not in ("", ".")]
     ups = next((i for i, part in enumerate(parts) if part != ".."), len(parts))
     return target.startswith("/") or ".." in parts[ups:] or ups > link.count("/")
+
+
+def path_fault(path: str) -> str:
+    """Return why a text is no path within a directory; empty if it is one. `.`, the directory itself, is one."""
+    if not path or path.startswith("/"):
+        return "must be a relative path"
+    if ".." in path.split("/"):
+        return "must not contain '..'"
+    if "\0" in path or len(path) > PATH_CHARS_MAX:
+        return f"must be at most {PATH_CHARS_MAX:,} characters, without NUL"
+    return ""
+
+
+def is_plain_path(path: str) -> bool:
+    """Return whether a path within a directory is written without `.`, `..` and empty components."""
+    return not path_fault(path) and not {"", "."} & set(path.split("/"))
 
 
 def is_loopback(address: str) -> bool:

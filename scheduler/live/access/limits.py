@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from typing import TypeVar
 
 from scheduler.live.access.people import PeopleConfig
 from scheduler.live.access.status import TOO_MANY, CallFailed
 
+R = TypeVar("R")
 # How many names `Buckets` keeps; the least recently used one is dropped first.
 BUCKETS_MAX = 10_000
 
@@ -77,6 +80,13 @@ class Slots:
 
     def __exit__(self, *error: object) -> None:
         self.used -= 1
+
+    async def during(self, parts: AsyncIterator[R]) -> AsyncGenerator[R, None]:
+        """Yield the parts, and count as a call meanwhile. At the end, or when the caller leaves, close their source."""
+        with self:
+            async with aclosing(parts) as open_parts:  # type: ignore[type-var]
+                async for part in open_parts:
+                    yield part
 
 
 class CallSlots:

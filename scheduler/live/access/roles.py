@@ -96,6 +96,8 @@ METHODS: dict[str, Method] = {
     "/gavel.v1.Jobs/ReadLogs": Method(_U, "reading logs"),
     # Connections are recorded when they begin (api/connections.py).
     "/gavel.v1.Jobs/Connect": Method(_U, "connecting to jobs"),
+    "/gavel.v1.Jobs/ListFiles": Method(_U, "listing files of jobs"),
+    "/gavel.v1.Jobs/FetchFiles": Method(_U, "fetching files of jobs"),
     "/gavel.v1.Jobs/FindPackages": Method(_U, "uploading a work directory"),
     "/gavel.v1.Jobs/UploadPackage": Method(_U, "uploading a work directory", changes=True),
     "/gavel.v1.Cluster/GetStatus": Method(_V),
@@ -124,6 +126,7 @@ METHODS: dict[str, Method] = {
     "/gavel.v1.Agents/Link": Method(Role.AGENT, "linking as an agent"),
     "/gavel.v1.Agents/SendLogs": Method(Role.AGENT, "sending logs as an agent"),
     "/gavel.v1.Agents/ServeConnection": Method(Role.AGENT, "serving connections as an agent"),
+    "/gavel.v1.Agents/SendFiles": Method(Role.AGENT, "sending files as an agent"),
     "/gavel.v1.Agents/FetchPackage": Method(Role.AGENT, "fetching a work directory as an agent"),
     "/grpc.health.v1.Health/Check": Method(Role.NOBODY),
     "/grpc.health.v1.Health/List": Method(Role.NOBODY),

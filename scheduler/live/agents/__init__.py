@@ -1,1 +1,1 @@
-"""The scheduler's side of agents: their streams, outboxes and logs, the starts of gangs, and how nodes join."""
+"""The scheduler's side of agents: their streams, outboxes, logs and files, the starts of gangs, and how nodes join."""

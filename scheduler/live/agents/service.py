@@ -1,4 +1,4 @@
-"""The service that agents call: their stream, the logs they send, the packages they fetch, and how a node joins.
+"""The service that agents call: their stream, the logs and files they send, the packages they fetch, how a node joins.
 
 Every stream has one task that reads and one that writes; `links.py` handles what is read and decides what is written.
 With certificates, the name of a node is the name in its certificate. Without certificates, which is possible on
@@ -130,12 +130,19 @@ class AgentsService(agents_pb2_grpc.AgentsServicer):
             return ""
         return f"its certificate is for {', '.join(names) or 'no node'}, and not for node:{node}: join with that name"
 
-    # --------------------------------------------------------------------------------------- logs and packages
+    # --------------------------------------------------------------------------------------- logs, files and packages
 
     async def SendLogs(self, requests: AsyncIterator[pb.SentLogs], context: Context) -> pb.SendLogsResponse:
         """Receive the logs that LogsWanted asked for, at the pace of their reader."""
         await self._receive("logs_wanted", requests, context)
         return pb.SendLogsResponse()
+
+    async def SendFiles(
+        self, requests: AsyncIterator[pb.SentFiles], context: Context
+    ) -> pb.SendFilesResponse:
+        """Receive the files that FilesWanted asked for, at the pace of their reader."""
+        await self._receive("files_wanted", requests, context)
+        return pb.SendFilesResponse()
 
     async def _receive(self, wanted: str, requests: AsyncIterator[Any], context: Context) -> None:
         self._must_be_a_node(context)

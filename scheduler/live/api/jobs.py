@@ -1,4 +1,4 @@
-"""The service Jobs: submit, preview, list, watch, explain and command jobs; read their logs; upload packages."""
+"""The service Jobs: submit, preview, list, watch, explain and command jobs; logs, files and packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from google.protobuf.struct_pb2 import Struct
 
 from protos.gavel.v1 import jobs_pb2 as pb
-from protos.gavel.v1 import jobs_pb2_grpc
+from protos.gavel.v1 import jobs_pb2_grpc, limits
 from protos.gavel.v1.plain import plain
 from scheduler.core.messages import JobCommand, SubmitJobs, UpdateJob
 from scheduler.core.state import SchedulerState
@@ -31,6 +31,7 @@ from scheduler.live.observe.history_book import PageEnd, PastJob, page_end
 from scheduler.live.observe.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher, wants_ended
 from scheduler.live.wire.job_view import job_view, stamp
 from scheduler.live.wire.jobs import STATE_NUMBERS, changes_from_wire, spec_from_wire
+from scheduler.live.wire.launch import check_patterns
 from scheduler.live.world import CallRefused, LiveWorld
 from scheduler.model.errors import InvalidSpec, NotFound, Refused
 from scheduler.model.jobs import Job, JobSpec, JobState
@@ -281,12 +282,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:
         """Yield the output of a job."""
-        job = await self._job_itself(request.job)
-        roles.caller().must_own(job.spec.user, f"job {job.id}")
-        if request.attempt > job.attempt:
-            raise InvalidSpec(
-                "attempt", f"is {request.attempt}; the last attempt of job {job.id} is {job.attempt}"
-            )
+        job = await self._own_job(request.job, request.attempt)
         if job.attempt == 0 and not request.follow:
             raise CallFailed(UNAVAILABLE, f"job {job.id} has not run yet; follow to wait for it", retry_s=5.0)
         chunks = self._sources.logs.read_logs(
@@ -296,10 +292,33 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             request.tail_lines if request.HasField("tail_lines") else None,
             request.follow,
         )
-        with self._watchers:
-            async with aclosing(chunks) as open_chunks:  # type: ignore[type-var]
-                async for chunk in open_chunks:
-                    yield chunk
+        async with aclosing(self._watchers.during(chunks)) as parts:
+            async for chunk in parts:
+                yield chunk
+
+    async def ListFiles(self, request: pb.ListFilesRequest, context: Any) -> AsyncIterator[pb.FileList]:
+        """Yield the files of a job, and where they lie."""
+        job = await self._own_job(request.job, request.attempt)
+        check_patterns("paths", request.paths)
+        async with aclosing(self._watchers.during(self._sources.files.list_files(job, request))) as parts:
+            async for listed in parts:
+                yield listed
+
+    async def FetchFiles(self, request: pb.FetchFilesRequest, context: Any) -> AsyncIterator[pb.FilePiece]:
+        """Yield the content of files of a job."""
+        job = await self._own_job(request.job, request.attempt)
+        check_patterns("files", [file.path for file in request.files], limits.FETCHED_FILES_MAX)
+        async with aclosing(self._watchers.during(self._sources.files.fetch_files(job, request))) as parts:
+            async for piece in parts:
+                yield piece
+
+    async def _own_job(self, name: str, attempt: int) -> Job:
+        """Return a job whose output and files the caller may read, and which has had this attempt."""
+        job = await self._job_itself(name)
+        roles.caller().must_own(job.spec.user, f"job {job.id}")
+        if attempt > job.attempt:
+            raise InvalidSpec("attempt", f"is {attempt}; the last attempt of job {job.id} is {job.attempt}")
+        return job
 
     def Connect(self, requests: AsyncIterator[pb.ToJob], context: Any) -> AsyncIterator[pb.FromJob]:
         """Connect the caller to a running job."""

@@ -6,7 +6,7 @@ example, or if a path leads out of its directory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from protos.gavel.v1 import limits
 from scheduler.model import bounds
@@ -22,6 +22,7 @@ def check_launch(launch: Launch) -> None:
         raise InvalidSpec("launch.upload", "must be 'sha256:' and 64 hexadecimal digits in small letters")
     _check_paths(launch)
     _check_container(launch)
+    check_patterns("launch.outputs", launch.outputs)
     for field, bound in bounds.LAUNCH.items():
         if (value := getattr(launch, field)) is not None:
             bounds.check(f"launch.{field}", value, bound)
@@ -35,6 +36,17 @@ def _check_terminal(launch: Launch, terminal: Terminal) -> None:
     for field, bound in bounds.TERMINAL.items():
         if (value := getattr(terminal, field)) is not None:
             bounds.check(f"launch.terminal.{field}", value, bound)
+
+
+def check_patterns(field: str, patterns: Sequence[str], count_max: int = limits.PATTERNS_MAX) -> None:
+    """Raise InvalidSpec unless each entry is a path or pattern within a directory."""
+    if len(patterns) > count_max:
+        raise InvalidSpec(field, f"has {len(patterns):,} entries; the limit is {count_max:,}")
+    for index, pattern in enumerate(patterns):
+        if fault := limits.path_fault(pattern):
+            raise InvalidSpec(f"{field}[{index}]", f"is '{_short(pattern)}', {fault}")
+    if _bytes(patterns) > limits.ARGUMENTS_BYTES_MAX:
+        raise InvalidSpec(field, f"are more than {limits.ARGUMENTS_BYTES_MAX:,} bytes")
 
 
 def _check_program(launch: Launch) -> None:

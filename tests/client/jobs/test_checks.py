@@ -21,6 +21,7 @@ WRONG: dict[str, list[Any]] = {
     "worker_types": [5, ["a", 1]],
     "excluded_worker_types": [{"a": 1}],
     "nodes": [b"n1"],
+    "outputs": [7, ["a", "../b"], "/a"],
     "after": [[None], {"job": 1}, ["1:done"], [After("1", "failed")]],
     "array": ["0-9", [-1]],
     "gpus": ["2", True, 1.5],

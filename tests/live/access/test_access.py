@@ -133,6 +133,9 @@ async def test_users_see_and_change_only_their_own_jobs(live: Live) -> None:
     for call in (
         live.jobs(token=bob).CommandJob(cancel),
         live.jobs(token=bob).ReadLogs(pb.ReadLogsRequest(job="1")).read(),
+        live.jobs(token=bob).ListFiles(pb.ListFilesRequest(job="1")).read(),
+        live.jobs(token=bob).FetchFiles(pb.FetchFilesRequest(job="1")).read(),
+        live.jobs(token=viewer).ListFiles(pb.ListFilesRequest(job="1")).read(),
         live.jobs(token=viewer).CommandJob(cancel),
     ):
         assert (await problem_of(call)).code == Code.PERMISSION_DENIED

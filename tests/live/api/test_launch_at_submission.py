@@ -86,6 +86,10 @@ WRONG: dict[str, list[dict[str, Any]]] = {
         {**RUN, "container": Container(image="a", mounts=[f"/{i}" for i in range(101)])},
         *({**RUN, "container": Container(image="a", env={name: "1"})} for name in ("GAVEL_X", "RANK", "A B")),
     ],
+    "outputs": [
+        *({**RUN, "outputs": ["a", path]} for path in ("", "/a", "../a", "a/..", "\0")),
+        *({**RUN, "outputs": paths} for paths in (["a"] * 1001, ["x" * 4000] * 300)),
+    ],
     "setup_limit_s": [{**RUN, "setup_limit_s": value} for value in (0.0, -1.0, math.nan, math.inf)],
     "terminal": [
         *(
@@ -129,6 +133,7 @@ LAUNCHES = st.fixed_dictionaries(
             mounts=st.lists(st.one_of(WORDS, st.just("/a:/b:ro")), max_size=2),
             env=st.dictionaries(NAMES, WORDS, max_size=1),
         ),
+        "outputs": st.lists(WORDS, max_size=2),
         **dict.fromkeys(("script", "setup", "venv", "workdir", "checkpoint_dir", "upload"), WORDS),
     },
 )

@@ -272,6 +272,30 @@ async def test_logs_come_from_the_agents_and_reading_ends_with_the_reader(live: 
 
 
 @with_daemon()
+async def test_files_come_from_the_agents_and_paths_stay_within_their_directory(live: Live) -> None:
+    """Paths that lead out and too many files are refused before any agent is asked."""
+    await live.node("n1")
+    await submitted(live, spec())
+    await live.run_job("1")
+    live.nodes.lists = [pb.FileList(node="n1", attempt=1, files=[pb.FileEntry(path="a")])]
+    live.nodes.pieces = [[pb.FilePiece(data=b"\xff\x00"), pb.FilePiece(end=True)]]
+    jobs, pieces = live.jobs(), list(live.nodes.pieces[0])
+    assert [each async for each in jobs.ListFiles(pb.ListFilesRequest(job="1"))] == live.nodes.lists
+    assert [each async for each in jobs.FetchFiles(pb.FetchFilesRequest(job="1"))] == pieces
+    for path in ("../a", "/a", "", "a\0"):
+        problem = await problem_of(jobs.ListFiles(pb.ListFilesRequest(job="1", paths=["a", path])).read())
+        assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "paths[1]")
+        file = pb.FileWanted(path=path)
+        problem = await problem_of(jobs.FetchFiles(pb.FetchFilesRequest(job="1", files=[file])).read())
+        assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "files[0]")
+    many = [pb.FileWanted(path="a")] * 1001
+    problem = await problem_of(jobs.FetchFiles(pb.FetchFilesRequest(job="1", files=many)).read())
+    assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "files")
+    problem = await problem_of(jobs.ListFiles(pb.ListFilesRequest(job="1", attempt=2)).read())
+    assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "attempt")
+
+
+@with_daemon()
 async def test_an_unforeseen_error_shows_a_number_and_nothing_else(live: Live) -> None:
     """The caller gets INTERNAL with a number, under which the log has the error."""
     live.nodes.trouble = RuntimeError("the secret path /etc/x")
