@@ -122,7 +122,8 @@ def start_file(
         "attempt": order.attempt,
         "boot_id": boot_id(),
         "terminal": _terminal(launch, node, order),
-        "login_shell": [account.login_shell],
+        # An image need not have the shell of the user.
+        "login_shell": ["/bin/sh" if launch.container else account.login_shell],
         "setup": ["/bin/sh", "-ec", launch.setup] if launch.setup else None,
         "setup_limit_s": launch.setup_limit_s or node.setup_limit_s or None,
         "own_checkpoints": own_checkpoints(launch, node, order),

@@ -10,7 +10,7 @@ FIELDS = (
     ("setup", "lines of shell", "Lines for `/bin/sh`, once per node, before the job's processes"),
     ("setup_limit", "duration", "How long `setup` may take on a node before the job fails"),
     ("venv", "path", "A virtual environment on the nodes, put first on `PATH`: an absolute path"),
-    ("container", "image or container", "The image of a container to run in, or `{image, runtime, mounts, env}`"),
+    ("container", "image or container", "The image of a container to run in"),
     ("workdir", "path", "Where it runs: a path that every node sees"),
     ("upload", "true or false", "Pack and send `workdir`"),
     ("outputs", "path or list of paths", "Files in `workdir` that are kept for `gavel fetch`: paths or patterns"),

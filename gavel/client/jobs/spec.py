@@ -111,7 +111,7 @@ class JobSpec:
     )
     container: Container | None = job_field(
         "image or container",
-        "The image of a container to run in, or `{image, runtime, mounts, env}`",
+        "The image of a container to run in; or `{image, runtime, mounts, env}`",
         "docker.io/library/python:3.12",
     )
     workdir: str = job_field("path", "Where it runs: a path that every node sees", ".", default="")

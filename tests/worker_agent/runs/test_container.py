@@ -53,7 +53,8 @@ def test_an_entry_has_everything_that_the_shim_needs() -> None:
     }
     env = content["ranks"][0]["env"]
     assert (env["PATH"], env["SEED"], content["cwd"]) == ("/bin", "1", "/homes/ada/p")
-    assert start()["container"] is None
+    assert (start()["container"], start()["login_shell"]) == (None, ["/bin/bash"])
+    assert content["login_shell"] == ["/bin/sh"]
 
 
 def test_the_work_directory_of_a_container() -> None:
