@@ -53,7 +53,7 @@ def test_job_files_on_the_page_are_right(text: str) -> None:
     assert parse_jobs(lines, "page", Path("/shared"))
 
 
-@pytest.mark.parametrize("page", ["job-file.md", "from-slurm.md"])
+@pytest.mark.parametrize("page", ["job-file.md", "from-slurm.md", "coming-from.md"])
 def test_commands_on_the_pages_are_there(page: str) -> None:
     """Each `gavel …` on the pages names a command, with options that it has."""
     known = commands(main)

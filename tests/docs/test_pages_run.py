@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 JOB_FILE = (DOCS / "job-file.md").read_text(encoding="utf-8")
 SLURM = re.findall(r"`gavel ([^`]*)`", (DOCS / "from-slurm.md").read_text(encoding="utf-8"))
 # Commands that run until a job has ended, or until the user ends them.
-ENDLESS = ("--follow", "-f", "--wait", "wait", "top")
+ENDLESS = ("--follow", "-f", "--wait", "wait", "top", "run", "shell")
 
 
 def block(first: str) -> str:

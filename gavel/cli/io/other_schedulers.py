@@ -1,4 +1,4 @@
-"""Common commands, options and states of Slurm, and our names for them: users type them out of habit."""
+"""Common words of Slurm, SkyPilot and Ray, and our names for them: users type them out of habit."""
 
 from __future__ import annotations
 
@@ -14,6 +14,16 @@ COMMANDS = {
     "sinfo": "nodes",
     "sacct": "queue --ended --since 1d",
     "scontrol": "show",
+    "salloc": "run",
+    # SkyPilot.
+    "launch": "submit",
+    "exec": "shell",
+    "ssh": "shell",
+    "down": "cancel",
+    "jobs": "queue",
+    # Ray: `ray job list`, `ray job stop`.
+    "list": "queue",
+    "stop": "cancel",
 }
 _ON_SUBMIT = {
     "--job-name": "--name",
@@ -26,9 +36,21 @@ _ON_SUBMIT = {
     "--account": "--tenant",
     "--output": "`gavel logs JOB`",
     "--wrap": "a command after --",
+    # SkyPilot.
+    "--num-nodes": "--gpus",
+    "--secret": "--env-from",
+    # Ray.
+    "--working-dir": "`--workdir DIR --upload`",
+    "--num-gpus": "--gpus",
+    "--num-cpus": "--cpus",
+    "--entrypoint-num-gpus": "--gpus",
+    "--entrypoint-num-cpus": "--cpus",
+    "--runtime-env-json": "--env, --setup and --upload",
+    "--no-wait": "not needed: it does not wait without --wait or --follow",
 }
 OPTIONS = {
     "submit": _ON_SUBMIT,
+    "update": {"--time": "--time-limit", "--partition": "--worker-type"},
     "queue": {"-t": "--state", "--me": "not needed: the list has only your jobs unless you give -a"},
 }
 STATES = {
@@ -55,4 +77,4 @@ def our_equivalent(error: click.UsageError) -> str | None:
         replacement = f"`gavel {COMMANDS[word]}`" if word in COMMANDS else None
     else:
         replacement = OPTIONS.get((command and command.name) or "", {}).get(word)
-    return replacement and f"no such {kind} '{word}'; here it is {replacement} (docs/from-slurm.md)"
+    return replacement and f"no such {kind} '{word}'; here it is {replacement} (docs/coming-from.md)"

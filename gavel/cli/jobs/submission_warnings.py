@@ -17,6 +17,9 @@ SCRIPT_BYTES_MAX = 1 << 20
 WRITES = re.compile(r"open\(.*[\"'][wax]|write_(text|bytes)\(|save(z|txt|_pretrained|_checkpoint)?\(|dump\(")
 # A script that contains one of these keeps its state where its next attempt can read it.
 KEEPS_STATE = ("gavel.training", "gavel import training", "GAVEL_CHECKPOINT_DIR")
+# Scripts for other schedulers, and their lines with options.
+SHELL_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".job")
+DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|\$) ", re.MULTILINE)
 # Programs that start a process per GPU themselves.
 LAUNCHER = re.compile(
     r"(^|[\s/;&|])(torchrun|accelerate\s+launch|deepspeed|torch\.distributed\.(run|launch))(\s|$)"
@@ -30,6 +33,7 @@ def submission_warnings(client: Client, specs: Sequence[JobSpec]) -> Iterator[st
     yield from _deadlines(client, specs)
     yield from _lost_state(specs)
     yield from _launchers(specs)
+    yield from _directives(specs)
 
 
 def _secrets(specs: Sequence[JobSpec]) -> Iterator[str]:
@@ -98,13 +102,17 @@ def _local_script(spec: JobSpec) -> tuple[str, str] | None:
     """Return the name and text of the script that the job runs from its uploaded directory, if there is one."""
     if not spec.upload or spec.preemptible is False or "GAVEL_CHECKPOINT_DIR" in spec.script:
         return None
+    return next(_scripts(spec, (".py", ".sh")), None)
+
+
+def _scripts(spec: JobSpec, suffixes: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    """Yield the name and text of each word of the command that names a script on this machine."""
     for word in spec.command:
-        if word.endswith((".py", ".sh")):
+        if word.endswith(suffixes):
             with contextlib.suppress(OSError, UnicodeDecodeError, ValueError):
                 path = Path(spec.workdir or ".", word)
                 if path.is_file() and path.stat().st_size <= SCRIPT_BYTES_MAX:
-                    return word, path.read_text(encoding="utf-8")
-    return None
+                    yield word, path.read_text(encoding="utf-8")
 
 
 def _launchers(specs: Sequence[JobSpec]) -> Iterator[str]:
@@ -117,3 +125,15 @@ def _launchers(specs: Sequence[JobSpec]) -> Iterator[str]:
                 "`ranks: per_node` starts it once per node (docs/distributed.md)"
             )
             return
+
+
+def _directives(specs: Sequence[JobSpec]) -> Iterator[str]:
+    """Warn that lines such as `#SBATCH --gpus=4`, in a script that a job runs, ask for nothing here."""
+    for spec in specs:
+        for name, text in (("script", spec.script), *_scripts(spec, SHELL_SUFFIXES)):
+            if directive := DIRECTIVE.search(text):
+                yield (
+                    f"{name}: its lines with {directive[1]} are comments to Gavel; give what they ask for as options, "
+                    "or in a job file (docs/from-slurm.md)"
+                )
+                return

@@ -203,6 +203,28 @@ def test_a_launcher_per_gpu_is_a_warning(
         wording(result.stderr)
 
 
+@pytest.mark.parametrize(
+    ("line", "warned"),
+    [("#SBATCH --gpus=4", True), ("#PBS -l ngpus=4", True), ("# SBATCH is not here", False)],
+)
+def test_lines_for_another_scheduler_are_a_warning(
+    live: LiveThread,
+    gavel: Gavel,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    line: str,
+    warned: bool,
+    wording: Wording,
+) -> None:
+    """A script's lines for Slurm or PBS ask for nothing here; the user would wait for GPUs that nobody asked for."""
+    monkeypatch.chdir(tmp_path)
+    Path("job.sh").write_text(f"#!/bin/bash\n{line}\npython train.py\n")
+    result = gavel("submit", "--dry-run", "--", "bash", "job.sh")
+    assert (result.exit_code, result.stderr.startswith("job.sh: ")) == (0, warned)
+    if warned:
+        wording(result.stderr)
+
+
 def test_job_files_with_flags_over_them(
     live: LiveThread, gavel: Gavel, tmp_path: Path, wording: Wording
 ) -> None:
