@@ -60,8 +60,8 @@ def test_every_equivalent_exists() -> None:
         }
         options |= {word for parameter in command.params for word in parameter.secondary_opts}
         assert not set(table) & options
-        ours = {word.strip("`,") for line in table.values() for word in line.split()}
-        assert {word for word in ours - {"--"} if word.startswith("--")} <= options
+        equivalents = {word.strip("`,") for line in table.values() for word in line.split()}
+        assert {word for word in equivalents - {"--"} if word.startswith("--")} <= options
 
 
 @pytest.mark.parametrize("jobs", ["1,2", "1-3", "1_[0-1]", "1..2"])
