@@ -17,6 +17,8 @@ from policies.errors import InvalidAnswer, name_some
 from policies.problem import Allocation, Floats, Problem
 
 TOLERANCE = 1e-6
+# The scheduler's journal keeps the notes of foreign code.
+NOTES_MAX, NOTE_CHARS_MAX = 100, 1000
 
 
 def as_answer(problem: Problem, allocation: Allocation) -> Allocation:
@@ -44,7 +46,8 @@ def as_answer(problem: Problem, allocation: Allocation) -> Allocation:
         raise InvalidAnswer("isolated_rate must be finite; `isolated_rates(problem)` computes it")
     if not isinstance(allocation.value, int | float | np.number) or math.isnan(allocation.value):
         raise InvalidAnswer(f"value must be a number, but is {allocation.value!r}")
-    clean = replace(allocation, **arrays, notes=tuple(map(str, allocation.notes)))
+    notes = tuple(str(note)[:NOTE_CHARS_MAX] for note in tuple(allocation.notes)[:NOTES_MAX])
+    clean = replace(allocation, **arrays, notes=notes)
     if faults := audit(problem, clean):
         raise InvalidAnswer(faults[0])
     return clean

@@ -22,6 +22,8 @@ from scheduler.core.effects import Pairs, Solve
 from scheduler.core.messages import Shares, Solved
 
 FALLBACK = "fifo"
+# The journal keeps the reason of a failed answer; the text of a foreign error has any length.
+FAILED_CHARS_MAX = 2000
 
 
 def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
@@ -42,6 +44,7 @@ def answer(question: Solve, time_limit_s: float | None = None) -> Solved:
         why = str(error) if isinstance(error, PolicyError) else repr(error)
         # A broken policy is named in the reason already.
         failed = why if isinstance(error, BrokenPolicy | OutOfTime) else f"{question.policy}: {why}"
+        failed = failed[:FAILED_CHARS_MAX]
         problem = question.problem
         allocation = resolve(FALLBACK)(problem)
     return Solved(

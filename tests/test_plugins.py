@@ -233,6 +233,21 @@ def test_rounding_below_zero_is_no_fault(tmp_path: Path) -> None:
     assert resolve("wrong")(TWO_JOBS).time_share.tolist() == [1.0, 0.0, 0.0, 1.0]
 
 
+def test_texts_of_foreign_code_are_shortened(tmp_path: Path) -> None:
+    """The journal keeps reasons and notes, so a megabyte of text must not reach it."""
+    assert (
+        load([write(tmp_path / "mine.py", returns("replace(a, notes=['x' * 10**6] * 1000)", "talks"))]) == {}
+    )
+    solved = answer(Solve(1, "talks", TWO_JOBS))
+    assert (solved.failed, len(solved.notes), {len(note) for note in solved.notes}) == ("", 100, {1000})
+    raises = returns("{}['x' * 10**6]", "raises")
+    assert (
+        load([write(tmp_path / "other.py", raises.partition(EVEN)[2].replace("even(p)", "isolated(p)"))])
+        == {}
+    )
+    assert 100 < len(answer(Solve(1, "raises", TWO_JOBS)).failed) <= 2000
+
+
 def test_solver_trouble_in_a_file_is_solver_trouble(tmp_path: Path) -> None:
     """A policy whose solver fails gets the isolated shares, like Gavel's own."""
     text = "from policies.errors import SolverFailure\n" + returns(

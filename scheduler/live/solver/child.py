@@ -3,9 +3,8 @@
     python -m scheduler.live.solver.child [POLICY FILE…]
 
 Each message is a length (8 bytes, big-endian) followed by that many bytes. The first message says which policies the
-process has loaded. The process ends when its input ends, which
-means that the scheduler has ended. While a policy solves, the process does not read its input; if the scheduler dies
-then, the kernel kills the process.
+process has loaded. The process ends when its input ends, which means that the scheduler has ended. While a policy
+solves, the process does not read its input; if the scheduler dies then, the kernel kills the process.
 """
 
 from __future__ import annotations
