@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gavel.cli.io.completion import complete_jobs, complete_nodes
 from gavel.cli.io.outputs import say
 from gavel.cli.io.session import FAILED, LIVE_AS_TEXT, OK, Session
 from gavel.client.views.job_text import why_with_exit_code
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("job")
+@click.argument("job", shell_complete=complete_jobs(("running",), to_change=True))
 @LIVE_AS_TEXT
 def attach(job: str, session: Session) -> None:
     """Attach your terminal to an interactive job.
@@ -30,8 +31,14 @@ def attach(job: str, session: Session) -> None:
 
 
 @click.command()
-@click.argument("job")
-@click.option("--node", default="", metavar="NODE", help="One of the job's nodes.  [default: the first]")
+@click.argument("job", shell_complete=complete_jobs(("running",), to_change=True))
+@click.option(
+    "--node",
+    default="",
+    metavar="NODE",
+    help="One of the job's nodes.  [default: the first]",
+    shell_complete=complete_nodes,
+)
 @LIVE_AS_TEXT
 def shell(job: str, node: str, session: Session) -> None:
     """Open a shell beside a running job.

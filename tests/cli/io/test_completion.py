@@ -66,6 +66,7 @@ def jobs(live: LiveThread, gavel: Gavel) -> LiveThread:
         ("gavel hold l", []),
         ("gavel release ", ["3", "later"]),
         ("gavel requeue ", ["1", "chat"]),
+        ("gavel shell ", ["1", "chat"]),
         ("gavel update tw", []),
         ("gavel submit --after la", ["later"]),
         ("gavel nodes ", ["n1"]),
