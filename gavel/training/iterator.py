@@ -38,7 +38,8 @@ class Checkpoint(Protocol):
     """The checkpoint of a loop. All ranks call both methods; `save` returns when the step is safe on disk.
 
     A checkpoint with a method `attach(name, part, of_rank)` also keeps the position in the data. `part` has
-    `state_dict` and `load_state_dict`, and differs between ranks if `of_rank` is set.
+    `state_dict` and `load_state_dict`, and differs between ranks if `of_rank` is set. The attribute `data_ranks` is the
+    number of ranks among which the loader divides the data, if that is not the number of all ranks.
     """
 
     def load(self) -> int:
@@ -72,7 +73,7 @@ class LeasedIterator(Generic[Batch]):
         self._session = session.current()
         self._gate = Gate() if self._session is None else self._session.gate
         self._world = ranks_of()[1]
-        self._position = Position(loader, self._world)
+        self._position = Position(loader, getattr(checkpoint, "data_ranks", self._world))
         attach = getattr(checkpoint, "attach", None)
         if attach is not None and not synthetic:
             attach("position", self._position, of_rank=False)

@@ -30,7 +30,7 @@ def state_of(name: str, thing: Any) -> Any:
     """Return the state of an object as plain data."""
     thing = _bare(thing)
     state = thing.state_dict() if _has(thing, "state_dict") else thing.get_state()
-    return _plain(state, name)
+    return plain(state, name)
 
 
 def restore(name: str, thing: Any, state: Any) -> None:
@@ -86,7 +86,7 @@ def _has(thing: Any, *names: str) -> bool:
     return all(callable(getattr(thing, name, None)) for name in names)
 
 
-def _plain(value: Any, path: str) -> Any:
+def plain(value: Any, path: str) -> Any:
     """Convert a value to plain types. Raise CheckpointError if that is impossible; `path` names the value."""
     import torch
 
@@ -105,12 +105,12 @@ def _plain(value: Any, path: str) -> Any:
         return {_BYTES: _tensor(value)}
     if isinstance(value, dict):
         pairs = [
-            (_plain(key, f"a key of {path}"), _plain(part, f"{path}[{key!r}]")) for key, part in value.items()
+            (plain(key, f"a key of {path}"), plain(part, f"{path}[{key!r}]")) for key, part in value.items()
         ]
         kind = type(value) if type(value) in (collections.OrderedDict, collections.Counter) else dict
         return kind(pairs) if kind is not collections.Counter else collections.Counter(dict(pairs))
     if type(value) in (list, tuple, set):
-        return type(value)(_plain(part, f"{path}[{index}]") for index, part in enumerate(value))
+        return type(value)(plain(part, f"{path}[{index}]") for index, part in enumerate(value))
     raise CheckpointError(
         f"{path} is a {type(value).__name__}, which cannot be stored safely: "
         "a state may hold tensors, arrays, numbers, text, lists, tuples, sets and dicts"

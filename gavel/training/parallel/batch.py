@@ -51,7 +51,7 @@ def inputs_and_target(batch: Any) -> tuple[Any, Any]:
 
 def samples_of(batch: Any) -> int:
     """Return the number of samples of a batch; raise PlanError if its tensors disagree."""
-    sizes = {len(tensor) if tensor.dim() else 0 for tensor in _tensors(inputs_and_target(batch))}
+    sizes = {len(tensor) if tensor.dim() else 0 for tensor in tensors_of(inputs_and_target(batch))}
     if len(sizes) != 1:
         raise PlanError(
             f"the tensors of the batch have {', '.join(map(str, sorted(sizes)))} samples: expected the same number, "
@@ -60,9 +60,10 @@ def samples_of(batch: Any) -> int:
     return sizes.pop()
 
 
-def _tensors(value: Any) -> Iterator[Tensor]:
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors of a batch or of a part of it."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (dict, tuple, list)):
         for part in value.values() if isinstance(value, dict) else value:
-            yield from _tensors(part)
+            yield from tensors_of(part)

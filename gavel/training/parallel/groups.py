@@ -19,14 +19,14 @@ from gavel.training.parallel.plan import Plan
 class Grid:
     """The place of this process in a plan, and its groups. All ranks create a grid at the same point."""
 
-    def __init__(self, plan: Plan, timeout_s: float) -> None:
+    def __init__(self, plan: Plan, device: torch.device, timeout_s: float) -> None:
         self.plan = plan
         self.rank, self.world = ranks_of()
         self.stage, self.copy = divmod(self.rank, plan.data)
         self.copies: dist.ProcessGroup | None = None
         self.pipeline: dist.ProcessGroup | None = None
         if self.world > 1:
-            _connect(timeout_s)
+            _connect(device, timeout_s)
             self.copies = self._group("copies")
             self.pipeline = self._group("pipeline")
 
@@ -56,8 +56,8 @@ class Grid:
         return None if stages == 1 else self.group_of_stages(range(stages))
 
 
-def _connect(timeout_s: float) -> None:
+def _connect(device: torch.device, timeout_s: float) -> None:
     """Join the process group that all ranks share, unless the script has done that."""
     if not dist.is_initialized():
-        backend = "nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+        backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
         dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))

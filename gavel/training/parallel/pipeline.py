@@ -12,6 +12,7 @@ if there were no pipeline. The loader gives every rank the whole batch, of which
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
@@ -24,10 +25,11 @@ from torch.optim import Optimizer
 from gavel.training.errors import PlanError
 from gavel.training.parallel import reduce
 from gavel.training.parallel.actions import Action
-from gavel.training.parallel.batch import Batch, samples_of
+from gavel.training.parallel.batch import Batch, samples_of, tensors_of
 from gavel.training.parallel.groups import Grid
 from gavel.training.parallel.layers import Chunk, Layer, Loss, named_layers, statistics
 from gavel.training.parallel.messages import Messages
+from gavel.training.parallel.parts import PipelineCheckpoint
 from gavel.training.parallel.plan import Plan, plan_of_process
 from gavel.training.parallel.runner import Runner
 from gavel.training.parallel.versions import Versions
@@ -67,8 +69,8 @@ class Pipeline:
         stages = self.plan.layers_of_stages(self.names)
         if clip_norm is not None and not 0 < clip_norm < float("inf"):
             raise PlanError(f"clip_norm is {clip_norm!r}: expected a number above 0, such as 1.0")
-        self.grid = Grid(self.plan, timeout_s)
         self.device = torch.device(device) if device is not None else _default_device()
+        self.grid = Grid(self.plan, self.device, timeout_s)
         self._watchdog = Watchdog(self.grid.rank)
         if self.grid.world > 1:
             self._watchdog.start()
@@ -108,7 +110,7 @@ class Pipeline:
         With copies of the model, the loss is that of this copy's part of the batch.
         """
         samples = samples_of(batch)
-        runner = self._start(samples) if self._runner is None else self._runner
+        runner = self._start(batch, samples) if self._runner is None else self._runner
         if samples != self._samples:
             raise PlanError(
                 f"a batch of {samples} samples, after batches of {self._samples}: all batches of a pipeline must have "
@@ -127,6 +129,16 @@ class Pipeline:
 
     # -------------------------------------------------------------------------------------- for checkpoints
 
+    def checkpoint(
+        self, directory: str | os.PathLike[str] | None = None, *, wait_s: float = 60.0, **named: Any
+    ) -> PipelineCheckpoint:
+        """Return the checkpoint of this pipeline, and of further named objects, for a `LeasedIterator`.
+
+        Outside Gavel it is in `directory`; under a lease, in the job's `GAVEL_CHECKPOINT_DIR`. All ranks wait at most
+        `wait_s` for each other's parts.
+        """
+        return PipelineCheckpoint(self, directory, wait_s=wait_s, **named)
+
     def older_versions(self) -> Mapping[int, Sequence[Tensor]]:
         """Return the older versions of this rank's parameters that microbatches to come still use."""
         return self._restored if self._versions is None else self._versions.older()
@@ -139,9 +151,10 @@ class Pipeline:
 
     # ------------------------------------------------------------------------------------------------ details
 
-    def _start(self, samples: int) -> Runner:
-        """Prepare for batches of so many samples."""
+    def _start(self, batch: Any, samples: int) -> Runner:
+        """Prepare for batches like this one."""
         schedule = self.plan.schedule_for(samples)
+        self._check_that_all_have(batch)
         self._samples, self._microbatches = samples, schedule.microbatches
         if self._statistics and self._microbatches * self.plan.data > 1:
             log.warning(
@@ -162,6 +175,23 @@ class Pipeline:
             self._seed,
         )
         return self._runner
+
+    def _check_that_all_have(self, batch: Any) -> None:
+        """Raise PlanError unless all ranks have this batch: each takes its part of it."""
+        if self.grid.world == 1:
+            return
+        total = (
+            torch.stack([tensor.detach().double().sum().cpu() for tensor in tensors_of(batch)])
+            .nan_to_num()
+            .sum()
+        )
+        extremes = torch.stack([total, -total]).to(self.device)
+        dist.all_reduce(extremes, dist.ReduceOp.MAX)
+        if extremes[0] != -extremes[1]:
+            raise PlanError(
+                "the ranks have different batches, but every rank needs the whole one: load the data in the same order "
+                "on all ranks, as ResumableSampler(data, rank=0, world=1) does"
+            )
 
     def _update(self, action: Action, gradients: list[Tensor | None]) -> None:
         """Change the weights by these gradients, after they have been summed and clipped."""
@@ -230,7 +260,10 @@ class Pipeline:
 
 
 def _default_device() -> torch.device:
-    if torch.cuda.is_available():
-        torch.cuda.set_device(torch.cuda.current_device())
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
+    """Return this rank's GPU, which becomes the current one; the CPU if there is none."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    # Every rank of a node sees all GPUs of the lease.
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
