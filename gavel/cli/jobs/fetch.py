@@ -97,6 +97,8 @@ def _paths(job: Job, paths: Sequence[str], by_default_all: bool) -> Sequence[str
 def _list(
     client: Client, job: Job, paths: Sequence[str], attempt: int, checkpoints: bool, as_json: bool
 ) -> int:
+    from gavel.client.files.fetching import left_out
+
     lists = client.files(job.id, paths, attempt=attempt, checkpoints=checkpoints)
     if as_json:
         for each in lists:
@@ -105,7 +107,7 @@ def _list(
         show_table(COLUMNS, _rows(lists, datetime.now(UTC)))
         for each in lists:
             _say_all([f"{each.node} {each.missing}: its files are missing"] if each.missing else [])
-            _say_all([f"left out: {notice}" for notice in each.notices])
+        _say_all(left_out(lists))
     return FAILED if any(each.missing for each in lists) else OK
 
 
@@ -152,7 +154,7 @@ def _report(job: Job, fetched: Fetched, as_json: bool) -> int:
     if as_json:
         print_line(fetched)
     else:
-        _say_all([f"left out: {notice}" for notice in fetched.notices])
+        _say_all(fetched.notices)
         words = f"fetched {count_of(len(fetched.fetched), 'file')} ({size(fetched.size_bytes)}) to {fetched.folder}"
         present = f"; {count_of(len(fetched.present), 'file')} already there" if fetched.present else ""
         echo(f"job {job.id}: {words}{present}")

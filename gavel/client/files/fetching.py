@@ -107,11 +107,8 @@ class Fetching:
         self._present: list[str] = []
         self._received_bytes = 0
         # Lines about files that are missing, and about those left out on purpose.
-        self._problems = _problems(lists)
-        several = len(lists) > 1
-        self._notices = [
-            f"{each.node}: {line}" if several else line for each in lists for line in each.notices
-        ]
+        self._problems, unmatched_patterns = _problems(lists)
+        self._notices = unmatched_patterns + left_out(lists)
         self._queue: deque[_Wanted] = deque()
         self._part: LocalPart | None = None
         # The files of the present call, and how many of them have ended.
@@ -268,13 +265,26 @@ class Fetching:
         self._close_part(complete=False)
 
 
-def _problems(lists: Sequence[FileList]) -> list[str]:
-    """Return a line for each node whose files are missing, and for each path of which no node has anything."""
+def left_out(lists: Sequence[FileList]) -> list[str]:
+    """Return a line for each thing that nodes leave out; with the node, if there are several."""
+    nodes = [f"{each.node}: " if len(lists) > 1 else "" for each in lists]
+    return [
+        f"{node}{line}: left out" for node, each in zip(nodes, lists, strict=True) for line in each.notices
+    ]
+
+
+def _problems(lists: Sequence[FileList]) -> tuple[list[str], list[str]]:
+    """Return a line for each node and path that is missing, and one for each pattern that matches nothing.
+
+    If there are no files at all, such a pattern is a problem, too.
+    """
     problems = [f"{each.node} {each.missing}: its files are missing" for each in lists if each.missing]
     answers = [set(each.unmatched) for each in lists if not each.missing]
-    if answers:
-        problems += [f"there is no file '{path}'" for path in sorted(set.intersection(*answers))]
-    return problems
+    unmatched = sorted(set.intersection(*answers)) if answers else []
+    has_files = any(each.files for each in lists)
+    patterns = [path for path in unmatched if has_files and set(path) & set("*?[")]
+    problems += [f"there is no file '{path}'" for path in unmatched if path not in patterns]
+    return problems, [f"no file matches '{path}'" for path in patterns]
 
 
 def _words(why: Exception, path: str) -> str:

@@ -108,15 +108,17 @@ def test_a_file_that_differs_is_kept_unless_forced(tmp_path: Path) -> None:
 
 
 def test_missing_nodes_and_files_are_problems(tmp_path: Path) -> None:
-    """So are patterns that match nothing on any node that has answered."""
+    """So is a path that no node has. A pattern that matches nothing is only noted, unless there is nothing at all."""
     lists = [
-        listed("n1", entry("a"), unmatched=("b", "c")),
-        listed("n2", unmatched=("c",), notices=("pipe is a named pipe",)),
+        listed("n1", entry("a"), unmatched=("b", "c", "*.pt")),
+        listed("n2", unmatched=("c", "*.pt"), notices=("pipe is a named pipe",)),
         listed("n3", missing="cannot be reached"),
     ]
     result = Fetching("1", lists, LocalFolder(tmp_path)).result
     assert result.problems == ("n3 cannot be reached: its files are missing", "there is no file 'c'")
-    assert result.notices == ("n2: pipe is a named pipe",)
+    assert result.notices == ("no file matches '*.pt'", "n2: pipe is a named pipe: left out")
+    nothing = Fetching("1", [listed("n1", unmatched=("*.pt",))], LocalFolder(tmp_path)).result
+    assert nothing.problems == ("there is no file '*.pt'",)
 
 
 def test_a_file_that_shrank_stays_a_part_and_one_that_grew_is_noted(tmp_path: Path) -> None:
