@@ -27,7 +27,7 @@ from worker_agent.config import AgentConfig
 from worker_agent.core.messages import Limits
 from worker_agent.files.kept_outputs import KeptOutputs
 from worker_agent.files.reading import JobFiles
-from worker_agent.link.connection_serving import ConnectionServing
+from worker_agent.link.connection_serving import Connection, ConnectionServing
 from worker_agent.link.messages import PROTOCOL, sent_logs
 from worker_agent.link.serving import Serving
 from worker_agent.link.stream import Dismissed, GrpcLink
@@ -44,9 +44,10 @@ from worker_agent.node.users import UserError, Users, check_agent_user
 from worker_agent.runs.containment import NoControlGroups, find_containment
 from worker_agent.runs.launch import LOG_PIECES, NodeFacts
 from worker_agent.runs.logs import RunLogs, follow
+from worker_agent.runs.ports import connect_to_port
 from worker_agent.runs.prepare import Workshop
 from worker_agent.runs.retention import Retention
-from worker_agent.runs.terminals import SHELL_S, NoTerminal, TerminalConnection, connect, want_shell
+from worker_agent.runs.terminals import SHELL_S, NoTerminal, connect, want_shell
 from worker_agent.shim import process_tree
 from worker_agent.shim.run_directory import START
 from worker_agent.shim.terminals import SOCKET, shell_socket
@@ -277,10 +278,12 @@ class AgentService:
         async for chunk in chunks:
             yield sent_logs(request.job, chunk)
 
-    async def _connect(self, request: pb.ConnectionWanted) -> TerminalConnection:
-        """Connect to the terminal of a run, once it is open, or to a shell beside the run."""
+    async def _connect(self, request: pb.ConnectionWanted) -> Connection:
+        """Connect to the terminal of a run, once it is open, to a shell beside the run, or to a port."""
         opening, processes = request.open, self.agent.processes
         path, alive = processes.path(request.lease), partial(self._is_alive, request.lease)
+        if opening.port:
+            return await connect_to_port(opening.port, alive)
         if not opening.new_shell:
             return await connect(path, SOCKET, alive)
         run = processes.live.get(request.lease)

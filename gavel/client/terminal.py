@@ -30,14 +30,14 @@ class TerminalSession:
         *,
         size: tuple[int, int] | None = None,
         patience_s: float = PATIENCE_S,
-        **shell: Any,
+        **details: Any,
     ) -> None:
         """`size`: rows and columns of the user's terminal, if there is one. `patience_s`: how long to reconnect.
 
-        `shell`: for a new shell beside the job instead of its terminal, the fields of OpenConnection that describe it.
+        `details`: fields of OpenConnection, for a new shell beside the job, or for a port, instead of its terminal.
         """
         self._wire, self._patience_s = client._wire, patience_s
-        self._opening = pb.OpenConnection(job=job, session=secrets.token_hex(16), **shell)
+        self._opening = pb.OpenConnection(job=job, session=secrets.token_hex(16), **details)
         # Guards everything below; notified when there may be something to send.
         self._changed = threading.Condition()
         # Input that the process has not confirmed, and the position of its first byte.

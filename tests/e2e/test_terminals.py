@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.e2e.cluster import MARK, PATIENCE_S, Cluster
+from gavel.client import JobSpec
+from tests.e2e.cluster import MARK, PATIENCE_S, Cluster, eventually
+from tests.support.ports import free_port
 from tests.support.user_terminal import UserTerminal
 
 SHELL = ("bash", "--norc", "--noprofile")
@@ -164,5 +169,33 @@ def test_a_shell_beside_a_job(cluster: Cluster) -> None:
     elsewhere = in_pipe(cluster, "shell", job, "--node", "n2")
     assert elsewhere.returncode == 2
     assert "runs on n1" in elsewhere.stderr
+    cluster.client.cancel(job)
+    cluster.wait_until_idle()
+
+
+def test_a_port_is_forwarded(cluster: Cluster, tmp_path: Path) -> None:
+    """A web server of the job answers at a local port, for each of several connections; a port in use is refused."""
+    (tmp_path / "page").write_text("hello " * 100_000)
+    port, local_port = free_port(), free_port()
+    command = (sys.executable, "-m", "http.server", "--bind", "127.0.0.1", str(port))
+    job = cluster.client.submit(JobSpec(command=command, workdir=str(tmp_path)))[0]
+    cluster.wait_until_running(job)
+    with at_terminal(cluster, "shell", job, "--forward", f"{local_port}:{port}") as user:
+        user.sees(f"forwarding 127.0.0.1:{local_port} to port {port}")
+
+        def page() -> str | None:
+            with contextlib.suppress(OSError):
+                return urllib.request.urlopen(f"http://127.0.0.1:{local_port}/page").read().decode()
+            return None
+
+        # The server may not listen yet.
+        assert eventually(page, "the page is there") == "hello " * 100_000
+        assert page() == "hello " * 100_000
+        refused_port = in_pipe(cluster, "shell", job, "--forward", str(local_port))
+        assert refused_port.returncode == 2
+        assert f"127.0.0.1:{local_port}" in refused_port.stderr
+        assert in_pipe(cluster, "shell", job, "--forward", "http").returncode == 2
+        user.type("exit\r")
+        assert user.ends() == 0
     cluster.client.cancel(job)
     cluster.wait_until_idle()

@@ -15,6 +15,7 @@ from grpc import aio
 
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
+from worker_agent.runs.ports import PortConnection
 from worker_agent.runs.terminals import NoTerminal, TerminalConnection
 from worker_agent.shim import frames
 
@@ -23,7 +24,8 @@ CONNECTIONS_MAX = 512
 OFF = "terminals are off on this node (`terminals` in the settings of its agent)"
 REPLACED = "another `gavel attach` took over this terminal"
 
-Connect = Callable[[pb.ConnectionWanted], Awaitable[TerminalConnection]]
+Connection = TerminalConnection | PortConnection
+Connect = Callable[[pb.ConnectionWanted], Awaitable[Connection]]
 
 
 class ConnectionServing:
@@ -53,7 +55,7 @@ class ConnectionServing:
     async def _serve(self, request: pb.ConnectionWanted, stub: Any, metadata: Any, refusal: str) -> None:
         """Pass on what the user and the job send until one of them has left."""
         call = stub.ServeConnection(metadata=metadata)
-        opened: asyncio.Future[TerminalConnection | None] = asyncio.get_running_loop().create_future()
+        opened: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
         to_user = asyncio.create_task(self._to_user(request, call, opened, refusal))
         to_job = asyncio.create_task(_to_job(call, opened))
         try:
@@ -78,7 +80,7 @@ class ConnectionServing:
         self,
         request: pb.ConnectionWanted,
         call: Any,
-        opened: asyncio.Future[TerminalConnection | None],
+        opened: asyncio.Future[Connection | None],
         refusal: str,
     ) -> str:
         """Connect to the job and send its messages until its end; return why there is no connection (any more)."""
@@ -94,7 +96,7 @@ class ConnectionServing:
         opened.set_result(connection)
         await connection.open(opening.session, opening.offset)
         if opening.HasField("size"):
-            await connection.send(frames.pack_size(opening.size.rows, opening.size.columns))
+            await connection.resize(opening.size.rows, opening.size.columns)
         async for kind, content in connection.frames():
             if kind == frames.REPLACED:
                 return REPLACED
@@ -104,18 +106,18 @@ class ConnectionServing:
         return "its terminal was closed"
 
 
-async def _to_job(call: Any, opened: asyncio.Future[TerminalConnection | None]) -> None:
+async def _to_job(call: Any, opened: asyncio.Future[Connection | None]) -> None:
     """Pass on the user's messages until the user has left."""
     while (message := await call.read()) is not aio.EOF:
         connection = await asyncio.shield(opened)
         if connection is None:
             continue
         if message.HasField("size"):
-            await connection.send(frames.pack_size(message.size.rows, message.size.columns))
+            await connection.resize(message.size.rows, message.size.columns)
         if message.data:
-            await connection.send(frames.pack(frames.DATA, message.data))
+            await connection.write(message.data)
         if message.end:
-            await connection.send(frames.pack(frames.END))
+            await connection.end_input()
 
 
 def _message(kind: bytes, content: bytes) -> jobs_pb2.FromJob:

@@ -42,12 +42,25 @@ class TerminalConnection:
 
     async def open(self, session: str, offset: int) -> None:
         """Open or continue a session; output follows from this position."""
-        await self.send(frames.pack(frames.OPEN, json.dumps({"session": session, "offset": offset}).encode()))
+        await self._send(
+            frames.pack(frames.OPEN, json.dumps({"session": session, "offset": offset}).encode())
+        )
 
-    async def send(self, data: bytes) -> None:
-        """Send complete frames, at the pace of the process in the terminal."""
+    async def write(self, data: bytes) -> None:
+        """Send input, at the pace of the process in the terminal."""
+        await self._send(frames.pack(frames.DATA, data))
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Set the size of the terminal."""
+        await self._send(frames.pack_size(rows, columns))
+
+    async def end_input(self) -> None:
+        """Send the end of the input."""
+        await self._send(frames.pack(frames.END))
+
+    async def _send(self, frame: bytes) -> None:
         with contextlib.suppress(ConnectionError):
-            self._writer.write(data)
+            self._writer.write(frame)
             await self._writer.drain()
 
     async def frames(self) -> AsyncIterator[tuple[bytes, bytes]]:

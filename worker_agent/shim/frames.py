@@ -35,9 +35,14 @@ def size_of(content: bytes) -> tuple[int, int]:
     return rows, columns
 
 
+def input_bytes_content(input_bytes: int) -> bytes:
+    """Return the content of a frame with the number of bytes of input that the process has received."""
+    return _RECEIVED.pack(input_bytes)
+
+
 def pack_input_bytes(input_bytes: int) -> bytes:
     """Return the frame with the number of bytes of input that the process has received."""
-    return pack(RECEIVED, _RECEIVED.pack(input_bytes))
+    return pack(RECEIVED, input_bytes_content(input_bytes))
 
 
 def input_bytes_of(content: bytes) -> int:
@@ -46,9 +51,14 @@ def input_bytes_of(content: bytes) -> int:
     return int(input_bytes)
 
 
+def exit_content(code: int) -> bytes:
+    """Return the content of a frame with the exit code of the process."""
+    return _EXIT.pack(code)
+
+
 def pack_exit(code: int) -> bytes:
     """Return the frame with the exit code of the process."""
-    return pack(EXIT, _EXIT.pack(code))
+    return pack(EXIT, exit_content(code))
 
 
 def exit_of(content: bytes) -> int:

@@ -11,6 +11,7 @@ import click
 from gavel.cli.io.completion import complete_jobs, complete_nodes
 from gavel.cli.io.outputs import say
 from gavel.cli.io.session import FAILED, LIVE_AS_TEXT, OK, Session
+from gavel.cli.jobs import forward
 from gavel.client.views.job_text import why_with_exit_code
 from gavel.client.views.units import span
 
@@ -20,14 +21,17 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("job", shell_complete=complete_jobs(("running",), to_change=True))
+@forward.FORWARD
 @LIVE_AS_TEXT
-def attach(job: str, session: Session) -> None:
+def attach(job: str, ports: tuple[str, ...], session: Session) -> None:
     """Attach your terminal to an interactive job.
 
     `gavel run` starts such jobs. Enter ~ . detaches again. The exit code is that of the job's program.
     """
-    with session.client() as client:
-        sys.exit(attach_to(client, client.get(job).id))
+    with forward.opened(ports) as forwardings, session.client() as client:
+        job_id = client.get(job).id
+        forward.begin(forwardings, client, job_id)
+        sys.exit(attach_to(client, job_id))
 
 
 @click.command()
@@ -39,8 +43,9 @@ def attach(job: str, session: Session) -> None:
     help="One of the job's nodes.  [default: the first]",
     shell_complete=complete_nodes,
 )
+@forward.FORWARD
 @LIVE_AS_TEXT
-def shell(job: str, node: str, session: Session) -> None:
+def shell(job: str, node: str, ports: tuple[str, ...], session: Session) -> None:
     """Open a shell beside a running job.
 
     It runs on the job's node, as its user, in its environment and work directory, and sees its GPUs. It ends with the
@@ -50,10 +55,12 @@ def shell(job: str, node: str, session: Session) -> None:
     from gavel.cli.io import local_terminal
     from gavel.client.terminal import TerminalSession
 
-    with session.client() as client:
+    with forward.opened(ports) as forwardings, session.client() as client:
+        job_id = client.get(job).id
+        forward.begin(forwardings, client, job_id)
         terminal = TerminalSession(
             client,
-            client.get(job).id,
+            job_id,
             size=local_terminal.size(),
             new_shell=True,
             tty=local_terminal.has_terminal(),

@@ -17,6 +17,7 @@ from gavel.cli.io.options import options
 from gavel.cli.io.outputs import say
 from gavel.cli.io.session import LIVE_AS_TEXT, Session, errors_as_faults
 from gavel.cli.io.wording import printable
+from gavel.cli.jobs import forward
 from gavel.cli.jobs.field_table import FIELDS
 from gavel.cli.jobs.submit import AFTER_DASHES, WithCommand, field_option
 from gavel.client.views.job_text import job_on
@@ -45,10 +46,17 @@ _SHELL = ("/bin/sh", "-c", 'exec "$SHELL"')
     metavar="DURATION",
     help="How long it continues while no terminal is attached.  [default: the setting of its node, 10m]",
 )
+@forward.FORWARD
 @LIVE_AS_TEXT
 @click.pass_context
 def run(
-    ctx: click.Context, /, words: tuple[str, ...], keep: str | None, session: Session, **fields: Any
+    ctx: click.Context,
+    /,
+    words: tuple[str, ...],
+    keep: str | None,
+    ports: tuple[str, ...],
+    session: Session,
+    **fields: Any,
 ) -> None:
     """Run a command on GPUs of the cluster, at your terminal.
 
@@ -65,10 +73,11 @@ def run(
     if not (command and command[0]):
         raise Fault("no command after --")
     spec = _spec(command, fields, None if keep is None else length_s("--keep", keep))
-    with session.client(changes=True) as client:
+    with forward.opened(ports) as forwardings, session.client(changes=True) as client:
         (job,) = client.submit(spec)
         try:
             _wait_until_running(client, job)
+            forward.begin(forwardings, client, job)
             code = attach_to(client, job)
         except KeyboardInterrupt:
             with errors_as_faults(client):

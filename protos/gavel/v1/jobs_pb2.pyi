@@ -582,7 +582,7 @@ class ToJob(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenConnection, _Mapping]] = ..., data: _Optional[bytes] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class OpenConnection(_message.Message):
-    __slots__ = ("job", "session", "offset", "size", "node", "new_shell", "tty", "term")
+    __slots__ = ("job", "session", "offset", "size", "node", "new_shell", "tty", "term", "port")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -591,6 +591,7 @@ class OpenConnection(_message.Message):
     NEW_SHELL_FIELD_NUMBER: _ClassVar[int]
     TTY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
     job: str
     session: str
     offset: int
@@ -599,7 +600,8 @@ class OpenConnection(_message.Message):
     new_shell: bool
     tty: bool
     term: str
-    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., node: _Optional[str] = ..., new_shell: _Optional[bool] = ..., tty: _Optional[bool] = ..., term: _Optional[str] = ...) -> None: ...
+    port: int
+    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., node: _Optional[str] = ..., new_shell: _Optional[bool] = ..., tty: _Optional[bool] = ..., term: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
 
 class TerminalSize(_message.Message):
     __slots__ = ("rows", "columns")

@@ -177,7 +177,7 @@ class JobsServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Connect(self, request_iterator, context):
-        """Connect to a running job on its node: to its terminal, or to a new shell beside it. Requires the job's own user or ROLE_ADMIN.
+        """Connect to a running job on its node: to its terminal, to a new shell beside it, or to a port. Requires the job's own user or ROLE_ADMIN.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

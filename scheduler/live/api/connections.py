@@ -36,7 +36,7 @@ METHOD = "/gavel.v1.Jobs/Connect"
 # How long a caller may take to send its first message, and how often we check its token.
 OPEN_S, CHECK_S = 10.0, 1.0
 _SESSION = re.compile(r"[0-9a-f]{16,64}")
-_ROWS_MAX = 10_000
+_ROWS_MAX, PORT_MAX = 10_000, 65_535
 
 # Returns a job of any age.
 FindJob = Callable[[str], Awaitable[Job]]
@@ -92,7 +92,11 @@ class Connecting:
                 FORBIDDEN,
                 f"job {job.id} belongs to {job.spec.user or 'no user'}; only its owner and admins may connect to it",
             )
-        if not opening.new_shell and (job.spec.launch is None or job.spec.launch.terminal is None):
+        if opening.port > PORT_MAX or (opening.port and opening.new_shell):
+            raise CallFailed(INVALID, f"port: must be from 1 to {PORT_MAX:,}, and not for a shell", "port")
+        if not (opening.new_shell or opening.port) and (
+            job.spec.launch is None or job.spec.launch.terminal is None
+        ):
             raise CallFailed(
                 REFUSED,
                 f"job {job.id} is not interactive; `gavel logs -f {job.id}` shows its output, and `gavel shell "

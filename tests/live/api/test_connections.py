@@ -145,7 +145,12 @@ async def test_a_job_that_has_no_terminal_now(live: Live, wording: Wording) -> N
 @with_daemon()
 async def test_a_connection_must_begin_properly(live: Live, wording: Wording) -> None:
     """Sessions are random names, sizes are those of terminals, and the first message opens the connection."""
-    for opening in ({"session": ""}, {"session": "../../x"}, {"size": pb.TerminalSize(rows=10**9)}):
+    for opening in (
+        {"session": ""},
+        {"session": "../../x"},
+        {"size": pb.TerminalSize(rows=10**9)},
+        {"term": "\n"},
+    ):
         status, text = await refused(live, "1", {}, **opening)
         assert status is Code.INVALID_ARGUMENT
         wording(text)
@@ -197,3 +202,16 @@ async def test_a_shell_opens_beside_any_running_job_on_one_of_its_nodes(live: Li
     wording(text)
     places = [(line["what"].get("new_shell"), line["what"].get("node")) for line in recorded(live)]
     assert places == [(True, nodes[0]), (True, nodes[0]), (True, nodes[1]), (True, other)]
+
+
+@with_daemon()
+async def test_a_port_of_a_job_must_be_one(live: Live, wording: Wording) -> None:
+    """Ports are numbers from 1 to 65,535; the audit log has them."""
+    await live.node()
+    job = (await live.jobs().SubmitJobs(pb.SubmitJobsRequest(specs=[spec()]))).jobs[0]
+    await live.run_job(job)
+    await opened(live, job, {}, port=8888)
+    status, text = await refused(live, job, {}, port=65_536)
+    assert status is Code.INVALID_ARGUMENT
+    wording(text)
+    assert [line["what"]["port"] for line in recorded(live)] == [8888, 65_536]

@@ -1,0 +1,86 @@
+"""Connections to ports on this node, for users whose jobs listen there."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+
+from worker_agent.runs.terminals import NoTerminal
+from worker_agent.shim import frames
+
+# How often we check whether the job still runs.
+LOOK_INTERVAL_S = 0.5
+_READ_BYTES = 1 << 15
+
+
+class PortConnection:
+    """A connection to a port of this node, with the methods of a TerminalConnection. It ends with its job."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, alive: Callable[[], bool]
+    ) -> None:
+        self._reader, self._writer, self._alive = reader, writer, alive
+        self._input_bytes = 0
+        # What the user receives besides data: frames that wait to be yielded.
+        self._news: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
+
+    async def open(self, session: str, offset: int) -> None:
+        """Report that the connection is open."""
+        opened = {"offset": 0, "input_bytes": 0, "keep_s": 0.0, "tty": False}
+        self._news.put_nowait((frames.OPEN, json.dumps(opened).encode()))
+
+    async def write(self, data: bytes) -> None:
+        """Send data at the pace of the program that listens, and report that it has arrived."""
+        with contextlib.suppress(ConnectionError):
+            self._writer.write(data)
+            await self._writer.drain()
+        self._input_bytes += len(data)
+        self._news.put_nowait((frames.RECEIVED, frames.input_bytes_content(self._input_bytes)))
+
+    async def resize(self, rows: int, columns: int) -> None:
+        """Do nothing: a port has no size."""
+
+    async def end_input(self) -> None:
+        """Close our side of the connection."""
+        with contextlib.suppress(OSError):
+            self._writer.write_eof()
+
+    async def frames(self) -> AsyncIterator[tuple[bytes, bytes]]:
+        """Yield kind and content of what arrives, and at the end an exit code of 0."""
+        reading = asyncio.ensure_future(self._reader.read(_READ_BYTES))
+        news = asyncio.ensure_future(self._news.get())
+        try:
+            while self._alive():
+                await asyncio.wait(
+                    {reading, news}, timeout=LOOK_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
+                )
+                if news.done():
+                    yield news.result()
+                    news = asyncio.ensure_future(self._news.get())
+                if reading.done():
+                    data = b"" if reading.exception() else reading.result()
+                    if not data:
+                        break
+                    yield frames.DATA, data
+                    reading = asyncio.ensure_future(self._reader.read(_READ_BYTES))
+            yield frames.EXIT, frames.exit_content(0)
+        finally:
+            reading.cancel()
+            news.cancel()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._writer.close()
+
+
+async def connect_to_port(port: int, alive: Callable[[], bool]) -> PortConnection:
+    """Connect to a port of this node, as any program of the job could; raise NoTerminal if nothing listens there."""
+    if not alive():
+        raise NoTerminal("it does not run on this node")
+    try:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=_READ_BYTES)
+    except OSError as error:
+        raise NoTerminal(f"nothing listens at port {port} of its node: {error.strerror or error}") from error
+    return PortConnection(reader, writer, alive)
