@@ -15,6 +15,10 @@ from scheduler.model.jobs import Job
 
 # How many of the last attempts are searched for one that has run.
 ATTEMPTS_SEARCHED_MAX = 10
+# How fast all readers together are served. More would delay the other calls of the same event loop.
+BYTES_PER_S = 120e6
+# For how long less than that can be made up for.
+CREDIT_S = 0.05
 
 
 class FileRelay:
@@ -22,6 +26,8 @@ class FileRelay:
 
     def __init__(self, calls: NodeCalls, attempts: Attempts) -> None:
         self._calls, self._attempts = calls, attempts
+        # When the pieces that were relayed so far are paid for, at BYTES_PER_S; on the event loop's clock.
+        self._paid_s = 0.0
 
     async def list_files(
         self, job: Job, request: jobs_pb2.ListFilesRequest
@@ -85,6 +91,13 @@ class FileRelay:
                     raise CallFailed(UNAVAILABLE, f"{request.node} {sent}", retry_s=5.0)
                 if sent.HasField("piece"):
                     yield sent.piece
+                    await self._pace(len(sent.piece.data))
+
+    async def _pace(self, size_bytes: int) -> None:
+        """Wait as long as this many bytes take at the rate of all readers together."""
+        now_s = asyncio.get_running_loop().time()
+        self._paid_s = max(self._paid_s, now_s - CREDIT_S) + size_bytes / BYTES_PER_S
+        await asyncio.sleep(max(self._paid_s - now_s, 0.0))
 
     def _wanted(self, job: Job, attempt: Attempt) -> pb.FilesWanted:
         launch = job.spec.launch
