@@ -24,16 +24,25 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def one_rank() -> Iterator[None]:
-    """Let the Trainer create a process group of this one process, as it does if RANK is set."""
+    """Let the Trainer create a process group of this one process, as it does if RANK is set.
+
+    Every run has one thread. Without OMP_NUM_THREADS, accelerate sets their number for a group, but not for a run
+    alone, and other threads add up in another order.
+    """
+    import torch
     from accelerate.state import AcceleratorState
     from torch import distributed
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "OMP_NUM_THREADS": "1"}
+    os.environ.update(environ)
     yield
+    torch.set_num_threads(threads)
     if distributed.is_initialized():
         distributed.destroy_process_group()
     AcceleratorState._reset_state(reset_partial_state=True)
-    for name in ("MASTER_ADDR", "MASTER_PORT"):
+    for name in environ:
         os.environ.pop(name, None)
 
 
