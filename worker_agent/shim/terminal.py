@@ -7,6 +7,8 @@ pipes) and listens on a Unix socket in the run directory for the agent. Rules:
   receives nothing twice, as long as it is not more than KEPT_BYTES behind;
 - an attached client that does not read stops the process's output, as a real terminal would; without one, the process
   runs on, and the oldest output is dropped;
+- after the exit code, the server waits for the client to leave: a connection that closes while the client still sends
+  input would take the exit code away from a client that has not read it yet;
 - without a connection for `keep_s`, the server exits, and the shim sends SIGHUP to the process;
 - only the agent's user may connect, whatever the job does to the files in its directory.
 """
@@ -113,6 +115,8 @@ class Server:
         self._kept, self._end = bytearray(), 0
         self._output_open = True
         self._code, self._code_open = 0, True
+        # Whether a client has left after the exit code was sent to it.
+        self._has_delivered = False
         # Since when there is no client, or the process has ended.
         self._since_s = time.monotonic()
         os.set_blocking(ends.input, False)
@@ -122,7 +126,7 @@ class Server:
         """Serve until the process has ended, or has had no client for too long; return whether it has ended."""
         while True:
             client, is_over = self._client, self._is_over
-            if client is not None and client.has_exit and not client.out:
+            if self._has_delivered:
                 return True
             limit_s = self._ends.keep_s if not is_over else LINGER_S if client is None else DELIVER_S
             wait_s = self._since_s + limit_s - time.monotonic()
@@ -255,6 +259,7 @@ class Server:
 
     def _drop_client(self) -> None:
         if self._client is not None:
+            self._has_delivered = self._client.has_exit and not self._client.out
             self._client.connection.close()
             self._client = None
             self._since_s = time.monotonic()

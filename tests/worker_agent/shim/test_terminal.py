@@ -72,8 +72,10 @@ class Attached:
         return self.output
 
     def exit_code(self) -> int:
-        """Wait for the end of the process, and return its exit code."""
-        return frames.exit_of(self.next(frames.EXIT))
+        """Wait for the end of the process, leave, and return its exit code."""
+        code = frames.exit_of(self.next(frames.EXIT))
+        self.close()
+        return code
 
     def close(self) -> None:
         """Leave, as a cut connection does."""
@@ -198,7 +200,23 @@ def test_the_end_of_a_lease_ends_a_shell_at_once(tmp_path: Path) -> None:
         client.type("echo $((6 * 7))\n")
         client.until("42")
         run.lease(0, 0, PATIENCE_S)
+        assert client.exit_code() == -signal.SIGHUP
         assert run.ended() | {"signalled": True, "codes": {"0": -signal.SIGHUP}} == run.run.read("exit.json")
+
+
+def test_the_server_waits_for_a_client_that_still_types(tmp_path: Path) -> None:
+    """After the exit code, the connection stays open until the client leaves, so input in flight destroys nothing."""
+    with terminal(tmp_path, python("import sys; sys.exit(len(sys.stdin.read(1)))"), PIPES) as run:
+        client = Attached(run)
+        client.type("x")
+        assert frames.exit_of(client.next(frames.EXIT)) == 1
+        client.type("y")
+        client.send(frames.END)
+        client.socket.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            client.next(frames.EXIT)
+        client.close()
+        assert run.ended()["codes"] == {"0": 1}
 
 
 def test_the_server_ends_with_its_shim(tmp_path: Path) -> None:
@@ -277,6 +295,7 @@ def test_shells_end_with_the_job(tmp_path: Path) -> None:
         client.until("pid ")
         client.until(" end\r\n")
         pid = int(client.output.decode().rpartition("pid ")[2].split()[0])
+        client.close()
         (run.path / "go").touch()
         assert run.ended()["codes"] == {"0": 0}
         assert gone(pid)
