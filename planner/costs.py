@@ -55,8 +55,6 @@ class StageTimes:
     compute_s: Floats
     exchange_s: Floats
     transfer_s: Floats
-    # Of their sum, the part of the forward computation.
-    forward_s: Floats
 
     @property
     def total_s(self) -> Floats:
@@ -147,7 +145,6 @@ def stage_times(figures: LayerFigures, borders: Ints, gpu: Gpu, plan: Plan) -> S
         compute_s=forward_s + again_s + by_stage(figures.backward_s),
         exchange_s=times * exchange_s,
         transfer_s=2 * hop_s,
-        forward_s=forward_s + exchange_s + hop_s,
     )
 
 

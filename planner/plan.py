@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from planner.errors import BadPlan
 
-# The schedules of `gavel.training.parallel`. Those that flush are empty at every update of the weights.
+# The schedules of `gavel.training.parallel` whose pipelines are empty at every update of the weights.
 FLUSHING = ("gpipe", "1f1b", "interleaved")
-CONTINUOUS = ("2bw", "stash")
-SCHEDULES = (*FLUSHING, *CONTINUOUS)
 
 _PART = re.compile(r"(?P<letter>[tpdbv])(?P<number>[1-9][0-9]{0,8})|r|gpipe|2bw|stash")
 
@@ -74,11 +72,8 @@ class Plan:
         return batch // size
 
 
-def read_plan(label: str) -> tuple[Plan, bool]:
-    """Return the plan of a label, with `·` or `-` between its parts, and whether the label decides `recompute`.
-
-    A part that is left out is 1. A label with no `r` leaves open whether to recompute.
-    """
+def read_plan(label: str) -> Plan:
+    """Return the plan of a label, with `·` or `-` between its parts. A part that is left out is 1."""
     numbers: dict[str, int] = {}
     words: dict[str, str] = {}
     for part in re.split(r"[·-]", label.strip()):
@@ -94,4 +89,4 @@ def read_plan(label: str) -> tuple[Plan, bool]:
             words[key] = part
     tensor, pipeline, data, microbatch, chunks = (numbers.get(letter, 1) for letter in "tpdbv")
     schedule = words.get("schedule", "interleaved" if chunks > 1 else "1f1b")
-    return Plan(tensor, pipeline, data, microbatch, chunks, "r" in words, schedule), "r" in words
+    return Plan(tensor, pipeline, data, microbatch, chunks, "r" in words, schedule)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from planner.cluster import Gpu
-from planner.costs import Cost, check_plan, cost_of
+from planner.costs import Cost, cost_of
 from planner.errors import BadPlan, NothingFits
 from planner.plan import Plan
 from planner.transformer import Transformer
@@ -77,22 +78,21 @@ def _variants(model: Transformer, plan: Plan, batch: int, schedules: Sequence[st
                 yield Plan(plan.tensor, plan.pipeline, plan.data, plan.microbatch, count, recompute, schedule)
 
 
-def evaluate(model: Transformer, gpu: Gpu, plan: Plan, batch: int, recompute_decided: bool) -> Priced:
-    """Return the cost of one plan. If its label leaves that open, it recomputes only if it does not fit otherwise."""
-    check_plan(plan, gpu, batch)
+def evaluate(model: Transformer, gpu: Gpu, plan: Plan, batch: int) -> Priced:
+    """Return the cost of one plan. If it does not fit into memory without recomputation, it recomputes."""
     priced = Priced(plan, cost_of(model, gpu, plan, batch))
-    if recompute_decided or fits(priced.cost, gpu):
+    if plan.recompute or fits(priced.cost, gpu):
         return priced
-    again = Plan(plan.tensor, plan.pipeline, plan.data, plan.microbatch, plan.chunks, True, plan.schedule)
-    return Priced(again, cost_of(model, gpu, again, batch))
+    leaner = replace(plan, recompute=True)
+    return Priced(leaner, cost_of(model, gpu, leaner, batch))
 
 
 def why_not(priced: Priced, gpu: Gpu, gpus: int) -> str:
     """Return in words why a plan does not fit; empty if it does."""
+    if fits(priced.cost, gpu):
+        return ""
     memory = priced.cost.memory_bytes
     stage = int(memory.argmax())
-    if memory[stage] <= gpu.usable_bytes:
-        return ""
     even = " even with recomputation" if priced.plan.recompute else ""
     return (
         f"does not fit on {gpus} × {gpu.name}: stage {stage + 1} of {priced.plan.pipeline} needs "
@@ -104,8 +104,6 @@ def _nothing_fits(
     model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str]
 ) -> NothingFits | BadPlan:
     """Return the error for a number of GPUs without a plan: why the leanest does not fit, and how many would do."""
-    if gpus > batch * model.layers * gpu.per_node:
-        return BadPlan(f"{gpus} GPUs are more than batch {batch} can be divided over")
     candidates = [
         Plan(tensor, pipeline, gpus // tensor // pipeline, 1, 1, True)
         for tensor in _tensor_groups(model, gpu, gpus)

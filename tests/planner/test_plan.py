@@ -20,13 +20,13 @@ SIZES = st.integers(1, 10**6)
 def test_a_label_names_its_plan(sizes, chunks, recompute, schedule, dash):
     """What the label states is read again as the same plan, with either separator."""
     plan = Plan(*sizes, chunks, recompute, "interleaved" if schedule == "1f1b" and chunks > 1 else schedule)
-    assert read_plan(plan.label.replace("·", dash)) == (plan, recompute)
+    assert read_plan(plan.label.replace("·", dash)) == plan
 
 
 def test_missing_parts_are_one():
-    """Parts may be in any order; without `r`, the label leaves open whether to recompute."""
-    assert read_plan("d4-t2") == (Plan(tensor=2, data=4), False)
-    assert read_plan("p8·v2") == (Plan(pipeline=8, chunks=2, schedule="interleaved"), False)
+    """Parts may be in any order; several chunks mean the interleaved schedule."""
+    assert read_plan("d4-t2") == Plan(tensor=2, data=4)
+    assert read_plan("p8·v2") == Plan(pipeline=8, chunks=2, schedule="interleaved")
 
 
 @pytest.mark.parametrize(

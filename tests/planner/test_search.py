@@ -103,9 +103,9 @@ def test_a_batch_that_cannot_be_divided_is_refused(gpus, batch, wording):
 def test_a_plan_recomputes_if_it_must():
     """Without `r`, a plan recomputes only if it does not fit otherwise. A plan that never fits is priced as well."""
     model = Transformer(layers=24, hidden=2304, heads=24, sequence=2048, vocabulary=51200)
-    assert not evaluate(model, A100, Plan(data=32, microbatch=1), 512, False).plan.recompute
-    assert evaluate(model, A100, Plan(data=32, microbatch=16), 512, False).plan.recompute
-    assert evaluate(model, A100, Plan(data=32, recompute=True), 512, True).plan.recompute
-    never = evaluate(model, replace(A100, memory_bytes=16e9), Plan(data=32, microbatch=16), 512, False)
+    assert not evaluate(model, A100, Plan(data=32, microbatch=1), 512).plan.recompute
+    assert evaluate(model, A100, Plan(data=32, microbatch=16), 512).plan.recompute
+    assert evaluate(model, A100, Plan(data=32, recompute=True), 512).plan.recompute
+    never = evaluate(model, replace(A100, memory_bytes=16e9), Plan(data=32, microbatch=16), 512)
     assert "needs" in why_not(never, replace(A100, memory_bytes=16e9), 32)
-    assert why_not(evaluate(model, A100, Plan(data=32), 512, False), A100, 32) == ""
+    assert why_not(evaluate(model, A100, Plan(data=32), 512), A100, 32) == ""

@@ -206,8 +206,8 @@ def _rows(
     for gpu, count in gpus:
         if options["evaluate"]:
             with refusing(PlanError, subject="--evaluate"):
-                candidate, is_decided = read_plan(options["evaluate"])
-                priced = evaluate(model, gpu, candidate, options["batch"], is_decided)
+                candidate = read_plan(options["evaluate"])
+                priced = evaluate(model, gpu, candidate, options["batch"])
             rows.append((gpu, priced))
             notes += [note] if (note := why_not(priced, gpu, candidate.gpus)) else []
             continue

@@ -15,6 +15,8 @@ Rows = list[tuple["Gpu", "Priced"]]
 
 def as_data(rows: Rows) -> dict[str, Any]:
     """Return the plans as plain data; docs/plans.md describes the fields."""
+    from planner.search import fits
+
     return {
         "plans": [
             {
@@ -37,7 +39,7 @@ def as_data(rows: Rows) -> dict[str, Any]:
                 "tflops_per_gpu": cost.flops_per_gpu / 1e12,
                 "memory_bytes": float(cost.memory_bytes.max()),
                 "memory_bytes_by_stage": cost.memory_bytes.tolist(),
-                "fits": bool(cost.memory_bytes.max() <= gpu.usable_bytes),
+                "fits": fits(cost, gpu),
                 "bubble": cost.bubble,
             }
             for gpu, (plan, cost) in rows
