@@ -80,15 +80,19 @@ def check_plan(plan: Plan, gpu: Gpu, batch: int) -> int:
         raise BadPlan(
             f"interleaved: m={microbatches} is not a multiple of p={plan.pipeline}",
             place=plan.label,
-            hint=f"nearest: {nearest}",
+            hint=_microbatches_hint(plan, nearest),
         )
     if plan.schedule == "2bw" and microbatches < plan.pipeline:
         raise BadPlan(
             f"2bw: m={microbatches} is less than p={plan.pipeline}",
             place=plan.label,
-            hint=f"nearest: {plan.pipeline}",
+            hint=_microbatches_hint(plan, plan.pipeline),
         )
     return microbatches
+
+
+def _microbatches_hint(plan: Plan, nearest: int) -> str:
+    return f"nearest: m={nearest}, which is batch {nearest * plan.data * plan.microbatch}"
 
 
 def cost_of(model: Transformer, gpu: Gpu, plan: Plan, batch: int) -> Cost:

@@ -13,6 +13,11 @@ from planner.errors import BadPlan, NothingFits
 from planner.plan import Plan
 from planner.transformer import Transformer
 
+# These schedules compute what one process computes, in the least time.
+DEFAULT_SCHEDULES = ("1f1b", "interleaved")
+# No more GPUs than these are suggested where a model does not fit.
+GPUS_MAX = 16_384
+
 
 class Priced(NamedTuple):
     """A plan and its cost."""
@@ -22,7 +27,7 @@ class Priced(NamedTuple):
 
 
 def best_plan(
-    model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str] = ("1f1b", "interleaved")
+    model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str] = DEFAULT_SCHEDULES
 ) -> Priced:
     """Return the fastest plan for exactly so many GPUs; raise NothingFits if none fits into memory."""
     fastest: Priced | None = None
@@ -53,13 +58,11 @@ def widths(gpu: Gpu, gpus: int) -> list[int]:
 def plans(model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str]) -> Iterator[Plan]:
     """Yield the plans for exactly so many GPUs that break no rule and whose weights fit into memory."""
     weights = model.state_bytes_per_parameter * model.parameters
-    for tensor in _tensor_groups(model, gpu, gpus):
-        for pipeline in _divisors(math.gcd(gpus // tensor, model.layers)):
-            data = gpus // tensor // pipeline
-            if batch % data or weights / (tensor * pipeline) > gpu.usable_bytes:
-                continue
-            for microbatch in _powers_of_two(batch // data):
-                yield from _variants(model, Plan(tensor, pipeline, data, microbatch), batch, schedules)
+    for tensor, pipeline, data in _splits(model, gpu, gpus):
+        if batch % data or weights / (tensor * pipeline) > gpu.usable_bytes:
+            continue
+        for microbatch in _powers_of_two(batch // data):
+            yield from _variants(model, Plan(tensor, pipeline, data, microbatch), batch, schedules)
 
 
 def _variants(model: Transformer, plan: Plan, batch: int, schedules: Sequence[str]) -> Iterator[Plan]:
@@ -104,22 +107,58 @@ def _nothing_fits(
     model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str]
 ) -> NothingFits | BadPlan:
     """Return the error for a number of GPUs without a plan: why the leanest does not fit, and how many would do."""
-    candidates = [
-        Plan(tensor, pipeline, gpus // tensor // pipeline, 1, 1, True)
-        for tensor in _tensor_groups(model, gpu, gpus)
-        for pipeline in _divisors(math.gcd(gpus // tensor, model.layers))
-        if batch % (gpus // tensor // pipeline) == 0
-    ]
-    if not candidates:
+    leanest = _leanest(model, gpu, gpus, batch, schedules[0])
+    if leanest is None:
+        return _cannot_be_divided(model, gpu, gpus, batch, schedules[0])
+    if fits(leanest.cost, gpu):
         return BadPlan(
-            f"batch {batch} cannot be divided over {gpus} GPUs",
-            hint="choose a multiple of more of its divisors",
+            f"no {schedules[0]} plan for {gpus} × {gpu.name} keeps the rules",
+            hint="it needs at least 2 stages and chunks, and microbatches in multiples of the stages",
         )
-    leanest = min(
-        (Priced(plan, cost_of(model, gpu, plan, batch)) for plan in candidates),
-        key=lambda priced: float(priced.cost.memory_bytes.max()),
+    enough = (
+        width
+        for width in widths(gpu, GPUS_MAX)
+        if width > gpus
+        and (larger := _leanest(model, gpu, width, batch, schedules[0]))
+        and fits(larger.cost, gpu)
     )
-    return NothingFits(why_not(leanest, gpu, gpus))
+    width = next(enough, None)
+    return NothingFits(why_not(leanest, gpu, gpus), hint=f"{width} would do" if width else "")
+
+
+def _leanest(model: Transformer, gpu: Gpu, gpus: int, batch: int, schedule: str) -> Priced | None:
+    """Return the plan that needs least memory; None if no plan keeps the rules."""
+    candidates = []
+    for tensor, pipeline, data in _splits(model, gpu, gpus):
+        plan = Plan(tensor, pipeline, data, 1, 1, True, schedule)
+        if batch % data == 0 and not (schedule == "2bw" and batch // data < pipeline):
+            candidates.append(Priced(plan, cost_of(model, gpu, plan, batch)))
+    return min(candidates, key=lambda priced: float(priced.cost.memory_bytes.max()), default=None)
+
+
+def _cannot_be_divided(model: Transformer, gpu: Gpu, gpus: int, batch: int, schedule: str) -> BadPlan:
+    """Return the error for a batch that no plan for so many GPUs can divide, with the nearest batches that would do."""
+    # By plan: the samples of an update are a multiple of this, and at least that many.
+    sizes = [
+        (data, data * pipeline if schedule == "2bw" else data)
+        for _, pipeline, data in _splits(model, gpu, gpus)
+    ]
+    lower = max((each for data, least in sizes if (each := batch // data * data) >= least), default=None)
+    upper = min(max(least, -(-batch // data) * data) for data, least in sizes)
+    replicas = sorted({data for data, _ in sizes})
+    several = ", ".join([*map(str, replicas[:3]), *(["…"] if len(replicas) > 3 else [])])
+    fault = f"{batch} is not a multiple of d·b, and d can only be {several}"
+    if schedule == "2bw" and any(batch % data == 0 for data in replicas):
+        fault = f"{batch} gives 2bw fewer microbatches than stages"
+    nearest = ", ".join(str(each) for each in (lower, upper) if each)
+    return BadPlan(f"batch {batch} on {gpus} × {gpu.name}: {fault}", hint=f"nearest: {nearest}")
+
+
+def _splits(model: Transformer, gpu: Gpu, gpus: int) -> Iterator[tuple[int, int, int]]:
+    """Yield tensor, pipeline and data of all plans for exactly so many GPUs."""
+    for tensor in _tensor_groups(model, gpu, gpus):
+        for pipeline in _divisors(math.gcd(gpus // tensor, model.layers)):
+            yield tensor, pipeline, gpus // tensor // pipeline
 
 
 def _tensor_groups(model: Transformer, gpu: Gpu, gpus: int) -> list[int]:

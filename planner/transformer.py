@@ -7,6 +7,7 @@ how well they meet the others.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -80,7 +81,12 @@ class Transformer:
         """Return the figures of the table of tokens, of every layer, and of the products that score all tokens."""
         for field in ("heads", "hidden"):
             if getattr(self, field) % tensor:
-                raise BadPlan(f"{field} {getattr(self, field)} is not a multiple of t={tensor}")
+                size = math.gcd(self.heads, self.hidden)
+                nearest = max(each for each in range(1, tensor) if size % each == 0)
+                raise BadPlan(
+                    f"{field} {getattr(self, field)} is not a multiple of t={tensor}",
+                    hint=f"nearest: {nearest}",
+                )
         s, h, b, t = self.sequence, self.hidden, microbatch, tensor
         rate, memory = gpu.flops_per_s * PRODUCTS, gpu.memory_bytes_per_s
         activations = self.activation_bytes(b, t)
@@ -113,7 +119,9 @@ class Transformer:
     def stages(self, count: int) -> Ints:
         """Return the first layer of each stage, and the end. All stages have the same number of layers."""
         if count > self.layers:
-            raise BadPlan(f"{count} stages are more than the {self.layers} layers")
+            raise BadPlan(
+                f"{count} stages are more than the {self.layers} layers", hint=f"nearest: {self.layers}"
+            )
         if self.layers % count:
             nearest = [n for n in range(1, self.layers + 1) if self.layers % n == 0]
             lower = max(n for n in nearest if n < count)

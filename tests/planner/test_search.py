@@ -85,18 +85,37 @@ def test_widths_are_powers_of_two_and_whole_nodes():
 
 
 def test_a_model_that_fits_nowhere_says_how_much_is_missing(wording):
-    """The leanest plan, its fullest stage, what that needs and what there is."""
+    """The leanest plan, its fullest stage, what that needs and what there is; and how many GPUs would do."""
     model = Transformer(layers=24, hidden=8192, heads=64, sequence=2048, vocabulary=51200)
     with pytest.raises(NothingFits) as refused:
         best_plan(model, A100, 2, 64)
     wording(refused.value)
+    assert refused.value.hint == "8 would do"
+    assert best_plan(model, A100, 8, 64).plan.gpus == 8
+    with pytest.raises(NothingFits):
+        best_plan(model, A100, 4, 64)
+    with pytest.raises(NothingFits) as hopeless:
+        best_plan(model, replace(A100, memory_bytes=1e6), 2, 64)
+    assert hopeless.value.hint == ""
 
 
-@pytest.mark.parametrize(("gpus", "batch"), [(7, 10), (1000, 7)])
-def test_a_batch_that_cannot_be_divided_is_refused(gpus, batch, wording):
-    """No split of the GPUs divides batch, layers and heads."""
+@pytest.mark.parametrize(
+    ("gpus", "batch", "schedule"), [(7, 10, "1f1b"), (1000, 7, "1f1b"), (14, 10, "2bw"), (16, 8, "2bw")]
+)
+def test_a_batch_that_cannot_be_divided_is_refused(gpus, batch, schedule, wording):
+    """No split of the GPUs divides batch, layers and heads; with one of the nearest batches, there is a plan."""
+    alone = replace(A100, per_node=8 if schedule == "1f1b" else 1)
     with pytest.raises(BadPlan) as refused:
-        best_plan(SMALL, A100, gpus, batch)
+        best_plan(SMALL, alone, gpus, batch, (schedule,))
+    wording(refused.value)
+    for nearest in refused.value.hint.removeprefix("nearest: ").split(", "):
+        assert best_plan(SMALL, alone, gpus, int(nearest), (schedule,)).plan.gpus == gpus
+
+
+def test_interleaving_needs_several_stages(wording):
+    """One GPU has no pipeline, and the error does not blame memory."""
+    with pytest.raises(BadPlan) as refused:
+        best_plan(SMALL, A100, 1, 8, ("interleaved",))
     wording(refused.value)
 
 

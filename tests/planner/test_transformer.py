@@ -49,7 +49,7 @@ def test_the_figures_of_all_layers_together_are_those_of_the_model():
 @pytest.mark.parametrize(
     ("count", "message"),
     [
-        (25, "25 stages are more than the 24 layers"),
+        (25, "25 stages are more than the 24 layers; nearest: 24"),
         (5, "24 layers are not a multiple of 5 stages; nearest: 4, 6"),
     ],
 )
@@ -75,5 +75,5 @@ def test_sizes_that_do_not_divide_are_refused():
     """Heads divide the hidden size, and the tensor group divides both."""
     with pytest.raises(BadProfile, match="2304 is not a multiple of the 25 heads"):
         Transformer(**SHAPE | {"heads": 25})
-    with pytest.raises(BadPlan, match="heads 24 is not a multiple of t=16"):
+    with pytest.raises(BadPlan, match="heads 24 is not a multiple of t=16; nearest: 12"):
         SMALL.figures(A100, 1, 16)

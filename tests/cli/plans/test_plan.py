@@ -35,6 +35,16 @@ def test_a_type_that_is_too_small_is_noted(gavel: Gavel) -> None:
     assert "note: does not fit on 8 × a100: stage " in table
 
 
+def test_older_weights_are_used_only_on_request(gavel: Gavel) -> None:
+    """2BW and stashing change the training, so a plan has them only if the user names them."""
+    arguments = (*GPT, "--cluster", "v100=16", "--gpus", "16", "--network", "0.5", "--json")
+    default, double = (
+        json.loads(gavel(*arguments, *more).stdout)["plans"][0] for more in ((), ("--schedule", "2bw"))
+    )
+    assert default["schedule"] in ("1f1b", "interleaved")
+    assert (double["schedule"], double["bubble_s"]) == ("2bw", 0.0)
+
+
 def test_plans_are_columns_of_a_problem(gavel: Gavel, tmp_path: Path) -> None:
     """The printed job, appended to a problem file, is allocated one of its plans."""
     problem = tmp_path / "problem.yaml"
@@ -116,6 +126,20 @@ def test_the_stages_of_a_graph_are_listed(gavel: Gavel, tmp_path: Path) -> None:
         [*GPT, "--cluster", "a100=8", "--evaluate", "x1"],
         [*GPT, "--cluster", "a100=8", "--evaluate", "t3"],
         [*GPT, "--cluster", "a100=8", "--evaluate", "d5"],
+        [*GPT[:-1], "100", "--cluster", "a100=16", "--evaluate", "d16-b1"],
+        [*GPT, "--cluster", "a100=16", "--gpus-per-node", "16", "--evaluate", "t16"],
+        [*GPT, "--cluster", "a100=48", "--evaluate", "p48"],
+        [*GPT, "--cluster", "a100=8", "--evaluate", "p8-v2"],
+        [*GPT, "--cluster", "a100=8", "--evaluate", "p6-v3-b128"],
+        [*GPT, "--cluster", "a100=8", "--evaluate", "p8-b128-2bw"],
+        [*GPT, "--cluster", "a100=8", "--schedule", "interleaved", "--gpus", "1"],
+        [*GPT, "--cluster", "a100=8", "--schedule", "zero-bubble"],
+        [*GPT, "--cluster", "t4=1"],
+        ["plan", "cycle.txt", "--as", "pipedream", "--level", "4:1e9"],
+        ["plan", "wide.txt", "--as", "pipedream", "--level", "4:1e9"],
+        ["plan", "nan.txt", "--as", "pipedream", "--level", "4:1e9"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "4:1e9", "--memory", "0"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "4:1e9", "--schedule", "2bw"],
         ["plan", "--gpt", "layers=24", "--batch", "8", "--cluster", "a100=8"],
         ["plan", "--gpt", "layers=24,layers=25", "--batch", "8", "--cluster", "a100=8"],
         ["plan", "--gpt", "layers=1,hidden=8,heads=3,seq=1,vocab=1", "--batch", "8", "--cluster", "a100=8"],
@@ -138,6 +162,11 @@ def test_wrong_input_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "graph.txt").write_text(GRAPH)
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "cycle.txt").write_text("\n".join([GRAPH, "\tc -- b"]))
+    (tmp_path / "nan.txt").write_text(line("a", forward="nan"))
+    branches = [f"b{number}" for number in range(20)]
+    wide = [line("a"), *map(line, branches), *(f"\ta -- {name}" for name in branches)]
+    (tmp_path / "wide.txt").write_text("\n".join(wide))
     answer = gavel(*arguments)
     assert (answer.exit_code, answer.stdout) == (2, "")
     wording(answer.stderr)
