@@ -139,9 +139,8 @@ def stage_times(figures: LayerFigures, borders: Ints, gpu: Gpu, plan: Plan) -> S
     output_bytes = figures.output_bytes[borders[1:-1] - 1]
     hop_s = np.zeros(plan.stages)
     if plan.pipeline > 1:
-        hops = plan.tensor * plan.data * 2
         # Each GPU of a tensor group sends its part, and the group shares it within the node.
-        one_way_s = TRANSFER_ENDS * output_bytes / plan.tensor / gpu.bytes_per_s(hops) + CHUNK_START_S
+        one_way_s = TRANSFER_ENDS * output_bytes / plan.tensor / _hop_bytes_per_s(gpu, plan) + CHUNK_START_S
         hop_s[:-1] += one_way_s / 2
         hop_s[1:] += one_way_s / 2
     times = 3 if plan.recompute else 2
@@ -149,6 +148,18 @@ def stage_times(figures: LayerFigures, borders: Ints, gpu: Gpu, plan: Plan) -> S
         compute_s=forward_s + again_s + by_stage(figures.backward_s),
         exchange_s=times * exchange_s,
         transfer_s=2 * hop_s,
+    )
+
+
+def _hop_bytes_per_s(gpu: Gpu, plan: Plan) -> Floats:
+    """Return the bandwidth between each stage and the next: the replicas of a stage are neighbours."""
+    group = plan.tensor * plan.data
+    sender = np.arange(plan.stages - 1) % plan.pipeline
+    receiver = (sender + 1) % plan.pipeline
+    first = np.minimum(sender, receiver) * group
+    last = np.maximum(sender, receiver) * group + group - 1
+    return np.where(
+        first // gpu.per_node == last // gpu.per_node, gpu.link_bytes_per_s, gpu.network_bytes_per_s
     )
 
 

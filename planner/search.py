@@ -13,10 +13,21 @@ from planner.errors import BadPlan, NothingFits
 from planner.plan import Plan
 from planner.transformer import Transformer
 
-# These schedules compute what one process computes, in the least time.
-DEFAULT_SCHEDULES = ("1f1b", "interleaved")
 # No more GPUs than these are suggested where a model does not fit.
 GPUS_MAX = 16_384
+
+
+class Allowed(NamedTuple):
+    """Which plans a search may return."""
+
+    # By default, those that compute what one process computes, in the least time.
+    schedules: Sequence[str] = ("1f1b", "interleaved")
+    # The most GPUs over which a layer is divided; None: the GPUs of a node.
+    tensor_max: int | None = None
+
+    def least_batch(self, pipeline: int, data: int) -> int:
+        """Return the smallest batch that so many replicas of a pipeline can divide."""
+        return data * pipeline if self.schedules[0] == "2bw" else data
 
 
 class Priced(NamedTuple):
@@ -26,17 +37,18 @@ class Priced(NamedTuple):
     cost: Cost
 
 
-def best_plan(
-    model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str] = DEFAULT_SCHEDULES
-) -> Priced:
+ALLOWED = Allowed()
+
+
+def best_plan(model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed = ALLOWED) -> Priced:
     """Return the fastest plan for exactly so many GPUs; raise NothingFits if none fits into memory."""
     fastest: Priced | None = None
-    for plan in plans(model, gpu, gpus, batch, schedules):
+    for plan in plans(model, gpu, gpus, batch, allowed):
         cost = cost_of(model, gpu, plan, batch)
         if fits(cost, gpu) and (fastest is None or cost.step_s < fastest.cost.step_s):
             fastest = Priced(plan, cost)
     if fastest is None:
-        raise _nothing_fits(model, gpu, gpus, batch, schedules)
+        raise _nothing_fits(model, gpu, gpus, batch, allowed)
     return fastest
 
 
@@ -55,20 +67,20 @@ def widths(gpu: Gpu, gpus: int) -> list[int]:
     return sorted({width for width in (*within, *doubled, gpus) if 1 <= width <= gpus})
 
 
-def plans(model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str]) -> Iterator[Plan]:
+def plans(model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> Iterator[Plan]:
     """Yield the plans for exactly so many GPUs that break no rule and whose weights fit into memory."""
     weights = model.state_bytes_per_parameter * model.parameters
-    for tensor, pipeline, data in _splits(model, gpu, gpus):
+    for tensor, pipeline, data in _splits(model, gpu, gpus, allowed):
         if batch % data or weights / (tensor * pipeline) > gpu.usable_bytes:
             continue
         for microbatch in _powers_of_two(batch // data):
-            yield from _variants(model, Plan(tensor, pipeline, data, microbatch), batch, schedules)
+            yield from _variants(model, Plan(tensor, pipeline, data, microbatch), batch, allowed)
 
 
-def _variants(model: Transformer, plan: Plan, batch: int, schedules: Sequence[str]) -> Iterator[Plan]:
+def _variants(model: Transformer, plan: Plan, batch: int, allowed: Allowed) -> Iterator[Plan]:
     """Yield a plan with every schedule, number of chunks, and with and without recomputation."""
     microbatches = batch // (plan.data * plan.microbatch)
-    for schedule in schedules:
+    for schedule in allowed.schedules:
         if schedule == "2bw" and microbatches < plan.pipeline:
             continue
         chunks: Iterable[int] = (1,)
@@ -104,59 +116,57 @@ def why_not(priced: Priced, gpu: Gpu, gpus: int) -> str:
 
 
 def _nothing_fits(
-    model: Transformer, gpu: Gpu, gpus: int, batch: int, schedules: Sequence[str]
+    model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed
 ) -> NothingFits | BadPlan:
     """Return the error for a number of GPUs without a plan: why the leanest does not fit, and how many would do."""
-    leanest = _leanest(model, gpu, gpus, batch, schedules[0])
+    leanest = _leanest(model, gpu, gpus, batch, allowed)
     if leanest is None:
-        return _cannot_be_divided(model, gpu, gpus, batch, schedules[0])
+        return _cannot_be_divided(model, gpu, gpus, batch, allowed)
     if fits(leanest.cost, gpu):
         return BadPlan(
-            f"no {schedules[0]} plan for {gpus} × {gpu.name} keeps the rules",
+            f"no {allowed.schedules[0]} plan for {gpus} × {gpu.name} keeps the rules",
             hint="it needs at least 2 stages and chunks, and microbatches in multiples of the stages",
         )
     enough = (
         width
         for width in widths(gpu, GPUS_MAX)
-        if width > gpus
-        and (larger := _leanest(model, gpu, width, batch, schedules[0]))
-        and fits(larger.cost, gpu)
+        if width > gpus and (larger := _leanest(model, gpu, width, batch, allowed)) and fits(larger.cost, gpu)
     )
     width = next(enough, None)
     return NothingFits(why_not(leanest, gpu, gpus), hint=f"{width} would do" if width else "")
 
 
-def _leanest(model: Transformer, gpu: Gpu, gpus: int, batch: int, schedule: str) -> Priced | None:
+def _leanest(model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> Priced | None:
     """Return the plan that needs least memory; None if no plan keeps the rules."""
     candidates = []
-    for tensor, pipeline, data in _splits(model, gpu, gpus):
-        plan = Plan(tensor, pipeline, data, 1, 1, True, schedule)
-        if batch % data == 0 and not (schedule == "2bw" and batch // data < pipeline):
+    for tensor, pipeline, data in _splits(model, gpu, gpus, allowed):
+        plan = Plan(tensor, pipeline, data, 1, 1, True, allowed.schedules[0])
+        if batch % data == 0 and batch >= allowed.least_batch(pipeline, data):
             candidates.append(Priced(plan, cost_of(model, gpu, plan, batch)))
     return min(candidates, key=lambda priced: float(priced.cost.memory_bytes.max()), default=None)
 
 
-def _cannot_be_divided(model: Transformer, gpu: Gpu, gpus: int, batch: int, schedule: str) -> BadPlan:
+def _cannot_be_divided(model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> BadPlan:
     """Return the error for a batch that no plan for so many GPUs can divide, with the nearest batches that would do."""
     # By plan: the samples of an update are a multiple of this, and at least that many.
-    sizes = [
-        (data, data * pipeline if schedule == "2bw" else data)
-        for _, pipeline, data in _splits(model, gpu, gpus)
-    ]
+    splits = _splits(model, gpu, gpus, allowed)
+    sizes = [(data, allowed.least_batch(pipeline, data)) for _, pipeline, data in splits]
     lower = max((each for data, least in sizes if (each := batch // data * data) >= least), default=None)
     upper = min(max(least, -(-batch // data) * data) for data, least in sizes)
     replicas = sorted({data for data, _ in sizes})
     several = ", ".join([*map(str, replicas[:3]), *(["…"] if len(replicas) > 3 else [])])
     fault = f"{batch} is not a multiple of d·b, and d can only be {several}"
-    if schedule == "2bw" and any(batch % data == 0 for data in replicas):
+    if any(batch % data == 0 for data in replicas):
         fault = f"{batch} gives 2bw fewer microbatches than stages"
     nearest = ", ".join(str(each) for each in (lower, upper) if each)
     return BadPlan(f"batch {batch} on {gpus} × {gpu.name}: {fault}", hint=f"nearest: {nearest}")
 
 
-def _splits(model: Transformer, gpu: Gpu, gpus: int) -> Iterator[tuple[int, int, int]]:
+def _splits(model: Transformer, gpu: Gpu, gpus: int, allowed: Allowed) -> Iterator[tuple[int, int, int]]:
     """Yield tensor, pipeline and data of all plans for exactly so many GPUs."""
     for tensor in _tensor_groups(model, gpu, gpus):
+        if allowed.tensor_max is not None and tensor > allowed.tensor_max:
+            continue
         for pipeline in _divisors(math.gcd(gpus // tensor, model.layers)):
             yield tensor, pipeline, gpus // tensor // pipeline
 

@@ -122,6 +122,17 @@ def test_slow_networks_cost_what_crosses_nodes():
     assert difference_s == pytest.approx(gradients_s * 9 / A100.network_bytes_per_s, rel=1e-9)
 
 
+def test_stages_at_the_border_of_a_node_use_the_network():
+    """With 4 replicas on nodes of 8, every second transfer leaves a node; stages that fill a node always send far."""
+    slow = replace(A100, network_bytes_per_s=1e6)
+    half_s, full_s, none_s = (
+        cost_of(MODEL, gpu, Plan(1, 4, data, 1), 32).pipeline_s * data
+        for gpu, data in ((slow, 4), (slow, 8), (replace(slow, per_node=16), 4))
+    )
+    assert half_s == pytest.approx(full_s / 2, rel=1e-3)
+    assert none_s < half_s / 1000
+
+
 @pytest.mark.parametrize(
     ("plan", "batch"),
     [

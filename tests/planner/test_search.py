@@ -8,13 +8,12 @@ import pytest
 from planner.costs import cost_of
 from planner.errors import BadPlan, NothingFits
 from planner.plan import Plan
-from planner.search import best_plan, evaluate, fits, plans, why_not, widths
+from planner.search import ALLOWED, Allowed, best_plan, evaluate, fits, plans, why_not, widths
 from planner.transformer import Transformer
 from tests.planner.gpus import A100
 from tests.planner.test_costs import published
 
 SMALL = Transformer(layers=8, hidden=512, heads=8, sequence=128, vocabulary=1000)
-FLUSHING = ("1f1b", "interleaved")
 
 
 @pytest.mark.parametrize("gpus", [1, 4, 8, 16])
@@ -46,7 +45,7 @@ def test_published_choices_are_nearly_the_best():
     for model, chosen, batch, _ in published():
         priced = [
             (cost.step_s, plan)
-            for plan in plans(model, A100, chosen.gpus, batch, FLUSHING)
+            for plan in plans(model, A100, chosen.gpus, batch, ALLOWED)
             if plan.recompute and fits(cost := cost_of(model, A100, plan, batch), A100)
         ]
         same_s = min(
@@ -106,16 +105,16 @@ def test_a_batch_that_cannot_be_divided_is_refused(gpus, batch, schedule, wordin
     """No split of the GPUs divides batch, layers and heads; with one of the nearest batches, there is a plan."""
     alone = replace(A100, per_node=8 if schedule == "1f1b" else 1)
     with pytest.raises(BadPlan) as refused:
-        best_plan(SMALL, alone, gpus, batch, (schedule,))
+        best_plan(SMALL, alone, gpus, batch, Allowed((schedule,)))
     wording(refused.value)
     for nearest in refused.value.hint.removeprefix("nearest: ").split(", "):
-        assert best_plan(SMALL, alone, gpus, int(nearest), (schedule,)).plan.gpus == gpus
+        assert best_plan(SMALL, alone, gpus, int(nearest), Allowed((schedule,))).plan.gpus == gpus
 
 
 def test_interleaving_needs_several_stages(wording):
     """One GPU has no pipeline, and the error does not blame memory."""
     with pytest.raises(BadPlan) as refused:
-        best_plan(SMALL, A100, 1, 8, ("interleaved",))
+        best_plan(SMALL, A100, 1, 8, Allowed(("interleaved",)))
     wording(refused.value)
 
 

@@ -75,6 +75,13 @@ BYTES = Number(Bound(1, 1e18))
     type=click.Choice(["1f1b", "interleaved", "gpipe", "2bw", "stash"]),
     help="Plan with this schedule only. By default, 1f1b and interleaved; 2bw and stash train with older weights.",
 )
+@click.option(
+    "--max-tensor",
+    "tensor_max",
+    type=SIZE,
+    metavar="N",
+    help="Divide a layer over at most N GPUs; by default, over those of a node. gavel.training.parallel runs 1.",
+)
 @click.option("--evaluate", metavar="LABEL", help="Show what this plan costs, such as t8-p64-d6-b1-v2.")
 @click.option(
     "--as",
@@ -142,7 +149,7 @@ def _plan_graph(graph: str, as_json: bool, options: dict[str, Any]) -> None:
         options,
         {"form": "--as pipedream", "levels": "--level"},
         {"batch": "--batch", "cluster": "--cluster", "widths": "--gpus", "evaluate": "--evaluate"}
-        | {"schedule": "--schedule"},
+        | {"schedule": "--schedule", "tensor_max": "--max-tensor"},
         "GRAPH",
     )
     with refusing(OSError, subject=file_name(graph)):
@@ -206,10 +213,11 @@ def _rows(
     """Return the plans to show, and why too few GPUs have none; refuse if there is no plan at all."""
     from planner.errors import PlanError
     from planner.plan import read_plan
-    from planner.search import DEFAULT_SCHEDULES, best_plan, evaluate, why_not, widths
+    from planner.search import Allowed, best_plan, evaluate, why_not, widths
 
     rows, notes = [], []
-    schedules = (options["schedule"],) if options["schedule"] else DEFAULT_SCHEDULES
+    schedules = (options["schedule"],) if options["schedule"] else Allowed().schedules
+    allowed = Allowed(schedules, options["tensor_max"])
     for gpu, count in gpus:
         if options["evaluate"]:
             with refusing(PlanError, subject="--evaluate"):
@@ -223,7 +231,7 @@ def _rows(
             if width > count:
                 raise Fault(f"--gpus: {width} is more than the {count} {gpu.name} of --cluster")
             try:
-                rows.append((gpu, best_plan(model, gpu, width, options["batch"], schedules)))
+                rows.append((gpu, best_plan(model, gpu, width, options["batch"], allowed)))
             except PlanError as error:
                 too_few = str(error)
         notes += [too_few] if too_few else []

@@ -45,6 +45,16 @@ def test_older_weights_are_used_only_on_request(gavel: Gavel) -> None:
     assert (double["schedule"], double["bubble_s"]) == ("2bw", 0.0)
 
 
+def test_plans_that_divide_no_layer_on_request(gavel: Gavel) -> None:
+    """Without tensor groups, a model that is too large for a GPU is cut in depth."""
+    large = ("plan", "--gpt", "layers=48,hidden=4096,heads=32,seq=2048,vocab=51200", "--batch", "512")
+    arguments = (*large, "--cluster", "a100=64", "--gpus", "64", "--json")
+    free, limited = (
+        json.loads(gavel(*arguments, *more).stdout)["plans"][0] for more in ((), ("--max-tensor", "1"))
+    )
+    assert free["tensor"] > 1 == limited["tensor"] < limited["pipeline"]
+
+
 def test_plans_are_columns_of_a_problem(gavel: Gavel, tmp_path: Path) -> None:
     """The printed job, appended to a problem file, is allocated one of its plans."""
     problem = tmp_path / "problem.yaml"
