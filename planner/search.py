@@ -18,7 +18,7 @@ GPUS_MAX = 16_384
 
 
 class Allowed(NamedTuple):
-    """Which plans a search may return."""
+    """The plans that a search may return."""
 
     # By default, those that compute what one process computes, in the least time.
     schedules: Sequence[str] = ("1f1b", "interleaved")
