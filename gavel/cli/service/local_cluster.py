@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -33,6 +33,8 @@ from worker_agent.shim import process_tree
 START_S = 60.0
 # How long jobs may take to save and end.
 STOP_S = 40.0
+# How often processes, and requests to stop, are looked at.
+LOOK_S = 0.1
 # The signals that stop the cluster.
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 AGENTS_DEFAULT = ("v100=1:speed=1.0", "v100=1:speed=1.0", "k80=1:speed=0.4", "k80=1:speed=0.4")
@@ -55,8 +57,9 @@ class LocalCluster:
         self._listen = listen
         self._settings = list(settings)
         self._stop_s = stop_s
-        # Set this to stop waiting for jobs.
-        self.hurry = threading.Event()
+        # Set this to stop waiting for jobs. A signal handler may: unlike an Event, it has no lock, which the
+        # interrupted thread might hold.
+        self.hurry = False
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
         self.address = ""
@@ -100,7 +103,7 @@ class LocalCluster:
             with contextlib.suppress(OSError, ValueError, KeyError):
                 self.address = self._listen = str(json.loads(daemon_file.read_text())["listen"])
                 return
-            time.sleep(0.05)
+            time.sleep(LOOK_S)
         raise Fault(f"the scheduler did not start within {START_S:g} s; its log is {self.log('scheduler')}")
 
     def start_agent(self, name: str, gpus: str, *options: str) -> None:
@@ -137,7 +140,7 @@ class LocalCluster:
         """Stop the agents, whose jobs save and end; kill processes of jobs that remain; then stop the scheduler."""
         for node in self.nodes.values():
             node.terminate()
-        self._wait(list(self.nodes.values()), self.hurry)
+        self._wait(list(self.nodes.values()), lambda: self.hurry)
         process_tree.kill_all(self._job_processes)
         if self.scheduler is not None:
             self.scheduler.terminate()
@@ -167,16 +170,15 @@ class LocalCluster:
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
             )
 
-    def _wait(self, processes: list[subprocess.Popen[bytes]], hurry: threading.Event | None = None) -> None:
-        hurry = hurry or threading.Event()
+    def _wait(self, processes: list[subprocess.Popen[bytes]], hurry: Callable[[], bool] = bool) -> None:
         give_up_s = time.monotonic() + self._stop_s
         while any(process.poll() is None for process in processes):
-            if time.monotonic() > give_up_s or hurry.is_set():
+            if time.monotonic() > give_up_s or hurry():
                 for process in processes:
                     process.kill()
                     process.wait()
                 return
-            hurry.wait(0.05)
+            time.sleep(LOOK_S)
 
     def _job_processes(self) -> list[process_tree.Process]:
         """Return the shims, which outlive an agent, and the processes of their runs."""
@@ -229,16 +231,16 @@ def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str
     """Run a cluster until Ctrl-C. A second Ctrl-C stops it without waiting for jobs."""
     require("server", "the scheduler")
     _check(folder, agents)
-    ended = threading.Event()
     cluster = LocalCluster(folder, agents, listen, settings, stop_s)
+    ended = False
 
     def stop(number: int, frame: FrameType | None) -> None:
-        if ended.is_set():
-            cluster.hurry.set()
-        ended.set()
+        nonlocal ended
+        cluster.hurry, ended = ended, True
 
     def stop_starting(number: int, frame: FrameType | None) -> None:
-        ended.set()
+        nonlocal ended
+        ended = True
         for other in STOPS:
             signal.signal(other, stop)
         raise KeyboardInterrupt
@@ -258,7 +260,8 @@ def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str
         click.echo("  gavel submit -f -- python -c 'print(\"hello\")'")
         click.echo("  gavel queue --since 1h; gavel logs 1; gavel top\n")
         click.echo("Ctrl-C stops them; jobs first save and end, and continue with the next `gavel up`.")
-        while not ended.wait(0.5):
+        while not ended:
+            time.sleep(LOOK_S)
             if name := cluster.ended_process():
                 click.echo(f"{name} ended by itself; stopping the others", err=True)
                 raise Fault(f"{name} ended: {cluster.last_line(name)}; its log is {cluster.log(name)}")

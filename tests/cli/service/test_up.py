@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ import pytest
 from gavel.cli.service.local_cluster import STOPS, run
 from gavel.client import Client, JobSpec, JobState
 from scheduler.journal.store import SqliteJournal
+from tests.cli.service import interrupted_cluster
 from tests.e2e.cluster import PATIENCE_S, eventually, processes_of
 from tests.support.up import Up
 from tests.support.wording import Wording
@@ -66,6 +68,12 @@ def test_a_second_interrupt_does_not_wait(folder: Path) -> None:
     up.process.send_signal(signal.SIGINT)
     assert up.ended()[0] == 0
     assert processes_of(folder) == []
+
+
+def test_interrupts_are_taken_at_any_line(folder: Path) -> None:
+    """Two interrupts stop processes that do not stop by themselves, wherever the interrupts come."""
+    command = [sys.executable, "-m", interrupted_cluster.__name__, str(folder)]
+    assert subprocess.run(command, check=False, timeout=PATIENCE_S).returncode == 0
 
 
 def _running(folder: Path, word: bytes) -> bool:
