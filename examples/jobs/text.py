@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -34,6 +35,12 @@ class Reader(torch.nn.Module):
         return self.guess(self.recur(self.embed(letters))[0])
 
 
+def report(**values: object) -> None:
+    """Print a line of JSON, with one write: `print` needs two under torchrun, and ranks share the output."""
+    sys.stdout.write(f"{json.dumps(values)}\n")
+    sys.stdout.flush()
+
+
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--steps", type=int, default=300)
 parser.add_argument("--step-s", type=float, default=0.0, help="duration of a step on a GPU of speed 1")
@@ -54,10 +61,7 @@ optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
 
 checkpoint = TorchCheckpoint("checkpoints/text", model=reader, optimizer=optimizer)
 steps = LeasedIterator(loader, checkpoint=checkpoint, steps=options.steps)
-print(
-    json.dumps({"at": "start", "step": steps.step, "rank": rank, "on": os.environ.get("GAVEL_WORKER_TYPE")}),
-    flush=True,
-)
+report(at="start", step=steps.step, rank=rank, on=os.environ.get("GAVEL_WORKER_TYPE"))
 loss = torch.tensor(float("nan"))
 for letters, next_letters in steps:
     loss = torch.nn.functional.cross_entropy(model(letters).flatten(0, 1), next_letters.flatten())
@@ -67,8 +71,8 @@ for letters, next_letters in steps:
     if options.step_s:
         pace(options.step_s)
     if steps.step % 50 == 0 and rank == 0:
-        print(json.dumps({"step": steps.step, "loss": round(loss.item(), 4)}), flush=True)
+        report(step=steps.step, loss=round(loss.item(), 4))
 event = "end" if steps.finished else "lease over"
-print(json.dumps({"at": event, "step": steps.step, "rank": rank, "loss": round(loss.item(), 4)}), flush=True)
+report(at=event, step=steps.step, rank=rank, loss=round(loss.item(), 4))
 if ranks > 1:
     torch.distributed.destroy_process_group()

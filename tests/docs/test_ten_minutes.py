@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from gavel.client import Client, NodeState
 from tests.docs.transcripts import FILE, check, printed, steps
-from tests.e2e.cluster import PATIENCE_S, processes_of
+from tests.e2e.cluster import PATIENCE_S, eventually, processes_of
 from tests.support.up import Up
 from worker_agent.shim import process_tree
 
@@ -45,7 +46,12 @@ def test_with_a_scheduler(name: str, tmp_path: Path) -> None:
     folder.mkdir()
     up = Up(tmp_path / "up", "--listen", "127.0.0.1:0")
     try:
-        follow(name, folder, GAVEL_ADDRESS=up.address())
+        address = up.address()
+        with Client(address, retry_s=PATIENCE_S) as client:
+            eventually(
+                lambda: [node for node in client.nodes() if node.state is NodeState.UP], "its node joins"
+            )
+        follow(name, folder, GAVEL_ADDRESS=address)
     finally:
         process_tree.kill_all(lambda: processes_of(tmp_path / "up"))
         up.process.wait(PATIENCE_S)
