@@ -11,3 +11,13 @@ A100 = Gpu(
     link_bytes_per_s=299e9,
     network_bytes_per_s=18.75e9,
 )
+
+# A V100 with 16 GB, as in nodes of a cloud with a fast network.
+V100 = Gpu(
+    name="v100",
+    flops_per_s=125e12 * 0.75,
+    memory_bytes=16e9,
+    memory_bytes_per_s=900e9,
+    link_bytes_per_s=130e9,
+    network_bytes_per_s=3e9,
+)
