@@ -269,13 +269,15 @@ def check_semantics(cases: list[dict[str, Any]]) -> Iterator[Check | NotChecked]
         return
     by_rank = trajectories(cases)
     for number, case in enumerate(cases):
-        for weight, ours in zip(("u", "v"), by_rank, strict=True):
+        for weight, trajectories_of_rank in zip(("u", "v"), by_rank, strict=True):
             expected = case["expected_after_each_update"][weight]
-            if len(ours[number]) != len(expected):
-                yield Check(f"{case['mode']}: updates", len(expected) - 1, len(ours[number]) - 1, 0.0)
+            if len(trajectories_of_rank[number]) != len(expected):
+                yield Check(
+                    f"{case['mode']}: updates", len(expected) - 1, len(trajectories_of_rank[number]) - 1, 0.0
+                )
                 continue
             name = f"{case['mode']} m={case['microbatches_per_update']}: {weight} after update"
-            for update, values in enumerate(zip(expected, ours[number], strict=True)):
+            for update, values in enumerate(zip(expected, trajectories_of_rank[number], strict=True)):
                 yield Check(f"{name} {update}", *values, EXACT)
 
 

@@ -66,9 +66,9 @@ def test_deeper_pipelines_pay_at_large_batches_on_slow_networks():
 @pytest.mark.parametrize("schedule", ["1f1b", "2bw"])
 def test_the_search_is_never_slower(model, schedule):
     """2BW's planner tries one microbatch of each depth, and divides no layer."""
-    theirs = equal_plan(model, P3, 64, BATCH, schedule)
-    assert theirs.plan.tensor == 1
-    assert best_plan(model, P3, 64, BATCH, Allowed((schedule,))).cost.step_s <= theirs.cost.step_s
+    equal = equal_plan(model, P3, 64, BATCH, schedule)
+    assert equal.plan.tensor == 1
+    assert best_plan(model, P3, 64, BATCH, Allowed((schedule,))).cost.step_s <= equal.cost.step_s
 
 
 def test_a_model_that_fits_at_no_depth_is_refused(wording):
