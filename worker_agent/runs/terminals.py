@@ -1,6 +1,7 @@
 """The agent's connections to the terminals of runs, whose servers (shim/terminal.py) outlive the agent.
 
-A job owns its run directory and may put another socket there, so the agent speaks only to a server of its own user.
+A job owns its run directory and may put another socket there, or a link to one, such as that of another user's terminal.
+So the agent speaks only to a socket in the directory itself whose server runs as the agent's own user.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import math
 import os
 import socket
+import stat
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
@@ -28,6 +30,7 @@ SHELLS_MAX, SHELL_S = 16, 10.0
 # How long a shell beside a job continues without a client.
 SHELL_KEEP_S = 60.0
 _READ_BYTES = 1 << 16
+REPLACED = "a process of the job has replaced the socket of its terminal"
 
 
 class NoTerminal(Exception):
@@ -117,15 +120,20 @@ async def connect(
 
 
 async def _connect(path: Path, name: str) -> TerminalConnection:
+    with RunDirectory(path) as directory:
+        file = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory.fd)
     with contextlib.ExitStack() as on_error:
         connection = on_error.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         connection.setblocking(False)
-        with RunDirectory(path) as directory:
-            # Paths of sockets may have only 108 bytes.
-            short_path = f"/proc/self/fd/{directory.fd}/{name}"
-            await asyncio.get_running_loop().sock_connect(connection, short_path)
+        try:
+            if not stat.S_ISSOCK(os.fstat(file).st_mode):
+                raise NoTerminal(REPLACED)
+            # This path leads to the socket itself, whatever the job puts in its place. It has less than 108 bytes.
+            await asyncio.get_running_loop().sock_connect(connection, f"/proc/self/fd/{file}")
+        finally:
+            os.close(file)
         if peer_uid(connection) != os.geteuid():
-            raise NoTerminal("the socket of its terminal was replaced by a process of the job")
+            raise NoTerminal(REPLACED)
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_READ_BYTES)
         on_error.pop_all()
     return TerminalConnection(reader, writer)

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.linked import on_event_loop
 from tests.worker_agent.shim_runs import PATIENCE_S, ShimRun, gone, python, shim_run, wait_for
-from worker_agent.runs.terminals import SHELLS_MAX, NoTerminal, want_shell
+from worker_agent.runs.terminals import SHELLS_MAX, NoTerminal, connect, want_shell
 from worker_agent.shim import frames
 from worker_agent.shim.run_directory import RunDirectory
 from worker_agent.shim.terminal import KEPT_BYTES, listen, peer_uid
@@ -265,6 +266,23 @@ def test_only_its_owner_can_connect(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         listen(run.fd, SOCKET)
     run.close()
+
+
+@on_event_loop
+async def test_a_link_does_not_lead_to_the_terminal_of_another_job(tmp_path: Path) -> None:
+    """The agent, which may be root, connects only to a socket that lies in the directory of the run itself."""
+    listeners = []
+    for name in ("own", "others"):
+        (tmp_path / name).mkdir()
+        with RunDirectory(tmp_path / name) as run:
+            listeners.append(listen(run.fd, SOCKET))
+    (await connect(tmp_path / "own", SOCKET, lambda: True)).close()
+    (tmp_path / "own" / SOCKET).unlink()
+    (tmp_path / "own" / SOCKET).symlink_to(tmp_path / "others" / SOCKET)
+    with pytest.raises(NoTerminal):
+        await connect(tmp_path / "own", SOCKET, lambda: True)
+    for listener in listeners:
+        listener.close()
 
 
 def test_a_shell_beside_a_job(tmp_path: Path) -> None:
