@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import msgspec
 
 from worker_agent.files.process import Place, move
 from worker_agent.node.users import Account
-from worker_agent.runs.retention import size_bytes
+from worker_agent.runs.retention import remove_tree, size_bytes
 from worker_agent.shim.run_directory import EXIT, START, RunDirectory
 
 LOG = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ class KeptOutputs:
             (kept / f".{_KEPT}").write_bytes(msgspec.json.encode(record))
             (kept / f".{_KEPT}").replace(kept / _KEPT)
         else:
-            shutil.rmtree(kept, ignore_errors=True)
+            remove_tree(kept)
 
     def remove_old(self, now_s: float) -> list[Path]:
         """Remove outputs that are too old, and the oldest until the rest fits; return their paths."""
@@ -81,7 +80,7 @@ class KeptOutputs:
         for ended_s, path in kept:
             if now_s - ended_s > self.keep_s or total > self._total_bytes_max:
                 total -= sizes[path]
-                shutil.rmtree(path, ignore_errors=True)
+                remove_tree(path)
                 removed.append(path)
         return removed
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ import msgspec
 from worker_agent.core.messages import Order, ProcessFound
 from worker_agent.node.mps import ALONE_NOTE
 from worker_agent.runs.outcome import NO_PROGRESS
+from worker_agent.runs.retention import remove_tree
 from worker_agent.runs.run import SHIM_WORDS, LiveRun
 from worker_agent.shim import process_tree
 from worker_agent.shim.deadlines import read_deadlines
@@ -132,7 +132,7 @@ def _kill_run(processes: Processes, path: Path, shim: Process, order: Order | No
 def _remove_unstarted(directory: RunDirectory) -> bool:
     """Remove the directory if the earlier agent died before it started a shim; return whether it was removed."""
     if not directory.has(START):
-        shutil.rmtree(directory.path)
+        remove_tree(directory.path)
         return True
     # A shim that starts only now exits, because the lock is taken or start.json is gone.
     lock = directory.lock()
@@ -141,7 +141,7 @@ def _remove_unstarted(directory: RunDirectory) -> bool:
     try:
         if directory.has(EXIT) or directory.has(SHIM):
             return False
-        shutil.rmtree(directory.path)
+        remove_tree(directory.path)
         return True
     finally:
         os.close(lock)

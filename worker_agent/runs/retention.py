@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
+import subprocess
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import NamedTuple
@@ -64,7 +64,7 @@ def remove_old_runs(
                 if not exceeds_total and now_s - run.ended_s <= _FAILED_MOVE_FACTOR * keep_s:
                     continue
             total -= run_bytes
-            shutil.rmtree(run.path, ignore_errors=True)
+            remove_tree(run.path)
             removed.append(run.path)
     return removed
 
@@ -80,10 +80,20 @@ def _ended_run(path: Path) -> _EndedRun | None:
 
 
 def size_bytes(path: Path) -> int:
-    """Return the space that the files below a directory take."""
-    size = 0
-    for folder, _, files in os.walk(path):
-        for name in files:
-            with contextlib.suppress(OSError):
-                size += os.lstat(os.path.join(folder, name)).st_blocks * 512
+    """Return the space that the files below a directory take, however deep a job has nested its directories."""
+    size, folders = 0, [str(path)]
+    while folders:
+        # What is removed meanwhile, or has too long a path, is not counted.
+        with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.path)
+                else:
+                    size += entry.stat(follow_symlinks=False).st_blocks * 512
     return size
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a directory as far as possible, however deep a job has nested its directories."""
+    # Python's own function opens a descriptor and calls itself for each level, until one of both is used up.
+    subprocess.run(["rm", "-rf", "--", path], stderr=subprocess.DEVNULL, check=False)

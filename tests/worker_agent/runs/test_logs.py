@@ -237,6 +237,20 @@ def test_cleaning_up_follows_no_links(tmp_path: Path) -> None:
     assert (outside / EXIT).exists()
 
 
+def test_directories_that_a_job_has_nested_without_end_are_removed(tmp_path: Path) -> None:
+    """A job that nests its directories deeper than Python's stack, and than a path may be, stops no agent."""
+    run = old_run(tmp_path, "deep", 0, size_bytes=250)
+    folder = os.open(run, os.O_RDONLY)
+    for _ in range(5000):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(folder)
+    assert remove_old_runs(tmp_path, (), Retention(keep_s=1), now_s=1e9) == [run]
+    assert not run.exists()
+
+
 def test_logs_that_cannot_be_opened_leave_nothing_open(tmp_path: Path) -> None:
     """A job may remove its logs, or write nonsense; an agent that looks again and again keeps no descriptors."""
     gone, odd = Run(tmp_path, "1"), Run(tmp_path, "2")
