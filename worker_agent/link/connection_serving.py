@@ -16,11 +16,15 @@ from grpc import aio
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from worker_agent.runs.ports import PortConnection
+from worker_agent.link.serving import Calls
 from worker_agent.runs.terminals import NoTerminal, TerminalConnection
 from worker_agent.shim import frames
 
 LOG = logging.getLogger(__name__)
 CONNECTIONS_MAX = 512
+# How long a job may take to receive the last input of a user who has left.
+LEAVE_S = 5.0
+FULL = f"this node serves {CONNECTIONS_MAX} connections already; try again later"
 OFF = "terminals are off on this node (`terminals` in the settings of its agent)"
 REPLACED = "another `gavel attach` took over this terminal"
 
@@ -28,35 +32,19 @@ Connection = TerminalConnection | PortConnection
 Connect = Callable[[pb.ConnectionWanted], Awaitable[Connection]]
 
 
-class ConnectionServing:
+class ConnectionServing(Calls):
     """The connections of users to jobs on this node."""
 
     def __init__(self, connect: Connect, *, is_on: bool = True) -> None:
         """`connect` opens the connection that a user requested, or raises NoTerminal."""
+        super().__init__(CONNECTIONS_MAX, LEAVE_S)
         self._connect, self._is_on = connect, is_on
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    def on_request(self, request: pb.ConnectionWanted, stub: Any, metadata: Any) -> None:
-        """Begin to serve a connection."""
-        refusal = ""
-        if not self._is_on:
-            refusal = OFF
-        elif len(self._tasks) >= CONNECTIONS_MAX:
-            refusal = f"this node serves {CONNECTIONS_MAX} connections already; try again later"
-        task = asyncio.get_running_loop().create_task(self._serve(request, stub, metadata, refusal))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def stop_all(self) -> None:
-        """End all connections, because the link is lost. Their users connect again."""
-        for task in self._tasks:
-            task.cancel()
-
-    async def _serve(self, request: pb.ConnectionWanted, stub: Any, metadata: Any, refusal: str) -> None:
+    async def _serve(self, request: pb.ConnectionWanted, stub: Any, metadata: Any, is_full: bool) -> None:
         """Pass on what the user and the job send until one of them has left."""
         call = stub.ServeConnection(metadata=metadata)
         opened: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
-        to_user = asyncio.create_task(self._to_user(request, call, opened, refusal))
+        to_user = asyncio.create_task(self._to_user(request, call, opened, is_full))
         to_job = asyncio.create_task(_to_job(call, opened))
         try:
             await asyncio.wait({to_user, to_job}, return_when=asyncio.FIRST_COMPLETED)
@@ -81,14 +69,14 @@ class ConnectionServing:
         request: pb.ConnectionWanted,
         call: Any,
         opened: asyncio.Future[Connection | None],
-        refusal: str,
+        is_full: bool,
     ) -> str:
         """Connect to the job and send its messages until its end; return why there is no connection (any more)."""
         opening = request.open
         await call.write(pb.FromNode(call=request.call))
         try:
-            if refusal:
-                raise NoTerminal(refusal)
+            if is_full or not self._is_on:
+                raise NoTerminal(FULL if self._is_on else OFF)
             connection = await self._connect(request)
         except NoTerminal as error:
             opened.set_result(None)

@@ -417,14 +417,16 @@ class SendLogsResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ConnectionWanted(_message.Message):
-    __slots__ = ("call", "lease", "open")
+    __slots__ = ("call", "lease", "open", "stop")
     CALL_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     OPEN_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
     call: str
     lease: str
     open: _jobs_pb2.OpenConnection
-    def __init__(self, call: _Optional[str] = ..., lease: _Optional[str] = ..., open: _Optional[_Union[_jobs_pb2.OpenConnection, _Mapping]] = ...) -> None: ...
+    stop: bool
+    def __init__(self, call: _Optional[str] = ..., lease: _Optional[str] = ..., open: _Optional[_Union[_jobs_pb2.OpenConnection, _Mapping]] = ..., stop: _Optional[bool] = ...) -> None: ...
 
 class FromNode(_message.Message):
     __slots__ = ("call", "message", "error")

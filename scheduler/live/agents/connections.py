@@ -163,6 +163,10 @@ class Connections:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if not link.closed.done():
+                # The agent does not read the end of its call while the job takes no input.
+                stop = pb.ConnectionWanted(call=name, stop=True)
+                link.outbox.put(pb.SchedulerMessage(connection_wanted=stop))
 
 
 async def _receive(connection: _Connection, requests: AsyncIterator[pb.FromNode]) -> None:

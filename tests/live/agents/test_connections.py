@@ -46,11 +46,18 @@ class User:
         return failed.value
 
 
+async def next_wanted(peer: Peer, *, stop: bool = False) -> pb.ConnectionWanted:
+    """Return the next request for a connection or, with `stop`, for the end of one."""
+    while (wanted := (await peer.next("connection_wanted")).connection_wanted).stop != stop:
+        pass
+    return wanted
+
+
 async def connected(scheduler: Scheduler, peer: Peer) -> tuple[User, asyncio.Task[jobs_pb2.FromJob], Any]:
     """Connect a user to a node; return the user, its wait for the first message, and the node's call."""
     user = User(scheduler)
     first = asyncio.create_task(user.next())
-    wanted = (await peer.next("connection_wanted")).connection_wanted
+    wanted = await next_wanted(peer)
     assert (wanted.lease, wanted.open.job) == ("7", "1")
     call = peer.stub.ServeConnection()
     await call.write(pb.FromNode(call=wanted.call))
@@ -106,6 +113,7 @@ async def test_each_side_learns_that_the_other_has_gone() -> None:
         assert await call.read() is aio.EOF
         with pytest.raises(StopAsyncIteration):
             await first
+        assert (await next_wanted(peer, stop=True)).call
         user, first, call = await connected(scheduler, peer)
         await call.write(pb.FromNode(error="it is off"))
         with pytest.raises(CallFailed) as failed:
@@ -156,7 +164,7 @@ async def test_only_the_node_that_was_asked_may_answer_and_only_once() -> None:
             assert await second.read() is aio.EOF
         other = User(scheduler)
         waiting = asyncio.create_task(other.next())
-        wanted = (await peer.next("connection_wanted")).connection_wanted
+        wanted = await next_wanted(peer)
         with pytest.raises(CallFailed) as failed:
             await anext(scheduler.connections.serve(single(pb.FromNode(call=wanted.call)), ["node:n2"]))
         assert failed.value.reason == FORBIDDEN
