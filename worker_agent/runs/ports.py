@@ -22,14 +22,11 @@ class PortConnection:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, alive: Callable[[], bool]
     ) -> None:
         self._reader, self._writer, self._alive = reader, writer, alive
-        self._input_bytes = 0
-        # What the user receives besides data: frames that wait to be yielded.
-        self._news: asyncio.Queue[tuple[bytes, bytes]] = asyncio.Queue()
+        # How much input has arrived, and an event for each change.
+        self._input_bytes, self._changed = 0, asyncio.Event()
 
     async def open(self, session: str, offset: int) -> None:
-        """Report that the connection is open."""
-        opened = {"offset": 0, "input_bytes": 0, "keep_s": 0.0, "tty": False}
-        self._news.put_nowait((frames.OPEN, json.dumps(opened).encode()))
+        """Do nothing: a port has no sessions."""
 
     async def write(self, data: bytes) -> None:
         """Send data at the pace of the program that listens, and report that it has arrived."""
@@ -37,7 +34,7 @@ class PortConnection:
             self._writer.write(data)
             await self._writer.drain()
         self._input_bytes += len(data)
-        self._news.put_nowait((frames.RECEIVED, frames.input_bytes_content(self._input_bytes)))
+        self._changed.set()
 
     async def resize(self, rows: int, columns: int) -> None:
         """Do nothing: a port has no size."""
@@ -49,16 +46,19 @@ class PortConnection:
 
     async def frames(self) -> AsyncIterator[tuple[bytes, bytes]]:
         """Yield kind and content of what arrives, and at the end an exit code of 0."""
+        opened = {"offset": 0, "input_bytes": 0, "keep_s": 0.0, "tty": False}
+        yield frames.OPEN, json.dumps(opened).encode()
         reading = asyncio.ensure_future(self._reader.read(_READ_BYTES))
-        news = asyncio.ensure_future(self._news.get())
+        changed = asyncio.ensure_future(self._changed.wait())
         try:
             while self._alive():
                 await asyncio.wait(
-                    {reading, news}, timeout=LOOK_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
+                    {reading, changed}, timeout=LOOK_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
                 )
-                if news.done():
-                    yield news.result()
-                    news = asyncio.ensure_future(self._news.get())
+                if changed.done():
+                    self._changed.clear()
+                    yield frames.RECEIVED, frames.input_bytes_content(self._input_bytes)
+                    changed = asyncio.ensure_future(self._changed.wait())
                 if reading.done():
                     data = b"" if reading.exception() else reading.result()
                     if not data:
@@ -68,7 +68,7 @@ class PortConnection:
             yield frames.EXIT, frames.exit_content(0)
         finally:
             reading.cancel()
-            news.cancel()
+            changed.cancel()
 
     def close(self) -> None:
         """Close the connection."""

@@ -96,8 +96,10 @@ class _Client:
         self.frames = frames.Frames()
         # Frames that wait to be written.
         self.out = bytearray()
-        # The position up to which output was put into `out`; None before the client has opened its session.
+        # The positions up to which output was put into `out`, and the arrival of input was; None before the client has
+        # opened its session.
         self.position: int | None = None
+        self.input_bytes = 0
         # Whether the exit code was put into `out`.
         self.has_exit = False
 
@@ -224,8 +226,6 @@ class Server:
             written = len(self._input)
         del self._input[:written]
         self._input_bytes += written
-        if self._client is not None:
-            self._client.out += frames.pack_input_bytes(self._input_bytes)
         self._end_input()
 
     def _end_input(self) -> None:
@@ -259,7 +259,6 @@ class Server:
 
     def _drop_client(self) -> None:
         if self._client is not None:
-            self._has_delivered = self._client.has_exit and not self._client.out
             self._client.connection.close()
             self._client = None
             self._since_s = time.monotonic()
@@ -272,6 +271,7 @@ class Server:
             if mask & ~select.POLLOUT:
                 data = client.connection.recv(_CHUNK_BYTES)
                 if not data:
+                    self._has_delivered = client.has_exit and not client.out
                     self._drop_client()
                     return
                 for kind, content in client.frames.feed(data):
@@ -304,6 +304,7 @@ class Server:
         self._input_ends = self._ends.input < 0
         begin = self._end - min(len(self._kept), KEPT_BYTES)
         client.position = min(max(int(request["offset"]), begin), self._end)
+        client.input_bytes = self._input_bytes
         opened = {
             "offset": client.position,
             "input_bytes": self._input_bytes,
@@ -318,6 +319,9 @@ class Server:
         try:
             while client is not None and client.position is not None:
                 data = self._output_from(client.position)
+                if client.input_bytes < self._input_bytes and not client.out:
+                    client.out += frames.pack_input_bytes(self._input_bytes)
+                    client.input_bytes = self._input_bytes
                 if data and len(client.out) < 2 * _CHUNK_BYTES:
                     client.out += frames.pack(frames.DATA, data)
                     client.position += len(data)

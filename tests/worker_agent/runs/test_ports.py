@@ -35,6 +35,20 @@ async def test_data_passes_until_the_program_closes_the_connection() -> None:
 
 
 @on_event_loop
+async def test_a_user_who_only_sends_takes_no_memory() -> None:
+    """What arrives is counted, and the newest count is sent when the user reads."""
+    server = await asyncio.start_server(upper, "127.0.0.1", 0)
+    connection = await connect_to_port(server.sockets[0].getsockname()[1], lambda: True)
+    for _ in range(1000):
+        await connection.write(b"x")
+    await connection.end_input()
+    counts = [frames.input_bytes_of(data) async for kind, data in connection.frames() if kind == frames.RECEIVED]
+    assert counts == [1000]
+    connection.close()
+    server.close()
+
+
+@on_event_loop
 async def test_a_connection_ends_with_its_job(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that goes on listening, such as one of another job, is not reached any more."""
     monkeypatch.setattr("worker_agent.runs.ports.LOOK_INTERVAL_S", 0.01)
