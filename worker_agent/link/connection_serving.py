@@ -15,8 +15,8 @@ from grpc import aio
 
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
-from worker_agent.runs.ports import PortConnection
 from worker_agent.link.serving import Calls
+from worker_agent.runs.ports import PortConnection
 from worker_agent.runs.terminals import NoTerminal, TerminalConnection
 from worker_agent.shim import frames
 

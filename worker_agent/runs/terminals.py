@@ -1,7 +1,7 @@
 """The agent's connections to the terminals of runs, whose servers (shim/terminal.py) outlive the agent.
 
-A job owns its run directory and may put another socket there, or a link to one, such as that of another user's terminal.
-So the agent speaks only to a socket in the directory itself whose server runs as the agent's own user.
+A job owns its run directory and may put another socket there, or a link to one, such as that of another user's
+terminal. So the agent speaks only to a socket in the directory itself whose server runs as the agent's own user.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ from scheduler.live.access.status import FORBIDDEN, INVALID, REFUSED, UNAVAILABL
 from scheduler.live.agents.links import Links
 
 T = TypeVar("T")
-# How many messages wait in one direction, and how many bytes of data a user's message may have.
-MESSAGES_MAX, DATA_BYTES_MAX = 8, 1 << 16
+# How many messages wait in one direction, and how many bytes a user's message may have, unknown fields included.
+MESSAGES_MAX, MESSAGE_BYTES_MAX = 8, 1 << 16
 # How long a node may take to answer ConnectionWanted.
 ANSWER_S = 15.0
 
@@ -187,9 +187,9 @@ async def _send(connection: _Connection, requests: AsyncIterator[jobs_pb2.ToJob]
     """Pass the messages of a user to the node, at the pace of the job."""
     try:
         async for message in requests:
-            if message.HasField("open") or len(message.data) > DATA_BYTES_MAX:
+            if message.HasField("open") or message.ByteSize() > MESSAGE_BYTES_MAX:
                 raise CallFailed(
-                    INVALID, f"only the first message opens; data has at most {DATA_BYTES_MAX:,} bytes"
+                    INVALID, f"only the first message opens; others have at most {MESSAGE_BYTES_MAX:,} bytes"
                 )
             if not await connection.to_node.put(message):
                 return

@@ -69,9 +69,9 @@ class Connecting:
         except Exception as error:
             self._audit.note(caller, METHOD, opening, failure(error).reason)
             raise
-        self._audit.note(caller, METHOD, opening, "opened")
-        messages = self._connector.connect(lease, opening, requests, self._until_invalid(caller))
         with self._watchers:
+            self._audit.note(caller, METHOD, opening, "opened")
+            messages = self._connector.connect(lease, opening, requests, self._until_invalid(caller))
             async with aclosing(messages) as open_messages:
                 async for message in open_messages:
                     yield message

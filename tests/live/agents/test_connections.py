@@ -12,7 +12,7 @@ from grpc import aio
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from scheduler.live.access.status import FORBIDDEN, INVALID, REFUSED, UNAUTHENTICATED, UNAVAILABLE, CallFailed
-from scheduler.live.agents.connections import DATA_BYTES_MAX, MESSAGES_MAX, Connections, Pipe
+from scheduler.live.agents.connections import MESSAGE_BYTES_MAX, MESSAGES_MAX, Connections, Pipe
 from tests.support.linked import Peer, Scheduler, on_event_loop, until
 
 
@@ -137,7 +137,10 @@ async def test_what_ends_a_connection_from_outside() -> None:
     """An invalid message of the user, and the end of the user's token."""
     async with Scheduler() as scheduler, scheduler.peer("n1") as peer:
         await peer.join()
-        for message in (jobs_pb2.ToJob(data=b"x" * (DATA_BYTES_MAX + 1)), jobs_pb2.ToJob(open={})):
+        data = jobs_pb2.ToJob(data=b"x" * MESSAGE_BYTES_MAX)
+        # Field 100, which does not exist.
+        unknown = jobs_pb2.ToJob.FromString(b"\xa2\x06\x80\x80\x04" + b"x" * MESSAGE_BYTES_MAX)
+        for message in (data, unknown, jobs_pb2.ToJob(open={})):
             user, first, _ = await connected(scheduler, peer)
             await user.queue.put(message)
             with pytest.raises(CallFailed) as failed:

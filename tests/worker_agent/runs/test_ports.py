@@ -42,7 +42,9 @@ async def test_a_user_who_only_sends_takes_no_memory() -> None:
     for _ in range(1000):
         await connection.write(b"x")
     await connection.end_input()
-    counts = [frames.input_bytes_of(data) async for kind, data in connection.frames() if kind == frames.RECEIVED]
+    counts = [
+        frames.input_bytes_of(data) async for kind, data in connection.frames() if kind == frames.RECEIVED
+    ]
     assert counts == [1000]
     connection.close()
     server.close()
