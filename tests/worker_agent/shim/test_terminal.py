@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.linked import on_event_loop
 from tests.worker_agent.shim_runs import PATIENCE_S, ShimRun, gone, python, shim_run, wait_for
-from worker_agent.runs.terminals import SHELLS_MAX, NoTerminal, connect, want_shell
+from worker_agent.runs.terminals import want_shell
 from worker_agent.shim import frames
 from worker_agent.shim.run_directory import RunDirectory
-from worker_agent.shim.terminal import KEPT_BYTES, Ends, Server, listen, peer_uid
+from worker_agent.shim.terminal import KEPT_BYTES, listen, peer_uid
 from worker_agent.shim.terminals import SOCKET, shell_socket
 
 TTY = {"tty": True, "rows": 30, "columns": 90, "keep_s": PATIENCE_S}
@@ -248,66 +247,6 @@ def test_broken_frames_end_a_connection_and_not_the_terminal(tmp_path: Path) -> 
         client.until("still here")
 
 
-class OwnServer:
-    """A server in this process, whose turns the test takes. The process in its terminal is played by the test."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        (tmp_path / "d").mkdir()
-        self.run = RunDirectory(tmp_path / "d")
-        self.listener = listen(self.run.fd, SOCKET)
-        self.input, to_process = os.pipe()
-        from_process, self.output = os.pipe()
-        code, self.code = os.pipe()
-        self.server = Server(self.listener, Ends(to_process, from_process, False, code, None, PATIENCE_S))
-
-    def attached(self) -> socket.socket:
-        """Return a client whose session is open."""
-        client = socket.socket(socket.AF_UNIX)
-        client.settimeout(PATIENCE_S)
-        client.connect(f"/proc/self/fd/{self.run.fd}/{SOCKET}")
-        client.sendall(frames.pack(frames.OPEN, json.dumps({"session": "a", "offset": 0}).encode()))
-        before = self.server._client
-        while (now := self.server._client) is before or now is None or now.position is None:
-            self.server._wait(PATIENCE_S)
-        return client
-
-
-def test_a_client_that_only_sends_takes_no_memory(tmp_path: Path) -> None:
-    """While the client does not read, the arrival of its input is counted; afterwards it receives the newest count."""
-    here = OwnServer(tmp_path)
-    client, served = here.attached(), here.server._client
-    assert served is not None
-    served.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    for _ in range(2000):
-        client.sendall(frames.pack(frames.DATA, b"x"))
-        # Once for the frame, and once for the process.
-        here.server._wait(PATIENCE_S)
-        here.server._wait(PATIENCE_S)
-        assert os.read(here.input, 10) == b"x"
-    assert len(served.out) < 100
-    unpacker, count = frames.Frames(), 0
-    while count < 2000:
-        for kind, content in unpacker.feed(client.recv(1 << 16)):
-            count = frames.input_bytes_of(content) if kind == frames.RECEIVED else 0
-        here.server._wait(0.0)
-
-
-def test_an_exit_code_goes_to_the_client_that_has_come_back(tmp_path: Path) -> None:
-    """The server does not leave because the connection that the client has lost was the first to receive the code."""
-    here = OwnServer(tmp_path)
-    lost = here.attached()
-    os.close(here.output)
-    os.write(here.code, b"3")
-    while here.server._client is None or not here.server._client.has_exit:
-        here.server._wait(PATIENCE_S)
-    client = here.attached()
-    lost.close()
-    assert not here.server._has_delivered
-    assert frames.pack_exit(3) in client.recv(1 << 16)
-    client.close()
-    assert here.server.run()
-
-
 def test_only_its_owner_can_connect(tmp_path: Path) -> None:
     """The socket has mode 0600, a file that was in its place is removed, and each side sees the user of the other."""
     (tmp_path / "d").mkdir()
@@ -326,23 +265,6 @@ def test_only_its_owner_can_connect(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         listen(run.fd, SOCKET)
     run.close()
-
-
-@on_event_loop
-async def test_a_link_does_not_lead_to_the_terminal_of_another_job(tmp_path: Path) -> None:
-    """The agent, which may be root, connects only to a socket that lies in the directory of the run itself."""
-    listeners = []
-    for name in ("own", "others"):
-        (tmp_path / name).mkdir()
-        with RunDirectory(tmp_path / name) as run:
-            listeners.append(listen(run.fd, SOCKET))
-    (await connect(tmp_path / "own", SOCKET, lambda: True)).close()
-    (tmp_path / "own" / SOCKET).unlink()
-    (tmp_path / "own" / SOCKET).symlink_to(tmp_path / "others" / SOCKET)
-    with pytest.raises(NoTerminal):
-        await connect(tmp_path / "own", SOCKET, lambda: True)
-    for listener in listeners:
-        listener.close()
 
 
 def test_a_shell_beside_a_job(tmp_path: Path) -> None:
@@ -390,13 +312,3 @@ def test_a_shell_that_cannot_start_says_why_in_its_terminal(tmp_path: Path) -> N
         assert b"/no/such/shell" in client.output
         (run.path / "go").touch()
         assert run.ended()["codes"] == {"0": 0}
-
-
-def test_only_so_many_shells_are_open_beside_a_job(tmp_path: Path) -> None:
-    """The next request is refused."""
-    (tmp_path / "d").mkdir()
-    with RunDirectory(tmp_path / "d") as run:
-        for number in range(SHELLS_MAX):
-            (tmp_path / "d" / shell_socket(str(number))).touch()
-        with pytest.raises(NoTerminal):
-            want_shell(run, "17", {"name": "ab"})
