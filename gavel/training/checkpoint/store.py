@@ -202,14 +202,12 @@ class Store:
 
     def write(self, step: int, name: str, write: atomic.Write) -> None:
         """Write one file of this rank's part."""
-        set_path = self._set_path(step)
-        atomic.make_directory(set_path)
-        self._files[name] = atomic.replace(set_path / name, write)
+        self._files[name] = atomic.replace(self._make_set(step) / name, write)
 
     def commit(self, step: int, wait_s: float) -> None:
         """Finish this rank's part, and wait until the set is complete."""
         self.check_claims()
-        set_path = self._set_path(step)
+        set_path = self._make_set(step)
         part = json.dumps({"files": self._files, "world": self.world}).encode()
         self._files = {}
         atomic.replace_bytes(set_path / f"part-{self.rank}.json", part)
@@ -229,12 +227,11 @@ class Store:
     def give_up(self, step: int) -> None:
         """Report to the other ranks that this rank could not write; without other ranks, delete its files."""
         self._files = {}
-        set_path = self._set_path(step)
         with contextlib.suppress(OSError):
             if self.world == 1:
-                shutil.rmtree(set_path)
+                shutil.rmtree(self._set_path(step))
             else:
-                (set_path / f"part-{self.rank}.failed").touch()
+                (self._make_set(step) / f"part-{self.rank}.failed").touch()
 
     def _try_to_complete(self, set_path: Path) -> bool:
         """Write COMPLETE if all parts are there. Return whether all are."""
@@ -269,6 +266,12 @@ class Store:
         for path in entries(self.root / str(self._token)):
             if candidate is None or candidate.token != self._token or path.name > candidate.path.name:
                 _remove(path)
+
+    def _make_set(self, step: int) -> Path:
+        """Make the directory of a set, unless another rank has made it, and return its path."""
+        set_path = self._set_path(step)
+        atomic.make_directory(set_path)
+        return set_path
 
     def _set_path(self, step: int) -> Path:
         return self.root / str(self._token) / f"step-{step:012d}"

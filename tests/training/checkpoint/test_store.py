@@ -218,6 +218,15 @@ def test_a_step_counts_when_all_parts_are_there(tmp_path: Path) -> None:
     assert sorted(words["files"]) == ["rank-0.pt", "rank-1.pt", "rank-2.pt"]
 
 
+def test_a_rank_without_files_may_be_the_first(tmp_path: Path) -> None:
+    """Its part arrives before any other rank has made the directory of the set."""
+    writing, without_files = (store(tmp_path, 1, rank, 2) for rank in range(2))
+    with pytest.raises(IncompleteCheckpoint, match="rank 0 "):
+        without_files.commit(10, 0.0)
+    save(writing, 10)
+    assert chosen(tmp_path) == "1:10"
+
+
 def test_a_part_that_does_not_come_is_named(tmp_path: Path, wording: Wording) -> None:
     """The error has the missing ranks, the directory, and a possible cause."""
     with pytest.raises(IncompleteCheckpoint, match=r"rank 1, 2 ") as incomplete:
@@ -226,10 +235,8 @@ def test_a_part_that_does_not_come_is_named(tmp_path: Path, wording: Wording) ->
 
 
 def test_a_rank_that_cannot_write_keeps_no_other_waiting(tmp_path: Path, wording: Wording) -> None:
-    """The other ranks get the rank's error at once instead of waiting for its part."""
-    failing = store(tmp_path, 1, 1, 2)
-    failing.write(10, "rank-1.pt", lambda file: file.write(b"part"))
-    failing.give_up(10)
+    """The other ranks get the rank's error at once instead of waiting, even if it failed before it wrote anything."""
+    store(tmp_path, 1, 1, 2).give_up(10)
     with pytest.raises(IncompleteCheckpoint, match="rank") as incomplete:
         save(store(tmp_path, 1, 0, 2), 10, wait_s=30.0)
     wording(incomplete.value, folder=tmp_path)
