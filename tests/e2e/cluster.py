@@ -116,6 +116,14 @@ class Cluster(LocalCluster):
 
         eventually(lambda: not remaining(), "every process of every job is gone")
 
+    def cleared(self) -> Cluster:
+        """Cancel all jobs that earlier tests have left, wait until nothing of them remains, and return the cluster."""
+        for job in self.client.list():
+            if not job.state.is_final:
+                self.client.cancel(job.id)
+        self.wait_until_idle()
+        return self
+
     def wait_until_linked(self, *names: str) -> None:
         """Wait until these nodes are up and linked to the current scheduler process."""
 

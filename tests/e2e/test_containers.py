@@ -59,11 +59,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory, docker: FakeDocker) -> Iter
 @pytest.fixture
 def cluster(shared: Cluster) -> Cluster:
     """The cluster, with nothing left on it from the previous test."""
-    for job in shared.client.list():
-        if not job.state.is_final:
-            shared.client.cancel(job.id)
-    shared.wait_until_idle()
-    return shared
+    return shared.cleared()
 
 
 @pytest.fixture(scope="module")

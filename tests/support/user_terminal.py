@@ -78,10 +78,14 @@ class UserTerminal:
         while self.process.poll() is None:
             assert time.monotonic() < end_s, f"it does not end: {self.output!r}"
             self._read()
-        self._read()
+        while self._read():
+            pass
         assert termios.tcgetattr(self.slave) == self.before
         return self.process.returncode
 
-    def _read(self) -> None:
-        while select.select([self._master], [], [], 0.05)[0]:
+    def _read(self) -> bool:
+        """Read what is shown next, if anything is shown soon; return whether it was."""
+        is_shown = bool(select.select([self._master], [], [], 0.05)[0])
+        if is_shown:
             self.output += os.read(self._master, 1 << 16).decode(errors="replace")
+        return is_shown
