@@ -34,7 +34,8 @@ class TerminalSession:
     ) -> None:
         """`size`: rows and columns of the user's terminal, if there is one. `patience_s`: how long to reconnect.
 
-        `details`: fields of OpenConnection, for a new shell beside the job, or for a port, instead of its terminal.
+        `details`: fields of OpenConnection: the attempt, without which a session could continue in the next one; those
+        for a new shell beside the job, or for a port, instead of its terminal.
         """
         self._wire, self._patience_s = client._wire, patience_s
         self._opening = pb.OpenConnection(job=job, session=secrets.token_hex(16), **details)

@@ -26,7 +26,9 @@ SHELL = ("bash", "--norc", "--noprofile")
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """A cluster with GPUs for several jobs, whose leases outlast restarts."""
-    with Cluster(tmp_path_factory.mktemp("terminals"), {"n1": "v100=4"}, ["scheduler.round_s=600"]) as cluster:
+    with Cluster(
+        tmp_path_factory.mktemp("terminals"), {"n1": "v100=4"}, ["scheduler.round_s=600"]
+    ) as cluster:
         yield cluster
 
 
@@ -89,7 +91,8 @@ def test_run_gives_a_terminal_and_its_exit_code(cluster: Cluster) -> None:
         user.sees("after 130")
         assert user.ends() == 7
     job = cluster.wait_until_ended(newest(cluster))
-    assert (job.state, job.exit_code, job.spec.preemptible) == ("failed", 7, False)
+    assert (job.state, job.exit_code) == ("failed", 7)
+    assert (job.spec.preemptible, job.spec.retries_node, job.spec.retries_preemption) == (False, 0, 0)
     assert "42 2 xterm" in cluster.output(job.id)
 
 

@@ -67,8 +67,9 @@ class UserTerminal:
         """Wait until this text is shown after everything that was waited for before; return what came before it."""
         end_s = time.monotonic() + PATIENCE_S
         while text not in self.output:
-            assert time.monotonic() < end_s, f"{text!r} is not shown: {self.output!r}"
-            self._read()
+            has_ended = self.process.poll() is not None
+            is_over = not self._read() and (has_ended or time.monotonic() > end_s)
+            assert not is_over, f"{text!r} is not shown: {self.output!r}; exit status {self.process.poll()}"
         before, _, self.output = self.output.partition(text)
         return before
 

@@ -56,11 +56,12 @@ def shell(job: str, node: str, ports: tuple[str, ...], session: Session) -> None
     from gavel.client.terminal import TerminalSession
 
     with forward.opened(ports) as forwardings, session.client() as client:
-        job_id = client.get(job).id
-        forward.begin(forwardings, client, job_id)
+        target = client.get(job)
+        forward.begin(forwardings, client, target.id)
         terminal = TerminalSession(
             client,
-            job_id,
+            target.id,
+            attempt=target.attempt,
             size=local_terminal.size(),
             new_shell=True,
             tty=local_terminal.has_terminal(),
@@ -78,7 +79,8 @@ def attach_to(client: Client, job: str) -> int:
     from gavel.client import Refused
     from gavel.client.terminal import TerminalSession
 
-    terminal = TerminalSession(client, job, size=local_terminal.size())
+    attempt = client.get(job).attempt
+    terminal = TerminalSession(client, job, attempt=attempt, size=local_terminal.size())
     client.on_trouble = local_terminal.report_trouble
     try:
         has_ended = local_terminal.converse(terminal)

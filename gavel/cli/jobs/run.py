@@ -106,6 +106,8 @@ def _spec(command: tuple[str, ...], fields: dict[str, Any], keep_s: float | None
         packable=False,
         reports_steps=False,
         retries_node=0,
+        # The user is connected to one process; the next attempt would be another, with GPUs that nobody asked for.
+        retries_preemption=0,
     )
 
 

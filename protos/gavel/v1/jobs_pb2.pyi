@@ -582,7 +582,7 @@ class ToJob(_message.Message):
     def __init__(self, open: _Optional[_Union[OpenConnection, _Mapping]] = ..., data: _Optional[bytes] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class OpenConnection(_message.Message):
-    __slots__ = ("job", "session", "offset", "size", "node", "new_shell", "tty", "term", "port")
+    __slots__ = ("job", "session", "offset", "size", "node", "new_shell", "tty", "term", "port", "attempt")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -592,6 +592,7 @@ class OpenConnection(_message.Message):
     TTY_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     PORT_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     job: str
     session: str
     offset: int
@@ -601,7 +602,8 @@ class OpenConnection(_message.Message):
     tty: bool
     term: str
     port: int
-    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., node: _Optional[str] = ..., new_shell: _Optional[bool] = ..., tty: _Optional[bool] = ..., term: _Optional[str] = ..., port: _Optional[int] = ...) -> None: ...
+    attempt: int
+    def __init__(self, job: _Optional[str] = ..., session: _Optional[str] = ..., offset: _Optional[int] = ..., size: _Optional[_Union[TerminalSize, _Mapping]] = ..., node: _Optional[str] = ..., new_shell: _Optional[bool] = ..., tty: _Optional[bool] = ..., term: _Optional[str] = ..., port: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class TerminalSize(_message.Message):
     __slots__ = ("rows", "columns")

@@ -106,6 +106,11 @@ class Connecting:
 
     def _lease_of(self, job: Job, opening: pb.OpenConnection) -> str:
         holding = self._world.state.leases.get(job.lease or job.leaving or "")
+        current = 0 if holding is None else holding.lease.attempt
+        if opening.attempt not in (0, current) and not job.is_terminal:
+            raise CallFailed(
+                REFUSED, f"attempt {opening.attempt} of job {job.id} has ended, and the job is {job.state}"
+            )
         if holding is not None:
             nodes = nodes_of(holding.lease.gpus)
             opening.node = opening.node or nodes[0]

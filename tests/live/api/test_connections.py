@@ -11,6 +11,7 @@ import pytest
 from grpc import aio
 
 from protos.gavel.v1 import jobs_pb2 as pb
+from scheduler.core.messages import Exit
 from scheduler.live.access.limits import PeopleConfig
 from scheduler.live.access.roles import Role
 from tests.live.access.test_access import token
@@ -140,6 +141,25 @@ async def test_a_job_that_has_no_terminal_now(live: Live, wording: Wording) -> N
         status, text = await refused(live, job, {})
         assert status is code
         wording(text)
+
+
+@with_daemon()
+async def test_a_session_does_not_continue_in_the_next_attempt(live: Live, wording: Wording) -> None:
+    """A session that names an attempt is refused once it has ended, before and after the next one begins."""
+    job = await interactive(live)
+    await opened(live, job, {}, attempt=1)
+    lease = live.world.state.jobs[job].lease or ""
+    await live.jobs().CommandJob(pb.CommandJobRequest(job=job, action=pb.CommandJobRequest.ACTION_HOLD))
+    await live.report("n1", exits=(Exit(lease, "yielded", 0, 0, 0.0, 1.0),))
+    status, text = await refused(live, job, {}, attempt=1)
+    assert status is Code.FAILED_PRECONDITION
+    wording(text)
+    await live.jobs().CommandJob(pb.CommandJobRequest(job=job, action=pb.CommandJobRequest.ACTION_RELEASE))
+    await live.run_job(job)
+    status, text = await refused(live, job, {}, attempt=1)
+    assert status is Code.FAILED_PRECONDITION
+    wording(text)
+    await opened(live, job, {}, attempt=2)
 
 
 @with_daemon()
