@@ -1,18 +1,22 @@
-"""The best plan of a transformer for each number of GPUs: every plan that fits is priced."""
+"""The best plan of a model for each number of GPUs: every plan that fits is priced."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import NamedTuple
 
 from planner.cluster import Gpu
-from planner.costs import Cost, cost_of
+from planner.costs import Cost, cost_of, layer_costs
 from planner.errors import BadPlan, NothingFits
+from planner.figures import Model
 from planner.plan import Plan
-from planner.transformer import Transformer
+from planner.simulate import Simulator
 
+# How many plans are simulated at most for one number of GPUs.
+SIMULATED = 8
 # No more GPUs than these are suggested where a model does not fit.
 GPUS_MAX = 16_384
 
@@ -40,16 +44,49 @@ class Priced(NamedTuple):
 ALLOWED = Allowed()
 
 
-def best_plan(model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed = ALLOWED) -> Priced:
-    """Return the fastest plan for exactly so many GPUs; raise NothingFits if none fits into memory."""
-    fastest: Priced | None = None
-    for plan in plans(model, gpu, gpus, batch, allowed):
-        cost = cost_of(model, gpu, plan, batch)
-        if fits(cost, gpu) and (fastest is None or cost.step_s < fastest.cost.step_s):
-            fastest = Priced(plan, cost)
-    if fastest is None:
+def best_plan(
+    model: Model,
+    gpu: Gpu,
+    gpus: int,
+    batch: int,
+    allowed: Allowed = ALLOWED,
+    simulator: Simulator | None = None,
+) -> Priced:
+    """Return the fastest plan for exactly so many GPUs; raise NothingFits if none fits into memory.
+
+    With a simulator, the plans that the closed forms put first are simulated, and compared by these times.
+    """
+    fitting: list[Priced] = []
+    fastest_s = math.inf
+    possible = [(_least_s(model, gpu, plan, batch), plan) for plan in plans(model, gpu, gpus, batch, allowed)]
+    for least_s, plan in sorted(possible, key=itemgetter(0)):
+        if least_s >= fastest_s:
+            break
+        priced = Priced(plan, cost_of(model, gpu, plan, batch))
+        if fits(priced.cost, gpu):
+            fitting.append(priced)
+            fastest_s = min(fastest_s, priced.cost.step_s)
+    if not fitting:
         raise _nothing_fits(model, gpu, gpus, batch, allowed)
-    return fastest
+    if simulator is None:
+        return min(fitting, key=_step_s)
+    simulated: list[Priced] = []
+    for plan, cost in sorted(fitting, key=_step_s)[:SIMULATED]:
+        # The closed form of 1f1b is never too long.
+        if simulated and cost.step_s >= min(map(_step_s, simulated)):
+            break
+        simulated.append(Priced(plan, simulator.cost(plan, cost, plan.microbatches(batch))))
+    return min(simulated, key=_step_s)
+
+
+def _least_s(model: Model, gpu: Gpu, plan: Plan, batch: int) -> float:
+    """Return the time of an update without any waiting or transfer, if all stages took the same time."""
+    layers = layer_costs(model.figures(gpu, plan.microbatch, plan.tensor), plan)
+    return plan.microbatches(batch) / plan.pipeline * float((layers.compute_s + layers.exchange_s).sum())
+
+
+def _step_s(priced: Priced) -> float:
+    return priced.cost.step_s
 
 
 def fits(cost: Cost, gpu: Gpu) -> bool:
@@ -67,7 +104,7 @@ def widths(gpu: Gpu, gpus: int) -> list[int]:
     return sorted({width for width in (*within, *doubled, gpus) if 1 <= width <= gpus})
 
 
-def plans(model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> Iterator[Plan]:
+def plans(model: Model, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> Iterator[Plan]:
     """Yield the plans for exactly so many GPUs that break no rule and whose weights fit into memory."""
     weights = model.state_bytes_per_parameter * model.parameters
     for tensor, pipeline, data in _splits(model, gpu, gpus, allowed):
@@ -77,7 +114,7 @@ def plans(model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed)
             yield from _variants(model, Plan(tensor, pipeline, data, microbatch), batch, allowed)
 
 
-def _variants(model: Transformer, plan: Plan, batch: int, allowed: Allowed) -> Iterator[Plan]:
+def _variants(model: Model, plan: Plan, batch: int, allowed: Allowed) -> Iterator[Plan]:
     """Yield a plan with every schedule, number of chunks, and with and without recomputation."""
     microbatches = batch // (plan.data * plan.microbatch)
     for schedule in allowed.schedules:
@@ -87,19 +124,23 @@ def _variants(model: Transformer, plan: Plan, batch: int, allowed: Allowed) -> I
         if schedule == "interleaved":
             if plan.pipeline == 1 or microbatches % plan.pipeline:
                 continue
-            chunks = _divisors(model.layers // plan.pipeline)[1:]
+            chunks = model.chunk_counts(plan.pipeline)
         for count in chunks:
             for recompute in (False, True):
                 yield Plan(plan.tensor, plan.pipeline, plan.data, plan.microbatch, count, recompute, schedule)
 
 
-def evaluate(model: Transformer, gpu: Gpu, plan: Plan, batch: int) -> Priced:
+def evaluate(
+    model: Model, gpu: Gpu, plan: Plan, batch: int, simulator: Simulator | None = None
+) -> Priced:
     """Return the cost of one plan. If it does not fit into memory without recomputation, it recomputes."""
-    priced = Priced(plan, cost_of(model, gpu, plan, batch))
-    if plan.recompute or fits(priced.cost, gpu):
-        return priced
-    leaner = replace(plan, recompute=True)
-    return Priced(leaner, cost_of(model, gpu, leaner, batch))
+    cost = cost_of(model, gpu, plan, batch)
+    if not (plan.recompute or fits(cost, gpu)):
+        plan = replace(plan, recompute=True)
+        cost = cost_of(model, gpu, plan, batch)
+    if simulator is not None:
+        cost = simulator.cost(plan, cost, plan.microbatches(batch))
+    return Priced(plan, cost)
 
 
 def why_not(priced: Priced, gpu: Gpu, gpus: int) -> str:
@@ -116,7 +157,7 @@ def why_not(priced: Priced, gpu: Gpu, gpus: int) -> str:
 
 
 def _nothing_fits(
-    model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed
+    model: Model, gpu: Gpu, gpus: int, batch: int, allowed: Allowed
 ) -> NothingFits | BadPlan:
     """Return the error for a number of GPUs without a plan: why the leanest does not fit, and how many would do."""
     leanest = _leanest(model, gpu, gpus, batch, allowed)
@@ -136,7 +177,7 @@ def _nothing_fits(
     return NothingFits(why_not(leanest, gpu, gpus), hint=f"{width} would do" if width else "")
 
 
-def _leanest(model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> Priced | None:
+def _leanest(model: Model, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> Priced | None:
     """Return the plan that needs least memory; None if no plan keeps the rules."""
     candidates = []
     for tensor, pipeline, data in _splits(model, gpu, gpus, allowed):
@@ -146,7 +187,7 @@ def _leanest(model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allow
     return min(candidates, key=lambda priced: float(priced.cost.memory_bytes.max()), default=None)
 
 
-def _cannot_be_divided(model: Transformer, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> BadPlan:
+def _cannot_be_divided(model: Model, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> BadPlan:
     """Return the error for a batch that no plan for so many GPUs can divide, with the nearest batches that would do."""
     # By plan: the samples of an update are a multiple of this, and at least that many.
     splits = _splits(model, gpu, gpus, allowed)
@@ -162,18 +203,18 @@ def _cannot_be_divided(model: Transformer, gpu: Gpu, gpus: int, batch: int, allo
     return BadPlan(f"batch {batch} on {gpus} × {gpu.name}: {fault}", hint=f"nearest: {nearest}")
 
 
-def _splits(model: Transformer, gpu: Gpu, gpus: int, allowed: Allowed) -> Iterator[tuple[int, int, int]]:
+def _splits(model: Model, gpu: Gpu, gpus: int, allowed: Allowed) -> Iterator[tuple[int, int, int]]:
     """Yield tensor, pipeline and data of all plans for exactly so many GPUs."""
     for tensor in _tensor_groups(model, gpu, gpus):
         if allowed.tensor_max is not None and tensor > allowed.tensor_max:
             continue
-        for pipeline in _divisors(math.gcd(gpus // tensor, model.layers)):
+        for pipeline in filter(model.cuts_into, _divisors(gpus // tensor)):
             yield tensor, pipeline, gpus // tensor // pipeline
 
 
-def _tensor_groups(model: Transformer, gpu: Gpu, gpus: int) -> list[int]:
+def _tensor_groups(model: Model, gpu: Gpu, gpus: int) -> list[int]:
     """Return the sizes of tensor groups that fill nodes without a rest."""
-    return _divisors(math.gcd(gpus, model.heads, model.hidden, gpu.per_node))
+    return list(filter(model.splits_over, _divisors(math.gcd(gpus, gpu.per_node))))
 
 
 def _divisors(number: int) -> list[int]:

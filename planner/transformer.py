@@ -8,6 +8,7 @@ how well they meet the others.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -16,6 +17,7 @@ from planner.cluster import Gpu
 from planner.errors import BadPlan, BadProfile
 from planner.figures import LayerFigures
 from planner.graph import Floats, Ints
+from planner.plan import Plan
 
 # The part of the greatest arithmetic that matrix products reach.
 PRODUCTS = 0.79
@@ -52,7 +54,12 @@ class Transformer:
 
     @property
     def weight_bytes_per_parameter(self) -> float:
-        """Weights in 16 bits; gradients are exchanged in 16 bits, too."""
+        """Weights in 16 bits."""
+        return float(_BYTES)
+
+    @property
+    def exchanged_bytes_per_parameter(self) -> float:
+        """Gradients are exchanged in 16 bits."""
         return float(_BYTES)
 
     @property
@@ -106,6 +113,8 @@ class Transformer:
         return LayerFigures(
             forward_s=row(0.0, layer_s, scores_s),
             backward_s=row(0.0, 2 * layer_s, 2 * scores_s),
+            # The last stage needs the scores at once, so it never computes them again.
+            again_s=row(0.0, layer_s, 0.0),
             exchange_s=row(0.0, exchange_s, 0.0),
             parameters=row(
                 (self.vocabulary + self.sequence) * h / t, self.layer_parameters / t, self.vocabulary * h / t
@@ -116,14 +125,27 @@ class Transformer:
             output_bytes=row(boundary, boundary, 0.0),
         )
 
-    def stages(self, count: int) -> Ints:
+    def splits_over(self, tensor: int) -> bool:
+        """Return whether heads and hidden size can be divided over a tensor group of this size."""
+        return self.heads % tensor == 0 and self.hidden % tensor == 0
+
+    def cuts_into(self, stages: int) -> bool:
+        """Return whether so many stages have the same number of layers."""
+        return self.layers % stages == 0
+
+    def chunk_counts(self, pipeline: int) -> Sequence[int]:
+        """Return the numbers of chunks per GPU that divide the layers of a GPU."""
+        return [count for count in range(2, self.layers // pipeline + 1) if self.cuts_into(pipeline * count)]
+
+    def borders(self, gpu: Gpu, plan: Plan, microbatches: int) -> Ints:
         """Return the first layer of each stage, and the end. All stages have the same number of layers."""
+        count = plan.stages
         if count > self.layers:
             raise BadPlan(
                 f"{count} stages are more than the {self.layers} layers", hint=f"nearest: {self.layers}"
             )
-        if self.layers % count:
-            nearest = [n for n in range(1, self.layers + 1) if self.layers % n == 0]
+        if not self.cuts_into(count):
+            nearest = [n for n in range(1, self.layers + 1) if self.cuts_into(n)]
             lower = max(n for n in nearest if n < count)
             upper = min(n for n in nearest if n > count)
             raise BadPlan(

@@ -3,6 +3,7 @@
 import pytest
 
 from planner.errors import BadPlan, BadProfile
+from planner.plan import Plan
 from planner.transformer import Transformer
 from tests.planner.gpus import A100
 from tests.planner.published import planner_answers
@@ -55,10 +56,10 @@ def test_the_figures_of_all_layers_together_are_those_of_the_model():
 )
 def test_layers_are_cut_evenly_or_not_at_all(count, message):
     """The first stage also has the table of tokens, the last one the scores."""
-    assert SMALL.stages(4).tolist() == [0, 7, 13, 19, 26]
-    assert SMALL.stages(1).tolist() == [0, 26]
+    assert SMALL.borders(A100, Plan(pipeline=4), 4).tolist() == [0, 7, 13, 19, 26]
+    assert SMALL.borders(A100, Plan(), 1).tolist() == [0, 26]
     with pytest.raises(BadPlan) as refused:
-        SMALL.stages(count)
+        SMALL.borders(A100, Plan(pipeline=count), count)
     assert str(refused.value) == message
 
 

@@ -31,6 +31,7 @@ from gavel.training.parallel.layers import Chunk, Layer, Loss, named_layers, sta
 from gavel.training.parallel.messages import Messages
 from gavel.training.parallel.parts import PipelineCheckpoint
 from gavel.training.parallel.plan import Plan, plan_of_process
+from gavel.training.parallel.profiler import NoCheckpoint, profile_and_exit, profile_path
 from gavel.training.parallel.runner import Runner
 from gavel.training.parallel.versions import Versions
 from gavel.training.parallel.watchdog import Watchdog
@@ -65,7 +66,9 @@ class Pipeline:
     ) -> None:
         modules = named_layers(layers)
         self.names = list(modules)
-        self.plan = plan_of_process(plan)
+        # Where the first batch is to be profiled instead of trained on.
+        self._profile_path = profile_path()
+        self.plan = plan_of_process(plan) if self._profile_path is None else Plan()
         stages = self.plan.layers_of_stages(self.names)
         if clip_norm is not None and not 0 < clip_norm < float("inf"):
             raise PlanError(f"clip_norm is {clip_norm!r}: expected a number above 0, such as 1.0")
@@ -88,6 +91,7 @@ class Pipeline:
             for stage in own_stages
         ]
         self._tied = self._tied_slots(modules, stages)
+        self._modules, self._loss, self._make_optimizer = modules, loss, optimizer
         self.optimizer = optimizer(self.parameters) if self.parameters else None
         self.scheduler = scheduler(self.optimizer) if scheduler and self.optimizer is not None else None
         self._statistics = list(statistics(modules))
@@ -110,6 +114,10 @@ class Pipeline:
         With copies of the model, the loss is that of this copy's part of the batch.
         """
         samples = samples_of(batch)
+        if self._profile_path is not None:
+            profile_and_exit(
+                self._profile_path, self._modules, self._loss, self._make_optimizer, batch, self.device
+            )
         runner = self._start(batch, samples) if self._runner is None else self._runner
         if samples != self._samples:
             raise PlanError(
@@ -131,12 +139,14 @@ class Pipeline:
 
     def checkpoint(
         self, directory: str | os.PathLike[str] | None = None, *, wait_s: float = 60.0, **named: Any
-    ) -> PipelineCheckpoint:
+    ) -> PipelineCheckpoint | NoCheckpoint:
         """Return the checkpoint of this pipeline, and of further named objects, for a `LeasedIterator`.
 
         Outside Gavel it is in `directory`; under a lease, in the job's `GAVEL_CHECKPOINT_DIR`. All ranks wait at most
         `wait_s` for each other's parts.
         """
+        if self._profile_path is not None:
+            return NoCheckpoint()
         return PipelineCheckpoint(self, directory, wait_s=wait_s, **named)
 
     def older_versions(self) -> Mapping[int, Sequence[Tensor]]:
@@ -227,7 +237,8 @@ class Pipeline:
         slots: dict[int, int] = {}
         for index in indices:
             name = self.names[index]
-            module = modules[name].to(self.device)
+            # To be profiled, one layer at a time goes to the device.
+            module = modules[name] if self._profile_path else modules[name].to(self.device)
             own = {}
             for parameter_name, parameter in module.named_parameters():
                 if id(parameter) not in slots:

@@ -1,0 +1,117 @@
+"""Cuts of a chain into unequal stages, against every cut."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from planner.balance import Cuts, greatest, sums
+from planner.costs import cost_of
+from planner.errors import BadPlan
+from planner.plan import Plan
+from planner.profile_form import read_profile
+from planner.search import fits
+from tests.planner.gpus import A100
+from tests.planner.profiles import random_document
+
+
+def all_cuts(layers: int, stages: int):
+    """Yield the borders of every cut."""
+    for inner in itertools.combinations(range(1, layers), stages - 1):
+        yield (0, *inner, layers)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_cut_has_a_faster_slowest_stage(seed):
+    """Of random chains of up to 9 layers in up to 4 stages, each stage with its own limit: equal to the best of all."""
+    chance = random.Random(seed)
+    count = chance.randint(1, 9)
+    seconds = [chance.uniform(0.1, 2) for _ in range(count)]
+    sizes = [chance.uniform(0.1, 2) for _ in range(count)]
+    limit = chance.uniform(0.5, 1.5) * sum(sizes)
+
+    def slowest(borders):
+        spans = list(itertools.pairwise(borders))
+        kept = [(len(spans) - k) * sum(sizes[i:j]) for k, (i, j) in enumerate(spans)]
+        return max(sum(seconds[i:j]) for i, j in spans) if max(kept) <= limit else float("inf")
+
+    stage_s = sums(np.array(seconds))
+    stage_s[np.tril_indices_from(stage_s)] = np.inf
+    size = sums(np.array(sizes))
+    cuts = Cuts(lambda behind: np.where((behind + 1) * size > limit, np.inf, stage_s))
+    for stages in range(1, min(count, 4) + 1):
+        best_s = min(map(slowest, all_cuts(count, stages)))
+        borders = cuts.borders(stages)
+        if borders is None:
+            assert best_s == float("inf")
+        else:
+            assert slowest(borders.tolist()) == pytest.approx(best_s, rel=1e-12)
+
+
+class _Cut:
+    """A profile whose cut is given."""
+
+    def __init__(self, profile, borders):
+        self._profile, self._borders = profile, np.array(borders)
+
+    def __getattr__(self, name):
+        return getattr(self._profile, name)
+
+    def borders(self, gpu, plan, microbatches):
+        """Return the given cut."""
+        return self._borders
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("plan", [Plan(), Plan(recompute=True), Plan(schedule="2bw"), Plan(schedule="stash")])
+@pytest.mark.parametrize("batch", [3, 32])
+def test_the_cut_of_a_profile_is_the_best_that_fits(seed, plan, batch):
+    """Priced one by one, with transfers, memory by stage and shared weights, no cut that fits is faster.
+
+    If none fits, the cut needs the least memory of all.
+    """
+    content = random_document(seed, 7) | {"tied": [["h.0", "h.5"]]}
+    profile = read_profile(content)
+    for stages, memory, per_node in itertools.product((1, 2, 3, 4), (1.0e9, 2.5e9, 80e9), (2, 8)):
+        if plan.schedule == "2bw" and batch < stages:
+            continue
+        # In nodes of 2 GPUs, some transfers take a slow network.
+        gpu = replace(A100, memory_bytes=memory, per_node=per_node, network_bytes_per_s=1e9)
+        tried = replace(plan, pipeline=stages)
+        costs = [cost_of(_Cut(profile, borders), gpu, tried, batch) for borders in all_cuts(7, stages)]
+        chosen = cost_of(profile, gpu, tried, batch)
+        fitting = [cost for cost in costs if fits(cost, gpu)]
+        assert fits(chosen, gpu) == bool(fitting)
+        if fitting:
+            expected = min(float(cost.times.total_s.max()) for cost in fitting)
+            assert float(chosen.times.total_s.max()) == pytest.approx(expected, rel=1e-12)
+        else:
+            expected = min(float(cost.memory_bytes.max()) for cost in costs)
+            assert float(chosen.memory_bytes.max()) == pytest.approx(expected, rel=1e-12)
+
+
+def test_cuts_for_few_microbatches_do_not_decide_for_many():
+    """The number of microbatches limits what is in flight, whichever plan is asked for first."""
+    content = random_document(3, 9)
+    gpu = replace(A100, memory_bytes=3e9)
+    plans = [(Plan(pipeline=8), 2), (Plan(pipeline=2), 8), (Plan(pipeline=8), 32), (Plan(pipeline=8), 4)]
+    shared = read_profile(content)
+    for plan, batch in [*plans, *reversed(plans)]:
+        alone = cost_of(read_profile(content), gpu, plan, batch)
+        assert cost_of(shared, gpu, plan, batch).borders.tolist() == alone.borders.tolist()
+
+
+def test_more_stages_than_layers_are_refused(wording):
+    """There is nothing to put into them."""
+    with pytest.raises(BadPlan) as refused:
+        cost_of(read_profile(random_document(0, 3)), A100, Plan(pipeline=4), 8)
+    wording(refused.value)
+
+
+def test_sums_and_greatest_of_spans():
+    """Row i and column j stand for layers i to j - 1."""
+    values = np.array([3.0, 1.0, 2.0])
+    assert sums(values)[0].tolist() == [0, 3, 4, 6]
+    assert [row[i + 1 :].tolist() for i, row in enumerate(greatest(values))] == [[3, 3, 3], [1, 2], [2], []]
