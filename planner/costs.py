@@ -275,5 +275,6 @@ def in_flight(plan: Plan, microbatches: int, behind: Ints) -> Floats:
 def weight_bytes(model: Model, plan: Plan, behind: Ints) -> Floats:
     """Return the memory of a parameter, with all versions of its weight, on a GPU with so many behind it."""
     further = behind if plan.schedule == "stash" else np.full_like(behind, plan.schedule == "2bw")
-    total: Floats = model.state_bytes_per_parameter + further * model.weight_bytes_per_parameter
-    return total
+    return np.asarray(
+        model.state_bytes_per_parameter + further * model.weight_bytes_per_parameter, np.float64
+    )

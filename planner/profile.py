@@ -145,7 +145,9 @@ class Profile:
             recomputed_bytes=np.concatenate([[0.0], output_bytes[:-1]]),
             working_bytes=stored_bytes,
             output_bytes=output_bytes,
-            tied=tuple((first, later, self._shared((first, later)) / parts[first]) for first, later in self.tied),
+            tied=tuple(
+                (first, later, self._shared((first, later)) / parts[first]) for first, later in self.tied
+            ),
         )
 
     def borders(self, gpu: Gpu, plan: Plan, microbatches: int) -> Ints:
@@ -154,12 +156,23 @@ class Profile:
         If none fits, the cut that needs least memory. With chunks, memory does not decide about the cut.
         """
         if not self.cuts_into(plan.stages):
-            raise BadPlan(f"{plan.stages} stages are more than the {len(self.layers)} layers", place=plan.label)
+            raise BadPlan(
+                f"{plan.stages} stages are more than the {len(self.layers)} layers", place=plan.label
+            )
         # What the costs of a stage depend on: also the place in its node where the last stage ends, and microbatches
         # if they are fewer than the stages.
         end = plan.gpus % gpu.per_node if plan.gpus > gpu.per_node else 0
         in_all = microbatches if microbatches < plan.pipeline or plan.schedule == "gpipe" else _MANY
-        key = (gpu, plan.microbatch, plan.tensor, plan.recompute, plan.schedule, plan.tensor * plan.data, end, in_all)
+        key = (
+            gpu,
+            plan.microbatch,
+            plan.tensor,
+            plan.recompute,
+            plan.schedule,
+            plan.tensor * plan.data,
+            end,
+            in_all,
+        )
         if key not in self._cuts:
             self._cuts[key] = self._cuts_of(gpu, plan, end, in_all)
         fastest, leanest = self._cuts[key]
@@ -214,7 +227,9 @@ class Profile:
         """
         if gpu.name in self.worker_types:
             return self
-        sources = [each for each in known if each.name in self.worker_types and each.name not in self.estimated]
+        sources = [
+            each for each in known if each.name in self.worker_types and each.name not in self.estimated
+        ]
         if not sources:
             raise BadProfile(
                 f"has no times for {gpu.name}, nor for a type from which they could be estimated",

@@ -40,7 +40,9 @@ def read_profile(document: object, file: str = "profile.json") -> Profile:
     for index, entry in enumerate(entries):
         layers += _layers(entry, file, f"layers[{index}]")
         if len(layers) > LAYERS_MAX:
-            raise BadProfile(f"are more than {LAYERS_MAX:,}", place=f"{file}: layers", hint="join some of them")
+            raise BadProfile(
+                f"are more than {LAYERS_MAX:,}", place=f"{file}: layers", hint="join some of them"
+            )
     _check_types(layers, file)
     weight, gradient, optimizer = (_size(document, name, file, name) for name in _SIZES)
     return Profile(
@@ -92,7 +94,9 @@ def _times(value: object, file: str, place: str) -> dict[str, Times]:
         if not pairs:
             raise _wrong(file, f"{place}.{_key(name)}", "must be times by number of samples", by_samples)
         counts = sorted(pairs)
-        times[name] = Times(np.array(counts, dtype=float), np.array([pairs[count] for count in counts]).T / 1e3)
+        times[name] = Times(
+            np.array(counts, dtype=float), np.array([pairs[count] for count in counts]).T / 1e3
+        )
     return times
 
 
@@ -155,7 +159,9 @@ def _tied(value: object, layers: list[Layer], file: str) -> Iterator[tuple[int, 
             raise _wrong(file, place, "must be a list of at least 2 names of layers", group)
         for name in group:
             if name not in index_of:
-                raise BadProfile(f"{_show(name)} is not a layer{_nearest(name, index_of)}", place=f"{file}: {place}")
+                raise BadProfile(
+                    f"{_show(name)} is not a layer{_nearest(name, index_of)}", place=f"{file}: {place}"
+                )
         if len(set(group)) < len(group):
             raise _wrong(file, place, "must name each layer once", group)
         first, *later = sorted(index_of[name] for name in group)

@@ -130,9 +130,7 @@ def _variants(model: Model, plan: Plan, batch: int, allowed: Allowed) -> Iterato
                 yield Plan(plan.tensor, plan.pipeline, plan.data, plan.microbatch, count, recompute, schedule)
 
 
-def evaluate(
-    model: Model, gpu: Gpu, plan: Plan, batch: int, simulator: Simulator | None = None
-) -> Priced:
+def evaluate(model: Model, gpu: Gpu, plan: Plan, batch: int, simulator: Simulator | None = None) -> Priced:
     """Return the cost of one plan. If it does not fit into memory without recomputation, it recomputes."""
     cost = cost_of(model, gpu, plan, batch)
     if not (plan.recompute or fits(cost, gpu)):
@@ -156,9 +154,7 @@ def why_not(priced: Priced, gpu: Gpu, gpus: int) -> str:
     )
 
 
-def _nothing_fits(
-    model: Model, gpu: Gpu, gpus: int, batch: int, allowed: Allowed
-) -> NothingFits | BadPlan:
+def _nothing_fits(model: Model, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> NothingFits | BadPlan:
     """Return the error for a number of GPUs without a plan: why the leanest does not fit, and how many would do."""
     leanest = _leanest(model, gpu, gpus, batch, allowed)
     if leanest is None:

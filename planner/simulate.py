@@ -68,7 +68,9 @@ class Simulator:
         key = (plan.schedule, plan.pipeline, microbatches, plan.chunks)
         if key not in self._orders:
             ranks = self._computations_of(*key)
-            self._orders[key] = [list(_computations(rank, actions, len(ranks))) for rank, actions in enumerate(ranks)]
+            self._orders[key] = [
+                list(_computations(rank, actions, len(ranks))) for rank, actions in enumerate(ranks)
+            ]
         return self._orders[key]
 
 

@@ -12,7 +12,9 @@ from planner.profile_form import read_profile
 from tests.planner.gpus import A100
 from tests.planner.profiles import document, layer
 
-H100 = replace(A100, name="h100", flops_per_s=2 * A100.flops_per_s, memory_bytes_per_s=4 * A100.memory_bytes_per_s)
+H100 = replace(
+    A100, name="h100", flops_per_s=2 * A100.flops_per_s, memory_bytes_per_s=4 * A100.memory_bytes_per_s
+)
 
 
 def test_times_are_linear_between_measured_numbers():

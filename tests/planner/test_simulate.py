@@ -36,11 +36,17 @@ def test_equal_stages_take_what_the_closed_form_says(schedule, pipeline, microba
     assert simulated.step_s - simulated.data_s == pytest.approx(audited.makespan, rel=1e-12)
 
 
-def makespan_of_unequal(plan: Plan, forward_s: list[float], backward_s: list[float], microbatches: int) -> float:
-    """Return the makespan by the definition: every computation as early as what it needs allows, until nothing moves."""
+def makespan_of_unequal(
+    plan: Plan, forward_s: list[float], backward_s: list[float], microbatches: int
+) -> float:
+    """Return the makespan by the definition: every computation as early as it can be, until nothing moves."""
     ranks = computations_of(plan.schedule, plan.pipeline, microbatches, plan.chunks)
     orders = [
-        [(a.kind.value, a.microbatch, a.chunk * plan.pipeline + r) for a in actions if a.kind.value != "update"]
+        [
+            (a.kind.value, a.microbatch, a.chunk * plan.pipeline + r)
+            for a in actions
+            if a.kind.value != "update"
+        ]
         for r, actions in enumerate(ranks)
     ]
     end_s: dict[tuple[str, int, int], float] = {}
@@ -71,9 +77,13 @@ def test_unequal_stages_take_what_their_order_implies(seed):
         closed = cost_of(profile, A100, plan, microbatches)
         simulated = simulator.cost(plan, closed, microbatches)
         backward_s = closed.times.total_s - closed.times.forward_s
-        expected_s = makespan_of_unequal(plan, closed.times.forward_s.tolist(), backward_s.tolist(), microbatches)
+        expected_s = makespan_of_unequal(
+            plan, closed.times.forward_s.tolist(), backward_s.tolist(), microbatches
+        )
         assert simulated.step_s - simulated.data_s == pytest.approx(expected_s, rel=1e-9)
-        parts = [getattr(simulated, f"{part}_s") for part in ("compute", "bubble", "tensor", "pipeline", "data")]
+        parts = [
+            getattr(simulated, f"{part}_s") for part in ("compute", "bubble", "tensor", "pipeline", "data")
+        ]
         assert sum(parts) == pytest.approx(simulated.step_s)
         if schedule == "1f1b":
             assert 0.98 * simulated.step_s <= closed.step_s <= simulated.step_s * (1 + 1e-12)

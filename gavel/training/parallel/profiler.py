@@ -108,7 +108,9 @@ def profile(
 class _LayerProfile:
     """One layer on the device, run as the pipeline runs it; afterwards it is back where it was."""
 
-    def __init__(self, index: int, name: str, module: nn.Module, loss: Loss | None, device: torch.device) -> None:
+    def __init__(
+        self, index: int, name: str, module: nn.Module, loss: Loss | None, device: torch.device
+    ) -> None:
         self._module, self._device = module, device
         parameters = dict(module.named_parameters())
         self._home = next((tensor.device for tensor in (*parameters.values(), *module.buffers())), device)
@@ -192,7 +194,7 @@ class _Moment:
     def __init__(self, device: torch.device) -> None:
         self._event = None
         if device.type == "cuda":
-            self._event = torch.cuda.Event(enable_timing=True)
+            self._event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             self._event.record(torch.cuda.current_stream(device))
         self._seconds = time.perf_counter()
 
@@ -212,7 +214,9 @@ def _counts(samples: Sequence[int] | None, total: int) -> list[int]:
         if not 1 <= count <= total or total % count:
             divisors = [each for each in range(1, total + 1) if total % each == 0]
             nearest = min(divisors, key=lambda each: abs(each - count))
-            raise PlanError(f"samples: {count} does not divide the batch of {total} samples; nearest: {nearest}")
+            raise PlanError(
+                f"samples: {count} does not divide the batch of {total} samples; nearest: {nearest}"
+            )
     return sorted(set(samples))
 
 
@@ -239,7 +243,9 @@ def _weight_bytes(modules: Mapping[str, nn.Module]) -> float:
     return sum(parameter.nbytes for parameter in parameters) / count if count else 0.0
 
 
-def _optimizer_bytes(optimizer: Callable[[list[Parameter]], Optimizer], modules: Mapping[str, nn.Module]) -> float:
+def _optimizer_bytes(
+    optimizer: Callable[[list[Parameter]], Optimizer], modules: Mapping[str, nn.Module]
+) -> float:
     """Return the state of the optimizer per parameter, measured on a small one."""
     trained = [parameter for parameter in _parameters(modules) if parameter.requires_grad]
     if not trained:
@@ -301,7 +307,9 @@ def profile_and_exit(
         raise PlanError(f"{SAMPLES_VARIABLE} is '{text[:60]}': expected numbers, such as 1,2,4")
     model = Path(sys.argv[0]).stem or "model"
     with rng.preserved(device):
-        content = profile(layers, loss, optimizer, batch, samples=samples, model=model, device=device, report=_report)
+        content = profile(
+            layers, loss, optimizer, batch, samples=samples, model=model, device=device, report=_report
+        )
     if existing is not None:
         for layer, old in zip(content["layers"], existing["layers"]):
             layer["ms"] = {**old["ms"], **layer["ms"]}
@@ -322,7 +330,7 @@ def _existing(path: Path, layers: Mapping[str, nn.Module]) -> dict[str, Any] | N
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError, LookupError, TypeError) as fault:
-        raise PlanError(f"{path} is there, and is not a profile ({fault}): choose another file") from fault
+        raise PlanError(f"{path} exists, and is not a profile: choose another file") from fault
     expected = [
         (name, sum(parameter.numel() for parameter in dict.fromkeys(module.parameters())), dict)
         for name, module in layers.items()
