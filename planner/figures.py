@@ -1,4 +1,4 @@
-"""What costs and search need to know of a model: its sizes, and the figures of its layers on one type of GPU."""
+"""The view that costs and search have of a model: its sizes, and the figures of its layers on one type of GPU."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ PERIODIC_FROM = 4
 
 
 class Action(Protocol):
-    """What a simulation reads of an action of `gavel.training.parallel.actions`."""
+    """An action of `gavel.training.parallel.actions`, as far as a simulation reads it."""
 
     @property
     def kind(self) -> Any:
