@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         TooMany,
     )
     from gavel.client.jobs.file import read_job_file
-    from gavel.client.jobs.spec import After, Container, JobSpec, Terminal
+    from gavel.client.jobs.spec import After, Container, JobSpec, Plan, Terminal
     from gavel.client.log_lines import LogLine
     from gavel.client.queue import Queue
     from gavel.client.results import (
@@ -76,6 +76,7 @@ __all__ = [
     "NotFound",
     "NotReachable",
     "Placement",
+    "Plan",
     "Preview",
     "Queue",
     "Refused",
@@ -94,6 +95,7 @@ _MODULES = {
     "After": "jobs.spec",
     "JobSpec": "jobs.spec",
     "Container": "jobs.spec",
+    "Plan": "jobs.spec",
     "Terminal": "jobs.spec",
     "read_job_file": "jobs.file",
     "JobFilter": "calls",

@@ -20,7 +20,7 @@ from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gavel.client.jobs.spec import After, Container, JobSpec, Terminal
+from gavel.client.jobs.spec import After, Container, JobSpec, Plan, Terminal
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 from protos.gavel.v1.plain import message_of, words_of
 from protos.gavel.v1.plain import plain as fields_set
@@ -39,7 +39,7 @@ _PLAIN = (str, int, float, bool, bytes)
 _LAUNCH_FIELDS = frozenset(jobs_pb2.Launch.DESCRIPTOR.fields_by_name) - {"upload"}
 _JOB_FIELDS = frozenset(jobs_pb2.JobSpec.DESCRIPTOR.fields_by_name) - {"launch", "after"}
 # Fields that jobs in a brief list do not have.
-NOT_IN_LISTS = (*sorted(_LAUNCH_FIELDS), "upload", "package", "labels", "rates")
+NOT_IN_LISTS = (*sorted(_LAUNCH_FIELDS), "upload", "package", "labels", "rates", "plans")
 
 
 def read(kind: type[R], message: Any) -> R:
@@ -113,6 +113,11 @@ def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
         launch["container"] = asdict(spec.container)
     if spec.after:
         job["after"] = [{"job": after.job, "when": after.when} for after in spec.after]
+    if spec.plans:
+        job["plans"] = [asdict(plan) for plan in spec.plans]
+        if spec.gpus is None:
+            widths = [plan.gpus for plan in spec.plans]
+            job |= {"gpus": min(widths), "gpus_min": min(widths), "gpus_max": max(widths)}
     return message_of(jobs_pb2.JobSpec, {**job, "launch": launch})
 
 
@@ -127,7 +132,9 @@ def spec_from_proto(wire: jobs_pb2.JobSpec) -> JobSpec:
     after = tuple(
         After(entry.get("job", ""), entry.get("when") or "succeeded") for entry in job.pop("after", ())
     )
-    return JobSpec(**job, **launch, terminal=terminal, package=package, after=after)
+    blank = {"worker_type": "", "gpus": 0, "label": "", "rate": 0.0}
+    plans = tuple(Plan(**{**blank, **entry}) for entry in job.pop("plans", ()))
+    return JobSpec(**job, **launch, terminal=terminal, package=package, after=after, plans=plans)
 
 
 def moment(stamp: Timestamp) -> datetime:

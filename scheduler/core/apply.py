@@ -181,6 +181,7 @@ _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {
     f.JobsForgotten: jobs.jobs_forgotten,
     f.JobMoved: jobs.job_moved,
     f.JobUpdated: jobs.job_updated,
+    f.PlanStruckOut: jobs.plan_struck_out,
     f.NodeJoined: _node_joined,
     f.NodeMoved: _node_moved,
     f.NodeRemoved: _node_removed,

@@ -7,6 +7,7 @@ from scheduler.core.snapshot import Request
 from scheduler.core.state import SchedulerState
 from scheduler.model.changes import JobChanges, Update
 from scheduler.model.jobs import PREEMPT, START, TERMINAL, Job, JobState, Move, after
+from scheduler.model.throughput import PlanKey
 
 # How many updates of a job are remembered.
 UPDATES_KEPT = 10
@@ -70,6 +71,18 @@ def job_updated(state: SchedulerState, now_s: float, fact: f.JobUpdated) -> None
     state.index_spec(job)
     if fact.changes.changes_shape:
         state.reshaped[job.id] = state.asked.number
+    state.stale = True
+
+
+def plan_struck_out(state: SchedulerState, now_s: float, fact: f.PlanStruckOut) -> None:
+    """Strike out a plan for all jobs of the user and type of a job."""
+    job = state.jobs[fact.job]
+    own = job.spec
+    state.rates.strike_out(PlanKey(own.user, own.job_type, fact.worker_type, fact.gpus, fact.label))
+    job.failures = max(job.failures - 1, 0)
+    for other in state.active.values():
+        if other is job or (other.spec.plans and other.state is not JobState.RUNNING):
+            state.reshaped[other.id] = state.asked.number
     state.stale = True
 
 

@@ -239,7 +239,7 @@ def rate_key(state: SchedulerState, holding: Holding) -> RateKey | None:
     if not state.settings.consolidated_rates and bundle.gpus > 1:
         node = state.nodes.get(nodes_of(holding.lease.gpus)[0])
         spread = node is not None and len(nodes_of(holding.lease.gpus)) > -(-bundle.gpus // node.spec.gpus)
-    return RateKey(job.spec.job_type, bundle.gpus, bundle.worker_type, partner, spread)
+    return RateKey(job.spec.job_type, bundle.gpus, bundle.worker_type, partner, spread, bundle.label)
 
 
 def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> None:

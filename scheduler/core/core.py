@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler.core import (
     forgetting,
-    on_failed_starts,
+    on_failures,
     on_jobs,
     on_nodes,
     on_operators,
@@ -120,7 +120,7 @@ class Core:
             case "lapse":
                 on_nodes.lapse(out)
             case "nodes":
-                on_failed_starts.bring_back(out)
+                on_failures.bring_back(out)
                 on_rounds.kick(out)
 
     def take_over(self, now_s: float, *, resync: bool = True) -> Outcome:
@@ -155,7 +155,7 @@ class Core:
         out.wake(max(now_s, state.round.ends_s - state.settings.solve_lead_s), "tick")
         out.wake(now_s, "review")
         on_rounds.watch_lapses(out)
-        on_failed_starts.watch_pauses(out)
+        on_failures.watch_pauses(out)
 
     # The following methods are for worlds that survive errors of the core: see `scheduler.live.rescue.rescue`.
 

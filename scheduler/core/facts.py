@@ -103,6 +103,18 @@ class JobUpdated(Fact, frozen=True, kw_only=True):
     by: str = ""
 
 
+class PlanStruckOut(Fact, frozen=True, kw_only=True):
+    """An attempt of a job ran out of memory by this plan: no job of its user and type uses the plan again.
+
+    The failure of that attempt does not count as one of the job.
+    """
+
+    job: str
+    worker_type: str
+    gpus: int
+    label: str
+
+
 class NodeJoined(Fact, frozen=True, kw_only=True):
     """A node joined, for the first time or again."""
 
@@ -253,6 +265,7 @@ AnyFact = (
     | JobsForgotten
     | JobMoved
     | JobUpdated
+    | PlanStruckOut
     | NodeJoined
     | NodeMoved
     | NodeRemoved

@@ -15,7 +15,7 @@ from scheduler.core.credit import cost_by
 from scheduler.core.facts import JobMoved, JobSubmitted, JobUpdated, LeaseRecalled
 from scheduler.core.messages import JobCommand, SubmitJobs, UpdateJob
 from scheduler.core.outcome import Outcome
-from scheduler.core.planning.feasibility import listed, must_fit_somewhere
+from scheduler.core.planning.feasibility import listed, must_fit_somewhere, must_have_plan
 from scheduler.core.planning.kinds import rate_of
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
@@ -117,7 +117,10 @@ def must_be_runnable(state: SchedulerState, spec: JobSpec) -> None:
     if not state.nodes:
         return
     must_fit_somewhere(state, spec)
-    _must_have_rate(state, spec)
+    if spec.plans:
+        must_have_plan(state, spec)
+    else:
+        _must_have_rate(state, spec)
 
 
 def _must_have_rate(state: SchedulerState, spec: JobSpec) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from scheduler.core import failed_starts, on_failed_starts, on_jobs, on_rounds
+from scheduler.core import failed_starts, on_failures, on_jobs, on_rounds
 from scheduler.core.facts import (
     CheckpointSaved,
     GpusBroken,
@@ -64,7 +64,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
         # A broken GPU is still broken after its node rejoins.
         if broken and not state.nodes[spec.name].broken.issuperset(broken):
             out.fact(GpusBroken(node=spec.name, gpus=tuple(broken)))
-    on_failed_starts.on_trouble(out, spec.name, message.trouble)
+    on_failures.on_trouble(out, spec.name, message.trouble)
     held = {h.lease: h for h in message.held}
     resumed, started = [], []
     for holding in state.on_node(spec.name):
@@ -141,7 +141,7 @@ def on_report(out: Outcome, message: NodeReport) -> None:
     if changed:
         out.fact(GpusWithheld(node=message.node, gpus=tuple(sorted(withheld))))
     if message.trouble is not None and failed_starts.changes_state(node, message.trouble):
-        on_failed_starts.on_trouble(out, message.node, message.trouble)
+        on_failures.on_trouble(out, message.node, message.trouble)
         changed = True
     if out_of_date:
         out.resend((message.node,))
@@ -285,15 +285,17 @@ def _close(out: Outcome, holding: Holding, end: Exit, nodes: Sequence[str], laps
             out.resend_for(following)
             out.untold.add(name)
     if job.state not in TERMINAL:
-        _after_exit(out, job, end, nodes)
+        _after_exit(out, job, end, holding)
     if end.outcome == "node_failed":
-        on_failed_starts.judge(out, job)
+        on_failures.judge(out, job)
 
 
-def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None:
+def _after_exit(out: Outcome, job: Job, end: Exit, holding: Holding) -> None:
     """Decide whether a job whose attempt ended badly gets another attempt."""
     spec = job.spec
     if end.outcome == "failed":
+        if on_failures.strike_out(out, job, holding.bundle, end):
+            return
         if job.failures > spec.retries:
             again = "" if spec.retries == 0 else f" after {spec.retries} of {spec.retries} retries"
             on_jobs.fail(out, job, f"it {_ending(end)}{again}")
@@ -304,7 +306,7 @@ def _after_exit(out: Outcome, job: Job, end: Exit, nodes: Sequence[str]) -> None
         if spec.retries_node is not None and job.node_failures > spec.retries_node:
             on_jobs.fail(out, job, _limit_reached("its node failed", job.node_failures, "retries_node"))
         elif job.unstarted >= STARTS_MAX and job.state != JobState.HELD:
-            why = f"{job.unstarted} starts in a row failed, the last on {', '.join(nodes)}"
+            why = f"{job.unstarted} starts in a row failed, the last on {', '.join(nodes_of(holding.lease.gpus))}"
             on_jobs.give_up(out, job, Move.HOLD, why)
     elif (
         end.outcome == "yielded"

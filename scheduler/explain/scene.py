@@ -279,8 +279,9 @@ def _columns(state: SchedulerState, job: Job, pools: dict[str, Pool], now_s: flo
                 )
     for kind, pool in sorted(pools.items()):
         if spec.may_use(kind):
-            for gpus in range(spec.narrowest, min(spec.widest, pool.fitting) + 1):
-                bundle = Bundle((job.id,), kind, gpus)
+            for gpus in spec.widths_on(kind, pool.fitting):
+                plan = spec.plan_for(kind, gpus)
+                bundle = Bundle((job.id,), kind, gpus, plan.label if plan else "")
                 rate, guessed = rate_in(state, job, bundle, pools)
                 if rate > 0 and bundle not in columns:
                     fills = may_fill and own_row is None and not is_reshaped and gpus == spec.gpus

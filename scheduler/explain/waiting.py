@@ -144,7 +144,7 @@ def _checkpoint(
 
 def _has_rate(scene: Scene, worker_type: str) -> bool:
     spec = scene.job.spec
-    widths = range(spec.narrowest, min(spec.widest, spec.narrowest + WIDTHS_TRIED_MAX) + 1)
+    widths = spec.widths_on(worker_type, spec.narrowest + WIDTHS_TRIED_MAX if not spec.plans else spec.widest)
     return any(rate_of(scene.state, spec, worker_type, gpus)[0] > 0 for gpus in (spec.gpus, *widths))
 
 

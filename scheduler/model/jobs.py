@@ -9,6 +9,7 @@ The table obeys three rules:
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Literal, NamedTuple
 
@@ -18,6 +19,7 @@ from scheduler.model import bounds
 from scheduler.model.changes import Update
 from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.launch import Launch
+from scheduler.model.plans import Plan, check_plans
 
 
 class JobState(StrEnum):
@@ -155,6 +157,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     array: tuple[int, ...] = ()
     max_cost: float | None = None
     launch: Launch | None = None
+    # The job runs only by one of these plans, at the widths of its range.
+    plans: tuple[Plan, ...] = ()
 
     @property
     def narrowest(self) -> int:
@@ -184,6 +188,17 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         """Whether the job has dependencies, an earliest start, a time limit or a cost limit."""
         return bool(self.after or self.earliest_start_s) or not (self.time_limit_s is self.max_cost is None)
 
+    def widths_on(self, worker_type: str, most: int) -> Sequence[int]:
+        """Return the numbers of GPUs of this type on which the job may run, in ascending order, up to `most`."""
+        widths = range(self.narrowest, min(self.widest, most) + 1)
+        if not self.plans:
+            return widths
+        return sorted(p.gpus for p in self.plans if p.worker_type == worker_type and p.gpus in widths)
+
+    def plan_for(self, worker_type: str, gpus: int) -> Plan | None:
+        """Return the job's plan for these GPUs; None if it has none."""
+        return next((p for p in self.plans if p.gpus == gpus and p.worker_type == worker_type), None)
+
     def may_use(self, worker_type: str) -> bool:
         """Whether the user allows this worker type."""
         if self.worker_types and worker_type not in self.worker_types:
@@ -210,7 +225,19 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
             _check_after(self.after)
         if self.array:
             _check_array(self.array)
+        if self.plans:
+            self._check_plans()
         return self
+
+    def _check_plans(self) -> None:
+        check_plans(self.plans)
+        if self.rates:
+            raise InvalidSpec("rates", "cannot be given with plans, which have rates of their own")
+        if not self.job_type:
+            raise InvalidSpec("job_type", "is missing: the rates of plans are measured for a type of jobs")
+        if all(plan.gpus != self.gpus for plan in self.plans):
+            widths = ", ".join(map(str, sorted({plan.gpus for plan in self.plans})))
+            raise InvalidSpec("gpus", f"is {self.gpus}, and the plans are for {widths}")
 
 
 def _check_names(field: str, names: tuple[str, ...]) -> None:

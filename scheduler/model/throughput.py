@@ -47,6 +47,18 @@ class RateKey(NamedTuple):
     partner: str = ""  # the partner's job type
     # Whether the gang was on more nodes than it needs.
     spread: bool = False
+    # The label of the plan by which the job ran; empty if it has no plans.
+    plan: str = ""
+
+
+class PlanKey(NamedTuple):
+    """A plan that ran out of memory, for all jobs of this user and type."""
+
+    user: str
+    job_type: str
+    worker_type: str
+    gpus: int
+    label: str
 
 
 class RateRows(msgspec.Struct, array_like=True):
@@ -57,6 +69,7 @@ class RateRows(msgspec.Struct, array_like=True):
     pairs: list[tuple[PairKey, tuple[float, float]]]
     measured: list[tuple[RateKey, Measured]]
     known: set[str]
+    struck_out: list[PlanKey] = []
 
 
 class RateBook(msgspec.Struct):
@@ -68,6 +81,8 @@ class RateBook(msgspec.Struct):
     measured: dict[RateKey, Measured] = msgspec.field(default_factory=dict)
     # The job types of the table.
     known: set[str] = msgspec.field(default_factory=set)
+    # Plans that ran out of memory.
+    struck_out: set[PlanKey] = msgspec.field(default_factory=set)
     # Increases whenever a lookup may return something else.
     version: int = 0
 
@@ -137,13 +152,19 @@ class RateBook(msgspec.Struct):
         for measured in self.measured.values():
             measured.asked = measured.believed
 
+    def strike_out(self, plan: PlanKey) -> None:
+        """Record that a plan ran out of memory, so that no job uses it again."""
+        self.struck_out.add(plan)
+        self.version += 1
+
     def forget(self, job_types: Container[str]) -> None:
-        """Drop all measurements of these job types, alone or as partners."""
+        """Drop all measurements of these job types, alone or as partners, and their plans that were struck out."""
         self.measured = {
             key: measured
             for key, measured in self.measured.items()
             if key.job_type not in job_types and key.partner not in job_types
         }
+        self.struck_out = {plan for plan in self.struck_out if plan.job_type not in job_types}
         self.version += 1
 
     def rows(self) -> RateRows:
@@ -154,11 +175,17 @@ class RateBook(msgspec.Struct):
             sorted(self.pairs.items()),
             sorted(self.measured.items(), key=lambda item: item[0]),
             self.known,
+            sorted(self.struck_out),
         )
 
     @classmethod
     def from_rows(cls, rows: RateRows) -> RateBook:
         """Restore a book from its rows."""
         return cls(
-            dict(rows.solo), dict(rows.unconsolidated), dict(rows.pairs), dict(rows.measured), rows.known
+            dict(rows.solo),
+            dict(rows.unconsolidated),
+            dict(rows.pairs),
+            dict(rows.measured),
+            rows.known,
+            set(rows.struck_out),
         )

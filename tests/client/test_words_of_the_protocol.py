@@ -11,7 +11,7 @@ from gavel import AsyncClient, Client
 from gavel.client import results as r
 from gavel.client.calls import JobFilter
 from gavel.client.errors import Invalid
-from gavel.client.jobs.spec import After, Container, JobSpec, Source, Terminal
+from gavel.client.jobs.spec import After, Container, JobSpec, Plan, Source, Terminal
 from gavel.client.reading import moment, plain, read, spec_from_proto, spec_to_proto, stamp_of
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 from tests.support.wording import Wording
@@ -63,6 +63,7 @@ WHOLE = JobSpec(
     terminal=Terminal(tty=True, rows=30, columns=100, keep_s=60.0),
     container=Container("x", "podman", ("/a", "/b:/c:ro"), {"A": "1"}),
     outputs=("out/**",),
+    plans=(Plan("a100", 2, "p2", 1.5, 20.0, "{}"),),
 )
 
 

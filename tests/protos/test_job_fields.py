@@ -8,6 +8,7 @@ from google.protobuf.descriptor import Descriptor
 
 from gavel.cli.jobs import update
 from gavel.client import JobSpec as ClientSpec
+from gavel.client import Plan as ClientPlan
 from gavel.client.jobs import changes
 from gavel.client.jobs.spec import FIELDS
 from protos.gavel.v1 import jobs_pb2 as pb
@@ -16,6 +17,7 @@ from scheduler.live.wire import jobs as wire
 from scheduler.model.changes import JobChanges
 from scheduler.model.jobs import Dependency, JobSpec
 from scheduler.model.launch import Launch
+from scheduler.model.plans import Plan
 from worker_agent.core.messages import Launch as AgentLaunch
 
 GIVEN = {
@@ -48,6 +50,7 @@ def names(message: Descriptor) -> set[str]:
         (Dependency, pb.Dependency.DESCRIPTOR),
         (Launch, pb.Launch.DESCRIPTOR),
         (AgentLaunch, pb.Launch.DESCRIPTOR),
+        (Plan, pb.Plan.DESCRIPTOR),
     ],
 )
 def test_scheduler_and_agent_have_every_field(struct: type[msgspec.Struct], message: Descriptor) -> None:
@@ -59,6 +62,7 @@ def test_the_client_has_every_field() -> None:
     """The client's spec also has the launch's fields, and `package` and `source`, which are not sent in that form."""
     wire = names(pb.JobSpec.DESCRIPTOR) - {"launch"} | names(pb.Launch.DESCRIPTOR)
     assert {field.name for field in fields(ClientSpec)} == wire | {"package", "source"}
+    assert {field.name for field in fields(ClientPlan)} == names(pb.Plan.DESCRIPTOR)
 
 
 def test_every_change_can_be_made_from_everywhere() -> None:

@@ -126,6 +126,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     packed: bool = False
     # None in simulations, and for runs that an earlier agent started.
     launch: Launch | None = None
+    # The document of the plan by which the job runs, as JSON; empty if it has no plans.
+    plan: str = ""
 
     @property
     def token(self) -> Token:

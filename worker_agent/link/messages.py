@@ -55,6 +55,7 @@ def order_of(order: pb.Order, base_s: float) -> Order:
         array_index=order.array_index if order.HasField("array_index") else None,
         packed=order.packed,
         launch=launch_of(order.launch),
+        plan=order.plan,
     )
 
 

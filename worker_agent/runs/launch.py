@@ -23,6 +23,8 @@ from worker_agent.shim.attempt_checkpoints import attempt_name
 from worker_agent.shim.process_tree import boot_id
 from worker_agent.shim.run_directory import directory_name
 
+# The file with the plan of a lease.
+PLAN = "plan.json"
 # How many pieces of each log are kept (log_pump.py).
 LOG_PIECES = 4
 # Variables of the agent's environment that jobs receive.
@@ -248,6 +250,8 @@ def _environment(
         env["GAVEL_SPEED"] = repr(node.speed)
     if order.array_index is not None:
         env["GAVEL_ARRAY_INDEX"] = str(order.array_index)
+    if order.plan:
+        env["GAVEL_PLAN"] = str(run_dir / PLAN)
     return env
 
 

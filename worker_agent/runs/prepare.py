@@ -17,7 +17,7 @@ from worker_agent.node import mps as sharing
 from worker_agent.node.packages import Packages
 from worker_agent.node.secrets import read_secrets
 from worker_agent.node.users import Account, UserError, Users
-from worker_agent.runs.launch import LaunchError, NodeFacts, image_store, launch_of, start_file
+from worker_agent.runs.launch import PLAN, LaunchError, NodeFacts, image_store, launch_of, start_file
 from worker_agent.runs.rendezvous import Rendezvous
 from worker_agent.runs.runtimes import installed
 from worker_agent.shim.run_directory import RunDirectory, directory_name
@@ -67,6 +67,8 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         self._make_checkpoint_directory(launch, order, account)
         if launch.container:
             _make_own(image_store(self.node, account), account)
+        if order.plan:
+            (directory.path / PLAN).write_text(order.plan, encoding="utf-8")
         sharing_env, notes = self._share(order, account, without_mps)
         return start_file(
             order,

@@ -28,6 +28,7 @@ FIELDS = (
     ("job_type", "name", "Jobs of one type share their measured rates"),
     ("rates", "mapping of worker types to numbers", "Steps per second by worker type, if known"),
     ("steps", "number above 0", "Steps in all"),
+    ("plan", "plan file or none", "Ways to split its model over GPUs: a file with the output of `gavel plan --json`"),
     ("reports_steps", "true or false", "Whether it reports the steps it has done, as `gavel.training` does"),
     ("checkpoint_dir", "path", "Where its checkpoints are: an absolute path"),
     ("checkpoints", "per_job or per_attempt", "per_attempt: each attempt has its own directory in `checkpoint_dir`"),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 from gavel.cli.io.completion import UNFINISHED, complete_jobs, complete_nodes, complete_worker_types
 from gavel.cli.io.options import Command, options
 from gavel.cli.io.outputs import print_data, say
@@ -42,6 +42,7 @@ _METAVARS = {
     "path": "DIR",
     "lines of shell": "LINES",
     "image or container": "IMAGE",
+    "plan file or none": "FILE|none",
     "size": "SIZE",
     "duration": "DURATION",
     "duration or time": "WHEN",
@@ -182,11 +183,16 @@ def _specs(
     """Return the jobs of the files or the command line, with the values of options."""
     from gavel.cli.jobs.flags import flag_values
     from gavel.client import JobSpec, read_job_file
+    from gavel.client.jobs.plan_file import read_plans
+    from protos.files.errors import BadInput
 
     _check_source(files, command)
     values = flag_values(fields)
     if values.get("workdir"):
         values["workdir"] = os.path.abspath(os.path.expanduser(values["workdir"]))
+    if "plans" in values:
+        with refusing(BadInput, subject="--plan"):
+            values["plans"] = read_plans(os.path.expanduser(values["plans"])) if values["plans"] else ()
     if command is not None:
         return (JobSpec(**{"workdir": os.getcwd(), **values}, command=command),)
     with errors_as_faults():

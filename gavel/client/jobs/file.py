@@ -19,7 +19,8 @@ from gavel.client.errors import InvalidJob
 from gavel.client.jobs.errors import field_at
 from gavel.client.jobs.fields import SKYPILOT, SYNONYMS
 from gavel.client.jobs.kinds import KINDS
-from gavel.client.jobs.spec import BY_NAME, Field, JobSpec, Source
+from gavel.client.jobs.plan_file import read_plans
+from gavel.client.jobs.spec import BY_NAME, Field, JobSpec, Plan, Source
 from gavel.client.jobs.values import Pairs, pairs, read_part
 from protos.files.errors import BadInput
 from protos.files.nodes import List, Node, quote, scalar
@@ -175,7 +176,17 @@ def _job(fields: Pairs, node: Node, file: str, folder: Path, now_s: float) -> Jo
         raise BadInput(fault, place=(field,), line=(fields[field][0] if field in fields else node).line)
     lines = {name: key.line for name, (key, _) in fields.items() if key.line}
     source = Source(file, node.line or 1, lines)
+    if "plans" in values:
+        values["plans"] = _plans(values["plans"], folder, fields["plan"][0].line)
     return in_folder(JobSpec(**values, source=source), folder)
+
+
+def _plans(name: str, folder: Path, line: int | None) -> tuple[Plan, ...]:
+    """Return the plans in the file of this name; none if it is empty."""
+    try:
+        return read_plans(folder / Path(name).expanduser()) if name else ()
+    except BadInput as error:
+        raise BadInput(error.problem, place=("plan", *error.place), line=line) from None
 
 
 def in_folder(spec: JobSpec, folder: Path) -> JobSpec:

@@ -14,7 +14,8 @@ from numbers import Real
 from typing import Any
 
 from gavel.client.jobs import values as v
-from gavel.client.jobs.spec import FIELDS, After, Container, Terminal
+from gavel.client.jobs.plan_file import plans_of, read_plans
+from gavel.client.jobs.spec import FIELDS, After, Container, Plan, Terminal
 from protos.files.errors import BadInput
 from protos.files.nodes import Node, Scalar
 from protos.gavel.v1 import limits
@@ -158,6 +159,10 @@ def _container(value: Any) -> Container:
     )
 
 
+def _plans(value: Any) -> tuple[Plan, ...]:
+    return read_plans(value) if isinstance(value, str | os.PathLike) else plans_of(value) if value else ()
+
+
 def _mapped(read: Check, example: str) -> Check:
     def read_all(value: Any) -> dict[str, Any]:
         if not isinstance(value, Mapping):
@@ -250,6 +255,7 @@ _VARIABLES = Kind(v.mapping(v.any_text, variables=True), _mapped(_text, "{'KEY':
 KINDS = {
     "name": Kind(v.name_of, _text, {"type": ["string", "number"], "maxLength": limits.NAME_CHARS_MAX}),
     "path": Kind(v.name_of, _path, _TEXT),
+    "plan file or none": Kind(v.plan_file, _plans, _TEXT),
     "image or container": Kind(v.container, _container, _CONTAINER),
     "lines of shell": Kind(v.lines, _text, _TEXT),
     "true or false": Kind(v.boolean, _boolean, {"type": "boolean"}),

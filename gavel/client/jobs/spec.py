@@ -57,6 +57,22 @@ class Container:
 
 
 @dataclass(frozen=True, slots=True)
+class Plan:
+    """A way to split the model of a job over these GPUs, and its predicted rate in steps per second.
+
+    `label` is its name, by which its measured rates are kept. `document` is JSON, which the job finds by `GAVEL_PLAN`.
+    """
+
+    worker_type: str
+    gpus: int
+    label: str
+    rate: float
+    # Of the fullest GPU; 0: unknown.
+    memory_gb: float = 0.0
+    document: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Source:
     """The place of a job in a file, for errors: its line, and the lines of its fields by name."""
 
@@ -176,6 +192,13 @@ class JobSpec:
         default={},
     )
     steps: float | None = job_field("number above 0", "Steps in all; by default unknown", "1e6")
+    plans: tuple[Plan, ...] = job_field(
+        "plan file or none",
+        "Ways to split its model over GPUs: a file with the output of `gavel plan --json`",
+        "none",
+        default=(),
+        name="plan",
+    )
     reports_steps: bool | None = job_field(
         "true or false", "Whether it reports the steps it has done, as `gavel.training` does", "false"
     )

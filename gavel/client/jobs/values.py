@@ -365,6 +365,12 @@ def container(node: Node) -> Container:
     return Container(**{name: read_part(name, readers[name], entry) for name, entry in entries.items()})
 
 
+def plan_file(node: Node) -> str:
+    """Read the name of a file with plans; return an empty text for `none`."""
+    name = name_of(node, "the name of a file with plans, or none")
+    return "" if name == "none" else name
+
+
 _when = partial(text_of, expected="succeeded or ended")
 
 

@@ -26,6 +26,8 @@ class Placement:
     lease: str
     # Measured steps per second; 0 until they are measured.
     rate: float
+    # The label of the plan by which the job runs; empty if it has no plans.
+    plan: str = ""
 
     @property
     def nodes(self) -> tuple[str, ...]:

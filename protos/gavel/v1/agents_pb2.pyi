@@ -182,7 +182,7 @@ class Goodbye(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("lease", "job", "attempt", "epoch", "gpus", "ends_in_s", "node_rank", "nodes", "rank_first", "gpus_total", "master_address", "steps_max", "name", "user", "launch", "array_index", "worker_type", "packed", "memory_gb", "cpus", "last")
+    __slots__ = ("lease", "job", "attempt", "epoch", "gpus", "ends_in_s", "node_rank", "nodes", "rank_first", "gpus_total", "master_address", "steps_max", "name", "user", "launch", "array_index", "worker_type", "packed", "memory_gb", "cpus", "last", "plan")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -204,6 +204,7 @@ class Order(_message.Message):
     MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
     CPUS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     lease: str
     job: str
     attempt: int
@@ -225,7 +226,8 @@ class Order(_message.Message):
     memory_gb: float
     cpus: float
     last: bool
-    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., epoch: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., ends_in_s: _Optional[float] = ..., node_rank: _Optional[int] = ..., nodes: _Optional[int] = ..., rank_first: _Optional[int] = ..., gpus_total: _Optional[int] = ..., master_address: _Optional[str] = ..., steps_max: _Optional[float] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., launch: _Optional[_Union[_jobs_pb2.Launch, _Mapping]] = ..., array_index: _Optional[int] = ..., worker_type: _Optional[str] = ..., packed: _Optional[bool] = ..., memory_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., last: _Optional[bool] = ...) -> None: ...
+    plan: str
+    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., epoch: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., ends_in_s: _Optional[float] = ..., node_rank: _Optional[int] = ..., nodes: _Optional[int] = ..., rank_first: _Optional[int] = ..., gpus_total: _Optional[int] = ..., master_address: _Optional[str] = ..., steps_max: _Optional[float] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., launch: _Optional[_Union[_jobs_pb2.Launch, _Mapping]] = ..., array_index: _Optional[int] = ..., worker_type: _Optional[str] = ..., packed: _Optional[bool] = ..., memory_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., last: _Optional[bool] = ..., plan: _Optional[str] = ...) -> None: ...
 
 class Desired(_message.Message):
     __slots__ = ("epoch", "generation", "round_number", "orders", "why_ended")

@@ -31,7 +31,7 @@ JOB_STATE_FAILED: JobState
 JOB_STATE_CANCELLED: JobState
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "job_type", "gpus", "gpus_min", "gpus_max", "steps", "weight", "tenant", "user", "deadline_s", "earliest_start_s", "time_limit_s", "min_run_s", "worker_types", "excluded_worker_types", "nodes", "labels", "cpus", "memory_gb", "gpu_memory_gb", "retries", "retries_node", "retries_preemption", "preemptible", "packable", "reports_steps", "restart_cost_s", "rates", "after", "array", "max_cost", "launch")
+    __slots__ = ("name", "job_type", "gpus", "gpus_min", "gpus_max", "steps", "weight", "tenant", "user", "deadline_s", "earliest_start_s", "time_limit_s", "min_run_s", "worker_types", "excluded_worker_types", "nodes", "labels", "cpus", "memory_gb", "gpu_memory_gb", "retries", "retries_node", "retries_preemption", "preemptible", "packable", "reports_steps", "restart_cost_s", "rates", "after", "array", "max_cost", "launch", "plans")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class JobSpec(_message.Message):
     ARRAY_FIELD_NUMBER: _ClassVar[int]
     MAX_COST_FIELD_NUMBER: _ClassVar[int]
     LAUNCH_FIELD_NUMBER: _ClassVar[int]
+    PLANS_FIELD_NUMBER: _ClassVar[int]
     name: str
     job_type: str
     gpus: int
@@ -110,7 +111,24 @@ class JobSpec(_message.Message):
     array: _containers.RepeatedScalarFieldContainer[int]
     max_cost: float
     launch: Launch
-    def __init__(self, name: _Optional[str] = ..., job_type: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., steps: _Optional[float] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., deadline_s: _Optional[float] = ..., earliest_start_s: _Optional[float] = ..., time_limit_s: _Optional[float] = ..., min_run_s: _Optional[float] = ..., worker_types: _Optional[_Iterable[str]] = ..., excluded_worker_types: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpu_memory_gb: _Optional[float] = ..., retries: _Optional[int] = ..., retries_node: _Optional[int] = ..., retries_preemption: _Optional[int] = ..., preemptible: _Optional[bool] = ..., packable: _Optional[bool] = ..., reports_steps: _Optional[bool] = ..., restart_cost_s: _Optional[float] = ..., rates: _Optional[_Mapping[str, float]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., array: _Optional[_Iterable[int]] = ..., max_cost: _Optional[float] = ..., launch: _Optional[_Union[Launch, _Mapping]] = ...) -> None: ...
+    plans: _containers.RepeatedCompositeFieldContainer[Plan]
+    def __init__(self, name: _Optional[str] = ..., job_type: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., steps: _Optional[float] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., deadline_s: _Optional[float] = ..., earliest_start_s: _Optional[float] = ..., time_limit_s: _Optional[float] = ..., min_run_s: _Optional[float] = ..., worker_types: _Optional[_Iterable[str]] = ..., excluded_worker_types: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpu_memory_gb: _Optional[float] = ..., retries: _Optional[int] = ..., retries_node: _Optional[int] = ..., retries_preemption: _Optional[int] = ..., preemptible: _Optional[bool] = ..., packable: _Optional[bool] = ..., reports_steps: _Optional[bool] = ..., restart_cost_s: _Optional[float] = ..., rates: _Optional[_Mapping[str, float]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., array: _Optional[_Iterable[int]] = ..., max_cost: _Optional[float] = ..., launch: _Optional[_Union[Launch, _Mapping]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ...) -> None: ...
+
+class Plan(_message.Message):
+    __slots__ = ("worker_type", "gpus", "label", "rate", "memory_gb", "document")
+    WORKER_TYPE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    LABEL_FIELD_NUMBER: _ClassVar[int]
+    RATE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
+    DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    worker_type: str
+    gpus: int
+    label: str
+    rate: float
+    memory_gb: float
+    document: str
+    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[int] = ..., label: _Optional[str] = ..., rate: _Optional[float] = ..., memory_gb: _Optional[float] = ..., document: _Optional[str] = ...) -> None: ...
 
 class Dependency(_message.Message):
     __slots__ = ("job", "when")
@@ -353,7 +371,7 @@ class Job(_message.Message):
     def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., submitted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., steps_done: _Optional[float] = ..., steps_saved: _Optional[float] = ..., run_s: _Optional[float] = ..., attempt: _Optional[int] = ..., failures: _Optional[int] = ..., node_failures: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[float] = ..., blocked_by: _Optional[_Iterable[str]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., exit_code: _Optional[int] = ..., last_lines: _Optional[str] = ..., time_s: _Optional[_Mapping[str, float]] = ..., array_index: _Optional[int] = ..., gpu_s: _Optional[_Mapping[str, float]] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("worker_type", "gpus", "with_job", "since", "until", "phase", "lease", "rate")
+    __slots__ = ("worker_type", "gpus", "with_job", "since", "until", "phase", "lease", "rate", "plan")
     WORKER_TYPE_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     WITH_JOB_FIELD_NUMBER: _ClassVar[int]
@@ -362,6 +380,7 @@ class Placement(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
     worker_type: str
     gpus: _containers.RepeatedScalarFieldContainer[str]
     with_job: str
@@ -370,7 +389,8 @@ class Placement(_message.Message):
     phase: str
     lease: str
     rate: float
-    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., with_job: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., phase: _Optional[str] = ..., lease: _Optional[str] = ..., rate: _Optional[float] = ...) -> None: ...
+    plan: str
+    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., with_job: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., phase: _Optional[str] = ..., lease: _Optional[str] = ..., rate: _Optional[float] = ..., plan: _Optional[str] = ...) -> None: ...
 
 class JobFilter(_message.Message):
     __slots__ = ("states", "jobs", "user", "tenant", "name", "job_type", "worker_type", "node", "submitted_since", "ended", "ended_since")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from scheduler.core.planning.planned_rates import is_struck_out, plans_left
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, gpus_for
 from scheduler.model.errors import InvalidSpec
@@ -55,6 +56,33 @@ def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
                 field, f"is impossible together with {others}: then there {_too_few(nodes, together)}"
             )
         names.append(field)
+
+
+def must_have_plan(state: SchedulerState, spec: JobSpec) -> None:
+    """Raise InvalidSpec unless the job can run by one of its plans on the GPUs of the cluster."""
+    sizes = state.size_of_type
+    for index, plan in enumerate(spec.plans):
+        if plan.worker_type not in sizes:
+            raise InvalidSpec(
+                f"plans[{index}].worker_type",
+                f"there is no '{plan.worker_type}' here; there is {', '.join(sorted(sizes))}",
+            )
+    left = plans_left(state, spec)
+    if not left:
+        out = [plan.label for plan in spec.plans if is_struck_out(state, spec, plan)]
+        why = (
+            f"{listed(out, 'and')} ran out of memory before"
+            if out
+            else "they are for other GPUs than it may use"
+        )
+        raise InvalidSpec("plans", f"the job can use none of them: {why}")
+    if all(plan.gpus > sizes[plan.worker_type] for plan in left):
+        least = min(left, key=lambda plan: plan.gpus - sizes[plan.worker_type])
+        raise InvalidSpec(
+            "plans",
+            f"need more GPUs than there are: {least.label} needs {least.gpus} {least.worker_type}, and there are "
+            f"{sizes[least.worker_type]}",
+        )
 
 
 def _must_be_known(nodes: Nodes, spec: JobSpec) -> None:

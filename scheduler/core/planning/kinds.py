@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from policies.problem import Floats, Ints
+from scheduler.core.planning.planned_rates import planned_rate
 from scheduler.core.planning.round_cache import Frame
 from scheduler.core.state import SchedulerState, Stores
 from scheduler.model import bounds
@@ -29,6 +30,8 @@ class Ways:
     # Whether neither a table nor a sufficient measurement supports the rate.
     guessed: tuple[bool, ...]
     any_guessed: bool
+    # The labels of plans; empty texts if the jobs have none.
+    label: tuple[str, ...]
 
 
 @dataclass(slots=True)
@@ -136,11 +139,13 @@ def _key(spec: JobSpec) -> KindKey:
         ),
         *(spec.nodes, tuple(sorted(spec.labels.items())), spec.cpus, spec.memory_gb, spec.gpu_memory_gb),
         *(tuple(sorted(spec.rates.items())), spec.reports_steps, spec.packable, spec.max_cost),
+        # Plans are struck out for all jobs of a user.
+        spec.plans and (spec.user, tuple([(p.worker_type, p.gpus, p.label, p.rate) for p in spec.plans])),
     )
 
 
 def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, stores: Stores) -> Ways:
-    rows: list[tuple[int, int, float, bool]] = []
+    rows: list[tuple[int, int, float, bool, str]] = []
     anywhere = not (stores or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
     nodes = [] if anywhere else kinds.reaching(stores) if stores else state.usable_nodes()
     for row, worker_type in enumerate(kinds.worker_types):
@@ -149,18 +154,20 @@ def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, stores: Stores) ->
         available = int(kinds.capacity[row])
         if not anywhere:
             available = sum(gpus_for(node, spec) for node in nodes if node.spec.worker_type == worker_type)
-        for gpus in range(spec.narrowest, min(spec.widest, available) + 1):
+        for gpus in spec.widths_on(worker_type, available):
             spread = not state.settings.consolidated_rates and gpus > kinds.widest_node[row]
             rate, guessed = rate_of(state, spec, worker_type, gpus, spread)
             if rate > 0:
-                rows.append((row, gpus, rate, guessed))
-    types, widths, rates, guesses = zip(*rows, strict=True) if rows else ((), (), (), ())
+                plan = spec.plan_for(worker_type, gpus)
+                rows.append((row, gpus, rate, guessed, plan.label if plan else ""))
+    types, widths, rates, guesses, labels = zip(*rows, strict=True) if rows else ((), (), (), (), ())
     return Ways(
         np.array(types, np.int64),
         np.array(widths, np.int64),
         np.array(rates, float),
         tuple(guesses),
         any(guesses),
+        tuple(labels),
     )
 
 
@@ -179,6 +186,8 @@ def rate_of(
 def _rate_of(
     state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, spread: bool
 ) -> tuple[float, bool]:
+    if spec.plans:
+        return planned_rate(state, spec, worker_type, gpus), False
     if gpus == spec.gpus and worker_type in spec.rates:
         return spec.rates[worker_type], False
     book, settings = state.rates, state.settings

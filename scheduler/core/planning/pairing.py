@@ -43,9 +43,10 @@ def pair_rates(
 
 def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], confined: list[ConfinedKind]) -> Pairs:
     """Return the pair rates between the kinds of these jobs. Jobs confined to different stores have none."""
-    # Two gangs with checkpoints in several stores cannot share GPUs: each needs its own rank 0 on a certain node.
+    # Two gangs with checkpoints in several stores cannot share GPUs: each needs its own rank 0 on a certain node. Plans
+    # count on all of the memory of their GPUs.
     packable = [
-        kind if job.spec.packable and len(kind[1]) < 2 else NOT_PACKABLE
+        kind if job.spec.packable and not job.spec.plans and len(kind[1]) < 2 else NOT_PACKABLE
         for job, kind in zip(jobs, confined, strict=True)
     ]
     # Kinds are numbered in the order of these jobs, so that the answer does not depend on kinds of earlier jobs.

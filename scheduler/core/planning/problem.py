@@ -7,6 +7,7 @@ rates, so they are computed once and copied into the arrays for each job.
 from __future__ import annotations
 
 import math
+from itertools import chain
 
 import numpy as np
 
@@ -74,6 +75,7 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
         worker_type=_joined([ways.worker_type for ways in all_ways], np.int64),
         gpus=_joined([ways.gpus for ways in all_ways], np.int64),
         first_rate=_joined([ways.rate for ways in all_ways], np.float64),
+        label=tuple(chain.from_iterable([ways.label for ways in all_ways])),
     )
     settings = state.settings
     price = np.array([_price(state, name) for name in kinds.worker_types], float)
@@ -166,7 +168,7 @@ def newcomers(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> list[Bund
     bundles: list[Bundle] = []
     for job in jobs:
         ways = kinds.ways_for(state, job)
-        for row, gpus in zip(ways.worker_type.tolist(), ways.gpus.tolist(), strict=True):
+        for row, gpus, label in zip(ways.worker_type.tolist(), ways.gpus.tolist(), ways.label, strict=True):
             if gpus == job.spec.gpus:
-                bundles.append(Bundle((job.id,), kinds.worker_types[row], gpus))
+                bundles.append(Bundle((job.id,), kinds.worker_types[row], gpus, label))
     return bundles

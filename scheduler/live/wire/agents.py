@@ -17,7 +17,7 @@ from scheduler.live.wire.jobs import launch_to_wire
 from scheduler.model import bounds
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
-from scheduler.model.jobs import Job
+from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Lease, nodes_of
 
 Outcome = Literal["finished", "yielded", "failed", "node_failed"]
@@ -161,7 +161,14 @@ def order_to(lease: Lease, node: str, job: Job, address_of: Callable[[str], str]
         packed=len(lease.bundle.jobs) > 1,
         memory_gb=spec.memory_gb * share,
         cpus=spec.cpus * share,
+        plan=_plan_of(lease, spec),
     )
+
+
+def _plan_of(lease: Lease, spec: JobSpec) -> str:
+    """Return the document of the plan of a lease; empty if its job has no plans."""
+    plan = spec.plan_for(lease.bundle.worker_type, lease.bundle.gpus)
+    return plan.document if plan is not None and plan.label == lease.bundle.label else ""
 
 
 def _indices(gpus: Iterable[str], node: str) -> list[int]:

@@ -89,6 +89,7 @@ def _placement(state: SchedulerState, holding: Holding, rates: Mapping[str, floa
         phase=holding.phase.value,
         lease=holding.lease.id,
         rate=rates.get(holding.lease.id, 0.0),
+        plan=bundle.label,
     )
 
 

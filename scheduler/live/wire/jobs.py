@@ -32,7 +32,7 @@ REMOVABLE = ("time_limit_s", "deadline_s", "max_cost")
 # absolute path, and quote it in the log of the job. Newer agents ignore the `venv` of a container.
 _REFUSED_BY_OLD_AGENTS = "this agent is too old for containers: upgrade it"
 # Large fields, which lists omit.
-_LARGE = ("rates", "labels", "launch")
+_LARGE = ("rates", "labels", "launch", "plans")
 _FIELDS = [field for field in jobs_pb2.JobSpec.DESCRIPTOR.fields if field.name not in (*_LARGE, "after")]
 # Fields whose zero differs from being absent.
 _OPTIONAL = tuple(field.name for field in _FIELDS if field.has_presence)
@@ -51,7 +51,7 @@ def spec_from_wire(wire: jobs_pb2.JobSpec) -> JobSpec:
 
 
 def spec_to_wire(spec: JobSpec, *, brief: bool = False, private: bool = False) -> jobs_pb2.JobSpec:
-    """Return a job for users. `brief`: without large fields; `private`: without the launch."""
+    """Return a job for users. `brief`: without large fields; `private`: without launch and plans."""
     values = {name: value for name in _OPTIONAL if (value := getattr(spec, name)) is not None}
     values |= {name: value for name in _OTHERS if (value := getattr(spec, name))}
     if spec.after:
@@ -60,6 +60,8 @@ def spec_to_wire(spec: JobSpec, *, brief: bool = False, private: bool = False) -
         values |= {"rates": spec.rates, "labels": spec.labels}
         if spec.launch is not None and not private:
             values["launch"] = _plain_launch(spec.launch)
+        if not private:
+            values["plans"] = [msgspec.structs.asdict(plan) for plan in spec.plans]
     return message_of(jobs_pb2.JobSpec, values)
 
 

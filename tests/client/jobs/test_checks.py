@@ -42,6 +42,7 @@ WRONG: dict[str, list[Any]] = {
     "labels": [{"rack": None}],
     "rates": [{"a100": "fast"}],
     "ranks": ["q"],
+    "plans": [7, "/missing.json", {"gpus": 1}, [{"gpus": 1}], [3], [{"worker_type": "a", "gpus": 1}]],
     "terminal": [True, Terminal(rows=-1), Terminal(keep_s="soon")],
     "checkpoints": ["q"],
     "container": [

@@ -75,6 +75,7 @@ RIGHT = [
     ("steps: 1e6", "steps", 1e6),
     ("reports_steps: false", "reports_steps", False),
     ("checkpoint_dir: /shared/ck", "checkpoint_dir", "/shared/ck"),
+    ("plan: none", "plans", ()),
     ("weight: 0.5", "weight", 0.5),
     ("tenant: vision/detection", "tenant", "vision/detection"),
     ("user: ada", "user", "ada"),
@@ -106,11 +107,7 @@ RIGHT = [
 def test_every_field_is_read(line: str, field: str, value: object) -> None:
     """Each field, in each of its forms, has the value that is written."""
     (job,) = read(line if line.startswith("script") else RUN + line)
-    assert (
-        value == pytest.approx(getattr(job, field))
-        if isinstance(value, float)
-        else value == getattr(job, field)
-    )
+    assert getattr(job, field) == (pytest.approx(value) if isinstance(value, float) else value)
 
 
 def test_every_field_is_tried() -> None:
@@ -208,6 +205,7 @@ WRONG = [
     "steps: 1e999",
     "reports_steps: no",
     'checkpoint_dir: "a\\0b"',
+    "plan: missing.json",
     "weight: .inf",
     "weight: '5'",
     "tenant: ''",

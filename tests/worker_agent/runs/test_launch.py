@@ -164,6 +164,12 @@ def test_output_is_unbuffered_unless_the_job_sets_it() -> None:
     assert [rank["env"]["PYTHONUNBUFFERED"] for rank in ranks] == ["1", "0", ""]
 
 
+def test_a_job_with_plans_finds_that_of_its_lease() -> None:
+    """GAVEL_PLAN names a file in the run directory; other jobs do not have it."""
+    assert start(plan="{}")["ranks"][0]["env"]["GAVEL_PLAN"] == "/state/runs/17/plan.json"
+    assert "GAVEL_PLAN" not in start()["ranks"][0]["env"]
+
+
 def test_each_attempt_may_have_a_checkpoint_directory() -> None:
     """The directory is below the job's own, or below the one that the user names; the shim must create it first."""
     for named, directory in (({}, "/checkpoints/12"), ({"checkpoint_dir": "/ck"}, "/ck")):

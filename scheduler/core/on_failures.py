@@ -1,13 +1,24 @@
-"""Take nodes out of use because starts failed there, and bring them back."""
+"""Consequences of failures: nodes go out of use and come back, plans that ran out of memory are struck out."""
 
 from __future__ import annotations
 
-from scheduler.core.facts import NodeMoved
+import re
+
+from scheduler.core import on_jobs
+from scheduler.core.facts import JobMoved, NodeMoved, PlanStruckOut
 from scheduler.core.failed_starts import changes_state, is_guilty, jobs_that_failed, one_line, pause_s
+from scheduler.core.messages import Exit
 from scheduler.core.on_rounds import SOON_S
 from scheduler.core.outcome import Outcome
+from scheduler.core.planning.planned_rates import plans_left
 from scheduler.model.cluster import FAULTY, UP
-from scheduler.model.jobs import Job
+from scheduler.model.jobs import Job, JobState, Move
+from scheduler.model.lease import Bundle
+
+# The last lines of a job whose GPU had no memory left, as PyTorch, CUDA and JAX write them.
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|cuda[^\n]*out of memory|RESOURCE_EXHAUSTED: out of memory", re.IGNORECASE
+)
 
 
 def judge(out: Outcome, job: Job) -> None:
@@ -55,3 +66,22 @@ def on_trouble(out: Outcome, name: str, trouble: str) -> None:
     if changes_state(out.state.nodes[name], trouble):
         why = trouble or "its agent reports that all is well again"
         out.fact(NodeMoved(node=name, state=FAULTY if trouble else UP, why=why))
+
+
+def strike_out(out: Outcome, job: Job, bundle: Bundle, end: Exit) -> bool:
+    """Strike out the plan of an attempt that ran out of memory; return False if the attempt did not.
+
+    The job is retried by another of its plans, whatever its number of retries. If none is left, it fails, as do other
+    jobs of its user and type that have none left.
+    """
+    plan = job.spec.plan_for(bundle.worker_type, bundle.gpus)
+    if plan is None or plan.label != bundle.label or not _OUT_OF_MEMORY.search(end.detail):
+        return False
+    out.fact(PlanStruckOut(job=job.id, worker_type=plan.worker_type, gpus=plan.gpus, label=plan.label))
+    event = f"plan {plan.label} ran out of memory on {plan.gpus} × {plan.worker_type}"
+    if job.state == JobState.RUNNING and plans_left(out.state, job.spec):
+        out.fact(JobMoved(job=job.id, move=Move.RETRY, why=event))
+    for other in list(out.state.active.values()):
+        if other.spec.plans and not plans_left(out.state, other.spec):
+            on_jobs.fail(out, other, f"{event}, and no other plan is left")
+    return True

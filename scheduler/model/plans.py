@@ -1,0 +1,62 @@
+"""Plans: ways to split a job's model over GPUs. Each is one way to run the job, at the rate that its planner predicts.
+
+The scheduler reads nothing of a plan's document, which is for the job's processes.
+"""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+
+from scheduler.model import bounds
+from scheduler.model.errors import InvalidSpec
+
+_LABEL = re.compile(r"[\w.·+=-]{1,64}", re.ASCII)
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A plan of a job, for one worker type and one number of GPUs."""
+
+    worker_type: str = ""
+    gpus: int = 0
+    # The name of the plan, such as "t8·p4·d2". Measured rates are kept by it.
+    label: str = ""
+    # The predicted steps per second.
+    rate: float = 0.0
+    # The predicted memory of the fullest GPU. 0: unknown.
+    memory_gb: float = 0.0
+    # JSON for the job's processes.
+    document: str = ""
+
+
+def check_plans(plans: tuple[Plan, ...]) -> None:
+    """Raise InvalidSpec, with the field, for a plan that cannot be used."""
+    bounds.check_count("plans", plans, bounds.PLANS_MAX)
+    first: dict[tuple[str, int], int] = {}
+    for index, plan in enumerate(plans):
+        where = f"plans[{index}]"
+        bounds.check_name(f"{where}.worker_type", plan.worker_type)
+        bounds.check(f"{where}.gpus", plan.gpus, bounds.GPUS)
+        bounds.check(f"{where}.rate", plan.rate, bounds.RATE)
+        bounds.check(f"{where}.memory_gb", plan.memory_gb, bounds.MEMORY_GB)
+        if not _LABEL.fullmatch(plan.label):
+            raise InvalidSpec(
+                f"{where}.label",
+                f"is {bounds.readable(plan.label)}, must be 1 to 64 letters, digits, '·', '.', '_', '+', '=' or '-'",
+            )
+        if len(plan.document) > bounds.PLAN_CHARS_MAX:
+            raise InvalidSpec(
+                f"{where}.document",
+                f"has {len(plan.document):,} characters; the limit is {bounds.PLAN_CHARS_MAX:,}",
+            )
+        if (earlier := first.setdefault((plan.worker_type, plan.gpus), index)) != index:
+            raise InvalidSpec(
+                where,
+                f"is for {plan.gpus} × {plan.worker_type}, as plans[{earlier}] is: keep the faster of the two",
+            )
+    total = sum(len(plan.document) for plan in plans)
+    if total > bounds.PLANS_CHARS_MAX:
+        raise InvalidSpec(
+            "plans", f"have documents of {total:,} characters; the limit is {bounds.PLANS_CHARS_MAX:,} in all"
+        )
