@@ -36,6 +36,10 @@ class Action(Protocol):
 ComputationsOf = Callable[[str, int, int, int], Sequence[Sequence[Action]]]
 
 
+# By direction and stage: when each microbatch was done.
+_Done = tuple[list[dict[int, float]], ...]
+
+
 class _Computation(NamedTuple):
     is_forward: bool
     microbatch: int
@@ -85,9 +89,43 @@ def makespan_s(
     ranks: Sequence[Sequence[_Computation]], forward_s: Sequence[float], backward_s: Sequence[float]
 ) -> float:
     """Return when the last GPU is done. `forward_s` and `backward_s` are the times of a microbatch, by stage."""
+    return max(_run(ranks, forward_s, backward_s)[1])
+
+
+class Work(NamedTuple):
+    """One forward or backward computation of a microbatch, with its stage."""
+
+    is_forward: bool
+    microbatch: int
+    stage: int
+    begin_s: float
+    end_s: float
+
+
+def timeline(plan: Plan, cost: Cost, microbatches: int, computations_of: ComputationsOf) -> list[list[Work]]:
+    """Return, by GPU of a pipeline, its computations of an update, in order."""
+    backward_s = (cost.times.total_s - cost.times.forward_s).tolist()
+    forward_s = cost.times.forward_s.tolist()
+    ranks = computations_of(plan.schedule, plan.pipeline, microbatches, plan.chunks)
+    orders = [list(_computations(rank, actions, len(ranks))) for rank, actions in enumerate(ranks)]
+    done, _ = _run(orders, forward_s, backward_s)
+    return [[_work(each, done, forward_s, backward_s) for each in order] for order in orders]
+
+
+def _work(
+    computation: _Computation, done: _Done, forward_s: Sequence[float], backward_s: Sequence[float]
+) -> Work:
+    is_forward, microbatch, stage = computation
+    end_s = done[is_forward][stage][microbatch]
+    return Work(*computation, end_s - (forward_s if is_forward else backward_s)[stage], end_s)
+
+
+def _run(
+    ranks: Sequence[Sequence[_Computation]], forward_s: Sequence[float], backward_s: Sequence[float]
+) -> tuple[_Done, list[float]]:
+    """Return when each computation is done, and when each GPU is."""
     last_stage = len(forward_s) - 1
-    # By direction and stage: when each microbatch was done.
-    done: tuple[list[dict[int, float]], ...] = tuple([{} for _ in forward_s] for _ in range(2))
+    done: _Done = tuple([{} for _ in forward_s] for _ in range(2))
     position, free_s = [0] * len(ranks), [0.0] * len(ranks)
     # The GPUs that may be able to go on.
     movable = list(range(len(ranks)))
@@ -107,4 +145,4 @@ def makespan_s(
         free_s[rank] = now_s
         if position[rank] > begin:
             movable += [(rank + 1) % len(ranks), (rank - 1) % len(ranks)]
-    return max(free_s)
+    return done, free_s

@@ -17,7 +17,8 @@ from scheduler.model.bounds import Bound
 
 if TYPE_CHECKING:
     from planner.cluster import Gpu
-    from planner.transformer import Transformer
+    from planner.figures import Model
+    from planner.search import Allowed
 
 GPUS = Number(Bound(1, 100_000), whole=True)
 SIZE = Number(Bound(1, 1_000_000), whole=True)
@@ -84,6 +85,17 @@ BYTES = Number(Bound(1, 1e18))
 )
 @click.option("--evaluate", metavar="LABEL", help="Show what this plan costs, such as t8-p64-d6-b1-v2.")
 @click.option(
+    "--explain",
+    "explained_gpus",
+    type=GPUS,
+    metavar="GPUS",
+    help="Show the stages, memory and timeline of the best plan for this number of GPUs, and what limits it.",
+)
+@click.option(
+    "--plot", type=click.Path(), metavar="FILE", help="With --explain: draw it, too, as .svg or .png."
+)
+@click.option("--why-not", metavar="LABEL", help="Say why this plan is not the best, such as t4-p8-d2.")
+@click.option(
     "--as",
     "form",
     type=click.Choice(["pipedream"]),
@@ -119,6 +131,15 @@ def plan(graph: str | None, as_json: bool, as_columns: bool, **options: Any) -> 
     require("plan", "gavel plan")
     if (graph is None) == (options["shape"] is None):
         raise Fault("give either GRAPH or --gpt")
+    for option, field in (("--explain", "explained_gpus"), ("--why-not", "why_not")):
+        if options[field] and as_columns:
+            raise Fault(f"--columns has no effect with {option}")
+        if options[field] and options["evaluate"]:
+            raise Fault(f"--evaluate has no effect with {option}")
+    if options["explained_gpus"] and options["why_not"]:
+        raise Fault("give either --explain or --why-not")
+    if options["plot"] is not None and not options["explained_gpus"]:
+        raise Fault("--plot needs --explain")
     if as_columns and (as_json or graph is not None):
         raise Fault(f"--columns has no effect with {'--json' if as_json else 'GRAPH'}")
     if graph is not None:
@@ -149,7 +170,8 @@ def _plan_graph(graph: str, as_json: bool, options: dict[str, Any]) -> None:
         options,
         {"form": "--as pipedream", "levels": "--level"},
         {"batch": "--batch", "cluster": "--cluster", "widths": "--gpus", "evaluate": "--evaluate"}
-        | {"schedule": "--schedule", "tensor_max": "--max-tensor"},
+        | {"schedule": "--schedule", "tensor_max": "--max-tensor"}
+        | {"explained_gpus": "--explain", "why_not": "--why-not", "plot": "--plot"},
         "GRAPH",
     )
     with refusing(OSError, subject=file_name(graph)):
@@ -172,6 +194,7 @@ def _plan_graph(graph: str, as_json: bool, options: dict[str, Any]) -> None:
 
 
 def _plan_transformer(as_json: bool, as_columns: bool, options: dict[str, Any]) -> None:
+    from gavel.cli.plans.explanation import honest_notes, remarks
     from gavel.cli.plans.plan_table import as_data, job_lines, print_plans
     from gavel.cli.plans.values import gpu_of, transformer_of
 
@@ -195,29 +218,37 @@ def _plan_transformer(as_json: bool, as_columns: bool, options: dict[str, Any]) 
         )
         for name, count in options["cluster"].items()
     ]
+    if options["why_not"]:
+        _print_reasons(model, gpus, options, as_json)
+        return
+    if options["explained_gpus"]:
+        _explain(model, gpus, options, as_json)
+        return
     rows, notes = _rows(model, gpus, options)
+    if as_columns:
+        for line in job_lines(model, rows):
+            click.echo(line)
+        return
+    if options["evaluate"]:
+        notes += honest_notes([gpu.name for gpu, _ in rows])
+    else:
+        notes += remarks(model, rows, options["batch"], _allowed(options))
     if as_json:
         from gavel.cli.io.outputs import print_data
 
-        print_data(as_data(rows))
-    elif as_columns:
-        for line in job_lines(model, rows):
-            click.echo(line)
+        print_data(as_data(rows) | {"notes": notes})
     else:
         print_plans(model, options["batch"], rows, notes)
 
 
-def _rows(
-    model: Transformer, gpus: list[tuple[Gpu, int]], options: dict[str, Any]
-) -> tuple[list[Any], list[str]]:
+def _rows(model: Model, gpus: list[tuple[Gpu, int]], options: dict[str, Any]) -> tuple[list[Any], list[str]]:
     """Return the plans to show, and why too few GPUs have none; refuse if there is no plan at all."""
     from planner.errors import PlanError
     from planner.plan import read_plan
-    from planner.search import Allowed, best_plan, evaluate, why_not, widths
+    from planner.search import best_plan, evaluate, why_not, widths
 
     rows, notes = [], []
-    schedules = (options["schedule"],) if options["schedule"] else Allowed().schedules
-    allowed = Allowed(schedules, options["tensor_max"])
+    allowed = _allowed(options)
     for gpu, count in gpus:
         if options["evaluate"]:
             with refusing(PlanError, subject="--evaluate"):
@@ -238,3 +269,82 @@ def _rows(
     if not rows:
         raise Fault(notes[-1])
     return rows, notes
+
+
+def _allowed(options: dict[str, Any]) -> Allowed:
+    from planner.search import Allowed
+
+    schedules = (options["schedule"],) if options["schedule"] else Allowed().schedules
+    return Allowed(schedules, options["tensor_max"])
+
+
+def _explain(model: Model, gpus: list[tuple[Gpu, int]], options: dict[str, Any], as_json: bool) -> None:
+    """Print, and draw on request, the best plan of each worker type for one number of GPUs."""
+    from gavel.cli.io.outputs import check_file, print_data
+    from gavel.cli.plans.explanation import as_data, explained, honest_notes, print_explanation
+    from gavel.cli.plans.plan_table import as_data as plans_as_data
+
+    file, width = options["plot"], options["explained_gpus"]
+    if file is not None:
+        require("plots", "--plot")
+        if Path(file).suffix not in (".svg", ".png"):
+            raise Fault(f"--plot: {file}: must end in .svg or .png")
+        check_file("--plot", file)
+    if all(count < width for _, count in gpus):
+        raise Fault(f"--explain: {width} is more than the GPUs of each type in --cluster")
+    larger = [(gpu, count) for gpu, count in gpus if count >= width]
+    rows, notes = _rows(model, larger, {**options, "widths": [width]})
+    explanations = [
+        explained(model, gpu, priced, options["batch"], _allowed(options)) for gpu, priced in rows
+    ]
+    if as_json:
+        data = plans_as_data(rows)["plans"]
+        print_data({"plans": [plan | as_data(each) for plan, each in zip(data, explanations, strict=True)]})
+    else:
+        for number, explanation in enumerate(explanations):
+            if number:
+                click.echo("")
+            print_explanation(explanation)
+        for note in [*notes, *honest_notes([gpu.name for gpu, _ in rows])]:
+            click.echo(f"note: {note}")
+    if file is not None:
+        from gavel.cli.plans.plot import draw_plans
+
+        with refusing(OSError, subject=f"--plot: {file}"):
+            draw_plans(explanations).savefig(file)
+
+
+def _print_reasons(model: Model, gpus: list[tuple[Gpu, int]], options: dict[str, Any], as_json: bool) -> None:
+    """Print, by worker type, why a plan is not the best one."""
+    from gavel.cli.io.outputs import print_data
+    from planner.errors import PlanError
+    from planner.explain import reason_against
+    from planner.plan import read_plan
+
+    with refusing(PlanError, subject="--why-not"):
+        width = read_plan(options["why_not"]).gpus
+        if all(count < width for _, count in gpus):
+            raise Fault(f"--why-not: the plan needs {width} GPUs; --cluster has fewer of each type")
+        reasons = [
+            (gpu, *reason_against(model, gpu, options["why_not"], options["batch"], _allowed(options)))
+            for gpu, count in gpus
+            if count >= width
+        ]
+    if as_json:
+        print_data(
+            {
+                "why_not": [
+                    {
+                        "worker_type": gpu.name,
+                        "label": None if priced is None else priced.plan.label,
+                        "step_s": None if priced is None else priced.cost.step_s,
+                        "reason": reason,
+                    }
+                    for gpu, reason, priced in reasons
+                ]
+            }
+        )
+        return
+    for gpu, reason, priced in reasons:
+        label = options["why_not"] if priced is None else priced.plan.label
+        click.echo(f"{gpu.name}: {label} {reason}")

@@ -35,6 +35,48 @@ def test_a_type_that_is_too_small_is_noted(gavel: Gavel) -> None:
     assert "note: does not fit on 8 × a100: stage " in table
 
 
+def test_a_plan_is_explained(gavel: Gavel, wording: Wording) -> None:
+    """Stages with their layers and memory, a timeline, what limits the step, and what is not verified."""
+    arguments = (*GPT, "--cluster", "v100=16,a100=8", "--explain", "16")
+    answer = gavel(*arguments)
+    assert answer.exit_code == 0
+    wording(answer.stdout)
+    (plan,) = json.loads(gavel(*arguments, "--json").stdout)["plans"]
+    assert (plan["worker_type"], len(plan["stages"]), len(plan["timeline"])) == (
+        "v100",
+        plan["pipeline"],
+        plan["pipeline"],
+    )
+    assert [stage["memory_bytes"] for stage in plan["stages"]] == plan["memory_bytes_by_stage"]
+    assert set(plan["limits"]) == {"memory", "network", "bubble"}
+    ends = [row[-1]["end_s"] for row in plan["timeline"]]
+    assert max(ends) == pytest.approx(plan["step_s"] - plan["data_s"], rel=0.01)
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png"])
+def test_an_explanation_is_drawn(gavel: Gavel, tmp_path: Path, suffix: str) -> None:
+    """The picture has memory and timeline of every plan."""
+    file = tmp_path / f"plans.{suffix}"
+    answer = gavel(*GPT, "--cluster", "v100=16,a100=16", "--explain", "16", "--plot", str(file))
+    assert answer.exit_code == 0
+    assert file.read_bytes().startswith(b"<?xml" if suffix == "svg" else b"\x89PNG")
+
+
+def test_other_plans_have_their_reasons(gavel: Gavel, wording: Wording) -> None:
+    """By worker type, the rule or limit that a plan breaks, or how much slower it is."""
+    arguments = (*GPT, "--cluster", "v100=16,a100=16,t4=8", "--why-not", "t1-p2-d8")
+    wording(gavel(*arguments).stdout)
+    slow, large = json.loads(gavel(*arguments, "--json").stdout)["why_not"][::-1]
+    assert (slow["worker_type"], slow["step_s"] > 0) == ("a100", True)
+    assert (large["worker_type"], large["step_s"], large["label"]) == ("v100", None, None)
+
+
+def test_tables_note_what_limits_plans_and_what_is_not_verified(gavel: Gavel, wording: Wording) -> None:
+    """For the widest plan of each type; types without published runs are named."""
+    answer = json.loads(gavel(*GPT, "--cluster", "v100=16,a100=16", "--json").stdout)
+    wording("\n".join(answer["notes"]))
+
+
 def test_older_weights_are_used_only_on_request(gavel: Gavel) -> None:
     """2BW and stashing change the training, so a plan has them only if the user names them."""
     arguments = (*GPT, "--cluster", "v100=16", "--gpus", "16", "--network", "0.5", "--json")
@@ -144,6 +186,18 @@ def test_the_stages_of_a_graph_are_listed(gavel: Gavel, tmp_path: Path) -> None:
         [*GPT, "--cluster", "a100=8", "--evaluate", "p8-b128-2bw"],
         [*GPT, "--cluster", "a100=8", "--schedule", "interleaved", "--gpus", "1"],
         [*GPT, "--cluster", "a100=8", "--schedule", "zero-bubble"],
+        [*GPT, "--cluster", "a100=8", "--explain", "16"],
+        [*GPT, "--cluster", "a100=8", "--explain", "0"],
+        [*GPT, "--cluster", "a100=8", "--explain", "7"],
+        [*GPT, "--cluster", "a100=8", "--explain", "8", "--columns"],
+        [*GPT, "--cluster", "a100=8", "--explain", "8", "--evaluate", "d8"],
+        [*GPT, "--cluster", "a100=8", "--explain", "8", "--why-not", "d8"],
+        [*GPT, "--cluster", "a100=8", "--explain", "8", "--plot", "x.pdf"],
+        [*GPT, "--cluster", "a100=8", "--explain", "8", "--plot", "absent/x.svg"],
+        [*GPT, "--cluster", "a100=8", "--plot", "x.svg"],
+        [*GPT, "--cluster", "a100=8", "--why-not", "fast"],
+        [*GPT, "--cluster", "a100=8", "--why-not", "d16"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "4:1e9", "--explain", "4"],
         [*GPT, "--cluster", "t4=1"],
         ["plan", "cycle.txt", "--as", "pipedream", "--level", "4:1e9"],
         ["plan", "wide.txt", "--as", "pipedream", "--level", "4:1e9"],
