@@ -1,4 +1,4 @@
-"""The plots of docs/policies.md: `make docs-plots` draws them all into docs/images/.
+"""The plots of docs/policies.md and docs/plans.md: `make docs-plots` draws them all into docs/images/.
 
 Each policy has one plot: on the left, where each job of examples/four_jobs.yaml runs; on the right, the figures that
 the policy compares, with a line at its value if that is one of these figures. Text is stored as text and the files
@@ -17,8 +17,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from examples.four_jobs import FOUR_JOBS, with_facts, with_gpus
+from gavel.cli.plans.explanation import explained
+from gavel.cli.plans.plot import draw_plans
 from gavel.cli.policies.answer import Answer
 from gavel.cli.policies.plot import FAINT, INK, color_of, draw_shares, finish
+from gavel.plans import gpu_of
+from planner.plan import read_plan
+from planner.search import Allowed, evaluate
+from planner.transformer import Transformer
 from policies.engine.matching import shortest_schedule
 from policies.problem import Problem
 from policies.reference import best_rates, proportional_rates, rate_table
@@ -40,12 +46,41 @@ def main() -> None:
     """Draw every plot."""
     for name in PLOTS:
         write(name, IMAGES / f"{PREFIX}{name}.svg")
+    save(schedules, IMAGES / "plans.png")
 
 
 def write(name: str, path: Path) -> None:
-    """Draw one plot into a file."""
+    """Draw one plot of a policy into a file."""
+    save(PLOTS[name], path)
+
+
+def save(draw: Callable[[], Figure], path: Path) -> None:
+    """Draw a plot into a file."""
     with matplotlib.rc_context(REPRODUCIBLE):
-        PLOTS[name]().savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+        draw().savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+# The model, batch and GPUs of the picture of docs/plans.md: 6.7 billion parameters on one node of A100s.
+PLANNED = Transformer(layers=32, hidden=4096, heads=32, sequence=2048, vocabulary=51200)
+PLANNED_LABELS = ("t2-p4-gpipe", "t2-p4", "t2-p4-v2", "t2-p4-2bw")
+PLANNED_BATCH = 8
+
+
+def schedules() -> Figure:
+    """Draw four plans of one model: memory by stage, and the timeline of an update."""
+    gpu = gpu_of("a100", 8)
+    return draw_plans(
+        [
+            explained(
+                PLANNED,
+                gpu,
+                evaluate(PLANNED, gpu, read_plan(label), PLANNED_BATCH),
+                PLANNED_BATCH,
+                Allowed(),
+            )
+            for label in PLANNED_LABELS
+        ]
+    )
 
 
 def solve(spec: str, problem: Problem = FOUR_JOBS) -> Answer:

@@ -9,6 +9,7 @@ from planner.errors import BadPlan
 
 # The schedules of `gavel.training.parallel` whose pipelines are empty at every update of the weights.
 FLUSHING = ("gpipe", "1f1b", "interleaved")
+SCHEDULES = (*FLUSHING, "2bw", "stash")
 
 _PART = re.compile(r"(?P<letter>[tpdbv])(?P<number>[1-9][0-9]{0,8})|r|gpipe|2bw|stash")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gavel.cli.io.outputs import echo
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from planner.simulate import Work
 
 BAR = 24
+# Of schedules that do not wait at updates, several are shown in a row.
+CONTINUOUS_UPDATES = 3
 # Smaller parts of a step are not worth words.
 NOTABLE = 0.01
 _PARTS = {
@@ -51,7 +54,8 @@ def explained(model: Model, gpu: Gpu, priced: Priced, batch: int, allowed: Allow
     from planner.explain import limits, pruned
     from planner.simulate import timeline
 
-    works = timeline(*priced, priced.plan.microbatches(batch), computations_of)
+    order = computations_of if priced.plan.flushes else partial(computations_of, updates=CONTINUOUS_UPDATES)
+    works = timeline(*priced, priced.plan.microbatches(batch), order)
     return Explained(
         gpu,
         priced,
@@ -90,6 +94,8 @@ def print_explanation(explanation: Explained) -> None:
         echo(f"and {len(rows) - ROWS_MAX} more")
     echo(f"a row is a stage: {plan.tensor * plan.data} GPUs; █ used, ░ free, ╳ not for plans")
     echo("")
+    if not plan.flushes:
+        echo(f"{CONTINUOUS_UPDATES} updates in a row, from an empty pipeline to an empty one")
     for line in timeline_lines(explanation.works):
         echo(line)
 

@@ -243,9 +243,10 @@ def _plan_transformer(as_json: bool, as_columns: bool, options: dict[str, Any]) 
 
 def _rows(model: Model, gpus: list[tuple[Gpu, int]], options: dict[str, Any]) -> tuple[list[Any], list[str]]:
     """Return the plans to show, and why too few GPUs have none; refuse if there is no plan at all."""
+    from gavel.plans import plan_rows
     from planner.errors import PlanError
     from planner.plan import read_plan
-    from planner.search import best_plan, evaluate, why_not, widths
+    from planner.search import evaluate, why_not
 
     rows, notes = [], []
     allowed = _allowed(options)
@@ -257,15 +258,12 @@ def _rows(model: Model, gpus: list[tuple[Gpu, int]], options: dict[str, Any]) ->
             rows.append((gpu, priced))
             notes += [note] if (note := why_not(priced, gpu, candidate.gpus)) else []
             continue
-        too_few = ""
-        for width in options["widths"] or widths(gpu, count):
+        for width in options["widths"] or ():
             if width > count:
                 raise Fault(f"--gpus: {width} is more than the {count} {gpu.name} of --cluster")
-            try:
-                rows.append((gpu, best_plan(model, gpu, width, options["batch"], allowed)))
-            except PlanError as error:
-                too_few = str(error)
-        notes += [too_few] if too_few else []
+        of_type, reasons = plan_rows(model, [(gpu, count)], options["batch"], options["widths"], allowed)
+        rows += of_type
+        notes += reasons
     if not rows:
         raise Fault(notes[-1])
     return rows, notes

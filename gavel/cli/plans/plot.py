@@ -65,7 +65,7 @@ def _draw_timeline(axes: Axes, explanation: Explained) -> None:
             axes.broken_barh(spans, (number - 0.35, 0.7), color=colour, edgecolor="white", linewidth=0.3)
     axes.set_xlim(0, drawn_s)
     rest = "" if drawn_s == end_s else f"; the first {drawn_s:.2g} of {end_s:.3g}"
-    axes.set_xlabel(f"seconds of an update{rest}", **LABEL)
+    axes.set_xlabel(f"seconds{rest}", **LABEL)
     handles = [Patch(color=FORWARD, label="forward"), Patch(color=BACKWARD, label="backward")]
     axes.legend(
         handles=handles,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gavel.cli.faults import Fault
+from gavel.cli.faults import Fault, refusing
 
 if TYPE_CHECKING:
     from planner.chain import Level
@@ -22,12 +22,6 @@ SHAPE = {
     "seq": "sequence",
     "vocab": "vocabulary",
 }
-# The network card of each GPU, where there is one, in GB per second; other types share the network of a cloud instance.
-CARDS_GB_PER_S = {"a100": 25.0, "h100": 50.0, "h200": 50.0}
-# The part of its card that a GPU reaches in exchanges between nodes.
-CARD_REACHED = 0.75
-# How much more a GPU sends within its node than in an all-reduce of all GPUs, which traces.roofline_figures states.
-LINK_OVER_ALL_REDUCE = 1.3
 
 
 class Shape(click.ParamType):
@@ -89,25 +83,8 @@ def gpu_of(
     name: str, per_node: int, *, link_gb_per_s: float | None = None, network_gb_per_s: float | None = None
 ) -> Gpu:
     """Return a worker type of the bundled table as the planner sees it."""
-    from planner.cluster import Gpu
-    from traces.errors import nearest
-    from traces.roofline_figures import WORKER_TYPES
+    from gavel import plans
+    from planner.errors import PlanError
 
-    types = {kind.name: kind for kind in WORKER_TYPES if kind.name != "cpu"}
-    kind = types.get(name)
-    if kind is None:
-        raise Fault(f"--cluster: '{name[:60]}' is not a known worker type; {nearest(name, types)}")
-    if link_gb_per_s is None:
-        link_gb_per_s = LINK_OVER_ALL_REDUCE * kind.link_gb_per_s
-    if network_gb_per_s is None:
-        card = CARDS_GB_PER_S.get(name)
-        network_gb_per_s = kind.network_gb_per_s if card is None else CARD_REACHED * card
-    return Gpu(
-        name=name,
-        flops_per_s=kind.peak_tflops * kind.sustained * 1e12,
-        memory_bytes=kind.memory_gb * 1e9,
-        memory_bytes_per_s=kind.bandwidth_gb_per_s * 1e9,
-        link_bytes_per_s=link_gb_per_s * 1e9,
-        network_bytes_per_s=network_gb_per_s * 1e9,
-        per_node=per_node,
-    )
+    with refusing(PlanError, subject="--cluster"):
+        return plans.gpu_of(name, per_node, link_gb_per_s=link_gb_per_s, network_gb_per_s=network_gb_per_s)

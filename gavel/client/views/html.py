@@ -63,20 +63,20 @@ def tag(name: str, *contents: object, style: str = "", cls: str = "") -> Html:
 @singledispatch
 def html(result: object) -> Html:
     """Return a result as HTML."""
-    return _page(tag("pre", repr(result)))
+    return page(tag("pre", repr(result)))
 
 
 @html.register
 def _(queue: Queue) -> Html:
     if not queue:
-        return _page(tag("div", "no jobs"))
+        return page(tag("div", "no jobs"))
     heads, rows = text.queue_table(queue)
     cells = [
         [*row[:STATE], _label(job.state), *row[STATE + 1 :]]
         for job, row in zip(queue[: len(rows)], rows, strict=True)
     ]
     title = f"{text.queue_title(queue)}; at {queue.at.astimezone():%H:%M:%S}"
-    return _page(tag("div", title), _table(heads, cells), _rest(len(rows), queue.total, "job"))
+    return page(tag("div", title), table(heads, cells), _rest(len(rows), queue.total, "job"))
 
 
 @html.register
@@ -91,29 +91,30 @@ def _(job: Job) -> Html:
     ]
     if job.last_lines:
         parts += [tag("div", "last lines of the attempt that failed:"), _preformatted(job.last_lines)]
-    return _page(*parts)
+    return page(*parts)
 
 
 @html.register
 def _(explanation: Explanation) -> Html:
     title = tag("b", f"job {explanation.job} "), _label(explanation.state), f" {explanation.reason}"
     # The first line has the state, too.
-    return _page(tag("div", *title), _preformatted(text.text(explanation).partition("\n")[2]))
+    return page(tag("div", *title), _preformatted(text.text(explanation).partition("\n")[2]))
 
 
 @html.register
 def _(allocation: Allocation) -> Html:
     title, *notes = text.allocation_notes(allocation)
     rows = [text.share_cells(share) for share in allocation.shares[: text.ROWS_MAX]]
-    return _page(
+    return page(
         tag("b", title),
         *(tag("div", note) for note in notes),
-        _table(text.SHARE_HEADS, rows) if rows else "",
+        table(text.SHARE_HEADS, rows) if rows else "",
         _rest(len(rows), len(allocation.shares), "share"),
     )
 
 
-def _page(*parts: object) -> Html:
+def page(*parts: object) -> Html:
+    """Return the parts of a result as one element."""
     return tag("div", *parts, cls=NO_FORMULAS, style="color:inherit;line-height:1.5;overflow-x:auto")
 
 
@@ -123,7 +124,8 @@ def _label(state: JobState) -> Html:
     return tag("span", state.value, style=style)
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> Html:
+    """Return a table with these heads."""
     head = tag("tr", *(tag("th", head, style=f"{CELL};font-weight:bold") for head in heads))
     body = (tag("tr", *(tag("td", cell, style=CELL) for cell in row)) for row in rows)
     return tag("table", tag("thead", head), tag("tbody", *body), style=TABLE)

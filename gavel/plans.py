@@ -1,0 +1,211 @@
+"""Parallelisation plans from Python: `gavel.plan(model, cluster, batch=…)`. docs/plans.md explains the figures.
+
+Needs the extra `plan`; nothing of it is imported before the first call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from gavel.client.views.html import page, table, tag
+from traces.errors import nearest
+from traces.roofline_figures import WORKER_TYPES
+
+try:
+    import numpy as np  # noqa: F401
+except ImportError:
+    raise ImportError("gavel.plan needs numpy: pip install 'gavel-scheduler[plan]'") from None
+
+from planner.cluster import Gpu
+from planner.columns import Column, columns
+from planner.errors import BadCluster, BadPlan, BadProfile, NothingFits, PlanError
+from planner.figures import Model
+from planner.plan import SCHEDULES
+from planner.profile import Profile
+from planner.profile_form import read_profile
+from planner.search import Allowed, Priced, best_plan, widths
+from planner.transformer import Transformer
+
+__all__ = ["PlanError", "Plans", "gpu_of", "plan", "plan_rows"]
+
+# The network card of each GPU, where there is one, in GB per second; other types share the network of a cloud instance.
+CARDS_GB_PER_S = {"a100": 25.0, "h100": 50.0, "h200": 50.0}
+# The part of its card that a GPU reaches in exchanges between nodes.
+CARD_REACHED = 0.75
+# How much more a GPU sends within its node than in an all-reduce of all GPUs, which traces.roofline_figures states.
+LINK_OVER_ALL_REDUCE = 1.3
+
+HEADS = ("worker_type", "gpus", "label", "step_s", "memory_gb", "bubble", "tflops_per_gpu")
+
+
+@dataclass(frozen=True)
+class Plans:
+    """The fastest plan of each worker type and number of GPUs, and notes about the others. Notebooks show a table."""
+
+    rows: tuple[tuple[Gpu, Priced], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def table(self) -> list[dict[str, Any]]:
+        """The plans as plain values, a row each; `pandas.DataFrame(plans.table)` is a frame."""
+        return [
+            {
+                "worker_type": gpu.name,
+                "gpus": priced.plan.gpus,
+                "label": priced.plan.label,
+                "step_s": priced.cost.step_s,
+                "memory_gb": float(priced.cost.memory_bytes.max()) / 1e9,
+                "bubble": priced.cost.bubble,
+                "tflops_per_gpu": priced.cost.flops_per_gpu / 1e12,
+            }
+            for gpu, priced in self.rows
+        ]
+
+    def columns(self) -> list[Column]:
+        """Return the plans that an allocation can need, as variants of a job: worker type, GPUs, rate and label."""
+        names = dict.fromkeys(gpu.name for gpu, _ in self.rows)
+        return [
+            column
+            for name in names
+            for column in columns(name, [priced for gpu, priced in self.rows if gpu.name == name])
+        ]
+
+    def best(self, gpus: int, worker_type: str) -> Priced:
+        """Return the plan and its cost for so many GPUs of a worker type; raise BadPlan if there is none."""
+        for gpu, priced in self.rows:
+            if (gpu.name, priced.plan.gpus) == (worker_type, gpus):
+                return priced
+        counts = [str(priced.plan.gpus) for gpu, priced in self.rows if gpu.name == worker_type]
+        raise BadPlan(
+            f"no plan for {gpus} × {worker_type}",
+            hint=f"there are plans for {', '.join(counts)}"
+            if counts
+            else "the type is not one of the cluster",
+        )
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __repr__(self) -> str:
+        lines = [[*HEADS], *self._cells()]
+        sizes = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)).rstrip()
+            for line in lines
+        )
+
+    def _repr_html_(self) -> str:
+        return str(page(table(HEADS, self._cells()), *(tag("div", note) for note in self.notes)))
+
+    def _cells(self) -> Iterator[list[str]]:
+        for row in self.table:
+            yield [f"{value:.3g}" if isinstance(value, float) else str(value) for value in row.values()]
+
+
+def plan(
+    model: Model | Mapping[str, Any] | str | Path,
+    cluster: Mapping[str, int],
+    *,
+    batch: int,
+    gpus: Sequence[int] | None = None,
+    gpus_per_node: int = 8,
+    schedule: str | None = None,
+    max_tensor: int | None = None,
+    link_gb_per_s: float | None = None,
+    network_gb_per_s: float | None = None,
+) -> Plans:
+    """Return the fastest plans of a model on a cluster: for each worker type, and 1, 2, 4 … GPUs or those of `gpus`.
+
+    `model` is the path or the content of a profile, or the shape of a transformer: layers, hidden, heads, sequence and
+    vocabulary. `cluster` has the GPUs of each worker type, `batch` counts the samples of an update over all GPUs. The
+    other arguments are the options of `gavel plan`. Raise PlanError if something is wrong, or nothing fits.
+    """
+    if type(batch) is not int or batch < 1:
+        raise BadPlan(f"batch must be a whole number from 1 up, got {batch!r}")
+    if schedule is not None and schedule not in SCHEDULES:
+        raise BadPlan(f"'{schedule}' is not one of {', '.join(SCHEDULES)}", place="schedule")
+    kinds = [
+        gpu_of(name, gpus_per_node, link_gb_per_s=link_gb_per_s, network_gb_per_s=network_gb_per_s)
+        for name in cluster
+    ]
+    profile = _model(model)
+    if isinstance(profile, Profile):
+        known = [gpu_of(kind.name, gpus_per_node) for kind in WORKER_TYPES if kind.name != "cpu"]
+        for gpu in kinds:
+            profile = profile.with_estimate(gpu, known)
+    allowed = Allowed((schedule,) if schedule else Allowed().schedules, max_tensor)
+    rows, notes = plan_rows(profile, list(zip(kinds, cluster.values(), strict=True)), batch, gpus, allowed)
+    if not rows:
+        raise NothingFits(notes[-1] if notes else "the cluster has no GPUs")
+    return Plans(tuple(rows), tuple(notes))
+
+
+def plan_rows(
+    model: Model, cluster: Sequence[tuple[Gpu, int]], batch: int, gpus: Sequence[int] | None, allowed: Allowed
+) -> tuple[list[tuple[Gpu, Priced]], list[str]]:
+    """Return the best plan of each worker type and number of GPUs, and by type why the largest without one has none."""
+    rows, notes = [], []
+    for gpu, count in cluster:
+        if type(count) is not int or count < 1:
+            raise BadCluster(f"must be a whole number from 1 up, got {count!r}", place=f"cluster: {gpu.name}")
+        reason = ""
+        for width in gpus or widths(gpu, count):
+            if not 1 <= width <= count:
+                raise BadCluster(
+                    f"{width} is not a number of GPUs from 1 to {count}", place=f"gpus of {gpu.name}"
+                )
+            try:
+                rows.append((gpu, best_plan(model, gpu, width, batch, allowed)))
+            except PlanError as error:
+                reason = str(error)
+        notes += [reason] if reason else []
+    return rows, notes
+
+
+def gpu_of(
+    name: str, per_node: int, *, link_gb_per_s: float | None = None, network_gb_per_s: float | None = None
+) -> Gpu:
+    """Return a worker type of the bundled table as the planner sees it."""
+    types = {kind.name: kind for kind in WORKER_TYPES if kind.name != "cpu"}
+    kind = types.get(name)
+    if kind is None:
+        raise BadCluster(f"'{name[:60]}' is not a known worker type", hint=nearest(name, types))
+    if link_gb_per_s is None:
+        link_gb_per_s = LINK_OVER_ALL_REDUCE * kind.link_gb_per_s
+    if network_gb_per_s is None:
+        card = CARDS_GB_PER_S.get(name)
+        network_gb_per_s = kind.network_gb_per_s if card is None else CARD_REACHED * card
+    return Gpu(
+        name=name,
+        flops_per_s=kind.peak_tflops * kind.sustained * 1e12,
+        memory_bytes=kind.memory_gb * 1e9,
+        memory_bytes_per_s=kind.bandwidth_gb_per_s * 1e9,
+        link_bytes_per_s=link_gb_per_s * 1e9,
+        network_bytes_per_s=network_gb_per_s * 1e9,
+        per_node=per_node,
+    )
+
+
+def _model(model: Model | Mapping[str, Any] | str | Path) -> Model:
+    """Return a model from its profile or its shape."""
+    if isinstance(model, str | Path):
+        try:
+            return read_profile(json.loads(Path(model).read_bytes()), str(model))
+        except OSError as error:
+            raise BadProfile((error.strerror or str(error)).lower(), place=str(model)) from None
+        except ValueError as error:
+            if isinstance(error, PlanError):
+                raise
+            raise BadProfile("is not JSON", place=str(model)) from None
+    if not isinstance(model, Mapping):
+        return model
+    if "format" in model:
+        return read_profile(dict(model), "model")
+    names = [field.name for field in fields(Transformer)]
+    if set(model) != set(names):
+        raise BadProfile(f"the shape of a transformer has {', '.join(names)}", place="model")
+    return Transformer(**model)
