@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gavel.client.views.html import page, table, tag
+from gavel.training.parallel.actions import computations_of
 from traces.errors import nearest
 from traces.roofline_figures import WORKER_TYPES
 
@@ -28,6 +29,7 @@ from planner.plan import SCHEDULES
 from planner.profile import Profile
 from planner.profile_form import read_profile
 from planner.search import Allowed, Priced, best_plan, widths
+from planner.simulate import Simulator
 from planner.transformer import Transformer
 
 __all__ = ["PlanError", "Plans", "gpu_of", "plan", "plan_rows"]
@@ -148,6 +150,8 @@ def plan_rows(
     model: Model, cluster: Sequence[tuple[Gpu, int]], batch: int, gpus: Sequence[int] | None, allowed: Allowed
 ) -> tuple[list[tuple[Gpu, Priced]], list[str]]:
     """Return the best plan of each worker type and number of GPUs, and by type why the largest without one has none."""
+    # The layers of a profile differ, so that closed forms only sort its plans.
+    simulator = Simulator(computations_of) if isinstance(model, Profile) else None
     rows, notes = [], []
     for gpu, count in cluster:
         if type(count) is not int or count < 1:
@@ -159,7 +163,7 @@ def plan_rows(
                     f"{width} is not a number of GPUs from 1 to {count}", place=f"gpus of {gpu.name}"
                 )
             try:
-                rows.append((gpu, best_plan(model, gpu, width, batch, allowed)))
+                rows.append((gpu, best_plan(model, gpu, width, batch, allowed, simulator)))
             except PlanError as error:
                 reason = str(error)
         notes += [reason] if reason else []

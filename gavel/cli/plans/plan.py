@@ -131,21 +131,28 @@ def plan(graph: str | None, as_json: bool, as_columns: bool, **options: Any) -> 
     require("plan", "gavel plan")
     if (graph is None) == (options["shape"] is None):
         raise Fault("give either GRAPH or --gpt")
-    for option, field in (("--explain", "explained_gpus"), ("--why-not", "why_not")):
-        if options[field] and as_columns:
-            raise Fault(f"--columns has no effect with {option}")
-        if options[field] and options["evaluate"]:
-            raise Fault(f"--evaluate has no effect with {option}")
-    if options["explained_gpus"] and options["why_not"]:
-        raise Fault("give either --explain or --why-not")
-    if options["plot"] is not None and not options["explained_gpus"]:
-        raise Fault("--plot needs --explain")
+    _check_questions(options, as_columns)
     if as_columns and (as_json or graph is not None):
         raise Fault(f"--columns has no effect with {'--json' if as_json else 'GRAPH'}")
     if graph is not None:
         _plan_graph(graph, as_json, options)
     else:
         _plan_transformer(as_json, as_columns, options)
+
+
+def _check_questions(options: dict[str, Any], as_columns: bool) -> None:
+    """Refuse options that have no effect with --explain and --why-not, and --plot without --explain."""
+    if options["explained_gpus"] and options["why_not"]:
+        raise Fault("give either --explain or --why-not")
+    if options["plot"] is not None and not options["explained_gpus"]:
+        raise Fault("--plot needs --explain")
+    question = "--explain" if options["explained_gpus"] else "--why-not"
+    if not (options["explained_gpus"] or options["why_not"]):
+        return
+    others = {"--columns": as_columns, "--evaluate": options["evaluate"], "--gpus": options["widths"]}
+    for option, value in others.items():
+        if value:
+            raise Fault(f"{option} has no effect with {question}")
 
 
 def _require_options(

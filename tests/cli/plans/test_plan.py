@@ -197,6 +197,7 @@ def test_the_stages_of_a_graph_are_listed(gavel: Gavel, tmp_path: Path) -> None:
         [*GPT, "--cluster", "a100=8", "--plot", "x.svg"],
         [*GPT, "--cluster", "a100=8", "--why-not", "fast"],
         [*GPT, "--cluster", "a100=8", "--why-not", "d16"],
+        [*GPT, "--cluster", "a100=8", "--why-not", "d8", "--gpus", "8"],
         ["plan", "graph.txt", "--as", "pipedream", "--level", "4:1e9", "--explain", "4"],
         [*GPT, "--cluster", "t4=1"],
         ["plan", "cycle.txt", "--as", "pipedream", "--level", "4:1e9"],
