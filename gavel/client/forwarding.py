@@ -29,7 +29,7 @@ class Forwarding:
 
     def close(self) -> None:
         """Accept no more connections."""
-        self._listener.close()
+        _close(self._listener)
 
     def _accept(self, client: Client, job: str, on_error: Callable[[GavelError], object]) -> None:
         with contextlib.suppress(OSError):
@@ -54,7 +54,14 @@ class Forwarding:
             pass
         finally:
             session.leave()
-            connection.close()
+            _close(connection)
+
+
+def _close(connection: socket.socket) -> None:
+    """Close a socket, and end the call with which another thread waits at it and would keep it open."""
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()
 
 
 def _read(connection: socket.socket, session: TerminalSession) -> None:

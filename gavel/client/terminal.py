@@ -89,7 +89,8 @@ class TerminalSession:
         """Yield the output until the process has exited or the session is left. Raises GavelError."""
         for message in self._wire.follow(self._next_call, self._patience_s):
             if message.HasField("opened") and (missed := self._on_opened(message.opened)):
-                yield f"\r\n[gavel: {missed} bytes of output are missing here]\r\n".encode()
+                what = f"{missed} bytes of output are missing here" if missed > 0 else "the job was started again"
+                yield f"\r\n[gavel: {what}]\r\n".encode()
             if message.input_bytes:
                 self._on_input_bytes(message.input_bytes)
             if message.data:
@@ -111,7 +112,10 @@ class TerminalSession:
         return calls.connect.with_request(lambda: self._requests(number))
 
     def _on_opened(self, opened: pb.ConnectionOpened) -> int:
-        """Continue from what the terminal has; return how many bytes of output were lost since the last connection."""
+        """Continue from what the terminal has; return how many bytes of output were lost since the last connection.
+
+        The number is negative if it is the terminal of a new process.
+        """
         with self._changed:
             missed = opened.offset - self._position if self.opened is not None else 0
             is_first, self.opened, self._position = self.opened is None, opened, opened.offset

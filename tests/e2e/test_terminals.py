@@ -110,6 +110,7 @@ def test_detaching_and_attaching(cluster: Cluster) -> None:
         user.sees("first")
         user.type("~.")
         job = newest(cluster)
+        user.sees(f"\r\n[gavel: detached from job {job}")
         user.sees(f"gavel attach {job}")
         assert user.ends() == 0
     with at_terminal(cluster, "attach", job) as user:

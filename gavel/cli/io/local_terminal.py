@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from gavel.cli.io.wording import printable
+
 if TYPE_CHECKING:
     from gavel.client.errors import GavelError
     from gavel.client.terminal import TerminalSession
@@ -86,9 +88,13 @@ def converse(session: TerminalSession) -> bool:
 
 
 def report_trouble(error: GavelError | None, left_s: float) -> None:
-    """Report a lost connection, and its return, below what the job has printed."""
-    text = "connected again" if error is None else f"{error.message}; reconnecting (Enter ~ . leaves)"
-    os.write(STDERR, f"\r\n[gavel: {text}]\r\n".encode())
+    """Report a lost connection, and its return."""
+    report("connected again" if error is None else f"{error.message}; reconnecting (Enter ~ . leaves)")
+
+
+def report(text: str) -> None:
+    """Write a line below what the job has printed, whose last line may be unfinished; also in raw mode."""
+    os.write(STDERR, f"\r\n[gavel: {printable(text)}]\r\n".encode())
 
 
 def _start(events: queue.SimpleQueue[Any], work: Callable[[], None]) -> None:

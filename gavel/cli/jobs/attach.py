@@ -92,7 +92,9 @@ def attach_to(client: Client, job: str) -> int:
     if has_ended and terminal.exit_code is not None:
         return exit_status(terminal.exit_code)
     keep = span(terminal.opened.keep_s) if terminal.opened else ""
-    say(f"\ndetached from job {job}, which continues for {keep} without you; `gavel attach {job}` comes back")
+    local_terminal.report(
+        f"detached from job {job}, which continues for {keep} without you; `gavel attach {job}` comes back"
+    )
     return OK
 
 

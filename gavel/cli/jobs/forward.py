@@ -43,10 +43,12 @@ def opened(ports: Sequence[str]) -> Iterator[list[Forwarding]]:
 
 def begin(forwardings: Sequence[Forwarding], client: Client, job: str) -> None:
     """Serve connections to the local ports from now on."""
+    from gavel.cli.io.local_terminal import report
+
     for forwarding in forwardings:
         port = forwarding.port
         say(f"forwarding 127.0.0.1:{forwarding.local_port} to port {port} of job {job}")
-        forwarding.begin(client, job, lambda error: say(f"\r[gavel: {error.message}]\r"))
+        forwarding.begin(client, job, lambda error: report(error.message))
 
 
 def _ports(text: str) -> tuple[int, int]:
