@@ -22,8 +22,8 @@ from worker_agent.files.tree import LeftOut, Search, open_below
 from worker_agent.shim.child import CannotStart, drop_to, reset_oom_score
 
 PIECE_BYTES = 1 << 18
-# How many files are in one frame of a list.
-_LIST_FILES = 1000
+# How many files are in one frame of a list, which becomes one message.
+_LIST_FILES = 200
 LENGTHS = struct.Struct(">II")
 
 

@@ -13,6 +13,8 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from protos.gavel.v1.limits import PATH_CHARS_MAX
+
 # How many links are followed in one path, and how deep directories are searched.
 LINKS_MAX, DEPTH_MAX = 40, 100
 FILES_MAX, NOTICES_MAX = 1_000_000, 100
@@ -97,6 +99,8 @@ class Search:
         self.notices_more = 0
         # The patterns that match no file.
         self.unmatched: list[str] = []
+        # For the present pattern: the directories in which `**` was reached, with the number of components from there.
+        self._reached: set[tuple[str, int]] = set()
 
     def find(self, patterns: Iterable[str]) -> Iterator[Found]:
         """Yield the files that match a pattern, and all files in the directories that match one, each file once.
@@ -105,7 +109,7 @@ class Search:
         """
         paths: set[str] = set()
         for pattern in patterns:
-            is_matched = False
+            is_matched, self._reached = False, set()
             for file in self._below(self._root, "", _components(pattern)):
                 is_matched = True
                 if file.path not in paths:
@@ -119,6 +123,10 @@ class Search:
     def _below(self, folder: int, prefix: str, parts: list[str]) -> Iterator[Found]:
         """Yield the files below a directory that match the components of a pattern; without components, all."""
         if parts[:1] == ["**"] and len(parts) > 1:
+            # Several `**` reach a directory in more ways than can be tried.
+            if (prefix, len(parts)) in self._reached:
+                return
+            self._reached.add((prefix, len(parts)))
             yield from self._below(folder, prefix, parts[1:])
             for name, mode in self._entries(folder, prefix, "*"):
                 if stat.S_ISDIR(mode):
@@ -167,6 +175,8 @@ class Search:
         """Return a file; None for anything else, which is left out."""
         try:
             path.encode()
+            if len(path) > PATH_CHARS_MAX:
+                raise LeftOut(f"has a path of more than {PATH_CHARS_MAX:,} characters")
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
             if stat.S_ISREG(status.st_mode):
                 return Found(path, status, is_link=False)

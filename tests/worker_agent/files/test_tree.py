@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protos.gavel.v1.limits import PATH_CHARS_MAX
 from worker_agent.files.tree import DEPTH_MAX, LeftOut, Search, open_below
 
 
@@ -126,6 +127,32 @@ def test_very_deep_directories_are_cut_off(tmp_path: Path) -> None:
     (path / "file").touch()
     paths, search = matches(tmp_path, ".")
     assert (paths, len(search.notices)) == ([], 1)
+
+
+def test_a_pattern_that_matches_in_countless_ways_is_answered(tmp_path: Path) -> None:
+    """Each directory is searched once for each part of the pattern."""
+    folder = tmp_path.joinpath(*["a"] * 60)
+    folder.mkdir(parents=True)
+    (folder / "x").touch()
+    paths, search = matches(tmp_path, "**/a/" * 30 + "x", "**/a/" * 30 + "y")
+    assert paths == ["a/" * 60 + "x"]
+    assert search.unmatched == ["**/a/" * 30 + "y"]
+
+
+def test_paths_that_no_message_can_carry_are_left_out(tmp_path: Path) -> None:
+    """The same limit holds for the paths that users ask for."""
+    folder = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(PATH_CHARS_MAX // 200 + 1):
+        os.mkdir("d" * 200, dir_fd=folder)
+        os.close(os.open("x", os.O_CREAT, dir_fd=folder))
+        inner = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("x", os.O_CREAT, dir_fd=folder))
+    os.close(folder)
+    paths, search = matches(tmp_path, ".")
+    assert len(paths) == PATH_CHARS_MAX // 200 + 1
+    assert len(search.notices) == 1
 
 
 @given(
