@@ -89,7 +89,11 @@ class TerminalSession:
         """Yield the output until the process has exited or the session is left. Raises GavelError."""
         for message in self._wire.follow(self._next_call, self._patience_s):
             if message.HasField("opened") and (missed := self._on_opened(message.opened)):
-                what = f"{missed} bytes of output are missing here" if missed > 0 else "the job was started again"
+                what = (
+                    f"{missed} bytes of output are missing here"
+                    if missed > 0
+                    else "the job was started again"
+                )
                 yield f"\r\n[gavel: {what}]\r\n".encode()
             if message.input_bytes:
                 self._on_input_bytes(message.input_bytes)
