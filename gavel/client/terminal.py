@@ -18,6 +18,7 @@ from protos.gavel.v1 import jobs_pb2 as pb
 
 # How much input one message has, and how much waits for the process before `send` blocks.
 _CHUNK_BYTES, _INPUT_BYTES_MAX = 1 << 15, 1 << 20
+_NEW_PROCESS = "the job was started again"
 
 
 class TerminalSession:
@@ -89,12 +90,8 @@ class TerminalSession:
         """Yield the output until the process has exited or the session is left. Raises GavelError."""
         for message in self._wire.follow(self._next_call, self._patience_s):
             if message.HasField("opened") and (missed := self._on_opened(message.opened)):
-                what = (
-                    f"{missed} bytes of output are missing here"
-                    if missed > 0
-                    else "the job was started again"
-                )
-                yield f"\r\n[gavel: {what}]\r\n".encode()
+                notice = f"{missed} bytes of output are missing here" if missed > 0 else _NEW_PROCESS
+                yield f"\r\n[gavel: {notice}]\r\n".encode()
             if message.input_bytes:
                 self._on_input_bytes(message.input_bytes)
             if message.data:
