@@ -298,9 +298,9 @@ def _after_exit(out: Outcome, job: Job, end: Exit, holding: Holding) -> None:
             return
         if job.failures > spec.retries:
             again = "" if spec.retries == 0 else f" after {spec.retries} of {spec.retries} retries"
-            on_jobs.fail(out, job, f"it {_ending(end)}{again}")
+            on_jobs.fail(out, job, f"it {_ending(end, holding)}{again}")
         elif job.state == JobState.RUNNING:
-            why = f"attempt {job.attempt} {_ending(end)}"
+            why = f"attempt {job.attempt} {_ending(end, holding)}"
             out.fact(JobMoved(job=job.id, move=Move.RETRY, why=why))
     elif end.outcome == "node_failed":
         if spec.retries_node is not None and job.node_failures > spec.retries_node:
@@ -320,12 +320,12 @@ def _limit_reached(event: str, times: int, limit: str) -> str:
     return f"{event} {times} time{'s' if times > 1 else ''} ({limit} = {times - 1})"
 
 
-def _ending(end: Exit) -> str:
+def _ending(end: Exit, holding: Holding) -> str:
     """Describe how an attempt failed without quoting its log, which not all users may read."""
     last = end.detail.rstrip().rpartition("\n")[2]
     # A line written by the agent rather than the job.
     if end.code == COULD_NOT_START and last.startswith("[gavel: "):
-        return "could not be started; its log says why"
+        return f"could not be started on {holding.died_on or nodes_of(holding.lease.gpus)[0]}"
     return _exit_words(end.code)
 
 

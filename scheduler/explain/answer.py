@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from scheduler.model.jobs import JobState
+from scheduler.model.launch import TerminalUse
 
 Sure = Literal["sure", "likely", "rough", "unknown"]
 Basis = Literal[
@@ -191,3 +192,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     start_sure: Sure = "unknown"
     # The newest last.
     updates: tuple[Updated, ...] = ()
+    # The last lines that the last attempt printed, if it failed.
+    last_lines: str = ""
+    # How the terminal of an interactive job is used. Only a live scheduler knows it.
+    terminal: TerminalUse | None = None

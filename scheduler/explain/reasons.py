@@ -45,6 +45,7 @@ def explain(state: SchedulerState, job_id: str, now_s: float | None = None) -> E
         start_basis=start.basis,
         start_sure=start.sure,
         updates=updates_of(job),
+        last_lines=job.last_lines if finding.reason in (Reason.FAILED, Reason.RETRY_PAUSE) else "",
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.explain.answer import Explanation, Way
+from scheduler.model.launch import TerminalUse
 
 _BASIS = {
     "lease_granted": "it has its lease already",
@@ -20,6 +21,8 @@ _BASIS = {
     "minimum_run_ends": "when the minimum run time of others is over",
 }
 
+# How many lines of a log are shown.
+LINES_SHOWN = 5
 # Longer times are not shown exactly.
 AGES_S = 1000 * 365 * 86_400.0
 
@@ -69,6 +72,11 @@ def render(explanation: Explanation) -> str:
     """Format an explanation as text."""
     reason = "" if explanation.reason.value == explanation.state.value else f" ({explanation.reason})"
     lines = [f"job {explanation.job}: {explanation.state}{reason}", explanation.text]
+    if explanation.terminal is not None:
+        lines.append(_terminal(explanation.job, explanation.terminal, explanation.at_s))
+    if explanation.last_lines:
+        lines += ["", f"The last lines of the attempt that failed (all: `gavel logs {explanation.job}`):"]
+        lines += [f"  {line}" for line in explanation.last_lines.splitlines()[-LINES_SHOWN:]]
     if explanation.evidence:
         lines += ["", *_table(explanation.evidence)]
         if explanation.ways > len(explanation.evidence):
@@ -86,6 +94,16 @@ def render(explanation: Explanation) -> str:
             for update in explanation.updates
         ]
     return "\n".join(lines)
+
+
+def _terminal(job: str, use: TerminalUse, now_s: float) -> str:
+    """Describe how the terminal of a job is used, and how to come back to it."""
+    kept = "a time" if use.keep_s is None else span(use.keep_s)
+    back = f"`gavel attach {job}` comes back to it"
+    if use.attached:
+        return f"A client is attached to its terminal. Without one it continues for {kept}, and {back}."
+    end = f"after {kept}" if use.until_s is None else when(use.until_s, now_s)
+    return f"No client is attached to its terminal: {back}. Without one it gets SIGHUP {end}."
 
 
 _HEAD = ("type", "GPUs", "steps/s", "share", "due", "received", "price", "free", "held by")

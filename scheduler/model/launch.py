@@ -20,6 +20,17 @@ class Terminal(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     keep_s: float | None = None
 
 
+class TerminalUse(msgspec.Struct, frozen=True, kw_only=True):
+    """How the terminal of a running job is used."""
+
+    # Whether a client is attached.
+    attached: bool
+    # How long the job continues without a client. None: not known yet.
+    keep_s: float | None = None
+    # When the job gets SIGHUP unless a client attaches. None: one is attached, or unknown.
+    until_s: float | None = None
+
+
 class Container(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """The container of a job's processes. An empty field was not given."""
 

@@ -27,7 +27,7 @@ def test_the_last_failure_is_kept_with_its_last_lines() -> None:
 @pytest.mark.parametrize(
     ("code", "detail", "named"),
     [
-        (127, "[gavel: env_from.TOKEN: there is no secret]\n", "its log"),
+        (127, "[gavel: env_from.TOKEN: there is no secret]\n", "started on n1"),
         (127, "sh: 1: train: not found\n", "code 127"),
         (3, "[gavel: rank 1 ended]\n", "code 3"),
         (-9, "", "SIGKILL"),

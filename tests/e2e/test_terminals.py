@@ -74,6 +74,14 @@ def sleeping(cluster: Cluster, **fields: Any) -> str:
     return job
 
 
+def terminal_use(cluster: Cluster, job: str) -> tuple[bool, bool]:
+    """Whether a client is attached to the terminal of a job, and whether the job names the end of its patience."""
+    placement = cluster.job(job).placement
+    assert placement is not None
+    assert placement.terminal is not None
+    return placement.terminal.attached, placement.terminal.until is not None
+
+
 def test_run_gives_a_terminal_and_its_exit_code(cluster: Cluster) -> None:
     """The program sees the size of the user's window and its changes; keys are signals; its exit code is returned."""
     with at_terminal(cluster, "run", "--gpus", "2", "--", *SHELL) as user:
@@ -113,8 +121,12 @@ def test_detaching_and_attaching(cluster: Cluster) -> None:
         user.sees(f"\r\n[gavel: detached from job {job}")
         user.sees(f"gavel attach {job}")
         assert user.ends() == 0
+    eventually(lambda: terminal_use(cluster, job) == (False, True), "the job says until when it waits")
     with at_terminal(cluster, "attach", job) as user:
         user.sees("first")
+        eventually(
+            lambda: terminal_use(cluster, job) == (True, False), "the job says that a client is attached"
+        )
         user.type("echo $((n * 5)); exit\r")
         user.sees("25")
         assert user.ends() == 0

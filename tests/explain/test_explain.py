@@ -26,6 +26,7 @@ from scheduler.explain import REASONS, Explanation, Reason, explain, render
 from scheduler.explain.answer import Basis
 from scheduler.model.errors import NotFound
 from scheduler.model.jobs import Dependency, JobSpec, JobState
+from scheduler.model.launch import TerminalUse
 from scheduler.sim import simulate as simulation
 from scheduler.sim.run import Run
 from scheduler.sim.runs import prepare
@@ -95,6 +96,36 @@ def test_an_unknown_job_is_not_found() -> None:
     """Asking about an unknown job raises NotFound with its id."""
     with pytest.raises(NotFound, match="'7'"):
         explain(SchedulerState(), "7")
+
+
+def test_the_reason_of_a_failed_start_is_shown(wording: Wording) -> None:
+    """The node, the end of the log and the command for all of it: while the job pauses, and when it has failed."""
+    desk = Desk(node())
+    trouble = "one\ntwo\n[gavel: cannot run nope: No such file or directory]\n"
+    for lease in (*desk.run(job(retries=1)), "2"):
+        desk.report(exits=(exited(lease, "failed", code=127, detail=trouble),))
+        answer = explain(desk.core.state, "1", desk.now_s)
+        assert answer.last_lines == trouble
+        assert desk.job("1").why.endswith(("started on n1", "after 1 of 1 retries"))
+        wording(render(answer))
+        desk.until(ROUND_S)
+    assert explain(desk.core.state, "1", desk.now_s).reason == Reason.FAILED
+
+
+def test_the_use_of_a_terminal_is_shown(wording: Wording) -> None:
+    """Whether a client is attached, how to come back, and how long the job waits for one."""
+    desk = Desk(node())
+    desk.run(job())
+    answer = explain(desk.core.state, "1", desk.now_s)
+    for use in (
+        TerminalUse(attached=True, keep_s=600.0),
+        TerminalUse(attached=False, keep_s=600.0, until_s=desk.now_s + 420.0),
+        TerminalUse(attached=False, keep_s=600.0),
+        TerminalUse(attached=False),
+    ):
+        line = render(msgspec.structs.replace(answer, terminal=use)).splitlines()[2]
+        assert "`gavel attach 1`" in line
+        wording(line)
 
 
 def test_evidence_is_listed_per_way_to_run() -> None:

@@ -157,7 +157,7 @@ class Nodes:
     ) -> AsyncIterator[jobs_pb2.FromJob]:
         """Send back the user's data, until it ends; an error that `limit` returns is raised."""
         self.asked.append((lease, opening))
-        yield jobs_pb2.FromJob(opened=jobs_pb2.ConnectionOpened(tty=True))
+        yield jobs_pb2.FromJob(opened=jobs_pb2.ConnectionOpened(tty=True, keep_s=600.0))
         ended = asyncio.ensure_future(limit)
         while True:
             message = asyncio.ensure_future(anext(requests))

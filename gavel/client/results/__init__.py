@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         Place,
         Placement,
         Preview,
+        TerminalUse,
     )
     from gavel.client.results.states import ACTIVE, FINAL, JobState, NodeState, Role
 
@@ -82,6 +83,7 @@ __all__ = [
     "Run",
     "Share",
     "Status",
+    "TerminalUse",
     "Token",
     "UsageRow",
 ]

@@ -13,6 +13,18 @@ from gavel.client.shown import Shown
 
 
 @dataclass(frozen=True, slots=True)
+class TerminalUse:
+    """How the terminal of an interactive job is used."""
+
+    # Whether a client is attached.
+    attached: bool
+    # How long the job continues without a client; None: not known yet.
+    keep_s: float | None
+    # When the job gets SIGHUP unless a client attaches.
+    until: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """The GPUs on which a job runs, and its lease of them."""
 
@@ -28,6 +40,7 @@ class Placement:
     rate: float
     # The label of the plan by which the job runs; empty if it has no plans.
     plan: str = ""
+    terminal: TerminalUse | None = None  # only for interactive jobs
 
     @property
     def nodes(self) -> tuple[str, ...]:

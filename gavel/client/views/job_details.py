@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from gavel.client.jobs.spec import FIELDS, After, Container
-from gavel.client.results import Job
+from gavel.client.results import Job, TerminalUse
 from gavel.client.results.files import FileList
 from gavel.client.views.job_text import few, gpus_requested, job_on, job_progress, job_ran_s
 from gavel.client.views.units import age, ago, count_of, short_number, span
@@ -25,6 +25,8 @@ def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "on", f"{job_on(job)}: {few(placement.gpus, 16)} ({placement.phase}{shared})"
         until = _until(placement.until, now)
         yield "lease", f"{placement.lease}, since {age(placement.since, now)}, until {until}"
+        if placement.terminal is not None:
+            yield "terminal", _terminal(job.id, placement.terminal, now)
         if placement.rate:
             yield "rate", f"{short_number(placement.rate)} steps/s"
     if job.blocked_by:
@@ -94,6 +96,14 @@ def request(job: Job) -> Iterator[tuple[str, str]]:
             yield field.name, _in_words(value)
     if spec.package:
         yield "package", spec.package
+
+
+def _terminal(job: str, use: TerminalUse, now: datetime) -> str:
+    kept = "a time" if use.keep_s is None else span(use.keep_s)
+    if use.attached:
+        return f"attached; continues for {kept} without a client"
+    left = kept if use.until is None else span(max((use.until - now).total_seconds(), 0.0))
+    return f"not attached; continues for {left} unless `gavel attach {job}` comes back"
 
 
 def _until(end: datetime | None, now: datetime) -> str:

@@ -64,6 +64,8 @@ def job_where(job: Job) -> str:
     words = few(placement.nodes)
     if placement.with_job:
         words += f" with {placement.with_job}"
+    if placement.terminal is not None:
+        words += f" (terminal {'attached' if placement.terminal.attached else 'not attached'})"
     if placement.phase == "running":
         return words
     why = "" if job.state == "running" else job_why(job)

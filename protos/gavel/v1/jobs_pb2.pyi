@@ -371,7 +371,7 @@ class Job(_message.Message):
     def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., submitted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., steps_done: _Optional[float] = ..., steps_saved: _Optional[float] = ..., run_s: _Optional[float] = ..., attempt: _Optional[int] = ..., failures: _Optional[int] = ..., node_failures: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[float] = ..., blocked_by: _Optional[_Iterable[str]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., exit_code: _Optional[int] = ..., last_lines: _Optional[str] = ..., time_s: _Optional[_Mapping[str, float]] = ..., array_index: _Optional[int] = ..., gpu_s: _Optional[_Mapping[str, float]] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("worker_type", "gpus", "with_job", "since", "until", "phase", "lease", "rate", "plan")
+    __slots__ = ("worker_type", "gpus", "with_job", "since", "until", "phase", "lease", "rate", "plan", "terminal")
     WORKER_TYPE_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     WITH_JOB_FIELD_NUMBER: _ClassVar[int]
@@ -381,6 +381,7 @@ class Placement(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    TERMINAL_FIELD_NUMBER: _ClassVar[int]
     worker_type: str
     gpus: _containers.RepeatedScalarFieldContainer[str]
     with_job: str
@@ -390,7 +391,18 @@ class Placement(_message.Message):
     lease: str
     rate: float
     plan: str
-    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., with_job: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., phase: _Optional[str] = ..., lease: _Optional[str] = ..., rate: _Optional[float] = ..., plan: _Optional[str] = ...) -> None: ...
+    terminal: TerminalUse
+    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., with_job: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., phase: _Optional[str] = ..., lease: _Optional[str] = ..., rate: _Optional[float] = ..., plan: _Optional[str] = ..., terminal: _Optional[_Union[TerminalUse, _Mapping]] = ...) -> None: ...
+
+class TerminalUse(_message.Message):
+    __slots__ = ("attached", "keep_s", "until")
+    ATTACHED_FIELD_NUMBER: _ClassVar[int]
+    KEEP_S_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    attached: bool
+    keep_s: float
+    until: _timestamp_pb2.Timestamp
+    def __init__(self, attached: _Optional[bool] = ..., keep_s: _Optional[float] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class JobFilter(_message.Message):
     __slots__ = ("states", "jobs", "user", "tenant", "name", "job_type", "worker_type", "node", "submitted_since", "ended", "ended_since")

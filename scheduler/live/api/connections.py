@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import ExitStack, aclosing, contextmanager
+from dataclasses import dataclass
 
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.live.access import roles
@@ -29,6 +30,7 @@ from scheduler.live.access.status import (
 from scheduler.live.node_views import Connector
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import Job
+from scheduler.model.launch import TerminalUse
 from scheduler.model.lease import nodes_of
 
 OFF = "terminals are off here (`terminals` in the section `people` of the scheduler's settings)"
@@ -40,6 +42,17 @@ _ROWS_MAX, PORT_MAX = 10_000, 65_535
 
 # Returns a job of any age.
 FindJob = Callable[[str], Awaitable[Job]]
+
+
+@dataclass(slots=True)
+class _Use:
+    """The clients of the terminal of an interactive job."""
+
+    clients: int = 0
+    # How long the job continues without a client. None: not known yet.
+    keep_s: float | None = None
+    # When the last client left. None: one is attached, or none ever was.
+    left_s: float | None = None
 
 
 class Connecting:
@@ -60,6 +73,17 @@ class Connecting:
         self._world, self._find_job, self._connector = world, find_job, connector
         self._audit, self._watchers = audit, watchers
         self.is_on, self._is_valid = is_on, is_valid
+        # By lease; a lease has none until its first client attaches.
+        self._uses: dict[str, _Use] = {}
+
+    def terminal_use(self, job: Job) -> TerminalUse | None:
+        """Return how the terminal of a job is used; None if the job is not interactive or has no GPUs."""
+        lease, launch = job.lease or job.leaving, job.spec.launch
+        if lease is None or launch is None or launch.terminal is None:
+            return None
+        use = self._uses.get(lease, _Use(keep_s=launch.terminal.keep_s))
+        until_s = None if use.left_s is None or use.keep_s is None else use.left_s + use.keep_s
+        return TerminalUse(attached=use.clients > 0, keep_s=use.keep_s, until_s=until_s)
 
     async def connect(self, requests: AsyncIterator[pb.ToJob]) -> AsyncGenerator[pb.FromJob, None]:
         """Connect the caller to the job that the first message names; yield the job's messages."""
@@ -73,8 +97,24 @@ class Connecting:
             self._audit.note(caller, METHOD, opening, "opened")
             messages = self._connector.connect(lease, opening, requests, self._until_invalid(caller))
             async with aclosing(messages) as open_messages:
-                async for message in open_messages:
-                    yield message
+                with ExitStack() as attached:
+                    async for message in open_messages:
+                        if message.HasField("opened") and not (opening.new_shell or opening.port):
+                            attached.enter_context(self._client(lease, message.opened.keep_s))
+                        yield message
+
+    @contextmanager
+    def _client(self, lease: str, keep_s: float) -> Iterator[None]:
+        """Record that a client is attached to the terminal of a job while this context lasts."""
+        present = self._world.state.leases
+        self._uses = {name: use for name, use in self._uses.items() if name in present or use.clients}
+        use = self._uses.setdefault(lease, _Use())
+        use.clients, use.keep_s, use.left_s = use.clients + 1, keep_s, None
+        try:
+            yield
+        finally:
+            use.clients -= 1
+            use.left_s = None if use.clients else self._world.now_s()
 
     async def _admit(self, caller: Caller, opening: pb.OpenConnection) -> str:
         """Return the lease of the job, and enter its node into `opening`; raise an error if there is no connection."""

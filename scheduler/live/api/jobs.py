@@ -8,14 +8,13 @@ from contextlib import aclosing
 from typing import Any
 
 import msgspec
-from google.protobuf.struct_pb2 import Struct
 
 from protos.gavel.v1 import jobs_pb2 as pb
 from protos.gavel.v1 import jobs_pb2_grpc, limits
 from protos.gavel.v1.plain import plain
 from scheduler.core.messages import JobCommand, SubmitJobs, UpdateJob
 from scheduler.core.state import SchedulerState
-from scheduler.explain import explain, render
+from scheduler.explain import explain
 from scheduler.live.access import roles
 from scheduler.live.access.limits import Slots, Submissions
 from scheduler.live.access.people import PeopleConfig
@@ -29,8 +28,8 @@ from scheduler.live.node_views import Sources
 from scheduler.live.observe.historian import Historian
 from scheduler.live.observe.history_book import PageEnd, PastJob, page_end
 from scheduler.live.observe.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher, wants_ended
-from scheduler.live.wire.job_view import job_view, stamp
-from scheduler.live.wire.jobs import STATE_NUMBERS, changes_from_wire, spec_from_wire
+from scheduler.live.wire.job_view import explanation_view, job_view, stamp
+from scheduler.live.wire.jobs import changes_from_wire, spec_from_wire
 from scheduler.live.wire.launch import check_patterns
 from scheduler.live.world import CallRefused, LiveWorld
 from scheduler.model.errors import InvalidSpec, NotFound, Refused
@@ -256,7 +255,8 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             job, nodes = entry
         else:
             job, nodes = entry, self._historian.nodes_of(entry) if entry.is_terminal else ()
-        return job_view(self._world.state, job, caller, self._changes.rates, brief, nodes)
+        terminal = self._connecting.terminal_use(job)
+        return job_view(self._world.state, job, caller, self._changes.rates, brief, nodes, terminal)
 
     async def ExplainJob(self, request: pb.ExplainJobRequest, context: Any) -> pb.Explanation:
         """Explain why a job waits, why it runs on its GPUs, or how it ended."""
@@ -266,19 +266,13 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             state = SchedulerState()
             state.jobs[request.job] = entry.job
         explanation = explain(state, request.job, self._world.now_s())
-        details = Struct()
-        details.update(msgspec.to_builtins(explanation))
-        wire = pb.Explanation(
-            job=explanation.job,
-            state=STATE_NUMBERS[explanation.state],
-            reason=explanation.reason.value,
-            text=explanation.text,
-            details=details,
-            rendered=render(explanation),
-        )
-        if explanation.expected_start_s is not None:
-            wire.expected_start.CopyFrom(stamp(explanation.expected_start_s))
-        return wire
+        job = state.jobs[request.job]
+        if roles.caller().owns(job.spec.user):
+            terminal = self._connecting.terminal_use(job)
+            explanation = msgspec.structs.replace(explanation, terminal=terminal)
+        else:
+            explanation = msgspec.structs.replace(explanation, last_lines="")
+        return explanation_view(explanation)
 
     async def ReadLogs(self, request: pb.ReadLogsRequest, context: Any) -> AsyncIterator[pb.LogChunk]:
         """Yield the output of a job."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.state import SchedulerState
+from scheduler.explain import Explanation, render
 from scheduler.live.access.roles import Caller
 from scheduler.live.wire.jobs import STATE_NUMBERS, spec_to_wire
 from scheduler.model.jobs import Job
+from scheduler.model.launch import TerminalUse
 from scheduler.model.lease import Holding
 
 # The beginning of the year 9999: programs can show it in every time zone.
@@ -36,10 +40,12 @@ def job_view(
     rates: Mapping[str, float],
     brief: bool = False,
     nodes: Sequence[str] = (),
+    terminal: TerminalUse | None = None,
 ) -> jobs_pb2.Job:
     """Return a job as this caller may see it.
 
-    `rates`: the last reported steps per second, by lease. `nodes`: the nodes of the job's attempts.
+    `rates`: the last reported steps per second, by lease. `nodes`: the nodes of the job's attempts. `terminal`: how
+    the terminal of an interactive job is used.
     """
     private = not caller.owns(job.spec.user)
     wire = jobs_pb2.Job(
@@ -74,6 +80,32 @@ def job_view(
     holding = state.leases.get(job.lease or job.leaving or "")
     if holding is not None:
         wire.placement.CopyFrom(_placement(state, holding, rates))
+        if terminal is not None and not private:
+            wire.placement.terminal.CopyFrom(_terminal_use(terminal))
+    return wire
+
+
+def _terminal_use(use: TerminalUse) -> jobs_pb2.TerminalUse:
+    wire = jobs_pb2.TerminalUse(attached=use.attached, keep_s=use.keep_s)
+    if use.until_s is not None:
+        wire.until.CopyFrom(stamp(use.until_s))
+    return wire
+
+
+def explanation_view(explanation: Explanation) -> jobs_pb2.Explanation:
+    """Return an explanation as a message."""
+    details = Struct()
+    details.update(msgspec.to_builtins(explanation))
+    wire = jobs_pb2.Explanation(
+        job=explanation.job,
+        state=STATE_NUMBERS[explanation.state],
+        reason=explanation.reason.value,
+        text=explanation.text,
+        details=details,
+        rendered=render(explanation),
+    )
+    if explanation.expected_start_s is not None:
+        wire.expected_start.CopyFrom(stamp(explanation.expected_start_s))
     return wire
 
 

@@ -3,14 +3,38 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
-from tests.client.views.examples import ALLOCATION, EXPLANATION, FAILED, PLACEMENT, RUNNING, WAITING, queue
+from gavel.client.results import TerminalUse
+from gavel.client.views.job_details import history
+from gavel.client.views.job_text import job_where
+from tests.client.views.examples import (
+    ALLOCATION,
+    EXPLANATION,
+    FAILED,
+    NOW,
+    PLACEMENT,
+    RUNNING,
+    WAITING,
+    queue,
+)
 from tests.support.wording import Wording
 
 
 def test_jobs(wording: Wording) -> None:
     """A job has its name, its state, its place or the reason why it has none, and how far it is."""
     stopping = replace(RUNNING, placement=replace(PLACEMENT, phase="sent"))
+    terminals = [
+        replace(RUNNING, placement=replace(PLACEMENT, terminal=use))
+        for use in (
+            TerminalUse(attached=True, keep_s=600.0, until=None),
+            TerminalUse(attached=False, keep_s=600.0, until=NOW + timedelta(minutes=7)),
+            TerminalUse(attached=False, keep_s=None, until=None),
+        )
+    ]
+    for job in terminals:
+        wording(job_where(job))
+        wording(dict(history(job, NOW))["terminal"])
     for job in (WAITING, RUNNING, FAILED, stopping):
         wording(repr(job))
         wording(str(job))

@@ -23,6 +23,7 @@ from scheduler.live.access.roles import METHODS, Caller, Role
 from scheduler.live.access.tls import Keys
 from scheduler.live.access.tokens import Access, BadToken
 from scheduler.live.node_views import NodeDetails
+from scheduler.model.jobs import JobState
 from tests.support.live import Live, SetClock, problem_of, spec, with_daemon
 from tests.support.wording import Wording
 
@@ -129,6 +130,13 @@ async def test_users_see_and_change_only_their_own_jobs(live: Live) -> None:
             assert (job.spec.name, job.spec.user) == ("a", "ann")
             assert (sees, sees) == (job.spec.HasField("launch"), bool(job.last_lines))
             assert sees or b"PASSWORD" not in job.SerializeToString()
+        explanation = await jobs.ExplainJob(pb.ExplainJobRequest(job="1"))
+        assert b"PASSWORD" not in explanation.SerializeToString()
+    live.world.state.jobs["1"].state = JobState.FAILED
+    for secret_token, sees in ((ann, True), (operator, True), (bob, False), (viewer, False)):
+        explanation = await live.jobs(token=secret_token).ExplainJob(pb.ExplainJobRequest(job="1"))
+        assert ("PASSWORD" in explanation.rendered, "last_lines" in explanation.details) == (sees, sees)
+    live.world.state.jobs["1"].state = JobState.QUEUED
     cancel = pb.CommandJobRequest(job="1", action=pb.CommandJobRequest.ACTION_CANCEL)
     for call in (
         live.jobs(token=bob).CommandJob(cancel),

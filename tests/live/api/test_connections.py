@@ -106,6 +106,34 @@ async def test_a_connection_ends_with_its_token(live: Live) -> None:
         assert error.value.code() is Code.UNAUTHENTICATED
 
 
+@with_daemon(auth="tokens")
+async def test_the_job_has_the_use_of_its_terminal(live: Live) -> None:
+    """Whether a client is attached, and until when the job waits for the next; shells are no clients of a terminal."""
+    ann = {"token": token(live, "ann", Role.USER)}
+    job = await interactive(live, **ann)
+
+    async def use(**caller: Any) -> pb.TerminalUse | None:
+        entry = await live.jobs(**(caller or ann)).GetJob(pb.GetJobRequest(job=job))
+        return entry.placement.terminal if entry.placement.HasField("terminal") else None
+
+    assert await use() == pb.TerminalUse(attached=False)
+    await opened(live, job, ann, new_shell=True)
+    assert await use() == pb.TerminalUse(attached=False)
+    call = await opened(live, job, ann)
+    assert await use() == pb.TerminalUse(attached=True, keep_s=600.0)
+    assert await use(token=token(live, "bob", Role.USER)) is None
+    explanation = await live.jobs(**ann).ExplainJob(pb.ExplainJobRequest(job=job))
+    assert explanation.details["terminal"]["attached"]
+    assert f"`gavel attach {job}`" in explanation.rendered
+    left_s = live.world.now_s()
+    await call.write(pb.ToJob(end=True))
+    assert (await call.read()).exit_code == 0
+    assert await call.read() is aio.EOF
+    after = await use()
+    assert after is not None
+    assert (after.attached, after.until.seconds >= int(left_s + 600.0)) == (False, True)
+
+
 @with_daemon(config=PeopleConfig(terminals=False))
 async def test_a_setting_turns_terminals_off(live: Live, wording: Wording) -> None:
     """Interactive jobs are refused at submission, and connections when they begin."""
