@@ -26,6 +26,8 @@ DOMAIN = "gavel"
 UNAVAILABLE = "unavailable"
 # A server answers, but the client's TLS settings do not match the server's: retrying does not help.
 TLS = "tls"
+# There is no answer yet: the network drops packets, or the call takes long.
+SILENT = "silent"
 
 
 class GavelError(Exception):

@@ -71,7 +71,7 @@ def _complete_spec(
 @LIVE
 def set_(spec: str, session: Session) -> None:
     """Divide the cluster by SPEC from the next allocation on: 'las', 'min_cost(premium=0.2)'."""
-    with session.client(changes=True) as client:
+    with session.client(changes=True, awaited=f"the scheduler tries {spec} on a small problem") as client:
         policy = client.set_policy(spec)
     if session.as_json:
         print_json(policy)

@@ -92,13 +92,18 @@ class Session(NamedTuple):
     as_json: bool
 
     @contextmanager
-    def client(self, *, changes: bool = False) -> Iterator[Client]:
-        """Open the command's client. Commands that change something pass `changes`: calls are retried for longer."""
+    def client(self, *, changes: bool = False, awaited: str = "") -> Iterator[Client]:
+        """Open the command's client. Commands that change something pass `changes`: calls are retried for longer.
+
+        `awaited`: what the scheduler does before it answers, if that takes long.
+        """
         from gavel.client import Client
 
         with errors_as_faults():
             retry_s = CHANGE_RETRY_S if changes else RETRY_S
-            client = Client(self.address, context=self.context, retry_s=retry_s, on_trouble=_Waiting().report)
+            client = Client(
+                self.address, context=self.context, retry_s=retry_s, on_trouble=_Waiting(awaited).report
+            )
             # If no address was given, there is probably no scheduler: report that at once.
             if client.connection.origin == "the default":
                 client.retry_s = 0.0
@@ -168,10 +173,14 @@ LIVE_AS_TEXT = options(ADDRESS, with_quiet_grpc, _with_session)
 
 
 class _Waiting:
-    """Reports on standard error that a command waits for the scheduler, and that calls work again. Thread-safe."""
+    """Reports on standard error that a command waits for the scheduler, and that calls work again. Thread-safe.
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+    A call that only takes long is no fault, so its end is not reported.
+    """
+
+    def __init__(self, awaited: str) -> None:
+        """`awaited`: what the scheduler does before it answers; empty: nothing that takes long."""
+        self._awaited, self._lock = awaited, threading.Lock()
         self._reported = False
 
     def report(self, error: GavelError | None, left_s: float) -> None:
@@ -183,6 +192,11 @@ class _Waiting:
                 self._reported = False
             elif not self._reported and left_s >= WAIT_REPORTED_S:
                 for_long = "until it answers" if left_s == math.inf else f"for up to {span(left_s)}"
+                from gavel.client.errors import SILENT
+
+                if error.reason == SILENT:
+                    say(f"{self._awaited or error.message}; waiting {for_long} (Ctrl-C stops)")
+                    return
                 say(f"{error.message}; retrying {for_long} (Ctrl-C stops)")
                 self._reported = True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from gavel.client.errors import GavelError, NotReachable
+from gavel.client.errors import SILENT, GavelError, NotReachable
 
 # How long a call may take before its silence is reported.
 SILENT_S = 1.5
@@ -33,7 +33,7 @@ class Trouble:
         """Report a call without a reply or an error so far: the network drops packets, or the call takes long."""
         with self._lock:
             if self.last is None and not self._answered:
-                self._report(NotReachable(f"no answer from {self._address} yet", reason="silent"), left_s)
+                self._report(NotReachable(f"no answer from {self._address} yet", reason=SILENT), left_s)
 
     def resolve(self) -> None:
         """Record a reply, and report that calls work again if an error was reported."""

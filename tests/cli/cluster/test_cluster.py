@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,9 +21,11 @@ from gavel.client import Client
 from gavel.client import results as r
 from gavel.client.reading import read
 from gavel.client.settings import ADDRESS
+from policies.registry import resolve
 from protos.gavel.v1 import cluster_pb2
 from scheduler.live.node_views import GpuDetails, NodeDetails
 from tests.cli.conftest import Gavel, keys
+from tests.cli.io.test_terminal import Terminal
 from tests.cli.live import finish
 from tests.support.live_thread import LiveThread, own_port
 from tests.support.wording import Wording
@@ -101,6 +105,26 @@ def test_usage(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     result = gavel("usage", "--since", "1h", "--until", "2h")
     assert (result.exit_code, "until" in result.stderr) == (2, True)
     assert gavel("usage", "--since", "x").exit_code == 2
+
+
+def test_a_trial_of_a_policy_is_no_fault(
+    live: LiveThread, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """While the scheduler tries a policy, the command says so once, and does not claim that calls work again."""
+    is_announced = threading.Event()
+
+    def resolve_slowly(spec: str) -> object:
+        assert is_announced.wait(90.0)
+        return resolve(spec)
+
+    monkeypatch.setattr("scheduler.live.solver.process.resolve", resolve_slowly)
+    terminal = Terminal("policy", "set", "las")
+    try:
+        terminal.read_until("(Ctrl-C stops)")
+    finally:
+        is_announced.set()
+    assert terminal.end() == 0
+    wording(re.sub(r"\d+s", "<time>", " ".join(terminal.text.split())))
 
 
 def test_the_policy(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
