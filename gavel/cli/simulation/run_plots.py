@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gavel.cli.io.wording import shortened
 from gavel.cli.policies.plot import FAINT, INK, LABEL, PALETTE, color_of, finish
 from gavel.cli.simulation.plot_style import empty, legend, new_figure, save
+from gavel.cli.simulation.time_scale import TimeScale, time_scale
 from gavel.cli.simulation.timeline_plot import timeline_figure
 from scheduler.sim.figures.gpu_time import Sample
 from scheduler.sim.figures.job_table import HOUR_S
@@ -98,23 +99,24 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
     """Draw the GPUs in use over time by type, and below them the number of waiting jobs; a column per run.
 
     Each step is the exact mean over its time. If it covers several rounds, a faint band shows their minimum and
-    maximum, so that short peaks are not averaged away.
+    maximum, so that short peaks are not averaged away. A long tail of the run is drawn compressed.
     """
     figure = new_figure(max(8.5, 5.6 * len(runs)), 5.0)
     panels = figure.subplots(2, max(len(runs), 1), sharex="col", squeeze=False, height_ratios=(3, 1))
     for number, (name, metrics) in enumerate(runs.items()):
         use, queue = panels[:, number]
-        finish(use, f"GPUs in use, {shortened(name, 30)}")
         finish(queue, "waiting jobs, the most in each step")
         steps = utilisation_over_time(metrics)
+        finish(use, f"GPUs in use, {shortened(name, 30)}{steps.scale.note}")
         if not len(steps.waiting):
             empty(figure, use, "no rounds")
             continue
+        edges = steps.scale.places(steps.edges_h)
         for kind, worker_type in enumerate(metrics.gpus.worker_types):
             color, mean = color_of(kind), steps.mean[:, kind]
             use.stairs(
                 steps.maximum[:, kind],
-                steps.edges_h,
+                edges,
                 baseline=steps.minimum[:, kind],
                 fill=True,
                 color=color,
@@ -122,13 +124,14 @@ def utilisation_figure(runs: Mapping[str, Metrics]) -> Figure:
                 linewidth=0,
             )
             label = shortened(worker_type, 18)
-            use.stairs(mean, steps.edges_h, baseline=None, color=color, linewidth=1.3, label=label)
+            use.stairs(mean, edges, baseline=None, color=color, linewidth=1.3, label=label)
         use.set_ylim(0, 1.03)
         use.yaxis.set_major_formatter(lambda y, _: f"{y:.0%}")
         legend(use)
-        queue.stairs(steps.waiting, steps.edges_h, fill=True, color=FAINT)
+        queue.stairs(steps.waiting, edges, fill=True, color=FAINT)
         queue.set_ylim(bottom=0)
-        queue.xaxis.set_major_formatter(lambda x, _: f"{x:g} h")
+        for axes in (use, queue):
+            steps.scale.mark(axes)
     return figure
 
 
@@ -180,6 +183,8 @@ class Utilisation(NamedTuple):
     maximum: Floats
     # The greatest number of waiting jobs in any round of a step.
     waiting: Floats
+    # The time axis, on which a long tail is compressed.
+    scale: TimeScale
 
 
 def utilisation_over_time(metrics: Metrics) -> Utilisation:
@@ -188,7 +193,7 @@ def utilisation_over_time(metrics: Metrics) -> Utilisation:
     gpus, kinds = metrics.gpus, len(metrics.gpus.worker_types)
     if not gpus.samples:
         none = np.zeros((0, kinds))
-        return Utilisation(np.zeros(0), none, none, none, np.zeros(0))
+        return Utilisation(np.zeros(0), none, none, none, np.zeros(0), TimeScale(0.0, 0.0, 0.0))
     first = Sample(gpus.samples[0].at_s if gpus.first_s is None else gpus.first_s, 0, 0, (), ())
     last = Sample(metrics.now_s, 0, 0, *gpus.totals(metrics.now_s))
     points = [first]
@@ -203,7 +208,9 @@ def utilisation_over_time(metrics: Metrics) -> Utilisation:
         busy_s[row, : len(point.busy_s)] = point.busy_s
         capacity_s[row, : len(point.capacity_s)] = point.capacity_s
     at_s = np.array([point.at_s for point in points])
-    evenly_s = np.linspace(at_s[0], at_s[-1], STEPS_MAX + 1)
+    scale = _time_scale(metrics, at_s[0] / HOUR_S, at_s[-1] / HOUR_S)
+    # Rounding must not put the last edge behind the last point.
+    evenly_s = np.minimum(scale.times_h(np.linspace(0.0, 1.0, STEPS_MAX + 1)) * HOUR_S, at_s[-1])
     edges = np.unique(np.searchsorted(at_s, evenly_s)) if len(at_s) > STEPS_MAX else np.arange(len(at_s))
     by_round = _fractions(np.diff(busy_s, axis=0), np.diff(capacity_s, axis=0))
     waiting = np.array([float(point.waiting) for point in points[:-1]])
@@ -213,6 +220,14 @@ def utilisation_over_time(metrics: Metrics) -> Utilisation:
         np.fmin.reduceat(by_round, edges[:-1], axis=0) if len(by_round) else by_round,
         np.fmax.reduceat(by_round, edges[:-1], axis=0) if len(by_round) else by_round,
         np.maximum.reduceat(waiting, edges[:-1]) if len(waiting) else waiting,
+        scale,
+    )
+
+
+def _time_scale(metrics: Metrics, start_h: float, end_h: float) -> TimeScale:
+    """Return the scale of a run. Jobs that have not ended may run until its end."""
+    return time_scale(
+        start_h, np.nan_to_num(metrics.jobs.numbers("end_s") / HOUR_S, nan=end_h).tolist(), end_h
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from matplotlib import colormaps
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from gavel.cli.io.wording import count_of, shortened
 from gavel.cli.policies.plot import INK, LABEL, finish
 from gavel.cli.simulation.plot_style import empty, new_figure
+from gavel.cli.simulation.time_scale import TimeScale, time_scale
 from scheduler.sim.figures.job_table import HOUR_S
 from scheduler.sim.figures.metrics import STRETCHES_MAX, Metrics, Stretch
 
@@ -27,49 +27,7 @@ NAMES_MAX, NAME_CHARACTERS = 200, 24
 # The width of a letter, and the height of a line, at the size of these names, in inches.
 FONT_SIZE, LETTER_IN, LINE_IN = 5.5, 0.048, 0.09
 WIDTH_IN, MARGINS_IN = 11.0, 2.2
-# When this fraction of the jobs has ended, the tail begins. If it takes more than TAIL_LONG of the time, it is drawn
-# in TAIL_WIDTH of the width.
-BODY, TAIL_LONG, TAIL_WIDTH = 0.95, 0.35, 0.15
 Floats = NDArray[np.float64]
-
-
-class TimeScale(NamedTuple):
-    """Places of times on the time axis, from 0 to 1: even up to `knee_h`, and even but compressed after it."""
-
-    start_h: float
-    knee_h: float
-    end_h: float
-
-    @property
-    def is_compressed(self) -> bool:
-        """Whether the tail is compressed."""
-        return self.knee_h < self.end_h
-
-    def place(self, time_h: float) -> float:
-        """Return the place of a time."""
-        knee = 1.0 - TAIL_WIDTH if self.is_compressed else 1.0
-        return float(np.interp(time_h, [self.start_h, self.knee_h, self.end_h], [0.0, knee, 1.0]))
-
-    def ticks(self) -> list[float]:
-        """Return round times to mark: those before the knee, and the end of a compressed tail."""
-        from matplotlib.ticker import MaxNLocator
-
-        marks = MaxNLocator(8).tick_values(self.start_h, self.knee_h)
-        times_h = [float(time_h) for time_h in marks if self.start_h <= time_h <= self.knee_h]
-        return [*times_h, self.end_h] if self.is_compressed else times_h
-
-
-def time_scale(stretches: Sequence[Stretch]) -> TimeScale:
-    """Return the scale for these stretches: a tail in which few jobs run does not take the width from the rest."""
-    ends_h: dict[str, float] = {}
-    for stretch in stretches:
-        ends_h[stretch.job] = max(ends_h.get(stretch.job, 0.0), stretch.end_s / HOUR_S)
-    start_h, ordered = min(stretch.start_s for stretch in stretches) / HOUR_S, sorted(ends_h.values())
-    # The end of the last job that is not among the few; of two jobs or more, one is the few.
-    knee_h = ordered[max(min(int(BODY * len(ordered)), len(ordered) - 1) - 1, 0)]
-    end_h = ordered[-1]
-    is_long = end_h - knee_h > TAIL_LONG * (end_h - start_h)
-    return TimeScale(start_h, knee_h if is_long else end_h, end_h)
 
 
 def timeline_figure(metrics: Metrics, title: str) -> Figure:
@@ -84,10 +42,8 @@ def timeline_figure(metrics: Metrics, title: str) -> Figure:
     if not stretches:
         finish(axes, heading)
         return empty(figure, axes, "no leases")
-    scale, job_names = time_scale(stretches), _job_names(metrics)
-    if scale.is_compressed:
-        heading += f"; compressed after {scale.knee_h:,.3g} h"
-    finish(axes, f"{heading}\n{_longest(stretches, job_names)}")
+    scale, job_names = _time_scale(stretches), _job_names(metrics)
+    finish(axes, f"{heading}{scale.note}\n{_longest(stretches, job_names)}")
     axes.title.set_parse_math(False)
     axes.imshow(
         _painted(stretches, gpus, scale),
@@ -99,11 +55,17 @@ def timeline_figure(metrics: Metrics, title: str) -> Figure:
     _mark_kinds(axes, rows)
     _name_gpus(axes, gpus)
     _name_jobs(axes, stretches, gpus, scale, job_names, (height_in - 1.0) / len(gpus))
-    times_h = scale.ticks()
-    axes.set_xticks([scale.place(time_h) for time_h in times_h], [f"{time_h:,.4g} h" for time_h in times_h])
-    if scale.is_compressed:
-        axes.axvline(scale.place(scale.knee_h), color=INK, linewidth=0.8, linestyle=(0, (2, 2)))
+    scale.mark(axes)
     return figure
+
+
+def _time_scale(stretches: Sequence[Stretch]) -> TimeScale:
+    """Return the scale for these stretches."""
+    ends_h: dict[str, float] = {}
+    for stretch in stretches:
+        ends_h[stretch.job] = max(ends_h.get(stretch.job, 0.0), stretch.end_s / HOUR_S)
+    start_h = min(stretch.start_s for stretch in stretches) / HOUR_S
+    return time_scale(start_h, list(ends_h.values()), max(ends_h.values()))
 
 
 def _caption(stretches: Sequence[Stretch], rows: int, count: int) -> str:

@@ -19,8 +19,8 @@ from gavel.cli.simulation.run_plots import (
     utilisation_figure,
     utilisation_over_time,
 )
-from gavel.cli.simulation.timeline_plot import LABELS_MAX, time_scale, timeline_figure
-from scheduler.sim.figures.metrics import Stretch
+from gavel.cli.simulation.time_scale import time_scale
+from gavel.cli.simulation.timeline_plot import LABELS_MAX, timeline_figure
 from tests.support.story import Story, lease
 
 # The grey of an idle GPU.
@@ -154,14 +154,29 @@ def test_bars_have_the_mean_and_a_dot_per_seed() -> None:
 )
 def test_a_long_tail_is_compressed(ends_h: list[float], knee_h: float) -> None:
     """If the last twentieth of the jobs, or the last one, would take a third of the width, it gets a seventh."""
-    scale = time_scale(
-        [Stretch(str(job), "v100", ("n:0",), 0.0, 3600.0 * end_h) for job, end_h in enumerate(ends_h)]
-    )
+    scale = time_scale(0.0, ends_h, max(ends_h))
     assert (scale.knee_h, scale.end_h) == (knee_h, max(ends_h))
     assert [scale.place(0.0), scale.place(scale.end_h)] == [0.0, 1.0]
     if scale.is_compressed:
         assert scale.place(knee_h) == pytest.approx(0.85)
         assert scale.ticks()[-1] == scale.end_h
+        assert scale.times_h(np.array([0.0, 0.85, 1.0])).tolist() == pytest.approx([0.0, knee_h, scale.end_h])
+
+
+def test_pictures_over_time_share_the_compressed_axis() -> None:
+    """One job of twenty that runs for ten times as long leaves the others most of the width, in both pictures."""
+    story = Story()
+    for job in range(20):
+        story.node(0.0, f"n{job}", "v100")
+        story.submit(0.0, str(job))
+        end_h = 20.0 if job == 19 else 2.0
+        story.run(0.0, end_h, lease(str(job), str(job), "v100", f"n{job}:0"), 1.0, "finished")
+    for figure in (utilisation_figure({"las": story.metrics}), timeline_figure(story.metrics, "las")):
+        drawn(figure)
+        axes = figure.axes[-1]
+        marks = {text.get_text(): text.get_position()[0] for text in axes.get_xticklabels()}
+        assert (marks["2 h"], marks["20 h"]) == pytest.approx((0.85, 1.0))
+        assert "compressed after 2 h" in figure.axes[0].get_title(loc="left")
 
 
 def test_jobs_are_named_where_there_is_room(story: Story) -> None:
@@ -175,7 +190,7 @@ def test_jobs_are_named_where_there_is_room(story: Story) -> None:
     assert set(names) == {"a", "c", "v100"}
     assert "ran longest: a 2 h, c" in axes.get_title(loc="left")
     box = names["a"].get_window_extent(renderer).transformed(axes.transData.inverted())
-    assert 0.0 <= box.x0 < box.x1 <= time_scale(story.metrics.stretches_so_far()).place(2.0)
+    assert 0.0 <= box.x0 < box.x1 <= time_scale(0.0, [2.0, 4.01], 4.01).place(2.0)
     assert sorted((box.y0, box.y1)) == pytest.approx([2.5, 2.5], abs=0.5)
 
 
