@@ -10,6 +10,8 @@ import click
 
 # The exit code of any command that Ctrl-C ends.
 INTERRUPTED = 130
+# The key in the `meta` of a context of the words of the command line, from the command on.
+WORDS = "gavel.words"
 
 
 class Fault(click.ClickException):

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 import gavel
-from gavel.cli.faults import INTERRUPTED, Fault, reason
+from gavel.cli.faults import INTERRUPTED, WORDS, Fault, reason
 
 # For each title, its commands: the name, the module and the short help.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -173,6 +173,11 @@ class _Commands(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read `gavel help submit` as `gavel submit --help`."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] == ["help"] else args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Keep the words after a command that does not exist, such as `job submit`, for the answer to it."""
+        ctx.meta[WORDS] = tuple(args)
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the commands by subject, each with its whole first sentence."""

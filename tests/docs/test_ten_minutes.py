@@ -2,41 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from gavel.client import Client, NodeState
-from tests.docs.transcripts import FILE, check, printed, steps
-from tests.e2e.cluster import PATIENCE_S, eventually, processes_of
-from tests.support.up import Up
-from worker_agent.shim import process_tree
+from tests.docs.transcripts import check, follow, running, steps
 
 PAGES = Path(__file__).parents[2] / "docs" / "ten-minutes"
-
-
-def follow(name: str, folder: Path, **environ: str) -> None:
-    """Write the files of a page, and run its commands."""
-    page = (PAGES / f"{name}.md").read_text(encoding="utf-8")
-    for file, text in FILE.findall(page):
-        (folder / file).write_text(text)
-    commands = folder / "bin"
-    commands.mkdir()
-    (commands / "gavel").write_text(f'#!/bin/sh\nexec {sys.executable} -m gavel "$@"\n')
-    (commands / "gavel").chmod(0o755)
-    kept: Mapping[str, str] = {key: text for key, text in os.environ.items() if not key.startswith("GAVEL_")}
-    full = {
-        **kept,
-        **environ,
-        "PATH": f"{commands}:{os.environ['PATH']}",
-        "HOME": str(folder),
-        "PYTHONPATH": str(PAGES.parents[1]),
-    }
-    for command, expected in steps(page):
-        check(command, expected, printed(command, folder, full))
 
 
 @pytest.mark.parametrize("name", ["ml-engineers", "operators"])
@@ -44,22 +16,13 @@ def test_with_a_scheduler(name: str, tmp_path: Path) -> None:
     """The commands of these pages run beside `gavel up`."""
     folder = tmp_path / "work"
     folder.mkdir()
-    up = Up(tmp_path / "up", "--listen", "127.0.0.1:0")
-    try:
-        address = up.address()
-        with Client(address, retry_s=PATIENCE_S) as client:
-            eventually(
-                lambda: [node for node in client.nodes() if node.state is NodeState.UP], "its node joins"
-            )
-        follow(name, folder, GAVEL_ADDRESS=address)
-    finally:
-        process_tree.kill_all(lambda: processes_of(tmp_path / "up"))
-        up.process.wait(PATIENCE_S)
+    with running(tmp_path / "up") as address:
+        follow(PAGES / f"{name}.md", folder, GAVEL_ADDRESS=address)
 
 
 def test_in_virtual_time(tmp_path: Path) -> None:
     """The researchers' commands need no scheduler."""
-    follow("researchers", tmp_path)
+    follow(PAGES / "researchers.md", tmp_path)
 
 
 def test_no_page_is_forgotten() -> None:

@@ -6,11 +6,21 @@ does not matter.
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+from gavel.client import Client, NodeState
+from tests.e2e.cluster import PATIENCE_S as NODE_PATIENCE_S
+from tests.e2e.cluster import eventually, processes_of
+from tests.support.up import Up
+from worker_agent.shim import process_tree
+
+ROOT = Path(__file__).parents[2]
 PROMPT = "    $ "
 PATIENCE_S = 120.0
 # A file that a page shows: its name at the end of a sentence, then its content.
@@ -30,6 +40,45 @@ def steps(page: str) -> list[tuple[str, list[str]]]:
             else:
                 listed[-1][1].append(line)
     return listed
+
+
+@contextmanager
+def running(folder: Path, *options: str) -> Iterator[str]:
+    """Run `gavel up` with its data in this folder; yield its address when its node has joined."""
+    up = Up(folder, "--listen", "127.0.0.1:0", *options)
+    try:
+        address = up.address()
+        with Client(address, retry_s=NODE_PATIENCE_S) as client:
+            eventually(
+                lambda: [node for node in client.nodes() if node.state is NodeState.UP], "its node joins"
+            )
+        yield address
+    finally:
+        process_tree.kill_all(lambda: processes_of(folder))
+        up.process.wait(NODE_PATIENCE_S)
+
+
+def follow(page: Path, folder: Path, **environ: str) -> None:
+    """Write the files of a page into this folder, and run its commands there."""
+    text = page.read_text(encoding="utf-8")
+    for file, content in FILE.findall(text):
+        (folder / file).write_text(content)
+    commands = folder / "bin"
+    commands.mkdir()
+    for name, words in (("gavel", "-m gavel "), ("python3", "")):
+        (commands / name).write_text(f'#!/bin/sh\nexec {sys.executable} {words}"$@"\n')
+        (commands / name).chmod(0o755)
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("GAVEL_")}
+    full = {
+        **kept,
+        **environ,
+        "PATH": f"{commands}:{os.environ['PATH']}",
+        # A work directory must not be the home directory.
+        "HOME": str(commands),
+        "PYTHONPATH": str(ROOT),
+    }
+    for command, expected in steps(text):
+        check(command, expected, printed(command, folder, full))
 
 
 def printed(command: str, folder: Path, environ: Mapping[str, str]) -> list[str]:

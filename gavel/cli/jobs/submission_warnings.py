@@ -20,6 +20,8 @@ KEEPS_STATE = ("gavel.training", "gavel import training", "GAVEL_CHECKPOINT_DIR"
 # Scripts for other schedulers, and their lines with options.
 SHELL_SUFFIXES = (".sh", ".bash", ".slurm", ".sbatch", ".pbs", ".job")
 DIRECTIVE = re.compile(r"^#(SBATCH|PBS|BSUB|\$) ", re.MULTILINE)
+# Their variables, which Gavel does not set.
+VARIABLE = re.compile(r"\$\{?((SLURM|SKYPILOT)_\w+)")
 # Programs that start a process per GPU themselves.
 LAUNCHER = re.compile(
     r"(^|[\s/;&|])(torchrun|accelerate\s+launch|deepspeed|torch\.distributed\.(run|launch))(\s|$)"
@@ -128,12 +130,22 @@ def _launchers(specs: Sequence[JobSpec]) -> Iterator[str]:
 
 
 def _directives(specs: Sequence[JobSpec]) -> Iterator[str]:
-    """Warn that lines such as `#SBATCH --gpus=4`, in a script that a job runs, ask for nothing here."""
+    """Warn about lines such as `#SBATCH --gpus=4`, which ask for nothing here, and variables that are not set."""
     for spec in specs:
-        for name, text in (("script", spec.script), *_scripts(spec, SHELL_SUFFIXES)):
-            if directive := DIRECTIVE.search(text):
-                yield (
-                    f"{name}: its lines with {directive[1]} are comments to Gavel; give what they ask for as options, "
-                    "or in a job file (docs/from-slurm.md)"
-                )
-                return
+        texts = [("script", spec.script), *_scripts(spec, SHELL_SUFFIXES)]
+        directive = _first(DIRECTIVE, texts)
+        if directive:
+            yield (
+                f"{directive[0]}: its lines with {directive[1]} are comments to Gavel; give what they ask for as "
+                "options, or in a job file (docs/from-slurm.md)"
+            )
+        variable = _first(VARIABLE, texts)
+        if variable:
+            yield f"{variable[0]}: Gavel sets no {variable[1]}; docs/coming-from.md has the variables that it sets"
+        if directive or variable:
+            return
+
+
+def _first(pattern: re.Pattern[str], texts: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return the name of the first text in which the pattern occurs, with what it captured."""
+    return next(((name, match[1]) for name, text in texts if (match := pattern.search(text))), None)

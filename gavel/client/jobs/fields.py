@@ -7,11 +7,17 @@ from typing import Any
 from gavel.client.jobs.kinds import KINDS
 from gavel.client.jobs.spec import FIELDS
 
-# Keys of SkyPilot tasks that correspond to no single field, and what to write instead.
-SKYPILOT = {
+# Keys of SkyPilot tasks and Ray jobs that correspond to no single field, and what to write instead.
+ELSEWHERE = {
     "resources": "gpus, worker_types, cpus and memory are separate fields at the top level",
+    "accelerators": "gpus is their number and worker_types their type",
     "num_nodes": "gpus is the number over all nodes, and each rank receives the addresses of the others",
-    "file_mounts": "upload: true sends the directory of the job file",
+    "file_mounts": "upload: true sends the directory of the job file; data is read from where the nodes see it",
+    "use_spot": "a job whose node goes away continues elsewhere; nothing asks for that",
+    "autostop": "a job gives its GPUs back when it ends; nothing asks for that",
+    "ports": "`gavel shell JOB --forward PORT` brings a port of a running job home",
+    "runtime_env": "workdir with upload: true, env and setup are separate fields",
+    "metadata": "name and job_type are all that describes a job",
 }
 
 # Names of other schedulers, and our names for the same fields.
@@ -25,6 +31,12 @@ SYNONYMS = {
     "container_image": "container",
     "run": "script",
     "gpu": "gpus",
+    "entrypoint_num_gpus": "gpus",
+    "entrypoint_num_cpus": "cpus",
+    "entrypoint_memory": "memory",
+    "submission_id": "name",
+    "working_dir": "workdir",
+    "env_vars": "env",
     "num_gpus": "gpus",
     "gres": "gpus",
     "cpu": "cpus",

@@ -17,7 +17,7 @@ from typing import Any
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.errors import field_at
-from gavel.client.jobs.fields import SKYPILOT, SYNONYMS
+from gavel.client.jobs.fields import ELSEWHERE, SYNONYMS
 from gavel.client.jobs.kinds import KINDS
 from gavel.client.jobs.plan_file import read_plans
 from gavel.client.jobs.spec import BY_NAME, Field, JobSpec, Plan, Source
@@ -153,8 +153,8 @@ def _known(fields: Pairs, *place: str | int) -> Pairs:
 def suggestion(name: str) -> str:
     """Return a hint about an unknown field, such as `; did you mean gpus?`, to append to a sentence."""
     lowered = name.lower().replace("-", "_")
-    if lowered in SKYPILOT:
-        return f"; as in a SkyPilot task? Here {SKYPILOT[lowered]}"
+    if lowered in ELSEWHERE:
+        return f"; here {ELSEWHERE[lowered]} (docs/coming-from.md)"
     import difflib
 
     near = SYNONYMS.get(lowered) or next(

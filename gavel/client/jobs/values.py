@@ -230,7 +230,8 @@ def gpus(node: Node) -> dict[str, int]:
         return {"gpus": value}
     else:
         problem = f"must be a whole number from 1 to {limits.GPUS_MAX:,}, or a range such as 2-8"
-        raise BadInput(f"{problem}, got {quote(node)}")
+        hint = "; the type goes into worker_types" if re.fullmatch(r"\w+(:\w+)+", str(value)) else ""
+        raise BadInput(f"{problem}, got {quote(node)}{hint}")
     if not 1 <= minimum <= maximum <= limits.GPUS_MAX:
         raise BadInput(f"must be a range such as 2-8, within 1 to {limits.GPUS_MAX:,}, got {quote(node)}")
     return {"gpus": minimum, "gpus_min": minimum, "gpus_max": maximum}

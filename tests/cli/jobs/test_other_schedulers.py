@@ -4,7 +4,7 @@ import click
 import pytest
 
 from gavel.cli.io.options import JOB_STATES as OUR_STATES
-from gavel.cli.io.other_schedulers import COMMANDS, OPTIONS, STATES
+from gavel.cli.io.other_schedulers import COMMANDS, NOT_NEEDED, OPTIONS, STATES
 from gavel.cli.main import main
 from tests.cli.conftest import Gavel, as_words
 from tests.support.live_thread import LiveThread
@@ -22,6 +22,11 @@ RUN = ("--", "true")
         (("launch", "task.yaml"), "`gavel submit`"),
         (("stop", "1"), "`gavel cancel`"),
         (("submit", "--working-dir", ".", *RUN), "--upload"),
+        (("jobs", "launch", "task.yaml"), "`gavel submit`"),
+        (("job", "status", "1"), "`gavel show JOB`"),
+        (("job", "--help-me"), "`gavel queue`"),
+        (("autostop", "x"), "when it ends"),
+        (("submit", "-c", "mycluster", "x.yaml"), "not needed"),
     ],
     ids=as_words,
 )
@@ -49,7 +54,8 @@ def test_other_unknown_words_get_a_suggestion(gavel: Gavel, wording: Wording) ->
 
 def test_every_equivalent_exists() -> None:
     """Each answer names a real command, option or state of Gavel, and no word of another scheduler is also Gavel's."""
-    assert not set(COMMANDS) & set(main.commands)
+    assert not {*COMMANDS, *NOT_NEEDED} & set(main.commands)
+    assert not set(COMMANDS) & set(NOT_NEEDED)
     assert {line.split()[0] for line in COMMANDS.values()} <= set(main.commands)
     assert set(STATES.values()) <= set(OUR_STATES)
     assert not set(STATES) & set(OUR_STATES)

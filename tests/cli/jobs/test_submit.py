@@ -205,7 +205,10 @@ def test_a_launcher_per_gpu_is_a_warning(
 
 @pytest.mark.parametrize(
     ("line", "warned"),
-    [("#SBATCH --gpus=4", True), ("#PBS -l ngpus=4", True), ("# SBATCH is not here", False)],
+    [
+        *(("#SBATCH --gpus=4", True), ("#PBS -l ngpus=4", True), ("# SBATCH is not here", False)),
+        *(("echo $SKYPILOT_NODE_RANK", True), ("echo ${SLURM_JOB_ID:-0}", True), ("echo SLURM_", False)),
+    ],
 )
 def test_lines_for_another_scheduler_are_a_warning(
     live: LiveThread,
@@ -216,7 +219,7 @@ def test_lines_for_another_scheduler_are_a_warning(
     warned: bool,
     wording: Wording,
 ) -> None:
-    """A script's lines for Slurm or PBS ask for nothing here; the user would wait for GPUs that nobody asked for."""
+    """A script's lines for Slurm or PBS ask for nothing here, and their variables are not set."""
     monkeypatch.chdir(tmp_path)
     Path("job.sh").write_text(f"#!/bin/bash\n{line}\npython train.py\n")
     result = gavel("submit", "--dry-run", "--", "bash", "job.sh")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gavel.client.errors import InvalidJob
-from gavel.client.jobs.fields import SYNONYMS, json_schema
+from gavel.client.jobs.fields import json_schema
 from gavel.client.jobs.file import parse_jobs, read_job_file
 from gavel.client.jobs.spec import BY_NAME, FIELDS, After, Container, JobSpec
 from tests.support.wording import Wording
@@ -317,15 +317,6 @@ def test_a_file_that_is_no_job(text: str, place: str, wording: Wording) -> None:
     error = str(fault(text))
     assert error.startswith(f"job.yaml: {place}")
     wording(error)
-
-
-def test_fields_of_other_schedulers_lead_to_ours() -> None:
-    """A field of another scheduler is answered with Gavel's own field; no such name is also a field of Gavel."""
-    assert set(SYNONYMS.values()) <= set(BY_NAME)
-    assert not set(SYNONYMS) & set(BY_NAME)
-    assert [
-        word for word, field in SYNONYMS.items() if f"mean {field}?" not in str(fault(f"{RUN}{word}: 1"))
-    ] == []
 
 
 def test_several_documents_and_lists_with_defaults() -> None:

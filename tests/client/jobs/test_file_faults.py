@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from gavel.client.errors import InvalidJob
+from gavel.client.jobs.fields import ELSEWHERE, SYNONYMS
 from gavel.client.jobs.file import parse_jobs
-from gavel.client.jobs.spec import JobSpec
+from gavel.client.jobs.spec import BY_NAME, JobSpec
 from gavel.client.jobs.uploads import without_uploads
 from tests.support.wording import Wording
 
@@ -99,3 +100,19 @@ def test_a_script_that_is_missing_is_noticed_before_it_is_sent(tmp_path: Path) -
         JobSpec(command=("python", "no.py"), workdir=str(tmp_path)),
     ):
         without_uploads([spec])
+
+
+def test_fields_of_other_schedulers_lead_to_ours() -> None:
+    """A field of another scheduler is answered with Gavel's own field; no such name is also a field of Gavel."""
+    assert set(SYNONYMS.values()) <= set(BY_NAME)
+    assert not set(SYNONYMS) & set(BY_NAME)
+    assert [
+        word
+        for word, field in SYNONYMS.items()
+        if f"mean {field}?" not in str(wrong(f"command: [run]\n{word}: 1"))
+    ] == []
+    assert not {*SYNONYMS, *BY_NAME} & set(ELSEWHERE)
+    assert [
+        word for word, answer in ELSEWHERE.items() if answer not in str(wrong(f"command: [run]\n{word}: 1"))
+    ] == []
+    assert "worker_types" in str(wrong("command: [run]\ngpus: V100:4"))
