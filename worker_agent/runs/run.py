@@ -188,10 +188,10 @@ class LiveRun:
     def has_containers(self) -> bool:
         """Return whether containers outside the process tree may remain of a run whose shim was killed; remove them."""
         if self.removal is None:
-            container = self.read_own(START).get("container") or {}
-            if container.get("runtime") not in DETACHED:
+            start = self.read_own(START)
+            if (start.get("container") or {}).get("runtime") not in DETACHED:
                 return False
-            self.removal = start_removal(str(self.files.path), subprocess.DEVNULL)
+            self.removal = start_removal(start, subprocess.DEVNULL)
         code = self.removal.poll()
         if code:
             # It was killed, so it is started again.

@@ -333,7 +333,7 @@ class Shim:
         from worker_agent.shim.container_removal import start_removal
 
         # The agent may kill the program, because it is a descendant of the shim.
-        while start_removal(str(self.run.path), self._output.fds[self.ranks[0]]).wait():
+        while start_removal(self.start, self._output.fds[self.ranks[0]]).wait():
             pass
 
     def _write_shim_file(self) -> None:

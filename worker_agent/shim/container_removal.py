@@ -1,38 +1,45 @@
-"""`python -m worker_agent.shim.container_removal RUN_DIR`: kill and remove the containers of a run, as the job's user.
+"""`python -m worker_agent.shim.container_removal`: kill and remove the containers of a run, as the job's user.
 
-For runtimes whose containers are no descendants of the shim. The program tries again until the runtime confirms that
-none is left. The shim runs it before it writes exit.json; if the shim was killed, the agent runs it. Standard library
-only.
+For runtimes whose containers are no descendants of the shim. The program gets the content of start.json as its input,
+because the job may have removed the file. It tries again until the runtime confirms that no container is left. The shim
+runs it before it writes exit.json; if the shim was killed, the agent runs it. Standard library only.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from worker_agent.shim import container_commands as commands
-from worker_agent.shim import run_directory
 from worker_agent.shim.child import drop_to
-from worker_agent.shim.run_directory import RunDirectory
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # How long one command of the runtime may take, and the pause after a failure.
 _LIMIT_S, _PAUSE_S = 60.0, 1.0
 
 
-def start_removal(run_directory: str, stderr: int) -> subprocess.Popen[bytes]:
-    """Start this program, which ends with 0 when no container of the run is left."""
-    return subprocess.Popen(
-        [sys.executable, "-S", "-m", "worker_agent.shim.container_removal", run_directory],
-        env={"PYTHONPATH": str(_ROOT)},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-        cwd="/",
-    )
+def start_removal(start: Mapping[str, Any], stderr: int) -> subprocess.Popen[bytes]:
+    """Start this program, which ends with 0 when no container of the run is left. `start`: as in start.json."""
+    # A pipe could be too small for the environment of the job.
+    content = os.memfd_create("start.json")
+    try:
+        os.write(content, json.dumps(start).encode())
+        os.lseek(content, 0, os.SEEK_SET)
+        return subprocess.Popen(
+            [sys.executable, "-S", "-m", "worker_agent.shim.container_removal"],
+            env={"PYTHONPATH": str(_ROOT)},
+            stdin=content,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            cwd="/",
+        )
+    finally:
+        os.close(content)
 
 
 def remove_all(program: str, run: str, env: Mapping[str, str]) -> bool:
@@ -63,12 +70,10 @@ def _warn(trouble: str) -> None:
     sys.stderr.flush()
 
 
-def main(path: str) -> None:
-    """Remove the containers of the run in this directory."""
-    with RunDirectory(path) as run:
-        start = run.read(run_directory.START, owner=os.geteuid())
-    container = (start or {}).get("container")
-    if start is None or not container or container["runtime"] not in commands.DETACHED:
+def main(start: Mapping[str, Any]) -> None:
+    """Remove the containers of a run."""
+    container = start["container"]
+    if container["runtime"] not in commands.DETACHED:
         return
     env = start["ranks"][0]["env"]
     drop_to(start["uid"], start["gid"], start["groups"])
@@ -78,4 +83,4 @@ def main(path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(json.load(sys.stdin))

@@ -116,6 +116,17 @@ def test_a_container_does_not_outlive_its_lease(docker: FakeDocker, runs: Callab
     assert (exit["killed"], docker.containers, [gone(pid) for pid in pids]) == (True, {}, [True, True])
 
 
+def test_a_job_that_removes_its_directory_leaves_no_container(
+    docker: FakeDocker, runs: Callable[..., ShimRun]
+) -> None:
+    """The shim knows by itself whose containers it removes."""
+    run = runs(python(SLEEPS)).start()
+    pid = int(run.says("pid").split()[1])
+    (run.path / "start.json").unlink()
+    run.lease(0.0, 0.0, 0.0)
+    assert (run.ended()["killed"], docker.containers, gone(pid)) == (True, {}, True)
+
+
 def test_only_the_containers_of_the_run_are_removed(docker: FakeDocker, runs: Callable[..., ShimRun]) -> None:
     """Those of another run stay."""
     other = runs(python(SLEEPS), lease="18").start()
