@@ -1,13 +1,14 @@
 """The grid of a plan: the place of a rank in it, and the groups of ranks that reduce together.
 
-Ranks are numbered with the copies of a stage inside and the stages outside: rank = stage · data + copy. So the copies
-of a stage, which exchange most, are on as few nodes as possible.
+Ranks are numbered with the shards of a layer inside, then the copies of a stage, and the stages outside:
+rank = (stage · data + copy) · tensor + shard. So those that exchange most are on as few nodes as possible.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterable
+from collections.abc import Collection
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,44 +17,56 @@ from gavel.training.environment import ranks_of
 from gavel.training.parallel.plan import Plan
 
 
+class Place(NamedTuple):
+    """The coordinates of a rank."""
+
+    stage: int
+    copy: int
+    shard: int
+
+
 class Grid:
     """The place of this process in a plan, and its groups. All ranks create a grid at the same point."""
 
     def __init__(self, plan: Plan, device: torch.device, timeout_s: float) -> None:
         self.plan = plan
         self.rank, self.world = ranks_of()
-        self.stage, self.copy = divmod(self.rank, plan.data)
+        self.stage, self.copy, self.shard = self._place_of(self.rank)
+        # The ranks with the same layers; those with parts of the same layers; those with one copy of the model.
         self.copies: dist.ProcessGroup | None = None
-        self.pipeline: dist.ProcessGroup | None = None
+        self.shards: dist.ProcessGroup | None = None
+        self.model: dist.ProcessGroup | None = None
         if self.world > 1:
             _connect(device, timeout_s)
-            self.copies = self._group("copies")
-            self.pipeline = self._group("pipeline")
+            self.copies = self._group("copy")
+            self.shards = self._group("shard")
+            self.model = self._group("stage", "shard")
 
     def rank_at(self, stage: int) -> int:
-        """Return the rank with this stage of the same copy of the model."""
-        return stage * self.plan.data + self.copy
+        """Return the rank with this stage of the same copy and shard of the model."""
+        return (stage * self.plan.data + self.copy) * self.plan.tensor + self.shard
 
-    def group_of_stages(self, stages: Iterable[int]) -> dist.ProcessGroup | None:
-        """Return the group of the ranks with these stages, for the copy of this rank; all ranks must call this."""
+    def group_of_stages(self, stages: Collection[int]) -> dist.ProcessGroup | None:
+        """Return the group of the ranks with these stages, for this copy and shard; all ranks must call this."""
+        return self._group("stage", stages=stages)
+
+    def _place_of(self, rank: int) -> Place:
+        rest, shard = divmod(rank, self.plan.tensor)
+        return Place(*divmod(rest, self.plan.data), shard)
+
+    def _group(self, *free: str, stages: Collection[int] | None = None) -> dist.ProcessGroup | None:
+        """Create all groups of ranks that differ in these coordinates only; return that of this rank, if any."""
+        members: dict[Place, list[int]] = {}
+        for rank in range(self.world):
+            place = self._place_of(rank)
+            if stages is None or place.stage in stages:
+                members.setdefault(place._replace(**dict.fromkeys(free, 0)), []).append(rank)
         own = None
-        for copy in range(self.plan.data):
-            group = dist.new_group([stage * self.plan.data + copy for stage in sorted(stages)])
-            own = group if copy == self.copy else own
+        for ranks in members.values():
+            if len(ranks) > 1:
+                group = dist.new_group(ranks)
+                own = group if self.rank in ranks else own
         return own
-
-    def _group(self, along: str) -> dist.ProcessGroup | None:
-        """Create all groups of the copies of a stage, or of the stages of a copy; return that of this rank."""
-        stages, copies = self.plan.pipeline, self.plan.data
-        if along == "copies":
-            if copies == 1:
-                return None
-            own = None
-            for stage in range(stages):
-                group = dist.new_group([stage * copies + copy for copy in range(copies)])
-                own = group if stage == self.stage else own
-            return own
-        return None if stages == 1 else self.group_of_stages(range(stages))
 
 
 def _connect(device: torch.device, timeout_s: float) -> None:

@@ -7,7 +7,7 @@ with respect to the same tensors. So a wrong version cannot slip in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable, NamedTuple
 
 import torch
@@ -16,6 +16,7 @@ from torch.func import functional_call
 
 from gavel.training.errors import PlanError
 from gavel.training.parallel import rng
+from gavel.training.parallel.tensor import Cut
 
 Tensors = tuple[Tensor, ...]
 Loss = Callable[[Any, Any], Tensor]
@@ -29,6 +30,8 @@ class Layer:
     name: str
     module: nn.Module
     slots: Mapping[str, int]
+    # By parameter, how it is divided among the ranks of the tensor group; the others are whole.
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
 
 
 class Counter(NamedTuple):

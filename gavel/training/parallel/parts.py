@@ -2,6 +2,7 @@
 
     state.pt          rank 0: the steps, the plan, the names of the layers, the position in the data, random numbers
     layer-0003.pt     the first copy of each layer: weights, buffers, optimizer, older versions of the weights
+    layer-0003.1.pt   the same for the second rank of those that the layer is split over
 
 The pipeline is drained before it is saved. The versions of the weights depend only on the numbers of microbatches
 (`actions.py`), so a resumed pipeline computes what it would have computed without the pause. `store.py` describes how
@@ -13,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Callable, Protocol
 
 from torch import Tensor
 from torch.nn import Parameter
@@ -26,6 +27,7 @@ from gavel.training.errors import CheckpointError, IncompleteCheckpoint, StaleAt
 from gavel.training.parallel.groups import Grid
 from gavel.training.parallel.layers import Layer
 from gavel.training.parallel.plan import Plan
+from gavel.training.parallel.tensor import Cut
 
 log = logging.getLogger("gavel.training")
 
@@ -90,7 +92,8 @@ class PipelineCheckpoint:
                 torch_state.restore(name.lstrip("+"), thing, state["objects"][name])
             elif not name.startswith("+"):
                 raise CheckpointError(f"the checkpoint {newest.path} has no state of '{name}'")
-        saved = {layer.index: torch_state.read(newest.path / _file_of(layer)) for layer in self._pipe.layers}
+        shards = state["plan"].get("tensor", 1)
+        saved = {layer.index: self._read(newest, layer, shards) for layer in self._pipe.layers}
         for layer in self._pipe.layers:
             torch_state.restore(f"layer '{layer.name}'", layer.module, saved[layer.index]["module"])
         self._restore_optimizer(saved)
@@ -106,8 +109,10 @@ class PipelineCheckpoint:
         self._pipe.drain()
         try:
             if self._pipe.grid.copy == 0:
+                shard = self._pipe.grid.shard
                 for layer in self._pipe.layers:
-                    self._write(step, _file_of(layer), self._state_of(layer))
+                    if shard == 0 or layer.cuts:
+                        self._write(step, _file_of(layer, shard), self._state_of(layer))
             if self._store.rank == 0:
                 self._write(step, "state.pt", self._common_state())
             lease_session = session.current()
@@ -133,7 +138,7 @@ class PipelineCheckpoint:
         return {
             "steps": self._pipe.steps,
             "layers": list(self._pipe.names),
-            "plan": {"schedule": plan.schedule, "pipeline": plan.pipeline},
+            "plan": {"schedule": plan.schedule, "pipeline": plan.pipeline, "tensor": plan.tensor},
             "objects": {name: torch_state.state_of(name, thing) for name, thing in self._objects.items()},
             "rng": rng.snapshot(),
         }
@@ -147,9 +152,35 @@ class PipelineCheckpoint:
             for version, tensors in pipe.older_versions().items()
         }
         module = torch_state.state_of(layer.name, layer.module)
-        return {"module": module, "optimizer": optimizer, "scheduler": scheduler, "older": older}
+        cuts = {name: list(cut) for name, cut in layer.cuts.items()}
+        return {
+            "module": module,
+            "optimizer": optimizer,
+            "scheduler": scheduler,
+            "older": older,
+            "cuts": cuts,
+        }
 
     # ----------------------------------------------------------------------------------------------- loading
+
+    def _read(self, newest: CompleteSet, layer: Layer, shards: int) -> dict[str, Any]:
+        """Return this rank's part of the saved state of a layer, which may have been split over other ranks."""
+        state = torch_state.read(newest.path / _file_of(layer))
+        cuts = {name: Cut(*cut) for name, cut in state.get("cuts", {}).items()}
+        if cuts:
+            states = [
+                state,
+                *(torch_state.read(newest.path / _file_of(layer, shard)) for shard in range(1, shards)),
+            ]
+            state = _merged(states, lambda name, parts: cuts[name].join(parts) if name in cuts else parts[0])
+        shard, tensor = self._pipe.grid.shard, self._pipe.plan.tensor
+        if layer.cuts:
+            own = layer.cuts
+            state = _merged(
+                [state],
+                lambda name, whole: own[name].part(whole[0], shard, tensor) if name in own else whole[0],
+            )
+        return state
 
     def _check_layers(self, state: Mapping[str, Any], newest: CompleteSet) -> None:
         saved, names = state["layers"], self._pipe.names
@@ -208,10 +239,9 @@ class PipelineCheckpoint:
 
     def _warn_of_other_versions(self, state: Mapping[str, Any]) -> None:
         saved, plan = state["plan"], self._pipe.plan
-        own = {"schedule": plan.schedule, "pipeline": plan.pipeline}
         # The older version of 2BW is the same on all stages; the versions that are stashed belong to their stage.
         if (plan.schedule == "2bw" and saved["schedule"] != "2bw") or (
-            plan.schedule == "stash" and saved != own
+            plan.schedule == "stash" and (saved["schedule"], saved["pipeline"]) != ("stash", plan.pipeline)
         ):
             log.warning(
                 "gavel: %s with pipeline %d resumes from %s with pipeline %d: some microbatches use newer weights than "
@@ -240,5 +270,33 @@ def _optimizer_state(pipe: Trained, layer: Layer) -> dict[str, Any]:
     }
 
 
-def _file_of(layer: Layer) -> str:
-    return f"layer-{layer.index:04d}.pt"
+def _merged(
+    states: Sequence[Mapping[str, Any]], merge: Callable[[str, list[Tensor]], Tensor]
+) -> dict[str, Any]:
+    """Return the first state of a layer, with every tensor that has a parameter's form merged with the others."""
+    first = states[0]
+
+    def merged(name: str, parts: list[Any]) -> Any:
+        is_alike = isinstance(parts[0], Tensor) and parts[0].shape == first["module"][name].shape
+        return merge(name, parts) if is_alike else parts[0]
+
+    optimizer = {
+        name: {
+            "options": saved["options"],
+            "state": {
+                key: merged(name, [state["optimizer"][name]["state"][key] for state in states])
+                for key in saved["state"]
+            },
+        }
+        for name, saved in first["optimizer"].items()
+    }
+    older = {
+        version: {name: merge(name, [state["older"][version][name] for state in states]) for name in tensors}
+        for version, tensors in first["older"].items()
+    }
+    module = {name: merged(name, [state["module"][name] for state in states]) for name in first["module"]}
+    return {**first, "module": module, "optimizer": optimizer, "older": older}
+
+
+def _file_of(layer: Layer, shard: int = 0) -> str:
+    return f"layer-{layer.index:04d}{f'.{shard}' if shard else ''}.pt"

@@ -33,6 +33,7 @@ from gavel.training.parallel.parts import PipelineCheckpoint
 from gavel.training.parallel.plan import Plan, plan_of_process
 from gavel.training.parallel.profiler import NoCheckpoint, profile_and_exit, profile_path
 from gavel.training.parallel.runner import Runner
+from gavel.training.parallel.tensor import Region, Splits, cuts_of
 from gavel.training.parallel.versions import Versions
 from gavel.training.parallel.watchdog import Watchdog
 
@@ -48,7 +49,9 @@ class Pipeline:
     `layers` is an nn.Sequential, a list or a mapping of modules; all ranks build all of them, with the same values.
     `loss(output, target)` returns the mean over the samples. `optimizer` makes one from parameters, and `scheduler` a
     learning rate scheduler from the optimizer; it advances with every update. `clip_norm` bounds the norm of the
-    gradients of the whole model. `seed` determines the random numbers that layers draw, as dropout does.
+    gradients of the whole model. `tensor` declares which linear layers a plan may split, by patterns of their names:
+    `{"*.up": "column", "*.down": "row"}` (`tensor.py`). `seed` determines the random
+    numbers that layers draw, as dropout does.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class Pipeline:
         optimizer: Callable[[list[Parameter]], Optimizer],
         plan: Plan | str | None = None,
         *,
+        tensor: Mapping[str, str] | None = None,
         scheduler: Callable[[Optimizer], Any] | None = None,
         clip_norm: float | None = None,
         seed: int = 0,
@@ -70,6 +74,8 @@ class Pipeline:
         self._profile_path = profile_path()
         self.plan = plan_of_process(plan) if self._profile_path is None else Plan()
         stages = self.plan.layers_of_stages(self.names)
+        splits = Splits(tensor, modules)
+        splits.check(self.plan.tensor)
         if clip_norm is not None and not 0 < clip_norm < float("inf"):
             raise PlanError(f"clip_norm is {clip_norm!r}: expected a number above 0, such as 1.0")
         self.device = torch.device(device) if device is not None else _default_device()
@@ -80,7 +86,7 @@ class Pipeline:
         self._seed, self._clip_norm = seed, clip_norm
         own_stages = stages[self.grid.stage :: self.plan.pipeline]
         self.parameters: list[Parameter] = []
-        self.layers = self._own_layers(modules, [index for stage in own_stages for index in stage])
+        self.layers = self._own_layers(modules, splits, [index for stage in own_stages for index in stage])
         by_index = {layer.index: layer for layer in self.layers}
         self._chunks = [
             Chunk(
@@ -179,6 +185,7 @@ class Pipeline:
             self._chunks,
             self._versions,
             Messages(self.grid, self.device, 2 * schedule.stages * schedule.chunks, self._watchdog),
+            self._watchdog,
             self._update,
             self.grid.copy * schedule.microbatches,
             self.plan.data * schedule.microbatches,
@@ -222,21 +229,30 @@ class Pipeline:
 
     def _clip(self, gradients: Sequence[Tensor | None], norm_max: float) -> None:
         layer_of = {slot: layer.index for layer in reversed(self.layers) for slot in layer.slots.values()}
-        # A tied weight counts once, in its first layer; the other ranks that have it scale it alike.
-        counted = {slot: slot not in self._tied or self._tied[slot][1] for slot in layer_of}
+        is_cut = {layer.slots[name] for layer in self.layers for name in layer.cuts}
+        # A tied weight counts once, in its first layer, and one that all shards have in the first; all scale it alike.
+        counted = {
+            slot: (slot not in self._tied or self._tied[slot][1]) and (slot in is_cut or self.grid.shard == 0)
+            for slot in layer_of
+        }
         present = [
             (layer_of[slot] if counted[slot] else None, gradient)
             for slot, gradient in enumerate(gradients)
             if gradient is not None
         ]
-        reduce.clip(present, len(self.names), norm_max, self.grid.pipeline, self.device)
+        reduce.clip(present, len(self.names), norm_max, self.grid.model, self.device)
 
-    def _own_layers(self, modules: Mapping[str, nn.Module], indices: Sequence[int]) -> list[Layer]:
-        """Move the layers with these indices to the device, and number their parameters."""
+    def _own_layers(
+        self, modules: dict[str, nn.Module], splits: Splits, indices: Sequence[int]
+    ) -> list[Layer]:
+        """Take this rank's part of the layers with these indices, on the device, and number their parameters."""
+        region = Region(self.grid.shards, self._watchdog) if self.grid.shards is not None else None
         layers = []
         slots: dict[int, int] = {}
         for index in indices:
             name = self.names[index]
+            if region is not None:
+                modules[name] = splits.split(name, modules[name], region, self.grid.shard, self.plan.tensor)
             # To be profiled, one layer at a time goes to the device.
             module = modules[name] if self._profile_path else modules[name].to(self.device)
             own = {}
@@ -245,7 +261,7 @@ class Pipeline:
                     slots[id(parameter)] = len(self.parameters)
                     self.parameters.append(parameter)
                 own[parameter_name] = slots[id(parameter)]
-            layers.append(Layer(index, name, module, own))
+            layers.append(Layer(index, name, module, own, cuts_of(module)))
         return layers
 
     def _tied_slots(

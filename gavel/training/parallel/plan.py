@@ -24,7 +24,7 @@ FILE_BYTES_MAX = 16 << 20
 
 @dataclass(frozen=True)
 class Plan:
-    """How a model is split: in depth over `pipeline` ranks, in copies over `data`; `microbatch` samples at a time."""
+    """How a model is split: in depth over `pipeline` ranks, in copies over `data`, within layers over `tensor`."""
 
     schedule: str = "1f1b"
     pipeline: int = 1
@@ -84,12 +84,13 @@ class Plan:
         return [range(end - count, end) for end, count in zip(ends, counts)]
 
     def check_world(self, world: int) -> None:
-        """Raise PlanError unless the plan is one for so many ranks, and one that this release can run."""
-        if self.tensor != 1:
-            raise PlanError(f"tensor is {self.tensor}: this release runs plans with tensor 1")
+        """Raise PlanError unless the plan is one for so many ranks."""
         if self.world != world:
+            sizes = f"pipeline {self.pipeline} × data {self.data}"
+            if self.tensor > 1:
+                sizes += f" × tensor {self.tensor}"
             raise PlanError(
-                f"the plan is for {self.world} ranks (pipeline {self.pipeline} × data {self.data}), but WORLD_SIZE is "
+                f"the plan is for {self.world} ranks ({sizes}), but WORLD_SIZE is "
                 f"{world}: start the job with {self.world} GPUs, or take a plan for {world}"
             )
 

@@ -43,7 +43,7 @@ def clip(
         if layer is not None:
             squares[layer] += gradient.to(torch.float64).square().sum()
     if group is not None:
-        # Every layer is in one stage, so this only adds zeros.
+        # Every layer is in one stage: unless it is split, this only adds zeros.
         dist.all_reduce(squares, group=group)
     scale = norm_max / (float(squares.sum().sqrt()) + 1e-6)
     if scale < 1.0:

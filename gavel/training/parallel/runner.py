@@ -20,6 +20,7 @@ from gavel.training.parallel.batch import Batch
 from gavel.training.parallel.layers import Chunk, Counter, Passed, Tensors
 from gavel.training.parallel.messages import Messages, Receipt
 from gavel.training.parallel.versions import Versions
+from gavel.training.parallel.watchdog import Watchdog
 
 Key = tuple[Kind, int, int]
 
@@ -38,13 +39,14 @@ class Runner:
         chunks: Sequence[Chunk],
         versions: Versions,
         messages: Messages,
+        watchdog: Watchdog,
         update: Callable[[Action, list[Tensor | None]], None],
         place: int,
         parts: int,
         seed: int,
     ) -> None:
         self._schedule, self._stage, self._chunks = schedule, stage, chunks
-        self._versions, self._messages, self._update = versions, messages, update
+        self._versions, self._messages, self._watchdog, self._update = versions, messages, watchdog, update
         self._place, self._parts, self._seed = place, parts, seed
         # The number of steps since the pipeline was empty.
         self._filled = 0
@@ -96,7 +98,9 @@ class Runner:
         for action in self._lists[key]:
             microbatch = action.microbatch + later
             version = schedule.version(self._stage, microbatch)
-            self._carry_out[action.kind](action._replace(microbatch=microbatch, version=version))
+            action = action._replace(microbatch=microbatch, version=version)
+            self._watchdog.action = action
+            self._carry_out[action.kind](action)
 
     def _forward(self, action: Action) -> None:
         _, microbatch, number, version, _ = action

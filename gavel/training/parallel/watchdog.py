@@ -26,6 +26,8 @@ class Watchdog:
 
     def __init__(self, rank: int, warn_after_s: float = WARN_AFTER_S) -> None:
         self._rank, self._warn_after_s = rank, warn_after_s
+        # The computation in progress, for waits in the middle of it.
+        self.action: Action | None = None
         # The wait in progress, for which rank, and when it began.
         self._wait: tuple[Action, int | None, float] | None = None
         self._closed = threading.Event()
@@ -39,8 +41,13 @@ class Watchdog:
         self._closed.set()
 
     @contextlib.contextmanager
-    def watching(self, action: Action, peer: int | None = None) -> Iterator[None]:
-        """Enclose a wait for the rank `peer`, or for several (None); raise RankLost if it ends in an error."""
+    def watching(self, action: Action | None = None, peer: int | None = None) -> Iterator[None]:
+        """Enclose a wait for the rank `peer`, or for several (None); raise RankLost if it ends in an error.
+
+        The wait is part of `action`, or of the computation in progress.
+        """
+        action = action or self.action
+        assert action is not None
         self._wait = (action, peer, time.monotonic())
         try:
             yield
