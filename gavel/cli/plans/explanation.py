@@ -81,7 +81,9 @@ def print_explanation(explanation: Explained) -> None:
     rows = [
         [
             str(stage["gpu"]),
-            ", ".join(f"{first + 1}–{end}" for first, end in stage["layers"]),
+            ", ".join(
+                f"{first + 1}–{end}" if end > first + 1 else f"{end}" for first, end in stage["layers"]
+            ),
             _bar(stage["memory_bytes"], gpu),
             f"{stage['memory_bytes'] / 1e9:.1f}",
             f"{1e3 * stage['forward_s']:.3g}",

@@ -5,7 +5,6 @@ The fields that the scheduler needs are read from each entry; the whole entry is
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -22,6 +21,9 @@ _PARTS = ("tensor", "pipeline", "data")
 
 def read_plans(path: str | os.PathLike[str]) -> tuple[Plan, ...]:
     """Return the plans in a file. Raises BadInput if it cannot be read or if an entry is no plan."""
+    # Submitting a job without plans loads no library for files.
+    import json
+
     name = os.fspath(path)
     try:
         with open(name, "rb") as file:
@@ -73,6 +75,8 @@ def _plan(entry: Any, index: int) -> Plan:
     if any(name in entry for name in _PARTS) and math.prod(parts.values()) != gpus:
         product = " × ".join(f"{name} {part}" for name, part in parts.items())
         raise BadInput(f"is for {gpus} GPUs, but {product} are {math.prod(parts.values())}", place=(index,))
+    import json
+
     label = entry.get("label") or "·".join(f"{name[0]}{part}" for name, part in parts.items())
     return Plan(
         worker_type,
