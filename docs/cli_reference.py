@@ -146,6 +146,7 @@ NO_JSON = {
     **dict.fromkeys(("run", "attach", "shell"), "its output is that of the job's program"),
     "completion": "prints a program for the shell",
     "token": "does nothing itself: only its subcommands do",
+    "profile": "its file is JSON",
 }
 # The commands that change jobs, nodes or tokens: the key of their JSON that lists what they changed.
 CHANGES = {

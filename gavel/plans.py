@@ -6,7 +6,7 @@ Needs the extra `plan`; nothing of it is imported before the first call.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from planner.search import Allowed, Priced, best_plan, widths
 from planner.simulate import Simulator
 from planner.transformer import Transformer
 
-__all__ = ["PlanError", "Plans", "gpu_of", "plan", "plan_rows"]
+__all__ = ["PlanError", "Plans", "gpu_of", "plan", "plan_rows", "simulator_for", "with_estimates"]
 
 # The network card of each GPU, where there is one, in GB per second; other types share the network of a cloud instance.
 CARDS_GB_PER_S = {"a100": 25.0, "h100": 50.0, "h200": 50.0}
@@ -130,28 +130,39 @@ def plan(
         raise BadPlan(f"batch must be a whole number from 1 up, got {batch!r}")
     if schedule is not None and schedule not in SCHEDULES:
         raise BadPlan(f"'{schedule}' is not one of {', '.join(SCHEDULES)}", place="schedule")
-    kinds = [
-        gpu_of(name, gpus_per_node, link_gb_per_s=link_gb_per_s, network_gb_per_s=network_gb_per_s)
-        for name in cluster
-    ]
-    profile = _model(model)
-    if isinstance(profile, Profile):
-        known = [gpu_of(kind.name, gpus_per_node) for kind in WORKER_TYPES if kind.name != "cpu"]
-        for gpu in kinds:
-            profile = profile.with_estimate(gpu, known)
+    known_model = _model(model)
+    profiled = known_model.worker_types if isinstance(known_model, Profile) else ()
+    links = {"link_gb_per_s": link_gb_per_s, "network_gb_per_s": network_gb_per_s}
+    kinds = [gpu_of(name, gpus_per_node, profiled=profiled, **links) for name in cluster]
+    notes: list[str] = []
+    if isinstance(known_model, Profile):
+        known_model, notes = with_estimates(known_model, kinds)
     allowed = Allowed((schedule,) if schedule else Allowed().schedules, max_tensor)
-    rows, notes = plan_rows(profile, list(zip(kinds, cluster.values(), strict=True)), batch, gpus, allowed)
+    rows, reasons = plan_rows(
+        known_model, list(zip(kinds, cluster.values(), strict=True)), batch, gpus, allowed
+    )
     if not rows:
-        raise NothingFits(notes[-1] if notes else "the cluster has no GPUs")
-    return Plans(tuple(rows), tuple(notes))
+        raise NothingFits(reasons[-1] if reasons else "the cluster has no GPUs")
+    return Plans(tuple(rows), (*notes, *reasons))
+
+
+def with_estimates(profile: Profile, kinds: Sequence[Gpu]) -> tuple[Profile, list[str]]:
+    """Return a profile with times for these worker types, and a note about each type that was not measured."""
+    measured = [kind.name for kind in WORKER_TYPES if kind.name in profile.worker_types]
+    known = [gpu_of(name, 1, profiled=measured) for name in measured]
+    for kind in kinds:
+        profile = profile.with_estimate(kind, known)
+    sources = ", ".join(measured)
+    return profile, [
+        f"times on {name} are estimated from those on {sources}" for name in sorted(profile.estimated)
+    ]
 
 
 def plan_rows(
     model: Model, cluster: Sequence[tuple[Gpu, int]], batch: int, gpus: Sequence[int] | None, allowed: Allowed
 ) -> tuple[list[tuple[Gpu, Priced]], list[str]]:
     """Return the best plan of each worker type and number of GPUs, and by type why the largest without one has none."""
-    # The layers of a profile differ, so that closed forms only sort its plans.
-    simulator = Simulator(computations_of) if isinstance(model, Profile) else None
+    simulator = simulator_for(model)
     rows, notes = [], []
     for gpu, count in cluster:
         if type(count) is not int or count < 1:
@@ -170,11 +181,21 @@ def plan_rows(
     return rows, notes
 
 
+def simulator_for(model: Model) -> Simulator | None:
+    """Return what simulates plans of a profile, whose layers differ; closed forms suffice for equal layers."""
+    return Simulator(computations_of) if isinstance(model, Profile) else None
+
+
 def gpu_of(
-    name: str, per_node: int, *, link_gb_per_s: float | None = None, network_gb_per_s: float | None = None
+    name: str,
+    per_node: int,
+    *,
+    link_gb_per_s: float | None = None,
+    network_gb_per_s: float | None = None,
+    profiled: Collection[str] = (),
 ) -> Gpu:
-    """Return a worker type of the bundled table as the planner sees it."""
-    types = {kind.name: kind for kind in WORKER_TYPES if kind.name != "cpu"}
+    """Return a worker type of the bundled table as the planner sees it. A CPU is one only if it was profiled."""
+    types = {kind.name: kind for kind in WORKER_TYPES if kind.name != "cpu" or kind.name in profiled}
     kind = types.get(name)
     if kind is None:
         raise BadCluster(f"'{name[:60]}' is not a known worker type", hint=nearest(name, types))

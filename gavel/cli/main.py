@@ -76,6 +76,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Compare two results of `gavel simulate --json`, with the ratio of B to A.",
         ),
         "plan": ("plans.plan", "Show how to split a model over GPUs."),
+        "profile": ("plans.profile", "Measure the layers of a model, for `gavel plan`."),
         "generate": (
             "simulation.generate",
             "Write a trace to OUTPUT: a .csv in our format, or a .trace in the format of the original Gavel.",

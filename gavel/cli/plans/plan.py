@@ -1,4 +1,4 @@
-"""`gavel plan`: the best plans of a model on a cluster, or the best pipeline of a profiled graph."""
+"""`gavel plan`: the best plans of a model on a cluster, or the best pipeline of a graph of PipeDream."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from gavel.cli.faults import Fault, refusing
 from gavel.cli.installation import require
 from gavel.cli.io.options import Number
 from gavel.cli.io.wording import file_name
-from gavel.cli.plans.values import LevelValue, Shape
+from gavel.cli.plans.values import LevelValue, Shape, read_text
 from gavel.cli.simulation.values import ByType, Listed
 from scheduler.model.bounds import Bound
 
 if TYPE_CHECKING:
+    from gavel.cli.plans.plan_table import Subject
     from planner.cluster import Gpu
     from planner.figures import Model
     from planner.search import Allowed
@@ -27,7 +28,7 @@ BYTES = Number(Bound(1, 1e18))
 
 
 @click.command(name="plan")
-@click.argument("graph", required=False, type=click.Path())
+@click.argument("file", metavar="[PROFILE|GRAPH]", required=False, type=click.Path())
 @click.option(
     "--gpt",
     "shape",
@@ -39,13 +40,13 @@ BYTES = Number(Bound(1, 1e18))
     "--batch",
     type=SIZE,
     metavar="N",
-    help="With --gpt: the samples of one update of the weights, over all GPUs.",
+    help="The samples of one update of the weights, over all GPUs.",
 )
 @click.option(
     "--cluster",
     type=ByType(GPUS),
     metavar="TYPE=N,…",
-    help="With --gpt: the GPUs of each worker type, such as a100=1024.",
+    help="The GPUs of each worker type, such as a100=1024.",
 )
 @click.option(
     "--gpus-per-node", type=SIZE, default=8, show_default=True, metavar="N", help="The GPUs of a node."
@@ -122,22 +123,24 @@ BYTES = Number(Bound(1, 1e18))
     help="Print the plans as a job of a problem file, without those that no allocation can need.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
-def plan(graph: str | None, as_json: bool, as_columns: bool, **options: Any) -> None:
+def plan(file: str | None, as_json: bool, as_columns: bool, **options: Any) -> None:
     """Show how to split a model over GPUs.
 
-    With --gpt, --batch and --cluster: the fastest plan for each worker type and number of GPUs. With GRAPH, --as
-    and --level: the fastest pipeline of a profiled model. docs/plans.md explains the figures.
+    With a PROFILE of `gavel profile` or with --gpt, and with --batch and --cluster: the fastest plan for each worker
+    type and number of GPUs. With --as pipedream, a GRAPH and --level: the fastest pipeline of that graph. docs/plans.md
+    explains the figures.
     """
     require("plan", "gavel plan")
-    if (graph is None) == (options["shape"] is None):
-        raise Fault("give either GRAPH or --gpt")
+    if (file is None) == (options["shape"] is None):
+        raise Fault("give either PROFILE, GRAPH or --gpt")
     _check_questions(options, as_columns)
-    if as_columns and (as_json or graph is not None):
+    is_graph = options["form"] is not None or bool(options["levels"])
+    if as_columns and (as_json or is_graph):
         raise Fault(f"--columns has no effect with {'--json' if as_json else 'GRAPH'}")
-    if graph is not None:
-        _plan_graph(graph, as_json, options)
+    if file is not None and is_graph:
+        _plan_graph(file, as_json, options)
     else:
-        _plan_transformer(as_json, as_columns, options)
+        _plan_model(file, as_json, as_columns, options)
 
 
 def _check_questions(options: dict[str, Any], as_columns: bool) -> None:
@@ -181,11 +184,7 @@ def _plan_graph(graph: str, as_json: bool, options: dict[str, Any]) -> None:
         | {"explained_gpus": "--explain", "why_not": "--why-not", "plot": "--plot"},
         "GRAPH",
     )
-    with refusing(OSError, subject=file_name(graph)):
-        try:
-            text = Path(graph).read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise Fault(f"{file_name(graph)}: is not UTF-8 text") from None
+    text = read_text(graph)
     variant = Options(
         options["straight"], options["memory_bytes"], options["use_fewer"], options["activation_transfers"]
     )
@@ -200,68 +199,74 @@ def _plan_graph(graph: str, as_json: bool, options: dict[str, Any]) -> None:
         print_pipeline(states, pipeline)
 
 
-def _plan_transformer(as_json: bool, as_columns: bool, options: dict[str, Any]) -> None:
+def _plan_model(file: str | None, as_json: bool, as_columns: bool, options: dict[str, Any]) -> None:
     from gavel.cli.plans.explanation import honest_notes, remarks
-    from gavel.cli.plans.plan_table import as_data, job_lines, print_plans
-    from gavel.cli.plans.values import gpu_of, transformer_of
+    from gavel.cli.plans.plan_table import Subject, as_data, job_lines, print_plans
+    from gavel.cli.plans.values import gpu_of, profile_of, transformer_of
+    from gavel.plans import with_estimates
+    from planner.errors import PlanError
 
     _require_options(
         options,
         {"batch": "--batch", "cluster": "--cluster"},
         {"form": "--as", "levels": "--level", "straight": "--straight", "memory_bytes": "--memory"}
         | {"use_fewer": "--use-fewer", "activation_transfers": "--activation-transfers"},
-        "--gpt",
+        "--gpt" if file is None else "PROFILE",
     )
-    model = transformer_of(options["shape"])
+    profile = None if file is None else profile_of(file)
+    links = {field: options[field] for field in ("link_gb_per_s", "network_gb_per_s")}
+    profiled = () if profile is None else profile.worker_types
     gpus = [
-        (
-            gpu_of(
-                name,
-                options["gpus_per_node"],
-                link_gb_per_s=options["link_gb_per_s"],
-                network_gb_per_s=options["network_gb_per_s"],
-            ),
-            int(count),
-        )
+        (gpu_of(name, options["gpus_per_node"], profiled=profiled, **links), int(count))
         for name, count in options["cluster"].items()
     ]
+    estimates: list[str] = []
+    model: Model
+    if profile is None:
+        model = transformer_of(options["shape"])
+        subject = Subject.of_transformer(model)
+    else:
+        with refusing(PlanError):
+            model, estimates = with_estimates(profile, [gpu for gpu, _ in gpus])
+        subject = Subject.of_profile(model)
     if options["why_not"]:
         _print_reasons(model, gpus, options, as_json)
         return
     if options["explained_gpus"]:
-        _explain(model, gpus, options, as_json)
+        _explain(model, subject, gpus, options, as_json)
         return
     rows, notes = _rows(model, gpus, options)
     if as_columns:
-        for line in job_lines(model, rows):
+        for line in job_lines(subject, rows):
             click.echo(line)
         return
     if options["evaluate"]:
         notes += honest_notes([gpu.name for gpu, _ in rows])
     else:
         notes += remarks(model, rows, options["batch"], _allowed(options))
+    notes = [*estimates, *notes]
     if as_json:
         from gavel.cli.io.outputs import print_data
 
-        print_data(as_data(rows) | {"notes": notes})
+        print_data(as_data(subject, rows) | {"notes": notes})
     else:
-        print_plans(model, options["batch"], rows, notes)
+        print_plans(subject, options["batch"], rows, notes)
 
 
 def _rows(model: Model, gpus: list[tuple[Gpu, int]], options: dict[str, Any]) -> tuple[list[Any], list[str]]:
     """Return the plans to show, and why too few GPUs have none; refuse if there is no plan at all."""
-    from gavel.plans import plan_rows
+    from gavel.plans import plan_rows, simulator_for
     from planner.errors import PlanError
     from planner.plan import read_plan
     from planner.search import evaluate, why_not
 
     rows, notes = [], []
-    allowed = _allowed(options)
+    allowed, simulator = _allowed(options), simulator_for(model)
     for gpu, count in gpus:
         if options["evaluate"]:
             with refusing(PlanError, subject="--evaluate"):
                 candidate = read_plan(options["evaluate"])
-                priced = evaluate(model, gpu, candidate, options["batch"])
+                priced = evaluate(model, gpu, candidate, options["batch"], simulator)
             rows.append((gpu, priced))
             notes += [note] if (note := why_not(priced, gpu, candidate.gpus)) else []
             continue
@@ -283,7 +288,9 @@ def _allowed(options: dict[str, Any]) -> Allowed:
     return Allowed(schedules, options["tensor_max"])
 
 
-def _explain(model: Model, gpus: list[tuple[Gpu, int]], options: dict[str, Any], as_json: bool) -> None:
+def _explain(
+    model: Model, subject: Subject, gpus: list[tuple[Gpu, int]], options: dict[str, Any], as_json: bool
+) -> None:
     """Print, and draw on request, the best plan of each worker type for one number of GPUs."""
     from gavel.cli.io.outputs import check_file, print_data
     from gavel.cli.plans.explanation import as_data, explained, honest_notes, print_explanation
@@ -303,7 +310,7 @@ def _explain(model: Model, gpus: list[tuple[Gpu, int]], options: dict[str, Any],
         explained(model, gpu, priced, options["batch"], _allowed(options)) for gpu, priced in rows
     ]
     if as_json:
-        data = plans_as_data(rows)["plans"]
+        data = plans_as_data(subject, rows)["plans"]
         print_data({"plans": [plan | as_data(each) for plan, each in zip(data, explanations, strict=True)]})
     else:
         for number, explanation in enumerate(explanations):

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gavel.cli.faults import Fault, refusing
+from gavel.cli.io.wording import file_name
 
 if TYPE_CHECKING:
     from planner.chain import Level
     from planner.cluster import Gpu
+    from planner.profile import Profile
     from planner.transformer import Transformer
 
+# No profile and no graph is larger.
+FILE_BYTES_MAX = 64 << 20
 # The keys of --gpt, and the fields of a transformer that they set.
 SHAPE = {
     "layers": "layers",
@@ -79,12 +83,46 @@ def transformer_of(shape: Mapping[str, int]) -> Transformer:
         raise Fault(f"--gpt: {error}") from None
 
 
+def read_text(path: str) -> str:
+    """Return the text of a file that a user named."""
+    with refusing(OSError, ValueError, subject=file_name(path)), open(path, "rb") as file:
+        content = file.read(FILE_BYTES_MAX + 1)
+    if len(content) > FILE_BYTES_MAX:
+        raise Fault(f"{file_name(path)}: has more than {FILE_BYTES_MAX >> 20} MiB")
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Fault(f"{file_name(path)}: is not UTF-8 text") from None
+
+
+def profile_of(path: str) -> Profile:
+    """Return the profile in a file."""
+    import json
+
+    from planner.errors import PlanError
+    from planner.profile_form import read_profile
+
+    text, name = read_text(path), file_name(path)
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Fault(f"{name}: is not JSON ({error}); for a graph of PipeDream give --as pipedream") from None
+    with refusing(PlanError):
+        return read_profile(document, name)
+
+
 def gpu_of(
-    name: str, per_node: int, *, link_gb_per_s: float | None = None, network_gb_per_s: float | None = None
+    name: str,
+    per_node: int,
+    *,
+    link_gb_per_s: float | None = None,
+    network_gb_per_s: float | None = None,
+    profiled: Collection[str] = (),
 ) -> Gpu:
     """Return a worker type of the bundled table as the planner sees it."""
     from gavel import plans
     from planner.errors import PlanError
 
+    links = {"link_gb_per_s": link_gb_per_s, "network_gb_per_s": network_gb_per_s}
     with refusing(PlanError, subject="--cluster"):
-        return plans.gpu_of(name, per_node, link_gb_per_s=link_gb_per_s, network_gb_per_s=network_gb_per_s)
+        return plans.gpu_of(name, per_node, profiled=profiled, **links)

@@ -1,11 +1,13 @@
-"""`gavel plan`: the best plans of a transformer, the cost of one plan, and the best pipeline of a graph."""
+"""`gavel plan`: the best plans of a transformer and of a profile, and the best pipeline of a graph."""
 
 import json
 from pathlib import Path
 
 import pytest
 
+from gavel.training.parallel.plan import plan_of
 from tests.cli.conftest import Gavel
+from tests.planner.profiles import random_document
 from tests.planner.published import planner_answers
 from tests.planner.test_pipedream_graph import line
 from tests.support.wording import Wording
@@ -234,4 +236,100 @@ def test_wrong_input_is_one_line(
     (tmp_path / "wide.txt").write_text("\n".join(wide))
     answer = gavel(*arguments)
     assert (answer.exit_code, answer.stdout) == (2, "")
+    wording(answer.stderr)
+
+
+# ------------------------------------------------------------------------------------------------------- profiles
+
+
+@pytest.fixture
+def profile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A profile of unequal layers, measured on A100s, in the current directory."""
+    monkeypatch.chdir(tmp_path)
+    Path("model.profile.json").write_text(json.dumps(random_document(1, 24)))
+    return "model.profile.json"
+
+
+def test_plans_of_a_profile_are_plan_files(gavel: Gavel, profile: str) -> None:
+    """A plan per type and number of GPUs; each has the stages and layers that the runtime reads."""
+    answer = gavel("plan", profile, "--batch", "64", "--cluster", "a100=16,v100=4", "--json")
+    plans = json.loads(answer.stdout)["plans"]
+    assert [(plan["worker_type"], plan["gpus"]) for plan in plans] == [
+        *(("a100", gpus) for gpus in (1, 2, 4, 8, 16)),
+        *(("v100", gpus) for gpus in (1, 2, 4)),
+    ]
+    names = [f"h.{index}" for index in range(24)]
+    for plan in plans:
+        assert plan["estimated"] == (plan["worker_type"] == "v100")
+        runnable = plan_of(plan)
+        assert runnable.world == plan["gpus"]
+        stages = runnable.layers_of_stages(names)
+        assert [len(stage) for stage in stages] == plan["stages"]
+        runnable.schedule_for(64)
+    steps = [plan["step_s"] for plan in plans if plan["worker_type"] == "a100"]
+    assert steps == sorted(steps, reverse=True)
+
+
+def test_the_table_of_a_profile_notes_estimates(gavel: Gavel, profile: str) -> None:
+    """Samples per second, and which times were not measured."""
+    table = gavel("plan", profile, "--batch", "64", "--cluster", "v100=2").stdout
+    assert "samples/s" in table
+    assert "note: times on v100 are estimated from those on a100" in table
+
+
+def test_plans_of_a_profile_are_columns(gavel: Gavel, profile: str) -> None:
+    """The job has the name of the model."""
+    job = gavel("plan", profile, "--batch", "64", "--cluster", "a100=8", "--columns").stdout
+    assert job.startswith("  - id: small\n    variants:\n      - {worker_type: a100, gpus: ")
+
+
+def test_other_schedules_and_one_plan(gavel: Gavel, profile: str) -> None:
+    """--schedule and --evaluate take profiles as they take shapes."""
+    common = ("plan", profile, "--batch", "64", "--cluster", "a100=4", "--json")
+    for schedule in ("2bw", "stash", "gpipe"):
+        plans = json.loads(gavel(*common, "--schedule", schedule).stdout)["plans"]
+        assert {plan["schedule"] for plan in plans} == {schedule}
+    (plan,) = json.loads(gavel(*common, "--evaluate", "p4-b2").stdout)["plans"]
+    assert (plan["label"], len(plan["stages"])) == ("t1·p4·d1·b2", 4)
+
+
+@pytest.mark.parametrize(
+    ("content", "arguments"),
+    [
+        ("", ["--batch", "64", "--cluster", "a100=4"]),
+        ("[" * 100_000, ["--batch", "64", "--cluster", "a100=4"]),
+        ('{"format": "gavel-profile/1", "layers": [{"name": "a", "parameters": NaN}]}', ["--batch", "8"]),
+        ('{"format": "gavel-profile/1", "layers": []}', ["--batch", "8", "--cluster", "a100=4"]),
+        (None, ["--batch", "64"]),
+        (None, ["--cluster", "a100=4"]),
+        (None, ["--batch", "64", "--cluster", "a101=4"]),
+        (None, ["--batch", "64", "--cluster", "cpu=4"]),
+        (None, ["--batch", "64", "--cluster", "a100=4", "--straight"]),
+        (None, ["--batch", "64", "--cluster", "a100=4", "--evaluate", "t2"]),
+        (None, ["--batch", "64", "--cluster", "a100=32", "--evaluate", "p32"]),
+        (None, ["--batch", "7", "--cluster", "a100=64", "--gpus", "64"]),
+        (None, ["--batch", "64", "--cluster", "a100=4", "--gpt", "layers=1,hidden=8,heads=1,seq=1,vocab=1"]),
+    ],
+)
+def test_wrong_profiles_are_one_line(
+    gavel: Gavel, profile: str, wording: Wording, content: str | None, arguments: list[str]
+) -> None:
+    """Exit code 2, nothing on standard output, and what to do."""
+    if content is not None:
+        Path(profile).write_text(content)
+    answer = gavel("plan", profile, *arguments)
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    wording(answer.stderr)
+
+
+def test_a_model_that_fits_nowhere_names_the_number_that_would_do(
+    gavel: Gavel, profile: str, wording: Wording
+) -> None:
+    """Too large for the type: the leanest cut, and how many GPUs would do."""
+    document = random_document(1, 24)
+    for layer in document["layers"]:
+        layer["parameters"] = 2e9
+    Path(profile).write_text(json.dumps(document))
+    answer = gavel("plan", profile, "--batch", "64", "--cluster", "a100=4")
+    assert answer.exit_code == 2
     wording(answer.stderr)
