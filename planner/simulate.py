@@ -65,7 +65,7 @@ class Simulator:
         later = max(0, (microbatches - least) // plan.pipeline * plan.pipeline)
         order = self._order(plan, microbatches - later)
         step_s = makespan_s(order, cost.times.forward_s.tolist(), backward_s.tolist()) + later * busy_s
-        bubble_s = step_s - microbatches * busy_s
+        bubble_s = max(0.0, step_s - microbatches * busy_s)
         return replace(cost, step_s=float(step_s + cost.data_s), bubble_s=float(bubble_s))
 
     def _order(self, plan: Plan, microbatches: int) -> list[list[_Computation]]:
