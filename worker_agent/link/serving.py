@@ -1,6 +1,6 @@
-"""Send logs and files to readers, whose requests come through the scheduler.
+"""Serve users, whose requests come through the scheduler; above all, send logs and files to their readers.
 
-Each reader has a call of its own, so everything is sent at the reader's pace.
+Each request is answered with a call of its own, so everything is sent at the reader's pace.
 """
 
 from __future__ import annotations
