@@ -8,6 +8,7 @@ from scheduler.explain import remedies
 from scheduler.explain.answer import Change, Explanation, Reason
 from scheduler.explain.finding import Finding, due_and_received
 from scheduler.explain.forecast import done_s, ends_s
+from scheduler.explain.plans import about_plans
 from scheduler.explain.scene import Column, Scene, rate_in, release_s
 from scheduler.explain.start import Start, after_leases
 from scheduler.explain.updates import updates_of
@@ -36,7 +37,7 @@ def explain(state: SchedulerState, job_id: str, now_s: float | None = None) -> E
         state=job.state,
         at_s=now_s,
         reason=finding.reason,
-        text=finding.text + _deadline(state, job, now_s, scene),
+        text=finding.text + about_plans(state, job, scene) + _deadline(state, job, now_s, scene),
         others=finding.others,
         evidence=() if scene is None else scene.evidence(),
         ways=0 if scene is None else len(scene.columns),

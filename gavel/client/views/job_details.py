@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from gavel.client.jobs.spec import FIELDS, After, Container
+from gavel.client.jobs.spec import FIELDS, After, Container, Plan
 from gavel.client.results import Job, TerminalUse
 from gavel.client.results.files import FileList
 from gavel.client.views.job_text import few, gpus_requested, job_on, job_progress, job_ran_s
@@ -27,6 +27,8 @@ def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "lease", f"{placement.lease}, since {age(placement.since, now)}, until {until}"
         if placement.terminal is not None:
             yield "terminal", _terminal(job.id, placement.terminal, now)
+        if placement.plan:
+            yield "by plan", placement.plan
         if placement.rate:
             yield "rate", f"{short_number(placement.rate)} steps/s"
     if job.blocked_by:
@@ -155,6 +157,8 @@ def _in_words(value: Any) -> str:
         return f"{value:,g}"
     if isinstance(value, After):
         return f"{value.job}:{value.when}"
+    if isinstance(value, Plan):
+        return f"{value.label} ({value.gpus} × {value.worker_type}, {short_number(value.rate)} steps/s)"
     if isinstance(value, Container):
         parts = {"by": value.runtime, "mounts": value.mounts, "env": value.env}
         return " ".join([value.image, *(f"{word} {_in_words(part)}" for word, part in parts.items() if part)])

@@ -37,6 +37,8 @@ class JobTruth(msgspec.Struct, frozen=True, kw_only=True):
     save_every_s: float = math.inf
     # Steps per second by worker type. They replace the rates of the table while the job runs on `gpus` GPUs.
     rates: dict[str, float] = {}
+    # Steps per second by worker type and number of GPUs, of a job with plans. Only these ways of running count then.
+    planned: dict[tuple[str, int], float] = {}
     # The step at which every attempt of the job fails.
     fails_at_steps: float = math.inf
     # Whether the job ignores requests to stop, so that it has to be killed.
@@ -81,7 +83,9 @@ class Physics:
         truth = self._truths[lease.job]
         gpus = len(lease.gpus)
         key = (truth.job_type, gpus, worker_type)
-        alone = self.table.solo.get(key, 0.0)
+        alone = (
+            truth.planned.get((worker_type, gpus), 0.0) if truth.planned else self.table.solo.get(key, 0.0)
+        )
         rate = alone
         if truth.rates and gpus == truth.gpus:
             rate = truth.rates.get(worker_type, rate)
@@ -89,7 +93,7 @@ class Physics:
             other = self._truths[beside.job]
             pair = self.table.pairs.get((worker_type, truth.job_type, gpus, other.job_type, len(beside.gpus)))
             rate = 0.0 if pair is None else pair[0] * (rate / alone if alone > 0.0 else 1.0)
-        if not consolidated and gpus > 1 and not self.always_consolidated:
+        if not consolidated and gpus > 1 and not (self.always_consolidated or truth.planned):
             spread = self.table.unconsolidated.get(key)
             # Without a measured rate the job runs as if it were consolidated.
             if spread is not None and alone > 0.0:

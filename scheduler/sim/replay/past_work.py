@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from statistics import fmean, median
 
 from scheduler.core.facts import LeaseClosed
@@ -84,6 +84,8 @@ class PastWork:
         # Every job type and number of GPUs, in a set that keeps its order.
         widths: dict[tuple[str, int], None] = {}
         for name, spec in jobs:
+            if spec.plans:
+                continue
             job_type = type_of(name, spec)
             widths |= dict.fromkeys((job_type, gpus) for gpus in range(spec.narrowest, spec.widest + 1))
             if job_type not in types_given:
@@ -122,7 +124,7 @@ class PastWork:
             return None
         widths = range(spec.narrowest, spec.widest + 1)
         rates = (table.rate(job_type, gpus, kind) for gpus in widths for kind in kinds)
-        if not spec.rates and not any(rate > 0 for rate in rates):
+        if not (spec.rates or spec.plans) and not any(rate > 0 for rate in rates):
             self.notes[UNKNOWN_RATES] += 1
             return None
         if failed := self._attempts_failed[name] if fault == math.inf else 0:
@@ -134,6 +136,7 @@ class PastWork:
             restart_s=cost.restart_s,
             checkpoint_s=cost.checkpoint_s,
             rates=spec.rates,
+            planned=_planned(self._measured.get(name, {}), spec),
             fails_at_steps=fault,
         )
 
@@ -141,6 +144,13 @@ class PastWork:
 def type_of(name: str, spec: JobSpec) -> str:
     """Return the job's type, or a type of its own if it has none."""
     return spec.job_type or f"job #{name}"
+
+
+def _planned(amounts: Mapping[tuple[int, str], Amount], spec: JobSpec) -> dict[tuple[str, int], float]:
+    """Return the rate of each plan of a job, by worker type and GPUs: as measured, or else as predicted."""
+    rates = {(plan.worker_type, plan.gpus): plan.rate for plan in spec.plans}
+    measured = {(kind, gpus): steps / time_s for (gpus, kind), (steps, time_s) in amounts.items()}
+    return rates | {way: rate for way, rate in measured.items() if way in rates}
 
 
 def _sum(before: Amount | None, more: Amount) -> Amount:

@@ -231,6 +231,7 @@ def test_the_whole_request_is_carried_over() -> None:
     past.add(1, f.JobSubmitted(job="2_4", spec=JobSpec(**EVERY_FIELD)))
     _, arrival = past.history.options().arrivals
     assert structs.asdict(arrival.spec) == EVERY_FIELD
+    assert arrival.truths[0].planned == {("a100", 2): 1.0}
     assert past.history.notes == {}
 
 
