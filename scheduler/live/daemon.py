@@ -9,6 +9,7 @@ If a write to the journal fails, the process ends: memory is then ahead of the d
 from __future__ import annotations
 
 import asyncio
+import gc
 import hashlib
 import logging
 import signal
@@ -179,11 +180,8 @@ class Daemon:
         else:
             agents = agents_service()
         upkeep = UpkeepService(self._journal, self.folder, VERSION)
-        services = [
-            *people.services(),
-            (cluster_pb2_grpc.add_UpkeepServicer_to_server, upkeep),
-            _agents(agents),
-        ]
+        upkeep_service = cluster_pb2_grpc.add_UpkeepServicer_to_server, upkeep
+        services = [*people.services(), upkeep_service, _agents(agents)]
         port = Port(services, [people.guard], credentials(config, keys) if config.tls else None)
         self.listen = await self._open(closing, port, listen, "--listen")
         self.agents_listen = self.agents_listen or self.listen
@@ -393,6 +391,8 @@ async def _serve(config: DaemonConfig, lines: CoreLines | None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, daemon.stop)
     async with daemon:
+        # What exists now is kept for long. Searching it for garbage would delay calls by a tenth of a second each time.
+        gc.freeze()
         if lines is not None:
             addresses = (daemon.listen, daemon.agents_listen)
             lines.ports = tuple({address.port for address in addresses if address is not None})

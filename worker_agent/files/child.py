@@ -21,7 +21,7 @@ from typing import Any
 from worker_agent.files.tree import LeftOut, Search, open_below
 from worker_agent.shim.child import CannotStart, drop_to, reset_oom_score
 
-PIECE_BYTES = 1 << 18
+PIECE_BYTES = 1 << 20
 # How many files are in one frame of a list, which becomes one message.
 _LIST_FILES = 200
 LENGTHS = struct.Struct(">II")

@@ -6,6 +6,8 @@ The process stays in the agent's session: in another one, it would be taken for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import json
 import os
 import subprocess
@@ -64,7 +66,11 @@ def _start(request: bytes) -> subprocess.Popen[bytes]:
     with tempfile.TemporaryFile() as file:
         file.write(request)
         file.seek(0)
-        return subprocess.Popen(_COMMAND, env=_ENVIRON, cwd="/", stdin=file, stdout=subprocess.PIPE)
+        process = subprocess.Popen(_COMMAND, env=_ENVIRON, cwd="/", stdin=file, stdout=subprocess.PIPE)
+    # A larger pipe, which the system may refuse, lets both processes work in longer turns.
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(cast(IO[bytes], process.stdout), fcntl.F_SETPIPE_SZ, PIECE_BYTES)
+    return process
 
 
 async def _next_frame(stream: asyncio.StreamReader) -> tuple[dict[str, Any], bytes] | None:

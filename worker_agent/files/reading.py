@@ -87,7 +87,8 @@ class JobFiles:
                 if is_list:
                     yield pb.SentFiles(list=jobs_pb2.FileList(attempt=request.attempt, **header))
                 else:
-                    yield pb.SentFiles(piece=jobs_pb2.FilePiece(**header, data=data))
+                    # A dict, because the data of a message would be copied twice more.
+                    yield pb.SentFiles(piece={**header, "data": data})
 
     def _places(self, wanted: pb.FilesWanted, job: str, attempt: int) -> _Places:
         name = directory_name(wanted.lease)
