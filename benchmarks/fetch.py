@@ -1,9 +1,10 @@
 """How fast files come back from a node, and how long submissions take meanwhile.
 
-python -m benchmarks.fetch [--megabytes 2000] [--readers 1 4] [--folder DIR]
+python -m benchmarks.fetch [--megabytes 2000] [--readers 0 1 0 4] [--to /dev/shm]
 
 Scheduler, agent and readers are processes of this machine, connected over loopback. The file lies in the work directory
-of a job that has ended. 16 clients together make about 100 submissions a second, before the fetches and beside them.
+of a job that has ended. 16 clients together make about 100 submissions a second, without fetches and beside them. The
+fetched files go to memory, because a user's disk is not the one to which the scheduler syncs its journal.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
+from benchmarks.daemon import cpu_s
 from benchmarks.service import quantile, submissions
 from gavel.cli.service.local_cluster import LocalCluster
 from gavel.client import Client, JobSpec
@@ -31,64 +33,70 @@ SETTINGS = (
 )
 # How long submissions are measured without a fetch.
 QUIET_S = 10.0
+COLUMNS = (
+    *("readers", "MB/s together", "submission, median ms", "p99 ms"),
+    *("% of a core: scheduler", "agent", "readers"),
+)
 
 
 def fetch(address: str, job: str, folder: str, results: Any) -> None:
-    """Fetch the file, and put the time that this took."""
+    """Fetch the file; put the time and the processor time that this took."""
     with Client(address) as client:
-        began_s = time.monotonic()
+        began_s, used_s = time.monotonic(), time.process_time()
         fetched = client.fetch(job, ["large"], to=folder)
         assert not fetched.problems, fetched.problems
-        results.put(time.monotonic() - began_s)
+        results.put((time.monotonic() - began_s, time.process_time() - used_s))
 
 
 def submit_until(address: str, stop: Event, results: Any) -> None:
     """Submit jobs until the event is set, and put how long each submission took."""
-    took_s: list[float] = []
-    while not stop.is_set():
-        took_s += asyncio.run(submissions(address, 1.0))
-    results.put(took_s)
+    results.put(asyncio.run(submissions(address, stop.is_set)))
 
 
-def row(label: str, rate: str, took_s: Sequence[float]) -> str:
+def row(cells: Sequence[object]) -> str:
     """Return a row of the table."""
-    times = " | ".join(f"{quantile(took_s, fraction):.1f}" for fraction in (0.5, 0.99))
-    return f"| {label} | {rate} | {times} |"
+    return f"| {' | '.join(map(str, cells))} |"
 
 
 def measure(cluster: LocalCluster, job: str, folder: Path, readers: int, megabytes: int) -> str:
     """Fetch with this number of readers at once, beside submissions; return a row of the table."""
+    assert cluster.scheduler is not None
+    served_by = [cluster.scheduler.pid, *(node.pid for node in cluster.nodes.values())]
     context = get_context("spawn")
     stop, times, waits = context.Event(), context.Queue(), context.Queue()
-    submitting = context.Process(target=submit_until, args=(cluster.address, stop, waits))
-    submitting.start()
     folders = [folder / f"reader-{number}" for number in range(readers)]
     fetching = [
         context.Process(target=fetch, args=(cluster.address, job, str(each), times)) for each in folders
     ]
-    for process in fetching:
+    submitting = context.Process(target=submit_until, args=(cluster.address, stop, waits))
+    used_s, began_s = [cpu_s(pid, children=True) for pid in served_by], time.monotonic()
+    for process in (submitting, *fetching):
         process.start()
-    took_s = [times.get() for _ in fetching] if fetching else []
+    took = [times.get() for _ in fetching]
     if not fetching:
         time.sleep(QUIET_S)
+    passed_s = time.monotonic() - began_s
+    shares = [cpu_s(pid, children=True) - before_s for pid, before_s in zip(served_by, used_s, strict=True)]
+    shares.append(sum(reader_s for _, reader_s in took))
     stop.set()
     submitted_s = waits.get()
     for process in (*fetching, submitting):
         process.join()
     for each in folders:
         shutil.rmtree(each, ignore_errors=True)
-    rate = f"{readers * megabytes / max(took_s):,.0f}" if took_s else ""
-    return row(f"{readers} readers", rate, submitted_s)
+    rate = f"{readers * megabytes / max(took_s for took_s, _ in took):.0f}" if took else ""
+    delays = [f"{quantile(submitted_s, fraction):.1f}" for fraction in (0.5, 0.99)]
+    return row([readers, rate, *delays, *(f"{share_s / passed_s:.0%}" for share_s in shares)])
 
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=2000)
-    parser.add_argument("--readers", type=int, nargs="+", default=[0, 1, 4])
-    parser.add_argument("--folder", type=Path, default=None, help="on the disk to measure")
+    parser.add_argument("--readers", type=int, nargs="+", default=[0, 1, 0, 4])
+    parser.add_argument("--to", type=Path, default=Path("/dev/shm"), help="where fetched files go")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as temporary:
+    with tempfile.TemporaryDirectory() as temporary, tempfile.TemporaryDirectory(dir=options.to) as to:
         folder = Path(temporary)
         (folder / "work").mkdir()
         with LocalCluster(folder / "cluster", ["v100=1"], settings=SETTINGS, stop_s=5.0) as cluster:
@@ -96,10 +104,11 @@ def main() -> None:
                 script = f"head -c {options.megabytes}000000 /dev/zero > large"
                 (job,) = client.submit(JobSpec(script=script, workdir=str(folder / "work"), upload=True))
                 client.wait(job)
-            print("| | MB/s together | submission, median ms | p99 ms |")
-            print("|---|---|---|---|")
+                # It holds the GPU, so that none of the submitted jobs starts.
+                client.submit(JobSpec(command=("sleep", "3600")))
+            print(row(COLUMNS), row(["---"] * len(COLUMNS)), sep="\n")
             for readers in options.readers:
-                print(measure(cluster, job, folder, readers, options.megabytes), flush=True)
+                print(measure(cluster, job, Path(to), readers, options.megabytes), flush=True)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -105,16 +105,16 @@ async def wait_for_starts(address: str, agents: int) -> None:
             await asyncio.sleep(0.2)
 
 
-async def submissions(address: str, seconds: float) -> list[float]:
-    """Submit single jobs at random moments; return how long each submission took."""
+async def submissions(address: str, is_over: Callable[[], bool]) -> list[float]:
+    """Submit single jobs at random moments until `is_over`; return how long each submission took."""
     took_s: list[float] = []
-    end_s = time.monotonic() + seconds
 
     async def client(number: int) -> None:
         rng = random.Random(number)
         async with aio.insecure_channel(address) as channel:
+            await channel.channel_ready()
             jobs = jobs_pb2_grpc.JobsStub(channel)
-            while time.monotonic() < end_s:
+            while not is_over():
                 await asyncio.sleep(rng.expovariate(SUBMISSIONS_PER_S / CLIENTS))
                 began_s = time.monotonic()
                 await jobs.SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[job(number)]), metadata=USER)
@@ -144,7 +144,8 @@ def measure_beside_agents(folder: Path, options: argparse.Namespace) -> None:
     asyncio.run(wait_for_links(daemon.address, options.agents))
     asyncio.run(submit_many(daemon.address, options.agents + options.queued))
     asyncio.run(wait_for_starts(daemon.address, options.agents))
-    took_s = asyncio.run(submissions(daemon.address, options.seconds))
+    end_s = time.monotonic() + options.seconds
+    took_s = asyncio.run(submissions(daemon.address, lambda: time.monotonic() > end_s))
     print(
         f"single submission beside {options.agents} agents and {options.queued} queued jobs "
         f"({len(took_s) / options.seconds:.0f}/s): median {quantile(took_s, 0.5):.1f} ms, "

@@ -116,7 +116,8 @@ def _rows(lists: Sequence[FileList], now: datetime) -> list[tuple[Any, ...]]:
         (
             file.path,
             size(file.size_bytes),
-            ago(datetime.fromtimestamp(file.modified_ns / 1e9, UTC), now),
+            # Uploaded files have no time.
+            ago(datetime.fromtimestamp(file.modified_ns / 1e9, UTC), now) if file.modified_ns else "-",
             each.node,
         )
         for each in lists

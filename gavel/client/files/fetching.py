@@ -107,7 +107,7 @@ class Fetching:
         self._present: list[str] = []
         self._received_bytes = 0
         # Lines about files that are missing, and about those left out on purpose.
-        self._problems, unmatched_patterns = _problems(lists)
+        self._problems, unmatched_patterns = _problems(lists, checkpoints)
         self._notices = unmatched_patterns + left_out(lists)
         self._queue: deque[_Wanted] = deque()
         self._part: LocalPart | None = None
@@ -273,7 +273,7 @@ def left_out(lists: Sequence[FileList]) -> list[str]:
     ]
 
 
-def _problems(lists: Sequence[FileList]) -> tuple[list[str], list[str]]:
+def _problems(lists: Sequence[FileList], checkpoints: bool) -> tuple[list[str], list[str]]:
     """Return a line for each node and path that is missing, and one for each pattern that matches nothing.
 
     If there are no files at all, such a pattern is a problem, too.
@@ -283,7 +283,10 @@ def _problems(lists: Sequence[FileList]) -> tuple[list[str], list[str]]:
     unmatched = sorted(set.intersection(*answers)) if answers else []
     has_files = any(each.files for each in lists)
     patterns = [path for path in unmatched if has_files and set(path) & set("*?[")]
-    problems += [f"there is no file '{path}'" for path in unmatched if path not in patterns]
+    whole = "there are no checkpoints" if checkpoints else "there are no files"
+    problems += [
+        whole if path == "." else f"there is no file '{path}'" for path in unmatched if path not in patterns
+    ]
     return problems, [f"no file matches '{path}'" for path in patterns]
 
 

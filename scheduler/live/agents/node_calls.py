@@ -18,7 +18,7 @@ from scheduler.live.access.status import FORBIDDEN, CallFailed
 from scheduler.live.agents.links import Links
 
 # How many messages wait between an agent and a reader.
-MESSAGES_WAITING_MAX = 8
+MESSAGES_WAITING_MAX = 2
 # How long a node may take to begin its call.
 ANSWER_S = 15.0
 

@@ -119,6 +119,8 @@ def test_missing_nodes_and_files_are_problems(tmp_path: Path) -> None:
     assert result.notices == ("no file matches '*.pt'", "n2: pipe is a named pipe: left out")
     nothing = Fetching("1", [listed("n1", unmatched=("*.pt",))], LocalFolder(tmp_path)).result
     assert nothing.problems == ("there is no file '*.pt'",)
+    unsaved = Fetching("1", [listed("n1", unmatched=(".",))], LocalFolder(tmp_path), checkpoints=True).result
+    assert unsaved.problems == ("there are no checkpoints",)
 
 
 def test_a_file_that_shrank_stays_a_part_and_one_that_grew_is_noted(tmp_path: Path) -> None:
