@@ -17,7 +17,7 @@ from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.live.access.status import FORBIDDEN, CallFailed
 from scheduler.live.agents.links import Links
 
-# How many messages wait between an agent and a reader.
+# How many messages wait between an agent and a reader. Those with pieces of files have 1 MiB.
 MESSAGES_WAITING_MAX = 2
 # How long a node may take to begin its call.
 ANSWER_S = 15.0
