@@ -31,6 +31,8 @@ SETTINGS = (
     "people.jobs_unfinished_max=1000000",
     "scheduler.round_s=600",
 )
+# A file system in memory.
+MEMORY = Path("/dev/shm")  # noqa: S108
 # How long submissions are measured without a fetch.
 QUIET_S = 10.0
 COLUMNS = (
@@ -94,7 +96,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--megabytes", type=int, default=2000)
     parser.add_argument("--readers", type=int, nargs="+", default=[0, 1, 0, 4])
-    parser.add_argument("--to", type=Path, default=Path("/dev/shm"), help="where fetched files go")
+    parser.add_argument("--to", type=Path, default=MEMORY, help="where fetched files go")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary, tempfile.TemporaryDirectory(dir=options.to) as to:
         folder = Path(temporary)
