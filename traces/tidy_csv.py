@@ -25,6 +25,7 @@ READERS = {
     "deadline_s": Row.number,
     "gpus_min": Row.whole,
     "gpus_max": Row.whole,
+    "gpus_together": Row.whole,
     "worker_types": lambda row, column: tuple(row.text(column).split("|")),
     "name": Row.text,
     "user": Row.text,

@@ -22,8 +22,8 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
 
     `steps` is the work of the job; None means that the work is unknown: the job runs until it reports that it is done.
     `duration_s` is how long the work takes on the reference type (information only); `deadline_s` counts from arrival.
-    `gpus_min` and `gpus_max` allow other numbers of GPUs than `gpus`. `worker_types` are the types that the job may
-    use; empty means all.
+    `gpus_min` and `gpus_max` allow other numbers of GPUs than `gpus`. The GPUs come in groups of `gpus_together`, each
+    on one node. `worker_types` are the types that the job may use; empty means all.
     """
 
     id: str
@@ -37,6 +37,7 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     deadline_s: float | None = None
     gpus_min: int | None = None
     gpus_max: int | None = None
+    gpus_together: int = 1
     worker_types: tuple[str, ...] = ()
     name: str = ""
     user: str = ""
@@ -66,12 +67,16 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
         self._check_widths()
 
     def _check_widths(self) -> None:
-        """Refuse widths unless 1 ≤ gpus_min ≤ gpus ≤ gpus_max."""
-        for field, gpus in (("gpus", self.gpus), ("gpus_min", self.gpus_min), ("gpus_max", self.gpus_max)):
+        """Refuse widths unless 1 ≤ gpus_min ≤ gpus ≤ gpus_max, all of them multiples of gpus_together."""
+        for field in ("gpus_together", "gpus", "gpus_min", "gpus_max"):
+            gpus = getattr(self, field)
             if gpus is not None and not (isinstance(gpus, int) and 1 <= gpus <= GPUS_MAX):
                 raise BadRow(
                     f"is {show(gpus)}", field=field, hint=f"give a whole number from 1 to {GPUS_MAX}"
                 )
+            if gpus is not None and gpus % self.gpus_together and field != "gpus_together":
+                together = f"gpus_together = {self.gpus_together}"
+                raise BadRow(f"is {gpus}, no multiple of {together}", field=field, hint="change one of them")
         if self.gpus_min is not None and self.gpus_min > self.gpus:
             raise BadRow(f"is {self.gpus_min}, above gpus = {self.gpus}", field="gpus_min", hint="lower it")
         if self.gpus_max is not None and self.gpus_max < self.gpus:

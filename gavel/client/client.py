@@ -237,9 +237,9 @@ class Client(FileMethods, Connected[SyncTransport]):
     def update(self, job: str, **changes: Any) -> tuple[str, ...]:
         """Change fields of a job or array that has not ended; return the ids of the affected jobs.
 
-        `changes`: the fields name, weight, tenant, gpus, gpus_min, gpus_max, worker_types, retries, time_limit_s,
-        deadline_s and max_cost of JobSpec. None removes a limit. `deadline_s` counts from now. GPUs and worker types of
-        a running job cannot change, and only operators change tenants.
+        `changes`: the fields name, weight, tenant, gpus, gpus_min, gpus_max, gpus_together, worker_types,
+        retries, time_limit_s, deadline_s and max_cost of JobSpec. None removes a limit. `deadline_s` counts from now.
+        GPUs and worker types of a running job cannot change, and only operators change tenants.
         """
         return self._wire.call(calls.update(self._id(job), changes))
 

@@ -155,8 +155,8 @@ def _must_have_rate(state: SchedulerState, spec: JobSpec) -> None:
 
 
 def _runs(state: SchedulerState, spec: JobSpec, worker_type: str) -> bool:
-    widest = min(spec.widest, state.size_of_type[worker_type])
-    return any(rate_of(state, spec, worker_type, gpus)[0] > 0 for gpus in range(spec.narrowest, widest + 1))
+    widths = spec.widths(state.size_of_type[worker_type])
+    return any(rate_of(state, spec, worker_type, gpus)[0] > 0 for gpus in widths)
 
 
 def _blocked_by(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:

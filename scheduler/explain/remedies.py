@@ -12,7 +12,7 @@ from scheduler.explain.forecast import ends_s
 from scheduler.explain.scene import Column, Pool, Scene
 from scheduler.explain.start import LEASES_EXAMINED_MAX
 from scheduler.explain.wording import when
-from scheduler.model.cluster import NodeState
+from scheduler.model.cluster import NodeState, in_groups
 from scheduler.model.lease import Phase
 
 # How many changes of one sort are listed at most.
@@ -91,9 +91,15 @@ def wider_choice(scene: Scene) -> tuple[Change, ...]:
             if pool.free_in_reach >= spec.gpus and rate > 0 and not (spec.nodes or spec.labels):
                 changes.append(Change(what="allow_worker_type", text=f"allow worker type {kind}"))
         elif 0 < pool.room < spec.narrowest:
-            width = next((w for w in range(pool.room, 0, -1) if _runs(scene, kind, w)), 0)
+            width = next((w for w in range(pool.room, 0, -spec.gpus_together) if _runs(scene, kind, w)), 0)
             if width:
                 changes.append(Change(what="gpus_min", text=f"gpus_min {width} would fit now ({kind})"))
+        elif pool.room < spec.narrowest and not spec.is_interactive:
+            sizes = [size for size in range(1, scene.granule) if scene.granule % size == 0]
+            fitting = [size for size in sizes if in_groups(pool.room_on.values(), size) >= spec.narrowest]
+            if fitting:
+                text = f"gpus_together {fitting[-1]} would fit now ({kind})"
+                changes.append(Change(what="gpus_together", text=text))
     return tuple(changes[:CHANGES_MAX])
 
 
@@ -114,6 +120,11 @@ def fewer_needs(scene: Scene) -> tuple[Change, ...]:
         (spec.cpus > 0, "cpus", f"ask for fewer than {spec.cpus:g} CPUs"),
         (spec.memory_gb > 0, "memory_gb", f"ask for less than {spec.memory_gb:g} GB of memory"),
         (spec.gpu_memory_gb > 0, "gpu_memory_gb", f"ask for GPUs with less than {spec.gpu_memory_gb:g} GB"),
+        (
+            scene.granule > 1,
+            "gpus" if spec.is_interactive else "gpus_together",
+            f"ask for fewer than {scene.granule} GPUs on one node",
+        ),
     ]
     return tuple(Change(what=code, text=text) for needed, code, text in needs if needed)
 

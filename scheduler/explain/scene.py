@@ -17,7 +17,7 @@ from scheduler.core.planning.round_inputs import kept_until_s
 from scheduler.core.state import SchedulerState, Stores
 from scheduler.explain.answer import Holder, Way
 from scheduler.explain.forecast import ends_s
-from scheduler.model.cluster import Node, NodeState, gpus_for
+from scheduler.model.cluster import Node, NodeState, gpus_for, in_groups
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle, Holding, Phase, node_of, nodes_of
 from scheduler.rounds.resources import times
@@ -37,10 +37,12 @@ class Pool:
     free: int = 0
     # Free GPUs on nodes that reach the job's last checkpoint.
     free_in_reach: int = 0
-    # GPUs that the job could use if there were no other jobs.
+    # GPUs that the job could use if there were no other jobs; and by node, whether or not they form groups.
     fitting: int = 0
-    # Free GPUs that the job could use.
+    fitting_on: dict[str, int] = field(default_factory=dict)
+    # Free GPUs that the job could use; and by node, whether or not they form groups.
     room: int = 0
+    room_on: dict[str, int] = field(default_factory=dict)
     # GPUs that would suit the job, but whose nodes do not reach its last checkpoint.
     out_of_reach: int = 0
     # The largest number of usable GPUs on one node.
@@ -78,6 +80,8 @@ class Scene:
         self.state, self.job, self.now_s = state, job, now_s
         # The stores to which the job's last checkpoint confines the job. If there are none, it can run on every node.
         self.stores = state.confined_to(job)
+        # How many GPUs of one node the job needs at least.
+        self.granule = job.spec.granule(job.spec.narrowest)
         self.pools = _pools(state, job, self.stores)
         self.columns = _columns(state, job, self.pools, now_s)
 
@@ -90,6 +94,12 @@ class Scene:
     def suits(self, node: Node) -> bool:
         """Whether the job could use this node if the node is up, given the job's last checkpoint and needs."""
         return (not self.stores or node.spec.store in self.stores) and node.fits(self.job.spec)
+
+    def together(self, gpus: int) -> str:
+        """Describe how many of these GPUs must be on one node; empty if each may be on its own."""
+        if self.granule == 1:
+            return ""
+        return " on one node" if self.granule == gpus else f" in groups of {self.granule}, each on one node"
 
     def possible(self, column: Column) -> bool:
         """Whether the job could run in this way if there were no other jobs."""
@@ -195,6 +205,7 @@ def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
 def _pools(state: SchedulerState, job: Job, stores: Stores) -> dict[str, Pool]:
     """Return the GPUs of every worker type, by type. `stores`: the stores that the job's nodes must reach, if any."""
     spec = job.spec
+    granule = spec.granule(spec.narrowest)
     picky = bool(stores or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
     used = _used(state) if spec.cpus or spec.memory_gb else {}
     busy = state.holders.keys() | state.claims.keys()
@@ -213,15 +224,17 @@ def _pools(state: SchedulerState, job: Job, stores: Stores) -> dict[str, Pool]:
         pool.free += free
         pool.widest_node = max(pool.widest_node, len(gpus))
         if stores and node.spec.store not in stores:
-            pool.out_of_reach += gpus_for(node, spec)
+            pool.out_of_reach += in_groups([gpus_for(node, spec)], granule)
             continue
         pool.free_in_reach += free
-        pool.fitting += gpus_for(node, spec) if picky else len(gpus)
-        pool.room += _room(node, job, free, used.get(name, (0.0, 0.0))) if picky else free
+        pool.fitting_on[name] = gpus_for(node, spec) if picky else len(gpus)
+        pool.room_on[name] = _room(node, job, free, used.get(name, (0.0, 0.0))) if picky else free
     by_type: dict[str, list[Holding]] = {kind: [] for kind in pools}
     for holding in state.leases.values():
         by_type[holding.bundle.worker_type].append(holding)
     for kind, pool in pools.items():
+        pool.fitting = in_groups(pool.fitting_on.values(), granule)
+        pool.room = in_groups(pool.room_on.values(), granule)
         pool.holdings = [h for h in by_type[kind] if _any_up(state, h)] if pool.away else by_type[kind]
         pool.holders = {holding.lease.job: holding.bundle.gpus for holding in pool.holdings}
     return pools

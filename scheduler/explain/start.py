@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from scheduler.core.planning.round_inputs import kept_until_s
@@ -11,9 +13,9 @@ from scheduler.explain.answer import Basis, Sure
 from scheduler.explain.claims import Claims
 from scheduler.explain.forecast import boundary_s, done_s, ends_s
 from scheduler.explain.scene import Column, Pool, Scene, release_s
-from scheduler.model.cluster import NodeState
+from scheduler.model.cluster import in_groups
 from scheduler.model.jobs import Job
-from scheduler.model.lease import Holding, Phase, node_of
+from scheduler.model.lease import GpuId, Holding, Phase, node_of
 
 # At most this many leases of a worker type are examined. If there are more, some GPUs become free soon anyway.
 LEASES_EXAMINED_MAX = 256
@@ -56,7 +58,7 @@ def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
     state, now_s = scene.state, scene.now_s
     pool = scene.pools[column.bundle.worker_type]
     boundary = boundary_s(state, now_s)
-    open_gpus = pool.fitting - kept_gpus(scene, pool, boundary)
+    open_gpus = in_groups(open_on(scene, pool, boundary).values(), scene.granule)
     if claims.gpus + column.bundle.gpus <= open_gpus:
         return Start(boundary, "next_round", "likely")
     if column.share <= 0:
@@ -71,32 +73,29 @@ def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
     return Start(boundary + rounds * round_s, "shares", "rough") if rounds < ROUNDS_AHEAD_MAX else UNKNOWN
 
 
-def kept_gpus(scene: Scene, pool: Pool, at_s: float) -> int:
-    """Count the GPUs that the job could use, but whose leases are protected from preemption beyond `at_s`."""
-    state = scene.state
+def open_on(scene: Scene, pool: Pool, at_s: float) -> dict[str, int]:
+    """Count, by node, the GPUs that the job could use and that no lease keeps beyond `at_s`."""
     kept = {
         gpu
         for holding in pool.holdings
-        if holding.phase != Phase.STOPPING and kept_until_s(state, holding) > at_s + 1e-6
+        if holding.phase != Phase.STOPPING and kept_until_s(scene.state, holding) > at_s + 1e-6
         for gpu in holding.lease.gpus
     }
-    nodes = [state.nodes[name] for name in {node_of(gpu) for gpu in kept}]
-    usable = {node.spec.name for node in nodes if node.state == NodeState.UP and scene.suits(node)}
-    return sum(node_of(gpu) in usable for gpu in kept)
+    kept_on = Counter(map(node_of, kept))
+    return {name: max(count - kept_on[name], 0) for name, count in pool.fitting_on.items()}
 
 
 def after_minimum_runs(scene: Scene, pool: Pool, gpus: int) -> Start:
     """Estimate when enough leases lose their protection from preemption, or end."""
     state, now_s = scene.state, scene.now_s
     boundary = boundary_s(state, now_s)
-    have = pool.fitting - kept_gpus(scene, pool, boundary)
     times = []
     for holding in pool.holdings[:LEASES_EXAMINED_MAX]:
         kept_s = kept_until_s(state, holding)
         if holding.phase != Phase.STOPPING and kept_s > boundary:
             end_s = ends_s(state, state.jobs[holding.lease.job], now_s)
-            times.append((min(kept_s, math.inf if end_s is None else end_s), holding.bundle.gpus))
-    at_s = _enough(times, have, gpus)
+            times.append((min(kept_s, math.inf if end_s is None else end_s), holding.lease.gpus))
+    at_s = _enough(times, open_on(scene, pool, boundary), gpus, scene.granule)
     return UNKNOWN if at_s is None else Start(boundary_s(state, now_s, at_s), "minimum_run_ends", "likely")
 
 
@@ -110,18 +109,25 @@ def after_ends(scene: Scene, pool: Pool, gpus: int) -> Start:
         else:
             end_s = ends_s(state, state.jobs[holding.lease.job], now_s)
         if end_s is not None:
-            times.append((end_s, holding.bundle.gpus))
-    at_s = _enough(times, pool.room, gpus)
+            times.append((end_s, holding.lease.gpus))
+    at_s = _enough(times, pool.room_on, gpus, scene.granule)
     if at_s is None:
         return UNKNOWN
     fills = state.settings.fill_mid_round and at_s > now_s
     return Start(at_s if fills else boundary_s(state, now_s, at_s), "jobs_end", "rough")
 
 
-def _enough(times: list[tuple[float, int]], have: int, gpus: int) -> float | None:
-    """Return when there are enough GPUs; None if never. `times`: each time at which GPUs become free, and how many."""
+def _enough(
+    times: list[tuple[float, tuple[GpuId, ...]]], have_on: Mapping[str, int], gpus: int, granule: int
+) -> float | None:
+    """Return when there are enough GPUs in groups; None if never. `times`: when which GPUs become free."""
+    count_on = dict(have_on)
+    have = in_groups(count_on.values(), granule)
     for at_s, more in sorted(times):
-        have += more
+        for name, count in Counter(map(node_of, more)).items():
+            before = count_on.get(name, 0)
+            count_on[name] = before + count
+            have += in_groups([before + count], granule) - in_groups([before], granule)
         if have >= gpus:
             return at_s if math.isfinite(at_s) else None
     return None

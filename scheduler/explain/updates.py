@@ -51,6 +51,7 @@ _FORMS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "gpus": ("gpus", str),
     "gpus_min": ("the least gpus", _or_none(str)),
     "gpus_max": ("the most gpus", _or_none(str)),
+    "gpus_together": ("gpus_together", str),
     "worker_types": ("worker_types", lambda names: listed(names) if names else "any"),
     "retries": ("retries", str),
     "time_limit_s": ("time_limit", _or_none(span)),

@@ -28,11 +28,11 @@ from scheduler.explain.start import (
     after_ends,
     after_jobs,
     after_minimum_runs,
-    kept_gpus,
     of_turn,
+    open_on,
 )
 from scheduler.explain.wording import jobs, listed, span, when
-from scheduler.model.cluster import OWN_DISK, NodeState
+from scheduler.model.cluster import OWN_DISK, NodeState, in_groups
 from scheduler.model.lease import Bundle, Phase
 
 # An explanation lists at most this many other jobs for programs.
@@ -107,9 +107,8 @@ def _nowhere(scene: Scene) -> Finding:
         needs = listed([change.what for change in remedies.fewer_needs(scene)])
         text = f"There are nodes of {names}, but none has what it asks for ({needs})."
         return Finding(Reason.NO_FITTING_NODE, text, (), (*back, *remedies.fewer_needs(scene), *wider))
-    text = (
-        f"It needs {width} of one type, and only {largest.fitting} {largest.worker_type} could be used now."
-    )
+    could = f"only {largest.fitting} {largest.worker_type} could be used now"
+    text = f"It needs {width} of one type{scene.together(spec.narrowest)}, and {could}."
     lacking = spec.narrowest - largest.fitting
     more = Change(what="more_gpus", text=f"{lacking} more {largest.worker_type}")
     return Finding(Reason.TOO_WIDE_NOW, text, (), (more, *back, *wider))
@@ -155,8 +154,8 @@ def _with_reservation(scene: Scene) -> Finding | None:
         if bundle is not None and scene.job.id in bundle.jobs:
             held, holders = _holders(scene, [pool])
             text = (
-                f"GPUs are being held back for it: {pool.room} of the {bundle.gpus} {kind} that it needs are free, "
-                f"the others are held by {holders}."
+                f"GPUs are being held back for it: {pool.room} of the {bundle.gpus} {kind} that it needs"
+                f"{scene.together(bundle.gpus)} are free, the others are held by {holders}."
             )
             start = after_minimum_runs(scene, pool, bundle.gpus)
             if start.at_s is None:
@@ -211,6 +210,8 @@ def _fragmented(scene: Scene, column: Column, pool: Pool) -> Finding:
     if pool.out_of_reach:
         start = after_ends(scene, pool, column.bundle.gpus)
         return _checkpoint(scene, [pool], remedies.ends(scene, pool), start)
+    if scene.granule > 1:
+        return _scattered(scene, column, pool)
     needs = remedies.fewer_needs(scene)
     needs_listed = listed([change.what for change in needs])
     text = (
@@ -219,6 +220,24 @@ def _fragmented(scene: Scene, column: Column, pool: Pool) -> Finding:
     )
     changes = (*needs, *remedies.ends(scene, pool))
     return Finding(Reason.FRAGMENTED, text, (), changes, after_ends(scene, pool, column.bundle.gpus))
+
+
+def _scattered(scene: Scene, column: Column, pool: Pool) -> Finding:
+    """Explain that enough GPUs are free, but not together on one node."""
+    state, now_s, gpus = scene.state, scene.now_s, column.bundle.gpus
+    text = f"It needs {gpus} {pool.worker_type}{scene.together(gpus)}; {pool.free} are free, but "
+    if scene.granule == gpus:
+        text += f"the node with the most free ones has {max(pool.room_on.values())}."
+    else:
+        text += f"only {pool.room} of them in such groups."
+    boundary = boundary_s(state, now_s)
+    start = after_ends(scene, pool, gpus)
+    changes = (*remedies.ends(scene, pool), *remedies.wider_choice(scene))
+    if in_groups(open_on(scene, pool, boundary).values(), scene.granule) >= gpus:
+        start = Start(boundary, "next_round", "rough")
+        move = "jobs that are in the way can move when the next round begins"
+        changes = (remedies.expected("round_begins", move, boundary, now_s), *changes)
+    return Finding(Reason.FRAGMENTED, text, (), changes, start)
 
 
 def _turn(scene: Scene, column: Column) -> Start:
@@ -289,14 +308,13 @@ def _behind_others(scene: Scene, column: Column) -> Finding:
     state, bundle = scene.state, column.bundle
     pool = scene.pools[bundle.worker_type]
     boundary = boundary_s(state, scene.now_s)
-    kept = kept_gpus(scene, pool, boundary)
     by_age, holders = _holders(scene, [pool])
     changes = (
         *remedies.more_gpus(scene, [column]),
         *remedies.ends(scene, pool),
         *remedies.wider_choice(scene),
     )
-    if pool.fitting - kept < bundle.gpus:
+    if in_groups(open_on(scene, pool, boundary).values(), scene.granule) < bundle.gpus:
         return _kept_by_others(scene, column, pool, changes)
     due = due_and_received(column)
     if state.settings.preemptions_max == 0:

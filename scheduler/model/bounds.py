@@ -63,7 +63,7 @@ SEED = Bound(0, 2**63 - 1)
 INDEX = Bound(0, 1_000_000_000)
 
 JOB: Table = {
-    **dict.fromkeys(("gpus", "gpus_min", "gpus_max"), GPUS),
+    **dict.fromkeys(("gpus", "gpus_min", "gpus_max", "gpus_together"), GPUS),
     "steps": STEPS,
     "weight": WEIGHT,
     **dict.fromkeys(("deadline_s", "earliest_start_s", "min_run_s", "restart_cost_s"), TIME_S),

@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 Spec = TypeVar("Spec", bound=msgspec.Struct)
 
 # Fields that decide where and on how many GPUs a job runs. They cannot change while it runs.
-SHAPE = ("gpus", "gpus_min", "gpus_max", "worker_types")
+SHAPE = ("gpus", "gpus_min", "gpus_max", "gpus_together", "worker_types")
 
 
 class JobChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -22,6 +22,7 @@ class JobChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     gpus: int | UnsetType = UNSET
     gpus_min: int | UnsetType | None = UNSET
     gpus_max: int | UnsetType | None = UNSET
+    gpus_together: int | UnsetType = UNSET
     worker_types: tuple[str, ...] | UnsetType = UNSET
     retries: int | UnsetType = UNSET
     time_limit_s: float | UnsetType | None = UNSET

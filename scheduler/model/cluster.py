@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -143,6 +144,11 @@ def gpus_for(node: Node, spec: JobSpec) -> int:
     if node.spec.memory_gb is not None:
         most = _times(node.spec.memory_gb * spec.gpus, spec.memory_gb, most)
     return most
+
+
+def in_groups(gpus: Iterable[int], granule: int) -> int:
+    """Return how many GPUs there are in groups of `granule`, given the number of GPUs on each node."""
+    return sum(count - count % granule for count in gpus)
 
 
 def _times(amount: float, each: float, most: int) -> int:

@@ -121,6 +121,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     # An elastic job may run at any width in this range for which a rate is known.
     gpus_min: int | None = None
     gpus_max: int | None = None
+    # The GPUs come in groups of this many, each on one node.
+    gpus_together: int = 1
     steps: float | None = None  # None: unknown
     weight: float = 1.0
     tenant: str = ""
@@ -171,6 +173,24 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         return self.gpus if self.gpus_max is None else self.gpus_max
 
     @property
+    def is_interactive(self) -> bool:
+        """Whether the job has a terminal, and so one process, on one node."""
+        return self.launch is not None and self.launch.terminal is not None
+
+    def widths(self, most: int) -> range:
+        """Return the numbers of GPUs, up to `most`, on which the job may run."""
+        return range(self.narrowest, min(self.widest, most) + 1, self.gpus_together)
+
+    def granule(self, gpus: int) -> int:
+        """Return how many of its GPUs must be together on one node if the job runs on this number of GPUs."""
+        return gpus if self.is_interactive else self.gpus_together
+
+    @property
+    def is_grouped(self) -> bool:
+        """Whether several of its GPUs must be together on one node."""
+        return self.granule(self.widest) > 1
+
+    @property
     def is_picky(self) -> bool:
         """Whether the job restricts its nodes by more than their number of GPUs."""
         return bool(
@@ -190,7 +210,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
     def widths_on(self, worker_type: str, most: int) -> Sequence[int]:
         """Return the numbers of GPUs of this type on which the job may run, in ascending order, up to `most`."""
-        widths = range(self.narrowest, min(self.widest, most) + 1)
+        widths = self.widths(most)
         if not self.plans:
             return widths
         return sorted(p.gpus for p in self.plans if p.worker_type == worker_type and p.gpus in widths)
@@ -210,6 +230,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         bounds.check_all(self, bounds.JOB)
         if not self.narrowest <= self.gpus <= self.widest:
             raise InvalidSpec("gpus", f"is {self.gpus}, outside the range {self.narrowest} to {self.widest}")
+        for field in ("gpus", "gpus_min", "gpus_max"):
+            _check_groups(field, getattr(self, field), self.gpus_together)
         for field in ("name", "job_type", "tenant", "user"):
             bounds.check_text(field, getattr(self, field))
         for field in ("worker_types", "excluded_worker_types", "nodes"):
@@ -238,6 +260,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         if all(plan.gpus != self.gpus for plan in self.plans):
             widths = ", ".join(map(str, sorted({plan.gpus for plan in self.plans})))
             raise InvalidSpec("gpus", f"is {self.gpus}, and the plans are for {widths}")
+
+
+def _check_groups(field: str, gpus: int | None, together: int) -> None:
+    """Raise InvalidSpec unless this number of GPUs can be divided into groups."""
+    if gpus is not None and gpus % together:
+        fewer = gpus - gpus % together
+        nearest = f"{fewer} or {fewer + together}" if fewer else f"{together}"
+        raise InvalidSpec(field, f"is {gpus}, no multiple of gpus_together ({together}); ask for {nearest}")
 
 
 def _check_names(field: str, names: tuple[str, ...]) -> None:

@@ -37,6 +37,15 @@ class Audit:
         }
         self.shares = inputs.candidates.share.tolist()
 
+    def granule(self, bundle: Bundle) -> int:
+        """Return how many GPUs of the column must be together; 1 for a column that is no candidate."""
+        return self.inputs.candidates.columns.granules.get(self.row_of.get(bundle, -1), 1)
+
+    def split_granules(self, bundle: Bundle, gpus: tuple[GpuId, ...]) -> int:
+        """Return a number of these GPUs on one node that is no multiple of the column's granule; 0 if there is none."""
+        counts = Counter(self.node_of[gpu].name for gpu in gpus if gpu in self.node_of)
+        return next((count for count in counts.values() if count % self.granule(bundle)), 0)
+
     def stays(self, job: str) -> bool:
         """Whether the job keeps its GPUs, type, width and label."""
         holding, placement = self.inputs.held.get(job), self.placement_of.get(job)
@@ -130,7 +139,7 @@ class Audit:
             # Stricter than SLACK, so that room that the planner found too small is not reported as a fault.
             while room and each > 0 and self.used[node.name, resource] + each * room > limit + SLACK / 1000:
                 room -= 1
-        return room
+        return room // self.granule(bundle) * self.granule(bundle)
 
     def held_back(self, worker_type: str) -> set[str]:
         """Return the names of the nodes of this type on which GPUs are held back."""
@@ -142,6 +151,7 @@ class Audit:
             node.name
             for node in self.inputs.nodes
             if self.inputs.worker_types[node.worker_type] == worker_type
+            and len(node.gpus) >= self.granule(bundle)
             and all(names is None or node.name in names for names in allowed)
         }
 
@@ -173,6 +183,10 @@ def _gangs_whole(audit: Audit) -> Iterator[str]:
     for bundle, gpus in audit.plan.placements.items():
         if len(gpus) != bundle.gpus:
             yield f"{' + '.join(bundle.jobs)} is given {len(gpus)} GPUs instead of {bundle.gpus}"
+        split, granule = audit.split_granules(bundle, gpus), audit.granule(bundle)
+        if split and not all(map(audit.is_pinned, bundle.jobs)):
+            name = " + ".join(bundle.jobs)
+            yield f"{name} has {split} GPUs on a node, not a multiple of {granule}: {', '.join(gpus)}"
 
 
 def _gpus_usable(audit: Audit) -> Iterator[str]:
@@ -270,10 +284,10 @@ def _reservations_respected(audit: Audit) -> Iterator[str]:
 def _waiting_gangs_have_reservations(audit: Audit) -> Iterator[str]:
     """Find gangs that waited long enough and could have had enough GPUs, yet got no reservation.
 
-    The rule only counts GPUs, so it does not apply if any job needs CPUs, memory or certain nodes.
+    The rule only counts GPUs, so it does not apply if any job needs CPUs, memory, certain nodes or GPUs in groups.
     """
     candidates = audit.inputs.candidates
-    if any(need != ANYWHERE for need in audit.inputs.needs.values()):
+    if candidates.columns.granules or any(need != ANYWHERE for need in audit.inputs.needs.values()):
         return
     for row in (candidates.skipped >= audit.inputs.reserve_after).nonzero()[0].tolist():
         bundle = candidates.bundles[row]
@@ -337,7 +351,7 @@ def _could_stay(audit: Audit, job: str, holding: Held) -> bool:
             or audit.used_before[node.name, "GB"] > node.memory_gb
         ):
             return False
-    return True
+    return not audit.split_granules(bundle, holding.gpus)
 
 
 def _idle_gpus_have_no_use(audit: Audit) -> Iterator[str]:

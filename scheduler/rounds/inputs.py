@@ -43,6 +43,8 @@ class Columns:
     restart_s: Floats
     # A hash of the bundle, to break ties.
     tie: NDArray[np.uint64]
+    # The granules, by row; 1 if absent. Each node gives a column a multiple of its granule.
+    granules: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def lists(self) -> tuple[list[int], list[int], list[int], list[int]]:

@@ -9,8 +9,8 @@ from scheduler.rounds.inputs import NO_ROW, Held
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.resources import Stock, demand_of
 
-# The jobs on one set of GPUs, for `_groups`: their rank, those that are not pinned, all of them, and the GPUs.
-_Unit = tuple[int, list[str], list[str], tuple[GpuId, ...]]
+# The jobs on one set of GPUs, for `_groups`: their rank, those that are not pinned, the GPUs, and the column's granule.
+_Unit = tuple[int, list[str], tuple[GpuId, ...], int]
 
 
 def jobs_to_keep(
@@ -53,7 +53,7 @@ def _groups(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
     inputs = board.inputs
     held = inputs.held
     kind_of = {name: kind for kind, name in enumerate(inputs.worker_types)}
-    bundles = inputs.candidates.columns.row_of
+    columns = inputs.candidates.columns
     known = set(inputs.jobs)
     sharing: dict[tuple[GpuId, ...], list[str]] = {}
     for job, holding in held.items():
@@ -66,10 +66,11 @@ def _groups(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
         bundle = holding.bundle._replace(jobs=tuple(sorted(jobs)))
         kind = kind_of.get(bundle.worker_type, NO_ROW)
         unpinned = [job for job in jobs if not held[job].pinned]
-        if unpinned and kind != NO_ROW and bundle in bundles and board.sites[kind].gpus.issuperset(gpus):
-            units.append((rank.get(bundle, len(order)), unpinned, jobs, gpus))
+        row = columns.row_of.get(bundle)
+        if unpinned and kind != NO_ROW and row is not None and board.sites[kind].gpus.issuperset(gpus):
+            units.append((rank.get(bundle, len(order)), unpinned, gpus, columns.granules.get(row, 1)))
     units.sort(key=lambda unit: unit[:2])
-    return [{job: held[job] for job in unpinned} for _, unpinned, jobs, gpus in _with_room(board, units)]
+    return [{job: held[job] for job in unit[1]} for unit in _with_room(board, units)]
 
 
 def _with_room(board: Board, units: list[_Unit]) -> list[_Unit]:
@@ -83,8 +84,8 @@ def _with_room(board: Board, units: list[_Unit]) -> list[_Unit]:
             stock.charge(demand_of(inputs.needs, (job,)), holding.gpus)
     fitting = []
     for unit in units:
-        _, unpinned, _, gpus = unit
-        demand = demand_of(inputs.needs, unpinned)
+        _, unpinned, gpus, granule = unit
+        demand = demand_of(inputs.needs, unpinned, granule)
         if demand is None or stock.fits(demand, gpus):
             stock.charge(demand, gpus)
             fitting.append(unit)

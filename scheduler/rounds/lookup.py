@@ -52,7 +52,7 @@ class Board:
     stays: dict[int, tuple[GpuId, ...]]
     # Whether each column is in `stays` and runs already, with all its jobs and no others.
     runs: bytearray
-    # Whether any job needs more than GPUs.
+    # Whether any column needs more than GPUs.
     any_needs: bool
 
     @classmethod
@@ -72,7 +72,7 @@ class Board:
             sites=sites,
             stays=stays,
             runs=runs,
-            any_needs=any(need != ANYWHERE for need in inputs.needs.values()),
+            any_needs=bool(columns.granules) or any(need != ANYWHERE for need in inputs.needs.values()),
         )
 
     @property
@@ -82,9 +82,10 @@ class Board:
 
     def demand(self, row: int) -> Demand | None:
         """Return the column's needs beyond GPUs; None if it has none."""
-        return (
-            demand_of(self.inputs.needs, self.inputs.candidates.bundles[row].jobs) if self.any_needs else None
-        )
+        if not self.any_needs:
+            return None
+        columns = self.inputs.candidates.columns
+        return demand_of(self.inputs.needs, columns.bundles[row].jobs, columns.granules.get(row, 1))
 
 
 # The cache saves work because most rounds have the same nodes as the round before.

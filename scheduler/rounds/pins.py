@@ -83,7 +83,7 @@ class Pins:
         joining = [job for job in members if job not in self.rows]
         if any(job not in self.undecided for job in pinned) or any(busy[job] for job in joining):
             return
-        if joining and not self._admit(board.inputs.jobs[joining[0]], holding.gpus, board.kinds[row]):
+        if joining and not self._admit(board.inputs.jobs[joining[0]], holding.gpus, row):
             return
         self.placements[bundle] = holding.gpus
         self.undecided.difference_update(self.rows[job] for job in members if job in self.rows)
@@ -97,11 +97,13 @@ class Pins:
             self.placements[holding.bundle._replace(jobs=(job,))] = holding.gpus
         self.undecided.clear()
 
-    def _admit(self, job: str, gpus: tuple[GpuId, ...], kind: int) -> bool:
-        """Charge the nodes for the needs of a partner; return False if the nodes lack resources or take no new work."""
-        if not self.board.sites[kind].gpus.issuperset(gpus):
+    def _admit(self, job: str, gpus: tuple[GpuId, ...], row: int) -> bool:
+        """Charge the nodes for the needs of a partner in this column; return False if it cannot run on these GPUs."""
+        board = self.board
+        if not board.sites[board.kinds[row]].gpus.issuperset(gpus):
             return False
-        demand = demand_of(self.board.inputs.needs, (job,))
+        granule = board.inputs.candidates.columns.granules.get(row, 1)
+        demand = demand_of(board.inputs.needs, (job,), granule)
         if demand is None or self.stock is None:
             return True
         fits = self.stock.fits(demand, gpus)

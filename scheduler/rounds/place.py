@@ -1,7 +1,9 @@
 """Place columns on GPUs: incumbents stay, newcomers get as few nodes as possible, and few jobs have to move for them.
 
 1. An incumbent (a running job) of the same type and width keeps its GPUs, even if a partner joins or leaves.
-2. Newcomers that need more than GPUs choose first, then gangs from the widest down, then single GPUs.
+2. Newcomers that need more than GPUs choose first, those with the largest granule before others, then gangs from the
+   widest down, then single GPUs. In this order, a smaller granule that divides a larger one never lacks a place because
+   of it: the larger one leaves whole smaller ones.
 3. If a gang fits one node, but no node has enough free GPUs, a node is cleared for it: see `make_room`.
 
 A column that finds no place is added to `refused`; `plan` then lets other columns have the GPUs.
@@ -9,6 +11,7 @@ A column that finds no place is added to `refused`; `plan` then lets other colum
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence, Set
 from itertools import chain
 
@@ -18,7 +21,7 @@ from scheduler.rounds.inputs import NO_ROW
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.make_room import nodes_to_clear
 from scheduler.rounds.pins import Pins
-from scheduler.rounds.resources import Demand, Stock
+from scheduler.rounds.resources import NOTHING, Demand, Stock
 
 
 class Layout:
@@ -192,20 +195,24 @@ def _place_group(layout: Layout, free_gpus: FreeGpus, kind: int, group: list[int
 def _place_with_needs(
     layout: Layout, free_gpus: FreeGpus, kind: int, fresh: list[int], rows: Sequence[int]
 ) -> list[int]:
-    """Place columns that need more than GPUs, the widest first; return those that need only GPUs and have none yet."""
+    """Place columns that need more than GPUs, the hardest first; return those that need only GPUs and have none yet."""
     board = layout.board
     stock = layout.stock
     assert stock is not None
-    demands = {row: demand for row in fresh if (demand := board.demand(row)) is not None}
-    others = [row for row in fresh if row not in demands]
-    for row in sorted(demands, key=lambda row: -board.widths[row]):
-        demand = demands[row]
+    others = [row for row in fresh if board.demand(row) is None]
+    waiting = deque(_hardest_first(board, [row for row in fresh if board.demand(row) is not None]))
+    while waiting:
+        row = waiting.popleft()
+        demand = board.demand(row) or NOTHING
         gpus = free_gpus.find(board.widths[row], demand, stock)
         if gpus is None:
             movers = _make_room(layout, free_gpus, kind, row, demand, rows)
             gpus = free_gpus.find(board.widths[row], demand, stock)
-            for mover in movers:
-                (layout.refused if board.demand(mover) is not None else others).append(mover)
+            others += [mover for mover in movers if board.demand(mover) is None]
+            # No column is moved twice: only those that have stayed since the last round are moved.
+            waiting.extendleft(
+                _hardest_first(board, [mover for mover in movers if board.demand(mover) is not None])[::-1]
+            )
         if gpus is None:
             layout.refused.append(row)
             continue
@@ -215,41 +222,91 @@ def _place_with_needs(
     return others
 
 
+def _hardest_first(board: Board, rows: Sequence[int]) -> list[int]:
+    """Return these columns, those with the largest granule first, and of these the widest."""
+    return sorted(
+        rows, key=lambda row: ((board.demand(row) or NOTHING).granule, board.widths[row]), reverse=True
+    )
+
+
 def _make_room(
     layout: Layout, free_gpus: FreeGpus, kind: int, row: int, demand: Demand, rows: Sequence[int]
 ) -> list[int]:
     """Take columns off their GPUs until the column `row` has a place; return the columns that lost their GPUs.
 
-    Only columns that need nothing but GPUs, and columns of worse rank, may be displaced. Columns that turn out not to
-    be in the way are put back.
+    Columns that need only GPUs may be displaced, and columns of worse rank. A column of better rank that needs no CPUs,
+    memory or certain nodes may be displaced if it finds another place. Columns that turn out not to be in the way are
+    put back.
     """
     board = layout.board
-    stock = layout.stock
-    assert stock is not None
     rank = {other: number for number, other in enumerate(rows)}
-    may_move = [
-        (board.demand(other) is not None, -rank[other], other)
-        for other, gpus in layout.staying.items()
-        if board.kinds[other] == kind
-        and (board.demand(other) is None or rank[other] > rank[row])
-        and all(free_gpus.contains(gpu) for gpu in gpus)
-        and (demand.nodes is None or any(free_gpus.name_of(gpu) in demand.nodes for gpu in gpus))
-    ]
     lifted: list[tuple[int, tuple[GpuId, ...]]] = []
-    for _, _, other in sorted(may_move):
+    for other in _may_move(layout, free_gpus, kind, row, demand, rank):
         gpus = layout.lift(other)
         free_gpus.give_back(gpus)
         lifted.append((other, gpus))
-        if free_gpus.find(board.widths[row], demand, stock) is not None:
+        if free_gpus.find(board.widths[row], demand, layout.stock) is not None:
             break
-    fits = free_gpus.find(board.widths[row], demand, stock) is not None
-    for other, gpus in reversed(lifted[:-1] if fits else lifted):
-        free_gpus.take_these(gpus)
-        if fits and free_gpus.find(board.widths[row], demand, stock) is None:
-            free_gpus.give_back(gpus)
+    fits = free_gpus.find(board.widths[row], demand, layout.stock) is not None
+    for column in reversed(lifted[:-1] if fits else lifted):
+        free_gpus.take_these(column[1])
+        if fits and free_gpus.find(board.widths[row], demand, layout.stock) is None:
+            free_gpus.give_back(column[1])
             continue
-        stock.charge(board.demand(other), gpus)
-        layout.put(other, gpus)
-        layout.staying[other] = gpus
-        lifted = [column for column in lifted if column[0] != other]
+        _put_back(layout, *column)
+        lifted.remove(column)
+    better = [other for other, _ in lifted if board.demand(other) is not None and rank[other] < rank[row]]
+    if better and not _find_places(layout, kind, [row, *_hardest_first(board, better)]):
+        for column in lifted:
+            free_gpus.take_these(column[1])
+            _put_back(layout, *column)
+        lifted = []
     return [other for other, _ in lifted]
+
+
+def _may_move(
+    layout: Layout, free_gpus: FreeGpus, kind: int, row: int, demand: Demand, rank: dict[int, int]
+) -> list[int]:
+    """Return the columns that may be displaced for the column `row`, in the order in which to try them.
+
+    For a granule, the nodes that lack the fewest GPUs come first; otherwise, the columns of worst rank.
+    """
+    board = layout.board
+    order: list[tuple[int, int, int, int, int]] = []
+    for other, gpus in layout.staying.items():
+        if board.kinds[other] != kind or not all(free_gpus.contains(gpu) for gpu in gpus):
+            continue
+        nodes = {free_gpus.node_of(gpu) for gpu in gpus}
+        if not any(demand.admits(free_gpus.nodes[node]) for node in nodes):
+            continue
+        own = board.demand(other)
+        is_worse = rank[other] > rank[row]
+        if own is not None and not is_worse and own[:3] != NOTHING[:3]:
+            continue
+        lacking, first = 0, 0
+        if demand.granule > 1:
+            lacking, first = min(
+                (demand.granule - len(free_gpus.free[node]) % demand.granule, node) for node in nodes
+            )
+        order.append((0 if own is None else 1 if is_worse else 2, lacking, first, -rank[other], other))
+    return [other for *_, other in sorted(order)]
+
+
+def _put_back(layout: Layout, row: int, gpus: tuple[GpuId, ...]) -> None:
+    """Put a column that was lifted back on its GPUs."""
+    assert layout.stock is not None
+    layout.stock.charge(layout.board.demand(row), gpus)
+    layout.put(row, gpus)
+    layout.staying[row] = gpus
+
+
+def _find_places(layout: Layout, kind: int, rows: Sequence[int]) -> bool:
+    """Whether these columns, of which only the first needs CPUs, memory or certain nodes, all have a place now."""
+    free_gpus = layout.free_gpus(kind)
+    for row in rows:
+        demand = layout.board.demand(row) or NOTHING
+        gpus = free_gpus.find(layout.board.widths[row], demand, layout.stock)
+        if gpus is None:
+            return False
+        free_gpus.take_these(gpus)
+    return True

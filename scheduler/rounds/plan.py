@@ -11,6 +11,7 @@ from scheduler.rounds.lookup import Board
 from scheduler.rounds.pins import Pins
 from scheduler.rounds.place import Layout, place
 from scheduler.rounds.rank import rank
+from scheduler.rounds.resources import NOTHING
 from scheduler.rounds.select import Choice, has_waited, select
 
 
@@ -54,7 +55,6 @@ def _held_back(board: Board, choice: Choice, rows: Collection[int]) -> frozenset
     closed_nodes: set[str] = set()
     for kind, row in choice.reserved.items():
         if row in rows:
-            demand = board.demand(row)
-            names = {node.name for node in board.sites[kind].nodes}
-            closed_nodes |= names if demand is None or demand.nodes is None else names & demand.nodes
+            demand = board.demand(row) or NOTHING
+            closed_nodes.update(node.name for node in board.sites[kind].nodes if demand.admits(node))
     return frozenset(closed_nodes)

@@ -1,4 +1,4 @@
-"""The CPUs and memory that jobs need in addition to GPUs, and how much of both is left on each node."""
+"""The needs of columns beyond a number of GPUs, and the CPUs and memory that are left on each node."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ class Demand(NamedTuple):
     memory_gb: float
     # The nodes that all jobs may use; None: every node.
     nodes: frozenset[str] | None
+    # How many GPUs must be together: each node gives a multiple of this number.
+    granule: int = 1
+
+    def admits(self, node: NodeView) -> bool:
+        """Whether the node may be used, and is large enough, if it were empty."""
+        return len(node.gpus) >= self.granule and (self.nodes is None or node.name in self.nodes)
 
 
 NOTHING = Demand(0.0, 0.0, None)
 
 
-def demand_of(needs: Mapping[str, Need], jobs: Iterable[str]) -> Demand | None:
-    """Return the total needs of these jobs; None if they need only GPUs."""
+def demand_of(needs: Mapping[str, Need], jobs: Iterable[str], granule: int = 1) -> Demand | None:
+    """Return the total needs of these jobs, whose column has this granule; None if they need only GPUs."""
     cpus, memory_gb, nodes = 0.0, 0.0, None
     for job in jobs:
         need = needs.get(job)
@@ -34,7 +40,9 @@ def demand_of(needs: Mapping[str, Need], jobs: Iterable[str]) -> Demand | None:
             memory_gb += need.memory_gb_per_gpu
             if need.nodes is not None:
                 nodes = need.nodes if nodes is None else nodes & need.nodes
-    return Demand(cpus, memory_gb, nodes) if cpus or memory_gb or nodes is not None else None
+    if not cpus and not memory_gb and nodes is None and granule == 1:
+        return None
+    return Demand(cpus, memory_gb, nodes, granule)
 
 
 class Stock:
@@ -45,7 +53,7 @@ class Stock:
         self.left = {node.name: [node.cpus, node.memory_gb] for node in nodes}
 
     def usable_gpus(self, demand: Demand, node: str, gpus: int) -> int:
-        """Return for how many GPUs, up to `gpus`, the node has the resources needed."""
+        """Return for how many GPUs, up to `gpus`, the node has the resources needed: a multiple of the granule."""
         if demand.nodes is not None and node not in demand.nodes:
             return 0
         cpus, memory_gb = self.left[node]
@@ -53,10 +61,10 @@ class Stock:
             gpus = min(gpus, times(cpus, demand.cpus, gpus))
         if demand.memory_gb > 0:
             gpus = min(gpus, times(memory_gb, demand.memory_gb, gpus))
-        return gpus
+        return gpus - gpus % demand.granule
 
     def fits(self, demand: Demand, gpus: Iterable[GpuId]) -> bool:
-        """Whether the nodes of these GPUs have the resources needed."""
+        """Whether the nodes of these GPUs have the resources needed, and each has whole granules."""
         return all(self.usable_gpus(demand, node, count) >= count for node, count in _count(gpus).items())
 
     def charge(self, demand: Demand | None, gpus: Iterable[GpuId], sign: int = 1) -> None:

@@ -198,7 +198,7 @@ def _generated(run: Run, table: Throughputs) -> Jobs:
         if run.rate_per_h == math.inf:
             problem = "is missing: at an infinite rate, --measure does not end the run; give --jobs"
             raise InvalidSpec("jobs", problem)
-        return Jobs(can_end(run.cluster, table, jobs), None)
+        return Jobs(can_end(run.cluster, run.effective("gpus_per_node"), table, jobs), None)
     return _counted(run, table, islice(jobs, run.jobs))
 
 
@@ -213,5 +213,5 @@ def _last_arrival_limit_s(hours: float, rate_per_h: float, jobs: int | None) -> 
 
 
 def _counted(run: Run, table: Throughputs, jobs: Iterator[TraceJob], places: Places = NOWHERE) -> Jobs:
-    checked = list(can_end(run.cluster, table, jobs, places))
+    checked = list(can_end(run.cluster, run.effective("gpus_per_node"), table, jobs, places))
     return Jobs(checked, len(checked))

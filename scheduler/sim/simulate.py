@@ -334,6 +334,7 @@ def _arrivals(options: SimOptions) -> Iterator[Arrival]:
             gpus=job.gpus,
             gpus_min=job.gpus_min,
             gpus_max=job.gpus_max,
+            gpus_together=job.gpus_together,
             steps=None if job.steps is None else float(job.steps),
             weight=float(job.weight),
             tenant=job.tenant,

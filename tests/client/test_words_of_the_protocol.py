@@ -24,6 +24,7 @@ WHOLE = JobSpec(
     gpus=4,
     gpus_min=2,
     gpus_max=8,
+    gpus_together=2,
     steps=1e6,
     weight=2.0,
     tenant="org/team",

@@ -197,5 +197,5 @@ def legacy(spec: JobSpec) -> bool:
     return True
 
 
-WIDTHS = ("gpus", "gpus_min", "gpus_max")
+WIDTHS = ("gpus", "gpus_min", "gpus_max", "gpus_together")
 FIGURES = [name for name in bounds.JOB if name not in WIDTHS]

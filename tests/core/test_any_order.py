@@ -114,6 +114,7 @@ class AnyOrder(RuleBasedStateMachine):
                 {},
                 {"retries": 1},
                 {"gpus_min": 1, "gpus_max": 3},
+                {"gpus": 2, "gpus_together": 2},
                 {"time_limit_s": 100.0},
                 {"earliest_start_s": 500.0},
                 {"retries_preemption": 0},
@@ -129,7 +130,7 @@ class AnyOrder(RuleBasedStateMachine):
     )
     def submit(self, kind: str, gpus: int, steps: float | None, more: dict[str, Any], key: str) -> None:
         """Submit a job of some sort."""
-        spec = JobSpec(job_type=kind, gpus=gpus, steps=steps, **more)
+        spec = JobSpec(**{"job_type": kind, "gpus": gpus, "steps": steps, **more})
         self.handle(SubmitJobs(call="c", specs=(spec,), key=key))
 
     @rule(job=st.integers(1, 8), action=st.sampled_from(("cancel", "hold", "release", "requeue")))

@@ -227,6 +227,7 @@ def any_spec(chance: Random, submitted: Sequence[str]) -> JobSpec:
         gpus=gpus,
         gpus_min=chance.choice([None, 1]),
         gpus_max=chance.choice([None, 4]),
+        gpus_together=chance.choice([1, 1, gpus]),
         steps=chance.choice([None, 100.0, 30000.0, 1e6]),
         weight=chance.choice([0.01, 1.0, 30.0]),
         min_run_s=chance.choice([0.0, 0.0, 2000.0]),

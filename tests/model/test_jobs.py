@@ -9,6 +9,7 @@ import pytest
 
 from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Dependency, JobSpec, JobState, Move, after
+from scheduler.model.launch import Launch, Terminal
 from tests.support.wording import Wording
 
 # A second table, independent of TRANSITIONS: MOVES has a row for each move and a column for each of these states.
@@ -96,6 +97,11 @@ def test_every_state_leads_to_an_end() -> None:
         ({"name": "a\nb"}, "name", "control"),
         ({"name": "a" * 257}, "name", "256"),
         ({"tenant": "\ud800"}, "tenant", "control"),
+        ({"gpus": 2, "gpus_together": 0}, "gpus_together", "1 and 1,000,000"),
+        ({"gpus": 6, "gpus_together": 4}, "gpus", "4 or 8"),
+        ({"gpus": 2, "gpus_together": 4}, "gpus", "ask for 4"),
+        ({"gpus": 8, "gpus_min": 3, "gpus_together": 4}, "gpus_min", "ask for 4"),
+        ({"gpus": 8, "gpus_max": 10, "gpus_together": 4}, "gpus_max", "8 or 12"),
     ],
 )
 def test_the_error_for_an_impossible_specification_names_the_field(
@@ -122,3 +128,13 @@ def test_the_range_of_an_elastic_job() -> None:
     elastic = JobSpec(gpus=2, gpus_min=1, gpus_max=4)
     assert (elastic.narrowest, elastic.widest) == (1, 4)
     assert elastic.checked() is elastic
+    assert list(elastic.widths(3)) == [1, 2, 3]
+
+
+def test_gpus_in_groups() -> None:
+    """Only whole groups make a width; an interactive job is one group, on one node, whatever its width."""
+    grouped = JobSpec(gpus=4, gpus_min=2, gpus_max=8, gpus_together=2)
+    assert (list(grouped.widths(7)), grouped.granule(6), grouped.is_grouped) == ([2, 4, 6], 2, True)
+    interactive = JobSpec(gpus=2, gpus_max=3, launch=Launch(terminal=Terminal()))
+    assert (list(interactive.widths(9)), interactive.granule(3), interactive.is_grouped) == ([2, 3], 3, True)
+    assert not JobSpec(gpus=4).is_grouped

@@ -33,6 +33,7 @@ def shuffled(inputs: RoundInputs, chance: Random) -> RoundInputs:
         first=to[old.first[rows]],
         second=to[old.second[rows]],
         **{name: getattr(old, name)[rows] for name in ("worker_type", "gpus", "restart_s", "tie")},
+        granules={at: old.granules[row] for at, row in enumerate(rows) if row in old.granules},
     )
     old_candidates = inputs.candidates
     terms = Terms(old_candidates.share[rows], old_candidates.backfill[rows])

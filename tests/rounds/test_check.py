@@ -143,6 +143,16 @@ def test_gpus_of_another_type_are_a_fault() -> None:
     assert {"n0:0", "k80", "v100"} <= set(re.findall(r"\w+(?::\w+)*", fault))
 
 
+def test_a_granule_on_two_nodes_is_a_fault() -> None:
+    """GPUs that must be together are counted node by node; a job that is pinned to others keeps them."""
+    columns, held = [column("gang", gpus=2, granule=2)], hold("gang", "n0:0", "n1:0")
+    spoilt = plan_of((GANG, ("n0:0", "n1:0")))
+    (fault,) = check_plan(round_of(columns, nodes(2, 2), held), spoilt)
+    assert {"gang", "1", "2", "n0:0", "n1:0"} <= set(re.findall(r"\w+(?::\w+)*", fault))
+    pinned = hold("gang", "n0:0", "n1:0", pinned=True)
+    assert check_plan(round_of(columns, nodes(2, 2), pinned), spoilt) == []
+
+
 @pytest.mark.parametrize(("resource", "word"), [("cpus", "CPUs"), ("memory_gb", "GB")])
 def test_crowded_nodes_are_a_fault(resource: str, word: str) -> None:
     """CPUs and memory are summed over all jobs of a node."""

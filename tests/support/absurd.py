@@ -132,6 +132,7 @@ def changes() -> Any_:
         "gpus": mostly(st.integers(1, 3), figure(bounds.GPUS, True)),
         "gpus_min": mostly(st.none(), figure(bounds.GPUS, True)),
         "gpus_max": mostly(st.none(), figure(bounds.GPUS, True)),
+        "gpus_together": figure(bounds.GPUS, True),
         "worker_types": texts(*TYPES),
         "retries": figure(bounds.COUNT, True),
     }

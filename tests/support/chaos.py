@@ -106,6 +106,7 @@ class Chaos:
             (0.2, {"min_run_s": 900.0}),
             (0.1, {"preemptible": False}),
             (0.2, {"gpus_min": 1, "gpus_max": 3}),
+            (0.2, {"gpus_min": None, "gpus_max": None, "gpus_together": gpus}),
             (0.3, {"retries": 3}),
             (0.1, {"max_cost": 1.5}),
             (0.1, {"array": (0, 1)}),

@@ -43,6 +43,7 @@ class Column:
     skipped: int = 0
     explore: bool = False
     label: str = ""
+    granule: int = 1
 
     @property
     def bundle(self) -> Bundle:
@@ -125,6 +126,7 @@ def candidates(
         gpus=ints([column.gpus for column in columns]),
         restart_s=floats([column.restart_s for column in columns]),
         tie=np.array([tie_of(column.bundle) for column in columns], dtype=np.uint64),
+        granules={row: column.granule for row, column in enumerate(columns) if column.granule > 1},
     )
     return Candidates(
         columns=static,
@@ -189,6 +191,7 @@ def _random_columns(
     chance: Random, jobs: Sequence[str], kinds: Sequence[str], cluster: Sequence[NodeView]
 ) -> list[Column]:
     restart_s = chance.choice([0.0, 0.0, 30.0, 600.0])
+    grouped = chance.choice([0.0, 0.0, 0.5, 1.0])
     ways: dict[Bundle, None] = {}
     for job in jobs:
         for kind in kinds:
@@ -210,9 +213,14 @@ def _random_columns(
             restart_s=restart_s,
             skipped=chance.randint(0, 3),
             explore=chance.random() < 0.1,
+            granule=chance.choice(_divisors(way.gpus)) if chance.random() < grouped else 1,
         )
         for way in ways
     ]
+
+
+def _divisors(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
 
 
 def _random_held(

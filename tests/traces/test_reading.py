@@ -54,19 +54,20 @@ def jobs(draw, **fixed):
     """Any jobs that a trace can hold, in order of arrival."""
     drawn = []
     for n, arrival_s in enumerate(sorted(draw(st.lists(st.floats(0, 1e9), min_size=1, max_size=5)))):
-        gpus = draw(st.integers(1, 64))
+        together, groups = draw(st.integers(1, 4)), draw(st.integers(1, 16))
         facts = {
             "id": f"{draw(WORDS)}·{n}",
             "arrival_s": arrival_s,
             "job_type": draw(WORDS),
-            "gpus": gpus,
+            "gpus": together * groups,
             "steps": draw(st.none() | POSITIVE),
             "duration_s": draw(st.none() | POSITIVE),
             "weight": draw(POSITIVE),
             "tenant": draw(st.just("") | WORDS),
             "deadline_s": draw(st.none() | POSITIVE),
-            "gpus_min": draw(st.none() | st.integers(1, gpus)),
-            "gpus_max": draw(st.none() | st.integers(gpus, 99)),
+            "gpus_min": draw(st.none() | st.integers(1, groups).map(together.__mul__)),
+            "gpus_max": draw(st.none() | st.integers(groups, 99).map(together.__mul__)),
+            "gpus_together": together,
             "worker_types": tuple(draw(st.lists(st.sampled_from(["v100", "a100-80gb"]), max_size=2))),
             "name": draw(st.just("") | WORDS),
             "user": draw(st.just("") | WORDS),

@@ -28,6 +28,9 @@ def test_a_trace_holds_jobs_in_order_and_once(wording):
         ({"deadline_s": float("inf")}, "deadline_s"),
         ({"worker_types": ("a|b",)}, "worker_types"),
         ({"tenant": " x"}, "tenant"),
+        ({"gpus_together": 0}, "gpus_together"),
+        ({"gpus_together": 4}, "gpus"),
+        ({"gpus_together": 2, "gpus_max": 5}, "gpus_max"),
     ],
 )
 def test_an_impossible_job_is_refused_by_its_field(wrong, field, wording):

@@ -55,6 +55,7 @@ _ON_SUBMIT = {
     "--partition": "--worker-type",
     "--gres": "--gpus",
     "--nodes": "--gpus",
+    "--gpus-per-node": "--gpus-together",
     "--mem": "--memory",
     "--time": "--time-limit",
     "--dependency": "--after",

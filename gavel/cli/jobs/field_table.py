@@ -17,6 +17,7 @@ FIELDS = (
     ("env", "mapping of variables to text", "Environment variables, except those of Gavel (`RANK` …, `GAVEL_…`)"),
     ("env_from", "mapping of variables to secrets", "Variables from secrets that the nodes keep, by the secret's name"),
     ("gpus", "number or range", "How many GPUs, or a range such as `2-8` from which the scheduler chooses"),
+    ("gpus_together", "whole number from 1", "The GPUs come in groups of this many, each on one node"),
     ("ranks", "per_gpu or per_node", "One process for each GPU (the default), or one for each node"),
     ("cpus", "number from 0 up", "CPUs of the whole job"),
     ("memory", "size", "Memory of the whole job"),

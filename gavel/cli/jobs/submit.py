@@ -52,7 +52,9 @@ _METAVARS = {
     "mapping of variables to secrets": "KEY=SECRET",
     "mapping of worker types to numbers": "TYPE=N",
     "jobs": "JOB[:ended]",
-    **dict.fromkeys(("number or range", "number above 0", "number from 0 up", "whole number"), "N"),
+    **dict.fromkeys(
+        ("number or range", "number above 0", "number from 0 up", "whole number", "whole number from 1"), "N"
+    ),
 }
 _SHORT = {"name": "-n", "gpus": "-g", "worker_types": "-t", "env": "-e"}
 _OPPOSITES = {

@@ -17,7 +17,7 @@ from gavel.client.views.job_text import ids
 
 # With the value `none`, these options remove a limit.
 LIMITS = {"time_limit": "time_limit_s", "deadline": "deadline_s", "max_cost": "max_cost"}
-CHANGEABLE = ("name", "weight", "tenant", "gpus", "worker_types", "retries", *LIMITS)
+CHANGEABLE = ("name", "weight", "tenant", "gpus", "gpus_together", "worker_types", "retries", *LIMITS)
 NONE = "none"
 
 

@@ -20,6 +20,7 @@ CHANGEABLE = (
     "gpus",
     "gpus_min",
     "gpus_max",
+    "gpus_together",
     "worker_types",
     "retries",
     *REMOVABLE,

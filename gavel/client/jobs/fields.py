@@ -39,6 +39,8 @@ SYNONYMS = {
     "env_vars": "env",
     "num_gpus": "gpus",
     "gres": "gpus",
+    "gpus_per_node": "gpus_together",
+    "same_node": "gpus_together",
     "cpu": "cpus",
     "ncpus": "cpus",
     "cpus_per_task": "cpus",

@@ -262,6 +262,7 @@ KINDS = {
     "whole number": Kind(
         v.whole(0, limits.COUNT_MAX), _whole(0, limits.COUNT_MAX), {"type": "integer", "minimum": 0}
     ),
+    "whole number from 1": Kind(v.whole(1, limits.GPUS_MAX), _whole(1, limits.GPUS_MAX), _WIDTH),
     "number above 0": Kind(v.number("number above 0"), _number(""), _ABOVE_0),
     "number from 0 up": Kind(
         v.number("number from 0 up", zero=True), _number(""), {"type": "number", "minimum": 0}

@@ -156,6 +156,11 @@ class JobSpec:
     # The two ends of the range, if `gpus` is a range in the job file.
     gpus_min: int | None = None
     gpus_max: int | None = None
+    gpus_together: int | None = job_field(
+        "whole number from 1",
+        "The GPUs come in groups of this many, each on one node; by default 1",
+        "4",
+    )
     ranks: Literal["", "per_gpu", "per_node"] = job_field(
         "per_gpu or per_node",
         "One process for each GPU (the default), or one for each node",

@@ -31,7 +31,7 @@ JOB_STATE_FAILED: JobState
 JOB_STATE_CANCELLED: JobState
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "job_type", "gpus", "gpus_min", "gpus_max", "steps", "weight", "tenant", "user", "deadline_s", "earliest_start_s", "time_limit_s", "min_run_s", "worker_types", "excluded_worker_types", "nodes", "labels", "cpus", "memory_gb", "gpu_memory_gb", "retries", "retries_node", "retries_preemption", "preemptible", "packable", "reports_steps", "restart_cost_s", "rates", "after", "array", "max_cost", "launch", "plans")
+    __slots__ = ("name", "job_type", "gpus", "gpus_min", "gpus_max", "steps", "weight", "tenant", "user", "deadline_s", "earliest_start_s", "time_limit_s", "min_run_s", "worker_types", "excluded_worker_types", "nodes", "labels", "cpus", "memory_gb", "gpu_memory_gb", "retries", "retries_node", "retries_preemption", "preemptible", "packable", "reports_steps", "restart_cost_s", "rates", "after", "array", "max_cost", "launch", "plans", "gpus_together")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class JobSpec(_message.Message):
     MAX_COST_FIELD_NUMBER: _ClassVar[int]
     LAUNCH_FIELD_NUMBER: _ClassVar[int]
     PLANS_FIELD_NUMBER: _ClassVar[int]
+    GPUS_TOGETHER_FIELD_NUMBER: _ClassVar[int]
     name: str
     job_type: str
     gpus: int
@@ -112,7 +113,8 @@ class JobSpec(_message.Message):
     max_cost: float
     launch: Launch
     plans: _containers.RepeatedCompositeFieldContainer[Plan]
-    def __init__(self, name: _Optional[str] = ..., job_type: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., steps: _Optional[float] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., deadline_s: _Optional[float] = ..., earliest_start_s: _Optional[float] = ..., time_limit_s: _Optional[float] = ..., min_run_s: _Optional[float] = ..., worker_types: _Optional[_Iterable[str]] = ..., excluded_worker_types: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpu_memory_gb: _Optional[float] = ..., retries: _Optional[int] = ..., retries_node: _Optional[int] = ..., retries_preemption: _Optional[int] = ..., preemptible: _Optional[bool] = ..., packable: _Optional[bool] = ..., reports_steps: _Optional[bool] = ..., restart_cost_s: _Optional[float] = ..., rates: _Optional[_Mapping[str, float]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., array: _Optional[_Iterable[int]] = ..., max_cost: _Optional[float] = ..., launch: _Optional[_Union[Launch, _Mapping]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ...) -> None: ...
+    gpus_together: int
+    def __init__(self, name: _Optional[str] = ..., job_type: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., steps: _Optional[float] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., deadline_s: _Optional[float] = ..., earliest_start_s: _Optional[float] = ..., time_limit_s: _Optional[float] = ..., min_run_s: _Optional[float] = ..., worker_types: _Optional[_Iterable[str]] = ..., excluded_worker_types: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpu_memory_gb: _Optional[float] = ..., retries: _Optional[int] = ..., retries_node: _Optional[int] = ..., retries_preemption: _Optional[int] = ..., preemptible: _Optional[bool] = ..., packable: _Optional[bool] = ..., reports_steps: _Optional[bool] = ..., restart_cost_s: _Optional[float] = ..., rates: _Optional[_Mapping[str, float]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., array: _Optional[_Iterable[int]] = ..., max_cost: _Optional[float] = ..., launch: _Optional[_Union[Launch, _Mapping]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., gpus_together: _Optional[int] = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ("worker_type", "gpus", "label", "rate", "memory_gb", "document")
@@ -507,7 +509,7 @@ class UpdateJobRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., changes: _Optional[_Union[JobChanges, _Mapping]] = ...) -> None: ...
 
 class JobChanges(_message.Message):
-    __slots__ = ("name", "weight", "tenant", "gpus", "gpus_min", "gpus_max", "worker_types", "retries", "time_limit_s", "deadline_s", "max_cost", "remove")
+    __slots__ = ("name", "weight", "tenant", "gpus", "gpus_min", "gpus_max", "worker_types", "retries", "time_limit_s", "deadline_s", "max_cost", "remove", "gpus_together")
     class WorkerTypes(_message.Message):
         __slots__ = ("names",)
         NAMES_FIELD_NUMBER: _ClassVar[int]
@@ -525,6 +527,7 @@ class JobChanges(_message.Message):
     DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
     MAX_COST_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
+    GPUS_TOGETHER_FIELD_NUMBER: _ClassVar[int]
     name: str
     weight: float
     tenant: str
@@ -537,7 +540,8 @@ class JobChanges(_message.Message):
     deadline_s: float
     max_cost: float
     remove: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., worker_types: _Optional[_Union[JobChanges.WorkerTypes, _Mapping]] = ..., retries: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., max_cost: _Optional[float] = ..., remove: _Optional[_Iterable[str]] = ...) -> None: ...
+    gpus_together: int
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., worker_types: _Optional[_Union[JobChanges.WorkerTypes, _Mapping]] = ..., retries: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., max_cost: _Optional[float] = ..., remove: _Optional[_Iterable[str]] = ..., gpus_together: _Optional[int] = ...) -> None: ...
 
 class UpdateJobResponse(_message.Message):
     __slots__ = ("jobs",)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from scheduler.core.planning.planned_rates import is_struck_out, plans_left
 from scheduler.core.state import SchedulerState
-from scheduler.model.cluster import Node, gpus_for
+from scheduler.model.cluster import Node, gpus_for, in_groups
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 
@@ -26,14 +26,7 @@ Nodes = Sequence[Node]
 
 def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
     """Raise InvalidSpec unless the nodes of one worker type, if they were empty, could meet the job's needs."""
-    if spec.launch is not None and spec.launch.terminal is not None:
-        most = max(node.spec.gpus for node in state.nodes.values())
-        if spec.widest > most:
-            raise InvalidSpec(
-                "gpus",
-                f"asks for {spec.widest}; an interactive job runs on one node, and no node has more than {most}",
-            )
-    if not spec.is_picky and spec.narrowest <= max(state.size_of_type.values()):
+    if not (spec.is_picky or spec.is_grouped) and spec.narrowest <= max(state.size_of_type.values()):
         return
     nodes = list(state.nodes.values())
     _must_be_known(nodes, spec)
@@ -41,7 +34,12 @@ def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
         return
     _must_have_gpus(nodes, spec)
     needs = {field: value for field in _FAULTS if (value := getattr(spec, field))}
-    plain = JobSpec(gpus=spec.gpus, gpus_min=spec.gpus_min, gpus_max=spec.gpus_max)
+    plain = JobSpec(
+        gpus=spec.gpus,
+        gpus_min=spec.gpus_min,
+        gpus_max=spec.gpus_max,
+        gpus_together=spec.granule(spec.narrowest),
+    )
     for field, value in needs.items():
         alone = replace(plain, **{field: value})
         if not _fit(nodes, alone):
@@ -97,25 +95,35 @@ def _must_be_known(nodes: Nodes, spec: JobSpec) -> None:
 
 
 def _must_have_gpus(nodes: Nodes, spec: JobSpec) -> None:
-    have: dict[str, int] = {}
+    on_nodes: dict[str, list[int]] = {}
     for node in nodes:
         if spec.may_use(node.spec.worker_type):
-            have[node.spec.worker_type] = have.get(node.spec.worker_type, 0) + node.spec.gpus
-    if not have:
+            on_nodes.setdefault(node.spec.worker_type, []).append(node.spec.gpus)
+    if not on_nodes:
         raise InvalidSpec("worker_types", "no worker type is left that the job may use")
+    granule = spec.granule(spec.narrowest)
+    kind = max(sorted(on_nodes), key=lambda kind: max(on_nodes[kind]))
+    if max(on_nodes[kind]) < granule:
+        field, why = "gpus_together", f"asks for {granule} GPUs on one node"
+        if spec.is_interactive:
+            field, why = "gpus", f"asks for {granule}; an interactive job runs on one node"
+        raise InvalidSpec(field, f"{why}, and no node has more than {max(on_nodes[kind])} ({kind})")
+    have = {kind: in_groups(gpus, granule) for kind, gpus in on_nodes.items()}
     kind = max(sorted(have), key=have.__getitem__)
     if have[kind] < spec.narrowest:
+        groups = "" if granule == 1 else f", in groups of {granule} on one node each"
         raise InvalidSpec(
             "gpus",
-            f"asks for {spec.narrowest} of one worker type, and there are at most {have[kind]} ({kind})",
+            f"asks for {spec.narrowest} of one worker type{groups}, and there are at most {have[kind]} ({kind})",
         )
 
 
 def _best_type(nodes: Nodes, spec: JobSpec) -> tuple[int, str]:
     """Return the largest number of GPUs of one worker type that the job could have, and that type."""
-    most: dict[str, int] = {}
+    on_nodes: dict[str, list[int]] = {}
     for node in nodes:
-        most[node.spec.worker_type] = most.get(node.spec.worker_type, 0) + gpus_for(node, spec)
+        on_nodes.setdefault(node.spec.worker_type, []).append(gpus_for(node, spec))
+    most = {kind: in_groups(gpus, spec.granule(spec.narrowest)) for kind, gpus in on_nodes.items()}
     kind = max(sorted(most), key=most.__getitem__)
     return most[kind], kind
 
@@ -180,7 +188,7 @@ def _no_labels(nodes: Nodes, spec: JobSpec) -> str:
         if value not in values:
             examples = listed([*values[:VALUES_SHOWN], *(["…"] if len(values) > VALUES_SHOWN else [])])
             return f"no node has {key}={value}; there is {examples}"
-    if not _best_type(nodes, spec)[0]:
+    if not any(node.fits(spec) for node in nodes):
         return "no node has all of these"
     return f"on nodes with these there {_too_few(nodes, spec)}"
 

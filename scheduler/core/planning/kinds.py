@@ -11,7 +11,7 @@ from scheduler.core.planning.planned_rates import planned_rate
 from scheduler.core.planning.round_cache import Frame
 from scheduler.core.state import SchedulerState, Stores
 from scheduler.model import bounds
-from scheduler.model.cluster import Node, NodeSpec, gpus_for
+from scheduler.model.cluster import Node, NodeSpec, gpus_for, in_groups
 from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.model.throughput import RateKey
@@ -118,6 +118,10 @@ class Kinds:
             rate = self.rates[key] = rate_of(state, job.spec, bundle.worker_type, bundle.gpus)[0]
         return rate
 
+    def in_groups(self, worker_type: str, granule: int) -> int:
+        """Return how many usable GPUs of a worker type are in groups of `granule` on single nodes."""
+        return in_groups([len(gpus) for node, gpus in self.nodes if node.worker_type == worker_type], granule)
+
     def reaching(self, stores: Stores) -> list[Node]:
         """Return the usable nodes that reach one of these stores."""
         return [node for store in stores for node in self.by_store.get(store, ())]
@@ -134,6 +138,8 @@ def _key(spec: JobSpec) -> KindKey:
             spec.gpus,
             spec.narrowest,
             spec.widest,
+            spec.gpus_together,
+            spec.is_interactive,
             spec.worker_types,
             spec.excluded_worker_types,
         ),
@@ -146,15 +152,18 @@ def _key(spec: JobSpec) -> KindKey:
 
 def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, stores: Stores) -> Ways:
     rows: list[tuple[int, int, float, bool, str]] = []
-    anywhere = not (stores or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
+    picky = spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb
+    anywhere = not (stores or picky or spec.is_grouped)
     nodes = [] if anywhere else kinds.reaching(stores) if stores else state.usable_nodes()
     for row, worker_type in enumerate(kinds.worker_types):
         if not spec.may_use(worker_type):
             continue
-        available = int(kinds.capacity[row])
-        if not anywhere:
-            available = sum(gpus_for(node, spec) for node in nodes if node.spec.worker_type == worker_type)
+        on_nodes = [gpus_for(node, spec) for node in nodes if node.spec.worker_type == worker_type]
+        available = int(kinds.capacity[row]) if anywhere else sum(on_nodes)
         for gpus in spec.widths_on(worker_type, available):
+            granule = spec.granule(gpus)
+            if granule > 1 and in_groups(on_nodes, granule) < gpus:
+                continue
             spread = not state.settings.consolidated_rates and gpus > kinds.widest_node[row]
             rate, guessed = rate_of(state, spec, worker_type, gpus, spread)
             if rate > 0:
@@ -217,7 +226,7 @@ def _is_new(state: SchedulerState, spec: JobSpec) -> bool:
         (book.solo.get((spec.job_type, gpus, worker_type)) or 0.0) > 0.0
         for worker_type, size in state.size_of_type.items()
         if spec.may_use(worker_type)
-        for gpus in range(spec.narrowest, min(spec.widest, size) + 1)
+        for gpus in spec.widths(size)
     )
 
 

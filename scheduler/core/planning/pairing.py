@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -86,8 +87,11 @@ def _paired(state: SchedulerState, kinds: Kinds, a: ConfinedKind, b: ConfinedKin
     rows: list[tuple[float, ...]] = []
     if spec.gpus == other.gpus and not (stores_a and stores_b and stores_a != stores_b):
         stores = stores_a or stores_b
+        granule = math.lcm(spec.granule(spec.gpus), other.granule(spec.gpus))
         for type_row, name in enumerate(kinds.worker_types):
             if stores and all(node.spec.worker_type != name for node in kinds.reaching(stores)):
+                continue
+            if granule > 1 and kinds.in_groups(name, granule) < spec.gpus:
                 continue
             rates = pair_rates(state, name, spec.job_type, other.job_type, spec.gpus)
             if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):

@@ -35,7 +35,7 @@ def is_struck_out(state: SchedulerState, spec: JobSpec, plan: Plan) -> bool:
 
 def plans_left(state: SchedulerState, spec: JobSpec) -> list[Plan]:
     """Return the plans that a job may use and that are not struck out."""
-    widths = range(spec.narrowest, spec.widest + 1)
+    widths = spec.widths(spec.widest)
     return [
         plan
         for plan in spec.plans

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
-from scheduler.model.jobs import Job
+from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Bundle
 from scheduler.model.shares import ties
 from scheduler.rounds.inputs import NO_ROW, Bools, Columns, Floats, Ints, Terms
@@ -72,21 +73,27 @@ def frame_of(
     types: Mapping[str, int],
     new: tuple[Bundle, ...],
     kind_of: Callable[[Job], int],
+    specs: Sequence[JobSpec],
 ) -> Frame:
-    """Make a frame from the current state. `new`: columns of jobs that came after the allocation."""
+    """Make a frame from the current state.
+
+    `new`: columns of jobs that came after the allocation; `specs`: the spec of a job of each kind.
+    """
     table = state.shares
     row_of_job = dict(table.job_row)
     for bundle in new:
         row_of_job.setdefault(bundle.jobs[0], len(row_of_job))
     jobs = tuple(row_of_job)
     all_jobs = [state.jobs[name] for name in jobs]
+    numbers = frozenset(map(kind_of, all_jobs))
+    bundles = (*table.bundles, *new)
 
     def column(in_table: np.ndarray, added: ArrayLike) -> np.ndarray:
         return np.concatenate([in_table, np.asarray(added, in_table.dtype)]) if new else in_table
 
     first = column(table.first, [row_of_job[b.jobs[0]] for b in new])
     columns = Columns(
-        bundles=(*table.bundles, *new),
+        bundles=bundles,
         row_of=table.row_of | {bundle: row for row, bundle in enumerate(new, len(table))},
         first=first,
         second=column(table.second, [NO_ROW] * len(new)),
@@ -94,6 +101,7 @@ def frame_of(
         gpus=column(table.gpus, [b.gpus for b in new]),
         restart_s=_restart_s(state, all_jobs)[first],
         tie=column(table.tie, _ties_by_arrival(new, first[len(table) :]) if new else ()),
+        granules=_granules(bundles, all_jobs) if any(specs[kind].is_grouped for kind in numbers) else {},
     )
     terms = Terms(
         share=column(table.share, [0.0] * len(new)),
@@ -104,7 +112,7 @@ def frame_of(
         columns=columns,
         row_of_job=row_of_job,
         jobs=jobs,
-        kinds=frozenset(map(kind_of, all_jobs)),
+        kinds=numbers,
         guessed_kinds=((-1, -1), frozenset()),
         terms=terms,
         no_columns=np.zeros(len(columns.bundles), bool),
@@ -119,6 +127,16 @@ def _ties_by_arrival(new: tuple[Bundle, ...], arrival: Ints) -> np.ndarray:
     by_arrival = np.empty_like(tie)
     by_arrival[np.lexsort((tie, arrival))] = np.sort(tie)
     return by_arrival
+
+
+def _granules(bundles: Iterable[Bundle], jobs: Iterable[Job]) -> dict[int, int]:
+    """Return the granules of these columns that are above 1, by row. The granule of a pair suits both jobs."""
+    specs = {job.id: job.spec for job in jobs if job.spec.is_grouped}
+    return {
+        row: math.lcm(*[specs[name].granule(bundle.gpus) for name in bundle.jobs if name in specs])
+        for row, bundle in enumerate(bundles)
+        if not specs.keys().isdisjoint(bundle.jobs)
+    }
 
 
 def _restart_s(state: SchedulerState, jobs: Sequence[Job]) -> Floats:

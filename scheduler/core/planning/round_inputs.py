@@ -165,7 +165,7 @@ def _candidates(
 def _frame(state: SchedulerState, kinds: Kinds, types: dict[str, int], new: tuple[Bundle, ...]) -> Frame:
     """Return the frame of the last round, or a new one if it is out of date."""
     if kinds.frame is None or kinds.frame.key != key_of(state, types, new):
-        kinds.frame = frame_of(state, types, new, kinds.of)
+        kinds.frame = frame_of(state, types, new, kinds.of, kinds.specs)
     return kinds.frame
 
 

@@ -87,7 +87,7 @@ class PastWork:
             if spec.plans:
                 continue
             job_type = type_of(name, spec)
-            widths |= dict.fromkeys((job_type, gpus) for gpus in range(spec.narrowest, spec.widest + 1))
+            widths |= dict.fromkeys((job_type, gpus) for gpus in spec.widths(spec.widest))
             if job_type not in types_given:
                 for (gpus, kind), amount in self._measured.get(name, {}).items():
                     measured[job_type, gpus, kind] = _sum(measured.get((job_type, gpus, kind)), amount)
@@ -122,7 +122,7 @@ class PastWork:
         if not steps:
             self.notes[UNKNOWN_WORK] += 1
             return None
-        widths = range(spec.narrowest, spec.widest + 1)
+        widths = spec.widths(spec.widest)
         rates = (table.rate(job_type, gpus, kind) for gpus in widths for kind in kinds)
         if not (spec.rates or spec.plans) and not any(rate > 0 for rate in rates):
             self.notes[UNKNOWN_RATES] += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from scheduler.model.cluster import in_groups
 from scheduler.model.errors import InvalidSpec
 from traces.errors import BadRow
 from traces.throughputs import Throughputs
@@ -15,17 +16,21 @@ YEAR_S = 365 * 86_400.0
 # A file of jobs, and the line of each job in it.
 Places = tuple[str, tuple[int, ...]]
 NOWHERE: Places = ("", ())
-# What decides the rates of a job: its type, `gpus`, `gpus_min`, `gpus_max` and `worker_types`.
-Kind = tuple[str, int, int | None, int | None, tuple[str, ...]]
+# What decides the rates of a job: its type, `gpus`, `gpus_min`, `gpus_max`, `gpus_together` and `worker_types`.
+Kind = tuple[str, int, int | None, int | None, int, tuple[str, ...]]
 
 
 def can_end(
-    cluster: Mapping[str, int], table: Throughputs, jobs: Iterable[TraceJob], places: Places = NOWHERE
+    cluster: Mapping[str, int],
+    gpus_per_node: int,
+    table: Throughputs,
+    jobs: Iterable[TraceJob],
+    places: Places = NOWHERE,
 ) -> Iterator[TraceJob]:
     """Yield the jobs unchanged. Refuse the first job that fails a check, with its place in the file."""
     fastest: dict[Kind, float] = {}
     for number, job in enumerate(jobs):
-        kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.worker_types)
+        kind = (job.job_type, job.gpus, job.gpus_min, job.gpus_max, job.gpus_together, job.worker_types)
         if job.arrival_s > YEARS_MAX * YEAR_S:
             late = f"job {job.id!r} arrives at {job.arrival_s:g} s, after more than {YEARS_MAX} years"
             raise _refusal(places, number, late, "arrivals are seconds from the start, not times of day")
@@ -33,7 +38,7 @@ def can_end(
             endless = f"job {job.id!r} has no number of steps, so its end is unknown"
             raise _refusal(places, number, endless, "add one")
         if kind not in fastest:
-            fastest[kind] = fastest_rate(cluster, table, job)
+            fastest[kind] = fastest_rate(cluster, gpus_per_node, table, job)
             if not fastest[kind]:
                 why = "too few GPUs of a type that it fits, or no rate in the throughput table"
                 stuck = f"{_described(job)} cannot run anywhere on the cluster"
@@ -45,16 +50,17 @@ def can_end(
         yield job
 
 
-def fastest_rate(cluster: Mapping[str, int], table: Throughputs, job: TraceJob) -> float:
+def fastest_rate(cluster: Mapping[str, int], gpus_per_node: int, table: Throughputs, job: TraceJob) -> float:
     """Return the job's greatest rate on this cluster, alone; 0 if it cannot run anywhere."""
-    narrowest, widest = job.gpus_min or job.gpus, job.gpus_max or job.gpus
-    widths = [w for w in table.widths(job.job_type) if narrowest <= w <= widest]
+    narrowest, widest, group = job.gpus_min or job.gpus, job.gpus_max or job.gpus, job.gpus_together
+    widths = [w for w in table.widths(job.job_type) if narrowest <= w <= widest and w % group == 0]
     rates = [
         table.rate(job.job_type, width, worker_type)
         for worker_type, gpus in cluster.items()
         if not job.worker_types or worker_type in job.worker_types
         for width in widths
-        if width <= gpus
+        # The last node may be smaller than the others.
+        if width <= in_groups([gpus_per_node] * (gpus // gpus_per_node) + [gpus % gpus_per_node], group)
     ]
     return max(rates, default=0.0)
 
@@ -63,7 +69,8 @@ def _described(job: TraceJob) -> str:
     narrowest, widest = job.gpus_min or job.gpus, job.gpus_max or job.gpus
     kinds = f" of {' or '.join(job.worker_types)}" if job.worker_types else ""
     width = f"{narrowest}" if narrowest == widest else f"{narrowest} to {widest}"
-    return f"job {job.id!r} ({job.job_type!r} on {width} GPUs{kinds})"
+    groups = f", {job.gpus_together} on each node" if job.gpus_together > 1 else ""
+    return f"job {job.id!r} ({job.job_type!r} on {width} GPUs{kinds}{groups})"
 
 
 def _refusal(places: Places, number: int, message: str, hint: str, field: str = "workload") -> Exception:

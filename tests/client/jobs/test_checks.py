@@ -27,6 +27,7 @@ WRONG: dict[str, list[Any]] = {
     "gpus": ["2", True, 1.5],
     "gpus_min": [0],
     "gpus_max": [[2]],
+    "gpus_together": [0, "4"],
     **{name: [-1] for name in ("retries", "retries_node")},
     "retries_preemption": ["many"],
     "time_limit_s": ["3h"],

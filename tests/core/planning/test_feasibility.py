@@ -17,6 +17,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeSpec
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
+from scheduler.model.launch import Launch, Terminal
 from tests.support.desk import Desk, job, node
 from tests.support.wording import Wording
 
@@ -49,6 +50,12 @@ def desk_with(desk_of: DeskOf) -> Desk:
         ({"cpus": 30.0, "memory_gb": 20.0}, "cpus", "that much memory"),
         ({"cpus": 9.0, "worker_types": ("v100",)}, "cpus", "these worker types"),
         ({"memory_gb": 60.0, "labels": {"rack": "b"}, "gpu_memory_gb": 30.0}, "memory_gb", "these labels"),
+        ({"gpus": 4, "gpus_together": 4}, "gpus_together", "2 (v100)"),
+        ({"gpus": 2, "gpus_together": 2, "worker_types": ("k80",)}, "gpus_together", "1 (k80)"),
+        ({"gpus": 6, "gpus_together": 2}, "gpus", "groups of 2"),
+        ({"gpus": 2, "gpus_together": 2, "cpus": 10.0}, "cpus", "8 (v100)"),
+        ({"gpus": 4, "launch": Launch(terminal=Terminal())}, "gpus", "2 (v100)"),
+        ({"gpus": 4, "gpus_together": 2, "labels": {"rack": "a"}}, "labels", "2 of the 4"),
     ],
 )
 def test_the_error_has_the_field_that_cannot_be_met(

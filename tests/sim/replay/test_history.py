@@ -186,9 +186,10 @@ def test_omissions_are_noted() -> None:
 EVERY_FIELD: dict[str, Any] = {
     "name": "train",
     "job_type": "x",
-    "gpus": 2,
-    "gpus_min": 1,
-    "gpus_max": 3,
+    "gpus": 4,
+    "gpus_min": 2,
+    "gpus_max": 6,
+    "gpus_together": 2,
     "steps": 4000.0,
     "weight": 2.0,
     "tenant": "a/b",
