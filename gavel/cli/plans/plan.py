@@ -220,7 +220,6 @@ def _plan_model(file: str | None, as_json: bool, as_columns: bool, options: dict
         (gpu_of(name, options["gpus_per_node"], profiled=profiled, **links), int(count))
         for name, count in options["cluster"].items()
     ]
-    estimates: list[str] = []
     model: Model
     if profile is None:
         model = transformer_of(options["shape"])
@@ -228,7 +227,7 @@ def _plan_model(file: str | None, as_json: bool, as_columns: bool, options: dict
     else:
         with refusing(PlanError):
             model, estimates = with_estimates(profile, [gpu for gpu, _ in gpus])
-        subject = Subject.of_profile(model)
+        subject = Subject.of_profile(model, estimates)
     if options["why_not"]:
         _print_reasons(model, gpus, options, as_json)
         return
@@ -244,7 +243,7 @@ def _plan_model(file: str | None, as_json: bool, as_columns: bool, options: dict
         notes += honest_notes([gpu.name for gpu, _ in rows])
     else:
         notes += remarks(model, rows, options["batch"], _allowed(options))
-    notes = [*estimates, *notes]
+    notes = [*subject.notes, *notes]
     if as_json:
         from gavel.cli.io.outputs import print_data
 
@@ -317,7 +316,7 @@ def _explain(
             if number:
                 click.echo("")
             print_explanation(explanation)
-        for note in [*notes, *honest_notes([gpu.name for gpu, _ in rows])]:
+        for note in [*subject.notes, *notes, *honest_notes([gpu.name for gpu, _ in rows])]:
             click.echo(f"note: {note}")
     if file is not None:
         from gavel.cli.plans.plot import draw_plans

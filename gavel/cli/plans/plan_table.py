@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ class Subject:
     # The names of its layers, and the worker types whose times are estimated, if it was profiled.
     layers: tuple[str, ...] = ()
     estimated: frozenset[str] = frozenset()
+    notes: tuple[str, ...] = ()
 
     @staticmethod
     def of_transformer(model: Transformer) -> Subject:
@@ -37,11 +38,11 @@ class Subject:
         return Subject(f"gpt-{model.parameters / 1e9:.3g}b", model.parameters, "tokens", model.sequence)
 
     @staticmethod
-    def of_profile(profile: Profile) -> Subject:
-        """Return a profiled model as the subject of a table."""
+    def of_profile(profile: Profile, notes: Sequence[str]) -> Subject:
+        """Return a profiled model as the subject of a table, with notes about its times."""
         job = re.sub(r"[^a-z0-9]+", "-", profile.name.lower()).strip("-") or "model"
         names = tuple(layer.name for layer in profile.layers)
-        return Subject(job, profile.parameters, "samples", 1, names, profile.estimated)
+        return Subject(job, profile.parameters, "samples", 1, names, profile.estimated, tuple(notes))
 
 
 def as_data(subject: Subject, rows: Rows) -> dict[str, Any]:

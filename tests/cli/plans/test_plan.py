@@ -275,6 +275,8 @@ def test_the_table_of_a_profile_notes_estimates(gavel: Gavel, profile: str) -> N
     table = gavel("plan", profile, "--batch", "64", "--cluster", "v100=2").stdout
     assert "samples/s" in table
     assert "note: times on v100 are estimated from those on a100" in table
+    explained = gavel("plan", profile, "--batch", "64", "--cluster", "v100=2", "--explain", "2").stdout
+    assert "note: times on v100 are estimated from those on a100" in explained
 
 
 def test_plans_of_a_profile_are_columns(gavel: Gavel, profile: str) -> None:
