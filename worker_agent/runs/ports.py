@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 
-from worker_agent.runs.terminals import NoTerminal
+from worker_agent.runs.terminals import NoTerminal, close
 from worker_agent.shim import frames
 
 # How often we check whether the job still runs.
@@ -72,7 +72,7 @@ class PortConnection:
 
     def close(self) -> None:
         """Close the connection."""
-        self._writer.close()
+        close(self._writer)
 
 
 async def connect_to_port(port: int, alive: Callable[[], bool]) -> PortConnection:

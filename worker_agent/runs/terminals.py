@@ -27,6 +27,8 @@ from worker_agent.shim.terminals import SHELLS
 LOOK_INTERVAL_S, REFUSALS_MAX = 0.05, 4
 # How many shells may be open beside a job, and how long a shim may take to open one.
 SHELLS_MAX, SHELL_S = 16, 10.0
+# How long a process may take to receive input that was written before a connection is closed.
+FLUSH_S = 5.0
 # How long a shell beside a job continues without a client.
 SHELL_KEEP_S = 60.0
 _READ_BYTES = 1 << 16
@@ -75,8 +77,14 @@ class TerminalConnection:
                     yield kind, content
 
     def close(self) -> None:
-        """Leave the terminal; its process continues."""
-        self._writer.close()
+        """Leave the terminal; its process continues. Input that it does not take soon is dropped."""
+        close(self._writer)
+
+
+def close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection. asyncio itself would wait without end for a process that takes no input."""
+    writer.close()
+    asyncio.get_running_loop().call_later(FLUSH_S, writer.transport.abort)
 
 
 def want_shell(directory: RunDirectory, lease: str, shell: Mapping[str, Any]) -> None:
