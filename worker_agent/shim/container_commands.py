@@ -96,16 +96,22 @@ def _apptainer(
     container: Container, argv: Sequence[str], env: Environment
 ) -> tuple[list[str], dict[str, str]]:
     inside = {f"APPTAINERENV_{name}": value for name, value in container.env.items() if name != "HOME"}
-    home = container.env.get("HOME", container.home)
+    # A single path would be mounted from the node.
+    home = f"{container.home}:{container.env.get('HOME', container.home)}"
     options = [
         *("--no-eval", "--writable-tmpfs", "--no-mount=cwd", f"--home={home}", f"--pwd={container.workdir}"),
         *(["--nv"] if container.gpus else []),
         *(f"--bind={':'.join(_parts(mount))}" for mount in container.mounts),
     ]
     return [container.program, "exec", *options, container.image, *argv], {
-        **_without(env, ("SHELL", "TMPDIR")),
+        **_without(env, ("SHELL", "TMPDIR", *filter(_is_option_of_apptainer, env))),
         **inside,
     }
+
+
+def _is_option_of_apptainer(name: str) -> bool:
+    # With APPTAINER_BIND, for instance, a job could mount what its node forbids.
+    return name.startswith(("APPTAINER", "SINGULARITY"))
 
 
 def _podman(container: Container, argv: Sequence[str], env: Environment) -> tuple[list[str], dict[str, str]]:

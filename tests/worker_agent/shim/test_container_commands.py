@@ -64,6 +64,14 @@ def test_the_command_line_of_a_runtime(runtime: str, wording: Wording) -> None:
     wording("\n".join(map(" ".join, pull)))
 
 
+def test_a_job_gives_apptainer_no_options() -> None:
+    """Variables that Apptainer would read itself do not reach it, and no folder of the node becomes the home."""
+    options = {"APPTAINER_BIND": "/etc:/mnt", "SINGULARITY_BINDPATH": "/etc", "APPTAINERENV_A": "1"}
+    argv, env = commands.command_line(container("apptainer", env={"HOME": "/etc"}), ["true"], ENV | options)
+    assert not env.keys() & options.keys()
+    assert "--home=/state/runs/17/home:/etc" in argv
+
+
 @pytest.mark.parametrize("runtime", CONTAINER_RUNTIMES)
 def test_a_job_without_gpus_gets_no_option_for_them(runtime: str) -> None:
     """Emulated GPUs are not in the container, and need no driver there."""
