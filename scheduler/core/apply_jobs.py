@@ -131,9 +131,9 @@ def checkpoint_saved(state: SchedulerState, now_s: float, fact: f.CheckpointSave
 def _unblock_dependents(state: SchedulerState, job: Job) -> None:
     """Unblock the jobs whose dependency on this job is met now that it has ended."""
     for name in state.dependents.pop(job.id, ()):
-        other = state.jobs[name]
-        if other.is_terminal:
-            # A job that has ended keeps its state.
+        other = state.jobs.get(name)
+        if other is None or other.is_terminal:
+            # A job that has ended keeps its state, and may have been forgotten.
             continue
         if job.state == JobState.COMPLETED or _needs_only_end(other, job.id):
             other.blocked_by.discard(job.id)

@@ -46,6 +46,17 @@ def test_ended_jobs_are_forgotten_once(desk_of: DeskOf) -> None:
     assert forgotten(desk, "1", "2", "3") == ()
 
 
+def test_a_job_may_end_after_a_dependent_was_forgotten(desk_of: DeskOf) -> None:
+    """A job that waited for another one, was cancelled and forgotten, does not hinder the other one's end."""
+    desk = desk_of()
+    desk.submit(job())
+    desk.submit(job(after=(Dependency("1"),)), job(after=(Dependency("1"),)))
+    cancelled(desk, "2")
+    assert forgotten(desk, "2") == ("2",)
+    cancelled(desk, "1")
+    assert [desk.job(name).state for name in ("1", "3")] == [JobState.CANCELLED, JobState.FAILED]
+
+
 def test_ids_and_the_order_of_jobs_continue(desk_of: DeskOf) -> None:
     """The next job has an id and an order of its own, after a snapshot too; old snapshots lack the count."""
     desk = desk_of()

@@ -179,8 +179,16 @@ class Chaos:
         ]
 
     def forget(self, now_s: float) -> Iterable[Message]:
-        """Forget ended jobs and old requests, except jobs that a later submission depends on."""
-        names = [name for name in self.stage.state.jobs if name.partition("_")[0] not in self.dependencies]
+        """Forget ended jobs and old requests, except jobs that a later submission depends on.
+
+        The newest job of each type stays, too: the rates that were measured of the type go with its last job.
+        """
+        newest = {job.spec.job_type: name for name, job in self.stage.state.jobs.items()}
+        names = [
+            name
+            for name in self.stage.state.jobs
+            if name not in newest.values() and name.partition("_")[0] not in self.dependencies
+        ]
         return [Forget(jobs=tuple(names), keys=tuple(self.stage.state.requests))]
 
     def mend_all(self, now_s: float) -> list[Message]:
