@@ -81,7 +81,7 @@ class Scene:
         # The stores to which the job's last checkpoint confines the job. If there are none, it can run on every node.
         self.stores = state.confined_to(job)
         # How many GPUs of one node the job needs at least.
-        self.granule = job.spec.granule(job.spec.narrowest)
+        self.granule = job.spec.least_granule
         self.pools = _pools(state, job, self.stores)
         self.columns = _columns(state, job, self.pools, now_s)
 
@@ -205,7 +205,7 @@ def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
 def _pools(state: SchedulerState, job: Job, stores: Stores) -> dict[str, Pool]:
     """Return the GPUs of every worker type, by type. `stores`: the stores that the job's nodes must reach, if any."""
     spec = job.spec
-    granule = spec.granule(spec.narrowest)
+    granule = spec.least_granule
     picky = bool(stores or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
     used = _used(state) if spec.cpus or spec.memory_gb else {}
     busy = state.holders.keys() | state.claims.keys()

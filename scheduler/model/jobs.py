@@ -181,14 +181,23 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         """Return the numbers of GPUs, up to `most`, on which the job may run."""
         return range(self.narrowest, min(self.widest, most) + 1, self.gpus_together)
 
-    def granule(self, gpus: int) -> int:
-        """Return how many of its GPUs must be together on one node if the job runs on this number of GPUs."""
-        return gpus if self.is_interactive else self.gpus_together
+    def granule(self, gpus: int, worker_type: str) -> int:
+        """Return how many of its GPUs must be together on one node if the job runs on these GPUs."""
+        own = gpus if self.is_interactive else self.gpus_together
+        plan = self.plan_for(worker_type, gpus)
+        return own if plan is None else math.lcm(own, plan.gpus_together)
+
+    @property
+    def least_granule(self) -> int:
+        """The least number of its GPUs that must be together on one node."""
+        own = self.granule(self.narrowest, "")
+        return min((self.granule(plan.gpus, plan.worker_type) for plan in self.plans), default=own)
 
     @property
     def is_grouped(self) -> bool:
-        """Whether several of its GPUs must be together on one node."""
-        return self.granule(self.widest) > 1
+        """Whether several of its GPUs must be together on one node, in some way in which it may run."""
+        own = self.granule(self.widest, "")
+        return own > 1 or any(plan.gpus_together > 1 for plan in self.plans)
 
     @property
     def is_picky(self) -> bool:

@@ -28,6 +28,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     memory_gb: float = 0.0
     # JSON for the job's processes.
     document: str = ""
+    # The GPUs come in groups of this many, each on one node: those over which layers are split.
+    gpus_together: int = 1
 
 
 def check_plans(plans: tuple[Plan, ...]) -> None:
@@ -38,6 +40,11 @@ def check_plans(plans: tuple[Plan, ...]) -> None:
         where = f"plans[{index}]"
         bounds.check_name(f"{where}.worker_type", plan.worker_type)
         bounds.check(f"{where}.gpus", plan.gpus, bounds.GPUS)
+        bounds.check(f"{where}.gpus_together", plan.gpus_together, bounds.GPUS)
+        if plan.gpus % plan.gpus_together:
+            raise InvalidSpec(
+                f"{where}.gpus", f"is {plan.gpus}, no multiple of its gpus_together ({plan.gpus_together})"
+            )
         bounds.check(f"{where}.rate", plan.rate, bounds.RATE)
         bounds.check(f"{where}.memory_gb", plan.memory_gb, bounds.MEMORY_GB)
         if not _LABEL.fullmatch(plan.label):

@@ -134,7 +134,7 @@ def test_the_range_of_an_elastic_job() -> None:
 def test_gpus_in_groups() -> None:
     """Only whole groups make a width; an interactive job is one group, on one node, whatever its width."""
     grouped = JobSpec(gpus=4, gpus_min=2, gpus_max=8, gpus_together=2)
-    assert (list(grouped.widths(7)), grouped.granule(6), grouped.is_grouped) == ([2, 4, 6], 2, True)
+    assert (list(grouped.widths(7)), grouped.granule(6, "v100"), grouped.is_grouped) == ([2, 4, 6], 2, True)
     interactive = JobSpec(gpus=2, gpus_max=3, launch=Launch(terminal=Terminal()))
-    assert (list(interactive.widths(9)), interactive.granule(3), interactive.is_grouped) == ([2, 3], 3, True)
+    assert (list(interactive.widths(9)), interactive.granule(3, "v100"), interactive.is_grouped) == ([2, 3], 3, True)
     assert not JobSpec(gpus=4).is_grouped

@@ -85,6 +85,7 @@ def _plan(entry: Any, index: int) -> Plan:
         _rate(entry, index),
         _number(entry.get("memory_bytes", 0.0), index, "memory_bytes", least=0.0) / 1e9,
         json.dumps({"format": FORMAT, **entry}, ensure_ascii=False),
+        gpus_together=parts["tensor"],
     )
 
 

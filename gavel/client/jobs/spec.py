@@ -70,6 +70,8 @@ class Plan:
     # Of the fullest GPU; 0: unknown.
     memory_gb: float = 0.0
     document: str = ""
+    # The GPUs come in groups of this many, each on one node: those over which layers are split.
+    gpus_together: int = 1
 
 
 @dataclass(frozen=True, slots=True)

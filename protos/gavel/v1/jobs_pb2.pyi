@@ -117,20 +117,22 @@ class JobSpec(_message.Message):
     def __init__(self, name: _Optional[str] = ..., job_type: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., steps: _Optional[float] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., deadline_s: _Optional[float] = ..., earliest_start_s: _Optional[float] = ..., time_limit_s: _Optional[float] = ..., min_run_s: _Optional[float] = ..., worker_types: _Optional[_Iterable[str]] = ..., excluded_worker_types: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpu_memory_gb: _Optional[float] = ..., retries: _Optional[int] = ..., retries_node: _Optional[int] = ..., retries_preemption: _Optional[int] = ..., preemptible: _Optional[bool] = ..., packable: _Optional[bool] = ..., reports_steps: _Optional[bool] = ..., restart_cost_s: _Optional[float] = ..., rates: _Optional[_Mapping[str, float]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., array: _Optional[_Iterable[int]] = ..., max_cost: _Optional[float] = ..., launch: _Optional[_Union[Launch, _Mapping]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., gpus_together: _Optional[int] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("worker_type", "gpus", "label", "rate", "memory_gb", "document")
+    __slots__ = ("worker_type", "gpus", "label", "rate", "memory_gb", "document", "gpus_together")
     WORKER_TYPE_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
     DOCUMENT_FIELD_NUMBER: _ClassVar[int]
+    GPUS_TOGETHER_FIELD_NUMBER: _ClassVar[int]
     worker_type: str
     gpus: int
     label: str
     rate: float
     memory_gb: float
     document: str
-    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[int] = ..., label: _Optional[str] = ..., rate: _Optional[float] = ..., memory_gb: _Optional[float] = ..., document: _Optional[str] = ...) -> None: ...
+    gpus_together: int
+    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[int] = ..., label: _Optional[str] = ..., rate: _Optional[float] = ..., memory_gb: _Optional[float] = ..., document: _Optional[str] = ..., gpus_together: _Optional[int] = ...) -> None: ...
 
 class Dependency(_message.Message):
     __slots__ = ("job", "when")

@@ -38,7 +38,7 @@ def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
         gpus=spec.gpus,
         gpus_min=spec.gpus_min,
         gpus_max=spec.gpus_max,
-        gpus_together=spec.granule(spec.narrowest),
+        gpus_together=spec.granule(spec.narrowest, ""),
     )
     for field, value in needs.items():
         alone = replace(plain, **{field: value})
@@ -81,6 +81,17 @@ def must_have_plan(state: SchedulerState, spec: JobSpec) -> None:
             f"need more GPUs than there are: {least.label} needs {least.gpus} {least.worker_type}, and there are "
             f"{sizes[least.worker_type]}",
         )
+    on_nodes: dict[str, list[int]] = {}
+    for node in state.nodes.values():
+        on_nodes.setdefault(node.spec.worker_type, []).append(node.spec.gpus)
+    together = {plan: spec.granule(plan.gpus, plan.worker_type) for plan in left}
+    if all(in_groups(on_nodes.get(plan.worker_type, []), together[plan]) < plan.gpus for plan in left):
+        least = min(left, key=together.__getitem__)
+        raise InvalidSpec(
+            "plans",
+            f"need more GPUs on one node than there are: {least.label} needs {together[least]} {least.worker_type} "
+            f"together, and no node has more than {max(on_nodes.get(least.worker_type, [0]))}",
+        )
 
 
 def _must_be_known(nodes: Nodes, spec: JobSpec) -> None:
@@ -101,7 +112,7 @@ def _must_have_gpus(nodes: Nodes, spec: JobSpec) -> None:
             on_nodes.setdefault(node.spec.worker_type, []).append(node.spec.gpus)
     if not on_nodes:
         raise InvalidSpec("worker_types", "no worker type is left that the job may use")
-    granule = spec.granule(spec.narrowest)
+    granule = spec.granule(spec.narrowest, "")
     kind = max(sorted(on_nodes), key=lambda kind: max(on_nodes[kind]))
     if max(on_nodes[kind]) < granule:
         field, why = "gpus_together", f"asks for {granule} GPUs on one node"
@@ -123,7 +134,7 @@ def _best_type(nodes: Nodes, spec: JobSpec) -> tuple[int, str]:
     on_nodes: dict[str, list[int]] = {}
     for node in nodes:
         on_nodes.setdefault(node.spec.worker_type, []).append(gpus_for(node, spec))
-    most = {kind: in_groups(gpus, spec.granule(spec.narrowest)) for kind, gpus in on_nodes.items()}
+    most = {kind: in_groups(gpus, spec.granule(spec.narrowest, "")) for kind, gpus in on_nodes.items()}
     kind = max(sorted(most), key=most.__getitem__)
     return most[kind], kind
 

@@ -146,7 +146,11 @@ def _key(spec: JobSpec) -> KindKey:
         *(spec.nodes, tuple(sorted(spec.labels.items())), spec.cpus, spec.memory_gb, spec.gpu_memory_gb),
         *(tuple(sorted(spec.rates.items())), spec.reports_steps, spec.packable, spec.max_cost),
         # Plans are struck out for all jobs of a user.
-        spec.plans and (spec.user, tuple([(p.worker_type, p.gpus, p.label, p.rate) for p in spec.plans])),
+        spec.plans
+        and (
+            spec.user,
+            tuple([(p.worker_type, p.gpus, p.label, p.rate, p.gpus_together) for p in spec.plans]),
+        ),
     )
 
 
@@ -161,7 +165,7 @@ def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, stores: Stores) ->
         on_nodes = [gpus_for(node, spec) for node in nodes if node.spec.worker_type == worker_type]
         available = int(kinds.capacity[row]) if anywhere else sum(on_nodes)
         for gpus in spec.widths_on(worker_type, available):
-            granule = spec.granule(gpus)
+            granule = spec.granule(gpus, worker_type)
             if granule > 1 and in_groups(on_nodes, granule) < gpus:
                 continue
             spread = not state.settings.consolidated_rates and gpus > kinds.widest_node[row]

@@ -87,8 +87,8 @@ def _paired(state: SchedulerState, kinds: Kinds, a: ConfinedKind, b: ConfinedKin
     rows: list[tuple[float, ...]] = []
     if spec.gpus == other.gpus and not (stores_a and stores_b and stores_a != stores_b):
         stores = stores_a or stores_b
-        granule = math.lcm(spec.granule(spec.gpus), other.granule(spec.gpus))
         for type_row, name in enumerate(kinds.worker_types):
+            granule = math.lcm(spec.granule(spec.gpus, name), other.granule(spec.gpus, name))
             if stores and all(node.spec.worker_type != name for node in kinds.reaching(stores)):
                 continue
             if granule > 1 and kinds.in_groups(name, granule) < spec.gpus:

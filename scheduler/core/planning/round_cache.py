@@ -133,7 +133,9 @@ def _granules(bundles: Iterable[Bundle], jobs: Iterable[Job]) -> dict[int, int]:
     """Return the granules of these columns that are above 1, by row. The granule of a pair suits both jobs."""
     specs = {job.id: job.spec for job in jobs if job.spec.is_grouped}
     return {
-        row: math.lcm(*[specs[name].granule(bundle.gpus) for name in bundle.jobs if name in specs])
+        row: math.lcm(
+            *[specs[name].granule(bundle.gpus, bundle.worker_type) for name in bundle.jobs if name in specs]
+        )
         for row, bundle in enumerate(bundles)
         if not specs.keys().isdisjoint(bundle.jobs)
     }

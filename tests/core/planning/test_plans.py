@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from scheduler.core.planning.kinds import Kinds, rate_of
 from scheduler.core.planning.problem import build, newcomers
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec, JobState, Move
-from scheduler.model.lease import Bundle
+from scheduler.model.lease import Bundle, node_of
 from scheduler.model.plans import Plan
 from scheduler.model.throughput import RateKey
 from tests.support.desk import Desk, exited, job, node
@@ -80,6 +81,27 @@ def test_newcomers_have_the_plans_of_the_width_they_ask_for(desk_of: DeskOf) -> 
     desk.submit(gpt(*THREE))
     state = desk.core.state
     assert newcomers(state, Kinds(), [state.jobs["1"]]) == [Bundle(("1",), "v100", 1, "p1")]
+
+
+def test_layers_are_split_within_a_node(desk_of: DeskOf) -> None:
+    """A plan gets its GPUs in whole groups on nodes, and waits while too few are free on one node."""
+    desk = desk_of(node("n1", 3), node("n2", 3))
+    (lease,) = desk.run(gpt(plan(4, 3.6, gpus_together=2)))
+    by_node = Counter(node_of(gpu) for gpu in desk.holding(lease).lease.gpus)
+    assert by_node == {"n1": 2, "n2": 2}
+    desk.submit(gpt(plan(2, 1.9, gpus_together=2)))
+    assert columns_of(desk)[-1] == ("v100", 2, "p2", 1.9)
+    desk.until(desk.now_s + 8.0)
+    assert desk.job("2").state is JobState.QUEUED
+
+
+def test_a_plan_whose_groups_fit_no_node_is_no_column(desk_of: DeskOf) -> None:
+    """Other plans of the job remain. A job with no other plan is refused, with the largest node."""
+    desk = desk_of(node("n1", 3), node("n2", 3))
+    desk.submit(gpt(plan(1, 1.0), plan(4, 3.6, gpus_together=4)))
+    assert [gpus for _, gpus, _, _ in columns_of(desk)] == [1]
+    with pytest.raises(InvalidSpec, match=r"p2·d2 needs 4 v100 together, and no node has more than 3"):
+        would_wait_for(desk.core.state, gpt(plan(4, 3.6, gpus_together=4)))
 
 
 def test_jobs_with_plans_share_no_gpus(desk_of: DeskOf) -> None:
@@ -234,6 +256,7 @@ def test_a_struck_plan_is_refused_at_submission(desk_of: DeskOf) -> None:
         ({"plans": (plan(1, 1.0),), "job_type": ""}, "job_type"),
         ({"plans": (plan(1, 1.0),), "worker_types": ("k80",)}, "plans"),
         ({"plans": (plan(4, 1.0),), "gpus": 4}, "plans"),
+        ({"plans": (plan(4, 1.0, "k80", gpus_together=3),), "gpus": 4}, "plans[0].gpus"),
     ],
 )
 def test_plans_that_cannot_be_used_are_refused(desk_of: DeskOf, changed: dict[str, Any], field: str) -> None:
