@@ -138,7 +138,7 @@ def test_a_lost_connection_and_restarts_lose_nothing(cluster: Cluster) -> None:
     with at_terminal(cluster, "run", "--", *SHELL) as user:
         # It counts until a line is typed. A shell whose programs end all the time may miss Ctrl-C between two of them,
         # and what is typed before its prompt may be lost when it changes the modes of its terminal.
-        user.type('until read -t 0.01; do echo "<$((++n))>"; done; echo ok\'\'ay; exit 3\r')
+        user.type("until read -t 0.01; do echo \"<$((++n))>\"; done; echo ok''ay; exit 3\r")
         output = user.sees("<20>") + "<20>"
         cluster.kill("n1")
         cluster.agent("n1", "v100=4")
