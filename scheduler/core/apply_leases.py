@@ -236,7 +236,7 @@ def rate_key(state: SchedulerState, holding: Holding) -> RateKey | None:
             return None
         partner = state.jobs[bundle.jobs[bundle.jobs[0] == job.id]].spec.job_type
     spread = False
-    if not state.settings.consolidated_rates and bundle.gpus > 1:
+    if not (state.settings.consolidated_rates or bundle.label) and bundle.gpus > 1:
         node = state.nodes.get(nodes_of(holding.lease.gpus)[0])
         spread = node is not None and len(nodes_of(holding.lease.gpus)) > -(-bundle.gpus // node.spec.gpus)
     return RateKey(job.spec.job_type, bundle.gpus, bundle.worker_type, partner, spread, bundle.label)

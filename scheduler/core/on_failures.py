@@ -10,7 +10,7 @@ from scheduler.core.failed_starts import changes_state, is_guilty, jobs_that_fai
 from scheduler.core.messages import Exit
 from scheduler.core.on_rounds import SOON_S
 from scheduler.core.outcome import Outcome
-from scheduler.core.planning.planned_rates import plans_left
+from scheduler.core.planning.planned_rates import is_measured, plans_left
 from scheduler.model.cluster import FAULTY, UP
 from scheduler.model.jobs import Job, JobState, Move
 from scheduler.model.lease import Bundle
@@ -71,17 +71,22 @@ def on_trouble(out: Outcome, name: str, trouble: str) -> None:
 def strike_out(out: Outcome, job: Job, bundle: Bundle, end: Exit) -> bool:
     """Strike out the plan of an attempt that ran out of memory; return False if the attempt did not.
 
+    A plan by which jobs have made progress stays: something else took the memory, and this is a failure like others.
     The job is retried by another of its plans, whatever its number of retries. If none is left, it fails, as do other
     jobs of its user and type that have none left.
     """
     plan = job.spec.plan_for(bundle.worker_type, bundle.gpus)
     if plan is None or plan.label != bundle.label or not _OUT_OF_MEMORY.search(end.detail):
         return False
+    if is_measured(out.state, job.spec, plan):
+        return False
     out.fact(PlanStruckOut(job=job.id, worker_type=plan.worker_type, gpus=plan.gpus, label=plan.label))
     event = f"plan {plan.label} ran out of memory on {plan.gpus} × {plan.worker_type}"
     if job.state == JobState.RUNNING and plans_left(out.state, job.spec):
         out.fact(JobMoved(job=job.id, move=Move.RETRY, why=event))
     for other in list(out.state.active.values()):
-        if other.spec.plans and not plans_left(out.state, other.spec):
+        spec = other.spec
+        is_alike = (spec.user, spec.job_type) == (job.spec.user, job.spec.job_type)
+        if is_alike and spec.plans and not plans_left(out.state, spec):
             on_jobs.fail(out, other, f"{event}, and no other plan is left")
     return True

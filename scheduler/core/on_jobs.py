@@ -25,6 +25,8 @@ from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Job, JobSpec, J
 from scheduler.model.lease import Phase
 
 JOBS_PER_CALL_MAX = bounds.ARRAY_MAX
+# The documents of all plans in one submission, which is one record of the journal.
+DOCUMENTS_BYTES_MAX = 100_000_000
 NO_PAST: Mapping[str, JobState] = MappingProxyType({})
 
 
@@ -80,7 +82,7 @@ def _digest(message: SubmitJobs) -> str:
 
 def _accepted(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, JobSpec, tuple[str, ...]]]:
     """Yield the id, the spec and the unmet dependencies of each job; raise if any job is refused."""
-    number, count = state.next_job, 0
+    number, count, documents_bytes = state.next_job, 0, 0
     for position, submitted in enumerate(message.specs):
         where = _where(message, position)
         try:
@@ -90,6 +92,12 @@ def _accepted(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str,
         count += max(len(spec.array), 1)
         if count > JOBS_PER_CALL_MAX:
             raise InvalidSpec(f"{where}array", f"more than {JOBS_PER_CALL_MAX:,} jobs in one submission")
+        documents_bytes += max(len(spec.array), 1) * sum(plan.size_bytes for plan in spec.plans)
+        if documents_bytes > DOCUMENTS_BYTES_MAX:
+            raise InvalidSpec(
+                f"{where}plans",
+                f"have more than {DOCUMENTS_BYTES_MAX // 10**6} MB of documents in one submission, once for each job",
+            )
         if message.user and not spec.user:
             spec = msgspec.structs.replace(spec, user=message.user)
         if not spec.array:

@@ -131,8 +131,8 @@ ARRAY_MAX = 100_000  # jobs in one submission
 RATE_ROWS_MAX = 1_000_000
 # The plans of a job: their number, and the size of the document of one and of all.
 PLANS_MAX = 256
-PLAN_CHARS_MAX = 65_536
-PLANS_CHARS_MAX = 1_000_000
+PLAN_BYTES_MAX = 65_536
+PLANS_BYTES_MAX = 1_000_000
 
 
 def readable(value: object) -> str:

@@ -31,6 +31,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     # The GPUs come in groups of this many, each on one node: those over which layers are split.
     gpus_together: int = 1
 
+    @property
+    def size_bytes(self) -> int:
+        """The size of the document."""
+        return len(self.document.encode(errors="replace"))
+
 
 def check_plans(plans: tuple[Plan, ...]) -> None:
     """Raise InvalidSpec, with the field, for a plan that cannot be used."""
@@ -52,18 +57,19 @@ def check_plans(plans: tuple[Plan, ...]) -> None:
                 f"{where}.label",
                 f"is {bounds.readable(plan.label)}, must be 1 to 64 letters, digits, '·', '.', '_', '+', '=' or '-'",
             )
-        if len(plan.document) > bounds.PLAN_CHARS_MAX:
+        size_bytes = plan.size_bytes
+        if size_bytes > bounds.PLAN_BYTES_MAX:
             raise InvalidSpec(
-                f"{where}.document",
-                f"has {len(plan.document):,} characters; the limit is {bounds.PLAN_CHARS_MAX:,}",
+                f"{where}.document", f"has {size_bytes:,} bytes; the limit is {bounds.PLAN_BYTES_MAX:,}"
             )
         if (earlier := first.setdefault((plan.worker_type, plan.gpus), index)) != index:
             raise InvalidSpec(
                 where,
                 f"is for {plan.gpus} × {plan.worker_type}, as plans[{earlier}] is: keep the faster of the two",
             )
-    total = sum(len(plan.document) for plan in plans)
-    if total > bounds.PLANS_CHARS_MAX:
+    total_bytes = sum(plan.size_bytes for plan in plans)
+    if total_bytes > bounds.PLANS_BYTES_MAX:
         raise InvalidSpec(
-            "plans", f"have documents of {total:,} characters; the limit is {bounds.PLANS_CHARS_MAX:,} in all"
+            "plans",
+            f"have documents of {total_bytes:,} bytes; the limit is {bounds.PLANS_BYTES_MAX:,} in all",
         )

@@ -7,7 +7,7 @@ Measurements are pooled over all jobs of a type.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -157,12 +157,16 @@ class RateBook(msgspec.Struct):
         self.struck_out.add(plan)
         self.version += 1
 
-    def forget(self, job_types: Container[str]) -> None:
-        """Drop all measurements of these job types, alone or as partners, and their plans that were struck out."""
+    def forget(self, job_types: Iterable[str]) -> None:
+        """Drop all measurements of these job types, alone or as partners, and their plans that were struck out.
+
+        Measurements of types in the throughput table stay.
+        """
+        unknown = set(job_types) - self.known
         self.measured = {
             key: measured
             for key, measured in self.measured.items()
-            if key.job_type not in job_types and key.partner not in job_types
+            if key.job_type not in unknown and key.partner not in unknown
         }
         self.struck_out = {plan for plan in self.struck_out if plan.job_type not in job_types}
         self.version += 1

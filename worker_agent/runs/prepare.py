@@ -68,7 +68,10 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
         if launch.container:
             _make_own(image_store(self.node, account), account)
         if order.plan:
-            (directory.path / PLAN).write_text(order.plan, encoding="utf-8")
+            plan = directory.path / PLAN
+            plan.write_text(order.plan, encoding="utf-8")
+            # Whatever the agent's umask, the job's user reads it.
+            plan.chmod(0o644)
         sharing_env, notes = self._share(order, account, without_mps)
         return start_file(
             order,

@@ -81,17 +81,24 @@ def must_have_plan(state: SchedulerState, spec: JobSpec) -> None:
             f"need more GPUs than there are: {least.label} needs {least.gpus} {least.worker_type}, and there are "
             f"{sizes[least.worker_type]}",
         )
-    on_nodes: dict[str, list[int]] = {}
-    for node in state.nodes.values():
-        on_nodes.setdefault(node.spec.worker_type, []).append(node.spec.gpus)
     together = {plan: spec.granule(plan.gpus, plan.worker_type) for plan in left}
-    if all(in_groups(on_nodes.get(plan.worker_type, []), together[plan]) < plan.gpus for plan in left):
-        least = min(left, key=together.__getitem__)
+    room = {plan: _room(state, spec, plan.worker_type, together[plan]) for plan in left}
+    if all(room[plan] < plan.gpus for plan in left):
+        least = min(left, key=lambda plan: (together[plan], plan.gpus))
+        groups = "" if together[least] == 1 else f", {together[least]} on one node each"
         raise InvalidSpec(
             "plans",
-            f"need more GPUs on one node than there are: {least.label} needs {together[least]} {least.worker_type} "
-            f"together, and no node has more than {max(on_nodes.get(least.worker_type, [0]))}",
+            f"fit no nodes that the job may use: {least.label} needs {least.gpus} {least.worker_type}{groups}, and "
+            f"there are at most {room[least]}",
         )
+
+
+def _room(state: SchedulerState, spec: JobSpec, worker_type: str, granule: int) -> int:
+    """Return how many GPUs of a type the job could have if all nodes were empty, in groups on single nodes."""
+    nodes = state.nodes.values()
+    return in_groups(
+        [gpus_for(node, spec) for node in nodes if node.spec.worker_type == worker_type], granule
+    )
 
 
 def _must_be_known(nodes: Nodes, spec: JobSpec) -> None:

@@ -33,6 +33,11 @@ def is_struck_out(state: SchedulerState, spec: JobSpec, plan: Plan) -> bool:
     return bool(state.rates.struck_out) and plan_key(spec, plan) in state.rates.struck_out
 
 
+def is_measured(state: SchedulerState, spec: JobSpec, plan: Plan) -> bool:
+    """Whether a job of this type has made progress by this plan."""
+    return _rate_key(spec, plan) in state.rates.measured
+
+
 def plans_left(state: SchedulerState, spec: JobSpec) -> list[Plan]:
     """Return the plans that a job may use and that are not struck out."""
     widths = spec.widths(spec.widest)

@@ -131,7 +131,7 @@ def _rate_of(state: SchedulerState, bundle: Bundle) -> float:
     """Return the steps per second of the bundle's first job; 0 if unknown."""
     spec, kind, gpus = state.jobs[bundle.jobs[0]].spec, bundle.worker_type, bundle.gpus
     if len(bundle.jobs) == 1:
-        return rate_of(state, spec, kind, gpus, bundle.label == "unconsolidated")[0]
+        return rate_of(state, spec, kind, gpus)[0]
     partner = state.jobs[bundle.jobs[1]].spec.job_type
     rates = pair_rates(state, kind, spec.job_type, partner, gpus)
     return rates[0] if rates else 0.0
@@ -175,7 +175,8 @@ def rates_of(state: SchedulerState, job_type: str) -> Iterator[pb.Rate]:
         if job_type in ("", first):
             yield _rate(RateKey(first, gpus, kind, second), rate, "table", 0.0)
     for measured, sample in sorted(book.measured.items(), key=lambda item: item[0]):
-        if job_type in ("", measured.job_type) and not measured.spread:
+        # A plan's rate is none of the job type at this width.
+        if job_type in ("", measured.job_type) and not (measured.spread or measured.plan):
             yield _rate(measured, book.rate(measured, None, trust_s), "measured", sample.observed_s)
 
 

@@ -29,6 +29,7 @@ from scheduler.live.access.status import (
 )
 from scheduler.live.node_views import Connector
 from scheduler.live.world import LiveWorld
+from scheduler.model import bounds
 from scheduler.model.jobs import Job
 from scheduler.model.launch import TerminalUse
 from scheduler.model.lease import nodes_of
@@ -88,20 +89,20 @@ class Connecting:
     async def connect(self, requests: AsyncIterator[pb.ToJob]) -> AsyncGenerator[pb.FromJob, None]:
         """Connect the caller to the job that the first message names; yield the job's messages."""
         caller, opening = roles.caller(), await _opening(requests)
-        try:
-            lease = await self._admit(caller, opening)
-        except Exception as error:
-            self._audit.note(caller, METHOD, opening, failure(error).reason)
-            raise
-        with self._watchers:
+        with ExitStack() as attached:
+            try:
+                lease = await self._admit(caller, opening)
+                attached.enter_context(self._watchers)
+            except Exception as error:
+                self._audit.note(caller, METHOD, opening, failure(error).reason)
+                raise
             self._audit.note(caller, METHOD, opening, "opened")
             messages = self._connector.connect(lease, opening, requests, self._until_invalid(caller))
             async with aclosing(messages) as open_messages:
-                with ExitStack() as attached:
-                    async for message in open_messages:
-                        if message.HasField("opened") and not (opening.new_shell or opening.port):
-                            attached.enter_context(self._client(lease, message.opened.keep_s))
-                        yield message
+                async for message in open_messages:
+                    if message.HasField("opened") and not (opening.new_shell or opening.port):
+                        attached.enter_context(self._client(lease, message.opened.keep_s))
+                    yield message
 
     @contextmanager
     def _client(self, lease: str, keep_s: float) -> Iterator[None]:
@@ -109,7 +110,8 @@ class Connecting:
         present = self._world.state.leases
         self._uses = {name: use for name, use in self._uses.items() if name in present or use.clients}
         use = self._uses.setdefault(lease, _Use())
-        use.clients, use.keep_s, use.left_s = use.clients + 1, keep_s, None
+        # The figure comes from the node, where a job may have replaced it.
+        use.clients, use.keep_s, use.left_s = use.clients + 1, bounds.TIME_S.nearest(keep_s), None
         try:
             yield
         finally:

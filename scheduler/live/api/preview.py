@@ -50,7 +50,7 @@ def preview(
     scene = Scene(trial, job, now_s)
     wire = pb.Preview(accepted=True)
     for column in scene.columns:
-        if len(column.bundle.jobs) == 1 and not column.bundle.label and len(wire.places) < PLACES_SHOWN:
+        if len(column.bundle.jobs) == 1 and len(wire.places) < PLACES_SHOWN:
             wire.places.append(_place(scene, column))
     kinds = dict.fromkeys(place.worker_type for place in wire.places if place.gpus_fitting >= place.gpus)
     lines = [

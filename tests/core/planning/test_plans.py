@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from scheduler.core.facts import JobMoved, LeaseClosed, PlanStruckOut
-from scheduler.core.messages import Progress
+from scheduler.core.messages import Forget, Progress
 from scheduler.core.on_jobs import would_wait_for
 from scheduler.core.planning.kinds import Kinds, rate_of
 from scheduler.core.planning.problem import build, newcomers
@@ -100,7 +101,7 @@ def test_a_plan_whose_groups_fit_no_node_is_no_column(desk_of: DeskOf) -> None:
     desk = desk_of(node("n1", 3), node("n2", 3))
     desk.submit(gpt(plan(1, 1.0), plan(4, 3.6, gpus_together=4)))
     assert [gpus for _, gpus, _, _ in columns_of(desk)] == [1]
-    with pytest.raises(InvalidSpec, match=r"p2·d2 needs 4 v100 together, and no node has more than 3"):
+    with pytest.raises(InvalidSpec, match=r"p2·d2 needs 4 v100, 4 on one node each, and there are at most 0"):
         would_wait_for(desk.core.state, gpt(plan(4, 3.6, gpus_together=4)))
 
 
@@ -203,10 +204,13 @@ def test_without_plans_left_the_job_fails(desk_of: DeskOf) -> None:
     desk = desk_of(node("n1", 4))
     (lease,) = desk.run(gpt(plan(4, 3.6), user="ann"))
     desk.submit(gpt(plan(4, 3.6), user="ann"), gpt(plan(4, 3.6), user="bob"))
+    # The plans of this job are for GPUs that were all taken away: that is no news of memory.
+    desk.submit(gpt(plan(4, 3.6), user="ann", job_type="bert"))
+    desk.core.state.jobs["4"].spec = msgspec.structs.replace(desk.job("4").spec, worker_types=("k80",))
     run_out(desk, lease)
     desk.settle()
-    assert [desk.job(name).state for name in ("1", "2", "3")] == [
-        *(JobState.FAILED, JobState.FAILED, JobState.QUEUED)
+    assert [desk.job(name).state for name in ("1", "2", "3", "4")] == [
+        *(JobState.FAILED, JobState.FAILED, JobState.QUEUED, JobState.QUEUED)
     ]
     assert desk.job("2").why == "plan p2·d2 ran out of memory on 4 × v100, and no other plan is left"
 
@@ -218,6 +222,33 @@ def test_other_failures_strike_nothing_out(desk_of: DeskOf) -> None:
     run_out(desk, lease, "KeyError: 'out of memory'\n")
     desk.settle()
     assert (desk.job("1").failures, desk.core.state.rates.struck_out) == (1, set())
+
+
+def test_a_plan_that_has_made_progress_is_not_struck_out(desk_of: DeskOf) -> None:
+    """A plan that was measured has had enough memory, so this failure counts as any other one."""
+    desk = desk_of(node("n1", 4), learn_rates=True)
+    (lease,) = desk.run(gpt(*THREE, retries=1))
+    measure(desk, gpt(*THREE), 4, 3.6)
+    run_out(desk, lease)
+    desk.settle()
+    assert (desk.job("1").failures, desk.core.state.rates.struck_out) == (1, set())
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_struck_plans_are_forgotten_with_the_last_job_of_their_type(desk_of: DeskOf, known: bool) -> None:
+    """Then jobs of this type may use the plan again, whether or not the type is in the throughput table."""
+    desk = desk_of(node("n1", 4))
+    if known:
+        desk.core.state.rates.known.add("gpt")
+    (lease,) = desk.run(gpt(plan(4, 3.6)))
+    run_out(desk, lease)
+    desk.settle()
+    desk.submit(job())
+    desk.until(900.0)
+    desk.tell(desk.now_s, Forget(jobs=("1",), keys=()))
+    desk.settle()
+    assert desk.core.state.rates.struck_out == set()
+    assert would_wait_for(desk.core.state, gpt(plan(4, 3.6))) == ()
 
 
 def test_a_struck_plan_is_refused_at_submission(desk_of: DeskOf) -> None:
@@ -256,6 +287,8 @@ def test_a_struck_plan_is_refused_at_submission(desk_of: DeskOf) -> None:
         ({"plans": (plan(1, 1.0),), "job_type": ""}, "job_type"),
         ({"plans": (plan(1, 1.0),), "worker_types": ("k80",)}, "plans"),
         ({"plans": (plan(4, 1.0),), "gpus": 4}, "plans"),
+        ({"plans": (plan(2, 1.0, "k80"), plan(4, 1.0)), "nodes": ("n1",), "gpus_max": 4, "gpus": 2}, "plans"),
+        ({"plans": (plan(1, 1.0, document="ä" * 40_000),)}, "plans[0].document"),
         ({"plans": (plan(4, 1.0, "k80", gpus_together=3),), "gpus": 4}, "plans[0].gpus"),
     ],
 )

@@ -306,8 +306,9 @@ async def test_a_preview_submits_nothing(live: Live) -> None:
         spec(labels={"disk": "ssd"}),
         spec(launch=Launch()),
         spec(after=[pb.Dependency(job="3")]),
+        spec(job_type="gpt", plans=[pb.Plan(worker_type="v100", gpus=2, label="p2", rate=3.0)], gpus=2),
     ]
-    fits, wide, picky, empty, after = (
+    fits, wide, picky, empty, after, planned = (
         await live.jobs().PreviewJobs(pb.PreviewJobsRequest(specs=specs))
     ).previews
     (place,) = fits.places
@@ -321,6 +322,7 @@ async def test_a_preview_submits_nothing(live: Live) -> None:
     assert {place.worker_type: place.gpus_fitting for place in picky.places} == {"v100": 2}
     assert (empty.accepted, empty.refused_field) == (False, "launch.command")
     assert (after.accepted, after.refused_field) == (False, "after")
+    assert [(place.worker_type, place.gpus, place.rate) for place in planned.places] == [("v100", 2, 3.0)]
     assert live.world.state.jobs == {}
     assert live.world.state.active == {}
 
