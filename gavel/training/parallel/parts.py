@@ -165,15 +165,21 @@ class PipelineCheckpoint:
 
     def _read(self, newest: CompleteSet, layer: Layer, shards: int) -> dict[str, Any]:
         """Return this rank's part of the saved state of a layer, which may have been split over other ranks."""
+        shard, tensor = self._pipe.grid.shard, self._pipe.plan.tensor
+        own_file = newest.path / _file_of(layer, shard)
+        if layer.cuts and shards == tensor and own_file.exists():
+            state = torch_state.read(own_file)
+            if _cuts_in(state) == layer.cuts:
+                return state
         state = torch_state.read(newest.path / _file_of(layer))
-        cuts = {name: Cut(*cut) for name, cut in state.get("cuts", {}).items()}
+        cuts = _cuts_in(state)
+        _check_parts(layer, state, {*cuts, *layer.cuts}, shards if cuts else 1)
         if cuts:
             states = [
                 state,
                 *(torch_state.read(newest.path / _file_of(layer, shard)) for shard in range(1, shards)),
             ]
             state = _merged(states, lambda name, parts: cuts[name].join(parts) if name in cuts else parts[0])
-        shard, tensor = self._pipe.grid.shard, self._pipe.plan.tensor
         if layer.cuts:
             own = layer.cuts
             state = _merged(
@@ -268,6 +274,26 @@ def _optimizer_state(pipe: Trained, layer: Layer) -> dict[str, Any]:
         for name, parameter in parameters.items()
         if id(parameter) in options
     }
+
+
+def _cuts_in(state: Mapping[str, Any]) -> dict[str, Cut]:
+    """Return how the parameters of a saved layer were divided, by name."""
+    return {name: Cut(*cut) for name, cut in state.get("cuts", {}).items()}
+
+
+def _check_parts(layer: Layer, state: Mapping[str, Any], cut: set[str], shards: int) -> None:
+    """Raise CheckpointError if the optimizer keeps something of a cut parameter that cannot be divided as it is.
+
+    Adafactor keeps the means of rows and columns.
+    """
+    for name in sorted(cut & state["optimizer"].keys()):
+        shape = state["module"][name].shape
+        for key, value in state["optimizer"][name]["state"].items():
+            if isinstance(value, Tensor) and value.numel() > 1 and value.shape != shape:
+                raise CheckpointError(
+                    f"layer '{layer.name}': the optimizer's '{key}' of '{name}' has not the form of the parameter, so "
+                    f"it cannot be split otherwise: it can be resumed with tensor {shards} only"
+                )
 
 
 def _merged(

@@ -33,7 +33,7 @@ from gavel.training.parallel.parts import PipelineCheckpoint
 from gavel.training.parallel.plan import Plan, plan_of_process
 from gavel.training.parallel.profiler import NoCheckpoint, profile_and_exit, profile_path
 from gavel.training.parallel.runner import Runner
-from gavel.training.parallel.tensor import Region, Splits, cuts_of
+from gavel.training.parallel.tensor import Region, Splits, WholeGradients, cuts_of
 from gavel.training.parallel.versions import Versions
 from gavel.training.parallel.watchdog import Watchdog
 
@@ -100,6 +100,7 @@ class Pipeline:
         self._modules, self._loss, self._make_optimizer = modules, loss, optimizer
         self.optimizer = optimizer(self.parameters) if self.parameters else None
         self.scheduler = scheduler(self.optimizer) if scheduler and self.optimizer is not None else None
+        self._whole_gradients = self._whole_slots()
         self._statistics = list(statistics(modules))
         # The steps that were admitted over the whole life of the job.
         self.steps = 0
@@ -220,12 +221,26 @@ class Pipeline:
             reduce.sum_over(self.grid.copies, [gradient for gradient in gradients if gradient is not None])
             for slot, (group, _) in self._tied.items():
                 reduce.sum_over(group, [gradient for gradient in [gradients[slot]] if gradient is not None])
+        if self._whole_gradients is not None:
+            self._whole_gradients.compare(gradients, self.device, self._watchdog.watching(action))
+        with self._watchdog.watching(action):
             if self._clip_norm is not None:
                 self._clip(gradients, self._clip_norm)
         assert self._versions is not None
         self._versions.update(self.optimizer, gradients)
         if self.scheduler is not None:
             self.scheduler.step()
+
+    def _whole_slots(self) -> WholeGradients | None:
+        """Return the check of the parameters that all ranks of the tensor group have whole, if there is a group."""
+        if self.grid.shards is None:
+            return None
+        names: dict[int, str] = {}
+        for layer in self.layers:
+            for name, slot in layer.slots.items():
+                if name not in layer.cuts:
+                    names.setdefault(slot, f"layer '{layer.name}': the parameter '{name}'")
+        return WholeGradients(self.grid.shards, names)
 
     def _clip(self, gradients: Sequence[Tensor | None], norm_max: float) -> None:
         layer_of = {slot: layer.index for layer in reversed(self.layers) for slot in layer.slots.values()}

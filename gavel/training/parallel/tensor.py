@@ -17,7 +17,8 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +28,11 @@ from torch.nn.functional import linear
 
 from gavel.training.errors import PlanError
 from gavel.training.parallel.watchdog import Watchdog
+
+# How far the gradients of a whole parameter may differ between ranks, as a part of the sum of their absolute values.
+_TOLERANCE = 1e-3
+# A parameter whose gradient is zero, as below layers that start at zero, is looked at again in so many updates.
+_UPDATES_CHECKED = 10
 
 _WORD = re.compile(r"row|column(?:/([1-9][0-9]{0,2}))?")
 
@@ -130,11 +136,52 @@ class _Row(_Split):
         return total if self.bias is None else total + self.bias
 
 
+class WholeGradients:
+    """Checks in the first updates that parameters which all ranks of a tensor group have whole get the same gradients.
+
+    One between a `column` and its `row` sees a part of the features, so each rank would train a weight of its own.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, names: Mapping[int, str]) -> None:
+        """`names` are those of the whole parameters, by slot."""
+        self._group, self._names, self._updates_left = group, dict(names), _UPDATES_CHECKED
+
+    def compare(
+        self, gradients: Sequence[Tensor | None], device: torch.device, waiting: AbstractContextManager[None]
+    ) -> None:
+        """Raise PlanError, on all ranks of the group, if they have different gradients of a parameter.
+
+        `waiting` encloses the wait for the others.
+        """
+        if not self._names or self._updates_left == 0:
+            return
+        self._updates_left -= 1
+        figures = torch.zeros(3, max(self._names) + 1, dtype=torch.float64, device=device)
+        for slot in self._names:
+            gradient = gradients[slot]
+            if gradient is not None:
+                total, size = (value.sum(dtype=torch.float64) for value in (gradient, gradient.abs()))
+                figures[:, slot] = torch.stack([total, -total, size])
+        # Gradients that overflow are no matter of how layers are split.
+        figures.nan_to_num_(0.0, 0.0, 0.0)
+        with waiting:
+            dist.all_reduce(figures, dist.ReduceOp.MAX, group=self._group)
+            highest, lowest, sizes = figures.tolist()
+        for slot, name in list(self._names.items()):
+            if highest[slot] + lowest[slot] > _TOLERANCE * sizes[slot]:
+                raise PlanError(
+                    f"{name} sees a part of the features, so it cannot be split this way: its gradients differ between "
+                    "ranks; keep parameters out from between a column and its row, or take a plan with tensor 1"
+                )
+            if sizes[slot] > 0:
+                del self._names[slot]
+
+
 class Splits:
     """The declaration of a script: how linear layers are split, by patterns of their names, such as `*.up`."""
 
     def __init__(self, declared: Mapping[str, str] | None, modules: Mapping[str, nn.Module]) -> None:
-        """Raise PlanError if a pattern names no linear layer of the model, or says something unknown of it."""
+        """Raise PlanError if a pattern names no plain linear layer of the model, or says something unknown of it."""
         self._declared = dict(declared or {})
         linears = {name: part for layer, module in modules.items() for name, part in _linears(layer, module)}
         names = list(linears)
@@ -143,7 +190,7 @@ class Splits:
                 raise PlanError(f"tensor[{pattern!r}] is {word!r}: expected column, column/3 or row")
             if not fnmatch.filter(names, pattern):
                 raise PlanError(
-                    f"tensor[{pattern!r}] names no linear layer; the model has {', '.join(names[:8]) or 'none'}"
+                    f"tensor[{pattern!r}] names no plain nn.Linear; the model has {', '.join(names[:8]) or 'none'}"
                     + (", …" if len(names) > 8 else "")
                 )
         uses = Counter(
@@ -213,6 +260,7 @@ def _part(name: str, whole: nn.Linear, word: str, region: Region, shard: int, sh
 
 
 def _linears(layer: str, module: nn.Module) -> Iterator[tuple[str, nn.Linear]]:
+    """Yield the layers that compute what nn.Linear does: no subclasses, as parametrized ones are, no hooks."""
     for name, part in module.named_modules():
-        if isinstance(part, nn.Linear):
+        if type(part) is nn.Linear and not part._forward_hooks and not part._forward_pre_hooks:
             yield f"{layer}.{name}" if name else layer, part

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss, scaled_dot_product_attention
 
 from gavel.training import LeasedIterator
-from gavel.training.errors import PlanError
+from gavel.training.errors import CheckpointError, PlanError
 from gavel.training.parallel import Pipeline, Plan
-from gavel.training.parallel.tensor import Cut
+from gavel.training.parallel.tensor import Cut, Splits
 from tests.support.wording import Wording
 from tests.training.parallel.ranks import adam, run_ranks
 
@@ -206,6 +207,103 @@ def test_what_cannot_be_split_is_refused(
     modules.update((name, modules[other]) for name, other in layers.items())
     with pytest.raises(PlanError) as refused:
         Pipeline(modules, mse_loss, adam, Plan(tensor=2), tensor=declared)
+    wording(refused.value)
+
+
+def between() -> list[str]:
+    """Step with a parameter between a column and its row; return the error. The row starts at zero, or not."""
+    faults = []
+    for scale in (1.0, 0.0):
+        torch.manual_seed(7)
+        up, down = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2)
+        nn.init.uniform_(down.weight, -scale, scale)
+        layers = {"mlp": nn.Sequential(up, nn.PReLU(), down).to(DOUBLE)}
+        declared = {"mlp.0": "column", "mlp.2": "row"}
+        pipe = Pipeline(layers, mse_loss, adam, Plan(tensor=2), tensor=declared)
+        with pytest.raises(PlanError) as refused:
+            deque(map(pipe.step, batches()[:2]), 0)
+        faults.append(f"{refused.value}, in step {pipe.steps}")
+    return faults
+
+
+def test_a_parameter_between_split_layers_is_refused(wording: Wording) -> None:
+    """Every rank would train its own: all raise at the first update in which it has a gradient."""
+    first, second = run_ranks(2, between)
+    assert first == second
+    for fault in first:
+        wording(fault)
+
+
+class Doubled(nn.Linear):
+    """A layer that does something else than its base."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return twice what a linear layer does."""
+        return 2 * super().forward(x)
+
+
+def hooked(*, before: bool) -> nn.Linear:
+    """Return a linear layer with a hook."""
+    layer = nn.Linear(4, 4)
+    if before:
+        layer.register_forward_pre_hook(lambda *_: None)
+    else:
+        layer.register_forward_hook(lambda *_: None)
+    return layer
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        Doubled(4, 4),
+        hooked(before=True),
+        hooked(before=False),
+        nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+    ],
+)
+def test_only_plain_linear_layers_are_split(layer: nn.Module) -> None:
+    """A subclass, or a layer with hooks or parametrizations, computes something else than its parts would."""
+    with pytest.raises(PlanError, match=r"up.*down"):
+        Splits({"up": "column"}, {"up": layer, "down": nn.Linear(4, 4)})
+
+
+def evaluated() -> Tensor:
+    """Return the output of a block before the first step."""
+    pipe = Pipeline(model(), mse_loss, adam, Plan(tensor=2), tensor=DECLARED)
+    output: Tensor = pipe.layers[0].module.eval()(batches()[0][0])
+    return output.detach()
+
+
+def test_split_layers_are_evaluated_before_the_first_step() -> None:
+    """A split layer works outside of steps."""
+    expected = model()[0].eval()(batches()[0][0])
+    for output in run_ranks(2, evaluated):
+        torch.testing.assert_close(output, expected)
+
+
+def factored(folder: str, until: int, tensor: int = 2) -> list[Tensor]:
+    """Train with Adafactor, whose state has means of rows and columns, from the newest checkpoint."""
+    torch.manual_seed(7)
+    layers = {"up": nn.Linear(WIDTH, 16), "down": nn.Linear(16, 2)}
+    modules = {name: layer.to(DOUBLE) for name, layer in layers.items()}
+    declared = {"up": "column", "down": "row"}
+    pipe = Pipeline(modules, mse_loss, torch.optim.Adafactor, Plan(tensor=tensor), tensor=declared)
+    for batch in LeasedIterator(batches(), checkpoint=pipe.checkpoint(folder), steps=until):
+        pipe.step(batch)
+    return [parameter.detach() for parameter in pipe.parameters]
+
+
+def factored_with_a_stop(folder: str) -> list[list[Tensor]]:
+    """Train with a stop, and without one."""
+    return [factored(folder, 2), factored(folder, 5), factored(f"{folder} through", 5)]
+
+
+def test_an_optimizer_that_is_not_element_wise_resumes_as_it_was(tmp_path: Path, wording: Wording) -> None:
+    """Split alike, each rank reads its own file, so the result is that of no stop; otherwise it is refused."""
+    for _, stopped, through in run_ranks(2, factored_with_a_stop, str(tmp_path / "job")):
+        assert all(torch.equal(*pair) for pair in zip(stopped, through, strict=True))
+    with pytest.raises(CheckpointError) as refused:
+        factored(str(tmp_path / "job"), 6, 1)
     wording(refused.value)
 
 
