@@ -13,6 +13,7 @@ from planner.errors import NothingFits, PlanError
 from planner.figures import Model
 from planner.plan import Plan, read_plan
 from planner.search import ALLOWED, Allowed, Priced, best_plan, evaluate, fits, plans, why_not
+from planner.simulate import Simulator
 
 # The worker types whose published runs the constants of time are fitted to.
 CALIBRATED = ("a100",)
@@ -27,8 +28,18 @@ class Pruned(NamedTuple):
     second: Priced | None
 
 
-def pruned(model: Model, gpu: Gpu, best: Priced, batch: int, allowed: Allowed = ALLOWED) -> Pruned:
-    """Return how many plans were priced beside the best one, and how many of them need too much memory."""
+def pruned(
+    model: Model,
+    gpu: Gpu,
+    best: Priced,
+    batch: int,
+    allowed: Allowed = ALLOWED,
+    simulator: Simulator | None = None,
+) -> Pruned:
+    """Return how many plans were priced beside the best one, and how many of them need too much memory.
+
+    The second one is chosen by closed forms. With a simulator, it has its simulated time, as the best one has.
+    """
     count = too_large = 0
     second: Priced | None = None
     for plan in plans(model, gpu, best.plan.gpus, batch, allowed):
@@ -38,6 +49,9 @@ def pruned(model: Model, gpu: Gpu, best: Priced, batch: int, allowed: Allowed = 
             too_large += 1
         elif _division(plan) != _division(best.plan) and (second is None or cost.step_s < second.cost.step_s):
             second = Priced(plan, cost)
+    if second is not None and simulator is not None:
+        simulated = simulator.cost(second.plan, second.cost, second.plan.microbatches(batch))
+        second = Priced(second.plan, simulated)
     return Pruned(count, too_large, second)
 
 
@@ -49,15 +63,16 @@ def limits(model: Model, gpu: Gpu, best: Priced, batch: int, allowed: Allowed = 
     """Return by which part of itself the step would be shorter without each limit, the greatest first.
 
     `memory`: the best plan on GPUs with any amount of it. `network`: no exchange takes time. `bubble`: no GPU waits
-    for the pipeline.
+    for the pipeline. Memory and network by closed forms, also if the time of the best plan was simulated.
     """
-    cost = best.cost
-    roomy = replace(gpu, memory_bytes=1e18)
-    faster = best_plan(model, roomy, best.plan.gpus, batch, allowed).cost.step_s
+    cost, closed = best.cost, cost_of(model, gpu, best.plan, batch)
+    # The closed forms may put another plan first than the simulation does, so both sides have the best plan by them.
+    roomy = best_plan(model, replace(gpu, memory_bytes=1e18), best.plan.gpus, batch, allowed).cost
+    limited = roomy if fits(roomy, gpu) else best_plan(model, gpu, best.plan.gpus, batch, allowed).cost
     swift = replace(gpu, link_bytes_per_s=1e30, network_bytes_per_s=1e30)
     gains = {
-        "memory": 1 - faster / cost.step_s,
-        "network": 1 - cost_of(model, swift, best.plan, batch).step_s / cost.step_s,
+        "memory": 1 - roomy.step_s / limited.step_s,
+        "network": 1 - cost_of(model, swift, best.plan, batch).step_s / closed.step_s,
         "bubble": cost.bubble_s / cost.step_s,
     }
     return dict(sorted(gains.items(), key=lambda item: -item[1]))

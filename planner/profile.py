@@ -26,6 +26,8 @@ from planner.transformer import EXCHANGE_START_S
 CHUNKS = (2, 3, 4, 6, 8)
 # Stands for any number of microbatches that is at least that of the stages.
 _MANY = 1 << 30
+# Cuts are kept up to so many cells of each of their matrices: some 300 MB. At 500 layers, these are 16 cuts.
+_CELLS_MAX = 16 * 501**2
 
 
 class Times(NamedTuple):
@@ -169,11 +171,15 @@ class Profile:
             plan.tensor,
             plan.recompute,
             plan.schedule,
+            plan.chunks > 1,
             plan.tensor * plan.data,
             end,
             in_all,
         )
         if key not in self._cuts:
+            # Each has matrices with a row for each layer. The oldest makes room.
+            if (len(self._cuts) + 1) * (len(self.layers) + 1) ** 2 > _CELLS_MAX and self._cuts:
+                del self._cuts[next(iter(self._cuts))]
             self._cuts[key] = self._cuts_of(gpu, plan, end, in_all)
         fastest, leanest = self._cuts[key]
         borders = fastest.borders(plan.stages)

@@ -14,8 +14,8 @@ from planner.errors import BadProfile
 from planner.profile import Layer, Profile, Times
 
 FORMAT = "gavel-profile/1"
-# Cuts are searched among all pairs of layers.
-LAYERS_MAX = 2_000
+# Cuts are searched among all pairs of layers, in matrices that are kept.
+LAYERS_MAX = 500
 SAMPLES_MAX = 1_000_000
 TENSOR_MAX = 1_024
 # No time in milliseconds and no size is larger.

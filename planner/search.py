@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from heapq import heappop, heappush
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -15,8 +16,6 @@ from planner.figures import Model
 from planner.plan import Plan
 from planner.simulate import Simulator
 
-# How many plans are simulated at most for one number of GPUs.
-SIMULATED = 8
 # No more GPUs than these are suggested where a model does not fit.
 GPUS_MAX = 16_384
 
@@ -54,29 +53,28 @@ def best_plan(
 ) -> Priced:
     """Return the fastest plan for exactly so many GPUs; raise NothingFits if none fits into memory.
 
-    With a simulator, the plans that the closed forms put first are simulated, and compared by these times.
+    With a simulator, simulated times are compared.
     """
-    fitting: list[Priced] = []
-    fastest_s = math.inf
     possible = [(_least_s(model, gpu, plan, batch), plan) for plan in plans(model, gpu, gpus, batch, allowed)]
-    for least_s, plan in sorted(possible, key=itemgetter(0)):
-        if least_s >= fastest_s:
-            break
-        priced = Priced(plan, cost_of(model, gpu, plan, batch))
-        if fits(priced.cost, gpu):
-            fitting.append(priced)
-            fastest_s = min(fastest_s, priced.cost.step_s)
-    if not fitting:
-        raise _nothing_fits(model, gpu, gpus, batch, allowed)
-    if simulator is None:
-        return min(fitting, key=_step_s)
-    simulated: list[Priced] = []
-    for plan, cost in sorted(fitting, key=_step_s)[:SIMULATED]:
-        # The closed form of 1f1b is never too long.
-        if simulated and cost.step_s >= min(map(_step_s, simulated)):
-            break
-        simulated.append(Priced(plan, simulator.cost(plan, cost, plan.microbatches(batch))))
-    return min(simulated, key=_step_s)
+    # The plan whose bound is least comes first. It gets a closer bound and waits again, until its time is known: then
+    # no other plan is faster.
+    waiting: list[tuple[float, int, Plan, Cost | None, bool]] = [
+        (least_s, number, plan, None, False)
+        for number, (least_s, plan) in enumerate(sorted(possible, key=itemgetter(0)))
+    ]
+    while waiting:
+        _, number, plan, cost, is_known = heappop(waiting)
+        if cost is None:
+            cost = cost_of(model, gpu, plan, batch)
+            if fits(cost, gpu):
+                bound_s = cost.step_s if simulator is None else _bound_s(plan, cost)
+                heappush(waiting, (bound_s, number, plan, cost, simulator is None))
+        elif simulator is None or is_known:
+            return Priced(plan, cost)
+        else:
+            cost = simulator.cost(plan, cost, plan.microbatches(batch))
+            heappush(waiting, (cost.step_s, number, plan, cost, True))
+    raise _nothing_fits(model, gpu, gpus, batch, allowed)
 
 
 def _least_s(model: Model, gpu: Gpu, plan: Plan, batch: int) -> float:
@@ -85,8 +83,12 @@ def _least_s(model: Model, gpu: Gpu, plan: Plan, batch: int) -> float:
     return plan.microbatches(batch) / plan.pipeline * float((layers.compute_s + layers.exchange_s).sum())
 
 
-def _step_s(priced: Priced) -> float:
-    return priced.cost.step_s
+def _bound_s(plan: Plan, cost: Cost) -> float:
+    """Return a time that no simulation of the plan is below.
+
+    Closed forms are never too long; but that of several chunks may be, if stages take unequal times.
+    """
+    return cost.step_s - cost.bubble_s if plan.chunks > 1 else cost.step_s
 
 
 def fits(cost: Cost, gpu: Gpu) -> bool:

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import planner.profile as profile_module
 from planner.balance import Cuts, greatest, sums
 from planner.costs import cost_of
 from planner.errors import BadPlan
 from planner.plan import Plan
-from planner.profile_form import read_profile
+from planner.profile_form import LAYERS_MAX, read_profile
 from planner.search import fits
 from tests.planner.gpus import A100
 from tests.planner.profiles import random_document
@@ -101,6 +102,31 @@ def test_cuts_for_few_microbatches_do_not_decide_for_many():
     for plan, batch in [*plans, *reversed(plans)]:
         alone = cost_of(read_profile(content), gpu, plan, batch)
         assert cost_of(shared, gpu, plan, batch).borders.tolist() == alone.borders.tolist()
+
+
+def test_a_cut_with_chunks_does_not_decide_for_one_without():
+    """Only the cut without chunks heeds memory, whichever plan is asked for first."""
+    content = random_document(3, 9)
+    gpu = replace(A100, memory_bytes=3e9)
+    plans = [Plan(pipeline=2, chunks=2, schedule="interleaved"), Plan(pipeline=2, schedule="interleaved")]
+    shared = read_profile(content)
+    for plan in [*plans, *reversed(plans)]:
+        alone = read_profile(content).borders(gpu, plan, 8)
+        assert shared.borders(gpu, plan, 8).tolist() == alone.tolist()
+
+
+def test_the_oldest_cuts_make_room(monkeypatch):
+    """Matrices are kept up to a limit; cuts that were dropped are found again. At 500 layers, 16 are kept."""
+    assert profile_module._CELLS_MAX // (LAYERS_MAX + 1) ** 2 == 16
+    profile = read_profile(random_document(0, 9))
+    plans = [Plan(pipeline=2, microbatch=microbatch) for microbatch in (1, 2, 4)]
+    expected = [profile.borders(A100, plan, 8).tolist() for plan in plans]
+    for entries in (0, 1, 2):
+        monkeypatch.setattr(profile_module, "_CELLS_MAX", entries * 10**2)
+        bounded = read_profile(random_document(0, 9))
+        for plan, borders in zip(plans * 2, expected * 2, strict=True):
+            assert bounded.borders(A100, plan, 8).tolist() == borders
+        assert len(bounded._cuts) == max(1, entries)
 
 
 def test_more_stages_than_layers_are_refused(wording):

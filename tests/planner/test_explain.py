@@ -4,13 +4,17 @@ from dataclasses import replace
 
 import pytest
 
+from gavel.training.parallel.actions import computations_of
 from planner.costs import cost_of
 from planner.errors import BadPlan
 from planner.explain import limits, pruned, reason_against
 from planner.plan import Plan
+from planner.profile_form import read_profile
 from planner.search import Allowed, best_plan, fits, plans
+from planner.simulate import Simulator
 from planner.transformer import Transformer
 from tests.planner.gpus import A100, V100
+from tests.planner.profiles import random_document
 
 MODEL = Transformer(layers=24, hidden=2304, heads=24, sequence=2048, vocabulary=51200)
 BATCH = 512
@@ -39,6 +43,20 @@ def test_other_plans_are_counted():
     assert others.second is not None
     assert others.second.cost.step_s >= best.cost.step_s
     assert others.second.plan.pipeline != best.plan.pipeline or others.second.plan.data != best.plan.data
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_simulated_plans_are_not_compared_with_closed_forms(seed):
+    """Memory limits no plan of a profile where there is plenty, and the next plan is never faster than the best."""
+    profile, simulator = read_profile(random_document(seed, 9, 8)), Simulator(computations_of)
+    best = best_plan(profile, A100, 4, 32, simulator=simulator)
+    assert limits(profile, replace(A100, memory_bytes=1e15), best, 32)["memory"] == 0
+    tight = replace(A100, memory_bytes=8e9)
+    best = best_plan(profile, tight, 4, 32, simulator=simulator)
+    assert limits(profile, tight, best, 32)["memory"] >= 0
+    others = pruned(profile, tight, best, 32, simulator=simulator)
+    assert others.second is not None
+    assert others.second.cost.step_s >= best.cost.step_s
 
 
 @pytest.mark.parametrize(

@@ -111,15 +111,16 @@ def test_exact_closed_forms_need_no_simulation():
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("memory", [3e9, 80e9])
-def test_no_simulated_plan_is_faster(seed, memory):
-    """The best plan is at most 1 % slower than the best of all plans that fit, each of them simulated."""
-    profile = read_profile(random_document(seed, 9))
-    gpu, simulator = replace(A100, memory_bytes=memory), Simulator(computations_of)
+@pytest.mark.parametrize("spread", [2, 8])
+def test_no_simulated_plan_is_faster(seed, memory, spread):
+    """Of all plans that fit, each of them simulated, the best is the fastest."""
+    profile = read_profile(random_document(seed, 9, spread))
+    gpu, simulator = replace(A100, memory_bytes=spread / 2 * memory), Simulator(computations_of)
     best_s = min(
         simulator.cost(plan, cost, plan.microbatches(32)).step_s
         for plan in plans(profile, gpu, 4, 32, ALLOWED)
         if fits(cost := cost_of(profile, gpu, plan, 32), gpu)
     )
     chosen = best_plan(profile, gpu, 4, 32, simulator=simulator)
-    assert best_s <= chosen.cost.step_s <= 1.01 * best_s
+    assert chosen.cost.step_s == best_s
     assert np.all(np.diff(chosen.cost.borders) > 0)

@@ -50,6 +50,7 @@ class Explained(NamedTuple):
 
 def explained(model: Model, gpu: Gpu, priced: Priced, batch: int, allowed: Allowed) -> Explained:
     """Return a plan with its limits, the plans beside it, and its timeline."""
+    from gavel.plans import simulator_for
     from gavel.training.parallel.actions import computations_of
     from planner.explain import limits, pruned
     from planner.simulate import timeline
@@ -60,7 +61,7 @@ def explained(model: Model, gpu: Gpu, priced: Priced, batch: int, allowed: Allow
         gpu,
         priced,
         limits(model, gpu, priced, batch, allowed),
-        pruned(model, gpu, priced, batch, allowed),
+        pruned(model, gpu, priced, batch, allowed, simulator_for(model)),
         works,
     )
 
@@ -141,11 +142,13 @@ def as_data(explanation: Explained) -> dict[str, Any]:
 
 def remarks(model: Model, rows: Rows, batch: int, allowed: Allowed) -> Iterator[str]:
     """Yield what limits the widest plan of each worker type, how it beats others, and what is not verified."""
+    from gavel.plans import simulator_for
     from planner.explain import limits, pruned
 
+    simulator = simulator_for(model)
     widest = {gpu.name: (gpu, priced) for gpu, priced in rows}
     for gpu, priced in widest.values():
-        others = pruned(model, gpu, priced, batch, allowed)
+        others = pruned(model, gpu, priced, batch, allowed, simulator)
         yield (
             f"{priced.plan.gpus} × {gpu.name} {limit_words(limits(model, gpu, priced, batch, allowed))}; "
             f"{_others(others, priced)}"

@@ -82,7 +82,7 @@ BYTES = Number(Bound(1, 1e18))
     "tensor_max",
     type=SIZE,
     metavar="N",
-    help="Divide a layer over at most N GPUs; by default, over those of a node. gavel.training.parallel runs 1.",
+    help="Divide a layer over at most N GPUs; by default, over those of a node. Scripts without split layers run 1.",
 )
 @click.option("--evaluate", metavar="LABEL", help="Show what this plan costs, such as t8-p64-d6-b1-v2.")
 @click.option(
