@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gavel.cli.plans.values import gpu_of
+from gavel.plans import gpu_of
 from planner.chain import Level, Options, chain
 from planner.cluster import Gpu
 from planner.costs import CHUNK_START_S, TRANSFER_ENDS, UPDATE_TRAFFIC, cost_of

@@ -222,9 +222,9 @@ def _model(model: Model | Mapping[str, Any] | str | Path) -> Model:
             return read_profile(json.loads(Path(model).read_bytes()), str(model))
         except OSError as error:
             raise BadProfile((error.strerror or str(error)).lower(), place=str(model)) from None
-        except ValueError as error:
-            if isinstance(error, PlanError):
-                raise
+        except PlanError:
+            raise
+        except (ValueError, RecursionError):
             raise BadProfile("is not JSON", place=str(model)) from None
     if not isinstance(model, Mapping):
         return model

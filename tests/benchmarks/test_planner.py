@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.planner import CASES, VOCABULARY, Case, megatron_step_s, pipedream_step_s, two_bw_step_s
-from gavel.cli.plans.values import gpu_of
+from gavel.plans import gpu_of
 from planner.search import best_plan
 from planner.transformer import Transformer
 

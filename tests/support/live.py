@@ -126,6 +126,8 @@ class Nodes:
         self.fetches: list[jobs_pb2.FetchFilesRequest] = []
         self.asked: list[tuple[Any, ...]] = []
         self.news: dict[str, NodeDetails] = {}
+        # What a terminal says about how long it waits for a client.
+        self.keep_s = 600.0
         self.sent: list[Any] = []
         self.trouble: Exception | None = None
         self.open = 0
@@ -157,7 +159,7 @@ class Nodes:
     ) -> AsyncIterator[jobs_pb2.FromJob]:
         """Send back the user's data, until it ends; an error that `limit` returns is raised."""
         self.asked.append((lease, opening))
-        yield jobs_pb2.FromJob(opened=jobs_pb2.ConnectionOpened(tty=True, keep_s=600.0))
+        yield jobs_pb2.FromJob(opened=jobs_pb2.ConnectionOpened(tty=True, keep_s=self.keep_s))
         ended = asyncio.ensure_future(limit)
         while True:
             message = asyncio.ensure_future(anext(requests))

@@ -202,8 +202,8 @@ def _plan_graph(graph: str, as_json: bool, options: dict[str, Any]) -> None:
 def _plan_model(file: str | None, as_json: bool, as_columns: bool, options: dict[str, Any]) -> None:
     from gavel.cli.plans.explanation import honest_notes, remarks
     from gavel.cli.plans.plan_table import Subject, as_data, job_lines, print_plans
-    from gavel.cli.plans.values import gpu_of, profile_of, transformer_of
-    from gavel.plans import with_estimates
+    from gavel.cli.plans.values import profile_of, transformer_of
+    from gavel.plans import gpu_of, with_estimates
     from planner.errors import PlanError
 
     _require_options(
@@ -216,10 +216,11 @@ def _plan_model(file: str | None, as_json: bool, as_columns: bool, options: dict
     profile = None if file is None else profile_of(file)
     links = {field: options[field] for field in ("link_gb_per_s", "network_gb_per_s")}
     profiled = () if profile is None else profile.worker_types
-    gpus = [
-        (gpu_of(name, options["gpus_per_node"], profiled=profiled, **links), int(count))
-        for name, count in options["cluster"].items()
-    ]
+    with refusing(PlanError, subject="--cluster"):
+        gpus = [
+            (gpu_of(name, options["gpus_per_node"], profiled=profiled, **links), int(count))
+            for name, count in options["cluster"].items()
+        ]
     model: Model
     if profile is None:
         model = transformer_of(options["shape"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,7 +12,6 @@ from gavel.cli.io.wording import file_name
 
 if TYPE_CHECKING:
     from planner.chain import Level
-    from planner.cluster import Gpu
     from planner.profile import Profile
     from planner.transformer import Transformer
 
@@ -109,20 +108,3 @@ def profile_of(path: str) -> Profile:
         raise Fault(f"{name}: is not JSON ({error}); for a graph of PipeDream give --as pipedream") from None
     with refusing(PlanError):
         return read_profile(document, name)
-
-
-def gpu_of(
-    name: str,
-    per_node: int,
-    *,
-    link_gb_per_s: float | None = None,
-    network_gb_per_s: float | None = None,
-    profiled: Collection[str] = (),
-) -> Gpu:
-    """Return a worker type of the bundled table as the planner sees it."""
-    from gavel import plans
-    from planner.errors import PlanError
-
-    links = {"link_gb_per_s": link_gb_per_s, "network_gb_per_s": network_gb_per_s}
-    with refusing(PlanError, subject="--cluster"):
-        return plans.gpu_of(name, per_node, profiled=profiled, **links)

@@ -9,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from scheduler.core.effects import Reply
 from scheduler.core.facts import JobMoved, LeaseClosed, PlanStruckOut
-from scheduler.core.messages import Forget, Progress
+from scheduler.core.messages import Forget, Progress, SubmitJobs
 from scheduler.core.on_jobs import would_wait_for
 from scheduler.core.planning.kinds import Kinds, rate_of
 from scheduler.core.planning.problem import build, newcomers
@@ -265,6 +266,15 @@ def test_a_struck_plan_is_refused_at_submission(desk_of: DeskOf) -> None:
 
 
 # Submission.
+
+
+def test_documents_are_bounded_in_a_submission(desk_of: DeskOf) -> None:
+    """Every job of an array carries its plans, and all of them are one record of the journal."""
+    desk = desk_of(node("n1", 4))
+    large = gpt(plan(1, 1.0, document="x" * 60_000), array=tuple(range(2_000)))
+    desk.tell(0.0, SubmitJobs(call="submit", specs=(large,)))
+    assert "plans" in desk.expect(Reply).error
+    assert desk.core.state.jobs == {}
 
 
 @pytest.mark.parametrize(

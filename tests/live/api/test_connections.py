@@ -134,6 +134,29 @@ async def test_the_job_has_the_use_of_its_terminal(live: Live) -> None:
     assert (after.attached, after.until.seconds >= int(left_s + 600.0)) == (False, True)
 
 
+@with_daemon()
+async def test_a_time_that_a_node_makes_up_is_bounded(live: Live) -> None:
+    """A job may have replaced what its node reports; the job can be shown nevertheless."""
+    live.nodes.keep_s = float("nan")
+    job = await interactive(live)
+    call = await opened(live, job, {})
+    await call.write(pb.ToJob(end=True))
+    assert (await call.read()).exit_code == 0
+    assert await call.read() is aio.EOF
+    entry = await live.jobs().GetJob(pb.GetJobRequest(job=job))
+    assert (entry.placement.terminal.attached, entry.placement.terminal.keep_s) == (False, 0.0)
+
+
+@with_daemon(config=PeopleConfig(watchers_max=1))
+async def test_a_refusal_for_too_many_connections_is_recorded(live: Live) -> None:
+    """The audit log names the second connection by the reason of its refusal, and not as opened."""
+    job = await interactive(live)
+    await opened(live, job, {})
+    status, _ = await refused(live, job, {})
+    assert status is Code.RESOURCE_EXHAUSTED
+    assert [line["result"] for line in recorded(live)] == ["opened", "too_many"]
+
+
 @with_daemon(config=PeopleConfig(terminals=False))
 async def test_a_setting_turns_terminals_off(live: Live, wording: Wording) -> None:
     """Interactive jobs are refused at submission, and connections when they begin."""
