@@ -1,0 +1,158 @@
+"""The application: which address is answered by what."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route as Path_
+from starlette.routing import Router
+from starlette.types import ASGIApp
+
+from gavel.client.transport.following import Reading
+from gavel.web import streams
+from gavel.web.assets import FOLDER, INDEX, Assets
+from gavel.web.bodies import Content, content_of, sent, shared_response
+from gavel.web.callers import Callers
+from gavel.web.door import Door
+from gavel.web.json_messages import fill_from_query, invalid, to_json
+from gavel.web.mirror import Mirror
+from gavel.web.problems import RETRY_S, Problem
+from gavel.web.rest import Rest
+from gavel.web.sessions import Seal
+from gavel.web.upstream import Upstream
+from gavel.web.views import VIEWS
+from protos.gavel.v1 import jobs_pb2 as j
+
+# The addresses of the page, which shows what belongs to each.
+PAGES = ("/", "/login", "/queue", "/jobs/{id}", "/nodes", "/nodes/{name}", "/rounds", "/fairness", "/use")
+OPENAPI = Path(__file__).parent / "openapi.json"
+TAIL_LINES = 1000
+
+
+class Gateway:
+    """Answers the addresses that are not in the table of REST: pages, views of the mirror, logs."""
+
+    def __init__(self, upstream: Upstream, seal: Seal, pages: Path = FOLDER) -> None:
+        self.upstream, self.mirror = upstream, Mirror(upstream)
+        self.callers = Callers(upstream, seal, lambda: self.mirror.status.get("version", ""))
+        self.assets = Assets(pages)
+        self.stopping = asyncio.Event()
+        # The queue as JSON, as of this event.
+        self._queue: tuple[str, Content] | None = None
+        self._encoding = asyncio.Lock()
+
+    # ---------------------------------------------------------------------------------------------------- pages
+
+    async def page(self, request: Request) -> Response:
+        """Answer with the page, which finds out by its address what to show."""
+        return self._asset(request, INDEX)
+
+    async def asset(self, request: Request) -> Response:
+        """Answer with a file of the page."""
+        return self._asset(request, request.path_params["path"])
+
+    def _asset(self, request: Request, name: str) -> Response:
+        content = self.assets.get(name)
+        if content is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        return shared_response(request, content)
+
+    async def openapi(self, request: Request) -> Response:
+        """Answer with the description of REST."""
+        return shared_response(request, await content_of(OPENAPI.read_bytes()))
+
+    # ------------------------------------------------------------------------------------------- views of the mirror
+
+    async def _enter(self, request: Request) -> str:
+        """Return the token of a caller who may see the mirror. Raises Problem."""
+        token = self.callers.of(request).token
+        await self.callers.identity(token)
+        return token
+
+    async def queue(self, request: Request) -> Response:
+        """Answer with all unfinished jobs, as columns."""
+        await self._enter(request)
+        async with self._encoding:
+            key = f"{self.mirror.events.last_id} {self.mirror.stale_since_s}"
+            if self._queue is None or self._queue[0] != key:
+                self._queue = key, await content_of(msgspec.json.encode(self._received(self.mirror.queue())))
+        return shared_response(request, self._queue[1])
+
+    async def overview(self, request: Request) -> Response:
+        """Answer with the figures of the cluster."""
+        await self._enter(request)
+        return await sent(request, self._received(self.mirror.with_position(self.mirror.overview())))
+
+    async def current_round(self, request: Request) -> Response:
+        """Answer with the round that runs."""
+        await self._enter(request)
+        return await sent(request, self._received(to_json(self.mirror.round)))
+
+    def _received(self, data: dict[str, Any]) -> dict[str, Any]:
+        if not self.mirror.has_been_live:
+            detail = "the gateway has not received the queue from the scheduler yet"
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "unavailable", detail, retry_s=RETRY_S)
+        return data
+
+    async def events(self, request: Request) -> ASGIApp:
+        """Answer with the changes of the mirror, as they happen."""
+        token = await self._enter(request)
+        since = request.headers.get("last-event-id") or request.query_params.get("after")
+        pieces = streams.changes(self.mirror.events, since, lambda: self.callers.identity(token))
+        return streams.Stream(pieces, self.stopping)
+
+    # ----------------------------------------------------------------------------------------------------- logs
+
+    async def logs(self, request: Request) -> ASGIApp:
+        """Answer with the output of a job as events."""
+        read = streams.positions_in(request.headers.get("last-event-id", ""))
+        wanted, chunks = await self._log(request, read, TAIL_LINES)
+        limit = None if wanted.follow else streams.LOG_BYTES_MAX
+        return streams.Stream(streams.log_events(chunks, streams.LogEvents(read), limit), self.stopping)
+
+    async def log_file(self, request: Request) -> ASGIApp:
+        """Answer with the whole output of a job, as a file."""
+        wanted, chunks = await self._log(request, {}, None)
+        file = f"job-{''.join(letter for letter in wanted.job if letter.isalnum() or letter == '_')}.log"
+        return streams.Stream(streams.log_text(chunks), self.stopping, "text/plain", file)
+
+    async def _log(
+        self, request: Request, read: dict[tuple[int, int], int], tail_lines: int | None
+    ) -> tuple[j.ReadLogsRequest, AsyncIterator[Any]]:
+        """Return what is wanted, and the output after what has been read. Errors are raised before any of it."""
+        token = self.callers.of(request).token
+        wanted = fill_from_query(j.ReadLogsRequest(), request.query_params.multi_items())
+        if wanted.job:
+            raise invalid("job", "is given by the path")
+        wanted.job = request.path_params["job"]
+        tail = wanted.tail_lines if wanted.HasField("tail_lines") else tail_lines
+        rank = wanted.rank if wanted.HasField("rank") else None
+        reading = Reading(wanted.job, wanted.attempt, rank, tail, wanted.follow, read)
+        return wanted, await streams.begun(self.upstream.stream(reading.call(), token), reading)
+
+
+def _handler(name: str, *owners: object) -> Any:
+    """Return the method of this name of the first owner that has it."""
+    return next(getattr(owner, name) for owner in owners if hasattr(owner, name))
+
+
+def application(gateway: Gateway, names: Iterable[str]) -> ASGIApp:
+    """Return the whole application. `names`: the host names of the gateway besides those of loopback."""
+    callers = gateway.callers
+    rest = Rest(gateway.upstream, callers)
+    routes = [
+        *(Path_(path, gateway.page) for path in PAGES),
+        Path_("/assets/{path:path}", gateway.asset),
+        Path_("/openapi.json", gateway.openapi),
+        *(Path_(view.path, _handler(view.handler, gateway, callers), methods=[view.verb]) for view in VIEWS),
+        *(Path_(route.path, handler, methods=[route.verb]) for route, handler in rest.handlers()),
+    ]
+    return Door(Router(routes, redirect_slashes=False), names)

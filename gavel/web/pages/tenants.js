@@ -1,0 +1,141 @@
+// @ts-check
+// Tenants with their weights and quotas, what is used of these, and a dialog that sets them.
+
+import { call, may } from "./api.js";
+import { ask, h, notice } from "./dom.js";
+import { shortTable } from "./table.js";
+import { plain } from "./values.js";
+
+/**
+ * Limits from text such as "h100=8, *=64"; empty text is no limit.
+ * @param {string} text @returns {Record<string, number>}
+ */
+export function limitsOf(text) {
+  return Object.fromEntries(
+    text
+      .split(/[\s,]+/)
+      .filter(Boolean)
+      .map((part) => {
+        const [type, count] = part.split("=");
+        if (!type || !/^\d+$/.test(count ?? ""))
+          throw new Error(`${part}: write a GPU type and a number, as in h100=8; * counts all types`);
+        return [type, Number(count)];
+      }),
+  );
+}
+
+/** @param {{gpus?: Record<string, number>} | undefined} quota */
+const limitText = (quota) =>
+  Object.entries(quota?.gpus ?? {})
+    .map(([type, count]) => `${type}=${count}`)
+    .join(", ");
+
+/** @param {any} tenant @returns {string} */
+const usedText = (tenant) =>
+  tenant.limits
+    .map(
+      (/** @type {any} */ limit) =>
+        `${limit.user ? `${plain(limit.user, 30)}: ` : ""}${limit.used} of ${limit.limit} ${limit.of === "*" ? "GPUs" : limit.of}`,
+    )
+    .join(", ");
+
+/**
+ * @param {any[]} tenants @param {import("./app.js").Context} context @param {() => void} done
+ */
+export function tenantsSection(tenants, context, done) {
+  const operator = may(context.me.role, "operator");
+  const change = (/** @type {any} */ tenant) =>
+    operator &&
+    h(
+      "button",
+      {
+        type: "button",
+        class: "why",
+        "aria-label": `Set the quota of ${plain(tenant.name, 60)}`,
+        onclick: () => set(tenant).then((name) => name && done()),
+      },
+      "Set",
+    );
+  return h(
+    "section",
+    { key: "tenants", "aria-label": "Tenants and quotas" },
+    h(
+      "div",
+      { class: "head" },
+      h("h2", null, "Tenants and quotas"),
+      operator &&
+        h(
+          "button",
+          { type: "button", class: "push", onclick: () => set(null).then((name) => name && done()) },
+          "Set a quota",
+        ),
+    ),
+    shortTable(
+      "Tenants and quotas",
+      [
+        { head: "Tenant", cell: (tenant) => plain(tenant.name, 60) },
+        { head: "Weight", class: "number", cell: (tenant) => tenant.weight },
+        { head: "Jobs", class: "number", cell: (tenant) => tenant.jobs_unfinished.toLocaleString("en") },
+        { head: "Running", class: "number", cell: (tenant) => tenant.jobs_running.toLocaleString("en") },
+        {
+          head: "Used of its limits",
+          cell: (tenant) => usedText(tenant) || h("span", { class: "muted" }, "no limit"),
+        },
+        { head: "Each user", optional: true, cell: (tenant) => plain(limitText(tenant.each_user), 80) },
+        { head: "Change", optional: true, cell: change },
+      ],
+      tenants,
+      { key: (tenant) => tenant.name, empty: "No tenant is declared, and no job names one." },
+    ),
+  );
+}
+
+/** @param {any} tenant  null for a new one @returns {Promise<string | undefined>} its name, once it is set */
+async function set(tenant) {
+  const field = (/** @type {string} */ label, /** @type {string} */ value, /** @type {any} */ more = {}) => {
+    const input = h("input", { value, autocomplete: "off", spellcheck: "false", ...more });
+    return { input, label: h("label", { class: "field" }, label, input) };
+  };
+  const name = field("Tenant, such as org/team", tenant?.name ?? "", { required: true, readonly: tenant !== null });
+  const weight = field("Weight among the tenants of the same parent", String(tenant?.weight ?? 1), {
+    type: "number",
+    min: "0",
+    step: "any",
+  });
+  const gpus = field("GPUs held at once, such as h100=8, *=64", limitText(tenant?.quota));
+  const users = field("GPUs held at once by each user", limitText(tenant?.each_user));
+  const answer = await ask(
+    tenant ? `Quota of ${plain(tenant.name, 60)}` : "Set a quota",
+    h(
+      "div",
+      { class: "fields" },
+      name.label,
+      weight.label,
+      gpus.label,
+      users.label,
+      h(
+        "p",
+        { class: "small muted" },
+        "Nothing is killed: after a quota was lowered, jobs beyond it stop with their round. gavel tenant set does the same.",
+      ),
+    ),
+    {
+      label: "Set",
+      submit: () =>
+        call("PATCH", "/v1/tenants", {
+          tenants: [
+            {
+              name: name.input.value.trim(),
+              weight: Number(weight.input.value),
+              policy: tenant?.policy ?? "",
+              quota: { gpus: limitsOf(gpus.input.value) },
+              each_user: { gpus: limitsOf(users.input.value) },
+            },
+          ],
+        }),
+    },
+  );
+  if (!answer) return undefined;
+  notice(`The quota of ${plain(name.input.value.trim(), 60)} is set.`);
+  return name.input.value.trim();
+}
