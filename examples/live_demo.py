@@ -23,7 +23,7 @@ from rich.text import Text
 
 from gavel import Client
 from gavel.cli.service.local_cluster import AGENTS_DEFAULT as AGENTS
-from gavel.cli.service.local_cluster import LocalCluster
+from gavel.cli.service.local_cluster import LocalCluster, web_line
 from gavel.client import GavelError, Job, JobSpec
 from scheduler.live.data.fsck import check_data_directory
 
@@ -103,6 +103,7 @@ def main(plan: Plan | None = None) -> int:
         Client(cluster.address, retry_s=30) as client,
     ):
         wait_for_nodes(client, len(plan.agents))
+        console.print(Text(web_line(cluster, "127.0.0.1:7080")))
         ids = client.submit(jobs(plan))
         console.print(f"Submitted {len(ids)} training jobs.\n")
         story = Story()

@@ -11,6 +11,14 @@ from planner.errors import BadCluster
 USABLE_MEMORY = 0.92
 
 
+def gigabytes(size_bytes: float) -> str:
+    """Return a size in GB, with one decimal, or three digits if it is smaller than 1 GB."""
+    size_gb = size_bytes / 1e9
+    if 0 < size_gb < 0.001:
+        return "<0.001"
+    return f"{size_gb:.1f}" if size_gb >= 1 else f"{size_gb:.3g}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
     """One type of GPU, and the links of each GPU of this type.

@@ -78,6 +78,8 @@ class LayerCosts:
     output_bytes: Floats
     # What is kept for a microbatch in flight, and what is needed beyond that while the layer is computed.
     kept_bytes: Floats
+    # What is kept beyond that if a stage begins with the layer.
+    input_bytes: Floats
     working_bytes: Floats
 
 
@@ -92,7 +94,11 @@ def check_plan(plan: Plan, gpu: Gpu, batch: int) -> int:
         )
     microbatches = plan.microbatches(batch)
     if plan.chunks > 1 and (plan.pipeline == 1 or plan.schedule != "interleaved"):
-        raise BadPlan("chunks need the schedule interleaved, and p above 1", place=plan.label)
+        raise BadPlan(
+            "chunks need the schedule interleaved, and p above 1",
+            place=plan.label,
+            hint="nearest: v=1" if plan.pipeline > 1 else "nearest: p=2, or v=1",
+        )
     if plan.chunks > 1 and microbatches % plan.pipeline:
         nearest = plan.pipeline * max(1, round(microbatches / plan.pipeline))
         raise BadPlan(
@@ -160,6 +166,8 @@ def layer_costs(figures: LayerFigures, plan: Plan) -> LayerCosts:
         # Each GPU of a tensor group sends its part, and the group shares it within the node.
         output_bytes=figures.output_bytes / plan.tensor,
         kept_bytes=figures.recomputed_bytes if plan.recompute else figures.stored_bytes,
+        # With recomputation, every layer keeps its input anyway.
+        input_bytes=np.zeros_like(figures.input_bytes) if plan.recompute else figures.input_bytes,
         working_bytes=working_bytes,
     )
 
@@ -249,7 +257,8 @@ def _memory_bytes(
 ) -> Floats:
     """Return the memory of each GPU of a pipeline."""
     starts = borders[:-1]
-    kept_bytes = _by_gpu(np.add.reduceat(layers.kept_bytes, starts), plan) / plan.chunks
+    of_stages = np.add.reduceat(layers.kept_bytes, starts) + layers.input_bytes[starts]
+    kept_bytes = _by_gpu(of_stages, plan) / plan.chunks
     working_bytes = np.maximum.reduceat(layers.working_bytes, starts)
     behind = np.arange(plan.pipeline - 1, -1, -1)
     memory: Floats = (

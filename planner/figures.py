@@ -25,6 +25,8 @@ class LayerFigures:
     # What has to be kept from the forward to the backward computation: everything, and with recomputation.
     stored_bytes: Floats
     recomputed_bytes: Floats
+    # What a stage that begins with this layer keeps of its input beyond that, without recomputation.
+    input_bytes: Floats
     # What the layer needs while it is computed, including what it stores.
     working_bytes: Floats
     # What one stage sends to the next after this layer.

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 
-from planner.balance import Cuts, greatest, sums
 from planner.cluster import Gpu
-from planner.costs import in_flight, layer_costs, transfer_s, weight_bytes
+from planner.cuts import best_borders
 from planner.errors import BadPlan, BadProfile
 from planner.figures import LayerFigures
 from planner.graph import Floats, Ints
@@ -24,10 +22,6 @@ from planner.transformer import EXCHANGE_START_S
 
 # The chunks per GPU that are tried: each further one makes transfers more frequent, and waiting a little shorter.
 CHUNKS = (2, 3, 4, 6, 8)
-# Stands for any number of microbatches that is at least that of the stages.
-_MANY = 1 << 30
-# Cuts are kept up to so many cells of each of their matrices: some 300 MB. At 500 layers, these are 16 cuts.
-_CELLS_MAX = 16 * 501**2
 
 
 class Times(NamedTuple):
@@ -60,6 +54,7 @@ class Layer:
     stored_bytes: float
     flops: float
     times: Mapping[str, Times]
+    input_bytes: float = 0.0
     # By size of a tensor group: the bytes that its GPUs sum in the forward computation, and the times of one of them.
     tensor: Mapping[int, tuple[float, Mapping[str, Times]]] = field(default_factory=dict)
 
@@ -73,17 +68,17 @@ class Profile:
     weight_bytes_per_parameter: float
     exchanged_bytes_per_parameter: float
     optimizer_bytes_per_parameter: float
-    # Pairs of layers that share weights, by index, the first layer first.
-    tied: tuple[tuple[int, int], ...] = ()
+    # Pairs of layers that share weights, by index, the first layer first, and how many parameters they share.
+    tied: tuple[tuple[int, int, float], ...] = ()
     # The worker types whose times are estimated from those of others.
     estimated: frozenset[str] = frozenset()
     _figures: dict[tuple[Gpu, int, int], LayerFigures] = field(default_factory=dict, repr=False)
-    _cuts: dict[tuple[object, ...], tuple[Cuts, Cuts]] = field(default_factory=dict, repr=False)
+    _borders: dict[tuple[Gpu, Plan, int], Ints] = field(default_factory=dict, repr=False)
 
     @property
     def parameters(self) -> float:
         """The parameters of the model; those that layers share count once."""
-        return sum(layer.parameters for layer in self.layers) - sum(map(self._shared, self.tied))
+        return sum(layer.parameters for layer in self.layers) - sum(count for *_, count in self.tied)
 
     @property
     def state_bytes_per_parameter(self) -> float:
@@ -124,7 +119,10 @@ class Profile:
 
     def _figures_of(self, gpu: Gpu, microbatch: int, tensor: int) -> LayerFigures:
         if not self.splits_over(tensor):
-            raise BadPlan(f"no layer of the profile says how it runs on t={tensor}")
+            nearest = max(size for size in range(1, tensor) if self.splits_over(size))
+            raise BadPlan(
+                f"no layer of the profile says how it runs on t={tensor}", hint=f"nearest: t={nearest}"
+            )
         parts = np.array([tensor if tensor in layer.tensor else 1 for layer in self.layers])
         summed = [layer.tensor[tensor][0] if tensor in layer.tensor else 0.0 for layer in self.layers]
         times = [
@@ -145,11 +143,10 @@ class Profile:
             stored_bytes=stored_bytes,
             # With recomputation, each layer keeps its input.
             recomputed_bytes=np.concatenate([[0.0], output_bytes[:-1]]),
+            input_bytes=microbatch * self._row("input_bytes"),
             working_bytes=stored_bytes,
             output_bytes=output_bytes,
-            tied=tuple(
-                (first, later, self._shared((first, later)) / parts[first]) for first, later in self.tied
-            ),
+            tied=tuple((first, later, count / parts[first]) for first, later, count in self.tied),
         )
 
     def borders(self, gpu: Gpu, plan: Plan, microbatches: int) -> Ints:
@@ -159,71 +156,14 @@ class Profile:
         """
         if not self.cuts_into(plan.stages):
             raise BadPlan(
-                f"{plan.stages} stages are more than the {len(self.layers)} layers", place=plan.label
+                f"{plan.stages} stages are more than the {len(self.layers)} layers",
+                place=plan.label,
+                hint=f"nearest: {len(self.layers)}",
             )
-        # What the costs of a stage depend on: also the place in its node where the last stage ends, and microbatches
-        # if they are fewer than the stages.
-        end = plan.gpus % gpu.per_node if plan.gpus > gpu.per_node else 0
-        in_all = microbatches if microbatches < plan.pipeline or plan.schedule == "gpipe" else _MANY
-        key = (
-            gpu,
-            plan.microbatch,
-            plan.tensor,
-            plan.recompute,
-            plan.schedule,
-            plan.chunks > 1,
-            plan.tensor * plan.data,
-            end,
-            in_all,
-        )
-        if key not in self._cuts:
-            # Each has matrices with a row for each layer. The oldest makes room.
-            if (len(self._cuts) + 1) * (len(self.layers) + 1) ** 2 > _CELLS_MAX and self._cuts:
-                del self._cuts[next(iter(self._cuts))]
-            self._cuts[key] = self._cuts_of(gpu, plan, end, in_all)
-        fastest, leanest = self._cuts[key]
-        borders = fastest.borders(plan.stages)
-        return leanest.borders(plan.stages) if borders is None else borders  # type: ignore[return-value]
-
-    def _cuts_of(self, gpu: Gpu, plan: Plan, end: int, microbatches: int) -> tuple[Cuts, Cuts]:
-        figures, group = self.figures(gpu, plan.microbatch, plan.tensor), plan.tensor * plan.data
-        layers = layer_costs(figures, plan)
-        work_s = sums(layers.compute_s + layers.exchange_s)
-        work_s[np.tril_indices_from(work_s)] = np.inf
-
-        def sends_within(behind: int) -> bool:
-            """Return whether a stage and the next one share a node."""
-            place = np.array([end - (behind + 1) * group, end - (behind - 1) * group - 1]) // gpu.per_node
-            return bool(place[0] == place[1])
-
-        @cache
-        def stage_s(receives: bool, sends: bool) -> Floats:
-            hops_s = np.zeros((2, len(self.layers) + 1))
-            for row, within in enumerate((receives, sends)):
-                hops_s[row, 1:-1] = transfer_s(layers.output_bytes[:-1], gpu, within)
-            return np.asarray(work_s + hops_s[0][:, None] + hops_s[1][None, :])
-
-        def unlimited(behind: int) -> Floats:
-            return stage_s(sends_within(behind + 1), sends_within(behind))
-
-        if plan.chunks > 1:
-            return Cuts(unlimited), Cuts(unlimited)
-        parameters, kept_bytes = sums(figures.parameters), sums(layers.kept_bytes)
-        for first, later, count in figures.tied:
-            parameters[: first + 1, later + 1 :] -= count
-        working_bytes = greatest(layers.working_bytes)
-        working_bytes[np.tril_indices_from(working_bytes)] = np.inf
-
-        def memory_bytes(behind: int) -> Floats:
-            each = np.array([behind])
-            of_weights = weight_bytes(self, plan, each) * parameters
-            total: Floats = of_weights + in_flight(plan, microbatches, each) * kept_bytes + working_bytes
-            return total
-
-        def seconds(behind: int) -> Floats:
-            return np.where(memory_bytes(behind) > gpu.usable_bytes, np.inf, unlimited(behind))
-
-        return Cuts(seconds), Cuts(memory_bytes)
+        key = (gpu, plan, microbatches)
+        if key not in self._borders:
+            self._borders[key] = best_borders(self, gpu, plan, microbatches)
+        return self._borders[key]
 
     def with_estimate(self, gpu: Gpu, known: Iterable[Gpu]) -> Profile:
         """Return this profile with times for a worker type: estimated from those of the known types, if not measured.
@@ -243,14 +183,10 @@ class Profile:
                 hint=f"profile it on {gpu.name}",
             )
         layers = tuple(_estimated(layer, gpu, sources) for layer in self.layers)
-        return replace(self, layers=layers, estimated=self.estimated | {gpu.name}, _figures={}, _cuts={})
+        return replace(self, layers=layers, estimated=self.estimated | {gpu.name}, _figures={}, _borders={})
 
     def _row(self, name: str) -> Floats:
         return np.array([getattr(layer, name) for layer in self.layers], dtype=np.float64)
-
-    def _shared(self, pair: tuple[int, int]) -> float:
-        """Return how many parameters two layers share: all those of the smaller one."""
-        return min(self.layers[index].parameters for index in pair)
 
 
 def _estimated(layer: Layer, gpu: Gpu, sources: Sequence[Gpu]) -> Layer:

@@ -6,6 +6,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from planner.errors import BadProfile
 from planner.profile import Layer, Profile, Times
 
 FORMAT = "gavel-profile/1"
-# Cuts are searched among all pairs of layers, in matrices that are kept.
+# Cuts are searched among the pairs of layers.
 LAYERS_MAX = 500
 SAMPLES_MAX = 1_000_000
 TENSOR_MAX = 1_024
@@ -24,7 +25,7 @@ NUMBER_MAX = 1e18
 _SIZES = ("dtype_bytes", "gradient_bytes_per_parameter", "optimizer_bytes_per_parameter")
 _FIELDS = {"format", "model", "samples", "layers", "tied", "source", *_SIZES}
 _LAYER_SIZES = ("parameters", "output_bytes", "stored_bytes", "flops")
-_LAYER_FIELDS = {"name", "kind", "repeat", "ms", "tensor", *_LAYER_SIZES}
+_LAYER_FIELDS = {"name", "kind", "repeat", "ms", "tensor", "input_bytes", *_LAYER_SIZES}
 _SHOWN_CHARS_MAX = 60
 
 
@@ -61,7 +62,10 @@ def _layers(entry: object, file: str, place: str) -> Iterator[Layer]:
         raise _wrong(file, place, "must be an object", entry)
     _check_fields(entry, _LAYER_FIELDS, file, f"{place}.")
     name = _name(entry.get("name"), file, f"{place}.name")
-    sizes = {field: _size(entry, field, file, f"{place}.{field}") for field in _LAYER_SIZES}
+    sizes = {
+        field: _size(entry, field, file, f"{place}.{field}")
+        for field in (*_LAYER_SIZES, *(["input_bytes"] if "input_bytes" in entry else []))
+    }
     times = _times(entry.get("ms"), file, f"{place}.ms")
     tensor = _by_whole_number(entry.get("tensor", {}), TENSOR_MAX, _shard, file, f"{place}.tensor")
     for size, (_, shard_times) in tensor.items():
@@ -148,24 +152,51 @@ def _check_types(layers: list[Layer], file: str) -> None:
             raise BadProfile("no layer takes any time", place=f"{file}: layers: ms.{_key(name)}")
 
 
-def _tied(value: object, layers: list[Layer], file: str) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of layers that share weights; of three, the first with each of the others."""
+def _tied(value: object, layers: list[Layer], file: str) -> Iterator[tuple[int, int, float]]:
+    """Yield neighbours among the layers that share weights, and how many parameters they share.
+
+    A layer shares no parameter twice, so that what is left of it limits each further group.
+    """
+    left = [layer.parameters for layer in layers]
     index_of = {layer.name: index for index, layer in enumerate(layers)}
     if not isinstance(value, list):
         raise _wrong(file, "tied", "must be lists of names of layers", value)
     for number, group in enumerate(value):
         place = f"tied[{number}]"
-        if not (isinstance(group, list) and len(group) > 1 and all(isinstance(each, str) for each in group)):
-            raise _wrong(file, place, "must be a list of at least 2 names of layers", group)
-        for name in group:
-            if name not in index_of:
-                raise BadProfile(
-                    f"{_show(name)} is not a layer{_nearest(name, index_of)}", place=f"{file}: {place}"
-                )
-        if len(set(group)) < len(group):
-            raise _wrong(file, place, "must name each layer once", group)
-        first, *later = sorted(index_of[name] for name in group)
-        yield from ((first, each) for each in later)
+        stated: float | None = None
+        if isinstance(group, dict):
+            _check_fields(group, {"layers", "parameters"}, file, f"{place}.")
+            stated = _size(group, "parameters", file, f"{place}.parameters")
+            indices = _indices(group.get("layers"), index_of, file, f"{place}.layers")
+        else:
+            indices = _indices(group, index_of, file, place)
+        least = min(left[index] for index in indices)
+        if stated is not None and stated > least:
+            raise _wrong(
+                file,
+                f"{place}.parameters",
+                f"must be at most the parameters of each layer outside earlier groups, {least:,.0f}",
+                stated,
+            )
+        count = least if stated is None else stated
+        for index in indices:
+            left[index] -= count
+        for first, later in pairwise(indices):
+            yield first, later, count
+
+
+def _indices(names: object, index_of: Mapping[str, int], file: str, place: str) -> list[int]:
+    """Return the indices of the layers of a group that shares weights, in order."""
+    if not (isinstance(names, list) and len(names) > 1 and all(isinstance(each, str) for each in names)):
+        raise _wrong(file, place, "must be a list of at least 2 names of layers", names)
+    for name in names:
+        if name not in index_of:
+            raise BadProfile(
+                f"{_show(name)} is not a layer{_nearest(name, index_of)}", place=f"{file}: {place}"
+            )
+    if len(set(names)) < len(names):
+        raise _wrong(file, place, "must name each layer once", names)
+    return sorted(index_of[name] for name in names)
 
 
 def _check_fields(value: Mapping[str, Any], known: set[str], file: str, prefix: str) -> None:

@@ -9,7 +9,7 @@ from heapq import heappop, heappush
 from operator import itemgetter
 from typing import NamedTuple
 
-from planner.cluster import Gpu
+from planner.cluster import Gpu, gigabytes
 from planner.costs import Cost, cost_of, layer_costs
 from planner.errors import BadPlan, NothingFits
 from planner.figures import Model
@@ -55,6 +55,16 @@ def best_plan(
 
     With a simulator, simulated times are compared.
     """
+    fastest = fastest_plan(model, gpu, gpus, batch, allowed, simulator)
+    if fastest is None:
+        raise nothing_fits(model, gpu, gpus, batch, allowed)
+    return fastest
+
+
+def fastest_plan(
+    model: Model, gpu: Gpu, gpus: int, batch: int, allowed: Allowed, simulator: Simulator | None
+) -> Priced | None:
+    """Return the fastest plan for exactly so many GPUs; None if there is none: `nothing_fits` says why."""
     possible = [(_least_s(model, gpu, plan, batch), plan) for plan in plans(model, gpu, gpus, batch, allowed)]
     # The plan whose bound is least comes first. It gets a closer bound and waits again, until its time is known: then
     # no other plan is faster.
@@ -74,7 +84,7 @@ def best_plan(
         else:
             cost = simulator.cost(plan, cost, plan.microbatches(batch))
             heappush(waiting, (cost.step_s, number, plan, cost, True))
-    raise _nothing_fits(model, gpu, gpus, batch, allowed)
+    return None
 
 
 def _least_s(model: Model, gpu: Gpu, plan: Plan, batch: int) -> float:
@@ -152,11 +162,11 @@ def why_not(priced: Priced, gpu: Gpu, gpus: int) -> str:
     even = " even with recomputation" if priced.plan.recompute else ""
     return (
         f"does not fit on {gpus} × {gpu.name}: stage {stage + 1} of {priced.plan.pipeline} needs "
-        f"{memory[stage] / 1e9:.1f} GB of {gpu.usable_bytes / 1e9:.1f}{even}"
+        f"{gigabytes(memory[stage])} GB of {gigabytes(gpu.usable_bytes)}{even}"
     )
 
 
-def _nothing_fits(model: Model, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> NothingFits | BadPlan:
+def nothing_fits(model: Model, gpu: Gpu, gpus: int, batch: int, allowed: Allowed) -> NothingFits | BadPlan:
     """Return the error for a number of GPUs without a plan: why the leanest does not fit, and how many would do."""
     leanest = _leanest(model, gpu, gpus, batch, allowed)
     if leanest is None:

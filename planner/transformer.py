@@ -121,6 +121,8 @@ class Transformer:
             ),
             stored_bytes=row(0.0, activations, 0.0),
             recomputed_bytes=row(0.0, boundary, 0.0),
+            # The formulas count the inputs of all layers.
+            input_bytes=row(0.0, 0.0, 0.0),
             working_bytes=row(0.0, activations, scores),
             output_bytes=row(boundary, boundary, 0.0),
         )

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from traces import importers, original, tidy_csv
 from traces.documents import header_of, read_text
 from traces.errors import TraceError, UnreadableFile
 from traces.intake import Intake
+from traces.readers import importers, original, tidy_csv
 from traces.throughputs import Throughputs
 from traces.trace import Trace, TraceJob
 

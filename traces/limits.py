@@ -31,3 +31,5 @@ STEPS = Limits(1e-3, 1e15)
 WEIGHT = Limits(1e-6, 1e6)
 TIME_S = Limits(0.0, 1e10)
 LENGTH_S = Limits(1e-3, 1e10)
+# The most plans of a job type.
+PLANS_MAX = 256

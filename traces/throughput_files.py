@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from traces import throughput_csv
 from traces.documents import line_of, read_json, read_text
 from traces.errors import BadTable, TraceError, show
+from traces.readers import throughput_csv
 from traces.throughputs import Key, PairKey, PairRates, Throughputs
 
 # In the original JSON, a worker type with this suffix has the rates of gangs that are spread over nodes.

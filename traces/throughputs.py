@@ -1,8 +1,8 @@
-"""How fast every kind of job runs: alone, spread over nodes, and two to a GPU.
+"""How fast every kind of job runs: alone, spread over nodes, two to a GPU, and by each of its plans.
 
 Rules: rates are steps per second of the whole job (all its GPUs together), finite and not negative. A rate of 0, or no
-entry, means that the job does not fit. Pairs are stored in both orders, so that one look-up is enough. A table is
-immutable; `restrict` and `priced` return a new one.
+entry, means that the job does not fit. Pairs are stored in both orders, so that one look-up is enough. A job type has
+either rates or plans. A table is immutable; `restrict` and `priced` return a new one.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 from traces.errors import BadTable, nearest, show
 from traces.limits import MEMORY_GB, PRICE, RATE, Limits
+from traces.plans import Plan
 from traces.trace import GPUS_MAX
 
 # Job type, GPUs and worker type.
@@ -44,6 +45,7 @@ class Throughputs:
     prices_per_gpu_hour: Mapping[str, float] = field(default_factory=dict)
     memory_gb: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
+    plans: Mapping[Key, Plan] = field(default_factory=dict)
     worker_types: tuple[str, ...] = field(init=False)
     job_types: tuple[str, ...] = field(init=False)
 
@@ -53,30 +55,44 @@ class Throughputs:
             _check_names(key[0], key[2])
             _check_width(key[0], key[1])
             _check_figure(f"rate of {show(key)}", rate, RATE)
+        for key in self.plans:
+            _check_names(key[0], key[2])
         for kind, price in self.prices_per_gpu_hour.items():
             _check_figure(f"price of {show(kind)}", price, PRICE)
         for kind, memory_gb in self.memory_gb.items():
             _check_figure(f"memory of {show(kind)}", memory_gb, MEMORY_GB)
-        keys = (*self.solo, *self.unconsolidated)
+        if both := {key[0] for key in self.plans} & {key[0] for key in self.solo}:
+            raise BadTable(f"{show(min(both))} has rates and plans", field="plans", hint="give one of them")
+        keys = (*self.solo, *self.unconsolidated, *self.plans)
         _set(self, "job_types", tuple(dict.fromkeys(key[0] for key in keys)))
         _set(self, "worker_types", tuple(dict.fromkeys(key[2] for key in keys)))
         _set(self, "pairs", _both_orders(self.pairs))
-        for name in ("solo", "unconsolidated", "pairs", "prices_per_gpu_hour", "memory_gb"):
+        for name in ("solo", "unconsolidated", "pairs", "prices_per_gpu_hour", "memory_gb", "plans"):
             _set(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Copy and pickle the tables as plain dictionaries, because frozen ones cannot be pickled."""
         rates = dict(self.solo), dict(self.unconsolidated), dict(self.pairs)
-        return Throughputs, (*rates, dict(self.prices_per_gpu_hour), dict(self.memory_gb), self.source)
+        prices, memory_gb = dict(self.prices_per_gpu_hour), dict(self.memory_gb)
+        return Throughputs, (*rates, prices, memory_gb, self.source, dict(self.plans))
 
     def rate(self, job_type: str, gpus: int, worker_type: str, consolidated: bool = True) -> float:
         """Return steps per second; 0 if the job does not fit or was not measured. A job on one GPU is never spread."""
+        key = (job_type, gpus, worker_type)
+        if (plan := self.plans.get(key)) is not None:
+            return plan.rate
         rates = self.solo if consolidated or gpus == 1 else self.unconsolidated
-        return rates.get((job_type, gpus, worker_type), 0.0)
+        return rates.get(key, 0.0)
+
+    def gpus_together(self, job_type: str, gpus: int, worker_type: str) -> int:
+        """Return how many GPUs the job's plan for these GPUs has on each node; 1 if it has no plan for them."""
+        plan = self.plans.get((job_type, gpus, worker_type))
+        return 1 if plan is None else plan.gpus_together
 
     def widths(self, job_type: str) -> tuple[int, ...]:
         """Return the numbers of GPUs on which this job type runs anywhere, ascending."""
-        return tuple(sorted({key[1] for key, rate in self.solo.items() if key[0] == job_type and rate > 0}))
+        alone = {key[1] for key, rate in self.solo.items() if key[0] == job_type and rate > 0}
+        return tuple(sorted(alone | {key[1] for key in self.plans if key[0] == job_type}))
 
     def reference_rate(self, job_type: str, gpus: int) -> float:
         """Return the rate of a job alone on the reference type, V100.
@@ -102,6 +118,7 @@ class Throughputs:
             pairs={key: rates for key, rates in self.pairs.items() if key[0] in kinds},
             prices_per_gpu_hour={k: v for k, v in self.prices_per_gpu_hour.items() if k in kinds},
             memory_gb={k: v for k, v in self.memory_gb.items() if k in kinds},
+            plans={key: plan for key, plan in self.plans.items() if key[2] in kinds},
         )
 
     def priced(self, prices_per_gpu_hour: Mapping[str, float]) -> Throughputs:
@@ -111,7 +128,12 @@ class Throughputs:
 
     @classmethod
     def from_rows(
-        cls, solo: Iterable[Row], unconsolidated: Iterable[Row], pairs: Iterable[PairRow], source: str
+        cls,
+        solo: Iterable[Row],
+        unconsolidated: Iterable[Row],
+        pairs: Iterable[PairRow],
+        source: str,
+        plans: Iterable[Plan] = (),
     ) -> Throughputs:
         """Return the table of rows as `rows` returns them; of two rows with the same key, the later one counts."""
         rates_of_pairs: dict[PairKey, PairRates] = {}
@@ -119,10 +141,11 @@ class Throughputs:
             rates_of_pairs[kind, a, gpus, b, gpus] = (rate_a, rate_b)
             rates_of_pairs[kind, b, gpus, a, gpus] = (rate_b, rate_a)
         alone, spread = ({row[:3]: row[3] for row in rows} for rows in (solo, unconsolidated))
-        return cls(alone, spread, rates_of_pairs, source=source)
+        plan_of = {(plan.job_type, plan.gpus, plan.worker_type): plan for plan in plans}
+        return cls(alone, spread, rates_of_pairs, source=source, plans=plan_of)
 
     def rows(self) -> dict[str, Any]:
-        """Return all rates as the rows that a scheduler takes."""
+        """Return all rates but those of plans, which jobs bring along, as the rows that a scheduler takes."""
         return {
             "solo": [(*key, rate) for key, rate in sorted(self.solo.items())],
             "unconsolidated": [(*key, rate) for key, rate in sorted(self.unconsolidated.items())],

@@ -7,12 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-import planner.profile as profile_module
-from planner.balance import Cuts, greatest, sums
+from planner.balance import best_cut, ends, greatest_of, reach, spans, until
 from planner.costs import cost_of
 from planner.errors import BadPlan
 from planner.plan import Plan
-from planner.profile_form import LAYERS_MAX, read_profile
+from planner.profile_form import read_profile
 from planner.search import fits
 from tests.planner.gpus import A100
 from tests.planner.profiles import random_document
@@ -38,17 +37,20 @@ def test_no_cut_has_a_faster_slowest_stage(seed):
         kept = [(len(spans) - k) * sum(sizes[i:j]) for k, (i, j) in enumerate(spans)]
         return max(sum(seconds[i:j]) for i, j in spans) if max(kept) <= limit else float("inf")
 
-    stage_s = sums(np.array(seconds))
-    stage_s[np.tril_indices_from(stage_s)] = np.inf
-    size = sums(np.array(sizes))
-    cuts = Cuts(lambda behind: np.where((behind + 1) * size > limit, np.inf, stage_s))
+    work_s, size = until(np.array(seconds)), until(np.array(sizes))
+
+    def costs(behind, limit_s):
+        columns = reach(work_s, limit_s)
+        return np.where((behind + 1) * spans(size, columns) > limit, np.inf, spans(work_s, columns))
+
     for stages in range(1, min(count, 4) + 1):
         best_s = min(map(slowest, all_cuts(count, stages)))
-        borders = cuts.borders(stages)
-        if borders is None:
-            assert best_s == float("inf")
-        else:
-            assert slowest(borders.tolist()) == pytest.approx(best_s, rel=1e-12)
+        # The first limit on the cost of a stage does not matter: too low, about right, too high.
+        for mean in (0.0, 0.01, sum(seconds) / stages, 100.0):
+            cut = best_cut(costs, count, stages, mean)
+            assert cut.greatest == pytest.approx(best_s, rel=1e-12)
+            if best_s < float("inf"):
+                assert slowest(cut.borders.tolist()) == pytest.approx(best_s, rel=1e-12)
 
 
 class _Cut:
@@ -74,6 +76,8 @@ def test_the_cut_of_a_profile_is_the_best_that_fits(seed, plan, batch):
     If none fits, the cut needs the least memory of all.
     """
     content = random_document(seed, 7) | {"tied": [["h.0", "h.5"]]}
+    for number, entry in enumerate(content["layers"]):
+        entry["input_bytes"] = 2e7 * (number % 3)
     profile = read_profile(content)
     for stages, memory, per_node in itertools.product((1, 2, 3, 4), (1.0e9, 2.5e9, 80e9), (2, 8)):
         if plan.schedule == "2bw" and batch < stages:
@@ -91,6 +95,20 @@ def test_the_cut_of_a_profile_is_the_best_that_fits(seed, plan, batch):
         else:
             expected = min(float(cost.memory_bytes.max()) for cost in costs)
             assert float(chosen.memory_bytes.max()) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("pipeline", "chunks", "data"), [(2, 2, 1), (2, 3, 2), (3, 2, 1), (2, 2, 4)])
+def test_the_cut_with_chunks_is_the_one_whose_slowest_stage_is_fastest(seed, pipeline, chunks, data):
+    """From its last GPU, a pipeline with chunks returns to its first one: over the link only if that is in its node."""
+    profile = read_profile(random_document(seed, 7))
+    plan = Plan(pipeline=pipeline, chunks=chunks, data=data, schedule="interleaved")
+    for per_node in (2, 8):
+        gpu = replace(A100, per_node=per_node, network_bytes_per_s=1e9)
+        costs = [cost_of(_Cut(profile, each), gpu, plan, 24) for each in all_cuts(7, plan.stages)]
+        chosen = cost_of(profile, gpu, plan, 24)
+        expected = min(float(cost.times.total_s.max()) for cost in costs)
+        assert float(chosen.times.total_s.max()) == pytest.approx(expected, rel=1e-12)
 
 
 def test_cuts_for_few_microbatches_do_not_decide_for_many():
@@ -115,18 +133,17 @@ def test_a_cut_with_chunks_does_not_decide_for_one_without():
         assert shared.borders(gpu, plan, 8).tolist() == alone.tolist()
 
 
-def test_the_oldest_cuts_make_room(monkeypatch):
-    """Matrices are kept up to a limit; cuts that were dropped are found again. At 500 layers, 16 are kept."""
-    assert profile_module._CELLS_MAX // (LAYERS_MAX + 1) ** 2 == 16
-    profile = read_profile(random_document(0, 9))
-    plans = [Plan(pipeline=2, microbatch=microbatch) for microbatch in (1, 2, 4)]
-    expected = [profile.borders(A100, plan, 8).tolist() for plan in plans]
-    for entries in (0, 1, 2):
-        monkeypatch.setattr(profile_module, "_CELLS_MAX", entries * 10**2)
-        bounded = read_profile(random_document(0, 9))
-        for plan, borders in zip(plans * 2, expected * 2, strict=True):
-            assert bounded.borders(A100, plan, 8).tolist() == borders
-        assert len(bounded._cuts) == max(1, entries)
+def test_only_short_spans_are_compared():
+    """Of a deep model in many equal stages, spans that are much longer than a stage are never looked at."""
+    work, columns = until(np.ones(400)), []
+
+    def costs(behind, limit):
+        columns.append(reach(work, limit))
+        return spans(work, columns[-1])
+
+    cut = best_cut(costs, 400, 40, 10.0)
+    assert (cut.borders.tolist(), cut.greatest) == (list(range(0, 401, 10)), 10.0)
+    assert columns == [12] * 40
 
 
 def test_more_stages_than_layers_are_refused(wording):
@@ -137,7 +154,14 @@ def test_more_stages_than_layers_are_refused(wording):
 
 
 def test_sums_and_greatest_of_spans():
-    """Row i and column j stand for layers i to j - 1."""
+    """Row i and column k stand for layers i to i + k."""
     values = np.array([3.0, 1.0, 2.0])
-    assert sums(values)[0].tolist() == [0, 3, 4, 6]
-    assert [row[i + 1 :].tolist() for i, row in enumerate(greatest(values))] == [[3, 3, 3], [1, 2], [2], []]
+    assert until(values).tolist() == [0, 3, 4, 6]
+    assert [row[: 3 - i].tolist() for i, row in enumerate(spans(until(values), 3))] == [
+        [3, 4, 6],
+        [1, 3],
+        [2],
+    ]
+    assert [row[: 3 - i].tolist() for i, row in enumerate(greatest_of(values, 3))] == [[3, 3, 3], [1, 2], [2]]
+    assert ends(np.arange(4.0), 2, 9.0).tolist() == [[1, 2], [2, 3], [3, 9]]
+    assert [reach(until(values), limit) for limit in (0, 3, 4, 6)] == [1, 2, 2, 3]

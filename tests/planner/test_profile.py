@@ -57,6 +57,29 @@ def test_a_type_without_a_source_is_refused(wording):
     wording(refused.value)
 
 
+def test_a_stage_keeps_its_input():
+    """For each microbatch in flight; within a stage, the layer before has counted it. Recomputation keeps all."""
+    layers = [
+        layer("a"),
+        layer("b", input_bytes=7e5),
+        layer("c", input_bytes=5e5),
+        layer("d", input_bytes=3e5),
+    ]
+    without = [{**each, "input_bytes": 0} for each in layers]
+    for plan, expected in (
+        (Plan(), [0]),
+        (Plan(pipeline=2), [0, 5e5]),
+        (Plan(pipeline=4), [0, 3 * 7e5, 2 * 5e5, 3e5]),
+        (Plan(pipeline=2, schedule="gpipe", microbatch=2), [0, 4 * 2 * 5e5]),
+        (Plan(pipeline=2, chunks=2, schedule="interleaved"), [5 / 2 * 5e5, 3 / 2 * (7e5 + 3e5)]),
+        (Plan(pipeline=4, recompute=True), [0, 0, 0, 0]),
+    ):
+        memory, free = (
+            cost_of(read_profile(document(each)), A100, plan, 8).memory_bytes for each in (layers, without)
+        )
+        assert (memory - free).tolist() == pytest.approx(expected)
+
+
 def test_tensor_groups_take_the_times_of_their_entry():
     """Layers without one run whole on every GPU of the group. Both directions exchange."""
     ms = {"a100": {"1": [0.6, 1.1]}}
@@ -80,6 +103,22 @@ def test_shared_weights_count_once_on_a_gpu():
     alone, apart = (cost_of(profile, A100, Plan(pipeline=p), 8).memory_bytes for p in (1, 3))
     assert alone.tolist() == cost_of(small, A100, Plan(), 8).memory_bytes.tolist()
     assert apart[2] - cost_of(small, A100, Plan(pipeline=3), 8).memory_bytes[2] == 16 * 1e6
+
+
+def test_layers_may_share_a_part_of_their_weights():
+    """The number of shared parameters counts once in the model and in each stage, however many layers share them."""
+    tied = [{"layers": ["a", "c", "d"], "parameters": 3e5}]
+    profile = read_profile(document([layer(name) for name in "abcd"], tied=tied))
+    assert profile.parameters == 4e6 - 2 * 3e5
+    together = cost_of(profile, A100, Plan(), 8).memory_bytes
+    free = cost_of(read_profile(document([layer(name) for name in "abcd"])), A100, Plan(), 8).memory_bytes
+    assert (free - together).tolist() == pytest.approx([16 * 2 * 3e5])
+    plan = Plan(pipeline=2)
+    halves = cost_of(profile, A100, plan, 8)
+    assert halves.borders.tolist() == [0, 2, 4]
+    apart = cost_of(read_profile(document([layer(name) for name in "abcd"])), A100, plan, 8).memory_bytes
+    # Two of the three are in the second stage.
+    assert (apart - halves.memory_bytes).tolist() == pytest.approx([0, 16 * 3e5])
 
 
 def test_memory_is_the_sum_of_its_parts():

@@ -17,10 +17,17 @@ def test_layers_and_sizes_are_read():
         document([layer("embed"), layer("h.3", repeat=2), layer("x", repeat=2)], tied=[["x.1", "embed"]])
     )
     assert [each.name for each in profile.layers] == ["embed", "h.3", "h.4", "x.0", "x.1"]
-    assert (profile.name, profile.worker_types, profile.tied) == ("small", ["a100"], ((0, 4),))
+    assert (profile.name, profile.worker_types, profile.tied) == ("small", ["a100"], ((0, 4, 1e6),))
     assert (profile.parameters, profile.state_bytes_per_parameter) == (4e6, 16)
     assert profile.layers[0].times["a100"].samples.tolist() == [1, 8]
     assert profile.layers[0].times["a100"].seconds.tolist() == [[1e-3, 8e-3], [2e-3, 16e-3]]
+
+
+def test_no_parameter_is_shared_twice():
+    """A layer in two groups shares with the second one what the first one left; the model never has fewer than none."""
+    layers = [layer("a"), layer("b"), layer("c", parameters=3e6)]
+    twice = read_profile(document(layers, tied=[["a", "b", "c"], ["b", "a"]]))
+    assert (twice.parameters, twice.tied) == (3e6, ((0, 1, 1e6), (1, 2, 1e6), (0, 1, 0.0)))
 
 
 WRONG: list[Any] = [
@@ -61,6 +68,14 @@ WRONG: list[Any] = [
     document([layer("a", tensor={"2": {"all_reduce_bytes": 1, "ms": {"t4": {"1": [1.0, 2.0]}}}})]),
     document([layer("a", tensor={"2": {"ms": layer("a")["ms"]}})]),
     document([layer("a", tensor={"2": 3})]),
+    document([layer("a"), layer("b")], tied=[{"layers": ["a", "b"], "parameters": 1e6 + 1}]),
+    document([layer("a"), layer("b")], tied=[{"layers": ["a", "b"], "parameters": math.nan}]),
+    document([layer("a"), layer("b")], tied=[{"layers": ["a", "c"], "parameters": 1}]),
+    document([layer("a"), layer("b")], tied=[{"layers": ["a", "b"]}]),
+    document([layer("a"), layer("b")], tied=[{"parameters": 1}]),
+    document([layer("a"), layer("b")], tied=[{"layers": ["a", "b"], "parameter": 1}]),
+    document([layer("a", input_bytes=-1)]),
+    document([layer("a"), layer("b")], tied=[["a", "b"], {"layers": ["a", "b"], "parameters": 1}]),
 ]
 
 

@@ -68,6 +68,8 @@ def explained(model: Model, gpu: Gpu, priced: Priced, batch: int, allowed: Allow
 
 def print_explanation(explanation: Explained) -> None:
     """Print the step and its limits, a bar of memory per stage, and the timeline."""
+    from planner.cluster import gigabytes
+
     gpu, (plan, cost), *_ = explanation
     echo(f"{gpu.name} × {plan.gpus}: {plan.label}, {cost.step_s:.3g} s a step")
     for line in _reasons(explanation):
@@ -76,7 +78,7 @@ def print_explanation(explanation: Explained) -> None:
     columns = [
         Column("GPU", right=True),
         Column("layers"),
-        Column(f"memory of {gpu.memory_bytes / 1e9:.0f} GB"),
+        Column(f"memory of {gpu.memory_bytes / 1e9:.3g} GB"),
     ]
     columns += [Column("GB", right=True), Column("forward ms", right=True), Column("backward ms", right=True)]
     rows = [
@@ -86,7 +88,7 @@ def print_explanation(explanation: Explained) -> None:
                 f"{first + 1}–{end}" if end > first + 1 else f"{end}" for first, end in stage["layers"]
             ),
             _bar(stage["memory_bytes"], gpu),
-            f"{stage['memory_bytes'] / 1e9:.1f}",
+            gigabytes(stage["memory_bytes"]),
             f"{1e3 * stage['forward_s']:.3g}",
             f"{1e3 * stage['backward_s']:.3g}",
         ]

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gavel.cli.faults import refusing
+from gavel.cli.io.wording import file_name
+from gavel.cli.plans.values import read_text, require_options
+
 if TYPE_CHECKING:
     from planner.chain import Chain
     from planner.graph import States
@@ -64,3 +68,32 @@ def print_pipeline(states: States, pipeline: Chain) -> None:
         f"{pipeline.data_parallel_s / slowest_s:.2f} times as fast as data parallelism"
     )
     print_all(table, Text(summary))
+
+
+def plan_graph(graph: str, as_json: bool, options: dict[str, Any]) -> None:
+    """Print the fastest pipeline of a graph of PipeDream, as `gavel plan` does with these options."""
+    from planner.chain import Options, chain
+    from planner.errors import PlanError
+    from planner.pipedream_graph import read_states
+
+    require_options(
+        options,
+        {"form": "--as pipedream", "levels": "--level"},
+        {"batch": "--batch", "cluster": "--cluster", "widths": "--gpus", "evaluate": "--evaluate"}
+        | {"schedule": "--schedule", "tensor_max": "--max-tensor", "gpu_memory_gb": "--gpu-memory"}
+        | {"explained_gpus": "--explain", "why_not": "--why-not", "plot": "--plot"},
+        "GRAPH",
+    )
+    text = read_text(graph)
+    variant = Options(
+        options["straight"], options["memory_bytes"], options["use_fewer"], options["activation_transfers"]
+    )
+    with refusing(PlanError):
+        states = read_states(text, file_name(graph))
+        pipeline = chain(states, options["levels"], variant)
+    if as_json:
+        from gavel.cli.io.outputs import print_data
+
+        print_data(as_data(pipeline))
+    else:
+        print_pipeline(states, pipeline)

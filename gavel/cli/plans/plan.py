@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -9,9 +10,9 @@ import click
 
 from gavel.cli.faults import Fault, refusing
 from gavel.cli.installation import require
-from gavel.cli.io.options import Number
-from gavel.cli.io.wording import file_name
-from gavel.cli.plans.values import LevelValue, Shape, read_text
+from gavel.cli.io.completion import UNFINISHED, complete_jobs
+from gavel.cli.io.options import ADDRESS, Number
+from gavel.cli.plans.values import LevelValue, Shape, require_options
 from gavel.cli.simulation.values import ByType, Listed
 from scheduler.model.bounds import Bound
 
@@ -25,6 +26,7 @@ GPUS = Number(Bound(1, 100_000), whole=True)
 SIZE = Number(Bound(1, 1_000_000), whole=True)
 SPEED = Number(Bound(1e-3, 1e6))
 BYTES = Number(Bound(1, 1e18))
+GIGABYTES = Number(Bound(1e-3, 1e7))
 
 
 @click.command(name="plan")
@@ -57,6 +59,13 @@ BYTES = Number(Bound(1, 1e18))
     type=Listed(GPUS),
     metavar="N,…",
     help="Plan for these numbers of GPUs. By default, for 1, 2, 4 and so on.",
+)
+@click.option(
+    "--gpu-memory",
+    "gpu_memory_gb",
+    type=ByType(GIGABYTES),
+    metavar="TYPE=GB,…",
+    help="The memory of a GPU of these types, such as v100=32, instead of the figure of its type.",
 )
 @click.option(
     "--link",
@@ -122,15 +131,33 @@ BYTES = Number(Bound(1, 1e18))
     is_flag=True,
     help="Print the plans as a job of a problem file, without those that no allocation can need.",
 )
+@click.option(
+    "--refresh",
+    "refreshed_job",
+    metavar="JOB",
+    help="Compute the automatic plans of this job or array again, for the cluster as it is now, and update it.",
+    shell_complete=complete_jobs(UNFINISHED, to_change=True),
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the plans as JSON.")
+@ADDRESS
 def plan(file: str | None, as_json: bool, as_columns: bool, **options: Any) -> None:
     """Show how to split a model over GPUs.
 
     With a PROFILE of `gavel profile` or with --gpt, and with --batch and --cluster: the fastest plan for each worker
     type and number of GPUs. With --as pipedream, a GRAPH and --level: the fastest pipeline of that graph. docs/plans.md
-    explains the figures.
+    explains the figures. With --refresh: update a job that was submitted with automatic plans.
     """
     require("plan", "gavel plan")
+    job, address, context = (options.pop(name) for name in ("refreshed_job", "address", "context"))
+    if job is not None:
+        from gavel.cli.io.session import Session
+        from gavel.cli.plans.refresh import check_alone, refresh
+
+        check_alone()
+        refresh(Session(address, context, as_json), job)
+        return
+    if address is not None or context is not None:
+        raise Fault(f"--{'context' if address is None else 'address'} has no effect without --refresh")
     if (file is None) == (options["shape"] is None):
         raise Fault("give either PROFILE, GRAPH or --gpt")
     _check_questions(options, as_columns)
@@ -138,7 +165,9 @@ def plan(file: str | None, as_json: bool, as_columns: bool, **options: Any) -> N
     if as_columns and (as_json or is_graph):
         raise Fault(f"--columns has no effect with {'--json' if as_json else 'GRAPH'}")
     if file is not None and is_graph:
-        _plan_graph(file, as_json, options)
+        from gavel.cli.plans.pipeline import plan_graph
+
+        plan_graph(file, as_json, options)
     else:
         _plan_model(file, as_json, as_columns, options)
 
@@ -158,55 +187,14 @@ def _check_questions(options: dict[str, Any], as_columns: bool) -> None:
             raise Fault(f"{option} has no effect with {question}")
 
 
-def _require_options(
-    options: dict[str, Any], needed: dict[str, str], foreign: dict[str, str], subject: str
-) -> None:
-    """Refuse missing options, and options that have no effect; both by field, with the name of the option."""
-    for field, option in needed.items():
-        if options[field] in (None, ()):
-            raise Fault(f"{subject} needs {option}")
-    for field, option in foreign.items():
-        if options[field] not in (None, (), False):
-            raise Fault(f"{option} has no effect with {subject}")
-
-
-def _plan_graph(graph: str, as_json: bool, options: dict[str, Any]) -> None:
-    from gavel.cli.plans.pipeline import as_data, print_pipeline
-    from planner.chain import Options, chain
-    from planner.errors import PlanError
-    from planner.pipedream_graph import read_states
-
-    _require_options(
-        options,
-        {"form": "--as pipedream", "levels": "--level"},
-        {"batch": "--batch", "cluster": "--cluster", "widths": "--gpus", "evaluate": "--evaluate"}
-        | {"schedule": "--schedule", "tensor_max": "--max-tensor"}
-        | {"explained_gpus": "--explain", "why_not": "--why-not", "plot": "--plot"},
-        "GRAPH",
-    )
-    text = read_text(graph)
-    variant = Options(
-        options["straight"], options["memory_bytes"], options["use_fewer"], options["activation_transfers"]
-    )
-    with refusing(PlanError):
-        states = read_states(text, file_name(graph))
-        pipeline = chain(states, options["levels"], variant)
-    if as_json:
-        from gavel.cli.io.outputs import print_data
-
-        print_data(as_data(pipeline))
-    else:
-        print_pipeline(states, pipeline)
-
-
 def _plan_model(file: str | None, as_json: bool, as_columns: bool, options: dict[str, Any]) -> None:
     from gavel.cli.plans.explanation import honest_notes, remarks
-    from gavel.cli.plans.plan_table import Subject, as_data, job_lines, print_plans
+    from gavel.cli.plans.plan_table import Subject, job_lines, print_plans
     from gavel.cli.plans.values import profile_of, transformer_of
-    from gavel.plans import gpu_of, with_estimates
+    from gavel.plans import as_entries, with_estimates
     from planner.errors import PlanError
 
-    _require_options(
+    require_options(
         options,
         {"batch": "--batch", "cluster": "--cluster"},
         {"form": "--as", "levels": "--level", "straight": "--straight", "memory_bytes": "--memory"}
@@ -214,13 +202,7 @@ def _plan_model(file: str | None, as_json: bool, as_columns: bool, options: dict
         "--gpt" if file is None else "PROFILE",
     )
     profile = None if file is None else profile_of(file)
-    links = {field: options[field] for field in ("link_gb_per_s", "network_gb_per_s")}
-    profiled = () if profile is None else profile.worker_types
-    with refusing(PlanError, subject="--cluster"):
-        gpus = [
-            (gpu_of(name, options["gpus_per_node"], profiled=profiled, **links), int(count))
-            for name, count in options["cluster"].items()
-        ]
+    gpus = _gpus(() if profile is None else profile.worker_types, options)
     model: Model
     if profile is None:
         model = transformer_of(options["shape"])
@@ -248,13 +230,40 @@ def _plan_model(file: str | None, as_json: bool, as_columns: bool, options: dict
     if as_json:
         from gavel.cli.io.outputs import print_data
 
-        print_data(as_data(subject, rows) | {"notes": notes})
+        print_data({"plans": as_entries(model, rows), "notes": notes})
     else:
         print_plans(subject, options["batch"], rows, notes)
 
 
+def _gpus(profiled: Sequence[str], options: dict[str, Any]) -> list[tuple[Gpu, int]]:
+    """Return the worker types of --cluster, and how many GPUs there are of each."""
+    from gavel.plans import gpu_of
+    from planner.errors import PlanError
+
+    memory_gb = options["gpu_memory_gb"] or {}
+    for name in memory_gb:
+        if name not in options["cluster"]:
+            raise Fault(f"--gpu-memory: '{name[:60]}' is not a worker type of --cluster")
+    links = {field: options[field] for field in ("link_gb_per_s", "network_gb_per_s")}
+    with refusing(PlanError, subject="--cluster"):
+        return [
+            (
+                gpu_of(
+                    name,
+                    options["gpus_per_node"],
+                    memory_gb=memory_gb.get(name),
+                    profiled=profiled,
+                    **links,
+                ),
+                int(count),
+            )
+            for name, count in options["cluster"].items()
+        ]
+
+
 def _rows(model: Model, gpus: list[tuple[Gpu, int]], options: dict[str, Any]) -> tuple[list[Any], list[str]]:
     """Return the plans to show, and why too few GPUs have none; refuse if there is no plan at all."""
+    from gavel.cli.io.progress import bar
     from gavel.plans import plan_rows, simulator_for
     from planner.errors import PlanError
     from planner.plan import read_plan
@@ -273,7 +282,15 @@ def _rows(model: Model, gpus: list[tuple[Gpu, int]], options: dict[str, Any]) ->
         for width in options["widths"] or ():
             if width > count:
                 raise Fault(f"--gpus: {width} is more than the {count} {gpu.name} of --cluster")
-        of_type, reasons = plan_rows(model, [(gpu, count)], options["batch"], options["widths"], allowed)
+        with bar("planning") as show:
+            of_type, reasons = plan_rows(
+                model,
+                [(gpu, count)],
+                options["batch"],
+                options["widths"],
+                allowed,
+                lambda words, done, total: show(words, done / total),
+            )
         rows += of_type
         notes += reasons
     if not rows:
@@ -294,7 +311,7 @@ def _explain(
     """Print, and draw on request, the best plan of each worker type for one number of GPUs."""
     from gavel.cli.io.outputs import check_file, print_data
     from gavel.cli.plans.explanation import as_data, explained, honest_notes, print_explanation
-    from gavel.cli.plans.plan_table import as_data as plans_as_data
+    from gavel.plans import as_entries
 
     file, width = options["plot"], options["explained_gpus"]
     if file is not None:
@@ -310,7 +327,7 @@ def _explain(
         explained(model, gpu, priced, options["batch"], _allowed(options)) for gpu, priced in rows
     ]
     if as_json:
-        data = plans_as_data(subject, rows)["plans"]
+        data = as_entries(model, rows)
         print_data({"plans": [plan | as_data(each) for plan, each in zip(data, explanations, strict=True)]})
     else:
         for number, explanation in enumerate(explanations):

@@ -14,6 +14,7 @@ from gavel.cli.faults import INTERRUPTED, Fault
 from gavel.cli.io.options import Number
 from gavel.cli.io.outputs import check_apart, check_file
 from gavel.cli.io.wording import count_of, file_name
+from gavel.cli.plans.plan_table import amount
 from gavel.cli.plans.values import profile_of
 from gavel.cli.simulation.values import Listed
 from scheduler.model.bounds import Bound
@@ -72,7 +73,7 @@ def profile(
         raise Fault(f"{file_name(script)} ended without a step of a gavel.training.parallel.Pipeline", 1)
     content = profile_of(output)
     click.echo(
-        f"{file_name(output)}: {count_of(len(content.layers), 'layer')}, {content.parameters / 1e6:,.3g} million "
+        f"{file_name(output)}: {count_of(len(content.layers), 'layer')}, {amount(content.parameters)} "
         f"parameters, times on {', '.join(content.worker_types)}"
     )
 

@@ -39,7 +39,9 @@ class Shape(click.ParamType):
         numbers: dict[str, int] = {}
         for entry in value.split(","):
             key, _, text = (part.strip() for part in entry.partition("="))
-            if key not in SHAPE or SHAPE[key] in numbers:
+            if key in SHAPE and SHAPE[key] in numbers:
+                self.fail(f"{key} is given twice", param, ctx)
+            if key not in SHAPE:
                 self.fail(f"'{entry}' is not one of {', '.join(f'{key}=N' for key in SHAPE)}", param, ctx)
             if not (text.isascii() and text.isdigit() and 0 < len(text) < 10):
                 self.fail(f"{key}: '{text[:20]}' is not a whole number", param, ctx)
@@ -105,6 +107,21 @@ def profile_of(path: str) -> Profile:
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Fault(f"{name}: is not JSON ({error}); for a graph of PipeDream give --as pipedream") from None
+        hint = "for a graph of PipeDream give --as pipedream"
+        if name.endswith(".py"):
+            hint = f"a script has to be profiled first: `gavel profile {name}`"
+        raise Fault(f"{name}: is not JSON ({error}); {hint}") from None
     with refusing(PlanError):
         return read_profile(document, name)
+
+
+def require_options(
+    options: dict[str, Any], needed: dict[str, str], foreign: dict[str, str], subject: str
+) -> None:
+    """Refuse missing options, and options that have no effect; both by field, with the name of the option."""
+    for field, option in needed.items():
+        if options[field] in (None, ()):
+            raise Fault(f"{subject} needs {option}")
+    for field, option in foreign.items():
+        if options[field] not in (None, (), False):
+            raise Fault(f"{option} has no effect with {subject}")

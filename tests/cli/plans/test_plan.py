@@ -99,6 +99,18 @@ def test_plans_that_divide_no_layer_on_request(gavel: Gavel) -> None:
     assert free["tensor"] > 1 == limited["tensor"] < limited["pipeline"]
 
 
+def test_gpus_have_the_memory_that_is_given(gavel: Gavel, wording: Wording) -> None:
+    """It replaces the figure of a type: a V100 of 32 GB needs no second one; of one type that is too small, why."""
+    cluster = ("--cluster", "v100=2,a100=2")
+    plans = json.loads(gavel(*GPT, *cluster, "--gpu-memory", "v100=40", "--json").stdout)["plans"]
+    assert [(plan["worker_type"], plan["gpus"]) for plan in plans] == [
+        *(("v100", 1), ("v100", 2)),
+        *(("a100", 1), ("a100", 2)),
+    ]
+    assert max(plan["memory_bytes"] for plan in plans[:2]) > 16e9
+    wording(gavel(*GPT, *cluster, "--gpu-memory", "v100=0.04").stdout)
+
+
 def test_plans_are_columns_of_a_problem(gavel: Gavel, tmp_path: Path) -> None:
     """The printed job, appended to a problem file, is allocated one of its plans."""
     problem = tmp_path / "problem.yaml"
@@ -220,6 +232,24 @@ def test_the_stages_of_a_graph_are_listed(gavel: Gavel, tmp_path: Path) -> None:
             "--cluster",
             "t4=8",
         ],
+        [*GPT, "--cluster", "a100=8", "--gpu-memory", "v100=32"],
+        [*GPT, "--cluster", "a100=8", "--gpu-memory", "a100=0"],
+        [*GPT, "--cluster", "a100=8", "--gpu-memory", "40"],
+        ["plan", "graph.txt", "--as", "pipedream", "--level", "4:1e9", "--gpu-memory", "a100=40"],
+        [*GPT, "--cluster", "a100=16", "--evaluate", "t16"],
+        [
+            "plan",
+            "--gpt",
+            "layers=2,hidden=20,heads=2,seq=8,vocab=8",
+            "--batch",
+            "8",
+            "--cluster",
+            "a100=8",
+            "--evaluate",
+            "t8",
+        ],
+        [*GPT, "--cluster", "a100=8", "--evaluate", "v2"],
+        [*GPT, "--cluster", "a100=8", "--evaluate", "p2-v2-gpipe"],
     ],
 )
 def test_wrong_input_is_one_line(
@@ -295,6 +325,13 @@ def test_other_schedules_and_one_plan(gavel: Gavel, profile: str) -> None:
     assert (plan["label"], len(plan["stages"])) == ("t1·p4·d1·b2", 4)
 
 
+def _with_time(text: str) -> str:
+    """Return a profile of 5 layers, with this text in place of the time forward of the fourth."""
+    content = random_document(1, 5)
+    content["layers"][3]["ms"]["a100"]["1"][0] = "TIME"
+    return json.dumps(content).replace('"TIME"', text)
+
+
 @pytest.mark.parametrize(
     ("content", "arguments"),
     [
@@ -311,6 +348,11 @@ def test_other_schedules_and_one_plan(gavel: Gavel, profile: str) -> None:
         (None, ["--batch", "64", "--cluster", "a100=32", "--evaluate", "p32"]),
         (None, ["--batch", "7", "--cluster", "a100=64", "--gpus", "64"]),
         (None, ["--batch", "64", "--cluster", "a100=4", "--gpt", "layers=1,hidden=8,heads=1,seq=1,vocab=1"]),
+        (_with_time("NaN"), ["--batch", "64", "--cluster", "a100=4"]),
+        (_with_time("-1"), ["--batch", "64", "--cluster", "a100=4"]),
+        (_with_time("Infinity"), ["--batch", "64", "--cluster", "a100=4"]),
+        (_with_time("null"), ["--batch", "64", "--cluster", "a100=4"]),
+        (_with_time("1").replace('"flops"', '"flop"'), ["--batch", "64", "--cluster", "a100=4"]),
     ],
 )
 def test_wrong_profiles_are_one_line(

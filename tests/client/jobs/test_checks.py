@@ -11,7 +11,7 @@ import pytest
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.intake import specs_of
-from gavel.client.jobs.spec import After, Container, JobSpec, Terminal
+from gavel.client.jobs.spec import After, Container, JobSpec, Notify, Terminal
 from gavel.client.reading import spec_to_proto
 from tests.support.wording import Wording
 
@@ -23,11 +23,13 @@ WRONG: dict[str, list[Any]] = {
     "nodes": [b"n1"],
     "outputs": [7, ["a", "../b"], "/a"],
     "after": [[None], {"job": 1}, ["1:done"], [After("1", "failed")]],
+    "notify": [7, "ops:done", [Notify("ops", ("ended",))], Notify(""), {"on": "failed"}, Notify("ops", 7)],
     "array": ["0-9", [-1]],
     "gpus": ["2", True, 1.5],
     "gpus_min": [0],
     "gpus_max": [[2]],
     "gpus_together": [0, "4"],
+    "plans_from": [7],
     **{name: [-1] for name in ("retries", "retries_node")},
     "retries_preemption": ["many"],
     "time_limit_s": ["3h"],
@@ -38,6 +40,7 @@ WRONG: dict[str, list[Any]] = {
     **{name: ["x"] for name in ("steps", "weight", "cpus", "max_cost")},
     **{name: [1] for name in ("preemptible", "packable", "upload")},
     "reports_steps": ["no"],
+    "idle_ok": ["no"],
     "env": [{"A": 1}, "A=1"],
     "env_from": [["A"]],
     "labels": [{"rack": None}],
@@ -87,6 +90,7 @@ def test_values_that_a_job_file_accepts_are_accepted() -> None:
             excluded_worker_types={"k80"},  # type: ignore[arg-type]
             nodes=["n1", "n2"],  # type: ignore[arg-type]
             after=["1", 2, After("3", "ended"), "4:ended"],  # type: ignore[arg-type,list-item]
+            notify=["ops:failed", Notify("ml", "held"), {"to": "c"}],  # type: ignore[arg-type,list-item]
             array=range(3),  # type: ignore[arg-type]
             gpus=np.int64(2),  # type: ignore[arg-type]
             weight=np.float32(0.5),  # type: ignore[arg-type]
@@ -100,6 +104,7 @@ def test_values_that_a_job_file_accepts_are_accepted() -> None:
         assert other.container == Container("/x.sif")
     assert (spec.command, spec.worker_types, spec.nodes) == (("python", "train.py"), ("v100",), ("n1", "n2"))
     assert spec.after == (After("1"), After("2"), After("3", "ended"), After("4", "ended"))
+    assert spec.notify == (Notify("ops", ("failed",)), Notify("ml", ("held",)), Notify("c"))
     assert (spec.array, spec.gpus, spec.weight, spec.workdir) == ((0, 1, 2), 2, 0.5, "/shared")
     assert specs_of(JobSpec(command=("a",), after="7"))[0].after == (After("7"),)  # type: ignore[arg-type]
     spec_to_proto(spec)

@@ -47,6 +47,26 @@ def test_an_entry_is_a_plan_with_itself_as_its_document(tmp_path: Path) -> None:
     assert plan_of(document).pipeline == 2
 
 
+@pytest.mark.parametrize(
+    ("times", "exchange"),
+    [
+        ({"tensor_s": 0.1, "pipeline_s": 0.05, "data_s": 0.2}, 0.3),
+        ({"tensor_s": 0.5, "pipeline_s": 0.5}, 1.0),
+        ({"tensor_s": 0.1}, 0.0),
+        ({"tensor_s": 0.1, "pipeline_s": -0.05}, 0.0),
+        ({"tensor_s": "x", "pipeline_s": 0.05}, 0.0),
+        ({"tensor_s": 10**400, "pipeline_s": 0.05}, 0.0),
+        ({"rate": 2.0, "step_s": 0.0, "tensor_s": 0.0, "pipeline_s": 0.0}, 0.0),
+    ],
+)
+def test_the_times_of_a_step_tell_how_much_is_exchanged(
+    tmp_path: Path, times: dict[str, Any], exchange: float
+) -> None:
+    """Within tensor groups and between stages, as this plan has no replicas; without valid times it is unknown."""
+    (plan,) = read(tmp_path, TWO | {"gpus": 4, "tensor": 2} | times).plans
+    assert plan.exchange == pytest.approx(exchange)
+
+
 def test_one_plan_or_a_list_of_plans_is_enough(tmp_path: Path) -> None:
     """A file may be a list, or a single plan; a label follows from the parts, and `rate` may replace `step_s`."""
     own = {"worker_type": "v100", "gpus": 4, "pipeline": 2, "data": 2, "rate": 3.0}
@@ -62,6 +82,7 @@ def test_the_output_of_gavel_plan_is_taken_as_it_is(tmp_path: Path) -> None:
     plans = read(tmp_path, CliRunner().invoke(main, arguments).stdout).plans
     assert [(plan.worker_type, plan.gpus) for plan in plans] == [("v100", 1), ("v100", 2), ("v100", 4)]
     assert all(plan.rate > 0 and plan.memory_gb > 0 and plan.label for plan in plans)
+    assert 0.0 == plans[0].exchange < plans[1].exchange < plans[2].exchange < 1.0
 
 
 def test_the_plans_set_the_range_of_gpus(tmp_path: Path) -> None:
@@ -97,10 +118,14 @@ def test_a_program_gives_plans_or_the_name_of_a_file(tmp_path: Path) -> None:
         ([{**TWO, "gpus": 2.5}], "plan[0].gpus"),
         ([{**TWO, "gpus": 4}], "plan[0]"),
         ([{**TWO, "pipeline": "2"}], "plan[0]"),
+        ([{**TWO, "micro_batch": 2}], "plan[0]"),
+        ([TWO, {**TWO, "of_the_job": "\ud800"}], "plan[1]"),
+        ([{key.replace("pipeline", "Pipelin"): value for key, value in TWO.items()}], "plan[0]"),
         ([{**TWO, "step_s": 0}], "plan[0].step_s"),
         ([{**TWO, "rate": -1}], "plan[0].rate"),
         ([{**TWO, "memory_bytes": "8 GB"}], "plan[0].memory_bytes"),
         ([{key: value for key, value in TWO.items() if key != "step_s"}], "plan[0]"),
+        ({"format": "gavel-profile/1", "layers": []}, "plan[0]"),
     ],
 )
 def test_every_fault_is_named(tmp_path: Path, content: Any, field: str, wording: Wording) -> None:

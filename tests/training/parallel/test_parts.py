@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import pytest
 import torch
@@ -12,7 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
 from gavel.training import LeasedIterator
-from gavel.training.errors import CheckpointError, PlanError
+from gavel.training.checkpoint import torch_state
+from gavel.training.errors import CheckpointError, IncompleteCheckpoint, PlanError
 from gavel.training.parallel import Pipeline, Plan
 from tests.support.wording import Wording
 from tests.training.parallel.ranks import adam, batches, model, run_ranks
@@ -87,17 +90,25 @@ ON_2 = {
 def test_a_job_resumes_under_any_plan(tmp_path: Path) -> None:
     """Stopped after 3 steps and resumed: the same bits under this plan and at other depths, 1e-10 with copies.
 
+    Under this plan, a stop after each step leaves the same bits, too.
+
     That holds for 2BW, too, whose older weights are kept whole; stashed weights belong to their stages.
     """
     stops = [Leg(plan, str(tmp_path / name), 3) for name, plan in ON_2.items()]
     again = [Leg(plan, str(tmp_path / name)) for name, plan in ON_2.items()]
     whole_runs = [Leg(plan, str(tmp_path / f"{name} whole")) for name, plan in ON_2.items()]
     often = [Leg(plan, str(tmp_path / f"{name} often"), STEPS, often=True) for name, plan in ON_2.items()]
+    # A stop after every step.
+    stepwise = [
+        Leg(plan, str(tmp_path / f"{name} stepwise"), until)
+        for until in range(1, STEPS + 1)
+        for name, plan in ON_2.items()
+    ]
     moved = [name for name in ON_2 if not name.startswith("stash")]
     for_later = [
         Leg(ON_2[name], str(tmp_path / f"{name} {where}"), 3) for name in moved for where in ("deep", "one")
     ]
-    ran = run_ranks(2, train_all, [*stops, *again, *whole_runs, *often, *for_later])
+    ran = run_ranks(2, train_all, [*stops, *again, *whole_runs, *often, *for_later, *stepwise])
     deeper = {"interleaved": Plan("gpipe", 2, 2, microbatch=2), "2bw": Plan("2bw", 4, microbatch=2)}
     deep = run_ranks(
         4,
@@ -112,6 +123,7 @@ def test_a_job_resumes_under_any_plan(tmp_path: Path) -> None:
         expected = whole(ran, 2 * count + at)
         assert difference(expected, whole(ran, count + at)) == 0.0, name
         assert difference(expected, whole(ran, 3 * count + at)) == 0.0, name
+        assert difference(expected, whole(ran, at - count)) == 0.0, name
         if name in moved:
             copies = deeper.get(name, Plan()).data
             assert difference(expected, whole(deep, moved.index(name))) <= (1e-10 if copies > 1 else 0.0), (
@@ -123,10 +135,56 @@ def test_a_job_resumes_under_any_plan(tmp_path: Path) -> None:
 
 def test_stashed_versions_belong_to_their_stages(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Stashing that resumes at another depth warns, and so does 2BW that resumes from another schedule."""
-    train(Leg(Plan("gpipe", microbatch=2), str(tmp_path), 2))
+    run_ranks(2, train_all, [Leg(Plan("stash", 2, microbatch=8), str(tmp_path), 1)])
+    plans = [
+        Plan("stash", microbatch=8),
+        Plan("stash", microbatch=8),
+        Plan("gpipe"),
+        Plan("2bw", microbatch=2),
+    ]
     with caplog.at_level(logging.WARNING, "gavel.training"):
-        train(Leg(Plan("2bw", microbatch=2), str(tmp_path), 3))
-    assert [record.args for record in caplog.records] == [("2bw", 1, "gpipe", 1)]
+        for until, plan in enumerate(plans, start=2):
+            train(Leg(plan, str(tmp_path), until))
+    assert [record.args for record in caplog.records] == [("stash", 1, "stash", 2), ("2bw", 1, "gpipe", 1)]
+
+
+def die_while_saving(plan: Plan, folder: str) -> str:
+    """Save after 3 steps, and again after 5, while rank 1 is killed; return what the other rank says about it."""
+    pipe = Pipeline(model(dtype=DOUBLE), mse_loss, adam, plan, scheduler=halving)
+    checkpoint = pipe.checkpoint(folder, wait_s=5.0)
+    for batch in batches(3, dtype=DOUBLE):
+        pipe.step(batch)
+    checkpoint.save(3)
+    for batch in batches(5, dtype=DOUBLE)[3:]:
+        pipe.step(batch)
+    pipe.drain()
+    if pipe.grid.rank == 1:
+
+        def kill(_: object, file: BinaryIO) -> None:
+            file.write(b"half of a layer")
+            file.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch_state, "write", kill)
+            checkpoint.save(5)
+    with pytest.raises(IncompleteCheckpoint):
+        checkpoint.save(5)
+    return "incomplete"
+
+
+@pytest.mark.parametrize("name", ["1f1b", "stash"])
+def test_a_kill_during_a_save_leaves_the_checkpoint_before(name: str, tmp_path: Path) -> None:
+    """A rank that is killed while it writes spoils no set: the job resumes from the one before, to the same bits."""
+    folder, plan = str(tmp_path / "killed"), ON_2[name]
+    with pytest.raises(AssertionError, match=r"\Arank 1 died\Z"):
+        run_ranks(2, die_while_saving, plan, folder)
+    resumed = Pipeline(model(dtype=DOUBLE), mse_loss, adam, Plan("gpipe"), scheduler=halving).checkpoint(
+        folder
+    )
+    assert resumed.load() == 3
+    ran = run_ranks(2, train_all, [Leg(plan, folder), Leg(plan, str(tmp_path / "whole"))])
+    assert difference(whole(ran, 1), whole(ran, 0)) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from torch.nn.functional import mse_loss
 from gavel.training.errors import PlanError, RankLost
 from gavel.training.parallel import Pipeline, Plan
 from gavel.training.parallel.layers import named_layers
+from gavel.training.parallel.pipeline import device_of_process
 from tests.support.wording import Wording
 from tests.training.parallel.ranks import batches, model, run_ranks, sgd
 
@@ -80,11 +81,20 @@ def test_targets_may_have_any_form() -> None:
     assert loss_of_step.item() == 1.0
 
 
+class Nothing(nn.Module):
+    """A layer without an output."""
+
+    def forward(self, _: Tensor) -> tuple[()]:
+        """Return no tensor."""
+        return ()
+
+
 @pytest.mark.parametrize(
     ("layers", "loss"),
     [
         ([nn.Linear(3, 2)], lambda output, target: output - target),
         ([nn.LSTM(3, 2)], mse_loss),
+        ([Nothing()], mse_loss),
     ],
 )
 def test_layers_and_losses_that_return_other_things_are_refused(
@@ -96,11 +106,48 @@ def test_layers_and_losses_that_return_other_things_are_refused(
     wording(refused.value)
 
 
+@pytest.mark.parametrize(("wish", "index"), [(None, 1), ("cuda", 1), ("cuda:0", 0)])
+def test_each_rank_takes_the_gpu_of_its_place_on_the_node(
+    wish: str | None, index: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks share no GPU unless the script names it: the local rank chooses, and the GPU becomes the current one."""
+    current: list[torch.device] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("torch.cuda.set_device", current.append)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert device_of_process(wish) == torch.device("cuda", index)
+    assert current == [torch.device("cuda", index)]
+
+
+@pytest.mark.parametrize("wish", ["cuda", "cuda:1"])
+def test_a_gpu_that_is_missing_is_refused(
+    wish: str, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """A script that names a GPU on a node without any gets one line that says so."""
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(PlanError) as refused:
+        device_of_process(wish)
+    wording(refused.value)
+
+
 @pytest.mark.parametrize("norm", [0, -1.0, float("nan")])
 def test_a_norm_for_clipping_is_above_0(norm: float) -> None:
     """Zero, negative numbers and NaN are refused."""
     with pytest.raises(PlanError, match="clip_norm"):
         pipeline(clip_norm=norm)
+
+
+def test_a_failure_of_clipping_is_no_lost_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process alone waits for no rank, so it names none if it fails."""
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("not implemented")
+
+    monkeypatch.setattr("gavel.training.parallel.reduce.clip", fail)
+    with pytest.raises(RuntimeError, match="not implemented") as failure:
+        pipeline(clip_norm=1.0).step((INPUTS, TARGET))
+    assert not isinstance(failure.value, RankLost)
 
 
 def test_statistics_of_microbatches_are_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -110,6 +157,28 @@ def test_statistics_of_microbatches_are_warned_about_once(caplog: pytest.LogCapt
         pipe.step((INPUTS, TARGET))
         pipe.step((INPUTS, TARGET))
     assert [record.args for record in caplog.records] == [("norm",)]
+
+
+class Held(nn.Module):
+    """A layer that reads its weight from a list of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+        self.held = [self.inner.weight]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what the linear layer would."""
+        return x @ self.held[0].t() + self.inner.bias
+
+
+def test_a_parameter_that_is_not_trained_is_warned_about_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A layer that takes a weight from elsewhere than its module, or does not use it, is named with the weight."""
+    pipe = pipeline(Plan(microbatch=4), {"in": Held()})
+    with caplog.at_level(logging.WARNING, "gavel.training"):
+        pipe.step((INPUTS, TARGET))
+        pipe.step((INPUTS, TARGET))
+    assert [record.args for record in caplog.records] == [("in", "inner.weight")]
 
 
 # ----------------------------------------------------------------------------------------------------- two ranks
@@ -126,9 +195,10 @@ class Growing(nn.Module):
         return x[:, :1].expand(-1, self.columns)
 
 
-def lose_a_neighbour() -> str:
+def lose_a_neighbour(plan: Plan) -> str:
     """Run until the other rank is gone; return what the pipeline says about it."""
-    pipe = Pipeline(model(), mse_loss, sgd, Plan(pipeline=2, microbatch=2))
+    block = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    pipe = Pipeline([block, nn.Identity()], mse_loss, sgd, plan, tensor={"0.0": "column", "0.2": "row"})
     pipe.step((INPUTS, TARGET))
     if pipe.grid.rank == 1:
         return ""
@@ -146,14 +216,22 @@ def change_shapes() -> str:
     return str(refused.value) if os.environ["RANK"] == "0" else ""
 
 
-def test_a_lost_rank_is_named() -> None:
-    """A rank whose neighbour ended says which rank, which microbatch and which action, and does not hang."""
-    message, _ = run_ranks(2, lose_a_neighbour)
-    # The send or the receipt fails first.
-    assert re.match(
-        r"rank 0 lost rank 1 at the (receipt of the gradient|send of the activation) of microbatch \d",
-        message,
-    )
+@pytest.mark.parametrize(
+    ("plan", "action"),
+    [
+        # The send or the receipt fails first.
+        (Plan(pipeline=2, microbatch=2), "(receipt of the gradient|send of the activation)"),
+        (Plan(tensor=2, microbatch=4), "forward"),
+        (Plan(data=2, microbatch=4), "update"),
+    ],
+)
+def test_a_lost_rank_is_named(plan: Plan, action: str) -> None:
+    """A rank whose neighbour ended says which rank, which microbatch and which action, and does not hang.
+
+    A neighbour is the next stage, a rank with another part of the same layers, or another copy.
+    """
+    message, _ = run_ranks(2, lose_a_neighbour, plan)
+    assert re.match(rf"rank 0 lost rank 1 at the {action} of microbatch \d+: ", message)
 
 
 def test_activations_that_change_their_shape_are_refused(wording: Wording) -> None:

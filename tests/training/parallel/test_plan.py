@@ -53,18 +53,21 @@ def test_layers_are_divided_evenly_or_as_the_plan_says() -> None:
         {"layers": [1]},
         {"schedule": 3},
         {"data": float("nan")},
+        {"Chunk": 2},
     ],
 )
 def test_a_field_with_a_wrong_value_is_refused(change: dict[str, Any], wording: Wording) -> None:
-    """The error names the file, the field, the value and what is expected."""
+    """The error names the file, the field, the value and what is expected; of a misspelt field, what is meant."""
     with pytest.raises(PlanError) as refused:
         plan_of({**WRITTEN, **change}, "plan.json")
     wording(refused.value)
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "{}", '{"format": "gavel-profile/1"}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "content", ["", "[1]", "{}", '{"format": "gavel-profile/1"}', '{"plans": []}', "[" * 100_000]
+)
 def test_a_file_that_is_no_plan_is_refused(content: str, tmp_path: Path) -> None:
-    """A file that is empty, another document or hostile is an error that names the file."""
+    """A file that is empty, another document, a list of plans or hostile is an error that names the file."""
     path = tmp_path / "plan.json"
     path.write_text(content)
     with pytest.raises(PlanError, match=str(path)):

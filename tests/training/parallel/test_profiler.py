@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from gavel.training.errors import PlanError
 from gavel.training.parallel import Pipeline, profile
 from gavel.training.parallel.profiler import worker_type_of
+from planner.profile_form import read_profile
 from tests.support.wording import Wording
 from tests.training.leases import ROOT, Process, job_path
 from tests.training.parallel.ranks import adam, sgd
@@ -64,6 +65,8 @@ def test_sizes_are_those_that_can_be_counted() -> None:
     # Tokens; the input of the first product, the output of ReLU, and the mask and the output of the dropout.
     assert layers["embed"]["stored_bytes"] == 8
     assert layers["inner"]["stored_bytes"] == 4 * WIDTH + 3 * 4 * 4 * WIDTH
+    # Each layer but the first stores its input itself.
+    assert [layers[name]["input_bytes"] for name in layers] == [0, 0, 0, 0]
     assert all(
         set(layer["ms"]) == {"cpu"} and set(layer["ms"]["cpu"]) == {"2", "8"} for layer in layers.values()
     )
@@ -77,7 +80,35 @@ def test_what_two_layers_store_counts_once() -> None:
     stored = [layer["stored_bytes"] for layer in content["layers"]]
     # Layer a: its input and its output. Layer b: its output and the target, for the loss.
     assert stored == [16 + 16, 16 + 16]
+    # If a stage begins with layer b, it has a copy of that output.
+    assert [layer["input_bytes"] for layer in content["layers"]] == [0, 16]
     assert content["optimizer_bytes_per_parameter"] == 0
+
+
+def test_shared_parameters_are_counted() -> None:
+    """A layer that shares only some of its parameters is tied by their number."""
+    first, later = nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
+    later[0].weight = first.weight
+    content = profile(
+        {"a": first, "b": nn.Linear(4, 4), "c": later},
+        nn.functional.mse_loss,
+        sgd,
+        (torch.randn(2, 4), torch.randn(2, 4)),
+        repeats=1,
+    )
+    assert content["tied"] == [{"layers": ["a", "c"], "parameters": 16}]
+    assert read_profile(content).parameters == 20 + 20 + 36 - 16
+
+
+def test_the_state_of_an_optimizer_that_graphs_can_capture_is_measured() -> None:
+    """Adam(capturable=True) makes no steps on a CPU, but has the state of every Adam."""
+
+    def capturable(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.Adam(parameters, capturable=True)
+
+    data = torch.randn(2, 4), torch.randn(2, 4)
+    content = profile([nn.Linear(4, 4)], nn.functional.mse_loss, capturable, data, repeats=1)
+    assert content["optimizer_bytes_per_parameter"] == 8
 
 
 def test_the_model_is_left_as_it_was() -> None:
@@ -96,6 +127,14 @@ def test_samples_have_to_divide_the_batch(wording: Wording) -> None:
     assert quick_profile(layers, samples=None)["samples"] == [1, 2, 4, 8]
     with pytest.raises(PlanError) as refused:
         quick_profile(layers, samples=[3])
+    wording(refused.value)
+
+
+@pytest.mark.parametrize("samples", [[], [1.5], [True], [0]])
+def test_samples_are_whole_numbers(samples: list[Any], wording: Wording) -> None:
+    """At least one."""
+    with pytest.raises(PlanError) as refused:
+        quick_profile({"embed": nn.Embedding(50, 50)}, samples=samples)
     wording(refused.value)
 
 
@@ -169,9 +208,18 @@ def test_a_pipeline_profiles_instead_of_training(tmp_path: Path) -> None:
     assert [layer["ms"]["v100"] for layer in merged["layers"]] == [
         layer["ms"]["v100"] for layer in content["layers"]
     ]
+    # A type that is measured again has one source, the new one; a profile without a source takes one.
+    del merged["source"]
+    path.write_text(json.dumps(merged))
+    for name in ("v100", "v100", "a100"):
+        assert run_script(tmp_path, GAVEL_WORKER_TYPE=name, **variables).wait() == 0
+    sources = json.loads(path.read_text())["source"].split("; ")
+    assert [source.split(":")[0] for source in sources] == ["v100", "a100"]
 
 
-@pytest.mark.parametrize("case", ["another model", "no profile", "wrong samples", "several ranks"])
+@pytest.mark.parametrize(
+    "case", ["another model", "no profile", "wrong source", "wrong samples", "several ranks"]
+)
 def test_what_cannot_be_profiled_is_refused(
     tmp_path: Path, case: str, monkeypatch: pytest.MonkeyPatch, wording: Wording
 ) -> None:
@@ -184,6 +232,9 @@ def test_what_cannot_be_profiled_is_refused(
         path.write_text(json.dumps(content))
     elif case == "no profile":
         path.write_text("{}")
+    elif case == "wrong source":
+        entries = [{"name": "0", "parameters": 20, "ms": {}}]
+        path.write_text(json.dumps({"format": "gavel-profile/1", "source": 3, "layers": entries}))
     elif case == "wrong samples":
         monkeypatch.setenv("GAVEL_PROFILE_SAMPLES", "1,x")
     else:

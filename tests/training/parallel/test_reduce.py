@@ -22,6 +22,11 @@ def plain_model() -> nn.Sequential:
     return model_of(4, dtype=DOUBLE)
 
 
+def model_without_dropout() -> nn.Sequential:
+    """Return a model that computes the same for any division into microbatches."""
+    return model_of(4, dropout=0.0, dtype=DOUBLE)
+
+
 def tied_model() -> nn.Sequential:
     """Return a model whose second and third layer share a weight, on different stages of 2 and of 4."""
     model = model_of(4, dtype=DOUBLE)
@@ -96,10 +101,32 @@ def test_copies_and_stages_together_compute_what_one_process_computes() -> None:
         assert difference(expected, states) <= (0.0 if exact else 1e-10), (at, plan)
 
 
+def test_sparse_gradients_are_clipped() -> None:
+    """An embedding with sparse gradients, whose rows occur several times, is trained as one with dense gradients."""
+    rows, target = torch.tensor([[0, 1, 1, 4], [1, 1, 3, 0]]), torch.zeros(2, 4, 3)
+    trained = []
+    for sparse in (False, True):
+        torch.manual_seed(0)
+        pipe = Pipeline(
+            [nn.Embedding(5, 3, sparse=sparse)], mse_loss, sgd, Plan(microbatch=1), clip_norm=0.01
+        )
+        pipe.step((rows, target))
+        trained.append(pipe.parameters[0].detach())
+    torch.testing.assert_close(trained[1], trained[0])
+
+
 def test_2bw_clips_and_ties_over_all_stages() -> None:
     """2BW with copies, tied weights and clipping: 2 × 2 ranks compute what 2 ranks compute, to 1e-10."""
     more = {"clip_norm": 0.05}
     wide = run_ranks(4, train_all, [(tied_model, Plan("2bw", 2, 2, microbatch=2), more)])
     narrow = run_ranks(2, train_all, [(tied_model, Plan("2bw", 2, 1, microbatch=2), more)])
+    expected = {name: value for (state,) in narrow for name, value in state.items()}
+    assert difference(expected, [state for (state,) in wide]) <= 1e-10
+
+
+def test_stashing_with_copies_computes_what_it_computes_without() -> None:
+    """Weight stashing on 2 × 2 ranks, with half a batch each: what 2 ranks compute, to 1e-10."""
+    wide = run_ranks(4, train_all, [(model_without_dropout, Plan("stash", 2, 2, microbatch=4), {})])
+    narrow = run_ranks(2, train_all, [(model_without_dropout, Plan("stash", 2, 1, microbatch=8), {})])
     expected = {name: value for (state,) in narrow for name, value in state.items()}
     assert difference(expected, [state for (state,) in wide]) <= 1e-10

@@ -50,7 +50,7 @@ class Transformer(nn.Module):
 def model() -> nn.Sequential:
     """Return a model whose weights are the same in every process."""
     torch.manual_seed(7)
-    return nn.Sequential(Transformer(), Transformer(), nn.Linear(WIDTH, 2)).to(DOUBLE)
+    return nn.Sequential(Transformer(), Transformer(), nn.Tanh(), nn.Linear(WIDTH, 2)).to(DOUBLE)
 
 
 def batches() -> list[tuple[Tensor, Tensor]]:
@@ -118,6 +118,7 @@ PLANS = [
     Plan("1f1b", 2, tensor=2, microbatch=4),
     Plan("1f1b", 1, data=2, tensor=2, microbatch=4),
     Plan("2bw", 2, tensor=2, microbatch=4),
+    Plan("interleaved", 2, tensor=2, microbatch=4, chunks=2, recompute=True),
     Plan(tensor=4, microbatch=4),
 ]
 
@@ -178,7 +179,7 @@ def test_each_rank_has_its_part() -> None:
         ".1.weight",
     )
     expected = sum(
-        value.numel() // (2 if name.endswith(halved) and not name.startswith("2.") else 1)
+        value.numel() // (2 if name.endswith(halved) and not name.startswith("3.") else 1)
         for name, value in parameters.items()
     )
     # The input of the first block needs no gradient, but that of its attention does, through the norm.
@@ -202,7 +203,7 @@ def test_what_cannot_be_split_is_refused(
     """No declaration, no such layer, an unknown word, features that cannot be divided, and a shared weight."""
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setattr("gavel.training.parallel.groups._connect", lambda *_: None)
-    monkeypatch.setattr("torch.distributed.new_group", lambda ranks: ranks)
+    monkeypatch.setattr("torch.distributed.new_group", lambda ranks, **_: ranks)
     modules: dict[str, nn.Module] = {"in": nn.Linear(5, 6), "out": nn.Linear(6, 2)}
     modules.update((name, modules[other]) for name, other in layers.items())
     with pytest.raises(PlanError) as refused:
@@ -265,6 +266,26 @@ def test_only_plain_linear_layers_are_split(layer: nn.Module) -> None:
     """A subclass, or a layer with hooks or parametrizations, computes something else than its parts would."""
     with pytest.raises(PlanError, match=r"up.*down"):
         Splits({"up": "column"}, {"up": layer, "down": nn.Linear(4, 4)})
+
+
+def compiled() -> list[Weights]:
+    """Train blocks that are compiled, and blocks that are not; return the weights of both."""
+    weights = []
+    for compile_block in (False, True):
+        pipe = Pipeline(model(), mse_loss, adam, Plan(tensor=2, microbatch=4), tensor=DECLARED)
+        for layer in pipe.layers[:2] if compile_block else ():
+            layer.module.compile(backend="eager")
+        for batch in batches()[:2]:
+            pipe.step(batch)
+        weights.append(dict(nn.ModuleList(layer.module for layer in pipe.layers).state_dict()))
+    return weights
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_split_layers_may_be_compiled() -> None:
+    """Compiled blocks train to the bits of blocks that are not compiled: exchanges interrupt the compiled code."""
+    for plain, through_compiler in run_ranks(2, compiled):
+        assert_equal(plain, through_compiler, 0.0)
 
 
 def evaluated() -> Tensor:

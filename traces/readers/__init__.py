@@ -1,0 +1,1 @@
+"""Readers of single file formats: traces, throughput tables and plans; and the writers of traces."""
