@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from policies.engine.matching import Schedule, shortest_schedule
+from policies.engine.quotas import Tally
 from policies.engine.solvers import time_left_s
 from policies.engine.steps import known_steps
 from policies.errors import ProblemError, name_some
@@ -46,7 +47,12 @@ def allox(problem: Problem, *, alpha: float = 1.0) -> Allocation:
     row, kind = _running_now(schedule, time_s[chosen])
     column = problem.solo_column[chosen[row], kind]
     assert not np.any(column == ALONE)
-    share[column] = 1.0
+    # If not all of them may run under the quotas, the oldest do.
+    tally = Tally(problem)
+    for own in column[np.lexsort((column, -jobs.waited_s[chosen[row]]))].tolist():
+        if tally.times(own):
+            tally.take(own)
+            share[own] = 1.0
     value = schedule.cost + float(jobs.waited_s[chosen].sum())
     notes: tuple[str, ...] = ()
     if unschedulable.any():

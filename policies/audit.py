@@ -14,7 +14,7 @@ import numpy as np
 
 from policies.engine.sparse import stack
 from policies.errors import InvalidAnswer, name_some
-from policies.problem import Allocation, Floats, Problem
+from policies.problem import ANY_TYPE, Allocation, Floats, Problem
 
 TOLERANCE = 1e-6
 # The scheduler's journal keeps the notes of foreign code.
@@ -79,6 +79,10 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
     for kind in np.flatnonzero(gpus_in_use > problem.capacity * (1 + TOLERANCE) + TOLERANCE).tolist():
         name = problem.worker_types[kind]
         faults.append(f"{name}: {gpus_in_use[kind]:.9g} GPUs allocated of {problem.capacity[kind]:g}")
+    in_use = gpus_by_quota(problem, share)
+    for quota in np.flatnonzero(in_use > problem.quotas.gpus * (1 + TOLERANCE) + TOLERANCE)[:5].tolist():
+        name, most = problem.quotas.names[quota], problem.quotas.gpus[quota]
+        faults.append(f"quota '{name}': {in_use[quota]:.9g} GPUs allocated of {most:g}")
     busy = _time_shares(problem, share)
     too_long = np.flatnonzero(busy > count * (1 + TOLERANCE))
     if too_long.size:
@@ -91,7 +95,7 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
         and allocation.policy.startswith("hierarchical")
         and "blind" not in allocation.policy
     ):
-        faults += _idle_beside_waiting(problem, gpus_in_use, busy)
+        faults += _idle_beside_waiting(problem, gpus_in_use, busy, in_use)
     return faults
 
 
@@ -110,6 +114,21 @@ def _shapes(problem: Problem, allocation: Allocation) -> list[str]:
     ]
 
 
+def gpus_by_quota(problem: Problem, share: Floats) -> Floats:
+    """Return the GPUs that the jobs under each quota use, on average over time."""
+    quotas, columns = problem.quotas, problem.columns
+    used = np.zeros(len(quotas))
+    for quota in range(len(quotas)):
+        members = np.zeros(len(problem.jobs) + 1, dtype=bool)
+        members[quotas.job[quotas.quota == quota]] = True
+        # The last entry is for the missing second job of a column.
+        counts = members[columns.first] | members[columns.second]
+        if quotas.worker_type[quota] != ANY_TYPE:
+            counts &= columns.worker_type == quotas.worker_type[quota]
+        used[quota] = (share * columns.gpus)[counts].sum()
+    return used
+
+
 def _time_shares(problem: Problem, share: Floats) -> Floats:
     columns, busy = problem.columns, np.zeros(len(problem.jobs))
     np.add.at(busy, columns.first, share)
@@ -118,12 +137,17 @@ def _time_shares(problem: Problem, share: Floats) -> Floats:
     return busy
 
 
-def _idle_beside_waiting(problem: Problem, gpus_in_use: Floats, busy: Floats) -> list[str]:
-    """Return a fault if a tenant has a waiting job although GPUs on which it could run are idle."""
+def _idle_beside_waiting(problem: Problem, gpus_in_use: Floats, busy: Floats, in_use: Floats) -> list[str]:
+    """Return a fault if a tenant has a waiting job although GPUs on which it could run are idle.
+
+    `in_use` are the GPUs in use under each quota.
+    """
     columns = problem.columns
     idle = gpus_in_use < problem.capacity * (1 - 1e-4) - 1e-4
     waiting = busy < problem.jobs.count * (1 - 1e-4)
     wasted = idle[columns.worker_type] & waiting[columns.first] & ~columns.is_pair & (columns.first_rate > 0)
+    full = in_use > problem.quotas.gpus * (1 - 1e-4) - 1e-4
+    wasted &= ~(problem.quota_use.T @ full.astype(float)).astype(bool)
     tenants = sorted({problem.jobs.tenant[row] for row in columns.first[wasted].tolist()})
     return [f"tenant {name_some(tenants)} has jobs waiting beside idle GPUs"] if tenants else []
 
@@ -144,8 +168,12 @@ def could_gain(problem: Problem, allocation: Allocation, tolerance: float = 1e-5
     for slack in (0.0, 1e-9, 1e-7):
         result = solver(
             -(rates.T @ (1.0 / best_rate)),
-            A_ub=stack(problem.membership, problem.occupancy, rates.scale_rows(-1.0 / unit)).compressed(),
-            b_ub=np.concatenate([problem.jobs.count, problem.capacity, -rate / unit * (1 - slack)]),
+            A_ub=stack(
+                problem.membership, problem.occupancy, problem.quota_use, rates.scale_rows(-1.0 / unit)
+            ).compressed(),
+            b_ub=np.concatenate(
+                [problem.jobs.count, problem.capacity, problem.quotas.gpus, -rate / unit * (1 - slack)]
+            ),
             method="highs",
         )
         if result.x is not None:

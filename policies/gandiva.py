@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from policies.engine.chance import draw
+from policies.engine.quotas import within
 from policies.errors import ProblemError
 from policies.problem import Allocation, Bools, Columns, Floats, Ints, Problem
 from policies.reference import best_rates, rate_table
@@ -74,7 +75,7 @@ def _slices(problem: Problem, partner: Ints) -> tuple[Floats, Bools]:
     share = np.where(runs, problem.capacity[columns.worker_type] / (combinations * columns.gpus), 0.0)
     time_of_job = np.maximum(1.0, problem.membership @ share)
     share = share / time_of_job[columns.first]
-    return share, _does_better(problem, columns, share, partner)
+    return within(problem, share), _does_better(problem, columns, share, partner)
 
 
 def _does_better(problem: Problem, columns: Columns, share: Floats, partner: Ints) -> Bools:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from policies.engine.quotas import within
 from policies.problem import ALONE, Allocation, Problem
 from policies.reference import isolated_shares, proportional_rates
 from policies.registry import policy, unsolved
@@ -21,6 +22,7 @@ def isolated(problem: Problem) -> Allocation:
     on_width = isolated_shares(problem)[row, kind] * jobs.gpus[row] / columns.gpus[column]
     busy = np.bincount(row, on_width, minlength=len(jobs))
     share[column] = on_width / np.maximum(1.0, busy)[row] * jobs.count[row]
+    share = within(problem, share)
     rate = (problem.rates @ share) / jobs.count
     worst_off = float((jobs.gpus * rate / P).min())
     return Allocation(policy="isolated", time_share=share, value=worst_off, **unsolved(problem))

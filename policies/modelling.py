@@ -55,8 +55,10 @@ class Model:
         self.time: Expression = problem.membership.compressed() @ self.x
         # [t] GPUs in use, on average over time: at most the capacity.
         self.gpus: Expression = problem.occupancy.compressed() @ self.x
-        self.time_rows: Constraint = self.time <= problem.jobs.count
-        self.capacity_rows: Constraint = self.gpus <= problem.capacity
+        # In the order of the duals of a `Point`.
+        self._rules: list[Constraint] = [self.time <= problem.jobs.count, self.gpus <= problem.capacity]
+        if len(problem.quotas):
+            self._rules.append(problem.quota_use.compressed() @ self.x <= problem.quotas.gpus)
 
     def maximise(self, gain: Expression, *constraints: Constraint) -> Point:
         """Return the shares with the greatest gain under the rules and these constraints; `gain` must be concave.
@@ -65,14 +67,14 @@ class Model:
         """
         import cvxpy as cp
 
-        task = cp.Problem(cp.Maximize(gain), [self.time_rows, self.capacity_rows, *constraints])
+        task = cp.Problem(cp.Maximize(gain), [*self._rules, *constraints])
         try:
             task.solve(solver=cp.CLARABEL, **_options())
         except cp.SolverError as error:
             raise SolverFailure(str(error)) from None
         if task.status not in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE):
             raise SolverFailure(f"Clarabel: {task.status}")
-        rules = np.concatenate([self.time_rows.dual_value, self.capacity_rows.dual_value])
+        rules = np.concatenate([rule.dual_value for rule in self._rules])
         shares = self.program.within_limits(np.maximum(self._shares.value, 0.0))
         worth = np.zeros(len(self.problem.jobs))
         return self.program.point(shares, float(task.value), rules, worth, task.status == cp.OPTIMAL)

@@ -18,12 +18,25 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from policies.engine.checks import check_values, derived, floats, strings
-from policies.engine.sparse import Sparse, from_entries
-from policies.engine.tables import ALONE, Bools, Columns, Floats, Ints, Jobs, Tenant, per_row, store
+from policies.engine.sparse import Sparse, from_entries, zeros
+from policies.engine.tables import (
+    ALONE,
+    ANY_TYPE,
+    Bools,
+    Columns,
+    Floats,
+    Ints,
+    Jobs,
+    Quotas,
+    Tenant,
+    per_row,
+    store,
+)
 from policies.errors import ProblemError, name_some
 
 __all__ = [
     "ALONE",
+    "ANY_TYPE",
     "Allocation",
     "Bools",
     "Columns",
@@ -32,8 +45,11 @@ __all__ = [
     "Jobs",
     "Policy",
     "Problem",
+    "Quotas",
     "Tenant",
 ]
+
+NO_QUOTAS = Quotas()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,6 +62,7 @@ class Problem:
     capacity: Floats
     price_per_gpu_hour: Floats = per_row(np.nan)
     tenants: tuple[Tenant, ...] = ()
+    quotas: Quotas = NO_QUOTAS
     now_s: float = 0.0
     seed: int = 0
     # After grouping: the ids of all jobs before it, and the row into which each job was merged.
@@ -70,6 +87,7 @@ class Problem:
         store(self, "tenants", tuple(self.tenants))
         self._check_columns()
         self._check_tenants()
+        self._check_quotas()
 
     def _check_columns(self) -> None:
         columns, n, t = self.columns, len(self.jobs), len(self.worker_types)
@@ -117,6 +135,15 @@ class Problem:
             if names and path not in names:
                 job, known = self.jobs.ids[self.jobs.tenant.index(path)], name_some(sorted(names))
                 raise ProblemError(f"job '{job}': tenant '{path}' is not among the tenants ({known})")
+
+    def _check_quotas(self) -> None:
+        quotas = self.quotas
+        for field, rows, size, kind in (
+            ("worker_type", quotas.worker_type, len(self.worker_types), "worker type"),
+            ("job", quotas.job, len(self.jobs), "job row"),
+        ):
+            if len(rows) and rows.max() >= size:
+                raise ProblemError(f"quotas: {field} is {rows.max()}, but there are {size} {kind}s")
 
     # The properties below are computed from the fields on first use.
 
@@ -229,6 +256,25 @@ class Problem:
         shape = (len(self.worker_types), len(columns))
         return Sparse(columns.gpus.astype(float), columns.worker_type, k, shape)
 
+    @cached_property
+    def quota_use(self) -> Sparse:
+        """[q × k] The GPUs that a column occupies under each quota; a pair counts once if either job is under it."""
+        quotas, columns, k = self.quotas, self.columns, len(self.columns)
+        if not len(quotas) or not k:
+            return zeros(len(quotas), k)
+        rows, entry_columns = self._entries
+        # The quotas of each job are a slice of `of_job`.
+        of_job = quotas.quota[np.argsort(quotas.job, kind="stable")]
+        size = np.bincount(quotas.job, minlength=len(self.jobs))
+        start, repeats = np.cumsum(size) - size, size[rows]
+        place_in_slice = np.arange(repeats.sum()) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        quota = of_job[np.repeat(start[rows], repeats) + place_in_slice]
+        column = np.repeat(entry_columns, repeats)
+        kind = quotas.worker_type[quota]
+        counts = (kind == ANY_TYPE) | (kind == columns.worker_type[column])
+        place = np.unique(quota[counts] * k + column[counts])
+        return Sparse(columns.gpus[place % k].astype(float), place // k, place % k, (len(quotas), k))
+
     def names_of(self, rows: Ints) -> list[str]:
         """Return the ids of the jobs in these rows, before grouping."""
         if self.merged_from is None:
@@ -254,7 +300,7 @@ class Problem:
         new_row[rows] = np.arange(len(rows))
         part = self.columns.take(columns)
         part = derived(part, first=new_row[part.first], second=new_row[part.second])
-        return derived(self, jobs=self.jobs.take(rows), columns=part)
+        return derived(self, jobs=self.jobs.take(rows), columns=part, quotas=self.quotas.of_jobs(new_row))
 
     @classmethod
     def from_rates(
@@ -267,6 +313,7 @@ class Problem:
         worker_types: Sequence[str] | None = None,
         price_per_gpu_hour: ArrayLike = np.nan,
         tenants: Sequence[Tenant] = (),
+        quotas: Quotas = NO_QUOTAS,
         now_s: float = 0.0,
         seed: int = 0,
         **job_facts: Any,
@@ -303,6 +350,7 @@ class Problem:
             capacity=cast(Floats, capacity),
             price_per_gpu_hour=cast(Floats, price_per_gpu_hour),
             tenants=tuple(tenants),
+            quotas=quotas,
             now_s=now_s,
             seed=seed,
         )

@@ -1,21 +1,21 @@
 """The building blocks of every linear policy: shares, capacity, rates, solve.
 
-A `Program` holds the rules of every answer (no job runs for more than all of the time, and no type gives more GPUs than
-it has) and answers two questions about the effective rates E = rates @ shares:
+A `Program` holds the rules of every answer (no job runs for more than all of the time, no type gives more GPUs than it
+has, no jobs exceed a quota) and answers two questions about the effective rates E = rates @ shares:
 
     maximise(gain)     the shares with the greatest gain @ x, every E_m at least its floor
     raise_all(need)    the greatest level λ at which every E_m >= λ * need_m can be met
 
 Both answers come with prices: `price` per GPU of a type, `worth` per unit of a job's rate, `rent` per unit of a job's
-time. For any shares, worth @ E <= price @ capacity + rent @ count. From this inequality the max-min policies derive
-which jobs are stuck, and at which level. `raise_then_improve` asks both questions, and skips a
-question if the answer to the other already contains its answer.
+time, `toll` per GPU under a quota. For any shares, worth @ E <= price @ capacity + rent @ count + toll @ quotas, which
+is `Program.bound`. From this inequality the max-min policies derive which jobs are stuck, and at which level.
+`raise_then_improve` asks both questions, and skips a question if the answer to the other already contains its answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +35,8 @@ SLACK = 1e-8
 MET = 1e-7
 # A row's rate may be worth nothing if its worth is below this fraction of the mean over rows.
 PROOF = 1e-2
+# With more quotas, each of which ties jobs together, the interior-point method by jobs is slower than a simplex method.
+QUOTAS_MAX = 8
 # If all jobs, each on its best type, need less than this fraction of the GPUs, their demands can usually be met.
 ROOMY = 2 / 3
 
@@ -49,6 +51,8 @@ class Point:
     worth: Floats
     rent: Floats
     optimal: bool = True
+    # By quota; empty if no prices were computed.
+    toll: Floats = field(default_factory=lambda: np.zeros(0))
 
 
 class Program:
@@ -66,12 +70,12 @@ class Program:
         # The columns that can do work.
         self.usable: Ints = np.flatnonzero(usable)
         self.rates: Sparse = problem.rates.columns(self.usable)
-        self._rules = stack(problem.membership, problem.occupancy).columns(self.usable)
-        self._rule_limits = np.concatenate([self.count, problem.capacity])
+        rules = (problem.membership, problem.occupancy, *([problem.quota_use] if len(problem.quotas) else []))
+        self._rules = stack(*rules).columns(self.usable)
+        self._rule_limits = np.concatenate([self.count, problem.capacity, problem.quotas.gpus])
         self._first, self._second = columns.first[self.usable], columns.second[self.usable]
-        self._kind = columns.worker_type[self.usable]
         self._no_pairs = not problem.any_pairs or bool((self._second == ALONE).all())
-        self._block = self._first if self._no_pairs else None
+        self._block = self._first if self._no_pairs and len(problem.quotas) <= QUOTAS_MAX else None
         best = self.rates.largest()
         # The best rate of one job of each row. Rows are scaled by it, so that a step per hour and a thousand steps per
         # second look alike to a solver.
@@ -108,7 +112,7 @@ class Program:
 
     def rules(self, count: Floats) -> tuple[Sparse, Floats]:
         """Return the rules as rows and limits, for this number of jobs in each row."""
-        return self._rules, np.concatenate([count, self.problem.capacity])
+        return self._rules, np.concatenate([count, self._rule_limits[len(self.count) :]])
 
     def effective(self, shares: Floats) -> Floats:
         """Return E_m, summed over the jobs of a row."""
@@ -292,15 +296,31 @@ class Program:
         if not over.any():
             return x
         fits = np.divide(limit, used, out=np.ones(len(used)), where=over)
-        fit = np.minimum(fits[self._first], fits[len(self.count) + self._kind])
-        if not self._no_pairs:
-            fit = np.minimum(fit, fits[np.where(self._second == ALONE, self._first, self._second)])
+        fit = np.ones(len(x))
+        np.minimum.at(fit, self._rules.column, fits[self._rules.row])
         return np.asarray(x * fit)
 
+    def bound(self, point: Point) -> float:
+        """Return the bound on `worth @ E` that the prices of a point prove."""
+        of_gpus = point.price @ self.problem.capacity + point.rent @ self.count
+        return float(of_gpus + point.toll @ self.problem.quotas.gpus)
+
+    def is_free_of_tolls(self, point: Point) -> bool:
+        """Return whether the bound that the prices of a point prove would also hold without quotas."""
+        return float(point.toll @ self.problem.quotas.gpus) <= MET * abs(self.bound(point))
+
+    def gpu_cost(self, point: Point) -> Floats:
+        """[usable] Return the cost of the GPUs of each usable column: their price, and the tolls of its quotas."""
+        columns = self.problem.columns
+        cost = columns.gpus[self.usable] * point.price[columns.worker_type[self.usable]]
+        if len(self.problem.quotas):
+            cost = cost + self.problem.quota_use.columns(self.usable).T @ point.toll
+        return np.asarray(cost)
+
     def point(self, x: Floats, value: float, dual: Floats, worth: Floats, optimal: bool) -> Point:
-        """Return the point of the shares x of usable columns; `dual` begins with the duals of time and capacity."""
+        """Return the point of the shares x of usable columns; `dual` begins with the duals of the rules."""
         n = len(self.count)
         shares = np.zeros(len(self.problem.columns))
         shares[self.usable] = x
-        price = dual[n : n + len(self.problem.capacity)]
-        return Point(shares, value, price, worth, dual[:n], optimal)
+        price, toll = np.split(dual[n : len(self._rule_limits)], [len(self.problem.capacity)])
+        return Point(shares, value, price, worth, dual[:n], optimal, toll)

@@ -24,7 +24,9 @@ import numpy as np
 
 import policies
 from policies.audit import as_answer
+from policies.engine.checks import derived
 from policies.engine.grouping import FACTS, group
+from policies.engine.quotas import add_as_exceeded, exceeded, not_too_wide, within
 from policies.engine.solvers import time_limit
 from policies.errors import (
     BrokenPolicy,
@@ -35,7 +37,7 @@ from policies.errors import (
     fault_of,
     name_some,
 )
-from policies.problem import Allocation, Floats, Policy, Problem
+from policies.problem import Allocation, Floats, Policy, Problem, Quotas
 from policies.reference import isolated_rates
 from policies.specs import parse
 from policies.transforms import Blind, runnable, with_pairs, without_pairs
@@ -263,15 +265,21 @@ def _run(
     if len(rows) < len(problem.jobs):
         left_out = np.delete(np.arange(len(problem.jobs)), rows)
         ids = sorted(problem.jobs.ids[row] for row in left_out)
-        notes = (
-            f"left out, because they have no positive rate on any worker type of the cluster: {name_some(ids)}",
-        )
+        why = "they have no positive rate on any worker type of the cluster"
+        if not not_too_wide(problem).all():
+            why += ", or are wider than a quota"
+        notes = (f"left out, because {why}: {name_some(ids)}",)
     share, backfill = np.zeros(len(problem.columns)), np.zeros(len(problem.columns), dtype=bool)
     isolated = np.zeros(len(problem.jobs))
     if not rows.size:
         price = np.zeros(len(problem.worker_types))
         return Allocation(chosen.name, share, 0.0, price, isolated, backfill, notes=notes)
-    inner = _solve(chosen, arguments, options, problem.restrict(rows, columns))
+    visible = problem.restrict(rows, columns)
+    inner = add_as_exceeded(
+        visible,
+        lambda relaxed: _solve(chosen, arguments, options, relaxed),
+        lambda answer: exceeded(visible, answer.time_share),
+    )
     share[columns] = np.where(inner.time_share < DUST, 0.0, inner.time_share)
     backfill[columns] = inner.backfill
     isolated[rows] = inner.isolated_rate
@@ -336,9 +344,11 @@ def _call(chosen: Entry, arguments: Mapping[str, Any], problem: Problem) -> Allo
     if not chosen.origin:
         return answer
     try:
-        return as_answer(problem, answer)
+        clean = as_answer(derived(problem, quotas=Quotas()), answer)
     except InvalidAnswer as fault:
         raise InvalidAnswer(f"{chosen.name} returned an invalid answer: {fault} ({_lines(chosen)})") from None
+    # Policies of users need not know quotas.
+    return replace(clean, time_share=within(problem, clean.time_share))
 
 
 def _lines(chosen: Entry) -> str:

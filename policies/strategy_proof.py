@@ -105,5 +105,5 @@ def _proportionally_fair(program: Program, count: Floats) -> _Fair:
     dual = np.asarray(solution.z)[: len(limit)]
     spent = np.zeros(len(count))
     spent[present] = np.clip(1.0 - dual[: len(count)][present], 0.0, 1.0)
-    price = np.maximum(dual[len(count) :], 0.0)
+    price = np.maximum(dual[len(count) :][: len(problem.capacity)], 0.0)
     return _Fair(shares, rate, price, spent, solution.status == clarabel.SolverStatus.Solved)

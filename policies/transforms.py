@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.engine.checks import derived
+from policies.engine.quotas import gpu_rules, not_too_wide
 from policies.engine.solvers import run_clarabel, zero_and_nonnegative
 from policies.engine.sparse import Sparse, identity, stack
 from policies.errors import ProblemError, SolverFailure
@@ -18,9 +19,12 @@ from policies.reference import rate_table
 
 
 def runnable(problem: Problem) -> tuple[Ints, Ints]:
-    """Return the rows of jobs that can run, sorted by id, and the columns that can run, in canonical order."""
+    """Return the rows of jobs that can run, sorted by id, and the columns that can run, in canonical order.
+
+    A column wider than a quota cannot run. So no quota stops a job that is alone in the cluster.
+    """
     columns = problem.columns
-    works = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
+    works = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0) & not_too_wide(problem)
     # A job with rates only in pairs is left out, because fairness needs its rate alone.
     can_run = np.zeros(len(problem.jobs), dtype=bool)
     if problem.any_pairs:
@@ -84,15 +88,15 @@ class Blind:
     def spread(self, grouped: Problem, time_share: Floats) -> Floats:
         """Return shares with each job's time spread over its types in proportion to their GPUs.
 
-        If these shares exceed a capacity, return the nearest feasible shares.
+        If these shares exceed a capacity or a quota, return the nearest feasible shares.
         """
         columns = grouped.columns
         bundle = _bundles(grouped)
         size = grouped.capacity[columns.worker_type]
         total, among = np.bincount(bundle, time_share)[bundle], np.bincount(bundle, size)[bundle]
         target = total * size / among
-        over = grouped.occupancy @ target - grouped.capacity
-        if np.all(over <= 1e-9 * np.maximum(grouped.capacity, 1.0)):
+        rows, limit = gpu_rules(grouped)
+        if np.all(rows @ target - limit <= 1e-9 * np.maximum(limit, 1.0)):
             return target
         return _nearest(grouped, target, bundle, np.bincount(bundle, time_share).astype(float), time_share)
 
@@ -135,11 +139,12 @@ def _level(problem: Problem, table: Floats, kind: int, solo_rate: Floats) -> Pro
 
 
 def _nearest(problem: Problem, target: Floats, bundle: Ints, total: Floats, time_share: Floats) -> Floats:
-    """Solve min |x - target|² with the same total for each bundle of columns, within the capacity of every type."""
+    """Solve min |x - target|² with the same total for each bundle of columns, within every capacity and quota."""
     k = len(target)
     same = Sparse(np.ones(k), bundle, np.arange(k), (len(total), k))
-    rows = stack(same, problem.occupancy, identity(k, -1.0))
-    limit = np.concatenate([total, np.maximum(problem.capacity, problem.occupancy @ time_share), np.zeros(k)])
+    gpu_rows, gpu_limit = gpu_rules(problem)
+    rows = stack(same, gpu_rows, identity(k, -1.0))
+    limit = np.concatenate([total, np.maximum(gpu_limit, gpu_rows @ time_share), np.zeros(k)])
     cones = zero_and_nonnegative(len(total), len(limit) - len(total))
     try:
         solution = run_clarabel(-target, rows, limit, cones, quadratic=identity(k))

@@ -7,6 +7,7 @@ EXTRAS = {
     "server": ("numpy", "scipy", "cvxpy", "clarabel", "highspy", "grpc_health", "grpc_reflection"),
     "plots": ("matplotlib",),
     "plan": ("numpy",),
+    "web": ("starlette", "uvicorn", "h11"),
     "frames": ("pandas",),
     "ray": ("ray",),
 }

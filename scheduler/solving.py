@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from policies.engine.checks import derived
 from policies.engine.grouping import group
+from policies.engine.quotas import add_as_exceeded, exceeded, not_too_wide
 from policies.engine.twins import keep_types
 from policies.errors import BrokenPolicy, OutOfTime, PolicyError
-from policies.problem import ALONE, Allocation, Columns, Ints, Problem
+from policies.problem import ALONE, Allocation, Columns, Ints, Policy, Problem
 from policies.registry import entry_of, reads, resolve
 from scheduler.core.effects import Pairs, Solve
 from scheduler.core.messages import Shares, Solved
@@ -64,11 +66,27 @@ def solve(question: Solve, time_limit_s: float | None = None) -> tuple[Problem, 
     pairs = question.pairs
     if pairs is None or not len(pairs.first):
         return question.problem, policy(question.problem)
-    grouped, back = group(question.problem, entry_of(question.policy).reads, apart=pairs.kind + 1)
+    problem = question.problem
+    problem = problem.restrict(np.arange(len(problem.jobs)), np.flatnonzero(not_too_wide(problem)))
+    joined, allocation = add_as_exceeded(
+        problem, lambda relaxed: _paired(question.policy, policy, relaxed, pairs), partial(_exceeded, problem)
+    )
+    return derived(joined, quotas=problem.quotas), allocation
+
+
+def _paired(spec: str, policy: Policy, problem: Problem, pairs: Pairs) -> tuple[Problem, Allocation]:
+    """Return the allocation with pairs between jobs whose kinds have pair rates, and the problem with their columns."""
+    grouped, back = group(problem, entry_of(spec).reads, apart=pairs.kind + 1)
     kind = np.full(len(grouped.jobs), ALONE)
     kind[back.group_of] = pairs.kind
     paired = derived(grouped, columns=_with_pairs(grouped, pairs, kind))
     return back.split(paired, policy(paired))
+
+
+def _exceeded(problem: Problem, answer: tuple[Problem, Allocation]) -> Ints:
+    """Return the quotas of the problem that an answer to it exceeds."""
+    joined, allocation = answer
+    return exceeded(derived(joined, quotas=problem.quotas), allocation.time_share)
 
 
 def _keep_in_place(question: Solve, problem: Problem, allocation: Allocation) -> Allocation:

@@ -27,6 +27,7 @@ from worker_agent.config import AgentConfig
 from worker_agent.core.messages import Limits
 from worker_agent.files.kept_outputs import KeptOutputs
 from worker_agent.files.reading import JobFiles
+from worker_agent.health import HealthReports
 from worker_agent.link.connection_serving import Connection, ConnectionServing
 from worker_agent.link.messages import PROTOCOL, sent_logs
 from worker_agent.link.serving import Serving
@@ -53,8 +54,6 @@ from worker_agent.shim.run_directory import START
 from worker_agent.shim.terminals import SOCKET, shell_socket
 
 LOG = logging.getLogger("gavel.agent")
-# How often the state of the GPUs is read.
-HEALTH_S = 10.0
 # How often to check whether a run has begun whose output somebody is waiting to read.
 START_LOOK_S = 0.1
 # How many readers of logs and of files a node serves at once. Each reader of files has a process.
@@ -101,8 +100,8 @@ class AgentService:
                 },
                 on_welcome=self._on_welcome,
             )
-            self.checking = StateCheck(config.state / "runs", self._send_trouble)
-            self._last_health = pb.Health()
+            self.health = HealthReports(self.nvml, self.inventory.driver_version, self.link.send_health)
+            self.checking = StateCheck(config.state / "runs", self.health.send_trouble)
             workshop, outputs = self._workshop(), self._outputs()
             runs_kept_s = config.logs_days * _DAY_S
             self.files = JobFiles(
@@ -167,7 +166,7 @@ class AgentService:
             await asyncio.sleep(0)
             tasks.create_task(self.link.run(self.agent))
             tasks.create_task(self.checking.run())
-            tasks.create_task(self._send_health())
+            tasks.create_task(self.health.send_all(self.agent.processes, self.checking))
 
     async def drain(self) -> None:
         """Accept no more orders, and wait until all jobs have ended and their exits are reported."""
@@ -213,6 +212,7 @@ class AgentService:
             containment=self.containment.kind,
             trouble=self.checking.trouble,
             sends_files=True,
+            takes_plans=True,
         )
 
     def _on_welcome(self, welcome: pb.Welcome) -> None:
@@ -228,34 +228,6 @@ class AgentService:
             )
         if welcome.report_interval_s > 0:
             core.limits = msgspec.structs.replace(core.limits, report_interval_s=welcome.report_interval_s)
-
-    async def _send_health(self) -> None:
-        last: pb.Health | None = None
-        while True:
-            health = await self._health()
-            # The health of declared GPUs is sent only when it changes.
-            if self.nvml is not None or health != last:
-                self.link.send_health(health)
-            last = self._last_health = health
-            await asyncio.sleep(HEALTH_S)
-
-    async def _health(self) -> pb.Health:
-        """Return the state of the GPUs; those on which an ended job may have left processes are withheld."""
-        withheld = self.agent.processes.withheld()
-        trouble = self.checking.trouble
-        if self.nvml is None:
-            gpus = [pb.GpuHealth(index=index, withheld=why) for index, why in sorted(withheld.items())]
-            return pb.Health(gpus=gpus, trouble=trouble)
-        gpus = [
-            pb.GpuHealth(**msgspec.structs.asdict(gpu), withheld=withheld.get(gpu.index, ""))
-            for gpu in await asyncio.to_thread(self.nvml.health)
-        ]
-        return pb.Health(gpus=gpus, driver_version=self.inventory.driver_version, trouble=trouble)
-
-    def _send_trouble(self, trouble: str) -> None:
-        """Report at once whether this node can run jobs. The report repeats the last known state of the GPUs."""
-        self._last_health.trouble = trouble
-        self.link.send_health(self._last_health)
 
     async def _read_logs(self, request: pb.LogsWanted) -> AsyncIterator[pb.SentLogs]:
         """Yield the output of one attempt. If the reader follows, this waits for the attempt's beginning and end."""

@@ -22,7 +22,7 @@ import numpy as np
 
 from policies.engine.prices import level_by_prices
 from policies.errors import SolverFailure
-from policies.problem import Bools, Floats, Ints
+from policies.problem import Bools, Floats, Ints, Jobs
 from policies.program import MET, Point, Program
 
 CUTS_MAX = 100
@@ -55,7 +55,7 @@ def furthest(program: Program, demand: Callable[[float], Floats], top: float) ->
 
 def _crossing(program: Program, point: Point, demand: Callable[[float], Floats], highest: float) -> float:
     """Return the level at which the path crosses the bound that these prices prove."""
-    bound = float(point.price @ program.problem.capacity + point.rent @ program.count)
+    bound = program.bound(point)
 
     def excess(s: float) -> float:
         return float(np.einsum("i,i->", point.worth, demand(s))) - bound
@@ -142,6 +142,15 @@ class FairJobs(Fair):
         v[self.rows] = self.heights(level)
 
 
+def fair_jobs(jobs: Jobs) -> Callable[[Floats], FairJobs]:
+    """Return the tree of all jobs without tenants, for `fill`."""
+
+    def tree(cap: Floats) -> FairJobs:
+        return FairJobs(jobs.weight, cap, jobs.count.astype(float), rows=np.arange(len(jobs)))
+
+    return tree
+
+
 @dataclass(slots=True)
 class FairTenants(Fair):
     """An inner node: tenants by weight."""
@@ -202,8 +211,16 @@ class FillResult:
         return Point(self.shares, value, price, empty, empty, self.optimal)
 
 
-def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> FillResult:
-    """Raise the level through the tree until no job can rise. A job's height is its rate divided by its `unit`."""
+def fill(
+    program: Program,
+    tree: Callable[[Floats], Fair],
+    unit: Floats,
+    is_last: Callable[[Point], bool] = lambda _: False,
+) -> FillResult:
+    """Raise the level through the tree until no job can rise. A job's height is its rate divided by its `unit`.
+
+    `is_last` decides by the prices of the point at which a job is stopped whether this level is the last one.
+    """
     n = len(program.count)
     cap = program.best_rate / unit
     # The first level at which scarce GPUs stopped a job, and the prices there.
@@ -227,7 +244,7 @@ def fill(program: Program, tree: Callable[[Floats], Fair], unit: Floats) -> Fill
         scarce = s < root.top
         if scarce and first_stop is None:
             first_stop = (s, point.price / _slope(point.worth, demand, s))
-        if not scarce or not point.optimal:
+        if not scarce or not point.optimal or is_last(point):
             return _fill_result(program, v, unit, first_stop, replace(point, optimal=optimal))
         reach = _free_reach(program, point) / unit
         stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET)) | _has_price(program, point, v * unit)
@@ -264,9 +281,8 @@ def _free_reach(program: Program, point: Point) -> Floats:
     """Return each job's best rate on columns that are free at these prices. The job can still rise to this rate."""
     problem, usable = program.problem, program.usable
     columns = problem.columns.take(usable)
-    total = float(point.price @ problem.capacity + point.rent @ program.count)
-    free_cost = FREE * columns.gpus * total / problem.capacity.sum()
-    gpus = columns.gpus * point.price[columns.worker_type]
+    free_cost = FREE * columns.gpus * program.bound(point) / problem.capacity.sum()
+    gpus = program.gpu_cost(point)
     reach = np.zeros(len(program.count))
     for job, partner, rate, partner_rate in (
         (columns.first, columns.second, columns.first_rate, columns.second_rate),

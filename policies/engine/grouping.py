@@ -1,7 +1,7 @@
 """Exact merging of interchangeable jobs, and splitting an answer back.
 
 Two jobs are interchangeable if the policy cannot tell them apart: they have the same ways to run at the same rates, the
-same width and weight, the same pair rates with every other job, and the same other facts that the policy reads.
+same width, weight and quotas, the same pair rates with every other job, and the same other facts that the policy reads.
 Feasible sets are convex and symmetric in such jobs, so averaging an optimum over the group gives an optimum: one row
 per group with a `count` loses nothing.
 
@@ -53,7 +53,19 @@ def _deadlines(problem: Problem) -> list[np.ndarray]:
     return facts
 
 
-# The facts that only some policies read. Every policy reads rates, width and weight.
+def _quotas(problem: Problem) -> list[np.ndarray]:
+    """Return a number for each job, equal for jobs under the same quotas."""
+    quotas, n = problem.quotas, len(problem.jobs)
+    if not len(quotas):
+        return []
+    ordered = quotas.quota[np.lexsort((quotas.quota, quotas.job))]
+    ends = np.cumsum(np.bincount(quotas.job, minlength=n)).tolist()
+    numbers: dict[bytes, int] = {}
+    sets = [ordered[start:end].tobytes() for start, end in zip([0, *ends], ends, strict=False)]
+    return [np.array([numbers.setdefault(own, len(numbers)) for own in sets], np.int64)]
+
+
+# The facts that only some policies read. Every policy reads rates, width, weight and quotas.
 FACTS: dict[str, Callable[[Problem], list[np.ndarray]]] = {
     "id": lambda p: [np.arange(len(p.jobs))],
     "steps_left": lambda p: [p.jobs.steps_left],
@@ -196,7 +208,7 @@ def group(problem: Problem, keys: Sequence[str] = (), apart: Ints | None = None)
     if unknown:
         raise ProblemError(f"group: unknown key '{unknown[0]}', must be one of {', '.join(FACTS)}")
     n = len(problem.jobs)
-    facts: list[np.ndarray] = [problem.jobs.gpus, problem.jobs.weight]
+    facts: list[np.ndarray] = [problem.jobs.gpus, problem.jobs.weight, *_quotas(problem)]
     if apart is not None:
         facts.append(apart)
     for key in keys:
@@ -296,7 +308,12 @@ def _merge(problem: Problem, colour: Ints) -> tuple[Problem, Grouping]:
     merged = derived(kept, first=colour[kept.first], second=second)
     count = np.bincount(colour, weights=problem.jobs.count, minlength=groups).astype(np.int64)
     jobs = derived(problem.jobs.take(leader), count=count)
-    grouped = derived(problem, jobs=jobs, columns=merged, merged_from=(problem.jobs.ids, colour))
+    led = np.full(n, ALONE)
+    led[leader] = np.arange(groups)
+    quotas = problem.quotas.of_jobs(led)
+    grouped = derived(
+        problem, jobs=jobs, columns=merged, quotas=quotas, merged_from=(problem.jobs.ids, colour)
+    )
     key = colour[columns.first] * _ways(problem) + problem.way
     order = np.argsort(key[led_columns])
     source = order[np.searchsorted(key[led_columns[order]], key[solo])]

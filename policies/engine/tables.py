@@ -1,4 +1,4 @@
-"""The tables of a problem, checked when they are built: jobs, columns, tenants."""
+"""The tables of a problem, checked when they are built: jobs, columns, tenants, quotas."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 ALONE = -1
+# The worker type of a quota that counts the GPUs of all types.
+ANY_TYPE = -1
 
 
 def per_row(value: Any) -> Any:
@@ -130,6 +132,63 @@ class Tenant:
             raise ProblemError(
                 f"tenant '{self.name}': policy is '{self.policy}', must be 'fairness' or 'fifo'"
             )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Quotas:
+    """One row per limit on the GPUs that certain jobs hold together, and the jobs under each quota.
+
+    Job `job[i]` is under the quota `quota[i]`. A job may be under several quotas, or under none.
+    """
+
+    names: tuple[str, ...] = ()
+    # A row of the worker types, or ANY_TYPE.
+    worker_type: Ints = per_row(ANY_TYPE)
+    gpus: Floats = per_row(0.0)
+    # Rows of this table, and rows of jobs, both of the same length.
+    quota: Ints = per_row(())
+    job: Ints = per_row(())
+
+    def __post_init__(self) -> None:
+        names = strings("quotas", "name", self.names, None)
+        store(self, "names", names)
+        store(
+            self,
+            "worker_type",
+            integers("quotas", "worker_type", self.worker_type, len(names), least=ANY_TYPE),
+        )
+        store(self, "gpus", floats("quotas", "gpus", self.gpus, len(names)))
+        check_values(self.gpus, "gpus", lambda row: f"quota '{names[row]}'", least=0.0)
+        store(self, "quota", integers("quotas", "quota", np.asarray(self.quota, np.int64), None, least=0))
+        store(
+            self, "job", integers("quotas", "job", np.asarray(self.job, np.int64), len(self.quota), least=0)
+        )
+        if len(self.quota) and self.quota.max() >= len(names):
+            raise ProblemError(f"quotas: quota is {self.quota.max()}, but there are {len(names)} quotas")
+        if len(np.unique(np.stack([self.quota, self.job]), axis=1).T) < len(self.quota):
+            raise ProblemError("quotas: a job is under the same quota twice")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def take(self, rows: Ints) -> Quotas:
+        """Return these quotas, in this order."""
+        new_row = np.full(len(self), -1, dtype=np.int64)
+        new_row[rows] = np.arange(len(rows))
+        kept = new_row[self.quota] >= 0
+        return derived(
+            self,
+            **{field: take_rows(getattr(self, field), rows) for field in ("names", "worker_type", "gpus")},
+            quota=new_row[self.quota[kept]],
+            job=self.job[kept],
+        )
+
+    def of_jobs(self, new_row: Ints) -> Quotas:
+        """Return the quotas after jobs changed their rows; `new_row` is negative for a job that is left out."""
+        if not len(self):
+            return self
+        job = new_row[self.job]
+        return derived(self, quota=self.quota[job >= 0], job=job[job >= 0])
 
 
 def store(table: object, field: str, value: object) -> None:

@@ -12,6 +12,7 @@ from itertools import combinations
 
 import numpy as np
 
+from policies.engine.quotas import add_as_exceeded, exceeded
 from policies.problem import Floats, Ints, Problem
 
 # Rates whose relative difference is at most this are equal.
@@ -25,6 +26,15 @@ def keep_types(problem: Problem, shares: Floats, current: Ints, *, by_price: boo
 
     `current` is the type on which each job runs, or -1. With `by_price`, no exchange may raise the cost.
     """
+    kept = exceeded(problem, shares)
+    return add_as_exceeded(
+        problem,
+        lambda relaxed: _keep_types(relaxed, shares, current, by_price=by_price),
+        lambda result: np.setdiff1d(exceeded(problem, result), kept),
+    )
+
+
+def _keep_types(problem: Problem, shares: Floats, current: Ints, *, by_price: bool) -> Floats:
     columns = problem.columns
     solo = np.flatnonzero(~columns.is_pair & (columns.first_rate > 0))
     way = columns.gpus[solo], problem.label_code[solo], columns.first[solo]
@@ -34,6 +44,8 @@ def keep_types(problem: Problem, shares: Floats, current: Ints, *, by_price: boo
         return shares
     solo = solo[np.lexsort((columns.worker_type[solo], *way))]
     out = shares.copy()
+    under_quota = np.zeros(len(problem.jobs), dtype=bool)
+    under_quota[problem.quotas.job] = True
     # For each type, the column of each way to run a job; -1 if there is none.
     row = np.full((len(problem.worker_types), len(problem.columns)), -1, np.int64)
     row[columns.worker_type[solo], np.cumsum(np.append(0, ~_same_way(problem, solo)))] = solo
@@ -41,6 +53,8 @@ def keep_types(problem: Problem, shares: Floats, current: Ints, *, by_price: boo
         both = (row[a] >= 0) & (row[b] >= 0)
         on_a, on_b = row[a][both], row[b][both]
         equal = _as_fast(problem, on_a, on_b) & (out[on_a] + out[on_b] > DUST)
+        # Jobs under a quota are left alone.
+        equal &= ~under_quota[columns.first[on_a]]
         if equal.any():
             _exchange(problem, out, current, on_a[equal], on_b[equal], by_price=by_price)
     return out

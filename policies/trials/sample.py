@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from policies.problem import ALONE, Columns, Ints, Jobs, Problem, Tenant
+from policies.problem import ALONE, ANY_TYPE, Columns, Ints, Jobs, Problem, Quotas, Tenant
 
 TENANTS = (
     Tenant("lab", weight=2.0),
@@ -88,6 +88,7 @@ def random_problem(
     variants: bool = False,
     tenants: bool = False,
     deadlines: bool = False,
+    quotas: bool = False,
     facts_by_kind: bool = True,
 ) -> Problem:
     """Return a problem with these features, the same for the same arguments. `kinds=None`: all jobs are different.
@@ -129,8 +130,24 @@ def random_problem(
         deadline_s = np.where(rng.random(jobs) < 0.6, np.round(rng.uniform(500.0, 1e5, jobs)), np.inf)
         job_fields["deadline_s"] = deadline_s[row_of]
     price = np.round(rng.uniform(0.5, 4.0, types), 2)
+    if quotas:
+        job_fields["quotas"] = _quotas(rng, kind, types)
     rows = dict(zip(names, capacity.tolist(), strict=True))
     return by_hand(rows, *ways, ids=ids, price_per_gpu_hour=price, seed=seed, **job_fields)
+
+
+def _quotas(rng: np.random.Generator, kind: Ints, types: int) -> Quotas:
+    """Return up to four quotas on all types or on one; jobs of one kind are under the same quotas."""
+    size = int(rng.integers(1, 5))
+    members = rng.random((size, int(kind.max(initial=0)) + 1)) < 0.6
+    quota, job = np.nonzero(members[:, kind])
+    return Quotas(
+        names=tuple(f"quota{i}" for i in range(size)),
+        worker_type=rng.integers(ANY_TYPE, types, size),
+        gpus=rng.integers(0, 6, size).astype(float),
+        quota=quota,
+        job=job,
+    )
 
 
 def _solo_ways(job: str, names: tuple[str, ...], rate: np.ndarray, gpus: int, variants: bool) -> list[Way]:

@@ -64,13 +64,17 @@ def _table(kind: type[msgspec.Struct], path: str) -> Iterator[str]:
 def _entry(name: str, kind: type[msgspec.Struct]) -> Iterator[str]:
     yield f"# Empty by default. An entry looks like this one. {' '.join((kind.__doc__ or '').split())}"
     yield f"# [[{name}]]"
+    explained: set[type] = set()
     for field, meaning, default in settings_of(kind):
         value = '"…"' if default is msgspec.NODEFAULT else _toml(default)
         yield f"# {field} = {value}  # {meaning}"
+        if isinstance(default, msgspec.Struct) and type(default) not in explained:
+            explained.add(type(default))
+            yield from (f"# # {field}.{name}: {about}" for name, about, _ in settings_of(type(default)))
 
 
 def _toml(value: Any) -> str:
-    return "{}" if value == {} else json.dumps(value)
+    return "{}" if value == {} or isinstance(value, msgspec.Struct) else json.dumps(value)
 
 
 def settings_of(kind: type[msgspec.Struct]) -> Iterator[tuple[str, str, Any]]:

@@ -29,6 +29,7 @@ def apply(state: SchedulerState, now_s: float, fact: f.Fact) -> None:
 
 def _configured(state: SchedulerState, now_s: float, fact: f.Configured) -> None:
     state.settings = fact.settings
+    state.enter_quotas()
     state.stale = True
     state.cluster_version += 1
 
@@ -126,6 +127,17 @@ def _gpus_withheld(state: SchedulerState, now_s: float, fact: f.GpusWithheld) ->
     _cluster_changed(state)
 
 
+def _gpus_idled(state: SchedulerState, now_s: float, fact: f.GpusIdled) -> None:
+    holding = state.leases[fact.lease]
+    if fact.since_s is not None:
+        holding.idle_since[fact.node] = fact.since_s
+        return
+    began_s = holding.idle_began_s
+    if began_s is not None:
+        holding.was_idle_s += max(now_s - began_s, 0.0)
+    holding.idle_since.pop(fact.node, None)
+
+
 def _cluster_changed(state: SchedulerState) -> None:
     state.stale = True
     state.cluster_version += 1
@@ -187,6 +199,7 @@ _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {
     f.NodeRemoved: _node_removed,
     f.GpusBroken: _gpus_broken,
     f.GpusWithheld: _gpus_withheld,
+    f.GpusIdled: _gpus_idled,
     f.AllocationAsked: _allocation_asked,
     f.AllocationAdopted: _allocation_adopted,
     f.AllocationFailed: _allocation_failed,

@@ -64,10 +64,17 @@ def job_moved(state: SchedulerState, now_s: float, fact: f.JobMoved) -> None:
 def job_updated(state: SchedulerState, now_s: float, fact: f.JobUpdated) -> None:
     """Change the spec of a job, and remember who changed what."""
     job = state.jobs[fact.job]
-    before = {name: getattr(job.spec, name) for name in fact.changes.values()}
-    update = Update(at_s=now_s, by=fact.by, changes=fact.changes, before=JobChanges(**before))
+    before = JobChanges(**{name: getattr(job.spec, name) for name in fact.changes.values()})
+    update = Update(
+        at_s=now_s,
+        by=fact.by,
+        changes=fact.changes.without_documents(),
+        before=before.without_documents(),
+    )
     job.updates = (*job.updates[1 - UPDATES_KEPT :], update)
     job.spec = fact.changes.applied_to(job.spec)
+    if "tenant" in fact.changes.values():
+        state.enter_quotas()
     state.index_spec(job)
     if fact.changes.changes_shape:
         state.reshaped[job.id] = state.asked.number

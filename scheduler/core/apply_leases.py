@@ -1,22 +1,29 @@
 """Apply facts about rounds and leases to the state.
 
-A granted lease waits for the leases that still hold its GPUs and for the previous lease of its job. It is sent as soon
-as the last of them is closed.
+A granted lease waits for the leases that still hold its GPUs, for the previous lease of its job, and for leases that
+are ending if a quota does not admit its GPUs beside theirs. It is sent as soon as the last of them is closed.
 """
 
 from __future__ import annotations
+
+import msgspec
 
 from scheduler.core import credit, failed_starts
 from scheduler.core import facts as f
 from scheduler.core.apply_jobs import move
 from scheduler.core.messages import Exit, Progress
+from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.snapshot import Round
 from scheduler.core.state import SchedulerState
 from scheduler.model.bounds import SUM_MAX
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import PREEMPT, RUNS, START, TERMINAL, Job, Move
 from scheduler.model.lease import RUNNING, SENT, STOPPING, WAITING, Holding, LeadExit, Lease, nodes_of
+from scheduler.model.plans import ran_out_of_memory
 from scheduler.model.throughput import RateKey
+
+# Why a lease was dropped before it was sent.
+TURN_PASSED = "its turn passed before its GPUs were free"
 
 
 def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> None:
@@ -29,23 +36,24 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
             _forget(state, now_s, holding)
         else:
             # The lease ends with the old round. If that is over already, it ends now.
-            _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), _why_ended(state, holding))
+            _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), why_ended(state, holding.lease))
     state.round = Round(fact.number, fact.starts_s, fact.ends_s, fact.reserved)
     for name, bundle in fact.rebundled:
         holding = state.leases[name]
         holding.bundle = bundle
         state.enter_held(holding)
         state.renumber_sets(holding)
+    counted = _counted(state)
     for lease in fact.granted:
-        _grant(state, now_s, lease)
+        _grant(state, now_s, lease, counted)
     table.begin_round(settings.round_s, settings.decay)
     credit.credit_round(state)
     table.note_skipped(fact.skipped)
 
 
-def _why_ended(state: SchedulerState, holding: Holding) -> str:
+def why_ended(state: SchedulerState, lease: Lease) -> str:
     """Return why a lease is not renewed: its node is drained or out of use, or its turn is over."""
-    for name in nodes_of(holding.lease.gpus):
+    for name in nodes_of(lease.gpus):
         node = state.nodes.get(name)
         if node is not None and node.state is NodeState.DRAINING:
             _, by, user = node.why.partition(" by ")
@@ -61,23 +69,32 @@ def gpus_filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> None
         holding = state.leases[name]
         credit.change_bundle(state, now_s, holding, bundle)
         state.renumber_sets(holding)
+    counted = _counted(state)
     for lease in fact.granted:
-        holding = _grant(state, now_s, lease)
+        holding = _grant(state, now_s, lease, counted)
         if holding.phase is SENT:
             credit.credit(state, now_s, holding, state.round.ends_s)
 
 
-def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
+def _counted(state: SchedulerState) -> QuotaLeases | None:
+    """Return the leases of all quotas; None if no lease is ending, so that no other has to wait for a quota."""
+    is_ending = len(state.leases) > len(state.held_leases)
+    return QuotaLeases.of_state(state) if state.gpu_quotas and is_ending else None
+
+
+def _grant(state: SchedulerState, now_s: float, lease: Lease, counted: QuotaLeases | None) -> Holding:
+    """Grant a lease. `counted`: the leases of the quotas, to which this one is added."""
     job = state.jobs[lease.job]
     waits_for = set() if job.leaving is None else {job.leaving}
     for gpu in lease.gpus:
         for other in state.holders.get(gpu, ()):
             if state.leases[other].phase is STOPPING:
                 waits_for.add(other)
-    phase = WAITING if waits_for else SENT
+    if counted is not None:
+        waits_for |= counted.to_end_before(job.spec, lease)
     holding = Holding(
         lease=lease,
-        phase=phase,
+        phase=WAITING,
         granted_s=now_s,
         bundle=lease.bundle,
         waits_for=waits_for,
@@ -86,6 +103,8 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
     )
     state.leases[lease.id] = holding
     state.enter_held(holding)
+    if counted is not None:
+        counted.add(job.spec, holding)
     state.next_lease = max(state.next_lease, int(lease.id) + 1)
     job.lease, job.attempt = lease.id, lease.attempt
     if job.state is not RUNS:
@@ -94,9 +113,17 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease) -> Holding:
     if waits_for:
         state.claim(holding)
     else:
-        state.hold(holding)
-        state.renumber_sets(holding)
+        _hold(state, now_s, holding)
     return holding
+
+
+def _hold(state: SchedulerState, now_s: float, holding: Holding) -> None:
+    """Give a lease its GPUs, which are free now, as its job is."""
+    steps = state.jobs[holding.lease.job].steps_done
+    holding.phase, holding.sent_s, holding.sent_steps = SENT, now_s, steps
+    holding.reported_s, holding.steps = now_s, steps
+    state.hold(holding)
+    state.renumber_sets(holding)
 
 
 def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> None:
@@ -114,7 +141,7 @@ def _forget(
     state: SchedulerState,
     now_s: float,
     holding: Holding,
-    why: str = "its turn passed before its GPUs were free",
+    why: str = TURN_PASSED,
 ) -> None:
     """Drop a lease that was never sent: nothing ran, so nothing has to stop."""
     job = state.jobs[holding.lease.job]
@@ -243,15 +270,20 @@ def rate_key(state: SchedulerState, holding: Holding) -> RateKey | None:
 
 
 def ranks_exited(state: SchedulerState, now_s: float, fact: f.RanksExited) -> None:
-    """Record the exit of a gang's ranks on one node."""
+    """Record the exit of a gang's ranks on one node.
+
+    Ranks that ran out of memory count as the first that died: the others died, perhaps sooner, because they lost them.
+    """
     holding, end = state.leases[fact.exit.lease], fact.exit
     holding.exited.add(fact.node)
+    if holding.died and ran_out_of_memory(end.detail) and not ran_out_of_memory(holding.last_lines):
+        end, holding.died = msgspec.structs.replace(end, outcome="failed"), ""
     if end.outcome in ("failed", "node_failed") and not holding.died:
         holding.died, holding.code, holding.last_lines = end.outcome, end.code, end.detail
         holding.died_on = fact.node
         _remember(state.jobs[holding.lease.job], end)
     if fact.node == nodes_of(holding.lease.gpus)[0]:
-        holding.lead = LeadExit(end.outcome, end.steps, end.saved, end.stepping_s, end.ran_s)
+        holding.lead = LeadExit(fact.exit.outcome, end.steps, end.saved, end.stepping_s, end.ran_s)
 
 
 def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> None:
@@ -363,8 +395,5 @@ def _unblock(state: SchedulerState, now_s: float, holding: Holding, closed: str)
     holding.waits_for.discard(closed)
     if not holding.waits_for:
         state.let_go(holding)
-        holding.phase = SENT
-        holding.reported_s, holding.steps = now_s, state.jobs[holding.lease.job].steps_done
-        state.hold(holding)
-        state.renumber_sets(holding)
+        _hold(state, now_s, holding)
         credit.credit(state, now_s, holding, state.round.ends_s)

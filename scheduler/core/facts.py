@@ -247,6 +247,15 @@ class LeasesResumed(Fact, frozen=True, kw_only=True):
     leases: tuple[str, ...]
 
 
+class GpusIdled(Fact, frozen=True, kw_only=True):
+    """The GPUs of a lease on a node have been idle for long, and its job makes no steps; or no longer so."""
+
+    node: str
+    lease: str
+    # None: they are in use again.
+    since_s: float | None = None
+
+
 class LeaseClosed(Fact, frozen=True, kw_only=True):
     """The processes of a lease are gone and its GPUs are free."""
 
@@ -282,5 +291,6 @@ AnyFact = (
     | CheckpointSaved
     | RanksExited
     | LeasesResumed
+    | GpusIdled
     | LeaseClosed
 )

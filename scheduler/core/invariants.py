@@ -78,6 +78,24 @@ def jobs_know_their_leases(state: SchedulerState) -> Iterator[str]:
             yield f"lease {name} of job {holding.lease.job} is unknown to the job"
 
 
+def gpu_quotas_are_kept(state: SchedulerState) -> Iterator[str]:
+    """The leases under a quota hold at most its GPUs, apart from leases granted before the quotas last changed."""
+    for quota in {quota for job in state.active.values() for quota in state.gpu_quotas.of(job.spec)}:
+        leases = [
+            holding
+            for holding in state.leases.values()
+            if holding.phase in HOLDING
+            and quota.worker_type in ("*", holding.bundle.worker_type)
+            and quota in state.gpu_quotas.of(state.jobs[holding.lease.job].spec)
+        ]
+        older = [holding for holding in leases if int(holding.lease.id) < state.quotas_from_lease]
+        before = {gpu for holding in older for gpu in holding.lease.gpus}
+        held = {gpu for holding in leases for gpu in holding.lease.gpus}
+        if len(held) > quota.gpus and held - before:
+            names = ", ".join(holding.lease.id for holding in leases)
+            yield f"{quota.level} holds {len(held)} GPUs of {quota.worker_type} of {quota.gpus}, by leases {names}"
+
+
 def states_fit_leases(state: SchedulerState) -> Iterator[str]:
     """A running job has a lease, which may be ending; a job in any other state has no lease but one that is ending."""
     for job in state.jobs.values():
@@ -193,6 +211,7 @@ RULES: tuple[Rule, ...] = (
     one_holder_per_gpu,
     gpus_fit_their_lease,
     jobs_know_their_leases,
+    gpu_quotas_are_kept,
     states_fit_leases,
     waiting_leases_wait,
     claims_do_not_clash,

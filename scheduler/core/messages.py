@@ -1,6 +1,6 @@
 """Messages to the core. Everything that happens reaches the core as one of these.
 
-users    SubmitJobs JobCommand UpdateJob NodeCommand SetPolicy SetPrices Configure GiveRates
+users    SubmitJobs JobCommand UpdateJob NodeCommand SetPolicy SetTenants SetPrices Configure GiveRates
 history  Forget
 nodes    NodeHello NodeReport NodeSilent
 solver   Solved
@@ -16,7 +16,7 @@ import msgspec
 from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec, JobState
-from scheduler.model.settings import Settings
+from scheduler.model.settings import Settings, TenantSpec
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -69,6 +69,16 @@ class SetPolicy(Message, frozen=True, kw_only=True):
 
     call: str = ""
     policy: str
+    user: str = ""
+
+
+class SetTenants(Message, frozen=True, kw_only=True):
+    """Declare these tenants, each in place of one with its name, and forget the declarations of others."""
+
+    call: str = ""
+    tenants: tuple[TenantSpec, ...] = ()
+    # The names of tenants.
+    removed: tuple[str, ...] = ()
     user: str = ""
 
 
@@ -149,7 +159,7 @@ class Exit(msgspec.Struct, frozen=True, array_like=True, gc=False):
     ran_s: float
     # The exit code.
     code: int = 0
-    # The last lines that a failed attempt printed.
+    # The last lines that a failed attempt printed, or a part of a gang that ran out of memory.
     detail: str = ""
 
 
@@ -167,6 +177,8 @@ class NodeReport(Message, frozen=True, kw_only=True, gc=False):
     withheld_gpus: tuple[int, ...] | None = None
     # Why the node's agent cannot run jobs now. Empty: it can. None: not reported this time.
     trouble: str | None = None
+    # By lease: for how many seconds its GPUs on this node have been idle. None: not reported this time.
+    idle_s: dict[str, float] | None = None
 
 
 class NodeSilent(Message, frozen=True, kw_only=True):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from operator import attrgetter
-from types import MappingProxyType
 
 import msgspec
 from msgspec import UNSET
@@ -15,19 +14,20 @@ from scheduler.core.credit import cost_by
 from scheduler.core.facts import JobMoved, JobSubmitted, JobUpdated, LeaseRecalled
 from scheduler.core.messages import JobCommand, SubmitJobs, UpdateJob
 from scheduler.core.outcome import Outcome
-from scheduler.core.planning.feasibility import listed, must_fit_somewhere, must_have_plan
-from scheduler.core.planning.kinds import rate_of
+from scheduler.core.planning.admission import must_be_admitted, waits_for
+from scheduler.core.planning.feasibility import listed, must_be_runnable
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
 from scheduler.model.changes import SHAPE, JobChanges
+from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec, KeyReused, Refused
-from scheduler.model.jobs import TERMINAL, TRANSITIONS, WAITING, Job, JobSpec, JobState, Move
+from scheduler.model.jobs import TRANSITIONS, WAITING, Job, JobSpec, JobState, Move
 from scheduler.model.lease import Phase
+from scheduler.model.plans import Plan, size_of
 
 JOBS_PER_CALL_MAX = bounds.ARRAY_MAX
-# The documents of all plans in one submission, which is one record of the journal.
+# The documents of all plans in one submission or update, which is one record of the journal.
 DOCUMENTS_BYTES_MAX = 100_000_000
-NO_PAST: Mapping[str, JobState] = MappingProxyType({})
 
 
 def on_submit(out: Outcome, message: SubmitJobs) -> None:
@@ -74,32 +74,35 @@ def _digest(message: SubmitJobs) -> str:
     """Return the digest of a request, which is the same in every release."""
     # The first releases held a launch as a map, so every release encodes it as a map.
     specs = [
-        msgspec.structs.replace(spec, launch=spec.launch and msgspec.to_builtins(spec.launch))
+        msgspec.structs.replace(_as_asked(spec), launch=spec.launch and msgspec.to_builtins(spec.launch))
         for spec in message.specs
     ]
     return hashlib.sha256(msgspec.json.encode([message.user, specs], order="deterministic")).hexdigest()
+
+
+def _as_asked(spec: JobSpec) -> JobSpec:
+    """Return a job without plans that its client computed, which depend on the nodes at that time."""
+    if not spec.plans_from:
+        return spec
+    return msgspec.structs.replace(spec, plans=(), gpus=1, gpus_min=None, gpus_max=None)
 
 
 def _accepted(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, JobSpec, tuple[str, ...]]]:
     """Yield the id, the spec and the unmet dependencies of each job; raise if any job is refused."""
     number, count, documents_bytes = state.next_job, 0, 0
     for position, submitted in enumerate(message.specs):
-        where = _where(message, position)
+        where, spec = _where(message, position), submitted
+        if message.user and not spec.user:
+            spec = msgspec.structs.replace(spec, user=message.user)
         try:
-            spec, blocked_by = submitted, _would_wait_for(state, submitted, message.past)
+            blocked_by = waits_for(state, spec, message.past)
         except InvalidSpec as error:
             raise InvalidSpec(f"{where}{error.field}", error.problem) from None
         count += max(len(spec.array), 1)
         if count > JOBS_PER_CALL_MAX:
             raise InvalidSpec(f"{where}array", f"more than {JOBS_PER_CALL_MAX:,} jobs in one submission")
-        documents_bytes += max(len(spec.array), 1) * sum(plan.size_bytes for plan in spec.plans)
-        if documents_bytes > DOCUMENTS_BYTES_MAX:
-            raise InvalidSpec(
-                f"{where}plans",
-                f"have more than {DOCUMENTS_BYTES_MAX // 10**6} MB of documents in one submission, once for each job",
-            )
-        if message.user and not spec.user:
-            spec = msgspec.structs.replace(spec, user=message.user)
+        documents_bytes += max(len(spec.array), 1) * _size_of_documents(spec.plans, spec.plans_from)
+        _must_fit_a_record(f"{where}plans", documents_bytes)
         if not spec.array:
             yield str(number), spec, blocked_by
         # Each job of the array gets only its own index, because n jobs with n indices each would hold n² numbers.
@@ -108,84 +111,17 @@ def _accepted(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str,
         number += 1
 
 
-def would_wait_for(
-    state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState] = NO_PAST
-) -> tuple[str, ...]:
-    """Return the jobs that this job would wait for if it were submitted now; raise if it would be refused."""
-    return _would_wait_for(state, spec.checked(), past)
+def _size_of_documents(plans: tuple[Plan, ...], plans_from: str) -> int:
+    """Return the size of the documents of plans, and of what the plans were computed from."""
+    return sum(plan.size_bytes for plan in plans) + size_of(plans_from)
 
 
-def _would_wait_for(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
-    must_be_runnable(state, spec)
-    return _blocked_by(state, spec, past)
-
-
-def must_be_runnable(state: SchedulerState, spec: JobSpec) -> None:
-    """Raise InvalidSpec for a job that can never run. A cluster without nodes accepts every job."""
-    if not state.nodes:
-        return
-    must_fit_somewhere(state, spec)
-    if spec.plans:
-        must_have_plan(state, spec)
-    else:
-        _must_have_rate(state, spec)
-
-
-def _must_have_rate(state: SchedulerState, spec: JobSpec) -> None:
-    """Raise InvalidSpec for a job whose rates are 0 on every worker type that it may use, at every width."""
-    if any(spec.may_use(kind) and _runs(state, spec, kind) for kind in state.size_of_type):
-        return
-    types = sorted(state.size_of_type)
-    allowed = [kind for kind in types if spec.may_use(kind)]
-    where = listed(allowed)
-    name = f"jobs of type '{spec.job_type}'" if spec.job_type else "this job"
-    if spec.rates:
-        rated = listed(sorted(spec.rates))
-        raise InvalidSpec("rates", f"are given for {rated}, and this job may run on {where} only")
-    other_types = [kind for kind in types if kind not in allowed and _runs(state, spec, kind)]
-    if other_types:
-        field = "worker_types" if spec.worker_types else "excluded_worker_types"
+def _must_fit_a_record(field: str, documents_bytes: int) -> None:
+    """Raise InvalidSpec for more documents than a record of the journal may have."""
+    if documents_bytes > DOCUMENTS_BYTES_MAX:
         raise InvalidSpec(
-            field, f"{name} cannot run on {where} (the rates say 0); allow {listed(other_types)}"
+            field, f"have more than {DOCUMENTS_BYTES_MAX // 10**6} MB of documents at once, once for each job"
         )
-    widths = sorted(
-        gpus
-        for (kind, gpus, worker_type), rate in state.rates.solo.items()
-        if kind == spec.job_type and worker_type in allowed and rate > 0
-    )
-    widths_asked = f"{spec.narrowest} to {spec.widest}" if spec.narrowest < spec.widest else str(spec.gpus)
-    if widths:
-        known = listed([str(gpus) for gpus in dict.fromkeys(widths)])
-        raise InvalidSpec("gpus", f"{name} cannot run with {widths_asked} GPUs on {where}; ask for {known}")
-    raise InvalidSpec(
-        "job_type", f"{name} cannot run on {where}: the rates say 0; give rates above 0, or another job_type"
-    )
-
-
-def _runs(state: SchedulerState, spec: JobSpec, worker_type: str) -> bool:
-    widths = spec.widths(state.size_of_type[worker_type])
-    return any(rate_of(state, spec, worker_type, gpus)[0] > 0 for gpus in widths)
-
-
-def _blocked_by(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
-    blocked: dict[str, None] = {}
-    for dependency in spec.after:
-        # The final state, if the job or some jobs of the array have been forgotten.
-        forgotten = past.get(dependency.job)
-        members = state.arrays.get(dependency.job) or ([] if forgotten else [dependency.job])
-        states = {name: job.state for name in members if (job := state.jobs.get(name)) is not None}
-        if len(states) < len(members):
-            name = next(name for name in members if name not in states)
-            rest = "" if name.replace("_", "").isdigit() else "; it takes ids of jobs"
-            raise InvalidSpec("after", f"there is no job '{name}'{rest}")
-        if forgotten:
-            states[dependency.job] = forgotten
-        for name, job_state in states.items():
-            if job_state not in TERMINAL:
-                blocked[name] = None
-            elif dependency.when == "succeeded" and job_state != JobState.COMPLETED:
-                raise InvalidSpec("after", f"job '{name}' is {job_state} and can no longer succeed")
-    return tuple(blocked)
 
 
 _DONE = {"cancel": "cancelled", "hold": "held", "release": "released", "requeue": "requeued"}
@@ -243,6 +179,8 @@ def on_update(out: Outcome, message: UpdateJob) -> None:
         if not message.changes.values():
             raise InvalidSpec("changes", "are empty: give at least one field")
         updates = [(job, _changes_of(state, job, message.changes)) for job in _unfinished(state, message.job)]
+        documents = [_size_of_documents(c.plans or (), c.plans_from or "") for _, c in updates]
+        _must_fit_a_record("plans", sum(documents))
     except (InvalidSpec, Refused) as error:
         out.refuse(message.call, error)
         return
@@ -271,16 +209,50 @@ def _unfinished(state: SchedulerState, name: str) -> list[Job]:
 
 def _changes_of(state: SchedulerState, job: Job, changes: JobChanges) -> JobChanges:
     """Return what really changes for this job; raise if the job cannot be changed like that."""
+    in_use = _plan_in_use(state, job)
+    if changes.plans and in_use is not None:
+        changes = msgspec.structs.replace(changes, plans=_with_plan(changes.plans, in_use))
     changes = changes.differing_from(job.spec)
     spec = changes.applied_to(job.spec).checked()
     if changes.changes_shape:
-        if job.state is JobState.RUNNING:
+        if job.state is JobState.RUNNING and not (changes.plans and _may_stay(job.spec, spec, in_use)):
             field = next(name for name in SHAPE if getattr(changes, name) is not UNSET)
             raise Refused(
                 f"job {job.id} is running, and its {field} cannot change meanwhile: hold it, update it, release it"
             )
-        must_be_runnable(state, spec)
+        known_types = {plan.worker_type for plan in job.spec.plans}
+        must_be_runnable(
+            state, spec, known_types.union(job.spec.worker_types, job.spec.excluded_worker_types)
+        )
+    if changes.changes_shape or changes.tenant is not UNSET:
+        must_be_admitted(state, spec)
     return changes
+
+
+def _plan_in_use(state: SchedulerState, job: Job) -> Plan | None:
+    """Return the plan by which a job runs. It stays until the job stops, because its processes know no other."""
+    if job.state is not JobState.RUNNING or job.lease is None:
+        return None
+    bundle = state.leases[job.lease].bundle
+    plan = job.spec.plan_for(bundle.worker_type, bundle.gpus)
+    return plan if plan is not None and plan.label == bundle.label else None
+
+
+def _with_plan(plans: tuple[Plan, ...], kept: Plan) -> tuple[Plan, ...]:
+    """Return the plans with this one in place of the one for the same GPUs."""
+    place = (kept.worker_type, kept.gpus)
+    if all((plan.worker_type, plan.gpus) != place for plan in plans):
+        return (*plans, kept)
+    return tuple([kept if (plan.worker_type, plan.gpus) == place else plan for plan in plans])
+
+
+def _may_stay(before: JobSpec, spec: JobSpec, plan: Plan | None) -> bool:
+    """Whether a job that runs by this plan may stay where it runs if its spec changes."""
+    if plan is None or plan.gpus not in spec.widths(plan.gpus) or not spec.may_use(plan.worker_type):
+        return False
+    # Its GPUs lie together in groups of the size that was asked for before.
+    place = (plan.gpus, plan.worker_type)
+    return before.granule(*place) % spec.granule(*place) == 0
 
 
 def recall(out: Outcome, lease: str, why: str) -> None:
@@ -291,6 +263,15 @@ def recall(out: Outcome, lease: str, why: str) -> None:
     out.resend_for(holding)
     out.fact(LeaseRecalled(lease=lease, why=why, untold=lease in out.untold))
     out.leases_stop = True
+
+
+def recall_planned(out: Outcome, node: NodeSpec, held: Collection[str]) -> None:
+    """Recall leases by plans, except those in `held`, from a node whose agent ignores plans."""
+    state = out.state
+    for gpu in state.gpus_of[node.name] if node.ignores_plans else ():
+        for name in (*state.holders.get(gpu, ()), *state.claims.get(gpu, ())):
+            if state.leases[name].bundle.label and name not in held:
+                recall(out, name, f"the agent of {node.name} is too old for plans")
 
 
 def review(out: Outcome) -> None:

@@ -32,6 +32,7 @@ from scheduler.model.cluster import SILENT, Node, NodeSpec, NodeState
 from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.jobs import TERMINAL, Job, JobState, Move
 from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
+from scheduler.model.plans import ran_out_of_memory
 
 GONE = "its node cannot be reached"
 # A job is held after this many failed starts in a row.
@@ -66,6 +67,7 @@ def on_hello(out: Outcome, message: NodeHello) -> None:
             out.fact(GpusBroken(node=spec.name, gpus=tuple(broken)))
     on_failures.on_trouble(out, spec.name, message.trouble)
     held = {h.lease: h for h in message.held}
+    on_jobs.recall_planned(out, spec, held)
     resumed, started = [], []
     for holding in state.on_node(spec.name):
         report = held.get(holding.lease.id)
@@ -143,6 +145,8 @@ def on_report(out: Outcome, message: NodeReport) -> None:
     if message.trouble is not None and failed_starts.changes_state(node, message.trouble):
         on_failures.on_trouble(out, message.node, message.trouble)
         changed = True
+    if message.idle_s is not None:
+        on_failures.on_idle(out, message.node, message.idle_s)
     if out_of_date:
         out.resend((message.node,))
     if message.exits or broken or changed:
@@ -238,12 +242,12 @@ def _plausible_exit(out: Outcome, job: Job, holding: Holding, end: Exit) -> Exit
 
 
 def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
-    """Record a lease's exit on one node. The last exit of a gang closes the lease."""
+    """Record a lease's exit on one node. A rank that stops without finishing ends its gang's lease."""
     nodes = nodes_of(holding.lease.gpus)
     if len(nodes) > 1:
-        # The death of one rank ends the attempt on all nodes.
-        if end.outcome in ("failed", "node_failed"):
-            on_jobs.recall(out, holding.lease.id, f"a rank on {node} died")
+        if end.outcome != "finished":
+            how = "stopped" if end.outcome == "yielded" else "died"
+            on_jobs.recall(out, holding.lease.id, f"a rank on {node} {how}")
         out.fact(RanksExited(node=node, exit=end))
         if len(holding.exited) < len(nodes):
             return
@@ -254,18 +258,13 @@ def _exited(out: Outcome, node: str, holding: Holding, end: Exit) -> None:
 def _merged_exit(holding: Holding, last: Exit) -> Exit:
     """Merge the exits of a gang's nodes. The steps are those of rank 0, which saves the checkpoints on the first node.
 
-    If a rank died, its death is the outcome. The other ranks yielded only because of it, so this was no preemption.
+    If a rank died, its death is the outcome. The other ranks ended only because of it, so this was no preemption.
     """
     lead = holding.lead
     if lead is not None:
-        last = msgspec.structs.replace(
-            last,
-            outcome=lead.outcome,
-            steps=lead.steps,
-            saved=lead.saved,
-            stepping_s=lead.stepping_s,
-            ran_s=max(lead.ran_s, last.ran_s),
-        )
+        figures = {"steps": lead.steps, "saved": lead.saved, "stepping_s": lead.stepping_s}
+        ran_s = max(lead.ran_s, last.ran_s)
+        last = msgspec.structs.replace(last, outcome=lead.outcome, ran_s=ran_s, **figures)
     if holding.died:
         died = {"outcome": holding.died, "code": holding.code, "detail": holding.last_lines}
         return msgspec.structs.replace(last, **died)
@@ -326,10 +325,10 @@ def _ending(end: Exit, holding: Holding) -> str:
     # A line written by the agent rather than the job.
     if end.code == COULD_NOT_START and last.startswith("[gavel: "):
         return f"could not be started on {holding.died_on or nodes_of(holding.lease.gpus)[0]}"
-    return _exit_words(end.code)
+    return exit_words(end.code)
 
 
-def _exit_words(code: int) -> str:
+def exit_words(code: int) -> str:
     """Describe an exit code. Negative codes are signals, and so are codes above 128 from a shell."""
     number = -code if code < 0 else code - 128
     try:
@@ -382,6 +381,8 @@ def lapse(out: Outcome) -> None:
     for holding in sorted(lapsed, key=lambda h: int(h.lease.id)):
         if holding.lease.id in state.leases:
             end = _assumed_exit(out, holding)
+            if ran_out_of_memory(holding.last_lines):
+                end = _merged_exit(holding, end)
             unreported = holding.started_s is None and holding.why != GONE
             # Reports about a lease of an earlier scheduler process may have been lost with that process.
             of_this_process = holding.lease.epoch == state.epoch

@@ -1,4 +1,4 @@
-"""Handlers of operators' messages: settings, policy, rates, prices, and commands about nodes."""
+"""Handlers of operators' messages: settings, policy, tenants, rates, prices, and commands about nodes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import msgspec
 from scheduler.core import on_rounds
 from scheduler.core.facts import Configured, NodeMoved, NodeRemoved, PricesSet, RatesGiven
 from scheduler.core.failed_starts import named_jobs
-from scheduler.core.messages import Configure, GiveRates, NodeCommand, SetPolicy, SetPrices
+from scheduler.core.messages import Configure, GiveRates, NodeCommand, SetPolicy, SetPrices, SetTenants
 from scheduler.core.outcome import Outcome
+from scheduler.core.planning.feasibility import listed
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
 from scheduler.model.cluster import FAULTY, UP, Node, NodeState
-from scheduler.model.errors import InvalidSpec, Refused
+from scheduler.model.errors import InvalidSpec, NotFound, Refused
+from scheduler.model.quota import ALL_TYPES
+from scheduler.model.settings import TenantSpec
 
 
 def on_configure(out: Outcome, message: Configure) -> None:
@@ -41,6 +44,41 @@ def on_set_policy(out: Outcome, message: SetPolicy) -> None:
     settings = msgspec.structs.replace(out.state.settings, policy=message.policy)
     out.fact(Configured(settings=settings, by=message.user))
     out.reply(message.call, policy=message.policy)
+
+
+def on_set_tenants(out: Outcome, message: SetTenants) -> None:
+    """Declare tenants, with their weights and quotas, or forget declarations."""
+    state = out.state
+    try:
+        bounds.check_text("user", message.user)
+        declared = {tenant.name: tenant for tenant in state.settings.tenants}
+        for name in message.removed:
+            if declared.pop(name, None) is None:
+                raise NotFound(f"there is no declared tenant '{name}'")
+        declared.update((tenant.name, tenant) for tenant in message.tenants)
+        settings = msgspec.structs.replace(state.settings, tenants=tuple(declared.values())).checked()
+        for tenant in message.tenants:
+            _must_know_types(state, tenant)
+    except (InvalidSpec, Refused) as error:
+        out.refuse(message.call, error)
+        return
+    if settings != state.settings:
+        out.fact(Configured(settings=settings, by=message.user))
+        # A quota may have been raised while GPUs are idle.
+        on_rounds.kick(out)
+    out.reply(message.call)
+
+
+def _must_know_types(state: SchedulerState, tenant: TenantSpec) -> None:
+    """Raise InvalidSpec if a quota names a worker type that neither nodes nor rates have."""
+    types = {*state.size_of_type, *[worker_type for _, _, worker_type in state.rates.solo]}
+    for place, quota in (("quota", tenant.quota), ("each_user", tenant.each_user)):
+        unknown = sorted(quota.gpus.keys() - types - {ALL_TYPES})
+        if unknown and types:
+            raise InvalidSpec(
+                f"tenants.{tenant.name}.{place}.gpus",
+                f"there is no '{unknown[0]}' here; there is {listed([*sorted(types), ALL_TYPES])}",
+            )
 
 
 def on_rates(out: Outcome, message: GiveRates) -> None:

@@ -131,6 +131,9 @@ def _set_of(state: SchedulerState, node: Node) -> SendLeases:
     """Return the current set of leases of a node, with the reasons of those that are ending."""
     leases, last, why_ended = [], [], []
     for holding in state.on_node(node.spec.name):
+        if node.spec.name in holding.exited:
+            # The ranks here have exited, and others of the gang have not. The node would report the exit again.
+            continue
         if holding.phase is STOPPING:
             name = holding.lease.id
             why_ended.append((name, holding.why))

@@ -13,7 +13,8 @@ from scheduler.core.facts import AllocationAdopted
 from scheduler.core.snapshot import FIELDS, NEVER_S, Asked, Request, Round, decode, encode
 from scheduler.model.cluster import UP, Node
 from scheduler.model.errors import NotFound
-from scheduler.model.jobs import Job, JobState
+from scheduler.model.gpu_quotas import GpuQuotas
+from scheduler.model.jobs import Job, JobSpec, JobState
 from scheduler.model.lease import HOLDING, STOPPING, WAITING, GpuId, Holding, nodes_of
 from scheduler.model.settings import Settings
 from scheduler.model.shares import ShareTable
@@ -34,6 +35,7 @@ class SchedulerState:
         *("active", "to_review", "picky", "protectable", "on_hold", "may_have_saved", "stores", "dependents"),
         *("held_leases", "holders", "claims", "blocks"),
         *("gpus_of", "_gpus_in_order", "size_of_type", "isolated_rate", "cluster_version"),
+        *("gpu_quotas", "quotas_from_lease"),
     )
 
     def __init__(self) -> None:
@@ -48,8 +50,7 @@ class SchedulerState:
         # The highest `Node.generation` of any node that was removed. Every new node starts from it.
         self.generation_floor = 0
         self.leases: dict[str, Holding] = {}
-        self.round = Round()
-        self.asked = Asked()
+        self.round, self.asked = Round(), Asked()
         # Whether jobs, capacity or rates changed since the solver was last asked.
         self.stale = False
         self.allocation: AllocationAdopted | None = None
@@ -96,6 +97,7 @@ class SchedulerState:
         self.size_of_type: dict[str, int] = {}
         # Increases with every change of nodes or settings.
         self.cluster_version = 0
+        self.enter_quotas()
 
     def job(self, job: str) -> Job:
         """Return a job; raise NotFound if there is none with this id."""
@@ -249,8 +251,15 @@ class SchedulerState:
         for node in self.nodes.values():
             self.add_node(node)
         self.cluster_version += 1
+        self.enter_quotas()
 
     # The steps that `apply` and `reindex` share.
+
+    def enter_quotas(self) -> None:
+        """Derive the quotas on GPUs, because the settings or the tenant of a job changed."""
+        self.gpu_quotas = GpuQuotas(self.settings)
+        # Older leases than this one may exceed the quotas.
+        self.quotas_from_lease = self.next_lease
 
     def add_node(self, node: Node) -> None:
         """Add a node to the derived tables."""
@@ -317,6 +326,12 @@ class SchedulerState:
             return [leases[name] for name in holders.get(gpus[0], ())]
         names = {name for gpu in gpus for name in holders.get(gpu, ())}
         return [leases[name] for name in sorted(names, key=int)]
+
+    def left_out(self, spec: JobSpec) -> list[str]:
+        """Return the nodes with GPUs for plans of a job whose agents ignore plans, sorted by name."""
+        types = {plan.worker_type for plan in spec.plans}
+        nodes = [node.spec for node in self.nodes.values()] if types else []
+        return sorted(node.name for node in nodes if node.ignores_plans and node.worker_type in types)
 
     def nodes_in_use(self) -> list[str]:
         """Return the nodes on which leases may have processes, sorted by name."""

@@ -68,6 +68,10 @@ class Reason(StrEnum):
     TOO_WIDE_NOW = "too_wide_now"
     # No rate of it is known on any worker type that it may use.
     NO_RATE = "no_rate"
+    # The quotas of its tenants and user admit fewer GPUs than it needs, whatever runs.
+    TOO_WIDE_FOR_QUOTA = "too_wide_for_quota"
+    # Other jobs of its tenant or user use up their quota on GPUs.
+    QUOTA_GPUS = "quota_gpus"
     WAITING_FOR_ALLOCATION = "waiting_for_allocation"
     WAITING_FOR_ROUND = "waiting_for_round"
     NO_SHARE = "no_share"

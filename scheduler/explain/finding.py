@@ -9,6 +9,9 @@ from scheduler.explain.scene import Column
 from scheduler.explain.start import UNKNOWN, Start
 from scheduler.explain.wording import percent
 
+# An explanation lists at most this many other jobs for programs.
+NAMED_MAX = 8
+
 
 class Finding(NamedTuple):
     """The dominant reason, its text, and the remedies."""

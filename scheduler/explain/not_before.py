@@ -1,19 +1,21 @@
-"""Explain jobs that wait for a point in time: their earliest start, or the end of a pause after failed attempts."""
+"""Explain jobs that may not run yet: they wait for other jobs, for their earliest start, or after failed attempts."""
 
 from __future__ import annotations
 
-from scheduler.explain.answer import Reason
-from scheduler.explain.finding import Finding
+from scheduler.explain.answer import Change, Reason
+from scheduler.explain.finding import NAMED_MAX, Finding
 from scheduler.explain.forecast import boundary_s
-from scheduler.explain.remedies import expected
+from scheduler.explain.remedies import CHANGES_MAX, expected
 from scheduler.explain.scene import Scene
-from scheduler.explain.start import Start
-from scheduler.explain.wording import when
+from scheduler.explain.start import Start, after_jobs
+from scheduler.explain.wording import jobs, when
 
 
-def waits_for_its_time(scene: Scene) -> Finding | None:
-    """Explain that a job waits for a point in time; return None if the job does not."""
+def may_not_run_yet(scene: Scene) -> Finding | None:
+    """Explain that a job waits for other jobs or for a point in time; return None if it does not."""
     job, now_s = scene.job, scene.now_s
+    if job.blocked_by:
+        return _dependency(scene)
     starts_s = job.submitted_s + job.spec.earliest_start_s
     if now_s < starts_s:
         text = f"It waits for its earliest start, {when(starts_s, now_s)}."
@@ -28,10 +30,30 @@ def waits_for_its_time(scene: Scene) -> Finding | None:
     return None
 
 
+def _dependency(scene: Scene) -> Finding:
+    state, now_s = scene.state, scene.now_s
+    awaited = sorted(scene.job.blocked_by, key=lambda name: state.jobs[name].order)
+    first = state.jobs[awaited[0]]
+    start = after_jobs(state, scene.job, now_s)
+    parent = first.id.partition("_")[0]
+    ended = any(d.when == "ended" and d.job in (first.id, parent) for d in scene.job.spec.after)
+    text = (
+        f"It waits for {jobs(awaited)} to {'end' if ended else 'succeed'}; job {first.id} is {first.state}."
+    )
+    changes = []
+    for name in awaited[:CHANGES_MAX]:
+        at_s = start.at_s if len(awaited) == 1 else None
+        about = "" if at_s is None else f" ({when(at_s, now_s)})"
+        changes.append(
+            Change(what="job_ends", text=f"job {name} {'ends' if ended else 'succeeds'}{about}", at_s=at_s)
+        )
+    return Finding(Reason.DEPENDENCY, text, tuple(awaited[:NAMED_MAX]), tuple(changes), start)
+
+
 def _start(scene: Scene, at_s: float) -> Start:
     """Estimate the start: at `at_s` if the job can fill idle GPUs in mid-round, else at the first boundary after it."""
     fills = scene.state.settings.fill_mid_round and any(
-        (pool := scene.pools.get(column.bundle.worker_type)) is not None and pool.room >= column.bundle.gpus
+        column.bundle.worker_type in scene.pools and scene.room(column.bundle) >= column.bundle.gpus
         for column in scene.columns
         if column.share > 0 or column.backfill
     )

@@ -208,6 +208,9 @@ def _running(scene: Scene, holding: Holding) -> Finding:
     draining = [n for n in nodes_of(holding.lease.gpus) if state.nodes[n].state == NodeState.DRAINING]
     if draining:
         why += f"; node {listed(draining)} is draining, {_leaves(state, job, kept_s)}"
+    idle_s = holding.idle_began_s
+    if idle_s is not None:
+        why += f"; its GPUs have been idle, and no step was made, for {span(now_s - idle_s)}"
     end_s = ends_s(state, job, now_s)
     tail = "" if end_s is None else f" If it keeps running, it will be done {when(end_s, now_s)}."
     changes = () if end_s is None else (remedies.expected("job_ends", "it ends", end_s, now_s),)

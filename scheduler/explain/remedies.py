@@ -11,7 +11,7 @@ from scheduler.explain.answer import Change
 from scheduler.explain.forecast import ends_s
 from scheduler.explain.scene import Column, Pool, Scene
 from scheduler.explain.start import LEASES_EXAMINED_MAX
-from scheduler.explain.wording import when
+from scheduler.explain.wording import some, when
 from scheduler.model.cluster import NodeState, in_groups
 from scheduler.model.lease import Phase
 
@@ -56,7 +56,7 @@ def more_gpus(scene: Scene, columns: Sequence[Column]) -> tuple[Change, ...]:
     missing: dict[str, int] = {}
     for column in columns:
         kind = column.bundle.worker_type
-        lacking = column.bundle.gpus - scene.pools[kind].room
+        lacking = column.bundle.gpus - scene.room(column.bundle)
         if lacking > 0:
             missing[kind] = min(missing.get(kind, lacking), lacking)
     return tuple(
@@ -95,7 +95,7 @@ def wider_choice(scene: Scene) -> tuple[Change, ...]:
             if width:
                 changes.append(Change(what="gpus_min", text=f"gpus_min {width} would fit now ({kind})"))
         elif pool.room < spec.narrowest and not spec.is_interactive:
-            sizes = [size for size in range(1, scene.granule) if scene.granule % size == 0]
+            sizes = [size for size in range(1, spec.gpus_together) if spec.gpus_together % size == 0]
             fitting = [size for size in sizes if in_groups(pool.room_on.values(), size) >= spec.narrowest]
             if fitting:
                 text = f"gpus_together {fitting[-1]} would fit now ({kind})"
@@ -110,6 +110,8 @@ def _runs(scene: Scene, kind: str, width: int) -> bool:
 def fewer_needs(scene: Scene) -> tuple[Change, ...]:
     """Return, as changes, the needs that the job's owner could drop or reduce to fit more nodes."""
     spec = scene.job.spec
+    outdated = scene.state.left_out(spec)
+    granule = spec.granule(spec.narrowest, "")
     needs = [
         (bool(spec.nodes), "nodes", "allow other nodes"),
         (
@@ -120,10 +122,11 @@ def fewer_needs(scene: Scene) -> tuple[Change, ...]:
         (spec.cpus > 0, "cpus", f"ask for fewer than {spec.cpus:g} CPUs"),
         (spec.memory_gb > 0, "memory_gb", f"ask for less than {spec.memory_gb:g} GB of memory"),
         (spec.gpu_memory_gb > 0, "gpu_memory_gb", f"ask for GPUs with less than {spec.gpu_memory_gb:g} GB"),
+        (bool(outdated), "plans", f"upgrade the agents of {some(outdated)}, or do without plans"),
         (
-            scene.granule > 1,
+            granule > 1,
             "gpus" if spec.is_interactive else "gpus_together",
-            f"ask for fewer than {scene.granule} GPUs on one node",
+            f"ask for fewer than {granule} GPUs on one node",
         ),
     ]
     return tuple(Change(what=code, text=text) for needed, code, text in needs if needed)

@@ -37,10 +37,10 @@ class Pool:
     free: int = 0
     # Free GPUs on nodes that reach the job's last checkpoint.
     free_in_reach: int = 0
-    # GPUs that the job could use if there were no other jobs; and by node, whether or not they form groups.
+    # GPUs that the job could use in some way if there were no other jobs; and by node, whether or not they form groups.
     fitting: int = 0
     fitting_on: dict[str, int] = field(default_factory=dict)
-    # Free GPUs that the job could use; and by node, whether or not they form groups.
+    # Free GPUs that the job could use in some way; and by node, whether or not they form groups.
     room: int = 0
     room_on: dict[str, int] = field(default_factory=dict)
     # GPUs that would suit the job, but whose nodes do not reach its last checkpoint.
@@ -80,8 +80,6 @@ class Scene:
         self.state, self.job, self.now_s = state, job, now_s
         # The stores to which the job's last checkpoint confines the job. If there are none, it can run on every node.
         self.stores = state.confined_to(job)
-        # How many GPUs of one node the job needs at least.
-        self.granule = job.spec.least_granule
         self.pools = _pools(state, job, self.stores)
         self.columns = _columns(state, job, self.pools, now_s)
 
@@ -95,16 +93,29 @@ class Scene:
         """Whether the job could use this node if the node is up, given the job's last checkpoint and needs."""
         return (not self.stores or node.spec.store in self.stores) and node.fits(self.job.spec)
 
-    def together(self, gpus: int) -> str:
+    def granule(self, worker_type: str, gpus: int) -> int:
+        """Return how many of these GPUs must be together on one node."""
+        return self.job.spec.granule(gpus, worker_type)
+
+    def together(self, worker_type: str, gpus: int) -> str:
         """Describe how many of these GPUs must be on one node; empty if each may be on its own."""
-        if self.granule == 1:
+        granule = self.granule(worker_type, gpus)
+        if granule == 1:
             return ""
-        return " on one node" if self.granule == gpus else f" in groups of {self.granule}, each on one node"
+        return " on one node" if granule == gpus else f" in groups of {granule}, each on one node"
+
+    def room(self, bundle: Bundle) -> int:
+        """Return the number of free GPUs that the job could use to run in this way."""
+        granule = self.granule(bundle.worker_type, bundle.gpus)
+        return in_groups(self.pools[bundle.worker_type].room_on.values(), granule)
 
     def possible(self, column: Column) -> bool:
         """Whether the job could run in this way if there were no other jobs."""
-        pool = self.pools.get(column.bundle.worker_type)
-        if column.rate <= 0 or pool is None or pool.fitting < column.bundle.gpus:
+        worker_type, gpus = column.bundle.worker_type, column.bundle.gpus
+        pool = self.pools.get(worker_type)
+        if column.rate <= 0 or pool is None:
+            return False
+        if in_groups(pool.fitting_on.values(), self.granule(worker_type, gpus)) < gpus:
             return False
         return all(
             name in self.state.active and self.state.eligible(self.state.active[name], self.now_s)
@@ -205,8 +216,8 @@ def release_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
 def _pools(state: SchedulerState, job: Job, stores: Stores) -> dict[str, Pool]:
     """Return the GPUs of every worker type, by type. `stores`: the stores that the job's nodes must reach, if any."""
     spec = job.spec
-    granule = spec.least_granule
     picky = bool(stores or spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb)
+    picky |= bool(state.left_out(spec))
     used = _used(state) if spec.cpus or spec.memory_gb else {}
     busy = state.holders.keys() | state.claims.keys()
     pools: dict[str, Pool] = {}
@@ -224,7 +235,7 @@ def _pools(state: SchedulerState, job: Job, stores: Stores) -> dict[str, Pool]:
         pool.free += free
         pool.widest_node = max(pool.widest_node, len(gpus))
         if stores and node.spec.store not in stores:
-            pool.out_of_reach += in_groups([gpus_for(node, spec)], granule)
+            pool.out_of_reach += in_groups([gpus_for(node, spec)], spec.least_granule(kind))
             continue
         pool.free_in_reach += free
         pool.fitting_on[name] = gpus_for(node, spec) if picky else len(gpus)
@@ -233,6 +244,7 @@ def _pools(state: SchedulerState, job: Job, stores: Stores) -> dict[str, Pool]:
     for holding in state.leases.values():
         by_type[holding.bundle.worker_type].append(holding)
     for kind, pool in pools.items():
+        granule = spec.least_granule(kind)
         pool.fitting = in_groups(pool.fitting_on.values(), granule)
         pool.room = in_groups(pool.room_on.values(), granule)
         pool.holdings = [h for h in by_type[kind] if _any_up(state, h)] if pool.away else by_type[kind]

@@ -58,7 +58,8 @@ def of_turn(scene: Scene, column: Column, claims: Claims) -> Start:
     state, now_s = scene.state, scene.now_s
     pool = scene.pools[column.bundle.worker_type]
     boundary = boundary_s(state, now_s)
-    open_gpus = in_groups(open_on(scene, pool, boundary).values(), scene.granule)
+    granule = scene.granule(pool.worker_type, column.bundle.gpus)
+    open_gpus = in_groups(open_on(scene, pool, boundary).values(), granule)
     if claims.gpus + column.bundle.gpus <= open_gpus:
         return Start(boundary, "next_round", "likely")
     if column.share <= 0:
@@ -95,12 +96,12 @@ def after_minimum_runs(scene: Scene, pool: Pool, gpus: int) -> Start:
         if holding.phase != Phase.STOPPING and kept_s > boundary:
             end_s = ends_s(state, state.jobs[holding.lease.job], now_s)
             times.append((min(kept_s, math.inf if end_s is None else end_s), holding.lease.gpus))
-    at_s = _enough(times, open_on(scene, pool, boundary), gpus, scene.granule)
+    at_s = _enough(times, open_on(scene, pool, boundary), gpus, scene.granule(pool.worker_type, gpus))
     return UNKNOWN if at_s is None else Start(boundary_s(state, now_s, at_s), "minimum_run_ends", "likely")
 
 
-def after_ends(scene: Scene, pool: Pool, gpus: int) -> Start:
-    """Estimate when enough running jobs have ended."""
+def after_ends(scene: Scene, pool: Pool, gpus: int, first: int = 0) -> Start:
+    """Estimate when enough running jobs have ended, also for jobs that get so many GPUs `first`."""
     state, now_s = scene.state, scene.now_s
     times = []
     for holding in pool.holdings[:LEASES_EXAMINED_MAX]:
@@ -110,7 +111,7 @@ def after_ends(scene: Scene, pool: Pool, gpus: int) -> Start:
             end_s = ends_s(state, state.jobs[holding.lease.job], now_s)
         if end_s is not None:
             times.append((end_s, holding.lease.gpus))
-    at_s = _enough(times, pool.room_on, gpus, scene.granule)
+    at_s = _enough(times, pool.room_on, gpus + first, scene.granule(pool.worker_type, gpus))
     if at_s is None:
         return UNKNOWN
     fills = state.settings.fill_mid_round and at_s > now_s

@@ -57,4 +57,6 @@ _FORMS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "time_limit_s": ("time_limit", _or_none(span)),
     "deadline_s": ("deadline (after the submission)", _or_none(span)),
     "max_cost": ("max_cost", _or_none(_number)),
+    "plans": ("plans", lambda plans: str(len(plans))),
+    "plans_from": ("plan", lambda source: "auto" if source else "as given"),
 }

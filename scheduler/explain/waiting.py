@@ -2,6 +2,7 @@
 
 may it run at all?          dependency, earliest_start, retry_pause
 can it run anywhere?        no_nodes, no_fitting_node, too_wide_now, no_rate
+do its quotas admit it?     too_wide_for_quota, quota_gpus
 are GPUs held back for it?  gang_reserved
 is there room for it now?   fragmented, reserved_for_other, waiting_for_round
 does it have a share?       waiting_for_allocation, no_share
@@ -18,15 +19,15 @@ from scheduler.core.planning.round_inputs import kept_until_s
 from scheduler.explain import remedies
 from scheduler.explain.answer import Change, Reason
 from scheduler.explain.claims import Claims, higher_claims
-from scheduler.explain.finding import Finding, due_and_received
+from scheduler.explain.finding import NAMED_MAX, Finding, due_and_received
 from scheduler.explain.forecast import boundary_s
-from scheduler.explain.not_before import waits_for_its_time
+from scheduler.explain.not_before import may_not_run_yet
+from scheduler.explain.quotas import within_quotas
 from scheduler.explain.scene import Column, Pool, Scene
 from scheduler.explain.start import (
     UNKNOWN,
     Start,
     after_ends,
-    after_jobs,
     after_minimum_runs,
     of_turn,
     open_on,
@@ -35,48 +36,27 @@ from scheduler.explain.wording import jobs, listed, span, when
 from scheduler.model.cluster import OWN_DISK, NodeState, in_groups
 from scheduler.model.lease import Bundle, Phase
 
-# An explanation lists at most this many other jobs for programs.
-NAMED_MAX = 8
 # At most this many widths of an elastic job are tried to find a rate.
 WIDTHS_TRIED_MAX = 64
 
 
 def why_it_waits(scene: Scene) -> Finding:
     """Return the dominant reason why a queued or preempted job waits."""
-    if scene.job.blocked_by:
-        return _dependency(scene)
-    not_before = waits_for_its_time(scene)
+    not_before = may_not_run_yet(scene)
     if not_before is not None:
         return not_before
     possible = [column for column in scene.columns if scene.possible(column)]
     if not possible:
         return _nowhere(scene)
+    possible, stopped = within_quotas(scene, possible)
+    if stopped is not None:
+        return stopped
     return (
         _with_reservation(scene)
         or _with_room(scene, possible)
         or _without_share(scene, possible)
         or _behind_others(scene, next(c for c in possible if c.share > 0))
     )
-
-
-def _dependency(scene: Scene) -> Finding:
-    state, now_s = scene.state, scene.now_s
-    awaited = sorted(scene.job.blocked_by, key=lambda name: state.jobs[name].order)
-    first = state.jobs[awaited[0]]
-    start = after_jobs(state, scene.job, now_s)
-    parent = first.id.partition("_")[0]
-    ended = any(d.when == "ended" and d.job in (first.id, parent) for d in scene.job.spec.after)
-    text = (
-        f"It waits for {jobs(awaited)} to {'end' if ended else 'succeed'}; job {first.id} is {first.state}."
-    )
-    changes = []
-    for name in awaited[: remedies.CHANGES_MAX]:
-        at_s = start.at_s if len(awaited) == 1 else None
-        about = "" if at_s is None else f" ({when(at_s, now_s)})"
-        changes.append(
-            Change(what="job_ends", text=f"job {name} {'ends' if ended else 'succeeds'}{about}", at_s=at_s)
-        )
-    return Finding(Reason.DEPENDENCY, text, tuple(awaited[:NAMED_MAX]), tuple(changes), start)
 
 
 def _nowhere(scene: Scene) -> Finding:
@@ -108,7 +88,7 @@ def _nowhere(scene: Scene) -> Finding:
         text = f"There are nodes of {names}, but none has what it asks for ({needs})."
         return Finding(Reason.NO_FITTING_NODE, text, (), (*back, *remedies.fewer_needs(scene), *wider))
     could = f"only {largest.fitting} {largest.worker_type} could be used now"
-    text = f"It needs {width} of one type{scene.together(spec.narrowest)}, and {could}."
+    text = f"It needs {width} of one type{scene.together(largest.worker_type, spec.narrowest)}, and {could}."
     lacking = spec.narrowest - largest.fitting
     more = Change(what="more_gpus", text=f"{lacking} more {largest.worker_type}")
     return Finding(Reason.TOO_WIDE_NOW, text, (), (more, *back, *wider))
@@ -153,14 +133,15 @@ def _with_reservation(scene: Scene) -> Finding | None:
         bundle = scene.reserved(kind)
         if bundle is not None and scene.job.id in bundle.jobs:
             held, holders = _holders(scene, [pool])
+            room = scene.room(bundle)
             text = (
-                f"GPUs are being held back for it: {pool.room} of the {bundle.gpus} {kind} that it needs"
-                f"{scene.together(bundle.gpus)} are free, the others are held by {holders}."
+                f"GPUs are being held back for it: {room} of the {bundle.gpus} {kind} that it needs"
+                f"{scene.together(kind, bundle.gpus)} are free, the others are held by {holders}."
             )
             start = after_minimum_runs(scene, pool, bundle.gpus)
             if start.at_s is None:
                 start = after_ends(scene, pool, bundle.gpus)
-            lacking = bundle.gpus - pool.room
+            lacking = bundle.gpus - room
             more = (Change(what="more_gpus", text=f"{lacking} more {kind}"),) if lacking > 0 else ()
             return Finding(Reason.GANG_RESERVED, text, held, (*more, *remedies.ends(scene, pool)), start)
     return None
@@ -169,7 +150,7 @@ def _with_reservation(scene: Scene) -> Finding | None:
 def _with_room(scene: Scene, possible: list[Column]) -> Finding | None:
     """Explain why the job waits although enough GPUs of a type are free; return None if not enough are free."""
     allowed = [column for column in possible if column.share > 0 or column.backfill]
-    with_room = [c for c in allowed if scene.pools[c.bundle.worker_type].room >= c.bundle.gpus]
+    with_room = [c for c in allowed if scene.room(c.bundle) >= c.bundle.gpus]
     reservations = [scene.reserved(column.bundle.worker_type) for column in with_room]
     for column, reserved in zip(with_room, reservations, strict=True):
         if reserved is None:
@@ -188,7 +169,7 @@ def _next_round(scene: Scene, column: Column) -> Finding:
     at_s = boundary_s(state, now_s)
     if not state.asked.answered and at_s <= now_s:
         return _allocation(scene)
-    free = f"{scene.pools[bundle.worker_type].room} {bundle.worker_type} are free and it needs {bundle.gpus}"
+    free = f"{scene.room(bundle)} {bundle.worker_type} are free and it needs {bundle.gpus}"
     text = f"It waits for the next round, {when(at_s, now_s)}: {free}."
     change = remedies.expected("round_begins", "the next round begins", at_s, now_s)
     return Finding(Reason.WAITING_FOR_ROUND, text, (), (change,), Start(at_s, "next_round", "likely"))
@@ -210,7 +191,7 @@ def _fragmented(scene: Scene, column: Column, pool: Pool) -> Finding:
     if pool.out_of_reach:
         start = after_ends(scene, pool, column.bundle.gpus)
         return _checkpoint(scene, [pool], remedies.ends(scene, pool), start)
-    if scene.granule > 1:
+    if scene.granule(pool.worker_type, column.bundle.gpus) > 1:
         return _scattered(scene, column, pool)
     needs = remedies.fewer_needs(scene)
     needs_listed = listed([change.what for change in needs])
@@ -225,15 +206,16 @@ def _fragmented(scene: Scene, column: Column, pool: Pool) -> Finding:
 def _scattered(scene: Scene, column: Column, pool: Pool) -> Finding:
     """Explain that enough GPUs are free, but not together on one node."""
     state, now_s, gpus = scene.state, scene.now_s, column.bundle.gpus
-    text = f"It needs {gpus} {pool.worker_type}{scene.together(gpus)}; {pool.free} are free, but "
-    if scene.granule == gpus:
+    text = f"It needs {gpus} {pool.worker_type}{scene.together(pool.worker_type, gpus)}; {pool.free} are free, but "
+    granule = scene.granule(pool.worker_type, gpus)
+    if granule == gpus:
         text += f"the node with the most free ones has {max(pool.room_on.values())}."
     else:
-        text += f"only {pool.room} of them in such groups."
+        text += f"only {scene.room(column.bundle)} of them in such groups."
     boundary = boundary_s(state, now_s)
     start = after_ends(scene, pool, gpus)
     changes = (*remedies.ends(scene, pool), *remedies.wider_choice(scene))
-    if in_groups(open_on(scene, pool, boundary).values(), scene.granule) >= gpus:
+    if in_groups(open_on(scene, pool, boundary).values(), granule) >= gpus:
         start = Start(boundary, "next_round", "rough")
         move = "jobs that are in the way can move when the next round begins"
         changes = (remedies.expected("round_begins", move, boundary, now_s), *changes)
@@ -260,7 +242,7 @@ def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
     allocation = state.allocation
     policy = state.settings.policy if allocation is None else allocation.policy
     held, holders = _holders(scene, pools)
-    idle = any(scene.pools[c.bundle.worker_type].room >= c.bundle.gpus for c in in_table)
+    idle = any(scene.room(c.bundle) >= c.bundle.gpus for c in in_table)
     text = f"The policy ({policy}) gives it no share now"
     if allocation is not None and allocation.failed:
         text = "The policy could not be solved, so it is first come, first served; it has no share now"
@@ -275,7 +257,7 @@ def _without_share(scene: Scene, possible: list[Column]) -> Finding | None:
         *remedies.wider_choice(scene),
     )
     pool = scene.pools[best.bundle.worker_type]
-    start = UNKNOWN if idle else after_ends(scene, pool, best.bundle.gpus + _gpus_of_earlier_jobs(scene))
+    start = UNKNOWN if idle else after_ends(scene, pool, best.bundle.gpus, _gpus_of_earlier_jobs(scene))
     return Finding(Reason.NO_SHARE, text, held, changes, start)
 
 
@@ -314,7 +296,8 @@ def _behind_others(scene: Scene, column: Column) -> Finding:
         *remedies.ends(scene, pool),
         *remedies.wider_choice(scene),
     )
-    if in_groups(open_on(scene, pool, boundary).values(), scene.granule) < bundle.gpus:
+    granule = scene.granule(bundle.worker_type, bundle.gpus)
+    if in_groups(open_on(scene, pool, boundary).values(), granule) < bundle.gpus:
         return _kept_by_others(scene, column, pool, changes)
     due = due_and_received(column)
     if state.settings.preemptions_max == 0:
@@ -353,7 +336,7 @@ def _idle_elsewhere(scene: Scene) -> str:
         for column in scene.columns
         if not (column.share > 0 or column.backfill)
         and scene.possible(column)
-        and scene.pools[column.bundle.worker_type].room >= column.bundle.gpus
+        and scene.room(column.bundle) >= column.bundle.gpus
     )
     if not kinds:
         return "."

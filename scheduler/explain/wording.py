@@ -58,14 +58,19 @@ def listed(words: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}" if words else "none"
 
 
-def jobs(names: Sequence[str], count: int = 0, named_max: int = 2) -> str:
+def jobs(names: Sequence[str], count: int = 0) -> str:
     """Name jobs: "job 17", "jobs 17, 18 and 34 others". `count`: the number of all jobs, if not all are in `names`."""
+    return f"{'jobs' if max(count, len(names)) > 1 else 'job'} {some(names, count)}"
+
+
+def some(names: Sequence[str], count: int = 0) -> str:
+    """Join the first of some names: "17", "17, 18 and 34 others". `count`: as in `jobs`."""
     count = max(count, len(names))
-    words = list(names[:named_max] if count > named_max + 1 else names[:count])
+    words = list(names[:2] if count > 3 else names[:count])
     rest = count - len(words)
     if rest:
         words.append(f"{rest} other{'s' if rest > 1 else ''}")
-    return f"{'jobs' if count > 1 else 'job'} {listed(words)}"
+    return listed(words)
 
 
 def render(explanation: Explanation) -> str:

@@ -34,23 +34,25 @@ class Keeper:
     ) -> None:
         """`facts`: how many facts recovery read after its snapshot. `compact`: compact now, and after each snapshot."""
         self._journal, self._snapshot = journal, snapshot
-        self._facts, self._snapshot_facts, self._compact = facts, snapshot_facts, compact
+        # How many facts no snapshot covers.
+        self.facts = facts
+        self._snapshot_facts, self._compact = snapshot_facts, compact
         self._snapshot_bytes = 0
         if compact:
             journal.compact()
 
     async def batch_done(self, facts: int) -> None:
         """Count facts that became durable, and write a snapshot if one is due. The state must match the journal."""
-        self._facts += facts
-        if self._facts >= max(self._snapshot_facts, self._snapshot_bytes // FACT_BYTES):
+        self.facts += facts
+        if self.facts >= max(self._snapshot_facts, self._snapshot_bytes // FACT_BYTES):
             await self.write_snapshot()
 
     async def write_snapshot(self) -> None:
         """Write a snapshot now if there are new facts. Before a planned stop, this makes the next start faster."""
-        if not self._facts or not self._journal.last_seq:
+        if not self.facts or not self._journal.last_seq:
             return
         self._snapshot_bytes = await asyncio.to_thread(self._write)
-        self._facts = 0
+        self.facts = 0
 
     def _write(self) -> int:
         payload = self._snapshot()

@@ -90,7 +90,7 @@ class Damage:
         is_single = self.first == self.last
         which = f"{self.part} {self.first}" if is_single else f"{self.part}s {self.first} to {self.last}"
         times = [
-            f"{word} {_time_text(time_s)}"
+            f"{word} {time_text(time_s)}"
             for word, time_s in (("after", self.after_s), ("before", self.before_s))
             if time_s is not None
         ]
@@ -98,7 +98,7 @@ class Damage:
         return f"{which} {'is' if is_single else 'are'} lost{when}: {self.why}"
 
 
-def _time_text(time_s: float) -> str:
+def time_text(time_s: float) -> str:
     """Format a time as a date if it counts seconds from 1970, otherwise as seconds: simulations begin at 0."""
     if not MIN_DATE_S <= time_s <= MAX_DATE_S:
         return f"{time_s:g} s"

@@ -11,13 +11,20 @@ from pathlib import Path
 from scheduler.live.config import Address, DaemonConfig
 
 
-def write_addresses(config: DaemonConfig, listen: Address | None, agents_listen: Address | None) -> Path:
+def write_addresses(
+    config: DaemonConfig,
+    listen: Address | None,
+    agents_listen: Address | None,
+    metrics_listen: Address | None,
+) -> Path:
     """Write the process id and the addresses of a daemon to daemon.json, and return the path of that file."""
     has_own_authority = config.tls and not config.tls_certificate
     addresses = {
         "pid": os.getpid(),
         "listen": str(listen),
         "agents_listen": str(agents_listen),
+        # Empty: the metrics are not served.
+        "metrics_listen": str(metrics_listen or ""),
         "tls": config.tls,
         "ca": str((config.folder / "tls" / "ca.pem").absolute()) if has_own_authority else "",
     }

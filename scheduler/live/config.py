@@ -13,6 +13,7 @@ import msgspec
 from protos.files.settings import ConfigError, Override, environment, options, read_settings
 from protos.gavel.v1 import limits
 from scheduler.live.access.people import PeopleConfig
+from scheduler.live.observe.notify.channels import Channel, check_channels
 from scheduler.live.pace import Pace
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
@@ -20,12 +21,12 @@ from scheduler.model.settings import Settings
 
 # The prefix of environment variables with settings.
 ENVIRONMENT = "GAVEL_SERVE_"
-# The default port for users.
-PORT = 7070
+# The default ports for users and for metrics.
+PORT, METRICS_PORT = 7070, 7075
 
 
 class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the journal is kept short, and how long the scheduler remembers ended jobs and idempotency keys."""
+    """How the journal is kept short, and how long the scheduler remembers ended jobs, leases and idempotency keys."""
 
     snapshot_facts: Annotated[
         int, "Facts between two snapshots of the state. A start reads only the facts after a snapshot."
@@ -41,6 +42,10 @@ class Keeping(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         float,
         "How long ended jobs stay in history.db, at 0.9 kB each; at least keep_jobs_s. 0: for ever.",
     ] = 0.0
+    keep_leases_s: Annotated[
+        float,
+        "How long leases, rounds and shares stay in history.db; a lease takes up to 0.2 kB. 0: for ever.",
+    ] = 2_592_000.0
 
     def checked(self) -> Keeping:
         """Return these settings, or raise InvalidSpec with the field that is wrong."""
@@ -66,6 +71,10 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     agents_listen: Annotated[
         str, "Address for agents if tls is on; they present certificates there. Empty: the next port."
     ] = ""
+    metrics_listen: Annotated[
+        str,
+        "Address of the metrics for Prometheus; beyond this machine only with tls and tokens. Empty: none.",
+    ] = f"127.0.0.1:{METRICS_PORT}"
     tls: Annotated[bool, "Use the keys that `gavel init` made in data_dir/tls, or the files below."] = False
     tls_certificate: Annotated[str, "Certificate of this server with its chain, in PEM."] = ""
     tls_key: Annotated[str, "Key of tls_certificate, in PEM."] = ""
@@ -87,14 +96,15 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_json: Annotated[bool, "Log one JSON object per line instead of text."] = False
     people: Annotated[PeopleConfig, "The limits for users."] = PeopleConfig()
     agents: Annotated[Pace, "How often agents report, and how long the scheduler waits for them."] = Pace()
+    notify: Annotated[tuple[Channel, ...], "Webhooks to which the scheduler reports events."] = ()
     keeping: Annotated[Keeping, "How the journal is kept short."] = Keeping()
     scheduler: Annotated[Settings, "How jobs are scheduled."] = Settings()
 
     def checked(self) -> DaemonConfig:
         """Return these settings, or raise InvalidSpec with the field that is wrong and what to do."""
-        for field in ("listen", "agents_listen"):
+        for field, port in (("listen", PORT), ("agents_listen", PORT), ("metrics_listen", METRICS_PORT)):
             if getattr(self, field) or field == "listen":
-                address_of(field, getattr(self, field))
+                address_of(field, getattr(self, field), port)
         if bool(self.tls_certificate) != bool(self.tls_key):
             raise InvalidSpec("tls_key", "and tls_certificate go together: set both, or neither")
         bounds.check_all(self, bounds.DAEMON)
@@ -113,11 +123,12 @@ class DaemonConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 "tls = true and auth = 'tokens'",
             )
         self._check_exposure()
+        check_channels(self.notify)
         return self
 
     def _check_exposure(self) -> None:
         """Refuse to listen beyond this machine without TLS and tokens."""
-        for field in ("listen", "agents_listen"):
+        for field in ("listen", "agents_listen", "metrics_listen"):
             text = getattr(self, field)
             if not text or address_of(field, text).is_loopback:
                 continue
@@ -152,7 +163,11 @@ class Address(NamedTuple):
 
     def try_to_bind(self) -> None:
         """Raise OSError if the address is in use, or is not an address of this machine."""
-        resolved = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        try:
+            resolved = socket.getaddrinfo(self.host, self.port, type=socket.SOCK_STREAM)
+        except UnicodeError:
+            # A part of the name is empty or too long, as in gavel..example.com.
+            raise socket.gaierror(socket.EAI_NONAME, "not the name of a host") from None
         family, kind, protocol, _, address = resolved[0]
         with socket.socket(family, kind, protocol) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -166,14 +181,14 @@ class Address(NamedTuple):
         return Address(self.host, self.port + 1 if self.port else 0)
 
 
-def address_of(field: str, text: str) -> Address:
+def address_of(field: str, text: str, default_port: int = PORT) -> Address:
     """Parse `host:port`, `[v6]:port`, or a host alone, which gets the default port; else raise InvalidSpec."""
     host, colon, port = text.rpartition(":")
     if not colon or (text.startswith("[") and text.endswith("]")):
-        host, port = text, str(PORT)
+        host, port = text, str(default_port)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 <= int(port) <= 65535 or any(c.isspace() for c in host):
-        raise InvalidSpec(field, f"is '{text}', must be an address such as 127.0.0.1:{PORT}")
+        raise InvalidSpec(field, f"is '{text}', must be an address such as 127.0.0.1:{default_port}")
     return Address(host, int(port))
 
 

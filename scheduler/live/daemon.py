@@ -112,7 +112,7 @@ class Daemon:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._journal = journal = closing.enter_context(SqliteJournal(folder / "journal.db"))
         recovered = recover_scheduler(journal)
-        self._journal_report = recovered.report()[:REPORT_MAX]
+        self._journal_report = list(recovered.report()[:REPORT_MAX])
         for line in self._journal_report:
             log.warning("journal: %s", line)
         self.feed = Feed(journal, troubles := Troubles())
@@ -139,20 +139,16 @@ class Daemon:
             snapshot_facts=config.keeping.snapshot_facts,
             compact=config.keeping.compact,
         )
+        self.people.exporter.unsaved_facts = lambda: keeper.facts
         self._loop = asyncio.create_task(self._run_core(keeper), name="core")
         self._loop.add_done_callback(self._core_ended)
         await self._configure(is_first)
-        closing.callback(write_addresses(config, self.listen, self.agents_listen).unlink, True)
+        addresses = self.listen, self.agents_listen, self.people.exporter.address
+        closing.callback(write_addresses(config, *addresses).unlink, True)
         notify_service_manager()
-        log.info(
-            "epoch %(epoch)d: %(jobs)d jobs, %(nodes)d nodes; listening on %(listen)s",
-            {
-                "epoch": core.state.epoch,
-                "jobs": len(core.state.active),
-                "nodes": len(core.state.nodes),
-                "listen": str(self.listen),
-            },
-        )
+        counts = {"epoch": core.state.epoch, "jobs": len(core.state.active), "nodes": len(core.state.nodes)}
+        text = "epoch %(epoch)d: %(jobs)d jobs, %(nodes)d nodes; listening on %(listen)s"
+        log.info(text, {**counts, "listen": str(self.listen)})
 
     async def _open_services(self, closing: AsyncExitStack) -> None:
         """Start the services and open their ports. Calls that arrive before the core's loop runs wait for it.
@@ -185,6 +181,7 @@ class Daemon:
         port = Port(services, [people.guard], credentials(config, keys) if config.tls else None)
         self.listen = await self._open(closing, port, listen, "--listen")
         self.agents_listen = self.agents_listen or self.listen
+        await closing.enter_async_context(people.exporter.serving(config, people.guard.recognise))
         closing.push_async_callback(self._end_streams, links)
 
     def _open_attempts(self, closing: AsyncExitStack) -> Attempts:
@@ -199,9 +196,9 @@ class Daemon:
         config = self.config
         people = People(
             *(self.world, self.feed, sources, self.folder, config.people, config.auth),
-            *(self._warnings, attempts, config.keeping, self.solver),
+            *(self._warnings, attempts, config.keeping, self.solver, config.notify, config.tls_certificate),
         )
-        self._database_warnings = [attempts.warning, people.usage.warning, people.book.warning]
+        self._database_warnings = [attempts.warning, people.usage.warning]
         if people.access is not None and not people.access.tokens():
             raise CannotOpen(
                 f"{self.folder / 'access.db'} holds no token, so every call would be refused; {REMEDY}"
@@ -235,18 +232,20 @@ class Daemon:
         finally:
             links.close()
 
-    def _warnings(self) -> Sequence[str]:
-        """Return the daemon's own warnings for operators; the services add theirs."""
-        warnings = [*self._journal_report, *filter(None, self._database_warnings), *self.rescue.warnings()]
-        warnings += self.solver.warnings()
+    def _warnings(self) -> dict[str, list[str]]:
+        """Return the daemon's own warnings for operators, by kind; the services add theirs."""
+        warnings = {
+            "journal": self._journal_report,
+            "files": [*filter(None, self._database_warnings)],
+            "errors": [*self.rescue.warnings()],
+            "policy": self.solver.warnings(),
+        }
         drift_s = self.world.clock.drift_s
         if abs(drift_s) > DRIFT_S:
-            warnings.append(
-                f"the wall clock was set by {drift_s:+.0f} s since the start; times follow the old clock until the "
-                "daemon is restarted"
-            )
+            text = f"the wall clock was set by {drift_s:+.0f} s since the start; times follow the old clock until the "
+            warnings["clock"] = [f"{text}daemon is restarted"]
         if self.config.auth == "none":
-            warnings.append("every user of this machine is an admin (auth = 'none')")
+            warnings["access"] = ["every user of this machine is an admin (auth = 'none')"]
         return warnings
 
     def _skip_used_numbers(self, core: Core) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from scheduler.core.facts import Fact
-from scheduler.drive import Journal
+from scheduler.journal.record import Journal
 from scheduler.live.troubles import Troubles
 
 # How many records a slow reader may be behind.
@@ -25,14 +26,18 @@ class Feed:
     """A journal that passes every durable record on to its listeners and readers."""
 
     def __init__(self, journal: Journal, troubles: Troubles | None = None) -> None:
-        self._journal = journal
+        self.journal = journal
         self.troubles = troubles or Troubles()
+        # When writing the newest record began and ended, by `time.perf_counter`.
+        self.append_began_s = self.append_ended_s = 0.0
         self._listeners: list[Listener] = []
         self._readers: set[Queue] = set()
 
     def append(self, now_s: float, facts: Sequence[Fact]) -> None:
         """Make a record durable, then pass it on to all listeners and readers."""
-        self._journal.append(now_s, facts)
+        self.append_began_s = time.perf_counter()
+        self.journal.append(now_s, facts)
+        self.append_ended_s = time.perf_counter()
         for listener in self._listeners:
             try:
                 listener(now_s, facts)

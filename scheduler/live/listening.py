@@ -17,7 +17,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from protos.files.settings import ConfigError
-from protos.gavel.v1 import agents_pb2, cluster_pb2, jobs_pb2
+from protos.gavel.v1 import agents_pb2, cluster_pb2, history_pb2, jobs_pb2
 from scheduler.live.access.tls import Keys
 from scheduler.live.api.services import SERVER_OPTIONS, Service
 from scheduler.live.config import Address, DaemonConfig
@@ -32,7 +32,7 @@ CONNECTIONS_MIN = 64
 # The full names of our services.
 NAMES = tuple(
     service.full_name
-    for file in (jobs_pb2, cluster_pb2, agents_pb2)
+    for file in (jobs_pb2, cluster_pb2, history_pb2, agents_pb2)
     for service in file.DESCRIPTOR.services_by_name.values()
 )
 

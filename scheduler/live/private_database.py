@@ -1,4 +1,4 @@
-"""The SQLite files beside the journal: readable by their owner alone, and checked when they are opened.
+"""The SQLite files beside the journal: readable by their owner alone, and usually checked when they are opened.
 
 - A damaged file that can be rebuilt, or is only a convenience, is renamed to `NAME.damaged-1` (or the next free
   number) and an empty file takes its place. A warning names the loss, in the log and in `gavel status`.
@@ -40,14 +40,17 @@ def open_private(
     synchronous: Literal["NORMAL", "FULL"] = "NORMAL",
     loss: str = "",
     remedy: str = "",
+    check: bool = True,
 ) -> Opened:
     """Open the database at `path`, or create it. If `path` is None, the database is in memory.
+
+    `check`: read all of the file, so that no damage goes unnoticed; otherwise, only that of its first page is noticed.
 
     `loss` describes the loss when an empty file replaces a damaged one. If `loss` is empty, a damaged file is not
     replaced, and the error ends with `remedy`.
     """
     try:
-        return Opened(_connect(path, schema, synchronous), "")
+        return Opened(_connect(path, schema, synchronous, check), "")
     except sqlite3.Error as error:
         if path is None or error.sqlite_errorcode & 0xFF not in _DAMAGE:
             raise CannotOpen(f"{path} cannot be opened: {error}") from None
@@ -57,12 +60,12 @@ def open_private(
         warning = f"{path.name} was damaged ({error}) and was renamed to {new_path.name}: {loss}"
     log.error("%(warning)s", {"warning": warning})
     try:
-        return Opened(_connect(path, schema, synchronous), warning)
+        return Opened(_connect(path, schema, synchronous, check), warning)
     except sqlite3.Error as error:
         raise CannotOpen(f"{path} cannot be created: {error}") from None
 
 
-def _connect(path: Path | None, schema: str, synchronous: str) -> sqlite3.Connection:
+def _connect(path: Path | None, schema: str, synchronous: str, check: bool) -> sqlite3.Connection:
     if path is not None:
         if path.exists() and not path.is_file():
             raise CannotOpen(f"{path} is not a regular file; move it away")
@@ -71,7 +74,7 @@ def _connect(path: Path | None, schema: str, synchronous: str) -> sqlite3.Connec
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {synchronous}")
-        verdict = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
+        verdict = str(db.execute("PRAGMA quick_check(1)").fetchone()[0]) if check else "ok"
         if verdict != "ok":
             damage = sqlite3.DatabaseError(verdict.splitlines()[-1])
             damage.sqlite_errorcode = sqlite3.SQLITE_CORRUPT

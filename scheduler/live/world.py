@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -26,6 +27,7 @@ from scheduler.core.messages import (
     NodeCommand,
     SetPolicy,
     SetPrices,
+    SetTenants,
     SubmitJobs,
     UpdateJob,
     Woke,
@@ -33,7 +35,17 @@ from scheduler.core.messages import (
 from scheduler.core.state import SchedulerState
 from scheduler.live.clock import Clock
 
-Call = SubmitJobs | JobCommand | UpdateJob | NodeCommand | SetPolicy | Configure | GiveRates | SetPrices
+Call = (
+    SubmitJobs
+    | JobCommand
+    | UpdateJob
+    | NodeCommand
+    | SetPolicy
+    | SetTenants
+    | Configure
+    | GiveRates
+    | SetPrices
+)
 C = TypeVar("C", bound=Call)
 log = logging.getLogger(__name__)
 # How long a batch waits for more messages.
@@ -74,6 +86,8 @@ class LiveWorld:
         self._inbox: list[Entry] = []
         # The entries that the core is handling.
         self._batch: list[Entry] = []
+        # When the core began to handle them, by `time.perf_counter`.
+        self.batch_began_s = 0.0
         self._filled = asyncio.Event()
         # Call → the future that receives its answer.
         self._calls: dict[str, asyncio.Future[Mapping[str, Any]]] = {}
@@ -173,6 +187,7 @@ class LiveWorld:
         # Wait briefly for more messages: a record costs one sync, however many messages it holds.
         await asyncio.sleep(GATHER_S)
         self._batch, self._inbox = self._inbox[:BATCH_MAX], self._inbox[BATCH_MAX:]
+        self.batch_began_s = time.perf_counter()
         return self.now_s(), [entry.message for entry in self._batch]
 
     def perform(self, effect: Effect) -> None:

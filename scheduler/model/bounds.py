@@ -47,6 +47,8 @@ GPUS = Bound(1, 1_000_000)
 COUNT = Bound(0, COUNT_MAX)
 CPUS = Bound(1e-3, 1e6, zero=True)
 MEMORY_GB = Bound(1e-3, 1e7, "GB", zero=True)
+# Models of any size have plans.
+PLAN_MEMORY_GB = Bound(1e-9, 1e7, "GB", zero=True)
 # The speed of emulated GPUs; 0 for real ones.
 SPEED = Bound(1e-3, 1e6, zero=True)
 STEPS = Bound(1e-3, 1e15, "steps")
@@ -57,8 +59,10 @@ TIME_S = Bound(0, 1e10, "s")  # 300 years
 LENGTH_S = Bound(1e-3, 1e10, "s")
 WEIGHT = Bound(1e-6, 1e6)
 FACTOR = Bound(1e-6, 1e6)
+PART = Bound(0, 1)
 PRICE = Bound(1e-6, 1e6, "per GPU-hour", zero=True)
 COST = Bound(1e-6, 1e12)
+QUOTA_GPUS = Bound(0, 1_000_000)
 SEED = Bound(0, 2**63 - 1)
 INDEX = Bound(0, 1_000_000_000)
 
@@ -87,7 +91,9 @@ SETTINGS: Table = {
     **dict.fromkeys(("round_s", "trust_after_s"), LENGTH_S),
     "half_life_rounds": Bound(1e-3, 1e6, "rounds"),
     "stay_rounds": Bound(0, 1e6, "rounds"),
-    **dict.fromkeys(("min_reallocation_s", "solve_lead_s", "plan_lead_s", "lease_margin_s"), TIME_S),
+    **dict.fromkeys(
+        ("min_reallocation_s", "solve_lead_s", "plan_lead_s", "lease_margin_s", "idle_after_s"), TIME_S
+    ),
     **dict.fromkeys(("start_patience_s", "restart_cost_s"), TIME_S),
     "reserve_after": Bound(1, COUNT_MAX, "rounds"),
     "preemptions_max": COUNT,
@@ -110,7 +116,7 @@ AGENTS: Table = dict.fromkeys(
 DAEMON: Table = {"solver_time_limit_s": Bound(1e-3, 1e6, "s")}
 KEEPING: Table = {
     "snapshot_facts": Bound(1000, COUNT_MAX, "facts"),
-    **dict.fromkeys(("keep_jobs_s", "keep_keys_s", "keep_history_s"), TIME_S),
+    **dict.fromkeys(("keep_jobs_s", "keep_keys_s", "keep_history_s", "keep_leases_s"), TIME_S),
 }
 
 REPORT_STEPS = Bound(0, 1e15, "steps")
@@ -133,6 +139,8 @@ RATE_ROWS_MAX = 1_000_000
 PLANS_MAX = 256
 PLAN_BYTES_MAX = 65_536
 PLANS_BYTES_MAX = 1_000_000
+# What the plans of a job were computed from.
+PLANS_FROM_BYTES_MAX = 1_000_000
 
 
 def readable(value: object) -> str:

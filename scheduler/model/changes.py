@@ -7,10 +7,12 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from scheduler.model.plans import Plan
+
 Spec = TypeVar("Spec", bound=msgspec.Struct)
 
-# Fields that decide where and on how many GPUs a job runs. They cannot change while it runs.
-SHAPE = ("gpus", "gpus_min", "gpus_max", "gpus_together", "worker_types")
+# Fields that decide where and on how many GPUs a job runs. While it runs, they can only change together with its plans.
+SHAPE = ("gpus", "gpus_min", "gpus_max", "gpus_together", "worker_types", "plans")
 
 
 class JobChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -28,6 +30,8 @@ class JobChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     time_limit_s: float | UnsetType | None = UNSET
     deadline_s: float | UnsetType | None = UNSET
     max_cost: float | UnsetType | None = UNSET
+    plans: tuple[Plan, ...] | UnsetType = UNSET
+    plans_from: str | UnsetType = UNSET
 
     def differing_from(self, spec: msgspec.Struct) -> JobChanges:
         """Return these changes without those that leave the spec's value as it is."""
@@ -41,6 +45,13 @@ class JobChanges(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     def applied_to(self, spec: Spec) -> Spec:
         """Return the spec with these changes."""
         return msgspec.structs.replace(spec, **self.values())
+
+    def without_documents(self) -> JobChanges:
+        """Return these changes for display: without documents of plans, and what these were computed from."""
+        if self.plans is UNSET and self.plans_from is UNSET:
+            return self
+        plans = self.plans and tuple([msgspec.structs.replace(plan, document="") for plan in self.plans])
+        return msgspec.structs.replace(self, plans=plans, plans_from=self.plans_from and "…")
 
     @property
     def changes_shape(self) -> bool:

@@ -50,6 +50,8 @@ class NodeSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     gpu_memory_gb: float | None = None
     # The name of the checkpoint store that this node can reach. Empty: its own disk, which no other node sees.
     storage: str = ""
+    # Its agent is of a release without plans, under which a job with plans would train without its plan.
+    ignores_plans: bool = False
 
     @property
     def store(self) -> str:
@@ -125,6 +127,8 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
         if not spec.may_use(own.worker_type) or (spec.nodes and own.name not in spec.nodes):
             return False
         if any(own.labels.get(key) != value for key, value in spec.labels.items()):
+            return False
+        if own.ignores_plans and spec.plans:
             return False
         if own.gpu_memory_gb is not None and spec.gpu_memory_gb > own.gpu_memory_gb:
             return False

@@ -19,7 +19,8 @@ from scheduler.model import bounds
 from scheduler.model.changes import Update
 from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.launch import Launch
-from scheduler.model.plans import Plan, check_plans
+from scheduler.model.notify import Notify, check_notify
+from scheduler.model.plans import Plan, check_plans, check_source
 
 
 class JobState(StrEnum):
@@ -151,6 +152,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     preemptible: bool = True
     packable: bool = True
     reports_steps: bool = True
+    # Its GPUs may be idle.
+    idle_ok: bool = False
     restart_cost_s: float | None = None  # None: as in `Settings`
     # Steps/s by worker type at the requested width; they replace the table's rates.
     rates: dict[str, float] = {}
@@ -161,6 +164,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
     launch: Launch | None = None
     # The job runs only by one of these plans, at the widths of its range.
     plans: tuple[Plan, ...] = ()
+    # What clients computed the plans from. The scheduler only keeps it.
+    plans_from: str = ""
+    # The channels of operators that receive events of the job.
+    notify: tuple[Notify, ...] = ()
 
     @property
     def narrowest(self) -> int:
@@ -187,11 +194,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
         plan = self.plan_for(worker_type, gpus)
         return own if plan is None else math.lcm(own, plan.gpus_together)
 
-    @property
-    def least_granule(self) -> int:
-        """The least number of its GPUs that must be together on one node."""
+    def least_granule(self, worker_type: str) -> int:
+        """Return the least number of GPUs of a type that must be together on one node, of all ways to run the job."""
         own = self.granule(self.narrowest, "")
-        return min((self.granule(plan.gpus, plan.worker_type) for plan in self.plans), default=own)
+        plans = (plan for plan in self.plans if plan.worker_type == worker_type)
+        return min((self.granule(plan.gpus, worker_type) for plan in plans), default=own)
 
     @property
     def is_grouped(self) -> bool:
@@ -256,12 +263,17 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
             _check_after(self.after)
         if self.array:
             _check_array(self.array)
+        if self.notify:
+            check_notify(self.notify)
         if self.plans:
             self._check_plans()
+        elif self.plans_from:
+            raise InvalidSpec("plans_from", "has no effect without plans")
         return self
 
     def _check_plans(self) -> None:
         check_plans(self.plans)
+        check_source(self.plans_from)
         if self.rates:
             raise InvalidSpec("rates", "cannot be given with plans, which have rates of their own")
         if not self.job_type:

@@ -77,6 +77,10 @@ class Holding(msgspec.Struct, kw_only=True):
     lease: Lease
     phase: Phase
     granted_s: float
+    # When the lease could be sent, because its GPUs and its job were free, and the job's total progress at that time.
+    # None: it waits, or was sent by a release that did not record it.
+    sent_s: float | None = None
+    sent_steps: float = 0.0
     # When the lease ends. None: with the round, like every renewed lease.
     ends_s: float | None = None
     # The current bundle: it changes when a packed partner comes or goes.
@@ -99,7 +103,7 @@ class Holding(msgspec.Struct, kw_only=True):
     unasked: bool = True
     # Nodes of a gang on which all ranks have exited.
     exited: set[str] = msgspec.field(default_factory=set)
-    # If ranks of a gang died: the outcome of the one that died first.
+    # If ranks of a gang died: the outcome of the one that died first, or that ran out of memory.
     died: Literal["failed", "node_failed", ""] = ""
     # The node on which this rank died.
     died_on: str = ""
@@ -113,8 +117,19 @@ class Holding(msgspec.Struct, kw_only=True):
     # How many of the seconds in which it had processes are already included in `cost_usd`.
     charged_s: float = 0.0
     cost_usd: float = 0.0
+    # By node: since when its GPUs have been idle. The lease is idle if it has all its nodes.
+    idle_since: dict[str, float] = msgspec.field(default_factory=dict)
+    # How long the lease was idle in earlier times.
+    was_idle_s: float = 0.0
     # Whether the next report cannot measure a rate, because the partner changed or the node was silent meanwhile.
     mixed: bool = False
+
+    @property
+    def idle_began_s(self) -> float | None:
+        """Since when all its GPUs have been idle; None if they are not."""
+        since_s = self.idle_since
+        # Few leases are idle, and `nodes_of` takes a while.
+        return max(since_s.values()) if since_s and len(since_s) == len(nodes_of(self.lease.gpus)) else None
 
 
 def node_of(gpu: GpuId) -> str:

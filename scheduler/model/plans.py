@@ -12,6 +12,10 @@ import msgspec
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
+# The errors of PyTorch, CUDA and JAX if a GPU has no memory left, as in protos/gavel/v1/limits.py.
+OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|cuda[^\n]*out of memory|RESOURCE_EXHAUSTED: out of memory", re.IGNORECASE
+)
 _LABEL = re.compile(r"[\w.·+=-]{1,64}", re.ASCII)
 
 
@@ -30,11 +34,18 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
     document: str = ""
     # The GPUs come in groups of this many, each on one node: those over which layers are split.
     gpus_together: int = 1
+    # The predicted part of a step that exchanges data, between 0 and 1. 0: none, or unknown.
+    exchange: float = 0.0
 
     @property
     def size_bytes(self) -> int:
         """The size of the document."""
-        return len(self.document.encode(errors="replace"))
+        return size_of(self.document)
+
+
+def ran_out_of_memory(last_lines: str) -> bool:
+    """Whether a job whose output ends like this had too little memory on a GPU."""
+    return bool(OUT_OF_MEMORY.search(last_lines))
 
 
 def check_plans(plans: tuple[Plan, ...]) -> None:
@@ -51,7 +62,8 @@ def check_plans(plans: tuple[Plan, ...]) -> None:
                 f"{where}.gpus", f"is {plan.gpus}, no multiple of its gpus_together ({plan.gpus_together})"
             )
         bounds.check(f"{where}.rate", plan.rate, bounds.RATE)
-        bounds.check(f"{where}.memory_gb", plan.memory_gb, bounds.MEMORY_GB)
+        bounds.check(f"{where}.memory_gb", plan.memory_gb, bounds.PLAN_MEMORY_GB)
+        bounds.check(f"{where}.exchange", plan.exchange, bounds.PART)
         if not _LABEL.fullmatch(plan.label):
             raise InvalidSpec(
                 f"{where}.label",
@@ -73,3 +85,17 @@ def check_plans(plans: tuple[Plan, ...]) -> None:
             "plans",
             f"have documents of {total_bytes:,} bytes; the limit is {bounds.PLANS_BYTES_MAX:,} in all",
         )
+
+
+def check_source(plans_from: str) -> None:
+    """Raise InvalidSpec if what the plans of a job were computed from is too large to keep."""
+    size_bytes = size_of(plans_from)
+    if size_bytes > bounds.PLANS_FROM_BYTES_MAX:
+        raise InvalidSpec(
+            "plans_from", f"has {size_bytes:,} bytes; the limit is {bounds.PLANS_FROM_BYTES_MAX:,}"
+        )
+
+
+def size_of(text: str) -> int:
+    """Return the size of a text in a record, in bytes."""
+    return len(text.encode(errors="replace"))

@@ -9,6 +9,7 @@ import msgspec
 
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
+from scheduler.model.quota import Quota
 
 # Turns change only at boundaries. Until the next boundary, a job falls behind by this many more rounds (measured).
 NEXT_LOOK_ROUNDS = 0.6
@@ -24,6 +25,8 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         float, "Its weight among the tenants of the same parent: 2 gets twice the share of 1."
     ] = 1.0
     policy: Annotated[str, "How the tenants and jobs below it share: fairness or fifo."] = "fairness"
+    quota: Annotated[Quota, "What its jobs and those of all tenants below it may use together."] = Quota()
+    each_user: Annotated[Quota, "What each user with jobs there may use of it."] = Quota()
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,6 +77,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     prior_rate: Annotated[float, "Steps/s per GPU of an unknown job type on the slowest worker type."] = 1.0
     speed: Annotated[dict[str, float], "Relative speed of worker types, for unknown job types."] = {}
     seed: Annotated[int, "Seed of the draws that some policies make."] = 0
+    idle_after_s: Annotated[
+        float,
+        "How long all GPUs of a job are idle, and its steps stand still, before it is reported; 0: never.",
+    ] = 1800.0
+    idle_action: Annotated[
+        str,
+        "What happens to a job whose GPUs are idle: none (a warning), requeue or hold; idle_ok in the job excepts it.",
+    ] = "none"
     tenants: tuple[TenantSpec, ...] = ()
 
     @property
@@ -118,6 +129,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             )
         bounds.check_each("speed", self.speed, bounds.FACTOR)
         bounds.check_count("tenants", self.tenants, bounds.ENTRIES_MAX)
+        if self.idle_action not in ("none", "requeue", "hold"):
+            raise InvalidSpec(
+                "idle_action", f"is {bounds.readable(self.idle_action)}, must be 'none', 'requeue' or 'hold'"
+            )
         names: set[str] = set()
         for tenant in self.tenants:
             bounds.check_text("tenants", tenant.name)
@@ -130,6 +145,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                     f"tenants.{tenant.name}.policy",
                     f"is {bounds.readable(tenant.policy)}, must be 'fairness' or 'fifo'",
                 )
+            tenant.quota.check(f"tenants.{tenant.name}.quota")
+            tenant.each_user.check(f"tenants.{tenant.name}.each_user")
         return self
 
 

@@ -14,6 +14,7 @@ from scheduler.rounds.free_gpus import FreeGpus
 from scheduler.rounds.inputs import NO_ROW
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.place import Layout
+from scheduler.rounds.quota import Tally
 from scheduler.rounds.resources import NOTHING
 from scheduler.rounds.select import Choice
 
@@ -24,6 +25,7 @@ def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, clo
     idle = [layout.free_gpus(kind) for kind in range(len(board.sites))]
     idle_count = [sum(map(len, free_gpus.free)) for free_gpus in idle]
     names = board.inputs.jobs
+    tally, bundles = Tally.of(board, layout.placements), board.inputs.candidates.bundles
     busy = {job for bundle in layout.placements for job in bundle.jobs}
     # Worker types whose reserved column ranks above the current row.
     below: set[int] = set()
@@ -31,7 +33,8 @@ def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, clo
         kind, width = board.kinds[row], board.widths[row]
         if idle_count[kind] >= width:
             members = {names[job] for job in (board.first[row], board.second[row]) if job != NO_ROW}
-            if busy.isdisjoint(members):
+            admitted = tally is None or tally.fits(members, bundles[row])
+            if admitted and busy.isdisjoint(members):
                 gpus = _find_gpus(
                     board, layout, idle[kind], row, closed_nodes if kind in below else frozenset()
                 )
@@ -40,6 +43,8 @@ def fill(board: Board, order: Sequence[int], choice: Choice, layout: Layout, clo
                     idle_count[kind] -= width
                     busy |= members
                     layout.put(row, gpus)
+                    if tally is not None:
+                        tally.take(members, bundles[row])
                     if choice.reserved.get(kind) == row:
                         del choice.reserved[kind]
         if choice.reserved.get(kind) == row:

@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -163,6 +164,14 @@ class Need:
 ANYWHERE = Need()
 
 
+class GpuLimit(NamedTuple):
+    """How many GPUs some jobs may hold together, at most."""
+
+    # A row of RoundInputs.worker_types; NO_ROW counts the GPUs of all types.
+    worker_type: int
+    gpus: int
+
+
 class Held(msgspec.Struct, frozen=True, gc=False):
     """The GPUs that a job holds when the round is planned, and the bundle that runs on them."""
 
@@ -187,6 +196,9 @@ class RoundInputs:
     held: Mapping[str, Held]
     # By job; an absent job has no needs (ANYWHERE).
     needs: Mapping[str, Need] = field(default_factory=dict)
+    # Quotas on GPUs; and by job, the rows of those that count it. An absent job has none.
+    limits: tuple[GpuLimit, ...] = ()
+    limits_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # How far ahead of its entitlement a running column may get before others take its GPUs.
     stay_s: float = 0.0
     # What `entitled_s` converges to for a share of 1: it stays finite, because older rounds decay.

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from scheduler.model.lease import Bundle, GpuId
 from scheduler.rounds.inputs import NO_ROW, Held
 from scheduler.rounds.lookup import Board
+from scheduler.rounds.quota import Tally
 from scheduler.rounds.resources import Stock, demand_of
 
 
@@ -32,6 +33,8 @@ class Pins:
         # The rows of pinned jobs whose columns have to be visited, because a gang may wait or a partner may join.
         self.watched: set[int] = set()
         self.stock: Stock | None = None
+        # The GPUs left under each quota; None without quotas.
+        self.tally = Tally(board) if board.inputs.limits else None
         if not held:
             return
         # The sets of GPUs whose pinned jobs have been visited.
@@ -53,6 +56,8 @@ class Pins:
                 self.undecided.add(job)
         for gpus, jobs in sharing.items():
             self.gpus.update(gpus)
+            if self.tally is not None:
+                self.tally.take(jobs, held[jobs[0]].bundle)
             kind = kind_of.get(held[jobs[0]].bundle.worker_type, NO_ROW)
             if kind != NO_ROW:
                 self.unvisited_gpus[kind] += len(gpus)
@@ -98,18 +103,22 @@ class Pins:
         self.undecided.clear()
 
     def _admit(self, job: str, gpus: tuple[GpuId, ...], row: int) -> bool:
-        """Charge the nodes for the needs of a partner in this column; return False if it cannot run on these GPUs."""
-        board = self.board
+        """Charge quotas and nodes for a partner in this column; return False if it cannot run on these GPUs."""
+        board, bundle = self.board, self.board.inputs.candidates.bundles[row]
         if not board.sites[board.kinds[row]].gpus.issuperset(gpus):
+            return False
+        others = [other for other in bundle.jobs if other != job]
+        if self.tally is not None and not self.tally.fits((job,), bundle, beside=others):
             return False
         granule = board.inputs.candidates.columns.granules.get(row, 1)
         demand = demand_of(board.inputs.needs, (job,), granule)
-        if demand is None or self.stock is None:
-            return True
-        fits = self.stock.fits(demand, gpus)
-        if fits:
+        if demand is not None and self.stock is not None:
+            if not self.stock.fits(demand, gpus):
+                return False
             self.stock.charge(demand, gpus)
-        return fits
+        if self.tally is not None:
+            self.tally.take((job,), bundle, beside=others)
+        return True
 
 
 def _could_pair(board: Board) -> set[str]:

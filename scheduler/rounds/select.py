@@ -2,6 +2,7 @@
 
 - A job runs in at most one column, the GPUs of a type are never given out twice, and a gang gets all or nothing.
 - Pinned jobs keep their GPUs in any case; the rank of their columns only decides which partner shares the GPUs.
+- Quotas are counted like GPUs, but a column that exceeds one reserves nothing: its own tenant has the GPUs.
 - Columns whose GPUs must be in groups on single nodes are counted by groups, too.
 - A gang is skipped if pinned jobs of worse rank hold the GPUs that it lacks. After enough skipped rounds, it reserves
   the type: no column of worse rank takes free GPUs of this type until the gang has enough.
@@ -37,6 +38,7 @@ def select(board: Board, order: Iterable[int], pins: Pins, unplaceable: Set[int]
     free_total = sum(free)
     granules = board.inputs.candidates.columns.granules
     groups = Groups(board, pins) if granules else None
+    tally, bundles = pins.tally, board.inputs.candidates.bundles
     # Even if no GPU is free any more, the loop must go on while it may have to skip gangs or visit pinned jobs.
     must_finish = bool(pins.gpus or unplaceable)
     busy = bytearray(len(board.inputs.jobs))
@@ -51,6 +53,8 @@ def select(board: Board, order: Iterable[int], pins: Pins, unplaceable: Set[int]
                 pins.visit(row, busy)
             continue
         kind, width = kinds[row], widths[row]
+        if tally is not None and not tally.fits(bundles[row].jobs, bundles[row]):
+            continue
         if (
             width > free[kind]
             or (unplaceable and row in unplaceable)
@@ -68,6 +72,8 @@ def select(board: Board, order: Iterable[int], pins: Pins, unplaceable: Set[int]
         busy[a] = True
         if b != NO_ROW:
             busy[b] = True
+        if tally is not None:
+            tally.take(bundles[row].jobs, bundles[row])
         free[kind] -= width
         free_total -= width
         chosen.append(row)

@@ -86,6 +86,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     pairs: Annotated[
         str, file("Rates of pairs, for a throughput table that keeps them in a second file.")
     ] = ""
+    plans: Annotated[
+        str, file("Plans by job type: worker_type, gpus, plan, steps_per_s. Jobs of these types run by them.")
+    ] = ""
 
     cluster: Annotated[
         dict[str, int], Knob("GPUs by worker type, such as v100=36,k80=36.", "TYPE=N,…", bound=GPUS)

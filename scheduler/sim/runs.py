@@ -83,7 +83,7 @@ def prepare(run: Run) -> Prepared:
             f"is missing: {run.workload!r} needs the published throughput table, which Gavel does not ship"
         )
         raise InvalidSpec("throughputs", f"{problem}; give it, or choose a workload such as mixed-day")
-    table = table_of(run.throughputs, run.measured, run.pairs)
+    table = table_of(run.throughputs, run.measured, run.pairs, run.plans)
     check_cluster(run, table)
     jobs, count, notes = jobs_of(run, table)
     if run.measure is not None and count is not None and run.measure[1] > count:

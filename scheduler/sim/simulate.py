@@ -23,6 +23,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.drive import Journal, drive
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
+from scheduler.model.plans import Plan
 from scheduler.model.settings import Settings
 from scheduler.sim.engine.machines import Machines, agent_limits
 from scheduler.sim.engine.physics import JobTruth, Physics
@@ -326,7 +327,10 @@ def nodes(cluster: Mapping[str, int], gpus_per_node: int) -> Iterator[NodeSpec]:
 def _arrivals(options: SimOptions) -> Iterator[Arrival]:
     yield from options.arrivals
     usual = Cost(float(options.restart_s), float(options.checkpoint_s))
+    believed = (options.believed or options.throughputs).restrict(options.cluster)
+    planned = planned_types(options.throughputs, believed)
     for job in options.jobs:
+        plans, rates_of_plans = planned.get(job.job_type, ((), {}))
         cost = options.costs.get(job.job_type, usual)
         spec = JobSpec(
             name=job.name or job.id,
@@ -342,6 +346,7 @@ def _arrivals(options: SimOptions) -> Iterator[Arrival]:
             deadline_s=None if job.deadline_s is None else float(job.deadline_s),
             worker_types=job.worker_types,
             restart_cost_s=cost.restart_s + cost.checkpoint_s,
+            plans=plans,
         )
         truth = JobTruth(
             job_type=job.job_type,
@@ -350,5 +355,32 @@ def _arrivals(options: SimOptions) -> Iterator[Arrival]:
             restart_s=cost.restart_s,
             checkpoint_s=cost.checkpoint_s,
             save_every_s=options.save_every_s,
+            planned=rates_of_plans,
         )
         yield Arrival(float(job.arrival_s), spec, (truth,))
+
+
+def planned_types(
+    table: Throughputs, believed: Throughputs
+) -> dict[str, tuple[tuple[Plan, ...], dict[tuple[str, int], float]]]:
+    """Return, by job type with plans: the plans as its jobs submit them, and the true rates by worker type and GPUs."""
+    plans: dict[str, list[Plan]] = {}
+    for plan in believed.plans.values():
+        submitted = Plan(
+            worker_type=plan.worker_type,
+            gpus=plan.gpus,
+            label=plan.label,
+            rate=plan.predicted_rate,
+            gpus_together=plan.gpus_together,
+        )
+        plans.setdefault(plan.job_type, []).append(submitted)
+    return {
+        job_type: (
+            tuple(own),
+            {
+                (plan.worker_type, plan.gpus): table.rate(job_type, plan.gpus, plan.worker_type)
+                for plan in own
+            },
+        )
+        for job_type, own in plans.items()
+    }

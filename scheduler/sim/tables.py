@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
+
+from msgspec import structs
 
 from scheduler.model.errors import InvalidSpec
 from scheduler.sim.run import Run
 from traces.errors import BadTable, nearest
+from traces.readers.plans_csv import with_plans
 from traces.roofline import default_throughputs
 from traces.throughput_files import load_throughputs
 from traces.throughputs import Throughputs
 
 
-def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughputs:
-    """Read a throughput table from these files. Without a file, return Gavel's own table."""
+def table_of(throughputs: str, measured: str = "", pairs: str = "", plans: str = "") -> Throughputs:
+    """Read a throughput table, and the plans for it, from these files. Without the first, take Gavel's own table."""
+    table = _table_of(throughputs, measured, pairs)
+    return with_plans(table, plans) if plans else table
+
+
+def _table_of(throughputs: str, measured: str, pairs: str) -> Throughputs:
     for field, value in (("measured", measured), ("pairs", pairs)):
         if value and not throughputs:
             raise InvalidSpec(field, "belongs to --throughputs, which is missing")
@@ -23,13 +32,16 @@ def table_of(throughputs: str, measured: str = "", pairs: str = "") -> Throughpu
 
 
 def rates_for_scheduler(run: Run, table: Throughputs) -> Throughputs | None:
-    """Return the rates given to the scheduler; None if it is given the true rates."""
+    """Return the rates given to the scheduler; None if it is given those of the table."""
     rates = _believed_file(run) if run.believed else None
     if rates is not None:
         for worker_type in run.cluster:
             if worker_type not in rates.worker_types:
                 advice = nearest(worker_type, rates.worker_types)
                 raise InvalidSpec("believed", f"{run.believed} has no rates of {worker_type!r}; {advice}")
+        if both := sorted({key[0] for key in table.plans} & set(rates.job_types)):
+            raise InvalidSpec("believed", f"{run.believed} has rates of {both[0]!r}, which has plans")
+        rates = replace(rates, plans=table.plans)
     return rates if run.rate_error == 0 else with_errors(rates or table, run.rate_error, run.seed)
 
 
@@ -56,6 +68,10 @@ def with_errors(table: Throughputs, sigma: float, seed: int) -> Throughputs:
         prices_per_gpu_hour=table.prices_per_gpu_hour,
         memory_gb=table.memory_gb,
         source=f"{table.source}, wrong by sigma {sigma:g}",
+        plans={
+            key: structs.replace(plan, predicted=plan.predicted_rate * factor(key[0], key[2]))
+            for key, plan in table.plans.items()
+        },
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from msgspec.structs import asdict
 
 from protos.gavel.v1 import agents_pb2 as pb
-from protos.gavel.v1 import jobs_pb2
+from protos.gavel.v1 import jobs_pb2, limits
 from protos.gavel.v1.plain import message_of, plain
 from worker_agent.core.messages import Container, Desired, Launch, Order, Renewed, Report, Terminal
 from worker_agent.runs.logs import Chunk
@@ -122,5 +122,8 @@ def _items(reports: Sequence[Report], last_lines: Callable[[str], str]) -> Itera
         yield "progress", pb.Progress(**asdict(entry))
     exits = {exit.lease: exit for report in reports for exit in report.exits}
     for exit in exits.values():
-        lines = last_lines(exit.lease) if exit.outcome == "failed" else ""
+        lines = last_lines(exit.lease) if exit.outcome == "failed" or exit.code else ""
+        # A rank that ran out of memory may have been asked to stop before it had ended, because others lost it.
+        if exit.outcome != "failed" and not limits.ran_out_of_memory(lines):
+            lines = ""
         yield "exits", message_of(pb.Exit, asdict(exit) | {"last_lines": lines})

@@ -90,6 +90,10 @@ class Nvml:
         self._read_events()
         return tuple(self._health(index, handle) for index, handle in enumerate(self._handles))
 
+    def use(self) -> tuple[float | None, ...]:
+        """Return the part of the last moments in which each GPU was in use; None if its driver does not tell."""
+        return tuple(self._use(handle) for handle in self._handles)
+
     def close(self) -> None:
         """Release the driver."""
         with contextlib.suppress(self._nvml.NVMLError):
@@ -118,6 +122,14 @@ class Nvml:
             temperature_c=temperature_c,
             broken=self._broken.get(index, ""),
         )
+
+    def _use(self, handle: Any) -> float | None:
+        # A GPU without processes is not in use either. Processes are not counted, because those of containers are not
+        # always listed.
+        try:
+            return float(self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100.0
+        except self._nvml.NVMLError:
+            return None
 
     def _memory(self, handle: Any) -> Any:
         return self._nvml.nvmlDeviceGetMemoryInfo(handle)

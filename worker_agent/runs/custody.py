@@ -18,6 +18,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -52,6 +53,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     groups: str = ""
     # The run's own control group; empty if there is none.
     group: str = ""
+    # The part of start.json that the removal of its containers needs. None: the record is of an older release.
+    removal: dict[str, Any] | None = None
 
 
 class Remaining(msgspec.Struct, frozen=True):
@@ -91,8 +94,11 @@ class Custody:
 
     # ------------------------------------------------------------------------------------------------- records
 
-    def add(self, order: Order) -> Record:
-        """Record a run whose shim is about to start; raise OSError if the record cannot be written."""
+    def add(self, order: Order, removal: dict[str, Any]) -> Record:
+        """Record a run whose shim is about to start; raise OSError if the record cannot be written.
+
+        `removal`: as in `Record`.
+        """
         if order.lease in self._records:
             # An earlier start of this run was interrupted.
             self.release(order.lease)
@@ -104,6 +110,7 @@ class Custody:
             since_ticks=_ticks_now(),
             groups=_groups_of(os.getpid()),
             group=self.containment.make_group(order.lease),
+            removal=removal,
         )
         self._write(record)
         return record
@@ -140,6 +147,11 @@ class Custody:
         """Return the control group of a run, if it has one."""
         record = self._records.get(lease)
         return ControlGroup(record.group) if record is not None and record.group else None
+
+    def removal(self, lease: str) -> dict[str, Any] | None:
+        """Return the part of start.json that the removal of a run's containers needs; None if it is not known."""
+        record = self._records.get(lease)
+        return None if record is None else record.removal
 
     def release(self, lease: str) -> None:
         """Drop the record of a run that is gone or was never started."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from protos.gavel.v1 import limits
 from worker_agent.shim.run_directory import EXIT, START, RunDirectory
 
 CHUNK_BYTES = 64 << 10
@@ -167,16 +168,29 @@ async def follow(
 
 
 def last_lines(path: Path, lines: int = 20, size_bytes_max: int = 4096) -> str:
-    """Return the last lines of the rank that failed first, or of the first rank; empty if they cannot be read."""
+    """Return the last lines of the rank that failed first, or of the first rank; empty if they cannot be read.
+
+    A failed rank that ran out of memory comes before one that failed first, perhaps because it lost that rank.
+    """
     try:
         with RunLogs(path) as logs:
             ending = logs.directory.read(EXIT, owner=os.geteuid()) or {}
-            rank = ending.get("first") if ending.get("first") in logs.ranks else logs.ranks[0]
-            assert isinstance(rank, int)
-            _, end = logs.bounds(rank)
-            offset, text = max(logs.tail(rank, lines), end - size_bytes_max), b""
-            while chunk := logs.read(rank, offset).data:
-                text, offset = text + chunk, offset + len(chunk)
-            return text[-size_bytes_max:].decode(errors="replace")
+            failed = [rank for rank in logs.ranks if ending.get("codes", {}).get(str(rank))]
+            first = ending.get("first") if ending.get("first") in logs.ranks else logs.ranks[0]
+            assert isinstance(first, int)
+            for rank in (first, *failed):
+                text = _end_of(logs, rank, lines, size_bytes_max)
+                if limits.ran_out_of_memory(text):
+                    return text
+            return _end_of(logs, first, lines, size_bytes_max)
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return ""
+
+
+def _end_of(logs: RunLogs, rank: int, lines: int, size_bytes_max: int) -> str:
+    """Return the last lines of a rank."""
+    _, end = logs.bounds(rank)
+    offset, text = max(logs.tail(rank, lines), end - size_bytes_max), b""
+    while chunk := logs.read(rank, offset).data:
+        text, offset = text + chunk, offset + len(chunk)
+    return text[-size_bytes_max:].decode(errors="replace")

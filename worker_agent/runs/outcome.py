@@ -29,6 +29,8 @@ class Progress(msgspec.Struct, frozen=True):
     stepping_s: float = 0.0
     # "running", "yielded" or "finished".
     state: str = "running"
+    # Whether the rank pauses to save a checkpoint.
+    saving: bool = False
 
 
 class Ending(msgspec.Struct, frozen=True):

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -185,10 +186,13 @@ class LiveRun:
                 processes += [leader, *process_tree.descendants(pid)]
         return list(dict.fromkeys(processes))
 
-    def has_containers(self) -> bool:
-        """Return whether containers outside the process tree may remain of a run whose shim was killed; remove them."""
+    def has_containers(self, kept: Mapping[str, Any] | None) -> bool:
+        """Return whether containers outside the process tree may remain of a run whose shim was killed; remove them.
+
+        `kept`: the part of start.json in custody, because the job may have changed the file; None: there is none.
+        """
         if self.removal is None:
-            start = self.read_own(START)
+            start = self.read_own(START) if kept is None else kept
             if (start.get("container") or {}).get("runtime") not in DETACHED:
                 return False
             self.removal = start_removal(start, subprocess.DEVNULL)

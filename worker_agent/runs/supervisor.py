@@ -31,6 +31,7 @@ from worker_agent.runs.outcome import Ending, exit_event, read_ending
 from worker_agent.runs.rendezvous import Rendezvous
 from worker_agent.runs.run import LiveRun, write_lease, write_refusal
 from worker_agent.shim import process_tree
+from worker_agent.shim.container_removal import needed_for_removal
 from worker_agent.shim.deadlines import Deadlines
 from worker_agent.shim.run_directory import ACKNOWLEDGED, EXIT, GO, SHIM, START, RunDirectory, directory_name
 
@@ -229,7 +230,7 @@ class Processes:
                 os.fchown(directory.fd, start["uid"], start["gid"])
             write_lease(directory, order, run.deadlines)
             on_error.callback(self.custody.release, order.lease)
-            start["group"] = self.custody.add(order).group
+            start["group"] = self.custody.add(order, needed_for_removal(start)).group
             directory.write(START, start, durable=True, mode=0o600)
             shim = self.custody.start_shim(directory)
             on_error.pop_all()
@@ -318,7 +319,7 @@ class Processes:
         """Kill the known processes of a run whose shim is gone; return whether the run is over."""
         if run.confirmed_gone:
             return True
-        if ending is None and run.has_containers():
+        if ending is None and run.has_containers(self.custody.removal(run.order.lease)):
             return False
         remaining = self.custody.kill_remaining(run.order.lease)
         if remaining.dying or (ending is None and process_tree.kill_all(run.processes)):

@@ -23,6 +23,18 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 _LIMIT_S, _PAUSE_S = 60.0, 1.0
 
 
+def needed_for_removal(start: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of start.json that this program needs; nothing if the run has no containers to remove."""
+    container = start.get("container") or {}
+    if container.get("runtime") not in commands.DETACHED:
+        return {}
+    return {
+        "container": {key: container[key] for key in ("runtime", "program", "run")},
+        "ranks": [{"env": start["ranks"][0]["env"]}],
+        **{key: start[key] for key in ("uid", "gid", "groups")},
+    }
+
+
 def start_removal(start: Mapping[str, Any], stderr: int) -> subprocess.Popen[bytes]:
     """Start this program, which ends with 0 when no container of the run is left. `start`: as in start.json."""
     # A pipe could be too small for the environment of the job.

@@ -22,6 +22,7 @@ _ENVIRON_BYTES_MAX = 4 << 20
 _COMMAND_BYTES_MAX = 1 << 16
 # How many times `kill_all` looks for new processes.
 _PASSES_MAX = 5
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 class Process(NamedTuple):
@@ -69,6 +70,23 @@ def descendants(root: int, *, without: Collection[int] = ()) -> list[Process]:
                 if not stats[pid].dead:
                     living.append(Process(pid, stats[pid].start_ticks))
     return living
+
+
+def processor_times(roots: Collection[int]) -> dict[int, float]:
+    """Return the processor time of the living descendants of each process, and of their children that have ended."""
+    ticks: dict[int, tuple[int, int]] = {}
+    for pid in _pids():
+        fields = _stat_fields(pid)
+        if fields is not None:
+            ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
+    times = dict.fromkeys(roots, 0)
+    for pid, (_, spent) in ticks.items():
+        ancestor = pid
+        while (ancestor := ticks.get(ancestor, (0, 0))[0]) and ancestor not in times:
+            pass
+        if ancestor:
+            times[ancestor] += spent
+    return {pid: spent / _TICKS_PER_S for pid, spent in times.items() if pid in ticks}
 
 
 def parent_of(pid: int) -> int:
@@ -201,14 +219,21 @@ def _pids() -> Iterator[int]:
     return (int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
-def _stat(pid: int) -> _Stat | None:
+def _stat_fields(pid: int) -> list[bytes] | None:
+    """Return the fields of a process after its name: state, parent, …; None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             text = file.read()
     except OSError:
         return None
     # The name, which comes first, may contain spaces and parentheses.
-    fields = text[text.rindex(b")") + 2 :].split()
+    return text[text.rindex(b")") + 2 :].split()
+
+
+def _stat(pid: int) -> _Stat | None:
+    fields = _stat_fields(pid)
+    if fields is None:
+        return None
     # A process whose first thread has exited is shown as a zombie, but lives while it has other threads.
     dead = fields[0] in (b"Z", b"X") and int(fields[17]) <= 1
     return _Stat(int(fields[1]), int(fields[19]), dead)

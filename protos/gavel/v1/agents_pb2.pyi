@@ -93,7 +93,7 @@ class Leaving(_message.Message):
     def __init__(self) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol", "agent_version", "node", "incarnation", "worker_type", "gpus", "labels", "cpus", "memory_gb", "storage_id", "held", "driver_version", "speed", "lease_grace_s", "address", "containment", "trouble", "sends_files")
+    __slots__ = ("protocol", "agent_version", "node", "incarnation", "worker_type", "gpus", "labels", "cpus", "memory_gb", "storage_id", "held", "driver_version", "speed", "lease_grace_s", "address", "containment", "trouble", "sends_files", "takes_plans")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class Hello(_message.Message):
     CONTAINMENT_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
     SENDS_FILES_FIELD_NUMBER: _ClassVar[int]
+    TAKES_PLANS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     agent_version: str
     node: str
@@ -137,7 +138,8 @@ class Hello(_message.Message):
     containment: str
     trouble: str
     sends_files: bool
-    def __init__(self, protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[InventoryGpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., storage_id: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., driver_version: _Optional[str] = ..., speed: _Optional[float] = ..., lease_grace_s: _Optional[float] = ..., address: _Optional[str] = ..., containment: _Optional[str] = ..., trouble: _Optional[str] = ..., sends_files: _Optional[bool] = ...) -> None: ...
+    takes_plans: bool
+    def __init__(self, protocol: _Optional[int] = ..., agent_version: _Optional[str] = ..., node: _Optional[str] = ..., incarnation: _Optional[str] = ..., worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[_Union[InventoryGpu, _Mapping]]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., storage_id: _Optional[str] = ..., held: _Optional[_Iterable[_Union[HeldLease, _Mapping]]] = ..., driver_version: _Optional[str] = ..., speed: _Optional[float] = ..., lease_grace_s: _Optional[float] = ..., address: _Optional[str] = ..., containment: _Optional[str] = ..., trouble: _Optional[str] = ..., sends_files: _Optional[bool] = ..., takes_plans: _Optional[bool] = ...) -> None: ...
 
 class InventoryGpu(_message.Message):
     __slots__ = ("index", "name", "uuid", "memory_gb")
@@ -327,14 +329,24 @@ class Exit(_message.Message):
     def __init__(self, lease: _Optional[str] = ..., outcome: _Optional[_Union[Exit.Outcome, str]] = ..., steps: _Optional[float] = ..., saved: _Optional[float] = ..., stepping_s: _Optional[float] = ..., ran_s: _Optional[float] = ..., code: _Optional[int] = ..., last_lines: _Optional[str] = ...) -> None: ...
 
 class Health(_message.Message):
-    __slots__ = ("gpus", "driver_version", "trouble")
+    __slots__ = ("gpus", "driver_version", "trouble", "idle")
     GPUS_FIELD_NUMBER: _ClassVar[int]
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
     TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    IDLE_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.RepeatedCompositeFieldContainer[GpuHealth]
     driver_version: str
     trouble: str
-    def __init__(self, gpus: _Optional[_Iterable[_Union[GpuHealth, _Mapping]]] = ..., driver_version: _Optional[str] = ..., trouble: _Optional[str] = ...) -> None: ...
+    idle: _containers.RepeatedCompositeFieldContainer[IdleLease]
+    def __init__(self, gpus: _Optional[_Iterable[_Union[GpuHealth, _Mapping]]] = ..., driver_version: _Optional[str] = ..., trouble: _Optional[str] = ..., idle: _Optional[_Iterable[_Union[IdleLease, _Mapping]]] = ...) -> None: ...
+
+class IdleLease(_message.Message):
+    __slots__ = ("lease", "idle_s")
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    IDLE_S_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    idle_s: float
+    def __init__(self, lease: _Optional[str] = ..., idle_s: _Optional[float] = ...) -> None: ...
 
 class GpuHealth(_message.Message):
     __slots__ = ("index", "memory_used_gb", "temperature_c", "broken", "withheld")

@@ -40,6 +40,52 @@ ROLE_OPERATOR: Role
 ROLE_ADMIN: Role
 ROLE_AGENT: Role
 
+class ListChannelsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListChannelsResponse(_message.Message):
+    __slots__ = ("channels",)
+    CHANNELS_FIELD_NUMBER: _ClassVar[int]
+    channels: _containers.RepeatedCompositeFieldContainer[Channel]
+    def __init__(self, channels: _Optional[_Iterable[_Union[Channel, _Mapping]]] = ...) -> None: ...
+
+class Channel(_message.Message):
+    __slots__ = ("name", "for_jobs", "url", "events", "is_signed", "waiting", "counted", "succeeded", "failed", "error")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FOR_JOBS_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    EVENTS_FIELD_NUMBER: _ClassVar[int]
+    IS_SIGNED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    COUNTED_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    for_jobs: bool
+    url: str
+    events: _containers.RepeatedScalarFieldContainer[str]
+    is_signed: bool
+    waiting: int
+    counted: int
+    succeeded: _timestamp_pb2.Timestamp
+    failed: _timestamp_pb2.Timestamp
+    error: str
+    def __init__(self, name: _Optional[str] = ..., for_jobs: _Optional[bool] = ..., url: _Optional[str] = ..., events: _Optional[_Iterable[str]] = ..., is_signed: _Optional[bool] = ..., waiting: _Optional[int] = ..., counted: _Optional[int] = ..., succeeded: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failed: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., error: _Optional[str] = ...) -> None: ...
+
+class TestChannelRequest(_message.Message):
+    __slots__ = ("channel",)
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    channel: str
+    def __init__(self, channel: _Optional[str] = ...) -> None: ...
+
+class TestChannelResponse(_message.Message):
+    __slots__ = ("error",)
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    error: str
+    def __init__(self, error: _Optional[str] = ...) -> None: ...
+
 class BackupRequest(_message.Message):
     __slots__ = ("packages",)
     PACKAGES_FIELD_NUMBER: _ClassVar[int]
@@ -259,6 +305,131 @@ class Allocation(_message.Message):
     shares: _containers.RepeatedCompositeFieldContainer[Allocation.Share]
     price_per_gpu: _containers.ScalarMap[str, float]
     def __init__(self, number: _Optional[int] = ..., policy: _Optional[str] = ..., adopted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., failed: _Optional[str] = ..., optimal: _Optional[bool] = ..., notes: _Optional[_Iterable[str]] = ..., shares: _Optional[_Iterable[_Union[Allocation.Share, _Mapping]]] = ..., price_per_gpu: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class GetMatrixRequest(_message.Message):
+    __slots__ = ("by_tenant", "tenant", "page_size", "page_token")
+    BY_TENANT_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    by_tenant: bool
+    tenant: str
+    page_size: int
+    page_token: str
+    def __init__(self, by_tenant: _Optional[bool] = ..., tenant: _Optional[str] = ..., page_size: _Optional[int] = ..., page_token: _Optional[str] = ...) -> None: ...
+
+class Matrix(_message.Message):
+    __slots__ = ("rows", "price_per_gpu", "next_page_token")
+    class PricePerGpuEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class Row(_message.Message):
+        __slots__ = ("job", "name", "tenant", "jobs", "cells")
+        JOB_FIELD_NUMBER: _ClassVar[int]
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        TENANT_FIELD_NUMBER: _ClassVar[int]
+        JOBS_FIELD_NUMBER: _ClassVar[int]
+        CELLS_FIELD_NUMBER: _ClassVar[int]
+        job: str
+        name: str
+        tenant: str
+        jobs: int
+        cells: _containers.RepeatedCompositeFieldContainer[Matrix.Cell]
+        def __init__(self, job: _Optional[str] = ..., name: _Optional[str] = ..., tenant: _Optional[str] = ..., jobs: _Optional[int] = ..., cells: _Optional[_Iterable[_Union[Matrix.Cell, _Mapping]]] = ...) -> None: ...
+    class Cell(_message.Message):
+        __slots__ = ("worker_type", "due_s", "received_s", "gpus")
+        WORKER_TYPE_FIELD_NUMBER: _ClassVar[int]
+        DUE_S_FIELD_NUMBER: _ClassVar[int]
+        RECEIVED_S_FIELD_NUMBER: _ClassVar[int]
+        GPUS_FIELD_NUMBER: _ClassVar[int]
+        worker_type: str
+        due_s: float
+        received_s: float
+        gpus: int
+        def __init__(self, worker_type: _Optional[str] = ..., due_s: _Optional[float] = ..., received_s: _Optional[float] = ..., gpus: _Optional[int] = ...) -> None: ...
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    PRICE_PER_GPU_FIELD_NUMBER: _ClassVar[int]
+    NEXT_PAGE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    rows: _containers.RepeatedCompositeFieldContainer[Matrix.Row]
+    price_per_gpu: _containers.ScalarMap[str, float]
+    next_page_token: str
+    def __init__(self, rows: _Optional[_Iterable[_Union[Matrix.Row, _Mapping]]] = ..., price_per_gpu: _Optional[_Mapping[str, float]] = ..., next_page_token: _Optional[str] = ...) -> None: ...
+
+class ListTenantsRequest(_message.Message):
+    __slots__ = ("tenants",)
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    tenants: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tenants: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ListTenantsResponse(_message.Message):
+    __slots__ = ("tenants",)
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    tenants: _containers.RepeatedCompositeFieldContainer[Tenant]
+    def __init__(self, tenants: _Optional[_Iterable[_Union[Tenant, _Mapping]]] = ...) -> None: ...
+
+class Quota(_message.Message):
+    __slots__ = ("gpus",)
+    class GpusEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    GPUS_FIELD_NUMBER: _ClassVar[int]
+    gpus: _containers.ScalarMap[str, int]
+    def __init__(self, gpus: _Optional[_Mapping[str, int]] = ...) -> None: ...
+
+class Tenant(_message.Message):
+    __slots__ = ("name", "weight", "policy", "quota", "each_user", "declared", "jobs_unfinished", "jobs_running", "limits")
+    class Limit(_message.Message):
+        __slots__ = ("user", "resource", "of", "limit", "used")
+        USER_FIELD_NUMBER: _ClassVar[int]
+        RESOURCE_FIELD_NUMBER: _ClassVar[int]
+        OF_FIELD_NUMBER: _ClassVar[int]
+        LIMIT_FIELD_NUMBER: _ClassVar[int]
+        USED_FIELD_NUMBER: _ClassVar[int]
+        user: str
+        resource: str
+        of: str
+        limit: float
+        used: float
+        def __init__(self, user: _Optional[str] = ..., resource: _Optional[str] = ..., of: _Optional[str] = ..., limit: _Optional[float] = ..., used: _Optional[float] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    EACH_USER_FIELD_NUMBER: _ClassVar[int]
+    DECLARED_FIELD_NUMBER: _ClassVar[int]
+    JOBS_UNFINISHED_FIELD_NUMBER: _ClassVar[int]
+    JOBS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    weight: float
+    policy: str
+    quota: Quota
+    each_user: Quota
+    declared: bool
+    jobs_unfinished: int
+    jobs_running: int
+    limits: _containers.RepeatedCompositeFieldContainer[Tenant.Limit]
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., policy: _Optional[str] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ..., each_user: _Optional[_Union[Quota, _Mapping]] = ..., declared: _Optional[bool] = ..., jobs_unfinished: _Optional[int] = ..., jobs_running: _Optional[int] = ..., limits: _Optional[_Iterable[_Union[Tenant.Limit, _Mapping]]] = ...) -> None: ...
+
+class SetTenantsRequest(_message.Message):
+    __slots__ = ("tenants", "removed")
+    TENANTS_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    tenants: _containers.RepeatedCompositeFieldContainer[Tenant]
+    removed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tenants: _Optional[_Iterable[_Union[Tenant, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class SetTenantsResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
 
 class WatchRoundsRequest(_message.Message):
     __slots__ = ("follow",)

@@ -60,10 +60,25 @@ class ClusterStub:
                 request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.SetPolicyRequest.SerializeToString,
                 response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.Policy.FromString,
                 _registered_method=True)
+        self.ListTenants = channel.unary_unary(
+                '/gavel.v1.Cluster/ListTenants',
+                request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListTenantsRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListTenantsResponse.FromString,
+                _registered_method=True)
+        self.SetTenants = channel.unary_unary(
+                '/gavel.v1.Cluster/SetTenants',
+                request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.SetTenantsRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.SetTenantsResponse.FromString,
+                _registered_method=True)
         self.GetAllocation = channel.unary_unary(
                 '/gavel.v1.Cluster/GetAllocation',
                 request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.GetAllocationRequest.SerializeToString,
                 response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.Allocation.FromString,
+                _registered_method=True)
+        self.GetMatrix = channel.unary_unary(
+                '/gavel.v1.Cluster/GetMatrix',
+                request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.GetMatrixRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.Matrix.FromString,
                 _registered_method=True)
         self.WatchRounds = channel.unary_stream(
                 '/gavel.v1.Cluster/WatchRounds',
@@ -89,6 +104,16 @@ class ClusterStub:
                 '/gavel.v1.Cluster/GiveRates',
                 request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.GiveRatesRequest.SerializeToString,
                 response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.GiveRatesResponse.FromString,
+                _registered_method=True)
+        self.ListChannels = channel.unary_unary(
+                '/gavel.v1.Cluster/ListChannels',
+                request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListChannelsRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListChannelsResponse.FromString,
+                _registered_method=True)
+        self.TestChannel = channel.unary_unary(
+                '/gavel.v1.Cluster/TestChannel',
+                request_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.TestChannelRequest.SerializeToString,
+                response_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.TestChannelResponse.FromString,
                 _registered_method=True)
 
 
@@ -131,8 +156,29 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListTenants(self, request, context):
+        """Return tenants with their quotas and what they use of them; NOT_FOUND if one of those requested does not exist.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetTenants(self, request, context):
+        """Declare tenants, with their weights and quotas, or forget declarations.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetAllocation(self, request, context):
         """Return the shares that jobs are entitled to, from the latest allocation.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetMatrix(self, request, context):
+        """Return what jobs were due lately and what they received, by worker type, those furthest behind first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,6 +219,20 @@ class ClusterServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListChannels(self, request, context):
+        """Return the channels of notifications. Requires ROLE_USER; users receive the names of those that jobs may choose.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestChannel(self, request, context):
+        """Send a test message to a channel now, and then what waits for it. Requires ROLE_OPERATOR.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -201,10 +261,25 @@ def add_ClusterServicer_to_server(servicer, server):
                     request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.SetPolicyRequest.FromString,
                     response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.Policy.SerializeToString,
             ),
+            'ListTenants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListTenants,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListTenantsRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListTenantsResponse.SerializeToString,
+            ),
+            'SetTenants': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetTenants,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.SetTenantsRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.SetTenantsResponse.SerializeToString,
+            ),
             'GetAllocation': grpc.unary_unary_rpc_method_handler(
                     servicer.GetAllocation,
                     request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.GetAllocationRequest.FromString,
                     response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.Allocation.SerializeToString,
+            ),
+            'GetMatrix': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetMatrix,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.GetMatrixRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.Matrix.SerializeToString,
             ),
             'WatchRounds': grpc.unary_stream_rpc_method_handler(
                     servicer.WatchRounds,
@@ -230,6 +305,16 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.GiveRates,
                     request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.GiveRatesRequest.FromString,
                     response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.GiveRatesResponse.SerializeToString,
+            ),
+            'ListChannels': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListChannels,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListChannelsRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.ListChannelsResponse.SerializeToString,
+            ),
+            'TestChannel': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestChannel,
+                    request_deserializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.TestChannelRequest.FromString,
+                    response_serializer=protos_dot_gavel_dot_v1_dot_cluster__pb2.TestChannelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -379,6 +464,60 @@ class Cluster:
             _registered_method=True)
 
     @staticmethod
+    def ListTenants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavel.v1.Cluster/ListTenants',
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.ListTenantsRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.ListTenantsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetTenants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavel.v1.Cluster/SetTenants',
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.SetTenantsRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.SetTenantsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetAllocation(request,
             target,
             options=(),
@@ -395,6 +534,33 @@ class Cluster:
             '/gavel.v1.Cluster/GetAllocation',
             protos_dot_gavel_dot_v1_dot_cluster__pb2.GetAllocationRequest.SerializeToString,
             protos_dot_gavel_dot_v1_dot_cluster__pb2.Allocation.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetMatrix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavel.v1.Cluster/GetMatrix',
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.GetMatrixRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.Matrix.FromString,
             options,
             channel_credentials,
             insecure,
@@ -530,6 +696,60 @@ class Cluster:
             '/gavel.v1.Cluster/GiveRates',
             protos_dot_gavel_dot_v1_dot_cluster__pb2.GiveRatesRequest.SerializeToString,
             protos_dot_gavel_dot_v1_dot_cluster__pb2.GiveRatesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListChannels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavel.v1.Cluster/ListChannels',
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.ListChannelsRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.ListChannelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestChannel(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/gavel.v1.Cluster/TestChannel',
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.TestChannelRequest.SerializeToString,
+            protos_dot_gavel_dot_v1_dot_cluster__pb2.TestChannelResponse.FromString,
             options,
             channel_credentials,
             insecure,

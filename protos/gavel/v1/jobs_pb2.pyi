@@ -31,7 +31,7 @@ JOB_STATE_FAILED: JobState
 JOB_STATE_CANCELLED: JobState
 
 class JobSpec(_message.Message):
-    __slots__ = ("name", "job_type", "gpus", "gpus_min", "gpus_max", "steps", "weight", "tenant", "user", "deadline_s", "earliest_start_s", "time_limit_s", "min_run_s", "worker_types", "excluded_worker_types", "nodes", "labels", "cpus", "memory_gb", "gpu_memory_gb", "retries", "retries_node", "retries_preemption", "preemptible", "packable", "reports_steps", "restart_cost_s", "rates", "after", "array", "max_cost", "launch", "plans", "gpus_together")
+    __slots__ = ("name", "job_type", "gpus", "gpus_min", "gpus_max", "steps", "weight", "tenant", "user", "deadline_s", "earliest_start_s", "time_limit_s", "min_run_s", "worker_types", "excluded_worker_types", "nodes", "labels", "cpus", "memory_gb", "gpu_memory_gb", "retries", "retries_node", "retries_preemption", "preemptible", "packable", "reports_steps", "restart_cost_s", "rates", "after", "array", "max_cost", "launch", "plans", "gpus_together", "plans_from", "notify", "idle_ok")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,9 @@ class JobSpec(_message.Message):
     LAUNCH_FIELD_NUMBER: _ClassVar[int]
     PLANS_FIELD_NUMBER: _ClassVar[int]
     GPUS_TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    PLANS_FROM_FIELD_NUMBER: _ClassVar[int]
+    NOTIFY_FIELD_NUMBER: _ClassVar[int]
+    IDLE_OK_FIELD_NUMBER: _ClassVar[int]
     name: str
     job_type: str
     gpus: int
@@ -114,10 +117,13 @@ class JobSpec(_message.Message):
     launch: Launch
     plans: _containers.RepeatedCompositeFieldContainer[Plan]
     gpus_together: int
-    def __init__(self, name: _Optional[str] = ..., job_type: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., steps: _Optional[float] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., deadline_s: _Optional[float] = ..., earliest_start_s: _Optional[float] = ..., time_limit_s: _Optional[float] = ..., min_run_s: _Optional[float] = ..., worker_types: _Optional[_Iterable[str]] = ..., excluded_worker_types: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpu_memory_gb: _Optional[float] = ..., retries: _Optional[int] = ..., retries_node: _Optional[int] = ..., retries_preemption: _Optional[int] = ..., preemptible: _Optional[bool] = ..., packable: _Optional[bool] = ..., reports_steps: _Optional[bool] = ..., restart_cost_s: _Optional[float] = ..., rates: _Optional[_Mapping[str, float]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., array: _Optional[_Iterable[int]] = ..., max_cost: _Optional[float] = ..., launch: _Optional[_Union[Launch, _Mapping]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., gpus_together: _Optional[int] = ...) -> None: ...
+    plans_from: str
+    notify: _containers.RepeatedCompositeFieldContainer[Notify]
+    idle_ok: bool
+    def __init__(self, name: _Optional[str] = ..., job_type: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., steps: _Optional[float] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., user: _Optional[str] = ..., deadline_s: _Optional[float] = ..., earliest_start_s: _Optional[float] = ..., time_limit_s: _Optional[float] = ..., min_run_s: _Optional[float] = ..., worker_types: _Optional[_Iterable[str]] = ..., excluded_worker_types: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[str]] = ..., labels: _Optional[_Mapping[str, str]] = ..., cpus: _Optional[float] = ..., memory_gb: _Optional[float] = ..., gpu_memory_gb: _Optional[float] = ..., retries: _Optional[int] = ..., retries_node: _Optional[int] = ..., retries_preemption: _Optional[int] = ..., preemptible: _Optional[bool] = ..., packable: _Optional[bool] = ..., reports_steps: _Optional[bool] = ..., restart_cost_s: _Optional[float] = ..., rates: _Optional[_Mapping[str, float]] = ..., after: _Optional[_Iterable[_Union[Dependency, _Mapping]]] = ..., array: _Optional[_Iterable[int]] = ..., max_cost: _Optional[float] = ..., launch: _Optional[_Union[Launch, _Mapping]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., gpus_together: _Optional[int] = ..., plans_from: _Optional[str] = ..., notify: _Optional[_Iterable[_Union[Notify, _Mapping]]] = ..., idle_ok: _Optional[bool] = ...) -> None: ...
 
 class Plan(_message.Message):
-    __slots__ = ("worker_type", "gpus", "label", "rate", "memory_gb", "document", "gpus_together")
+    __slots__ = ("worker_type", "gpus", "label", "rate", "memory_gb", "document", "gpus_together", "exchange")
     WORKER_TYPE_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +131,7 @@ class Plan(_message.Message):
     MEMORY_GB_FIELD_NUMBER: _ClassVar[int]
     DOCUMENT_FIELD_NUMBER: _ClassVar[int]
     GPUS_TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    EXCHANGE_FIELD_NUMBER: _ClassVar[int]
     worker_type: str
     gpus: int
     label: str
@@ -132,7 +139,8 @@ class Plan(_message.Message):
     memory_gb: float
     document: str
     gpus_together: int
-    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[int] = ..., label: _Optional[str] = ..., rate: _Optional[float] = ..., memory_gb: _Optional[float] = ..., document: _Optional[str] = ..., gpus_together: _Optional[int] = ...) -> None: ...
+    exchange: float
+    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[int] = ..., label: _Optional[str] = ..., rate: _Optional[float] = ..., memory_gb: _Optional[float] = ..., document: _Optional[str] = ..., gpus_together: _Optional[int] = ..., exchange: _Optional[float] = ...) -> None: ...
 
 class Dependency(_message.Message):
     __slots__ = ("job", "when")
@@ -149,6 +157,14 @@ class Dependency(_message.Message):
     job: str
     when: Dependency.When
     def __init__(self, job: _Optional[str] = ..., when: _Optional[_Union[Dependency.When, str]] = ...) -> None: ...
+
+class Notify(_message.Message):
+    __slots__ = ("to", "on")
+    TO_FIELD_NUMBER: _ClassVar[int]
+    ON_FIELD_NUMBER: _ClassVar[int]
+    to: str
+    on: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, to: _Optional[str] = ..., on: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Launch(_message.Message):
     __slots__ = ("command", "script", "setup", "venv", "workdir", "upload", "env", "env_from", "checkpoint_dir", "ranks", "checkpoints", "setup_limit_s", "container", "outputs", "terminal")
@@ -375,7 +391,7 @@ class Job(_message.Message):
     def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., submitted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., steps_done: _Optional[float] = ..., steps_saved: _Optional[float] = ..., run_s: _Optional[float] = ..., attempt: _Optional[int] = ..., failures: _Optional[int] = ..., node_failures: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[float] = ..., blocked_by: _Optional[_Iterable[str]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., exit_code: _Optional[int] = ..., last_lines: _Optional[str] = ..., time_s: _Optional[_Mapping[str, float]] = ..., array_index: _Optional[int] = ..., gpu_s: _Optional[_Mapping[str, float]] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("worker_type", "gpus", "with_job", "since", "until", "phase", "lease", "rate", "plan", "terminal")
+    __slots__ = ("worker_type", "gpus", "with_job", "since", "until", "phase", "lease", "rate", "plan", "idle_since", "terminal")
     WORKER_TYPE_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     WITH_JOB_FIELD_NUMBER: _ClassVar[int]
@@ -385,6 +401,7 @@ class Placement(_message.Message):
     LEASE_FIELD_NUMBER: _ClassVar[int]
     RATE_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SINCE_FIELD_NUMBER: _ClassVar[int]
     TERMINAL_FIELD_NUMBER: _ClassVar[int]
     worker_type: str
     gpus: _containers.RepeatedScalarFieldContainer[str]
@@ -395,8 +412,9 @@ class Placement(_message.Message):
     lease: str
     rate: float
     plan: str
+    idle_since: _timestamp_pb2.Timestamp
     terminal: TerminalUse
-    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., with_job: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., phase: _Optional[str] = ..., lease: _Optional[str] = ..., rate: _Optional[float] = ..., plan: _Optional[str] = ..., terminal: _Optional[_Union[TerminalUse, _Mapping]] = ...) -> None: ...
+    def __init__(self, worker_type: _Optional[str] = ..., gpus: _Optional[_Iterable[str]] = ..., with_job: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., phase: _Optional[str] = ..., lease: _Optional[str] = ..., rate: _Optional[float] = ..., plan: _Optional[str] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., terminal: _Optional[_Union[TerminalUse, _Mapping]] = ...) -> None: ...
 
 class TerminalUse(_message.Message):
     __slots__ = ("attached", "keep_s", "until")
@@ -511,12 +529,17 @@ class UpdateJobRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ..., changes: _Optional[_Union[JobChanges, _Mapping]] = ...) -> None: ...
 
 class JobChanges(_message.Message):
-    __slots__ = ("name", "weight", "tenant", "gpus", "gpus_min", "gpus_max", "worker_types", "retries", "time_limit_s", "deadline_s", "max_cost", "remove", "gpus_together")
+    __slots__ = ("name", "weight", "tenant", "gpus", "gpus_min", "gpus_max", "worker_types", "retries", "time_limit_s", "deadline_s", "max_cost", "remove", "gpus_together", "plans", "plans_from")
     class WorkerTypes(_message.Message):
         __slots__ = ("names",)
         NAMES_FIELD_NUMBER: _ClassVar[int]
         names: _containers.RepeatedScalarFieldContainer[str]
         def __init__(self, names: _Optional[_Iterable[str]] = ...) -> None: ...
+    class Plans(_message.Message):
+        __slots__ = ("plans",)
+        PLANS_FIELD_NUMBER: _ClassVar[int]
+        plans: _containers.RepeatedCompositeFieldContainer[Plan]
+        def __init__(self, plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     TENANT_FIELD_NUMBER: _ClassVar[int]
@@ -530,6 +553,8 @@ class JobChanges(_message.Message):
     MAX_COST_FIELD_NUMBER: _ClassVar[int]
     REMOVE_FIELD_NUMBER: _ClassVar[int]
     GPUS_TOGETHER_FIELD_NUMBER: _ClassVar[int]
+    PLANS_FIELD_NUMBER: _ClassVar[int]
+    PLANS_FROM_FIELD_NUMBER: _ClassVar[int]
     name: str
     weight: float
     tenant: str
@@ -543,7 +568,9 @@ class JobChanges(_message.Message):
     max_cost: float
     remove: _containers.RepeatedScalarFieldContainer[str]
     gpus_together: int
-    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., worker_types: _Optional[_Union[JobChanges.WorkerTypes, _Mapping]] = ..., retries: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., max_cost: _Optional[float] = ..., remove: _Optional[_Iterable[str]] = ..., gpus_together: _Optional[int] = ...) -> None: ...
+    plans: JobChanges.Plans
+    plans_from: str
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., tenant: _Optional[str] = ..., gpus: _Optional[int] = ..., gpus_min: _Optional[int] = ..., gpus_max: _Optional[int] = ..., worker_types: _Optional[_Union[JobChanges.WorkerTypes, _Mapping]] = ..., retries: _Optional[int] = ..., time_limit_s: _Optional[float] = ..., deadline_s: _Optional[float] = ..., max_cost: _Optional[float] = ..., remove: _Optional[_Iterable[str]] = ..., gpus_together: _Optional[int] = ..., plans: _Optional[_Union[JobChanges.Plans, _Mapping]] = ..., plans_from: _Optional[str] = ...) -> None: ...
 
 class UpdateJobResponse(_message.Message):
     __slots__ = ("jobs",)

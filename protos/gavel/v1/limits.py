@@ -53,12 +53,21 @@ SET_BY_GAVEL = frozenset(
 CONTAINER_RUNTIMES = ("charliecloud", "apptainer", "podman", "docker")
 CONTAINER_MOUNTS_MAX = 100
 
+# The errors of PyTorch, CUDA and JAX if a GPU has no memory left.
+OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|cuda[^\n]*out of memory|RESOURCE_EXHAUSTED: out of memory", re.IGNORECASE
+)
 _IMAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/@-]{0,255}")
 # Runtimes separate the parts of their own mount options by these.
 _MOUNT_SEPARATORS = frozenset(':,"')
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SECRET = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+
+
+def ran_out_of_memory(last_lines: str) -> bool:
+    """Whether a job whose output ends like this had too little memory on a GPU."""
+    return bool(OUT_OF_MEMORY.search(last_lines))
 
 
 def is_digest(text: str) -> bool:

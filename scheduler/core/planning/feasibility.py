@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from msgspec.structs import replace
 
+from scheduler.core.planning.kinds import rate_of
 from scheduler.core.planning.planned_rates import is_struck_out, plans_left
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, gpus_for, in_groups
@@ -24,12 +25,65 @@ HUNDREDTHS_BELOW = 1e12
 Nodes = Sequence[Node]
 
 
-def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
-    """Raise InvalidSpec unless the nodes of one worker type, if they were empty, could meet the job's needs."""
+def must_be_runnable(state: SchedulerState, spec: JobSpec, known_types: Collection[str] = ()) -> None:
+    """Raise InvalidSpec for a job that can never run. A cluster without nodes accepts every job.
+
+    `known_types`: worker types that the job has plans for, allows or excludes although they may have left the cluster.
+    """
+    if not state.nodes:
+        return
+    must_fit_somewhere(state, spec, known_types)
+    if spec.plans:
+        must_have_plan(state, spec, known_types)
+    else:
+        _must_have_rate(state, spec)
+
+
+def _must_have_rate(state: SchedulerState, spec: JobSpec) -> None:
+    """Raise InvalidSpec for a job whose rates are 0 on every worker type that it may use, at every width."""
+    if any(spec.may_use(kind) and _runs(state, spec, kind) for kind in state.size_of_type):
+        return
+    types = sorted(state.size_of_type)
+    allowed = [kind for kind in types if spec.may_use(kind)]
+    where = listed(allowed)
+    name = f"jobs of type '{spec.job_type}'" if spec.job_type else "this job"
+    if spec.rates:
+        rated = listed(sorted(spec.rates))
+        raise InvalidSpec("rates", f"are given for {rated}, and this job may run on {where} only")
+    other_types = [kind for kind in types if kind not in allowed and _runs(state, spec, kind)]
+    if other_types:
+        field = "worker_types" if spec.worker_types else "excluded_worker_types"
+        raise InvalidSpec(
+            field, f"{name} cannot run on {where} (the rates say 0); allow {listed(other_types)}"
+        )
+    widths = sorted(
+        gpus
+        for (kind, gpus, worker_type), rate in state.rates.solo.items()
+        if kind == spec.job_type and worker_type in allowed and rate > 0
+    )
+    widths_asked = f"{spec.narrowest} to {spec.widest}" if spec.narrowest < spec.widest else str(spec.gpus)
+    if widths:
+        known = listed([str(gpus) for gpus in dict.fromkeys(widths)])
+        raise InvalidSpec("gpus", f"{name} cannot run with {widths_asked} GPUs on {where}; ask for {known}")
+    raise InvalidSpec(
+        "job_type", f"{name} cannot run on {where}: the rates say 0; give rates above 0, or another job_type"
+    )
+
+
+def _runs(state: SchedulerState, spec: JobSpec, worker_type: str) -> bool:
+    widths = spec.widths(state.size_of_type[worker_type])
+    return any(rate_of(state, spec, worker_type, gpus)[0] > 0 for gpus in widths)
+
+
+def must_fit_somewhere(state: SchedulerState, spec: JobSpec, known_types: Collection[str] = ()) -> None:
+    """Raise InvalidSpec unless the nodes of one worker type, if they were empty, could meet the job's needs.
+
+    `known_types`: worker types that the job may name although they have left the cluster.
+    """
     if not (spec.is_picky or spec.is_grouped) and spec.narrowest <= max(state.size_of_type.values()):
         return
     nodes = list(state.nodes.values())
-    _must_be_known(nodes, spec)
+    _must_be_known(nodes, spec, known_types)
     if _fit(nodes, spec):
         return
     _must_have_gpus(nodes, spec)
@@ -56,11 +110,14 @@ def must_fit_somewhere(state: SchedulerState, spec: JobSpec) -> None:
         names.append(field)
 
 
-def must_have_plan(state: SchedulerState, spec: JobSpec) -> None:
-    """Raise InvalidSpec unless the job can run by one of its plans on the GPUs of the cluster."""
+def must_have_plan(state: SchedulerState, spec: JobSpec, known_types: Collection[str] = ()) -> None:
+    """Raise InvalidSpec unless the job can run by one of its plans on the GPUs of the cluster.
+
+    A job may have plans for `known_types`, which were in the cluster before. With no others, it waits for their return.
+    """
     sizes = state.size_of_type
     for index, plan in enumerate(spec.plans):
-        if plan.worker_type not in sizes:
+        if plan.worker_type not in sizes and plan.worker_type not in known_types:
             raise InvalidSpec(
                 f"plans[{index}].worker_type",
                 f"there is no '{plan.worker_type}' here; there is {', '.join(sorted(sizes))}",
@@ -74,6 +131,9 @@ def must_have_plan(state: SchedulerState, spec: JobSpec) -> None:
             else "they are for other GPUs than it may use"
         )
         raise InvalidSpec("plans", f"the job can use none of them: {why}")
+    left = [plan for plan in left if plan.worker_type in sizes]
+    if not left:
+        return
     if all(plan.gpus > sizes[plan.worker_type] for plan in left):
         least = min(left, key=lambda plan: plan.gpus - sizes[plan.worker_type])
         raise InvalidSpec(
@@ -86,10 +146,12 @@ def must_have_plan(state: SchedulerState, spec: JobSpec) -> None:
     if all(room[plan] < plan.gpus for plan in left):
         least = min(left, key=lambda plan: (together[plan], plan.gpus))
         groups = "" if together[least] == 1 else f", {together[least]} on one node each"
+        names = state.left_out(spec)
+        outdated = f"; upgrade agents that ignore plans, such as that of {names[0]}" if names else ""
         raise InvalidSpec(
             "plans",
             f"fit no nodes that the job may use: {least.label} needs {least.gpus} {least.worker_type}{groups}, and "
-            f"there are at most {room[least]}",
+            f"there are at most {room[least]}{outdated}",
         )
 
 
@@ -101,10 +163,10 @@ def _room(state: SchedulerState, spec: JobSpec, worker_type: str, granule: int) 
     )
 
 
-def _must_be_known(nodes: Nodes, spec: JobSpec) -> None:
+def _must_be_known(nodes: Nodes, spec: JobSpec, known_types: Collection[str]) -> None:
     types = {node.spec.worker_type for node in nodes}
     for field in ("worker_types", "excluded_worker_types"):
-        unknown = sorted(set(getattr(spec, field)) - types)
+        unknown = sorted(set(getattr(spec, field)) - types - set(known_types))
         if unknown:
             raise InvalidSpec(field, f"there is no '{unknown[0]}' here; there is {', '.join(sorted(types))}")
     missing = set(spec.nodes) - {node.spec.name for node in nodes}

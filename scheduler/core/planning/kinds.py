@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from policies.problem import Floats, Ints
-from scheduler.core.planning.planned_rates import planned_rate
+from scheduler.core.planning.planned_rates import planned_rates
 from scheduler.core.planning.round_cache import Frame
 from scheduler.core.state import SchedulerState, Stores
 from scheduler.model import bounds
@@ -58,8 +58,9 @@ class Kinds:
     # By row of worker type: the usable GPUs, and the most of them on one node.
     capacity: Floats = field(default_factory=lambda: np.zeros(0))
     widest_node: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
-    # Usable nodes with their healthy GPUs.
+    # Usable nodes with their healthy GPUs, and whether agents of some of them ignore plans.
     nodes: tuple[tuple[NodeSpec, tuple[GpuId, ...]], ...] = ()
+    any_ignores_plans: bool = False
     # The worker types in the order in which a round numbers them, and the views of `nodes` with these numbers.
     views: tuple[tuple[str, ...], tuple[NodeView, ...]] = ((), ())
     # The frame of the last round.
@@ -85,6 +86,7 @@ class Kinds:
         self.capacity = np.zeros(len(known))
         self.widest_node = np.zeros(len(known), np.int64)
         self.nodes = tuple((node.spec, node.gpu_ids) for node in state.usable_nodes())
+        self.any_ignores_plans = any(spec.ignores_plans for spec, _ in self.nodes)
         self.by_store = {}
         for node in state.usable_nodes():
             self.by_store.setdefault(node.spec.store, []).append(node)
@@ -157,19 +159,23 @@ def _key(spec: JobSpec) -> KindKey:
 def _ways(state: SchedulerState, kinds: Kinds, spec: JobSpec, stores: Stores) -> Ways:
     rows: list[tuple[int, int, float, bool, str]] = []
     picky = spec.nodes or spec.labels or spec.cpus or spec.memory_gb or spec.gpu_memory_gb
-    anywhere = not (stores or picky or spec.is_grouped)
+    anywhere = not (stores or picky or spec.is_grouped or (spec.plans and kinds.any_ignores_plans))
     nodes = [] if anywhere else kinds.reaching(stores) if stores else state.usable_nodes()
     for row, worker_type in enumerate(kinds.worker_types):
         if not spec.may_use(worker_type):
             continue
         on_nodes = [gpus_for(node, spec) for node in nodes if node.spec.worker_type == worker_type]
         available = int(kinds.capacity[row]) if anywhere else sum(on_nodes)
+        planned = planned_rates(state, spec, worker_type) if spec.plans else {}
         for gpus in spec.widths_on(worker_type, available):
             granule = spec.granule(gpus, worker_type)
             if granule > 1 and in_groups(on_nodes, granule) < gpus:
                 continue
             spread = not state.settings.consolidated_rates and gpus > kinds.widest_node[row]
-            rate, guessed = rate_of(state, spec, worker_type, gpus, spread)
+            if spec.plans:
+                rate, guessed = planned.get(gpus, 0.0), False
+            else:
+                rate, guessed = rate_of(state, spec, worker_type, gpus, spread)
             if rate > 0:
                 plan = spec.plan_for(worker_type, gpus)
                 rows.append((row, gpus, rate, guessed, plan.label if plan else ""))
@@ -200,7 +206,7 @@ def _rate_of(
     state: SchedulerState, spec: JobSpec, worker_type: str, gpus: int, spread: bool
 ) -> tuple[float, bool]:
     if spec.plans:
-        return planned_rate(state, spec, worker_type, gpus), False
+        return planned_rates(state, spec, worker_type).get(gpus, 0.0), False
     if gpus == spec.gpus and worker_type in spec.rates:
         return spec.rates[worker_type], False
     book, settings = state.rates, state.settings

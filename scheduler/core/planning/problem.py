@@ -11,19 +11,19 @@ from itertools import chain
 
 import numpy as np
 
-from policies.problem import Columns, Floats, Ints, Jobs, Problem, Tenant
+from policies.problem import ANY_TYPE, Columns, Floats, Ints, Jobs, Problem, Quotas, Tenant
 from scheduler.core.effects import Pairs
 from scheduler.core.planning.kinds import Kinds, rate_of
 from scheduler.core.planning.pairing import pair_rates, pairs_of
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
+from scheduler.model.gpu_quotas import NO_TENANT, GpuQuota
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle
+from scheduler.model.quota import ALL_TYPES
 
 # The limits of `Jobs.isolated_s`.
 ISOLATED_S = bounds.Bound(0.0, bounds.SUM_MAX, "s")
-# The tenant of jobs that name none, if the settings have tenants.
-NO_TENANT = "default"
 
 
 def estimate(
@@ -86,6 +86,7 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
         capacity=kinds.capacity,
         price_per_gpu_hour=price,
         tenants=_tenants(state, jobs),
+        quotas=_quotas(state, kinds, jobs),
         now_s=now_s,
         seed=settings.seed,
     )
@@ -159,6 +160,29 @@ def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
     return (
         *(Tenant(tenant.name, bounds.WEIGHT.nearest(tenant.weight), tenant.policy) for tenant in configured),
         *(Tenant(name) for name in others),
+    )
+
+
+def _quotas(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Quotas:
+    """Return the quotas on GPUs of these jobs, which are the rows of the problem."""
+    if not state.gpu_quotas:
+        return Quotas()
+    row_of = {name: row for row, name in enumerate(kinds.worker_types)} | {ALL_TYPES: ANY_TYPE}
+    rows: dict[GpuQuota, int] = {}
+    counted = [
+        (rows.setdefault(quota, len(rows)), job)
+        for job, of_job in enumerate(jobs)
+        for quota in state.gpu_quotas.of(of_job.spec)
+        # A type that no node has needs no row.
+        if quota.worker_type in row_of
+    ]
+    quota, job = np.array(counted, np.int64).reshape(-1, 2).T
+    return Quotas(
+        names=tuple(f"{quota.level}, {quota.worker_type}" for quota in rows),
+        worker_type=np.array([row_of[quota.worker_type] for quota in rows], np.int64),
+        gpus=np.array([quota.gpus for quota in rows], float),
+        quota=quota,
+        job=job,
     )
 
 

@@ -40,21 +40,25 @@ class Frame:
     no_columns: Bools
     # How many of the columns are not in the share table.
     new_rows: int
-    # The jobs that could not run in the last round, and the terms without these jobs.
-    last_terms: tuple[list[str], Terms]
+    # The jobs that could not run in the last round, the columns excepted from this, and the terms without these jobs.
+    last_terms: tuple[tuple[list[str], list[int]], Terms]
 
-    def terms_without(self, barred: list[str]) -> Terms:
-        """Return the terms if these jobs may not run."""
+    def terms_without(self, barred: list[str], in_place: list[int]) -> Terms:
+        """Return the terms if these jobs may not run, except in these columns."""
         if not barred:
             return self.terms
         # They are nearly always the same jobs as in the last round.
-        if self.last_terms[0] != barred:
+        if self.last_terms[0] != (barred, in_place):
             job_may_run = np.ones(len(self.jobs), bool)
             job_may_run[[self.row_of_job[name] for name in barred]] = False
             may_run = job_may_run[self.columns.first]
             if self.columns.any_pair:
                 may_run &= (self.columns.second == NO_ROW) | job_may_run[self.columns.second]
-            self.last_terms = barred, Terms(self.terms.share * may_run, self.terms.backfill & may_run)
+            may_run[in_place] = True
+            self.last_terms = (
+                (barred, in_place),
+                Terms(self.terms.share * may_run, self.terms.backfill & may_run),
+            )
         return self.last_terms[1]
 
     def padded(self, known: np.ndarray) -> np.ndarray:
@@ -117,7 +121,7 @@ def frame_of(
         terms=terms,
         no_columns=np.zeros(len(columns.bundles), bool),
         new_rows=len(new),
-        last_terms=([], terms),
+        last_terms=(([], []), terms),
     )
 
 

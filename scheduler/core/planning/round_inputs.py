@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from scheduler.core.planning import problem
 from scheduler.core.planning.kinds import Kinds
+from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.planning.round_cache import Frame, frame_of, key_of
 from scheduler.core.state import SchedulerState, Stores
 from scheduler.model.cluster import Node
+from scheduler.model.gpu_quotas import GpuQuota
 from scheduler.model.jobs import Job
 from scheduler.model.lease import STOPPING, Bundle, Holding, Phase
-from scheduler.rounds.inputs import Candidates, Held, Need, NodeView, RoundInputs, Terms
+from scheduler.model.quota import ALL_TYPES
+from scheduler.rounds.inputs import (
+    NO_ROW,
+    Candidates,
+    GpuLimit,
+    Held,
+    Need,
+    NodeView,
+    RoundInputs,
+    Terms,
+)
 
 # Times closer than this count as equal.
 SLACK_S = 1e-6
@@ -79,6 +91,7 @@ def _inputs(
     settings = state.settings
     types = _known_types(state, kinds)
     candidates, jobs = _candidates(state, kinds, now_s, types, held, ahead=ahead)
+    limits, limits_of = _limits(state, types, {*jobs, *held}, ahead=ahead)
     return RoundInputs(
         number=state.round.number + 1,
         round_s=settings.round_s,
@@ -87,12 +100,38 @@ def _inputs(
         candidates=candidates,
         nodes=_views(kinds, types, stuck),
         held=held,
-        needs=_needs(state, jobs),
+        needs=_needs(state, kinds, jobs),
+        limits=limits,
+        limits_of=limits_of,
         stay_s=settings.stay_s,
         full_s=settings.full_s,
         reserve_after=settings.reserve_after,
         preemptions_max=settings.preemptions_max,
     )
+
+
+def _limits(
+    state: SchedulerState, types: dict[str, int], jobs: Iterable[str], *, ahead: bool
+) -> tuple[tuple[GpuLimit, ...], dict[str, tuple[int, ...]]]:
+    """Return the quotas on GPUs that count any of these jobs, and the rows of those that count each job.
+
+    In mid-round, GPUs of leases that are still ending count as held. Leases of the next round wait for their ends.
+    """
+    if not state.gpu_quotas:
+        return (), {}
+    rows: dict[GpuQuota, int] = {}
+    of = {
+        job: tuple([rows.setdefault(quota, len(rows)) for quota in state.gpu_quotas.of(state.jobs[job].spec)])
+        for job in jobs
+    }
+    limits, counted = [], QuotaLeases.of_state(state)
+    for quota in rows:
+        leases = counted.of(quota)
+        active = {gpu for holding in leases if holding.phase is not STOPPING for gpu in holding.lease.gpus}
+        ending = {gpu for holding in leases if holding.phase is STOPPING for gpu in holding.lease.gpus}
+        worker_type = NO_ROW if quota.worker_type == ALL_TYPES else types.get(quota.worker_type, len(types))
+        limits.append(GpuLimit(worker_type, quota.gpus - (0 if ahead else len(ending - active))))
+    return tuple(limits), of
 
 
 def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeView, ...]:
@@ -144,7 +183,7 @@ def _candidates(
     frame = _frame(state, kinds, types, tuple(problem.newcomers(state, kinds, new)))
     barred = [name for name in frame.jobs if name not in eligible]
     barred += [name for name in state.reshaped if name in table.job_row and name in eligible]
-    terms = frame.terms_without(barred)
+    terms = frame.terms_without(barred, _in_place(state, frame, held))
     explore = _explore(state, kinds, frame, held, eligible)
     if explore is not frame.no_columns:
         terms = Terms(np.where(explore, np.maximum(terms.share, TRIAL_SHARE), terms.share), terms.backfill)
@@ -160,6 +199,12 @@ def _candidates(
         ),
         frame.jobs,
     )
+
+
+def _in_place(state: SchedulerState, frame: Frame, held: Mapping[str, Held]) -> list[int]:
+    """Return the columns by which jobs run whose plans have changed meanwhile: there they may stay."""
+    rows = [frame.columns.row_of.get(held[name].bundle) for name in state.reshaped if name in held]
+    return [row for row in rows if row is not None]
 
 
 def _frame(state: SchedulerState, kinds: Kinds, types: dict[str, int], new: tuple[Bundle, ...]) -> Frame:
@@ -226,10 +271,12 @@ def _ran_without_steps(state: SchedulerState, job: Job) -> bool:
     return job.run_s > 0 and not job.steps_done
 
 
-def _needs(state: SchedulerState, jobs: Sequence[str]) -> dict[str, Need]:
+def _needs(state: SchedulerState, kinds: Kinds, jobs: Sequence[str]) -> dict[str, Need]:
     """Return the needs of these jobs beyond GPUs. Jobs without such needs, which are the majority, are absent."""
     confined = state.may_have_saved if len(state.stores) > 1 else set()
-    with_needs = (state.picky | confined).intersection(jobs)
+    planned = {name for name in jobs if state.jobs[name].spec.plans} if kinds.any_ignores_plans else set()
+    picky = state.picky | planned
+    with_needs = (picky | confined).intersection(jobs)
     if not with_needs:
         return {}
     nodes = state.usable_nodes()
@@ -243,14 +290,14 @@ def _needs(state: SchedulerState, jobs: Sequence[str]) -> dict[str, Need]:
         spec, stores = job.spec, state.confined_to(job)
         if stores not in reaching:
             reaching[stores] = [node for node in nodes if node.spec.store in stores]
-        if name not in state.picky:
+        if name not in picky:
             if stores and stores not in need_to_reach:
                 need_to_reach[stores] = Need(nodes=frozenset(node.spec.name for node in reaching[stores]))
             if stores:
                 needs[name] = need_to_reach[stores]
             continue
         allowed = None
-        if stores or spec.nodes or spec.labels or spec.gpu_memory_gb:
+        if stores or spec.nodes or spec.labels or spec.gpu_memory_gb or name in planned:
             allowed = frozenset(node.spec.name for node in reaching[stores] if node.fits(spec))
         needs[name] = Need(spec.cpus / spec.gpus, spec.memory_gb / spec.gpus, allowed)
     return needs

@@ -32,7 +32,7 @@ def surviving_facts(state: SchedulerState, now_s: float, fact: f.Fact) -> Sequen
             return _with_parts(fact, leases == fact.leases, not leases, leases=leases)
         case f.LeaseClosed() | f.RanksExited():
             return (fact,) if fact.exit.lease in state.leases else ()
-        case f.LeaseRecalled():
+        case f.LeaseRecalled() | f.GpusIdled():
             return (fact,) if fact.lease in state.leases else ()
         case f.JobsForgotten():
             return _fit_forgetting(state, now_s, fact)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any
@@ -81,6 +82,8 @@ class Guard(aio.ServerInterceptor):
     def __init__(self, recognise: Recognise, audit: Audit, slots: CallSlots) -> None:
         self.recognise, self.audit, self.slots = recognise, audit, slots
         self.streams = Streams()
+        # Called at the end of each call with one request and one answer: its method, why it ended, and its duration.
+        self.on_call: Callable[[str, str, float], object] = lambda method, reason, duration_s: None
 
     async def intercept_service(
         self,
@@ -107,10 +110,13 @@ class _Call:
         self._request: Any = None
         # The limit under which this call occupies a slot, and the user or address that occupies it.
         self._slot: tuple[NamedSlots, str] | None = None
+        self._began_s = time.perf_counter()
+        self._is_single = True
 
     def guarded(self, handler: Any) -> Any:
         """Wrap a handler so that it identifies the caller before it reads anything."""
         self._parse, self._one_request = handler.request_deserializer, not handler.request_streaming
+        self._is_single = self._one_request and not handler.response_streaming
         if handler.response_streaming:
             inner = handler.stream_stream or handler.unary_stream
             return grpc.stream_stream_rpc_method_handler(
@@ -264,6 +270,8 @@ class _Call:
         await context.abort_with_status(status_of(failed))
 
     def _note(self, result: str) -> None:
+        if self._is_single:
+            self._guard.on_call(self._method, result, time.perf_counter() - self._began_s)
         if self._rule.changes:
             self._guard.audit.note(self._caller, self._method, self._request, result)
 

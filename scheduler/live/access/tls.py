@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import ipaddress
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,14 @@ NODE_PREFIX = "node:"
 AUTHORITY_DAYS, SERVER_DAYS, NODE_DAYS = 3650, 397, 1825
 # Operators are warned this many days before a certificate expires.
 WARN_DAYS = 30
+# The setting that names a certificate of another authority.
+GIVEN = "tls_certificate"
+# What to do before a certificate expires.
+_REMEDIES = {
+    "ca.pem": "make a new authority, and have nodes join again",
+    "server.pem": "run `gavel init --renew`, and restart the scheduler",
+    GIVEN: "replace its file, and restart the scheduler",
+}
 # How far clocks may differ.
 SLACK = dt.timedelta(minutes=10)
 REQUEST_BYTES_MAX = 16 * 1024
@@ -43,8 +51,9 @@ class Signed(NamedTuple):
 class Keys:
     """A directory with ca.pem, ca.key, server.pem and server.key."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, certificate: str = "") -> None:
+        """`certificate`: the file that users are shown instead of server.pem; empty if there is none."""
+        self.folder, self.certificate = folder, certificate
 
     @property
     def ca_pem(self) -> bytes:
@@ -121,12 +130,14 @@ class Keys:
         return Signed(_pem(certificate), self.ca_pem)
 
     def expiry_times(self) -> dict[str, dt.datetime]:
-        """Return the expiry time of each existing certificate, by file name."""
+        """Return the expiry time of each existing certificate, by file name or, if it is not ours, by its setting."""
+        paths = {name: self.folder / name for name in ("ca.pem", "server.pem")}
+        if self.certificate:
+            paths[GIVEN] = Path(self.certificate)
         expiry_times = {}
-        for name in ("ca.pem", "server.pem"):
+        for name, path in paths.items():
             try:
-                data = (self.folder / name).read_bytes()
-                expiry_times[name] = x509.load_pem_x509_certificate(data).not_valid_after_utc
+                expiry_times[name] = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
             except (OSError, ValueError):
                 continue
         return expiry_times
@@ -157,20 +168,15 @@ def fingerprint_of(certificate_pem: bytes) -> str:
     return f"sha256:{x509.load_pem_x509_certificate(certificate_pem).fingerprint(hashes.SHA256()).hex()}"
 
 
-def expiry_warnings(keys: Keys, now_s: float) -> list[str]:
+def expiry_warnings(expiry_times: Mapping[str, dt.datetime], now_s: float) -> list[str]:
     """Return a warning for each certificate that expires soon."""
     now = dt.datetime.fromtimestamp(now_s, dt.UTC)
     warnings = []
-    for name, end in keys.expiry_times().items():
+    for name, end in expiry_times.items():
         days = (end - now).days
         if days < WARN_DAYS:
             when = f"expires in {days} days" if days >= 0 else "has expired"
-            remedy = (
-                "run `gavel init --renew`"
-                if name == "server.pem"
-                else "make a new authority, and have nodes join again"
-            )
-            warnings.append(f"the certificate {name} {when}: {remedy}")
+            warnings.append(f"the certificate {name} {when}: {_REMEDIES[name]}")
     return warnings
 
 

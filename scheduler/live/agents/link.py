@@ -11,11 +11,12 @@ import msgspec
 from protos.gavel.v1 import agents_pb2 as pb
 from scheduler.core.failed_starts import changes_state
 from scheduler.core.messages import NodeReport
+from scheduler.core.on_failures import changes_idle
+from scheduler.core.state import SchedulerState
 from scheduler.live.agents.outbox import Outbox
 from scheduler.live.node_views import GpuDetails, NodeDetails
 from scheduler.live.pace import PROOF_S
 from scheduler.live.wire.agents import goodbye, gpus_of, peer_host
-from scheduler.model.cluster import Node
 
 
 class AgentClock:
@@ -123,29 +124,32 @@ class NodeLink:
         if answer is not None and not answer.done():
             answer.set_result(checked)
 
-    def on_health(self, health: pb.Health, node: Node | None) -> NodeReport | None:
-        """Record the state of the GPUs. Return a report if it differs from `node`, the core's record of the node."""
+    def on_health(self, health: pb.Health, state: SchedulerState) -> NodeReport | None:
+        """Record the state of the GPUs. Return a report if it differs from the core's record of the node."""
+        node = state.nodes.get(self.name)
         self.driver_version = health.driver_version or self.driver_version
-        for state in health.gpus:
-            gpu = self.gpus.get(state.index)
+        for reported in health.gpus:
+            gpu = self.gpus.get(reported.index)
             if gpu is None:
                 continue
-            self.gpus[state.index] = msgspec.structs.replace(
+            self.gpus[reported.index] = msgspec.structs.replace(
                 gpu,
-                memory_used_gb=_finite_or_zero(state.memory_used_gb),
-                temperature_c=_finite_or_zero(state.temperature_c),
-                broken=state.broken[:500],
-                withheld=state.withheld[:500],
+                memory_used_gb=_finite_or_zero(reported.memory_used_gb),
+                temperature_c=_finite_or_zero(reported.temperature_c),
+                broken=reported.broken[:500],
+                withheld=reported.withheld[:500],
             )
         broken = tuple(gpu.index for gpu in health.gpus if gpu.broken and gpu.index in self.gpus)
         withheld = tuple(
             sorted({gpu.index for gpu in health.gpus if gpu.withheld and gpu.index in self.gpus})
         )
         trouble = health.trouble
+        idle_s = {idle.lease: idle.idle_s for idle in health.idle}
         if node is None or not (
             not node.broken.issuperset(broken)
             or node.withheld != set(withheld)
             or changes_state(node, trouble)
+            or changes_idle(state, self.name, idle_s)
         ):
             return None
         generation = self.generation if self.generation >= 0 else node.generation
@@ -155,6 +159,7 @@ class NodeLink:
             broken_gpus=broken,
             withheld_gpus=withheld,
             trouble=trouble,
+            idle_s=idle_s,
         )
 
     def view(self) -> NodeDetails:

@@ -243,8 +243,7 @@ class Links:
             case "report":
                 self._on_report(link, message.report)
             case "health":
-                node = self.world.state.nodes.get(link.name)
-                report = link.on_health(message.health, node)
+                report = link.on_health(message.health, self.world.state)
                 if report is not None:
                     self.world.send(report)
             case "gang_preparing":

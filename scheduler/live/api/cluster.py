@@ -1,10 +1,12 @@
-"""The service Cluster: nodes, policy, allocation, rounds, usage, prices, rates."""
+"""The service Cluster: nodes, policy, tenants, allocation, rounds, usage, prices, rates."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from importlib.metadata import version
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +16,28 @@ from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import cluster_pb2_grpc
 from protos.gavel.v1.plain import plain
 from scheduler.core.facts import RoundPlanned
-from scheduler.core.messages import GiveRates, NodeCommand, SetPolicy, SetPrices
+from scheduler.core.messages import GiveRates, NodeCommand, SetPolicy, SetPrices, SetTenants
 from scheduler.live.access.limits import Slots
 from scheduler.live.access.roles import Role, caller
 from scheduler.live.api.cluster_view import (
     allocation_view,
+    channel_view,
     node_view,
-    node_warnings,
+    prices,
     rate_rows,
     rates_of,
     round_view,
 )
+from scheduler.live.api.matrix import Matrix, Place
+from scheduler.live.api.tenants import tenant_spec, tenant_views
 from scheduler.live.data.usage import Usage
 from scheduler.live.feed import Feed
 from scheduler.live.job_feed import JobChanges
 from scheduler.live.node_views import NodeSource
+from scheduler.live.observe.notify.notifier import Notifier
+from scheduler.live.observe.page import Page, fill, page_size
 from scheduler.live.solver.process import SolverProcess
+from scheduler.live.threads import in_thread
 from scheduler.live.wire.job_view import seconds, stamp
 from scheduler.live.world import LiveWorld
 from scheduler.model import bounds
@@ -38,8 +46,10 @@ from scheduler.model.jobs import JobState
 
 # How many nodes are described before other tasks have their turn.
 NODES_SLICE = 50
+# How many rows a page of the matrix has by default, and at most.
+MATRIX_ROWS, MATRIX_ROWS_MAX = 1000, 10_000
 
-Warnings = Callable[[], Sequence[str]]
+Warnings = Callable[[], Mapping[str, Sequence[str]]]
 
 
 class ClusterService(cluster_pb2_grpc.ClusterServicer):
@@ -56,6 +66,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         data_dir: Path,
         warnings: Warnings,
         solver: SolverProcess,
+        notifier: Notifier,
     ) -> None:
         self._world = world
         self._feed = feed
@@ -66,6 +77,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         self._data_dir = data_dir
         self._warnings = warnings
         self._solver = solver
+        self._notifier = notifier
         self._started_s = world.now_s()
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Any) -> pb.Status:
@@ -83,7 +95,7 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
             gpus=sum(len(node.gpu_ids) for node in state.nodes.values()),
             gpus_busy=len(state.holders),
             stopping=self._world.stopping,
-            warnings=[*self._warnings(), *node_warnings(state, self._world.now_s())],
+            warnings=[line for lines in self._warnings().values() for line in lines],
         )
         if state.round.number:
             wire.round_ends.CopyFrom(stamp(state.round.ends_s))
@@ -130,9 +142,36 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         await self._world.ask(SetPolicy(policy=request.policy, user=caller().user))
         return await self.GetPolicy(pb.GetPolicyRequest(), context)
 
+    async def ListTenants(self, request: pb.ListTenantsRequest, context: Any) -> pb.ListTenantsResponse:
+        """List tenants by name, or those that the request names."""
+        return pb.ListTenantsResponse(tenants=tenant_views(self._world.state, request.tenants))
+
+    async def SetTenants(self, request: pb.SetTenantsRequest, context: Any) -> pb.SetTenantsResponse:
+        """Declare tenants, or forget declarations."""
+        if not (request.tenants or request.removed):
+            raise InvalidSpec("tenants", "is empty")
+        tenants = tuple(tenant_spec(wire) for wire in request.tenants)
+        await self._world.ask(SetTenants(tenants=tenants, removed=tuple(request.removed), user=caller().user))
+        return pb.SetTenantsResponse()
+
     async def GetAllocation(self, request: pb.GetAllocationRequest, context: Any) -> pb.Allocation:
         """Return the shares in force."""
         return await allocation_view(self._world.state)
+
+    async def GetMatrix(self, request: pb.GetMatrixRequest, context: Any) -> pb.Matrix:
+        """Return what jobs or tenants were due lately and what they received, those furthest behind first."""
+        wanted = pb.GetMatrixRequest(by_tenant=request.by_tenant, tenant=request.tenant)
+        page = Page(wanted, request.page_token, numbers=2)
+        size = page_size(request.page_size, MATRIX_ROWS, MATRIX_ROWS_MAX)
+        state = self._world.state
+        matrix = Matrix(state, request.tenant.rstrip("/"), by_tenant=request.by_tenant)
+        wire = pb.Matrix(price_per_gpu=prices(state))
+        after = None if page.before is None else Place(*page.before)
+        rows = await in_thread(lambda: list(islice(matrix.rows(after), size + 1)))
+        await in_thread(partial(fill, wire.rows, [row for _, row in rows[:size]], 1))
+        if len(wire.rows) < len(rows):
+            wire.next_page_token = page.token(*rows[len(wire.rows) - 1][0])
+        return wire
 
     async def WatchRounds(self, request: pb.WatchRoundsRequest, context: Any) -> AsyncIterator[pb.Round]:
         """Yield the current round; with `follow`, also each later one."""
@@ -175,3 +214,17 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         solo, pairs = rate_rows(request.rates)
         await self._world.ask(GiveRates(solo=solo, pairs=pairs, user=caller().user))
         return pb.GiveRatesResponse(rates=len(request.rates))
+
+    async def ListChannels(self, request: pb.ListChannelsRequest, context: Any) -> pb.ListChannelsResponse:
+        """List the channels of notifications."""
+        is_operator, wire = caller().may(Role.OPERATOR), pb.ListChannelsResponse()
+        for name, sender in self._notifier.senders.items():
+            if is_operator:
+                wire.channels.append(channel_view(sender, self._notifier.waiting(name)))
+            elif sender.channel.for_jobs:
+                wire.channels.add(name=name, for_jobs=True)
+        return wire
+
+    async def TestChannel(self, request: pb.TestChannelRequest, context: Any) -> pb.TestChannelResponse:
+        """Send a test message to a channel."""
+        return pb.TestChannelResponse(error=await self._notifier.test(request.channel, caller().user))

@@ -1,4 +1,4 @@
-"""Nodes, allocation, rounds and rates as users see them. Nothing here changes the state."""
+"""Nodes, allocation, rounds, rates and channels as users see them. Nothing here changes the state."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from protos.gavel.v1 import cluster_pb2 as pb
 from scheduler.core.planning.kinds import rate_of
 from scheduler.core.planning.pairing import pair_rates
 from scheduler.core.state import SchedulerState
+from scheduler.explain.wording import span
 from scheduler.live.node_views import GpuDetails, NodeDetails, NodeSource
+from scheduler.live.observe.notify.outbox import Waiting
+from scheduler.live.observe.notify.sender import Sender
 from scheduler.live.wire.job_view import stamp
 from scheduler.model import bounds
 from scheduler.model.cluster import FAULTY
@@ -22,6 +25,8 @@ from scheduler.model.throughput import RateKey
 RATES_MAX = 100_000
 # How many columns of the allocation are read before other tasks have their turn.
 SLICE = 2000
+# How many jobs with idle GPUs the status names.
+IDLE_MAX = 10
 _NOTHING_SEEN = GpuDetails()
 
 
@@ -89,6 +94,26 @@ def node_warnings(state: SchedulerState, now_s: float) -> list[str]:
     return lines
 
 
+def idle_warnings(state: SchedulerState, now_s: float) -> list[str]:
+    """Return a line for each job whose GPUs have been idle for long; if there are many, for the longest ones."""
+    since_s = {
+        holding.lease.id: began_s
+        for holding in state.leases.values()
+        if (began_s := holding.idle_began_s) is not None
+    }
+    lines = []
+    for name in sorted(since_s, key=since_s.__getitem__)[:IDLE_MAX]:
+        lease, bundle = state.leases[name].lease, state.leases[name].bundle
+        user = state.jobs[lease.job].spec.user
+        by = f" of {user}" if user else ""
+        lines.append(
+            f"job {lease.job}{by} leaves {bundle.gpus} × {bundle.worker_type} idle for {span(now_s - since_s[name])}"
+        )
+    if len(since_s) > IDLE_MAX:
+        lines.append(f"{len(since_s) - IDLE_MAX} more jobs leave their GPUs idle")
+    return lines
+
+
 async def allocation_view(state: SchedulerState) -> pb.Allocation:
     """Return the shares in force, with the time due and the time received. Other tasks have turns in between."""
     fact, table = state.allocation, state.shares
@@ -100,11 +125,7 @@ async def allocation_view(state: SchedulerState) -> pb.Allocation:
         failed=fact.failed,
         optimal=fact.optimal,
         notes=fact.notes,
-        price_per_gpu={
-            kind: price
-            for kind, price in zip(fact.shares.worker_types, fact.shares.price, strict=False)
-            if price is not None
-        },
+        price_per_gpu=prices(state),
     )
     if state.adopted_s > 0:
         wire.adopted.CopyFrom(stamp(state.adopted_s))
@@ -125,6 +146,15 @@ async def allocation_view(state: SchedulerState) -> pb.Allocation:
                 rate=_rate_of(state, bundle),
             )
     return wire
+
+
+def prices(state: SchedulerState) -> dict[str, float]:
+    """Return what one more GPU of each worker type would add to the objective, as far as it is known."""
+    if state.allocation is None:
+        return {}
+    shares = state.allocation.shares
+    pairs = zip(shares.worker_types, shares.price, strict=False)
+    return {kind: price for kind, price in pairs if price is not None}
 
 
 def _rate_of(state: SchedulerState, bundle: Bundle) -> float:
@@ -229,3 +259,23 @@ def _pairs(
             )
         if first <= second:
             yield (kind, first, second, gpus, rate, other)
+
+
+def channel_view(sender: Sender, waiting: Waiting) -> pb.Channel:
+    """Describe a channel of notifications for operators."""
+    channel, record = sender.channel, sender.record
+    wire = pb.Channel(
+        name=channel.name,
+        for_jobs=channel.for_jobs,
+        url=channel.origin,
+        events=channel.events,
+        is_signed=bool(channel.secret_file),
+        waiting=waiting.events,
+        counted=waiting.counted,
+        error=record.error,
+    )
+    if record.succeeded_s is not None:
+        wire.succeeded.CopyFrom(stamp(record.succeeded_s))
+    if record.failed_s is not None:
+        wire.failed.CopyFrom(stamp(record.failed_s))
+    return wire

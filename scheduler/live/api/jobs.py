@@ -27,7 +27,9 @@ from scheduler.live.job_feed import JobChanges
 from scheduler.live.node_views import Sources
 from scheduler.live.observe.historian import Historian
 from scheduler.live.observe.history_book import PageEnd, PastJob, page_end
-from scheduler.live.observe.job_filter import SHOWN_SLICE, Page, candidates, in_slices, matcher, wants_ended
+from scheduler.live.observe.job_filter import SHOWN_SLICE, candidates, in_slices, matcher, wants_ended
+from scheduler.live.observe.notify.notifier import Notifier
+from scheduler.live.observe.page import PAGE_BYTES_MAX, Page, page_size
 from scheduler.live.wire.job_view import explanation_view, job_view, stamp
 from scheduler.live.wire.jobs import changes_from_wire, spec_from_wire
 from scheduler.live.wire.launch import check_patterns
@@ -38,8 +40,6 @@ from scheduler.model.jobs import Job, JobSpec, JobState
 PREVIEWS_MAX = 100
 # How many jobs a page has by default, and at most.
 PAGE_JOBS, PAGE_JOBS_MAX = 1000, 10_000
-# A page ends early at this size, because gRPC would refuse a larger message.
-PAGE_BYTES_MAX = 8 * 1024 * 1024
 KEY_CHARS_MAX = 256
 
 
@@ -56,6 +56,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         packages: Packages,
         config: PeopleConfig,
         watchers: Slots,
+        notifier: Notifier,
     ) -> None:
         self._world = world
         self._changes = changes
@@ -65,6 +66,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         self._submissions = Submissions(config, world.now_s)
         self._jobs_max = config.submission_jobs_max
         self._watchers = watchers
+        self._notifier = notifier
         self._connecting = connecting(self._job_itself)
 
     # Submitting.
@@ -104,6 +106,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
             spec = spec_from_wire(wire)
             if spec.launch and spec.launch.terminal and not self._connecting.is_on:
                 raise InvalidSpec("launch.terminal", OFF)
+            self._notifier.check(spec.notify)
             upload = spec.launch and spec.launch.upload
             if upload and not self._packages.has(upload):
                 raise InvalidSpec(
@@ -160,11 +163,11 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
     async def ListJobs(self, request: pb.ListJobsRequest, context: Any) -> pb.ListJobsResponse:
         """List jobs in pages, newest first."""
         caller, state = roles.caller(), self._world.state
-        size = request.page_size or PAGE_JOBS
-        if size > PAGE_JOBS_MAX:
-            raise InvalidSpec("page_size", f"is {size:,}, must be at most {PAGE_JOBS_MAX:,}")
-        matches, page = matcher(state, request.filter), Page(request.filter, request.page_token)
-        if wants_ended(request.filter):
+        size = page_size(request.page_size, PAGE_JOBS, PAGE_JOBS_MAX)
+        matches, is_history = matcher(state, request.filter), wants_ended(request.filter)
+        # A token has the order of a job; in the history, its end and its order.
+        page = Page(request.filter, request.page_token, 2 if is_history else 1)
+        if is_history:
             return await self._history_page(request, page, size, caller)
         matching: list[Job] = []
         async for jobs in in_slices(candidates(state, request.filter)):

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Mapping
 
 from protos.gavel.v1 import jobs_pb2 as pb
-from scheduler.core.on_jobs import NO_PAST, would_wait_for
+from scheduler.core.planning.admission import NO_PAST, would_wait_for
 from scheduler.core.state import SchedulerState
 from scheduler.explain import explain
 from scheduler.explain.scene import Column, Scene

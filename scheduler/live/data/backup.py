@@ -28,8 +28,8 @@ from scheduler.journal.lock import lock_path
 from scheduler.journal.store import SqliteJournal
 
 FORMAT = 1
-MANIFEST, JOURNAL = "manifest.json", "journal.db"
-DATABASES = ("access.db", "usage.db", "attempts.db", "history.db")
+MANIFEST, JOURNAL, HISTORY = "manifest.json", "journal.db", "history.db"
+DATABASES = ("access.db", "usage.db", "attempts.db", HISTORY)
 # How long to wait for a database that is locked.
 BUSY_S = 10.0
 CONFIG = "gavel.toml"
@@ -225,10 +225,13 @@ def _extract(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str
 
 def _copy_files(folder: Path, target: Path, packages: bool, journal: SqliteJournal | None) -> Iterator[str]:
     """Copy the files of a data directory, and yield their names."""
-    _copy_journal(folder / JOURNAL, target / JOURNAL, journal)
-    yield JOURNAL
-    for name in DATABASES:
-        if (folder / name).is_file():
+    # The history before the journal: a start reads from the journal what the history lacks, but a history that is ahead
+    # of the journal is taken for that of another journal, and emptied.
+    for name in (HISTORY, JOURNAL, *(name for name in DATABASES if name != HISTORY)):
+        if name == JOURNAL:
+            _copy_journal(folder / name, target / name, journal)
+            yield name
+        elif (folder / name).is_file():
             _copy_database(folder / name, target / name)
             yield name
     names = [name for name in FILES if (folder / name).is_file()]

@@ -1,1 +1,1 @@
-"""The history of ended jobs: its database, the forgetting of old jobs, filters and pages."""
+"""The history: ended jobs, and leases, rounds and shares of the past, in one database; filters and pages."""

@@ -3,15 +3,17 @@
 A thread writes ended jobs soon after their facts are durable. From time to time, the core is asked to forget the jobs
 that ended more than `keep_jobs_s` ago, a thousand at a time. Their rows must be durable and their GPU time booked, so
 nothing is forgotten as long as the file cannot be written. Then the core forgets the keys of submissions that are older
-than `keep_keys_s` and whose jobs it has forgotten. Rows older than `keep_history_s` are deleted.
+than `keep_keys_s` and whose jobs it has forgotten. Rows older than `keep_history_s` are deleted. Leases of the past are
+the subject of `timeline`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from protos.gavel.v1 import jobs_pb2
@@ -19,9 +21,13 @@ from scheduler.core.messages import Forget
 from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.data.usage import Usage
+from scheduler.live.feed import Feed
 from scheduler.live.job_feed import JobChanges
 from scheduler.live.observe.history_book import HistoryBook, PageEnd, PastJob, row_of
+from scheduler.live.observe.history_file import HistoryFile
 from scheduler.live.observe.job_filter import in_slices
+from scheduler.live.observe.past import Past
+from scheduler.live.observe.timeline import Timeline
 from scheduler.live.threads import in_thread
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import Job, JobState
@@ -34,19 +40,25 @@ SLICE, BATCH, FORGET_MAX = 100, 1000, 1000
 
 
 class Historian:
-    """The history of ended jobs. `write_ended` and `forget` have to be called in loops. Threads use the file."""
+    """The history. `write_ended`, `forget`, `prune_leases` and `timeline.write` have to be called in loops."""
 
     def __init__(
         self,
         world: LiveWorld,
+        feed: Feed,
         changes: JobChanges,
-        book: HistoryBook,
+        path: Path,
         attempts: Attempts,
         usage: Usage,
         keeping: Keeping,
     ) -> None:
+        """Open the file at `path`, and complete it from the journal."""
         self._world = world
-        self._book = book
+        self._file = HistoryFile(path)
+        self.book = HistoryBook(self._file)
+        self.timeline = Timeline(self._file, feed.journal, world.state, keeping.snapshot_facts)
+        feed.listen(self.timeline.listen)
+        self.past = Past(self._file)
         self._attempts = attempts
         self._usage = usage
         self._keeping = keeping
@@ -74,7 +86,7 @@ class Historian:
                 for start in range(0, len(names), BATCH):
                     rows = await self._rows(names[start : start + BATCH])
                     if rows:
-                        await in_thread(partial(self._book.add, rows))
+                        await in_thread(partial(self.book.add, rows))
 
     async def _rows(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
         rows = []
@@ -86,7 +98,7 @@ class Historian:
     async def _add_missing(self) -> None:
         """Queue the ended jobs that the book lacks after a crash or after the loss of the file."""
         async for jobs in in_slices([job for job in self._world.state.jobs.values() if job.is_terminal]):
-            outdated = await in_thread(partial(self._book.outdated, _end_times(jobs)))
+            outdated = await in_thread(partial(self.book.outdated, _end_times(jobs)))
             self._pending.add(set(outdated), self._world.now_s())
 
     # Forgetting.
@@ -117,8 +129,28 @@ class Historian:
             await self._ask(Forget(keys=tuple(keys)))
         if self._keeping.keep_history_s:
             until_s = self._world.now_s() - self._keeping.keep_history_s
-            while await in_thread(partial(self._book.prune, until_s, BATCH)) == BATCH:
+            while await in_thread(partial(self.book.prune, until_s, BATCH)) == BATCH:
                 pass
+
+    async def prune_leases(self) -> None:
+        """Delete the leases that have been kept long enough."""
+        if self._keeping.keep_leases_s:
+            await self.timeline.prune(self._world.now_s() - self._keeping.keep_leases_s)
+
+    async def finish(self) -> None:
+        """Write everything that is not written yet, before `close`."""
+        await self.catch_up()
+        await self.timeline.write(at_end=True)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+    def warnings(self) -> Iterator[str]:
+        """Yield warnings for operators."""
+        if self._file.warning:
+            yield self._file.warning
+        yield from self.timeline.warnings()
 
     async def _forgettable(self, names: Sequence[str]) -> list[str]:
         """Return the jobs among these whose rows are final and durable, and whose GPU time is booked."""
@@ -131,7 +163,7 @@ class Historian:
             and name not in self._usage.pending
         ]
         async with self._writing:
-            outdated = set(await in_thread(partial(self._book.outdated, _end_times(jobs))))
+            outdated = set(await in_thread(partial(self.book.outdated, _end_times(jobs))))
         self._pending.add(outdated, self._world.now_s())
         return [job.id for job in jobs if job.id not in outdated]
 
@@ -154,24 +186,24 @@ class Historian:
 
     async def get(self, job: str) -> PastJob | None:
         """Return a job of the history, or None."""
-        return await in_thread(partial(self._book.get, job))
+        return await in_thread(partial(self.book.get, job))
 
     async def find(self, names: Iterable[str]) -> list[PastJob]:
         """Return the jobs of these ids and arrays that the state has forgotten."""
         state = self._world.state
-        past = await in_thread(partial(self._book.find, list(names)))
+        past = await in_thread(partial(self.book.find, list(names)))
         return [entry for entry in past if entry.job.id not in state.jobs]
 
     async def final_states(self, names: Iterable[str]) -> dict[str, JobState]:
         """Return the final states of these jobs and arrays, as far as the history has them and the state does not."""
         state = self._world.state
         unknown = [name for name in names if name not in state.jobs]
-        return await in_thread(partial(self._book.final_states, unknown)) if unknown else {}
+        return await in_thread(partial(self.book.final_states, unknown)) if unknown else {}
 
     async def page(self, job_filter: jobs_pb2.JobFilter, before: PageEnd | None, size: int) -> list[PastJob]:
         """Return a page of ended jobs, including those that are still in the state; the latest end first."""
         await self.catch_up()
-        past = await in_thread(partial(self._book.page, job_filter, before, size))
+        past = await in_thread(partial(self.book.page, job_filter, before, size))
         return [entry for entry in past if entry.job.id not in self._world.state.active]
 
 

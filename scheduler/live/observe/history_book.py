@@ -1,4 +1,4 @@
-"""`history.db`: one row for each job that has ended.
+"""The ended jobs in `history.db`, a row each.
 
 Rows are for display, with one exception: if a new job depends on a job that the state has forgotten, the row tells how
 the older job ended.
@@ -11,15 +11,13 @@ to filter and sort. A lost file is rebuilt from the jobs that the state still ha
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from protos.gavel.v1 import jobs_pb2
-from scheduler.live.private_database import open_private
+from scheduler.live.observe.history_file import HistoryFile
 from scheduler.live.wire.job_view import seconds
 from scheduler.live.wire.jobs import STATES
 from scheduler.model.jobs import Job, JobState
@@ -27,23 +25,9 @@ from scheduler.model.launch import JobDecoder
 
 log = logging.getLogger(__name__)
 
-LOST = "jobs that the scheduler has forgotten are no longer shown"
 # The most names in one query to SQLite.
 NAMES_MAX = 500
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS job (
-    id TEXT PRIMARY KEY, array_id TEXT NOT NULL, number INTEGER NOT NULL,
-    name TEXT NOT NULL, user TEXT NOT NULL, tenant TEXT NOT NULL, job_type TEXT NOT NULL,
-    state TEXT NOT NULL, why TEXT NOT NULL, exit_code INTEGER,
-    submitted_s REAL NOT NULL, started_s REAL, ended_s REAL NOT NULL, run_s REAL NOT NULL, cost REAL NOT NULL,
-    attempts INTEGER NOT NULL, preemptions INTEGER NOT NULL, failures INTEGER NOT NULL,
-    worker_types TEXT NOT NULL, nodes TEXT NOT NULL, job TEXT NOT NULL
-);
-CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_s, number);
-CREATE INDEX IF NOT EXISTS job_by_user ON job (user, ended_s, number);
-CREATE INDEX IF NOT EXISTS job_by_array ON job (array_id) WHERE array_id != '';
-"""
 _INSERT = f"INSERT OR REPLACE INTO job VALUES ({', '.join('?' * 21)})"  # noqa: S608
 _PRUNE = "DELETE FROM job WHERE id IN (SELECT id FROM job WHERE ended_s <= ? ORDER BY ended_s LIMIT ?)"
 _END_TIMES = "SELECT id, ended_s FROM job WHERE id IN (MARKS)"
@@ -69,47 +53,38 @@ class PageEnd(NamedTuple):
 
 
 class HistoryBook:
-    """The database. Any thread may use it."""
+    """The table of ended jobs. Any thread may use it."""
 
-    def __init__(self, path: Path | None) -> None:
-        """Open the file; if `path` is None, use memory. A damaged file is set aside and reported in `warning`."""
-        # synchronous = FULL, because the state forgets the jobs that are written here.
-        self._db, self.warning = open_private(path, _SCHEMA, synchronous="FULL", loss=LOST)
-        self._lock = threading.Lock()
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._db.close()
+    def __init__(self, file: HistoryFile) -> None:
+        self._file = file
 
     def add(self, rows: Sequence[tuple[Any, ...]]) -> None:
         """Write rows made by `row_of`; they are durable on return."""
-        with self._lock, self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            self._db.executemany(_INSERT, rows)
+        with self._file.transaction() as db:
+            db.executemany(_INSERT, rows)
 
     def prune(self, until_s: float, limit: int) -> int:
         """Delete up to `limit` jobs that ended by this time, and return how many. SQLite reuses their space."""
-        with self._lock:
-            return self._db.execute(_PRUNE, (until_s, limit)).rowcount
+        with self._file.transaction() as db:
+            return db.execute(_PRUNE, (until_s, limit)).rowcount
 
     def outdated(self, end_times: dict[str, float]) -> list[str]:
         """Return the jobs whose row is missing or has another end time."""
         stored: dict[str, float] = {}
         for batch in _batches(end_times):
-            stored.update(self._rows(_END_TIMES.replace("MARKS", _marks(batch)), batch))
+            stored.update(self._file.rows(_END_TIMES.replace("MARKS", _marks(batch)), batch))
         return [name for name, ended_s in end_times.items() if stored.get(name) != ended_s]
 
     def get(self, job: str) -> PastJob | None:
         """Return one job, or None."""
-        rows = self._rows(f"{_JOBS} id = ?", (job,))
+        rows = self._file.rows(f"{_JOBS} id = ?", (job,))
         return next(iter(_read(rows)), None)
 
     def find(self, names: Iterable[str]) -> list[PastJob]:
         """Return the jobs with these ids, and all jobs of arrays with these ids."""
         jobs: dict[str, PastJob] = {}
         for batch in _batches(names):
-            rows = self._rows(_FIND.replace("MARKS", _marks(batch)), (*batch, *batch))
+            rows = self._file.rows(_FIND.replace("MARKS", _marks(batch)), (*batch, *batch))
             jobs.update({past.job.id: past for past in _read(rows)})
         return list(jobs.values())
 
@@ -117,7 +92,7 @@ class HistoryBook:
         """Return the final states of the jobs and arrays that have rows. An array is completed if all its jobs are."""
         states: dict[str, JobState] = {}
         for batch in _batches(names):
-            for name, state in self._rows(_STATES.replace("MARKS", _marks(batch)), (*batch, *batch)):
+            for name, state in self._file.rows(_STATES.replace("MARKS", _marks(batch)), (*batch, *batch)):
                 if states.get(name, JobState.COMPLETED) is JobState.COMPLETED:
                     states[name] = JobState(state)
         return states
@@ -130,11 +105,7 @@ class HistoryBook:
             values += before
         where = " AND ".join(conditions) or "1"
         query = f"{_JOBS} {where} ORDER BY ended_s DESC, number DESC LIMIT ?"
-        return _read(self._rows(query, (*values, size)))
-
-    def _rows(self, query: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        with self._lock:
-            return self._db.execute(query, values).fetchall()
+        return _read(self._file.rows(query, (*values, size)))
 
 
 def row_of(job: Job, nodes: Sequence[str]) -> tuple[Any, ...]:

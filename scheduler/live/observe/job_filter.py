@@ -1,15 +1,9 @@
-"""Filters of jobs, and pages of the jobs that match: newest first, stable while jobs come and go."""
+"""Filters of jobs."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hashlib
-import json
-import math
 import re
-from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Sequence
 from fnmatch import translate
 from typing import TypeVar
@@ -77,7 +71,12 @@ def _has_value(name: str, value: str) -> Matches:
 
 
 def _is_of_tenant(tenant: str) -> Matches:
-    return lambda job: job.spec.tenant == tenant or job.spec.tenant.startswith(f"{tenant}/")
+    return lambda job: is_of_tenant(job.spec.tenant, tenant)
+
+
+def is_of_tenant(name: str, tenant: str) -> bool:
+    """Whether the tenant of this name is a certain tenant or below it; an empty `tenant` stands for all."""
+    return not tenant or name == tenant or name.startswith(f"{tenant}/")
 
 
 def _runs_on(state: SchedulerState, worker_type: str, node: str) -> Matches:
@@ -97,41 +96,6 @@ async def in_slices(jobs: Sequence[T], size: int = SLICE) -> AsyncIterator[Seque
     for start in range(0, len(jobs), size):
         yield jobs[start : start + size]
         await asyncio.sleep(0)
-
-
-class Page:
-    """The start of a page, from its token, and the token of the next page. A token is valid for one filter only."""
-
-    def __init__(self, wire: jobs_pb2.JobFilter, token: str) -> None:
-        self._filter_hash = hashlib.sha256(wire.SerializeToString(deterministic=True)).hexdigest()[:16]
-        # The numbers in a token: the order of a job, or its end and its order.
-        self._number_count = 2 if wants_ended(wire) else 1
-        # The numbers of the last job of the previous page; None on the first page.
-        self.before = self._read(token) if token else None
-
-    def _read(self, token: str) -> tuple[float, ...]:
-        invalid = InvalidSpec("page_token", "is not a token of this scheduler: begin without one")
-        try:
-            *before, filter_hash = json.loads(base64.urlsafe_b64decode(token.encode("ascii")))
-        except (ValueError, TypeError, binascii.Error, RecursionError):
-            raise invalid from None
-        if not all(type(number) in (int, float) for number in before) or type(filter_hash) is not str:
-            raise invalid
-        if filter_hash != self._filter_hash:
-            raise InvalidSpec("page_token", "belongs to a list with another filter: begin without one")
-        if len(before) != self._number_count or not all(map(math.isfinite, before)):
-            raise invalid
-        return tuple(before)
-
-    def token(self, *last: float) -> str:
-        """Return the token of the page that follows a job. `last`: the job's order, or its end and its order."""
-        return base64.urlsafe_b64encode(json.dumps([*last, self._filter_hash]).encode()).decode()
-
-    def remaining(self, jobs: list[Job]) -> list[Job]:
-        """Return the jobs of this page and of later pages. `jobs` and the result have the oldest first."""
-        if self.before is None:
-            return jobs
-        return jobs[: bisect_left(jobs, self.before[0], key=lambda job: job.order)]
 
 
 def candidates(state: SchedulerState, wire: jobs_pb2.JobFilter) -> list[Job]:

@@ -11,6 +11,7 @@ _MESSAGES: dict[type[m.Message], str] = {
     m.UpdateJob: "an update of job {it.job} by {by}",
     m.NodeCommand: "a request by {by} to {it.action} a node",
     m.SetPolicy: "a change of policy by {by}",
+    m.SetTenants: "a change of tenants by {by}",
     m.Configure: "a change of settings by {by}",
     m.SetPrices: "a change of prices by {by}",
     m.GiveRates: "throughput rates from {by}",

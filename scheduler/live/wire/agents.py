@@ -77,6 +77,7 @@ def spec_of(hello: pb.Hello, storage: str) -> NodeSpec:
         memory_gb=hello.memory_gb or None,
         gpu_memory_gb=min(memory_gb) if memory_gb and all(memory_gb) else None,
         storage=storage,
+        ignores_plans=not hello.takes_plans,
     )
 
 

@@ -112,6 +112,7 @@ def explanation_view(explanation: Explanation) -> jobs_pb2.Explanation:
 def _placement(state: SchedulerState, holding: Holding, rates: Mapping[str, float]) -> jobs_pb2.Placement:
     bundle, job = holding.bundle, holding.lease.job
     since_s = holding.granted_s if holding.started_s is None else holding.started_s
+    idle_s = holding.idle_began_s
     return jobs_pb2.Placement(
         worker_type=bundle.worker_type,
         gpus=holding.lease.gpus,
@@ -122,6 +123,7 @@ def _placement(state: SchedulerState, holding: Holding, rates: Mapping[str, floa
         lease=holding.lease.id,
         rate=rates.get(holding.lease.id, 0.0),
         plan=bundle.label,
+        idle_since=None if idle_s is None else stamp(idle_s),
     )
 
 

@@ -20,6 +20,7 @@ from scheduler.model.changes import JobChanges
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec, JobState
 from scheduler.model.launch import Launch
+from scheduler.model.plans import Plan
 
 STATE_NUMBERS: dict[JobState, Any] = {
     state: jobs_pb2.JobState.Value(f"JOB_STATE_{state.name}") for state in JobState
@@ -32,8 +33,10 @@ REMOVABLE = ("time_limit_s", "deadline_s", "max_cost")
 # absolute path, and quote it in the log of the job. Newer agents ignore the `venv` of a container.
 _REFUSED_BY_OLD_AGENTS = "this agent is too old for containers: upgrade it"
 # Large fields, which lists omit.
-_LARGE = ("rates", "labels", "launch", "plans")
-_FIELDS = [field for field in jobs_pb2.JobSpec.DESCRIPTOR.fields if field.name not in (*_LARGE, "after")]
+_LARGE = ("rates", "labels", "launch", "plans", "plans_from")
+_FIELDS = [
+    field for field in jobs_pb2.JobSpec.DESCRIPTOR.fields if field.name not in (*_LARGE, "after", "notify")
+]
 # Fields whose zero differs from being absent.
 _OPTIONAL = tuple(field.name for field in _FIELDS if field.has_presence)
 _OTHERS = tuple(field.name for field in _FIELDS if not field.has_presence)
@@ -56,12 +59,15 @@ def spec_to_wire(spec: JobSpec, *, brief: bool = False, private: bool = False) -
     values |= {name: value for name in _OTHERS if (value := getattr(spec, name))}
     if spec.after:
         values["after"] = [msgspec.structs.asdict(dependency) for dependency in spec.after]
+    if spec.notify:
+        values["notify"] = [msgspec.structs.asdict(entry) for entry in spec.notify]
     if not brief:
         values |= {"rates": spec.rates, "labels": spec.labels}
         if spec.launch is not None and not private:
             values["launch"] = _plain_launch(spec.launch)
         if not private:
             values["plans"] = [msgspec.structs.asdict(plan) for plan in spec.plans]
+            values["plans_from"] = spec.plans_from
     return message_of(jobs_pb2.JobSpec, values)
 
 
@@ -76,6 +82,8 @@ def changes_from_wire(wire: jobs_pb2.JobChanges, since_submission_s: float) -> J
         values[field] = None
     if "worker_types" in values:
         values["worker_types"] = values["worker_types"].get("names", ())
+    if "plans" in values:
+        values["plans"] = msgspec.convert(values["plans"].get("plans", ()), tuple[Plan, ...])
     if "gpus" in values:
         values = {"gpus_min": None, "gpus_max": None} | values
     elif "gpus_min" in values or "gpus_max" in values:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.model.jobs import JobState
+from scheduler.model.lease import Bundle
 
 HOUR_S = 3600.0
 NUMBERS = (
@@ -23,7 +24,7 @@ NUMBERS = (
 STATES = tuple(JobState)
 FIELDS = (
     *("number", "id", "name", "type", "gpus", "state", "arrival_h", "start_h", "end_h", "jct_h", "queue_h"),
-    *("ran_h", "restart_h", "preemptions", "cost_usd", "rho", "deadline_missed"),
+    *("ran_h", "restart_h", "preemptions", "cost_usd", "rho", "deadline_missed", "plans"),
 )
 
 
@@ -37,6 +38,8 @@ class JobTable:
         self.ids: list[str] = []
         self.names: list[str] = []
         self.types: list[str] = []
+        # By row of a job with plans: those by which it ran, in the order of first use, in a set that keeps its order.
+        self._plans: dict[int, dict[str, None]] = {}
         self.states = array("b")
         self._numbers = {name: array("d") for name in NUMBERS}
         self._received: list[array[float]] = []
@@ -66,6 +69,11 @@ class JobTable:
     def set_state(self, row: int, state: JobState) -> None:
         """Set the state of a job."""
         self.states[row] = STATES.index(state)
+
+    def add_plan(self, row: int, bundle: Bundle) -> None:
+        """Add a plan by which a job got GPUs."""
+        name = f"{bundle.worker_type}×{bundle.gpus} {bundle.label}"
+        self._plans.setdefault(row, {})[name] = None
 
     def put_times(self, row: int, received_s: dict[int, float], allocated_s: dict[int, float]) -> None:
         """Set a job's times on each worker type: received, and promised by allocations."""
@@ -135,6 +143,7 @@ class JobTable:
                 "cost_usd": float(n["cost_usd"][row]),
                 "rho": None if math.isnan(rho[row]) else float(rho[row]),
                 "deadline_missed": None if math.isnan(is_missed) else bool(is_missed),
+                "plans": "|".join(self._plans.get(row, ())),
                 "received_h": self._by_type(received_s[row]),
                 "allocated_h": self._by_type(allocated_s[row]),
             }

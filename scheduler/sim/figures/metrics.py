@@ -32,9 +32,7 @@ _NEXT_STATE = {
     Move.START: JobState.RUNNING,
     Move.PREEMPT: JobState.PREEMPTED,
     Move.HOLD: JobState.HELD,
-    Move.RELEASE: JobState.QUEUED,
-    Move.RETRY: JobState.QUEUED,
-    Move.REQUEUE: JobState.QUEUED,
+    **dict.fromkeys((Move.RELEASE, Move.RETRY, Move.REQUEUE), JobState.QUEUED),
 }
 
 
@@ -273,6 +271,8 @@ class Metrics:
             held = _HeldLease(gpus, self.gpus.kind(lease.bundle.worker_type), job=job, ranks=ranks)
             self._leases[lease.id] = job.leases[lease.id] = held
             job.granted = True
+            if lease.bundle.label and job.row != UNMEASURED:
+                self.jobs.add_plan(job.row, lease.bundle)
             if not job.ended:
                 job.state = RUNS
 

@@ -28,6 +28,7 @@ from scheduler.core.messages import (
 from scheduler.model.cluster import NodeSpec, NodeState
 from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.lease import Lease, nodes_of
+from scheduler.model.plans import Plan
 from scheduler.model.settings import Settings
 from scheduler.sim.engine.machines import Machines
 from scheduler.sim.engine.physics import JobTruth
@@ -61,6 +62,8 @@ class History:
         self._submitted: dict[str, tuple[float, JobSpec]] = {}
         # The current specs of jobs that users updated.
         self._updated: dict[str, JobSpec] = {}
+        # The plans that updates gave to jobs which had plans already.
+        self._later_plans: dict[str, tuple[Plan, ...]] = {}
         # Jobs that users cancelled, and failed jobs with a limit on time or cost.
         self._stopped: set[str] = set()
         self._leases: dict[str, Lease] = {}
@@ -154,6 +157,7 @@ class History:
         groups: dict[str, list[tuple[str, JobTruth]]] = {}
         for name, (_, spec) in self._submitted.items():
             cost = made_by.costs.get(spec.job_type, usual)
+            spec = structs.replace(spec, plans=(*spec.plans, *self._later_plans.get(name, ())))
             truth = self.work.truth(name, spec, table, kinds, cost, name in self._stopped)
             if truth is not None:
                 truth = structs.replace(truth, save_every_s=made_by.save_every_s)
@@ -179,6 +183,8 @@ class History:
         if fact.job in self._submitted:
             spec = self._updated.get(fact.job) or self._submitted[fact.job][1]
             self._updated[fact.job] = fact.changes.applied_to(spec)
+            if spec.plans and fact.changes.plans:
+                self._later_plans[fact.job] = (*self._later_plans.get(fact.job, ()), *fact.changes.plans)
 
     def _add_move(self, at_s: float, fact: f.JobMoved) -> None:
         """Add the command if a user moved the job. The scheduler's own moves are not repeated."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 import msgspec
 
 from scheduler.sim.simulate import Conditions, SimOptions
+from traces.plans import Plan
 from traces.throughputs import PairRow, Row, Throughputs
 
 KEY = "made_by"
@@ -21,15 +22,16 @@ class Rates(msgspec.Struct, frozen=True):
     solo: list[Row] = []
     unconsolidated: list[Row] = []
     pairs: list[PairRow] = []
+    plans: list[Plan] = []
 
     @property
     def table(self) -> Throughputs:
         """The throughput table with these rows."""
-        return Throughputs.from_rows(self.solo, self.unconsolidated, self.pairs, "the journal")
+        return Throughputs.from_rows(self.solo, self.unconsolidated, self.pairs, "the journal", self.plans)
 
 
 class MadeBy(Conditions, frozen=True, kw_only=True, omit_defaults=True):
-    """The conditions of a simulation, and the true rates if the scheduler was given other rates."""
+    """The conditions of a simulation, and the true rates if the scheduler was given others or jobs had plans."""
 
     rates: Rates | None = None
 
@@ -37,9 +39,10 @@ class MadeBy(Conditions, frozen=True, kw_only=True, omit_defaults=True):
 def made_by(options: SimOptions) -> str:
     """Return the conditions of a simulation, as JSON."""
     rates = None
-    if options.believed is not None:
-        kinds = [kind for kind in options.cluster if kind in options.throughputs.worker_types]
-        rates = msgspec.convert(options.throughputs.restrict(kinds).rows(), Rates)
+    table = options.throughputs
+    if options.believed is not None or table.plans:
+        table = table.restrict(kind for kind in options.cluster if kind in table.worker_types)
+        rates = msgspec.convert(table.rows() | {"plans": [*table.plans.values()]}, Rates)
     return msgspec.json.encode(MadeBy(rates=rates, **options.conditions)).decode()
 
 

@@ -136,7 +136,7 @@ class PastWork:
             restart_s=cost.restart_s,
             checkpoint_s=cost.checkpoint_s,
             rates=spec.rates,
-            planned=_planned(self._measured.get(name, {}), spec),
+            planned=_planned(self._measured.get(name, {}), job_type, spec, table),
             fails_at_steps=fault,
         )
 
@@ -146,11 +146,17 @@ def type_of(name: str, spec: JobSpec) -> str:
     return spec.job_type or f"job #{name}"
 
 
-def _planned(amounts: Mapping[tuple[int, str], Amount], spec: JobSpec) -> dict[tuple[str, int], float]:
-    """Return the rate of each plan of a job, by worker type and GPUs: as measured, or else as predicted."""
-    rates = {(plan.worker_type, plan.gpus): plan.rate for plan in spec.plans}
+def _planned(
+    amounts: Mapping[tuple[int, str], Amount], job_type: str, spec: JobSpec, table: Throughputs
+) -> dict[tuple[str, int], float]:
+    """Return the rate of each plan of a job, by worker type and GPUs: of the table, or measured, or predicted."""
     measured = {(kind, gpus): steps / time_s for (gpus, kind), (steps, time_s) in amounts.items()}
-    return rates | {way: rate for way, rate in measured.items() if way in rates}
+    rates = {}
+    for plan in spec.plans:
+        known = table.plans.get((job_type, plan.gpus, plan.worker_type))
+        way = (plan.worker_type, plan.gpus)
+        rates[way] = measured.get(way, plan.rate) if known is None else known.rate
+    return rates
 
 
 def _sum(before: Amount | None, more: Amount) -> Amount:

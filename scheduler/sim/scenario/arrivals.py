@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 
 from scheduler.model.cluster import in_groups
@@ -54,14 +55,16 @@ def fastest_rate(cluster: Mapping[str, int], gpus_per_node: int, table: Throughp
     """Return the job's greatest rate on this cluster, alone; 0 if it cannot run anywhere."""
     narrowest, widest, group = job.gpus_min or job.gpus, job.gpus_max or job.gpus, job.gpus_together
     widths = [w for w in table.widths(job.job_type) if narrowest <= w <= widest and w % group == 0]
-    rates = [
-        table.rate(job.job_type, width, worker_type)
-        for worker_type, gpus in cluster.items()
-        if not job.worker_types or worker_type in job.worker_types
-        for width in widths
+    rates = []
+    for worker_type, gpus in cluster.items():
+        if job.worker_types and worker_type not in job.worker_types:
+            continue
         # The last node may be smaller than the others.
-        if width <= in_groups([gpus_per_node] * (gpus // gpus_per_node) + [gpus % gpus_per_node], group)
-    ]
+        on_nodes = [gpus_per_node] * (gpus // gpus_per_node) + [gpus % gpus_per_node]
+        for width in widths:
+            granule = math.lcm(group, table.gpus_together(job.job_type, width, worker_type))
+            if width <= in_groups(on_nodes, granule):
+                rates.append(table.rate(job.job_type, width, worker_type))
     return max(rates, default=0.0)
 
 

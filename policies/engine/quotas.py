@@ -1,0 +1,104 @@
+"""Quotas: which of them a program needs, and how rules that solve no program keep them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import numpy as np
+
+from policies.engine.checks import derived
+from policies.engine.sparse import Sparse, stack
+from policies.problem import Bools, Floats, Ints, Problem
+
+# A quota that is exceeded by less than this fraction is kept: solvers are not more exact.
+TOLERANCE = 1e-9
+Result = TypeVar("Result")
+
+
+def add_as_exceeded(
+    problem: Problem, solve: Callable[[Problem], Result], exceeded: Callable[[Result], Ints]
+) -> Result:
+    """Solve a problem with as few of its quotas as possible: with none, then with those that the result exceeds.
+
+    An optimum without a quota that keeps the quota is an optimum under it, so the result is as good as with all quotas.
+    If no quota binds, it is exactly the result without quotas, and jobs of all tenants are merged as before.
+    """
+    added: Ints = np.zeros(0, dtype=np.int64)
+    while True:
+        result = solve(
+            derived(problem, quotas=problem.quotas.take(added)) if len(problem.quotas) else problem
+        )
+        missing = np.setdiff1d(exceeded(result), added) if len(problem.quotas) else added[:0]
+        if not missing.size:
+            return result
+        added = np.union1d(added, missing)
+
+
+def exceeded(problem: Problem, time_share: Floats) -> Ints:
+    """Return the quotas that these shares exceed."""
+    quotas = problem.quotas
+    if not len(quotas):
+        return np.zeros(0, dtype=np.int64)
+    return np.flatnonzero(problem.quota_use @ time_share > quotas.gpus * (1.0 + TOLERANCE))
+
+
+def not_too_wide(problem: Problem) -> Bools:
+    """Return a mask of the columns that are not wider than a quota. Among them, no quota stops a job that is alone."""
+    fits = np.ones(len(problem.columns), dtype=bool)
+    if len(problem.quotas):
+        use = problem.quota_use
+        fits[use.column[use.value > problem.quotas.gpus[use.row]]] = False
+    return fits
+
+
+def gpu_rules(problem: Problem) -> tuple[Sparse, Floats]:
+    """Return a row of GPUs for each worker type and each quota, and the limits of these rows."""
+    rows = stack(problem.occupancy, problem.quota_use) if len(problem.quotas) else problem.occupancy
+    return rows, np.concatenate([problem.capacity, problem.quotas.gpus])
+
+
+def within(problem: Problem, time_share: Floats) -> Floats:
+    """Return these shares, with those of jobs that exceed a quota together scaled down until they keep it."""
+    if not exceeded(problem, time_share).size:
+        return time_share
+    use, limit = problem.quota_use, problem.quotas.gpus
+    used = use @ time_share
+    fits = np.divide(limit, used, out=np.ones(len(used)), where=used > limit)
+    fit = np.ones(len(time_share))
+    np.minimum.at(fit, use.column, fits[use.row])
+    return np.asarray(time_share * fit)
+
+
+class Tally:
+    """The GPUs that are left under each quota, for a rule that starts whole jobs one by one."""
+
+    def __init__(self, problem: Problem) -> None:
+        self._left: list[float] = problem.quotas.gpus.tolist()
+        self._gpus: list[int] = problem.columns.gpus.tolist() if self._left else []
+        # The quotas that count each column; a column that no quota counts is absent.
+        self._of: dict[int, list[int]] = {}
+        if self._left:
+            use = problem.quota_use
+            for quota, column in zip(use.row.tolist(), use.column.tolist(), strict=True):
+                self._of.setdefault(column, []).append(quota)
+
+    def of(self, column: int) -> frozenset[int]:
+        """Return the quotas that count a column."""
+        return frozenset(self._of.get(column, ()))
+
+    def of_any(self, columns: Iterable[int]) -> frozenset[int]:
+        """Return the quotas that count at least one of these columns."""
+        return frozenset().union(*map(self.of, columns)) if self._of else frozenset()
+
+    def times(self, column: int, most: int = 1, instead_of: int | None = None) -> int:
+        """Return how many jobs, up to `most`, may start in a column; `instead_of`: a column that makes way for it."""
+        free = self.of(instead_of) if instead_of is not None else frozenset()
+        for quota in self.of(column) - free:
+            most = min(most, int((self._left[quota] + TOLERANCE) // self._gpus[column]))
+        return most
+
+    def take(self, column: int, times: int = 1) -> None:
+        """Count jobs that start in a column; `times` is negative for jobs that end."""
+        for quota in self._of.get(column, ()):
+            self._left[quota] -= times * self._gpus[column]

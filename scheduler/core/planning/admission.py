@@ -1,0 +1,82 @@
+"""Check whether a job would be accepted: its needs, the quotas on GPUs of its tenants and user, its dependencies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from scheduler.core.planning.feasibility import listed, must_be_runnable
+from scheduler.core.state import SchedulerState
+from scheduler.model.errors import InvalidSpec
+from scheduler.model.gpu_quotas import GpuQuota
+from scheduler.model.jobs import TERMINAL, JobSpec, JobState
+from scheduler.model.quota import ALL_TYPES
+
+NO_PAST: Mapping[str, JobState] = MappingProxyType({})
+
+
+def tightest(state: SchedulerState, spec: JobSpec, worker_type: str) -> GpuQuota | None:
+    """Return the quota that admits the fewest GPUs of this type to a job; None if it has no quota there."""
+    quotas = [quota for quota in state.gpu_quotas.of(spec) if quota.counts(worker_type)]
+    return min(quotas, key=lambda quota: quota.gpus, default=None)
+
+
+def must_be_admitted(state: SchedulerState, spec: JobSpec) -> None:
+    """Raise InvalidSpec for a job whose quotas admit it on no worker type of the cluster."""
+    if not state.gpu_quotas:
+        return
+    quotas = {}
+    for kind in sorted(state.size_of_type):
+        if spec.may_use(kind):
+            quota = tightest(state, spec, kind)
+            if quota is None or spec.widths_on(kind, quota.gpus):
+                return
+            quotas[kind] = quota
+    if quotas:
+        raise InvalidSpec("gpus", f"asks for {spec.narrowest}; {limits_of(quotas.values())}")
+
+
+def limits_of(quotas: Iterable[GpuQuota]) -> str:
+    """Describe quotas: "tenant org/a may hold at most 4 h100 and 0 a100"."""
+    by_level: dict[str, dict[str, None]] = {}
+    for quota in quotas:
+        kind = quota.worker_type
+        if kind == ALL_TYPES:
+            kind = "GPU" if quota.gpus == 1 else "GPUs"
+        by_level.setdefault(str(quota.level), {})[f"{quota.gpus} {kind}"] = None
+    return "; ".join(f"{level} may hold at most {listed([*gpus], 'and')}" for level, gpus in by_level.items())
+
+
+def would_wait_for(
+    state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState] = NO_PAST
+) -> tuple[str, ...]:
+    """Return the jobs that this job would wait for if it were submitted now; raise if it would be refused."""
+    return waits_for(state, spec.checked(), past)
+
+
+def waits_for(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
+    """Return the same for a job whose description has been checked. `past`: the final states of forgotten jobs."""
+    must_be_runnable(state, spec)
+    must_be_admitted(state, spec)
+    return _blocked_by(state, spec, past)
+
+
+def _blocked_by(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
+    blocked: dict[str, None] = {}
+    for dependency in spec.after:
+        # The final state, if the job or some jobs of the array have been forgotten.
+        forgotten = past.get(dependency.job)
+        members = state.arrays.get(dependency.job) or ([] if forgotten else [dependency.job])
+        states = {name: job.state for name in members if (job := state.jobs.get(name)) is not None}
+        if len(states) < len(members):
+            name = next(name for name in members if name not in states)
+            rest = "" if name.replace("_", "").isdigit() else "; it takes ids of jobs"
+            raise InvalidSpec("after", f"there is no job '{name}'{rest}")
+        if forgotten:
+            states[dependency.job] = forgotten
+        for name, job_state in states.items():
+            if job_state not in TERMINAL:
+                blocked[name] = None
+            elif dependency.when == "succeeded" and job_state != JobState.COMPLETED:
+                raise InvalidSpec("after", f"job '{name}' is {job_state} and can no longer succeed")
+    return tuple(blocked)

@@ -1,0 +1,78 @@
+"""Tenants as clients see them: declarations, jobs, and what is used of each limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from protos.gavel.v1 import cluster_pb2 as pb
+from scheduler.core.planning.quota_leases import QuotaLeases
+from scheduler.core.state import SchedulerState
+from scheduler.model.errors import NotFound
+from scheduler.model.gpu_quotas import GpuQuota, Level, path_of
+from scheduler.model.jobs import Job
+from scheduler.model.quota import Quota
+from scheduler.model.settings import TenantSpec
+
+_DEFAULT = TenantSpec(name="")
+
+
+def tenant_views(state: SchedulerState, names: Sequence[str]) -> list[pb.Tenant]:
+    """Return the tenants with these names or, without names, all that are declared or have unfinished jobs."""
+    declared = {tenant.name: tenant for tenant in state.settings.tenants}
+    jobs: dict[str, list[Job]] = {}
+    for job in state.active.values():
+        for path in path_of(job.spec.tenant):
+            jobs.setdefault(path, []).append(job)
+    unknown = [name for name in names if name not in declared and name not in jobs]
+    if unknown:
+        raise NotFound(f"there is no tenant '{unknown[0]}'")
+    leases = QuotaLeases.of_state(state)
+    quotas = {quota: None for job in state.active.values() for quota in state.gpu_quotas.of(job.spec)}
+    views = []
+    for name in names or sorted({*declared, *jobs}):
+        spec, own_jobs = declared.get(name, _DEFAULT), jobs.get(name, [])
+        of_users = sorted(
+            quota for quota in quotas if quota.level.tenant == name and quota.level.user is not None
+        )
+        views.append(
+            pb.Tenant(
+                name=name,
+                weight=spec.weight,
+                policy=spec.policy,
+                quota=pb.Quota(gpus=spec.quota.gpus),
+                each_user=pb.Quota(gpus=spec.each_user.gpus),
+                declared=name in declared,
+                jobs_unfinished=len(own_jobs),
+                jobs_running=sum(job.lease is not None for job in own_jobs),
+                limits=_limits([*_of_tenant(spec), *of_users], leases),
+            )
+        )
+    return views
+
+
+def _of_tenant(spec: TenantSpec) -> Iterable[GpuQuota]:
+    return (GpuQuota(Level(spec.name), kind, gpus) for kind, gpus in sorted(spec.quota.gpus.items()))
+
+
+def _limits(quotas: Iterable[GpuQuota], leases: QuotaLeases) -> list[pb.Tenant.Limit]:
+    return [
+        pb.Tenant.Limit(
+            user=quota.level.user or "",
+            resource="gpus",
+            of=quota.worker_type,
+            limit=quota.gpus,
+            used=len(leases.gpus(quota)),
+        )
+        for quota in quotas
+    ]
+
+
+def tenant_spec(wire: pb.Tenant) -> TenantSpec:
+    """Return the declaration of a tenant."""
+    return TenantSpec(
+        name=wire.name,
+        weight=wire.weight or _DEFAULT.weight,
+        policy=wire.policy or _DEFAULT.policy,
+        quota=Quota(gpus=dict(wire.quota.gpus)),
+        each_user=Quota(gpus=dict(wire.each_user.gpus)),
+    )
