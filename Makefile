@@ -14,7 +14,7 @@ HINT = Gavel needs Python 3.11 or newer: make $(or $(MAKECMDGOALS),setup) PYTHON
 TYPED := $(wildcard planner policies protos scheduler worker_agent gavel traces benchmarks examples docs)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo day test lint format cover protos bench bench-record bench-compare results docs-plots site clean distclean
+.PHONY: help setup demo plans day test parts lint format cover protos bench bench-record bench-compare results docs-plots site clean distclean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*##/\1 /p' $(MAKEFILE_LIST) | awk '{name=$$1; $$1=""; printf "  make %-14s%s\n", name, $$0}'
@@ -31,18 +31,24 @@ $(STAMP): setup.cfg pyproject.toml constraints.txt
 	    $(PYTHON) -m venv --clear $(VENV) || { \
 	        echo "error: '$(PYTHON) -m venv' failed; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }; }
 	@echo "setup: installing Gavel and its development tools (a minute or two the first time)"
-	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server,plots,frames,dev,train,hooks,docs]'
+	@$(PY) -m pip install -qq --disable-pip-version-check -c constraints.txt -e '.[server,web,plots,frames,dev,train,hooks,docs]'
 	@touch $@
 	@echo "setup: done"
 
 demo: $(STAMP)  ## a real scheduler and four agents on this machine train ten small models
 	@$(PY) -m examples.live_demo $(ARGS)
 
+plans: $(STAMP)  ## a model too large for one GPU trains by one plan after the other, while GPUs come and go
+	@$(PY) -m examples.plans_demo $(ARGS)
+
 day: $(STAMP)  ## a simulated day of a mixed cluster under three policies: a table, and pictures in out/
 	@$(PY) -m examples.day_demo $(ARGS)
 
 test: $(STAMP)  ## the whole test suite; ARGS goes to pytest
 	@$(PY) -m pytest -n auto $(ARGS)
+
+parts: $(STAMP)  ## install what some tests start: Prometheus, Alertmanager, Chromium (Debian packages), Playwright
+	@$(PY) -m tests.support.parts
 
 lint: $(STAMP)  ## ruff, mypy, the import contract and the habits in tests/test_tidy.py
 	@$(PY) -m ruff check .
@@ -73,8 +79,10 @@ bench-record: $(STAMP)  ## measure the main operations and append them to benchm
 bench-compare: $(STAMP)  ## measure them and compare with the last record; fails when one got dearer
 	@$(PY) -m benchmarks.record --compare $(ARGS)
 
-results: $(STAMP)  ## the published simulations again, beside ours: docs/results.md (an hour on two cores)
+results: $(STAMP)  ## the published simulations again, beside ours: docs/results.md (an hour on two cores), and docs/plans.md
 	@$(PY) -m benchmarks.results $(ARGS)
+	@$(PY) -m benchmarks.mixed_gangs
+	@$(PY) -m benchmarks.plans
 
 docs-plots: $(STAMP)  ## draw the plots of docs/policies.md and of the README again
 	@$(PY) -m docs.plots

@@ -24,7 +24,7 @@ from typing import Any
 
 from grpc import aio
 
-from benchmarks.service import USER, Daemon, agents_process, wait_for_links
+from benchmarks.service import USER, Daemon, agents_process, cpu_s, wait_for_links
 from protos.gavel.v1 import jobs_pb2 as pb
 from protos.gavel.v1 import jobs_pb2_grpc
 
@@ -68,12 +68,6 @@ def client_process(address: str, clients: int, seconds: float, batch: int, wire:
         return sum(await asyncio.gather(*(client(address, seconds, batch, took_s) for _ in range(clients))))
 
     wire.send((asyncio.run(run()), took_s))
-
-
-def cpu_s(pid: int | None, *, children: bool = False) -> float:
-    """Return the CPU time that a process has used, in seconds; with that of its children that have ended."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11 : 15 if children else 13])) / os.sysconf("SC_CLK_TCK")
 
 
 def measure_submissions(server: Daemon, options: argparse.Namespace, batch: int) -> str:

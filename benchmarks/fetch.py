@@ -20,8 +20,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from benchmarks.daemon import cpu_s
-from benchmarks.service import quantile, submissions
+from benchmarks.service import cpu_s, quantile, submissions
 from gavel.cli.service.local_cluster import LocalCluster
 from gavel.client import Client, JobSpec
 

@@ -296,7 +296,7 @@ class Bench:
         async with AsyncExitStack() as closing:
             closing.callback(self.journal.close)
             closing.callback(self.attempts.close)
-            closing.callback(self.people.book.close)
+            closing.callback(self.people.historian.close)
             closing.callback(self.people.usage.close)
             world = self.world
             settings = Settings(policy="fifo", fill_mid_round=False, round_s=ROUND_S, learn_rates=False)

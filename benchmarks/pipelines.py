@@ -3,8 +3,9 @@
     python -m benchmarks.pipelines [--ranks 4] [--microbatches 4] [--steps 12]
 
 The stages sleep instead of computing, so that ranks do not compete for cores: what is measured is the schedule, its
-messages and its waits. The simulation knows only the sleeps. Then the same sleeps under PyTorch's own 1F1B. Needs
-PyTorch.
+messages and its waits. The simulation knows only the sleeps. Then the same sleeps under PyTorch's own schedules. All
+ranks wake at the same moments, so they ask for real-time priority: otherwise the scheduler of a system with fewer cores
+lets them wait for each other and for other processes. Needs PyTorch.
 """
 
 from __future__ import annotations
@@ -21,14 +22,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gavel.training.parallel.actions import FLUSHING, actions_of
+from gavel.training.parallel.actions import FLUSHING, SCHEDULES, actions_of
 from gavel.training.parallel.check import check_actions
 
 ROOT = Path(__file__).parents[1]
 # How long a stage sleeps for a microbatch, forward and backward.
 FORWARD_S, BACKWARD_S = 0.02, 0.04
-CHUNKS = {"interleaved": 2}
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "2bw", "stash")
+OF_TORCH = {"torch's 1f1b": "1f1b", "torch's interleaved": "interleaved"}
 
 
 def stages_of(count: int, forward_s: float, backward_s: float) -> list[Any]:
@@ -36,18 +36,25 @@ def stages_of(count: int, forward_s: float, backward_s: float) -> list[Any]:
     import torch
     from torch import Tensor, nn
 
+    def sleep_until(end_s: float) -> None:
+        time.sleep(max(0.0, end_s - time.perf_counter()))
+
     class Sleep(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+            end_s = time.perf_counter() + forward_s
             ctx.save_for_backward(x, weight)
-            time.sleep(forward_s)
-            return x * weight
+            output = x * weight
+            sleep_until(end_s)
+            return output
 
         @staticmethod
         def backward(ctx: Any, gradient: Tensor) -> Any:
+            end_s = time.perf_counter() + backward_s
             x, weight = ctx.saved_tensors
-            time.sleep(backward_s)
-            return gradient * weight, (gradient * x).sum()
+            gradients = gradient * weight, (gradient * x).sum()
+            sleep_until(end_s)
+            return gradients
 
     class Stage(nn.Module):
         def __init__(self) -> None:
@@ -61,6 +68,21 @@ def stages_of(count: int, forward_s: float, backward_s: float) -> list[Any]:
     return [Stage() for _ in range(count)]
 
 
+def chunks_of(name: str) -> int:
+    """Return the number of chunks a rank."""
+    return 2 if name.endswith("interleaved") else 1
+
+
+def ask_for_priority() -> bool:
+    """Run before all processes without real-time priority, unless the system refuses it; return whether it does not."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    # AttributeError: macOS has no such call.
+    except (AttributeError, OSError):
+        return False
+    return True
+
+
 def train(options: argparse.Namespace) -> None:
     """Train as a rank, by the plan of the environment or by PyTorch, and print when each step ends."""
     import torch
@@ -68,16 +90,26 @@ def train(options: argparse.Namespace) -> None:
     from torch.nn.functional import mse_loss
 
     torch.set_num_threads(1)
+    ask_for_priority()
     batch = torch.ones(options.microbatches, 8), torch.zeros(options.microbatches, 8)
-    if options.train == "torch":
-        from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+    chunks = chunks_of(options.train)
+    if options.train in OF_TORCH:
+        from torch.distributed import pipelining
 
         dist.init_process_group("gloo")
         rank = dist.get_rank()
-        (layer,) = stages_of(1, FORWARD_S, BACKWARD_S)
-        stage = PipelineStage(layer, rank, options.ranks, torch.device("cpu"))
-        schedule = Schedule1F1B(stage, options.microbatches, loss_fn=mse_loss)
-        optimizer = torch.optim.SGD(layer.parameters(), 1e-3)
+        count = options.ranks * chunks
+        layers = stages_of(chunks, FORWARD_S / chunks, BACKWARD_S / chunks)
+        stages: list[Any] = [
+            pipelining.PipelineStage(layer, rank + chunk * options.ranks, count, torch.device("cpu"))
+            for chunk, layer in enumerate(layers)
+        ]
+        schedule = (
+            pipelining.Schedule1F1B(stages[0], options.microbatches, loss_fn=mse_loss)
+            if chunks == 1
+            else pipelining.ScheduleInterleaved1F1B(stages, options.microbatches, loss_fn=mse_loss)
+        )
+        optimizer = torch.optim.SGD([layer.weight for layer in layers], 1e-3)
         is_last = rank == options.ranks - 1
 
         def step() -> None:
@@ -90,7 +122,6 @@ def train(options: argparse.Namespace) -> None:
     else:
         from gavel.training.parallel import Pipeline
 
-        chunks = CHUNKS.get(options.train, 1)
         layers = stages_of(options.ranks * chunks, FORWARD_S / chunks, BACKWARD_S / chunks)
         pipe = Pipeline(layers, mse_loss, lambda parameters: torch.optim.SGD(parameters, 1e-3))
         is_last = pipe.is_last
@@ -106,7 +137,7 @@ def train(options: argparse.Namespace) -> None:
 
 def simulated_s(name: str, ranks: int, microbatches: int) -> float:
     """Return the time of a step without messages: of one that flushes, or of one in the middle of many."""
-    chunks = CHUNKS.get(name, 1)
+    chunks = chunks_of(name)
 
     def makespan(updates: int) -> float:
         actions = actions_of(name, ranks, microbatches, chunks, updates)
@@ -118,7 +149,12 @@ def simulated_s(name: str, ranks: int, microbatches: int) -> float:
 def measured_s(name: str, options: argparse.Namespace, folder: str) -> float:
     """Return the median time of a step."""
     plan = Path(folder) / "plan.json"
-    fields = {"schedule": name, "pipeline": options.ranks, "microbatch": 1, "chunks": CHUNKS.get(name, 1)}
+    fields = {
+        "schedule": OF_TORCH.get(name, name),
+        "pipeline": options.ranks,
+        "microbatch": 1,
+        "chunks": chunks_of(name),
+    }
     plan.write_text(json.dumps({"format": "gavel-plan/1", **fields}), encoding="utf-8")
     environ = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT), "GAVEL_PLAN": str(plan)}
     command = [
@@ -152,18 +188,25 @@ def main() -> None:
         train(options)
         return
     measured = {}
-    print("schedule      simulated s  measured s  measured / simulated")
+    if ask_for_priority():
+        # The ranks ask for themselves, once they have loaded PyTorch.
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+    else:
+        print(
+            "without real-time priority, which this system refuses: on a busy machine all steps take longer\n"
+        )
+    print("schedule             simulated s  measured s  measured / simulated")
     with tempfile.TemporaryDirectory() as folder:
-        for name in (*SCHEDULES, "torch"):
-            expected_s = simulated_s("1f1b" if name == "torch" else name, options.ranks, options.microbatches)
+        for name in (*SCHEDULES, *OF_TORCH):
+            expected_s = simulated_s(OF_TORCH.get(name, name), options.ranks, options.microbatches)
             measured[name] = measured_s(name, options, folder)
-            title = "torch's 1f1b" if name == "torch" else name
             print(
-                f"{title:<13} {expected_s:11.4f}  {measured[name]:10.4f}  {measured[name] / expected_s:20.3f}",
+                f"{name:<20} {expected_s:11.4f}  {measured[name]:10.4f}  {measured[name] / expected_s:20.3f}",
                 flush=True,
             )
     print(f"\n2bw runs {measured['1f1b'] / measured['2bw']:.2f} times as many steps as 1f1b")
-    print(f"1f1b takes {measured['1f1b'] / measured['torch']:.3f} of the time of torch's")
+    for name, own in OF_TORCH.items():
+        print(f"{own} takes {measured[own] / measured[name]:.3f} of the time of {name}")
 
 
 if __name__ == "__main__":

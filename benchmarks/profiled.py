@@ -65,7 +65,9 @@ def train(steps: int) -> None:
         begin_s = time.perf_counter()
         value = pipe.step((words, words))
         if value is not None:
-            print(f"step {time.perf_counter() - begin_s:.6f}", flush=True)
+            # One write a line, or lines of several ranks mix.
+            sys.stdout.write(f"step {time.perf_counter() - begin_s:.6f}\n")
+            sys.stdout.flush()
 
 
 def _run(arguments: list[str], variables: dict[str, str]) -> str:

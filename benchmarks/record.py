@@ -29,9 +29,9 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.daemon import cpu_s as process_cpu_s
 from benchmarks.journal import fill, recover, simulated_records
 from benchmarks.service import Daemon, submit_many
+from benchmarks.service import cpu_s as process_cpu_s
 from benchmarks.workloads import cluster
 from policies.registry import resolve
 from scheduler.journal.record import Record

@@ -10,16 +10,13 @@ Finished cells are kept in out/results and not run again, so that an interrupted
 from __future__ import annotations
 
 import argparse
-import json
-import multiprocessing
 import sys
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 
+from benchmarks.cells import PROJECT, kept_figures, measure_missing, write_figures
 from benchmarks.published import INFORMATION, Cell, cells
 from scheduler.sim.figures.summary import jct_hours, summarise
 from scheduler.sim.runs import prepare
@@ -27,11 +24,9 @@ from scheduler.sim.simulate import simulate
 from traces.named import workload
 from traces.throughput_files import load_throughputs
 
-PROJECT = Path(__file__).resolve().parents[1]
 TABLE = PROJECT.parent / "shared" / "data" / "gavel" / "simulation_throughputs.json"
-RESULTS = PROJECT / "out" / "results"
 PAGE = PROJECT / "docs" / "results.md"
-START, END = "<!-- figures: written by python -m benchmarks.results -->", "<!-- end of figures -->"
+START = "<!-- figures: written by python -m benchmarks.results -->"
 TITLES = {
     "single": "Jobs on one GPU each: mean completion time, hours",
     "multi": "Jobs on 1, 2, 4 or 8 GPUs: mean completion time, hours",
@@ -63,12 +58,6 @@ def _weights(cell: Cell) -> np.ndarray:
     return np.array([job.weight for job in islice(jobs, *cell.run.measure)])
 
 
-def kept_figures(cell: Cell) -> dict[str, float] | None:
-    """Return the figures of an earlier run of this cell, or None if there are none."""
-    path = RESULTS / f"{cell.name}.json"
-    return json.loads(path.read_text()) if path.exists() else None
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the cells that are missing, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
@@ -80,20 +69,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not TABLE.exists():
         print(f"The published throughput table does not exist: {TABLE}", file=sys.stderr)
         return 2
-    RESULTS.mkdir(parents=True, exist_ok=True)
     all_cells = cells(str(TABLE))
     selected = [cell for cell in all_cells if options.only in f"{cell.table} {cell.load} {cell.policy}"]
-    missing = (
-        [] if options.page else [cell for cell in selected if options.fresh or kept_figures(cell) is None]
-    )
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.processes, context, max_tasks_per_child=1) as pool:
-        running = {pool.submit(measure, cell): cell for cell in missing}
-        for number, done in enumerate(as_completed(running), 1):
-            cell, figures = running[done], done.result()
-            (RESULTS / f"{cell.name}.json").write_text(json.dumps(figures) + "\n")
-            print(f"{number}/{len(missing)} {cell_text(cell, figures)}", flush=True)
-    write_page(all_cells)
+    if not options.page:
+        measured = measure_missing(selected, measure, processes=options.processes, fresh=options.fresh)
+        for cell, figures, progress in measured:
+            print(f"{progress} {cell_text(cell, figures)}", flush=True)
+    write_figures(PAGE, START, tables(all_cells))
     return 0
 
 
@@ -104,14 +86,6 @@ def cell_text(cell: Cell, figures: dict[str, float]) -> str:
         f"{cell.table:<9}{cell.load:<9}{cell.policy:<20} published {cell.published:6.2f}  "
         f"ours {figures['hours']:6.2f}  {change:+6.1%}  {figures['wall_s']:5.0f} s"
     )
-
-
-def write_page(all_cells: Sequence[Cell]) -> None:
-    """Write the tables into docs/results.md, between START and END."""
-    page = PAGE.read_text()
-    before, _, rest = page.partition(START)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(before + START + "\n\n" + "\n".join(tables(all_cells)) + "\n" + END + after)
 
 
 def tables(all_cells: Sequence[Cell]) -> Iterator[str]:

@@ -1,9 +1,10 @@
 """How long a submission takes while a thousand agents are linked, and how long a restart of the scheduler takes.
 
-python -m benchmarks.service [--agents 1000] [--queued 5000] [--seconds 20] [--journal-jobs 100000]
+python -m benchmarks.service [--agents 1000] [--queued 5000] [--seconds 20] [--journal-jobs 100000] [--unobserved]
 
 The scheduler is the real program with its journal on disk. Agents are simulated in another process; each has its own
-connection and reports every ten seconds. 16 clients together make about 100 submissions a second.
+connection and reports every ten seconds. 16 clients together make about 100 submissions a second. Metrics are scraped
+once a second meanwhile. `--unobserved` repeats the submissions with a scheduler that has neither metrics nor history.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -28,6 +30,8 @@ from protos.gavel.v1 import cluster_pb2, cluster_pb2_grpc, jobs_pb2, jobs_pb2_gr
 USER = (("x-gavel-user", "bench"),)
 CLIENTS, SUBMISSIONS_PER_S = 16, 100.0
 BATCH = 1000
+# How often the metrics are read.
+SCRAPE_S = 1.0
 # How long all agents may take to link, and then to start a job each.
 PATIENCE_S = 300.0
 
@@ -35,17 +39,22 @@ PATIENCE_S = 300.0
 class Daemon:
     """A scheduler in a process of its own, which took `start_s` to start. It writes a profile to `profile`."""
 
-    def __init__(self, folder: Path, profile: Path | None = None) -> None:
+    def __init__(self, folder: Path, profile: Path | None = None, module: str = "scheduler") -> None:
         (folder / "daemon.json").unlink(missing_ok=True)
         began_s = time.monotonic()
-        settings = ("people.submissions_per_s=100000", "people.submissions_burst=1000000")
-        options = [f"--set={setting}" for setting in (*settings, "people.jobs_unfinished_max=1000000")]
+        settings = (
+            "people.submissions_per_s=100000",
+            "people.submissions_burst=1000000",
+            "people.jobs_unfinished_max=1000000",
+            "metrics_listen=127.0.0.1:0",
+        )
+        options = [f"--set={setting}" for setting in settings]
         profiled = () if profile is None else ("-m", "cProfile", "-o", str(profile))
         command = [
             sys.executable,
             *profiled,
             "-m",
-            "scheduler",
+            module,
             "--data-dir",
             str(folder),
             "--listen",
@@ -54,7 +63,8 @@ class Daemon:
         self.process = subprocess.Popen([*command, *options], stderr=subprocess.DEVNULL)
         while not (folder / "daemon.json").exists():
             time.sleep(0.01)
-        self.address = str(json.loads((folder / "daemon.json").read_text())["listen"])
+        addresses = json.loads((folder / "daemon.json").read_text())
+        self.address, self.metrics_address = str(addresses["listen"]), str(addresses["metrics_listen"])
         self.start_s = time.monotonic() - began_s
 
     def stop(self) -> float:
@@ -105,6 +115,16 @@ async def wait_for_starts(address: str, agents: int) -> None:
             await asyncio.sleep(0.2)
 
 
+async def scrape(address: str) -> None:
+    """Read the metrics once a second until cancelled."""
+    while True:
+        await asyncio.sleep(SCRAPE_S)
+        reader, writer = await asyncio.open_connection(*address.rsplit(":", 1))
+        writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        await reader.read()
+        writer.close()
+
+
 async def submissions(address: str, is_over: Callable[[], bool]) -> list[float]:
     """Submit single jobs at random moments until `is_over`; return how long each submission took."""
     took_s: list[float] = []
@@ -124,6 +144,21 @@ async def submissions(address: str, is_over: Callable[[], bool]) -> list[float]:
     return took_s
 
 
+async def scraped_submissions(daemon: Daemon, is_over: Callable[[], bool]) -> list[float]:
+    """Return the durations of `submissions`, during which the metrics are read."""
+    scraping = asyncio.create_task(scrape(daemon.metrics_address))
+    try:
+        return await submissions(daemon.address, is_over)
+    finally:
+        scraping.cancel()
+
+
+def cpu_s(pid: int | None, *, children: bool = False) -> float:
+    """Return the CPU time that a process has used, in seconds; with that of its children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11 : 15 if children else 13])) / os.sysconf("SC_CLK_TCK")
+
+
 def quantile(values: Sequence[float], fraction: float) -> float:
     """Return a quantile in milliseconds."""
     return sorted(values)[int(fraction * (len(values) - 1))] * 1000
@@ -134,9 +169,9 @@ def agents_process(address: str, count: int) -> None:
     asyncio.run(all_agents(address, count, 10.0))
 
 
-def measure_beside_agents(folder: Path, options: argparse.Namespace) -> None:
+def measure_beside_agents(folder: Path, options: argparse.Namespace, module: str = "scheduler") -> None:
     """Measure single submissions while many agents are linked and many jobs are queued."""
-    daemon = Daemon(folder)
+    daemon = Daemon(folder, module=module)
     agents = get_context("spawn").Process(
         target=agents_process, args=(daemon.address, options.agents), daemon=True
     )
@@ -144,12 +179,13 @@ def measure_beside_agents(folder: Path, options: argparse.Namespace) -> None:
     asyncio.run(wait_for_links(daemon.address, options.agents))
     asyncio.run(submit_many(daemon.address, options.agents + options.queued))
     asyncio.run(wait_for_starts(daemon.address, options.agents))
-    end_s = time.monotonic() + options.seconds
-    took_s = asyncio.run(submissions(daemon.address, lambda: time.monotonic() > end_s))
+    end_s, used_s = time.monotonic() + options.seconds, cpu_s(daemon.process.pid)
+    took_s = asyncio.run(scraped_submissions(daemon, lambda: time.monotonic() > end_s))
     print(
-        f"single submission beside {options.agents} agents and {options.queued} queued jobs "
+        f"{module}: single submission beside {options.agents} agents and {options.queued} queued jobs "
         f"({len(took_s) / options.seconds:.0f}/s): median {quantile(took_s, 0.5):.1f} ms, "
-        f"p99 {quantile(took_s, 0.99):.1f} ms, longest {max(took_s) * 1000:.0f} ms",
+        f"p99 {quantile(took_s, 0.99):.1f} ms, longest {max(took_s) * 1000:.0f} ms; "
+        f"the scheduler uses {(cpu_s(daemon.process.pid) - used_s) / options.seconds:.1%} of a core",
         flush=True,
     )
     agents.kill()
@@ -181,9 +217,13 @@ def main() -> None:
     parser.add_argument("--queued", type=int, default=5000)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--journal-jobs", type=int, default=100_000)
+    parser.add_argument("--unobserved", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         measure_beside_agents(Path(folder, "a"), options)
+        if options.unobserved:
+            measure_beside_agents(Path(folder, "c"), options, "benchmarks.unobserved")
+            return
         measure_restart(Path(folder, "b"), options.journal_jobs)
 
 

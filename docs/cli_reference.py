@@ -18,7 +18,7 @@ import click
 
 from gavel.cli.main import main
 from gavel.client import results as r
-from gavel.client.jobs.spec import FIELDS, After, JobSpec
+from gavel.client.jobs.spec import FIELDS, After, JobSpec, Notify
 from scheduler.model import bounds
 
 DOCS = Path(__file__).parent
@@ -85,7 +85,10 @@ JSON: dict[str, tuple[str, Any]] = {
         "a list of jobs, without launch, labels, rates and last lines; with `--watch` lines of",
         r.JobEvent,
     ),
-    "show": ("a line for each job:", r.Job),
+    "show": (
+        "a line for each job: [Job](#job); with `--timeline`, its `job` and `leases`:",
+        r.LeaseRecord,
+    ),
     "wait": ("a line for each job that has ended:", r.Job),
     "logs": ("lines of", r.LogChunk),
     "fetch": (
@@ -98,12 +101,25 @@ JSON: dict[str, tuple[str, Any]] = {
         r.Preview,
     ),
     "nodes": ("a list of", r.Node),
-    "usage": ("a list of", r.UsageRow),
+    "usage": (
+        "with `--kind`, and by type, node or day, a list of [`GpuTimeRow`](#gputimerow); otherwise a list of",
+        r.UsageRow,
+    ),
+    "shares": ("", r.Shares),
+    "matrix": ("a list of", r.MatrixRow),
+    "rounds": ("a list of", r.RoundRecord),
+    "leases": ("a list of", r.LeaseRecord),
     "policy get": ("`policy`, `available` and `allocation`:", r.Allocation),
     "policy set": ("", r.Policy),
+    "tenant list": ("a list of", r.Tenant),
+    "tenant show": ("a list of", r.Tenant),
+    "tenant set": ("", r.Tenant),
+    "tenant remove": ("`removed`, a list of names", None),
     "status": ("`address`, `identity` and `status`:", r.Status),
     "explain": ("[explain.md](explain.md) has the keys; for an array, a list of these objects", None),
     "doctor": ("`sound` and `findings`, a list with `level`, `what` and `remedy`", None),
+    "notify list": ("a list of", r.Channel),
+    "notify test": ("`channel`, and `error`: why it was not confirmed, or empty", None),
     "token create": ("", r.NewToken),
     "token list": ("a list of", r.Token),
     "token revoked": ("a list of", r.NodeRevocation),
@@ -142,10 +158,10 @@ JSON: dict[str, tuple[str, Any]] = {
 }
 # The commands without `--json`, each with the reason.
 NO_JSON = {
-    **dict.fromkeys(("serve", "agent", "up"), "runs until it is stopped; it has --log-json instead"),
+    **dict.fromkeys(("serve", "agent", "up", "web"), "runs until it is stopped; it has --log-json instead"),
     **dict.fromkeys(("run", "attach", "shell"), "its output is that of the job's program"),
     "completion": "prints a program for the shell",
-    "token": "does nothing itself: only its subcommands do",
+    **dict.fromkeys(("token", "tenant", "notify"), "does nothing itself: only its subcommands do"),
     "profile": "its file is JSON",
 }
 # The commands that change jobs, nodes or tokens: the key of their JSON that lists what they changed.
@@ -163,6 +179,7 @@ SHAPES = (
         r.Job,
         JobSpec,
         After,
+        Notify,
         r.Placement,
         r.JobEvent,
         r.LogChunk,
@@ -175,7 +192,11 @@ SHAPES = (
         r.Gpu,
         r.UsageRow,
     ),
-    *(r.Status, r.Identity, r.Allocation, r.Share, r.Policy, r.Token, r.NewToken, r.JoinToken, r.RevokedNode),
+    *(r.LeaseRecord, r.Shares, r.Account, r.RoundRecord, r.MatrixRow, r.MatrixCell),
+    *(r.GpuTimeRow, r.WholeTime),
+    *(r.Status, r.Channel, r.Identity, r.Allocation, r.Share, r.Policy),
+    *(r.Token, r.NewToken, r.JoinToken, r.RevokedNode),
+    *(r.Tenant, r.Quota, r.Limit),
     r.NodeRevocation,
 )
 
@@ -269,7 +290,12 @@ def limits() -> str:
     rates = {"steps_per_s": bounds.TABLE_RATE, "price_per_gpu_hour": bounds.PRICE}
     reports = {"steps": bounds.REPORT_STEPS, "times": bounds.REPORT_S}
     of_jobs = {**bounds.JOB, "rates": bounds.RATE}
-    of_settings = {**bounds.SETTINGS, "speed": bounds.FACTOR, "tenants.weight": bounds.WEIGHT}
+    of_settings = {
+        **bounds.SETTINGS,
+        "speed": bounds.FACTOR,
+        "tenants.weight": bounds.WEIGHT,
+        "tenants.quota.gpus": bounds.QUOTA_GPUS,
+    }
     tables: list[tuple[str, bounds.Table]] = [
         ("a job", of_jobs),
         ("a job", bounds.LAUNCH),

@@ -37,12 +37,13 @@ SEP = ":"
 SQLITE = b"SQLite format 3\0"
 JOB_DTYPES = {
     **dict.fromkeys(FIELDS, "float64"),
-    **dict.fromkeys(("id", "name", "type", "state"), "str"),
+    **dict.fromkeys(("id", "name", "type", "state", "plans"), "str"),
     **dict.fromkeys(("number", "gpus", "preemptions"), "int64"),
     "deadline_missed": "boolean",
 }
+JOB_COLUMNS = (*FIELDS, "received_h", "allocated_h")
 LEASE_COLUMNS = (
-    *("lease", "job", "attempt", "epoch", "round", "worker_type", "gpus", "gpu_ids", "with_job"),
+    *("lease", "job", "attempt", "epoch", "round", "worker_type", "gpus", "plan", "gpu_ids", "with_job"),
     *("granted_h", "started_h", "closed_h", "outcome", "lapsed", "steps", "saved", "ran_h", "stepping_h"),
 )
 FACT_COLUMNS = ("record", "now_s", "at_h", "fact", "job", "node", "lease", "fields")
@@ -123,18 +124,20 @@ def jobs(source: str | Path) -> pd.DataFrame:
         return _jobs_of_journal(source)
     empty_values = {name: [""] for name, dtype in JOB_DTYPES.items() if dtype != "str"}
     header = pd.read_csv(source, nrows=0)
-    missing = [name for name in FIELDS if name not in header]
+    missing = [name for name in FIELDS if name not in header and name != "plans"]
     if missing:
         raise ValueError(
             f"{source}: no column '{missing[0]}'; expected a file of `gavel simulate --jobs-csv`"
         )
-    return pd.read_csv(
+    rows = pd.read_csv(
         source,
         dtype=JOB_DTYPES,
         # A job may be called "NA" or "null".
         keep_default_na=False,
         na_values=empty_values,
     )
+    # Release 0.1.0 wrote no plans.
+    return rows if "plans" in rows else _in_order(rows.assign(plans=""), JOB_COLUMNS)
 
 
 def _jobs_of_journal(path: str | Path) -> pd.DataFrame:
@@ -182,6 +185,7 @@ def _granted(lease: Lease, at_h: float) -> dict[str, Any]:
         "round": lease.round_number,
         "worker_type": lease.bundle.worker_type,
         "gpus": len(lease.gpus),
+        "plan": lease.bundle.label,
         "gpu_ids": lease.gpus,
         "with_job": next((job for job in lease.bundle.jobs if job != lease.job), ""),
         "granted_h": at_h,

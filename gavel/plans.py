@@ -6,8 +6,10 @@ Needs the extra `plan`; nothing of it is imported before the first call.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +30,28 @@ from planner.figures import Model
 from planner.plan import SCHEDULES
 from planner.profile import Profile
 from planner.profile_form import read_profile
-from planner.search import Allowed, Priced, best_plan, widths
+from planner.search import Allowed, Priced, fastest_plan, fits, nothing_fits, widths
 from planner.simulate import Simulator
 from planner.transformer import Transformer
 
-__all__ = ["PlanError", "Plans", "gpu_of", "plan", "plan_rows", "simulator_for", "with_estimates"]
+__all__ = [
+    "Allowed",
+    "PlanError",
+    "Plans",
+    "Rows",
+    "as_entries",
+    "gpu_of",
+    "model_of",
+    "needed",
+    "plan",
+    "plan_rows",
+    "simulator_for",
+    "widths",
+    "with_estimates",
+]
+
+# Plans with their costs, each with the GPUs that it is for.
+Rows = Sequence[tuple["Gpu", "Priced"]]
 
 # The network card of each GPU, where there is one, in GB per second; other types share the network of a cloud instance.
 CARDS_GB_PER_S = {"a100": 25.0, "h100": 50.0, "h200": 50.0}
@@ -109,7 +128,7 @@ class Plans:
 
 
 def plan(
-    model: Model | Mapping[str, Any] | str | Path,
+    model: Model | Mapping[str, Any] | str | os.PathLike[str],
     cluster: Mapping[str, int],
     *,
     batch: int,
@@ -117,6 +136,7 @@ def plan(
     gpus_per_node: int = 8,
     schedule: str | None = None,
     max_tensor: int | None = None,
+    gpu_memory_gb: Mapping[str, float] | None = None,
     link_gb_per_s: float | None = None,
     network_gb_per_s: float | None = None,
 ) -> Plans:
@@ -126,14 +146,31 @@ def plan(
     vocabulary. `cluster` has the GPUs of each worker type, `batch` counts the samples of an update over all GPUs. The
     other arguments are the options of `gavel plan`. Raise PlanError if something is wrong, or nothing fits.
     """
-    if type(batch) is not int or batch < 1:
-        raise BadPlan(f"batch must be a whole number from 1 up, got {batch!r}")
+    sizes = {
+        "batch": batch,
+        "gpus_per_node": gpus_per_node,
+        "max_tensor": 1 if max_tensor is None else max_tensor,
+    }
+    for name, size in sizes.items():
+        if type(size) is not int or size < 1:
+            raise BadPlan(f"{name} must be a whole number from 1 up, got {size!r}")
+    if gpus is not None and not (
+        isinstance(gpus, list | tuple | range) and gpus and all(type(each) is int for each in gpus)
+    ):
+        raise BadPlan(f"gpus must be a list of whole numbers such as [2, 4], got {gpus!r}")
     if schedule is not None and schedule not in SCHEDULES:
         raise BadPlan(f"'{schedule}' is not one of {', '.join(SCHEDULES)}", place="schedule")
-    known_model = _model(model)
+    known_model = model_of(model)
     profiled = known_model.worker_types if isinstance(known_model, Profile) else ()
     links = {"link_gb_per_s": link_gb_per_s, "network_gb_per_s": network_gb_per_s}
-    kinds = [gpu_of(name, gpus_per_node, profiled=profiled, **links) for name in cluster]
+    memory_gb = gpu_memory_gb or {}
+    for name in memory_gb:
+        if name not in cluster:
+            raise BadCluster(f"'{name[:60]}' is not a worker type of the cluster", place="gpu_memory_gb")
+    kinds = [
+        gpu_of(name, gpus_per_node, memory_gb=memory_gb.get(name), profiled=profiled, **links)
+        for name in cluster
+    ]
     notes: list[str] = []
     if isinstance(known_model, Profile):
         known_model, notes = with_estimates(known_model, kinds)
@@ -153,32 +190,101 @@ def with_estimates(profile: Profile, kinds: Sequence[Gpu]) -> tuple[Profile, lis
     for kind in kinds:
         profile = profile.with_estimate(kind, known)
     sources = ", ".join(measured)
+    doubt = ", which tell little about a GPU" if measured == ["cpu"] else ""
     return profile, [
-        f"times on {name} are estimated from those on {sources}" for name in sorted(profile.estimated)
+        f"times on {name} are estimated from those on {sources}{doubt}" for name in sorted(profile.estimated)
     ]
 
 
 def plan_rows(
-    model: Model, cluster: Sequence[tuple[Gpu, int]], batch: int, gpus: Sequence[int] | None, allowed: Allowed
+    model: Model,
+    cluster: Sequence[tuple[Gpu, int]],
+    batch: int,
+    gpus: Sequence[int] | None,
+    allowed: Allowed,
+    progress: Callable[[str, int, int], None] | None = None,
 ) -> tuple[list[tuple[Gpu, Priced]], list[str]]:
-    """Return the best plan of each worker type and number of GPUs, and by type why the largest without one has none."""
+    """Return the best plan of each worker type and number of GPUs, and by type why the largest without one has none.
+
+    `progress` is called before each number of GPUs: what is planned, and how many of how many of this type are done.
+    """
     simulator = simulator_for(model)
     rows, notes = [], []
     for gpu, count in cluster:
         if type(count) is not int or count < 1:
             raise BadCluster(f"must be a whole number from 1 up, got {count!r}", place=f"cluster: {gpu.name}")
-        reason = ""
-        for width in gpus or widths(gpu, count):
+        # The last number of GPUs without a plan.
+        largest: int | None = None
+        all_widths = gpus or widths(gpu, count)
+        for done, width in enumerate(all_widths):
+            if progress is not None:
+                progress(f"planning for {width} × {gpu.name}", done, len(all_widths))
             if not 1 <= width <= count:
                 raise BadCluster(
                     f"{width} is not a number of GPUs from 1 to {count}", place=f"gpus of {gpu.name}"
                 )
-            try:
-                rows.append((gpu, best_plan(model, gpu, width, batch, allowed, simulator)))
-            except PlanError as error:
-                reason = str(error)
-        notes += [reason] if reason else []
+            fastest = fastest_plan(model, gpu, width, batch, allowed, simulator)
+            if fastest is None:
+                largest = width
+            else:
+                rows.append((gpu, fastest))
+        if largest is not None:
+            notes.append(str(nothing_fits(model, gpu, largest, batch, allowed)))
     return rows, notes
+
+
+def needed(rows: Rows) -> list[tuple[Gpu, Priced]]:
+    """Return the plans that an allocation can need."""
+    kept = set()
+    for gpu in dict.fromkeys(gpu for gpu, _ in rows):
+        of_type = [priced for other, priced in rows if other == gpu]
+        kept |= {(gpu, column.gpus) for column in columns(gpu.name, of_type)}
+    return [(gpu, priced) for gpu, priced in rows if (gpu, priced.plan.gpus) in kept]
+
+
+def as_entries(model: Model, rows: Rows) -> list[dict[str, Any]]:
+    """Return plans as plain data, the entries of a file with plans; docs/plans.md describes the fields.
+
+    The plans of a profile are plan files for `gavel.training.parallel`, too.
+    """
+
+    def of_profile(gpu: Gpu, borders: list[int]) -> dict[str, Any]:
+        if not isinstance(model, Profile):
+            return {}
+        return {
+            "format": "gavel-plan/1",
+            "stages": [end - first for first, end in pairwise(borders)],
+            "layers": [layer.name for layer in model.layers],
+            "estimated": gpu.name in model.estimated,
+        }
+
+    return [
+        {
+            "worker_type": gpu.name,
+            "gpus": plan.gpus,
+            "label": plan.label,
+            "tensor": plan.tensor,
+            "pipeline": plan.pipeline,
+            "data": plan.data,
+            "microbatch": plan.microbatch,
+            "chunks": plan.chunks,
+            "recompute": plan.recompute,
+            "schedule": plan.schedule,
+            "step_s": cost.step_s,
+            "compute_s": cost.compute_s,
+            "bubble_s": cost.bubble_s,
+            "tensor_s": cost.tensor_s,
+            "pipeline_s": cost.pipeline_s,
+            "data_s": cost.data_s,
+            "tflops_per_gpu": cost.flops_per_gpu / 1e12,
+            "memory_bytes": float(cost.memory_bytes.max()),
+            "memory_bytes_by_stage": cost.memory_bytes.tolist(),
+            "fits": fits(cost, gpu),
+            "bubble": cost.bubble,
+            **of_profile(gpu, cost.borders.tolist()),
+        }
+        for gpu, (plan, cost) in rows
+    ]
 
 
 def simulator_for(model: Model) -> Simulator | None:
@@ -190,11 +296,15 @@ def gpu_of(
     name: str,
     per_node: int,
     *,
+    memory_gb: float | None = None,
     link_gb_per_s: float | None = None,
     network_gb_per_s: float | None = None,
     profiled: Collection[str] = (),
 ) -> Gpu:
-    """Return a worker type of the bundled table as the planner sees it. A CPU is one only if it was profiled."""
+    """Return a worker type of the bundled table as the planner sees it. A CPU is one only if it was profiled.
+
+    `memory_gb` and the speeds of links replace the figures of the table.
+    """
     types = {kind.name: kind for kind in WORKER_TYPES if kind.name != "cpu" or kind.name in profiled}
     kind = types.get(name)
     if kind is None:
@@ -207,7 +317,7 @@ def gpu_of(
     return Gpu(
         name=name,
         flops_per_s=kind.peak_tflops * kind.sustained * 1e12,
-        memory_bytes=kind.memory_gb * 1e9,
+        memory_bytes=1e9 * (kind.memory_gb if memory_gb is None else memory_gb),
         memory_bytes_per_s=kind.bandwidth_gb_per_s * 1e9,
         link_bytes_per_s=link_gb_per_s * 1e9,
         network_bytes_per_s=network_gb_per_s * 1e9,
@@ -215,9 +325,9 @@ def gpu_of(
     )
 
 
-def _model(model: Model | Mapping[str, Any] | str | Path) -> Model:
-    """Return a model from its profile or its shape."""
-    if isinstance(model, str | Path):
+def model_of(model: Model | Mapping[str, Any] | str | os.PathLike[str]) -> Model:
+    """Return a model from its profile or its shape; raise PlanError if it is neither."""
+    if isinstance(model, str | os.PathLike):
         try:
             return read_profile(json.loads(Path(model).read_bytes()), str(model))
         except OSError as error:

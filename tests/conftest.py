@@ -13,6 +13,9 @@ __all__ = ["pytest_addoption", "pytest_sessionfinish", "wording"]
 # Before anything imports matplotlib: the machines that run tests have no display.
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+# Several schedulers run at once, so each takes a free port for its metrics.
+os.environ.setdefault("GAVEL_SERVE_METRICS_LISTEN", "127.0.0.1:0")
+
 # Tests that a shell runs in its background ignore Ctrl-C, and so do the processes that they start.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -105,6 +105,13 @@ def test_jobs_of_a_table_and_of_a_journal_are_the_same(folder: Path) -> None:
     assert_frame_equal(jobs, frames.jobs(folder / "run.db"))
 
 
+def test_a_table_of_jobs_of_the_first_release_has_no_plans(folder: Path, tmp_path: Path) -> None:
+    """The column is added, empty, in its place."""
+    jobs = frames.jobs(folder / "jobs.csv")
+    jobs.drop(columns="plans").to_csv(tmp_path / "old.csv", index=False)
+    assert_frame_equal(frames.jobs(tmp_path / "old.csv"), jobs)
+
+
 def test_leases_add_up_to_the_time_of_jobs(folder: Path) -> None:
     """Every lease has its job, place and times, and the times of a job's leases sum to its running time."""
     leases, jobs = frames.leases(folder / "run.db"), frames.jobs(folder / "run.db")

@@ -49,11 +49,13 @@ def test_profiles_are_read_from_files_and_from_values(tmp_path: Path) -> None:
 
 
 def test_options_of_the_command_are_arguments() -> None:
-    """Schedules, the size of tensor groups, and the numbers of GPUs."""
+    """Schedules, the size of tensor groups, the numbers of GPUs, and their memory."""
     plans = gavel.plan(SHAPE, {"v100": 16}, batch=512, gpus=[8, 16], schedule="2bw", max_tensor=1)
     assert [len(plans), plans.table[0]["gpus"]] == [2, 8]
     assert all("2bw" in row["label"] and row["label"].startswith("t1·") for row in plans.table)
     assert "2bw" not in Allowed().schedules
+    large = gavel.plan(SHAPE, {"v100": 1}, batch=512, gpu_memory_gb={"v100": 40.0})
+    assert 16.0 < large.table[0]["memory_gb"] < 40.0
 
 
 def test_plans_are_shown_as_text_and_as_html(wording: Wording) -> None:
@@ -81,6 +83,13 @@ def test_plans_are_shown_as_text_and_as_html(wording: Wording) -> None:
         ({"layers": 24}, {"a100": 8}, {}),
         ({**PROFILE, "layers": []}, {"a100": 8}, {}),
         ("absent.json", {"a100": 8}, {}),
+        (SHAPE, {"a100": 8}, {"gpu_memory_gb": {"v100": 32.0}}),
+        (SHAPE, {"a100": 8}, {"gpu_memory_gb": {"a100": 0.0}}),
+        (SHAPE, {"a100": 8}, {"gpus": [1.5]}),
+        (SHAPE, {"a100": 8}, {"gpus": []}),
+        (SHAPE, {"a100": 8}, {"gpus": 4}),
+        (SHAPE, {"a100": 8}, {"gpus_per_node": 2.5}),
+        (SHAPE, {"a100": 8}, {"max_tensor": 0}),
     ],
 )
 def test_wrong_arguments_are_refused(model, cluster, options, wording: Wording) -> None:

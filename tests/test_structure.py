@@ -45,6 +45,7 @@ VIOLATIONS = {
     "agents-stand-alone": ("worker_agent/core/core.py", "import policies.problem"),
     "a-job-library-stands-alone": ("gavel/training/gate.py", "import numpy"),
     "the-client-stands-apart": ("gavel/client/calls.py", "import gavel.cli.main"),
+    "the-gateway-is-a-client": ("gavel/web/app.py", "import scheduler.model.jobs"),
     "the-protocol-knows-no-side": ("protos/gavel/v1/plain.py", "import scheduler.model.jobs"),
     "limits-need-python-only": ("protos/gavel/v1/limits.py", "import grpc"),
     "files-are-read-alike": ("protos/files/yaml.py", "import grpc"),

@@ -51,7 +51,28 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Remove nodes from the cluster for good.",
         ),
         "usage": ("cluster.usage", "Show GPU time and cost."),
+        "shares": (
+            "cluster.shares",
+            "Show the GPU time that tenants were due by the policy, and what they received, by worker type.",
+        ),
+        "matrix": (
+            "cluster.matrix",
+            "Show the recent GPU time that jobs were due by the policy and received, by worker type.",
+        ),
+        "rounds": (
+            "cluster.rounds",
+            "List rounds, the latest first: how many leases began, continued and ended, and how long the solver took.",
+        ),
+        "leases": (
+            "cluster.leases",
+            "List leases: those that have not ended, then the others, the latest end first.",
+        ),
         "policy": ("cluster.policy", "Show or set the policy that divides the cluster."),
+        "tenant": ("cluster.tenant", "List, show, set and remove tenants, with their weights and quotas."),
+        "notify": (
+            "cluster.notify",
+            "List and test the channels to which the scheduler sends notifications.",
+        ),
         "token": ("cluster.token", "Create, list and revoke tokens and the join tokens of nodes."),
         "login": (
             "cluster.login",
@@ -89,6 +110,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Set up a scheduler in DIR: keys, certificates, the first admin's token, and a settings file.",
         ),
         "serve": ("service.serve", "Run a scheduler until it is stopped."),
+        "web": (
+            "service.web",
+            "Serve the page of a cluster until stopped: queue, jobs, nodes, rounds, shares, usage; and REST under /v1.",
+        ),
         "agent": ("service.agent", "Run the agent of a node until it is stopped."),
         "config": ("service.config", "Show or check the settings of a scheduler."),
         "doctor": (

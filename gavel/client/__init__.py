@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         TooMany,
     )
     from gavel.client.jobs.file import read_job_file
-    from gavel.client.jobs.spec import After, Container, JobSpec, Plan, Terminal
+    from gavel.client.jobs.spec import After, AutoPlans, Container, JobSpec, Notify, Plan, Terminal
     from gavel.client.log_lines import LogLine
     from gavel.client.queue import Queue
     from gavel.client.results import (
@@ -55,6 +55,7 @@ __all__ = [
     "After",
     "Allocation",
     "AsyncClient",
+    "AutoPlans",
     "Client",
     "Conflict",
     "Container",
@@ -75,6 +76,7 @@ __all__ = [
     "NotAuthenticated",
     "NotFound",
     "NotReachable",
+    "Notify",
     "Placement",
     "Plan",
     "Preview",
@@ -93,8 +95,10 @@ __all__ = [
 # The module of each name that is not a result.
 _MODULES = {
     "After": "jobs.spec",
+    "AutoPlans": "jobs.spec",
     "JobSpec": "jobs.spec",
     "Container": "jobs.spec",
+    "Notify": "jobs.spec",
     "Plan": "jobs.spec",
     "Terminal": "jobs.spec",
     "read_job_file": "jobs.file",

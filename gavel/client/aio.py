@@ -6,28 +6,36 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
-from datetime import datetime
 from functools import partial
 from typing import Any
 
 from gavel.client import calls, lookups
 from gavel.client import results as r
 from gavel.client.atomic_file import AtomicFile
-from gavel.client.calls import By, JobFilter
+from gavel.client.calls import JobFilter
 from gavel.client.client import PATIENCE_S, Connected
 from gavel.client.errors import NotReachable
 from gavel.client.files.methods import AsyncFileMethods
-from gavel.client.jobs.intake import Jobs, specs_of
+from gavel.client.history import AsyncHistoryMethods
+from gavel.client.jobs.intake import Jobs
 from gavel.client.jobs.packing import Progress
 from gavel.client.jobs.uploads import Uploads, without_uploads
 from gavel.client.log_lines import LogLine, LogLines
+from gavel.client.notifications import AsyncNotificationMethods
+from gavel.client.plans.methods import AsyncPlanMethods
 from gavel.client.queue import Queue
 from gavel.client.results.states import Role
 from gavel.client.transport.channels import AsyncTransport
 from gavel.client.transport.following import Reading, Waiting
 
 
-class AsyncClient(AsyncFileMethods, Connected[AsyncTransport]):
+class AsyncClient(
+    AsyncFileMethods,
+    AsyncHistoryMethods,
+    AsyncNotificationMethods,
+    AsyncPlanMethods,
+    Connected[AsyncTransport],
+):
     """A connection to a scheduler.
 
         async with AsyncClient() as client:
@@ -62,10 +70,9 @@ class AsyncClient(AsyncFileMethods, Connected[AsyncTransport]):
     ) -> tuple[str, ...]:
         """Submit one job, several, or a job file: all jobs or none. Return their ids after they are stored durably.
 
-        `key`: a submission repeated with the same key and jobs returns the same ids. By default, each
-        call has a new random key.
+        `key`: a submission repeated with the same key and jobs returns the same ids. By default, the key is random.
         """
-        with await asyncio.to_thread(Uploads, specs_of(jobs), progress) as uploads:
+        with await asyncio.to_thread(Uploads, await self.with_plans(jobs, progress), progress) as uploads:
             digests = list(uploads.packages)
             present = (
                 await self._wire.call(calls.find_packages(digests=digests)) if digests else frozenset[str]()
@@ -80,7 +87,7 @@ class AsyncClient(AsyncFileMethods, Connected[AsyncTransport]):
     async def preview(self, jobs: Jobs) -> tuple[r.Preview, ...]:
         """Return what would happen to each job if it were submitted; submit nothing."""
         previews: tuple[r.Preview, ...] = ()
-        for part in calls.in_parts(without_uploads(specs_of(jobs))):
+        for part in calls.in_parts(without_uploads(await self.with_plans(jobs))):
             previews += await self._wire.call(calls.preview(part))
         return previews
 
@@ -199,8 +206,8 @@ class AsyncClient(AsyncFileMethods, Connected[AsyncTransport]):
     async def update(self, job: str, **changes: Any) -> tuple[str, ...]:
         """Change fields of a job or array that has not ended; return the ids of the affected jobs.
 
-        `changes`: the fields name, weight, tenant, gpus, gpus_min, gpus_max, gpus_together, worker_types,
-        retries, time_limit_s, deadline_s and max_cost of JobSpec. None removes a limit. `deadline_s` counts from now.
+        `changes`: fields of JobSpec: name, weight, tenant, gpus, gpus_min, gpus_max, gpus_together, worker_types,
+        plans, retries, time_limit_s, deadline_s and max_cost. None removes a limit. `deadline_s` counts from now.
         GPUs and worker types of a running job cannot change, and only operators change tenants.
         """
         return await self._wire.call(calls.update(await self._id(job), changes))
@@ -283,6 +290,14 @@ class AsyncClient(AsyncFileMethods, Connected[AsyncTransport]):
         """Set the policy, from the next allocation on."""
         return await self._wire.call(calls.set_policy(policy=spec))
 
+    async def tenants(self, names: Sequence[str] = ()) -> tuple[r.Tenant, ...]:
+        """Return the tenants with these names or, without names, all that are declared or have unfinished jobs."""
+        return await self._wire.call(calls.tenants(tenants=names))
+
+    async def set_tenants(self, *tenants: r.Tenant, removed: Sequence[str] = ()) -> None:
+        """Declare tenants, each in place of one with its name; forget the declarations of those in `removed`."""
+        await self._wire.call(calls.set_tenants(tenants, removed))
+
     async def allocation(self) -> r.Allocation:
         """Return the share of the cluster that each job is entitled to, from the latest allocation."""
         return await self._wire.call(calls.allocation())
@@ -290,17 +305,6 @@ class AsyncClient(AsyncFileMethods, Connected[AsyncTransport]):
     def rounds(self, *, follow: bool = True) -> AsyncIterator[r.Round]:
         """Yield the current round and, with `follow`, each later one as it is planned."""
         return self._wire.stream(calls.rounds(follow=follow))
-
-    async def usage(
-        self,
-        by: By = "user",
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        user: str = "",
-    ) -> tuple[r.UsageRow, ...]:
-        """Return GPU time and cost by user, tenant or job type."""
-        return await self._wire.call(calls.usage(by=by, since=since, until=until, user=user))
 
     async def set_prices(self, prices: Mapping[str, float]) -> Mapping[str, float]:
         """Set the prices per GPU and hour of these worker types; return the prices of all types."""

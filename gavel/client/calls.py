@@ -7,7 +7,7 @@ the function that reads its reply.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from functools import partial
 from typing import Any, Generic, Literal, TypeVar
@@ -21,6 +21,7 @@ from gavel.client.jobs.errors import file_field, with_place
 from gavel.client.jobs.spec import JobSpec
 from gavel.client.reading import read, spec_to_proto, stamp_of
 from protos.gavel.v1 import cluster_pb2 as c
+from protos.gavel.v1 import history_pb2 as h
 from protos.gavel.v1 import jobs_pb2 as j
 from protos.gavel.v1.plain import message_of
 
@@ -31,6 +32,7 @@ T = TypeVar("T")
 PREVIEWS_MAX = 100
 
 By = Literal["user", "tenant", "job_type"]
+GpuTimeBy = Literal["user", "tenant", "job_type", "type", "node", "day"]
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,9 @@ class Call(Generic[T]):
         return f"/gavel.v1.{self.method}"
 
 
-_SERVICES = {**j.DESCRIPTOR.services_by_name, **c.DESCRIPTOR.services_by_name}
+_SERVICES = {
+    name: service for file in (j, c, h) for name, service in file.DESCRIPTOR.services_by_name.items()
+}
 
 
 class Method(Generic[T]):
@@ -63,12 +67,13 @@ class Method(Generic[T]):
     def __init__(self, name: str, read: Callable[[Any], T], *, safe: bool = True) -> None:
         service, _, method = name.partition("/")
         descriptor = _SERVICES[service].methods_by_name[method]
-        self._request_type = GetMessageClass(descriptor.input_type)
-        self._call = Call(name, None, GetMessageClass(descriptor.output_type), read, safe)
+        self.request_type = GetMessageClass(descriptor.input_type)
+        self.reply_type = GetMessageClass(descriptor.output_type)
+        self._call = Call(name, None, self.reply_type, read, safe)
 
     def __call__(self, **values: Any) -> Call[T]:
         """Return a call with these fields in its request. Fields that are None are left out."""
-        return self.with_request(_message(self._request_type, values))
+        return self.with_request(_message(self.request_type, values))
 
     def with_request(self, request: Any) -> Call[T]:
         """Return a call with this request: a message, or a function that returns the messages of a stream."""
@@ -116,13 +121,24 @@ nodes = Method("Cluster/ListNodes", _rows("nodes", lambda: r.Node))
 command_node = Method("Cluster/CommandNode", _result(lambda: r.Node), safe=False)
 policy = Method("Cluster/GetPolicy", _result(lambda: r.Policy))
 set_policy = Method("Cluster/SetPolicy", _result(lambda: r.Policy))
+tenants = Method("Cluster/ListTenants", _rows("tenants", lambda: r.Tenant))
+_set_tenants: Method[None] = Method("Cluster/SetTenants", lambda reply: None)
 allocation = Method("Cluster/GetAllocation", _result(lambda: r.Allocation))
+matrix = Method("Cluster/GetMatrix", _result(lambda: r.Matrix))
 rounds = Method("Cluster/WatchRounds", _result(lambda: r.Round))
 usage = Method("Cluster/GetUsage", _rows("rows", lambda: r.UsageRow))
 set_prices: Method[Mapping[str, float]] = Method(
     "Cluster/SetPrices", lambda reply: dict(reply.price_per_gpu_hour)
 )
 rates = Method("Cluster/ListRates", _rows("rates", lambda: r.Rate))
+channels = Method("Cluster/ListChannels", _rows("channels", lambda: r.Channel))
+test_channel: Method[str] = Method("Cluster/TestChannel", lambda reply: reply.error, safe=False)
+
+timeline = Method("History/GetTimeline", _result(lambda: r.Timeline))
+leases = Method("History/ListLeases", _result(lambda: r.LeasePage))
+past_rounds = Method("History/ListRounds", _result(lambda: r.RoundPage))
+shares = Method("History/GetShares", _result(lambda: r.Shares))
+gpu_time = Method("History/GetGpuTime", _result(lambda: r.GpuTime))
 
 who_am_i = Method("Access/WhoAmI", _result(lambda: r.Identity))
 create_token = Method("Access/CreateToken", _result(lambda: r.NewToken), safe=False)
@@ -174,6 +190,13 @@ def _state(name: str) -> str:
     if name not in known:
         raise Invalid(f"states: there is no state '{name}'; known: {', '.join(known)}", field="states")
     return name
+
+
+def set_tenants(tenants: Sequence[r.Tenant], removed: Sequence[str]) -> Call[None]:
+    """Declare tenants, and forget the declarations of those in `removed`."""
+    declared = ("name", "weight", "policy", "quota", "each_user")
+    values = [{key: value for key, value in asdict(tenant).items() if key in declared} for tenant in tenants]
+    return _set_tenants(tenants=values, removed=removed)
 
 
 def submit(specs: Sequence[JobSpec], key: str) -> Call[tuple[str, ...]]:

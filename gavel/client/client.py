@@ -6,18 +6,20 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from gavel.client import calls, lookups
 from gavel.client.atomic_file import AtomicFile
-from gavel.client.calls import By, JobFilter
+from gavel.client.calls import JobFilter
 from gavel.client.errors import NotReachable
 from gavel.client.files.methods import FileMethods
-from gavel.client.jobs.intake import Jobs, specs_of
+from gavel.client.history import HistoryMethods
+from gavel.client.jobs.intake import Jobs
 from gavel.client.jobs.uploads import Uploads, without_uploads
 from gavel.client.log_lines import LogLine, LogLines
+from gavel.client.notifications import NotificationMethods
+from gavel.client.plans.methods import PlanMethods
 from gavel.client.queue import Queue
 from gavel.client.results.states import Role
 from gavel.client.settings import find_connection
@@ -75,7 +77,7 @@ class Connected(Generic[W]):
         self._wire.on_trouble = on_trouble
 
 
-class Client(FileMethods, Connected[SyncTransport]):
+class Client(FileMethods, HistoryMethods, NotificationMethods, PlanMethods, Connected[SyncTransport]):
     """A connection to a scheduler.
 
         with Client() as client:
@@ -83,9 +85,9 @@ class Client(FileMethods, Connected[SyncTransport]):
             (ended,) = client.wait(job)
 
     Address, token and CA come from the arguments, the environment or the contexts file (`gavel.client.settings`).
-    While the scheduler does not answer, calls that are safe to repeat are retried for `retry_s`; a submission is safe
-    to repeat because of its key. `on_trouble` is called with the error and the seconds left to try, and with None
-    when calls work again. `gavel.client.errors` lists the errors of all calls. Several threads may share a client.
+    While the scheduler does not answer, calls that are safe to repeat are retried for `retry_s`; its key makes a
+    submission safe to repeat. `on_trouble` is called with the error and the seconds left to try, and with None when
+    calls work again. `gavel.client.errors` lists the errors. Several threads may share a client.
     """
 
     _transport = SyncTransport
@@ -108,10 +110,9 @@ class Client(FileMethods, Connected[SyncTransport]):
     def submit(self, jobs: Jobs, key: str | None = None, progress: Progress | None = None) -> tuple[str, ...]:
         """Submit one job, several, or a job file: all jobs or none. Return their ids after they are stored durably.
 
-        `key`: a submission repeated with the same key and jobs returns the same ids. By default, each
-        call has a new random key.
+        `key`: a submission repeated with the same key and jobs returns the same ids. By default, the key is random.
         """
-        with Uploads(specs_of(jobs), progress) as uploads:
+        with Uploads(self.with_plans(jobs, progress), progress) as uploads:
             digests = list(uploads.packages)
             present = self._wire.call(calls.find_packages(digests=digests)) if digests else frozenset[str]()
             for digest in digests:
@@ -122,7 +123,7 @@ class Client(FileMethods, Connected[SyncTransport]):
     def preview(self, jobs: Jobs) -> tuple[r.Preview, ...]:
         """Return what would happen to each job if it were submitted; submit nothing."""
         previews: tuple[r.Preview, ...] = ()
-        for part in calls.in_parts(without_uploads(specs_of(jobs))):
+        for part in calls.in_parts(without_uploads(self.with_plans(jobs))):
             previews += self._wire.call(calls.preview(part))
         return previews
 
@@ -237,8 +238,8 @@ class Client(FileMethods, Connected[SyncTransport]):
     def update(self, job: str, **changes: Any) -> tuple[str, ...]:
         """Change fields of a job or array that has not ended; return the ids of the affected jobs.
 
-        `changes`: the fields name, weight, tenant, gpus, gpus_min, gpus_max, gpus_together, worker_types,
-        retries, time_limit_s, deadline_s and max_cost of JobSpec. None removes a limit. `deadline_s` counts from now.
+        `changes`: fields of JobSpec: name, weight, tenant, gpus, gpus_min, gpus_max, gpus_together, worker_types,
+        plans, retries, time_limit_s, deadline_s and max_cost. None removes a limit. `deadline_s` counts from now.
         GPUs and worker types of a running job cannot change, and only operators change tenants.
         """
         return self._wire.call(calls.update(self._id(job), changes))
@@ -316,6 +317,14 @@ class Client(FileMethods, Connected[SyncTransport]):
         """Set the policy, from the next allocation on."""
         return self._wire.call(calls.set_policy(policy=spec))
 
+    def tenants(self, names: Sequence[str] = ()) -> tuple[r.Tenant, ...]:
+        """Return the tenants with these names or, without names, all that are declared or have unfinished jobs."""
+        return self._wire.call(calls.tenants(tenants=names))
+
+    def set_tenants(self, *tenants: r.Tenant, removed: Sequence[str] = ()) -> None:
+        """Declare tenants, each in place of one with its name; forget the declarations of those in `removed`."""
+        self._wire.call(calls.set_tenants(tenants, removed))
+
     def allocation(self) -> r.Allocation:
         """Return the share of the cluster that each job is entitled to, from the latest allocation."""
         return self._wire.call(calls.allocation())
@@ -323,17 +332,6 @@ class Client(FileMethods, Connected[SyncTransport]):
     def rounds(self, *, follow: bool = True) -> Iterator[r.Round]:
         """Yield the current round and, with `follow`, each later one as it is planned."""
         return self._wire.stream(calls.rounds(follow=follow))
-
-    def usage(
-        self,
-        by: By = "user",
-        *,
-        since: datetime | None = None,
-        until: datetime | None = None,
-        user: str = "",
-    ) -> tuple[r.UsageRow, ...]:
-        """Return GPU time and cost by user, tenant or job type."""
-        return self._wire.call(calls.usage(by=by, since=since, until=until, user=user))
 
     def set_prices(self, prices: Mapping[str, float]) -> Mapping[str, float]:
         """Set the prices per GPU and hour of these worker types; return the prices of all types."""

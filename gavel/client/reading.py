@@ -20,7 +20,7 @@ from google.protobuf.descriptor import EnumDescriptor
 from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from gavel.client.jobs.spec import After, Container, JobSpec, Plan, Terminal
+from gavel.client.jobs.spec import After, AutoPlans, Container, JobSpec, Notify, Plan, Terminal
 from protos.gavel.v1 import cluster_pb2, jobs_pb2
 from protos.gavel.v1.plain import message_of, words_of
 from protos.gavel.v1.plain import plain as fields_set
@@ -37,9 +37,9 @@ _ENUMS: dict[str, EnumDescriptor] = {
 _PLAIN = (str, int, float, bool, bytes)
 
 _LAUNCH_FIELDS = frozenset(jobs_pb2.Launch.DESCRIPTOR.fields_by_name) - {"upload"}
-_JOB_FIELDS = frozenset(jobs_pb2.JobSpec.DESCRIPTOR.fields_by_name) - {"launch", "after"}
+_JOB_FIELDS = frozenset(jobs_pb2.JobSpec.DESCRIPTOR.fields_by_name) - {"launch", "after", "notify"}
 # Fields that jobs in a brief list do not have.
-NOT_IN_LISTS = (*sorted(_LAUNCH_FIELDS), "upload", "package", "labels", "rates", "plans")
+NOT_IN_LISTS = (*sorted(_LAUNCH_FIELDS), "upload", "package", "labels", "rates", "plans", "plans_from")
 
 
 def read(kind: type[R], message: Any) -> R:
@@ -113,6 +113,10 @@ def spec_to_proto(spec: JobSpec) -> jobs_pb2.JobSpec:
         launch["container"] = asdict(spec.container)
     if spec.after:
         job["after"] = [{"job": after.job, "when": after.when} for after in spec.after]
+    if spec.notify:
+        job["notify"] = [asdict(entry) for entry in spec.notify]
+    if isinstance(spec.plans, AutoPlans):
+        raise TypeError("its plans are not computed: Client.with_plans does that")
     if spec.plans:
         job["plans"] = [asdict(plan) for plan in spec.plans]
         if spec.gpus is None:
@@ -132,9 +136,12 @@ def spec_from_proto(wire: jobs_pb2.JobSpec) -> JobSpec:
     after = tuple(
         After(entry.get("job", ""), entry.get("when") or "succeeded") for entry in job.pop("after", ())
     )
+    notify = tuple(Notify(**{"to": "", **entry}) for entry in job.pop("notify", ()))
     blank = {"worker_type": "", "gpus": 0, "label": "", "rate": 0.0}
     plans = tuple(Plan(**{**blank, **entry}) for entry in job.pop("plans", ()))
-    return JobSpec(**job, **launch, terminal=terminal, package=package, after=after, plans=plans)
+    return JobSpec(
+        **job, **launch, terminal=terminal, package=package, after=after, notify=notify, plans=plans
+    )
 
 
 def moment(stamp: Timestamp) -> datetime:

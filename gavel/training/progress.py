@@ -30,6 +30,8 @@ class Progress:
         self._first_step_s: float | None = None
         self._save_began_s: float | None = None
         self._saving_s = 0.0
+        # As last written.
+        self._steps = 0
         # The step of the newest checkpoint.
         self.saved = 0
         # Empty until a loop has begun; until then nothing is written.
@@ -48,6 +50,9 @@ class Progress:
     def save_begins(self) -> None:
         """Record that the loop now pauses to save a checkpoint."""
         self._save_began_s = time.monotonic()
+        with self._lock:
+            if self.state == "running":
+                self.write(self._save_began_s, self._steps)
 
     def save_ends(self, saved: int | None) -> None:
         """Record that the loop continues. `saved`: the step of the new checkpoint; None changes nothing."""
@@ -79,13 +84,14 @@ class Progress:
     def write(self, now_s: float, steps: int) -> None:
         """Write the file now."""
         with self._lock:
-            self._written_s = now_s
+            self._written_s, self._steps = now_s, steps
             counts = {
                 **self._token,
                 "steps": steps,
                 "saved": self.saved,
                 "stepping_s": round(self.stepping_s(now_s), 6),
                 "state": self.state,
+                "saving": self._save_began_s is not None,
             }
             new_path = f"{self._path}.new"
             try:

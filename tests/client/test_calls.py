@@ -14,6 +14,7 @@ from google.protobuf.json_format import MessageToDict
 from gavel import AsyncClient, Client, JobFilter, JobSpec
 from gavel.client import calls
 from gavel.client.calls import Call, Method
+from gavel.client.jobs.spec import Plan
 from gavel.client.results import ACTIVE, JobState, Role
 from gavel.client.transport.channels import AsyncTransport, SyncTransport
 
@@ -62,11 +63,29 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         for action in ("cancel", "hold", "release", "requeue")
     },
     "update": (
-        {"job": "1", "weight": 2, "worker_types": "v100", "gpus": 2, "max_cost": None},
+        {
+            "job": "1",
+            "weight": 2,
+            "worker_types": "v100",
+            "gpus": 2,
+            "max_cost": None,
+            "plans": [Plan("v100", 2, "p2", 1.5)],
+        },
         "Jobs/UpdateJob",
         {
             "job": "1",
-            "changes": {"weight": 2.0, "workerTypes": {"names": ["v100"]}, "gpus": 2, "remove": ["max_cost"]},
+            "changes": {
+                "weight": 2.0,
+                "workerTypes": {"names": ["v100"]},
+                "gpus": 2,
+                "remove": ["max_cost"],
+                "plans": {
+                    "plans": [
+                        {"workerType": "v100", "gpus": 2, "label": "p2", "rate": 1.5, "gpusTogether": 1}
+                    ]
+                },
+                "plansFrom": "",
+            },
         },
     ),
     "explain": ({"job": "1"}, "Jobs/ExplainJob", {"job": "1"}),
@@ -92,6 +111,8 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     },
     "policy": ({}, "Cluster/GetPolicy", {}),
     "set_policy": ({"spec": "las"}, "Cluster/SetPolicy", {"policy": "las"}),
+    "tenants": ({"names": ["org"]}, "Cluster/ListTenants", {"tenants": ["org"]}),
+    "set_tenants": ({"removed": ["org"]}, "Cluster/SetTenants", {"removed": ["org"]}),
     "allocation": ({}, "Cluster/GetAllocation", {}),
     "rounds": ({"follow": True}, "Cluster/WatchRounds", {"follow": True}),
     "usage": (
@@ -99,7 +120,35 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
         "Cluster/GetUsage",
         {"by": "BY_JOB_TYPE", "since": "2030-01-02T00:00:00Z", "user": "ada"},
     ),
+    "gpu_time": (
+        {"by": "node", "since": AT, "user": "ada"},
+        "History/GetGpuTime",
+        {"by": "BY_NODE", "since": "2030-01-02T00:00:00Z", "user": "ada"},
+    ),
+    "past_rounds": (
+        {"since": AT, "limit": 7},
+        "History/ListRounds",
+        {"since": "2030-01-02T00:00:00Z", "pageSize": 7},
+    ),
+    "leases": (
+        {"since": AT, "node": "n1", "limit": 7},
+        "History/ListLeases",
+        {"since": "2030-01-02T00:00:00Z", "node": "n1", "pageSize": 7},
+    ),
+    "matrix": (
+        {"by_tenant": True, "tenant": "a", "limit": None},
+        "Cluster/GetMatrix",
+        {"byTenant": True, "tenant": "a", "pageSize": 10_000},
+    ),
+    "shares": (
+        {"since": AT, "step_s": 60.0, "tenant": "a"},
+        "History/GetShares",
+        {"since": "2030-01-02T00:00:00Z", "stepS": 60.0, "tenant": "a"},
+    ),
+    "timeline": ({"job": "1"}, "History/GetTimeline", {"job": "1", "pageSize": 10_000}),
     "set_prices": ({"prices": {"a": 2.5}}, "Cluster/SetPrices", {"pricePerGpuHour": {"a": 2.5}}),
+    "channels": ({}, "Cluster/ListChannels", {}),
+    "test_channel": ({"channel": "ops"}, "Cluster/TestChannel", {"channel": "ops"}),
     "rates": ({"job_type": "lm"}, "Cluster/ListRates", {"jobType": "lm"}),
     "who_am_i": ({}, "Access/WhoAmI", {}),
     "create_token": (
@@ -121,7 +170,7 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
 # Calls that are never repeated after a lost connection, because the first attempt may have had its effect.
 ONCE = {
     *("cancel", "hold", "release", "requeue", "drain", "resume", "remove"),
-    *("create_token", "create_join_token", "unrevoke_node"),
+    *("create_token", "create_join_token", "unrevoke_node", "test_channel"),
 }
 
 
@@ -197,13 +246,13 @@ def test_both_clients_send_the_same(name: str) -> None:
 
 
 def test_every_call_is_tried_above() -> None:
-    """The table has every call, except for those that write or send files, and the live view."""
+    """The table has every call, except for those that write or send files, the live view, and those about plans."""
     assert set(CALLS) == {
         name
         for kind in Client.__mro__
         for name, call in vars(kind).items()
         if callable(call) and not name.startswith("_")
-    } - {"close", "backup", "live"}
+    } - {"close", "backup", "live", "with_plans", "refresh_plans"}
     methods = {entry._call.method for entry in vars(calls).values() if isinstance(entry, Method)}
     sent = {method for _, method, _ in CALLS.values()}
     others = {"Jobs/FetchFiles", "Jobs/FindPackages", "Jobs/UploadPackage", "Jobs/Connect", "Upkeep/Backup"}

@@ -11,9 +11,9 @@ from gavel import AsyncClient, Client
 from gavel.client import results as r
 from gavel.client.calls import JobFilter
 from gavel.client.errors import Invalid
-from gavel.client.jobs.spec import After, Container, JobSpec, Plan, Source, Terminal
+from gavel.client.jobs.spec import After, Container, JobSpec, Notify, Plan, Source, Terminal
 from gavel.client.reading import moment, plain, read, spec_from_proto, spec_to_proto, stamp_of
-from protos.gavel.v1 import cluster_pb2, jobs_pb2
+from protos.gavel.v1 import cluster_pb2, history_pb2, jobs_pb2
 from tests.support.wording import Wording
 
 WHOLE = JobSpec(
@@ -46,6 +46,7 @@ WHOLE = JobSpec(
     preemptible=False,
     packable=False,
     reports_steps=False,
+    idle_ok=True,
     restart_cost_s=90.0,
     rates={"a100": 12.5},
     after=(After("17"), After("18", "ended")),
@@ -65,6 +66,8 @@ WHOLE = JobSpec(
     container=Container("x", "podman", ("/a", "/b:/c:ro"), {"A": "1"}),
     outputs=("out/**",),
     plans=(Plan("a100", 2, "p2", 1.5, 20.0, "{}"),),
+    plans_from="{}",
+    notify=(Notify("ops", ("failed", "held")), Notify("ml")),
 )
 
 
@@ -85,12 +88,20 @@ def test_every_field_of_the_protocol_can_be_set() -> None:
 
 def messages() -> list[tuple[Any, Any]]:
     """Return every kind of result with its message."""
-    by_name = {**vars(jobs_pb2), **vars(cluster_pb2)}
+    by_name = {**vars(jobs_pb2), **vars(cluster_pb2), **vars(history_pb2)}
     nested = {
         r.Place: jobs_pb2.Preview.Place,
         r.Share: cluster_pb2.Allocation.Share,
         r.Run: cluster_pb2.Round.Run,
+        r.Limit: cluster_pb2.Tenant.Limit,
         r.UsageRow: cluster_pb2.Usage.Row,
+        r.Account: history_pb2.Shares.Account,
+        r.GpuTimeRow: history_pb2.GpuTime.Row,
+        r.WholeTime: history_pb2.GpuTime.Whole,
+        r.RoundPage: history_pb2.ListRoundsResponse,
+        r.LeasePage: history_pb2.ListLeasesResponse,
+        r.MatrixRow: cluster_pb2.Matrix.Row,
+        r.MatrixCell: cluster_pb2.Matrix.Cell,
         r.JobPage: jobs_pb2.ListJobsResponse,
         r.NewToken: cluster_pb2.CreateTokenResponse,
         r.JoinToken: cluster_pb2.CreateJoinTokenResponse,

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.effects import SendLeases
 from scheduler.core.facts import LeaseClosed
 from scheduler.core.messages import JobCommand
 from scheduler.core.on_nodes import STARTS_MAX
 from scheduler.explain import explain
 from scheduler.model.cluster import NodeState
 from scheduler.model.jobs import JobState
-from scheduler.model.lease import nodes_of
+from scheduler.model.lease import Phase, nodes_of
 from tests.support.desk import Desk, exited, job, node
 from tests.support.wording import Wording
 
@@ -74,6 +75,37 @@ def test_the_whole_gang_ran_as_long_as_its_last_node(desk_of: DeskOf) -> None:
     first, last = {**DONE, "ran_s": 10.0, "stepping_s": 8.0}, {**DONE, "ran_s": 14.0, "stepping_s": 2.0}
     _, closed = ended(desk_of, ("n1", first), ("n2", last))
     assert (closed.exit.ran_s, closed.exit.stepping_s) == (14.0, 8.0)
+
+
+@pytest.mark.parametrize("outcome", ["yielded", "failed", "node_failed"])
+def test_a_gang_does_not_go_on_without_a_rank(desk_of: DeskOf, outcome: str) -> None:
+    """A rank may stop alone, because its node missed a renewal: the others would wait for it round after round."""
+    desk = desk_of(node("n1", 1), node("n2", 1))
+    (lease,) = desk.run(job(gpus=2))
+    desk.report("n2", exits=(exited(lease, outcome),))
+    assert desk.expect(SendLeases, node="n1").leases == ()
+    desk.settle()
+    assert desk.holding(lease).phase is Phase.STOPPING
+
+
+def test_a_gang_goes_on_while_its_ranks_finish(desk_of: DeskOf) -> None:
+    """A rank that has done all its steps stops no other: rank 0 may still save."""
+    desk = desk_of(node("n1", 1), node("n2", 1))
+    (lease,) = desk.run(job(gpus=2))
+    desk.report("n2", exits=(exited(lease, "finished"),))
+    desk.settle()
+    assert desk.holding(lease).phase is Phase.RUNNING
+
+
+def test_a_node_receives_no_lease_that_has_exited_there(desk_of: DeskOf) -> None:
+    """If the set still had the lease, the node would report its exit again, and get the set again, without end."""
+    desk = desk_of(node("n1", 1), node("n2", 1))
+    (lease,) = desk.run(job(gpus=2))
+    desk.report("n2", exits=(exited(lease, "finished"),))
+    desk.settle()
+    desk.report("n2", exits=(exited(lease, "finished"),))
+    assert desk.expect(SendLeases, node="n2").leases == ()
+    desk.settle()
 
 
 # --------------------------------------------------------------------------------------------- failed starts

@@ -38,8 +38,9 @@ def settings(unit: Path) -> dict[str, list[str]]:
 
 
 def test_there_is_one_for_each_side() -> None:
-    """The scheduler and the agent have a unit each."""
-    assert [unit.name for unit in UNITS] == ["gavel-agent.service", "gavel-scheduler.service"]
+    """The scheduler, the agent and the web page have a unit each."""
+    names = ["gavel-agent.service", "gavel-scheduler.service", "gavel-web.service"]
+    assert [unit.name for unit in UNITS] == names
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
@@ -73,10 +74,12 @@ def test_systemd_accepts_a_unit(unit: Path, tmp_path: Path) -> None:
 
 def test_what_the_units_promise() -> None:
     """Jobs survive a restart of the agent; the scheduler reports when it is ready, and writes only its state."""
-    agent, scheduler = map(settings, UNITS)
+    agent, scheduler, web = map(settings, UNITS)
     assert (agent["KillMode"], agent["Restart"]) == (["process"], ["always"])
     # Otherwise the agent could not make control groups for its jobs.
     assert agent["Delegate"] == ["yes"]
+    # Neither the scheduler nor a job depends on the page, and its token is in no environment.
+    assert (web["Restart"], "LoadCredential" in web) == (["always"], True)
     assert (scheduler["Type"], scheduler["Restart"]) == (["notify"], ["on-failure"])
     assert (scheduler["ProtectSystem"], scheduler["StateDirectory"]) == (["strict"], ["gavel"])
     (line,) = scheduler["ExecStart"]

@@ -65,7 +65,7 @@ class Sandbox:
         for part in ("etc/systemd/system", "etc/gavel", "var/lib", "home"):
             (folder / part).mkdir(parents=True)
         (folder / "deploy").mkdir()
-        for path in (ROOT / "deploy").iterdir():
+        for path in filter(Path.is_file, (ROOT / "deploy").iterdir()):
             (folder / "deploy" / path.name).write_text(self.moved(path.read_text()))
 
     def moved(self, text: str) -> str:

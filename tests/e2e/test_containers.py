@@ -218,10 +218,11 @@ def test_containers_outside_the_process_tree(cluster: Cluster, docker: FakeDocke
     assert docker.uids == {os.getuid()}
 
 
+@pytest.mark.parametrize("removed", ["nothing", "start.json"])
 def test_a_container_whose_shim_was_killed_is_removed_before_its_gpu_is_free(
-    cluster: Cluster, docker: FakeDocker, tmp_path: Path
+    cluster: Cluster, docker: FakeDocker, tmp_path: Path, removed: str
 ) -> None:
-    """The agent removes it, reports the node's failure only then, and the job starts again."""
+    """The agent removes it, reports the node's failure only then, and the job starts again, whatever a job removes."""
     docker.images.add(IMAGE)
     go = tmp_path / "go"
     command = (sys.executable, str(SCRIPTS / "counting.py"), str(go))
@@ -229,7 +230,9 @@ def test_a_container_whose_shim_was_killed_is_removed_before_its_gpu_is_free(
     (job,) = cluster.client.submit(JobSpec(command=command, container=container, steps=500))
     pid = cluster.started(job)["pid"]
     (folder,) = cluster.run_folders(job)
+    (folder / removed).unlink(missing_ok=True)
     docker.answers.clear()
+    docker.calls.clear()
     os.kill(json.loads((folder / "shim.json").read_text())["pid"], 9)
     eventually(lambda: [call for call in docker.calls if call[0] == "ps"], "the agent removes the container")
     placement = cluster.job(job).placement

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gavel.client import JobSpec
-from tests.e2e.cluster import MARK, PATIENCE_S, Cluster, eventually
+from tests.e2e.cluster import MARK, PATIENCE_S, Cluster, eventually, freeze, thaw
 from tests.support.ports import free_port
 from tests.support.user_terminal import UserTerminal
 
@@ -137,8 +137,12 @@ def test_a_lost_connection_and_restarts_lose_nothing(cluster: Cluster) -> None:
     """Agent and scheduler are killed and started again; the user sees every number once, and every key arrives."""
     with at_terminal(cluster, "run", "--", *SHELL) as user:
         # It counts until a line is typed. A shell whose programs end all the time may miss Ctrl-C between two of them,
-        # and what is typed before its prompt may be lost when it changes the modes of its terminal.
-        user.type("until read -t 0.01; do echo \"<$((++n))>\"; done; echo ok''ay; exit 3\r")
+        # and what is typed before its prompt may be lost when it changes the modes of its terminal. A `read` whose time
+        # is over may lose a line as well, so the one that waits reads from a pipe in which nothing is ever written.
+        wait = "read -t 0.01 -u 9"
+        user.type(
+            f"exec 9<> <(:); until read -t 0; do echo \"<$((++n))>\"; {wait}; done; read; echo ok''ay; exit 3\r"
+        )
         output = user.sees("<20>") + "<20>"
         cluster.kill("n1")
         cluster.agent("n1", "v100=4")
@@ -222,3 +226,26 @@ def test_a_port_is_forwarded(cluster: Cluster, tmp_path: Path) -> None:
         assert in_pipe(cluster, "shell", job, "--forward", "http").returncode == 2
         user.type("exit\r")
         assert user.ends() == 0
+
+
+def test_a_killed_client_whose_input_nothing_takes_is_missed(cluster: Cluster) -> None:
+    """Though it had sent as much as it may ahead of the process: gRPC takes more between scheduler and agent, and
+    reports the end of a client only when all that it sent was read. So the job may end for want of a client."""
+    command = [sys.executable, "-m", "gavel", "run", "--name", "deaf", "--", "sleep", "1000"]
+    with subprocess.Popen(command, env=environment(cluster), stdin=subprocess.PIPE) as client:
+        assert client.stdin is not None
+        job = eventually(
+            lambda: next((it.id for it in cluster.client.list() if it.spec.name == "deaf"), ""),
+            "is submitted",
+        )
+        cluster.wait_until_running(job)
+        eventually(lambda: terminal_use(cluster, job)[0], "the client is attached")
+        # Nothing reads at the other end, so that only gRPC's buffers can take the input.
+        frozen = freeze(cluster.folder / "n1")
+        try:
+            # This returns when the client has read nearly all of it.
+            client.stdin.write(b"x" * (1 << 20))
+            client.kill()
+            eventually(lambda: terminal_use(cluster, job) == (False, True), "the client is missed")
+        finally:
+            thaw(frozen)

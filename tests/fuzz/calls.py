@@ -15,7 +15,7 @@ from grpc._cython import cygrpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from protos.gavel.v1 import agents_pb2, cluster_pb2, jobs_pb2
+from protos.gavel.v1 import agents_pb2, cluster_pb2, history_pb2, jobs_pb2
 from scheduler.live.access.roles import Role
 from tests.fuzz.values import Values
 from tests.support import http2
@@ -52,7 +52,7 @@ class Method(NamedTuple):
 
 METHODS = [
     Method(f"/{service.full_name}/{method.name}", message_factory.GetMessageClass(method.input_type))
-    for module in (jobs_pb2, cluster_pb2, agents_pb2, health_pb2, reflection_pb2)
+    for module in (jobs_pb2, cluster_pb2, history_pb2, agents_pb2, health_pb2, reflection_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
     for method in service.methods
     if method.name not in ("Link",)  # links.py attacks these.

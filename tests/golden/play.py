@@ -3,6 +3,7 @@
     settings NAME=VALUE …             rates TYPE WORKER=STEPS_PER_S …         pair WORKER TYPE TYPE RATE RATE
     truth TYPE WORKER=STEPS_PER_S … (true rates that the scheduler does not have)
     node NAME WORKER GPUS [storage=…] submit NAME [gpus=2] [steps=…] [after=NAME] [ended=NAME] [restart=…] …
+                                      … plans=WORKER:GPUS:LABEL:PREDICTED:TRUE,… (rates of all GPUs of the plan)
     cancel|hold|release|requeue JOB   drain|resume|remove NODE
     lose|back|cut|mend NODE           reclaim NODE NOTICE_S                   fix JOB
     jam|unjam NODE (no start succeeds)                                        trouble NODE TEXT (its agent reports)
@@ -38,6 +39,7 @@ from worker_agent.core.messages import Limits
 QUIET = Limits(report_interval_s=1e6, late_s=0.0, ask_s=20.0, grace_s=5.0)
 END_S = 100_000.0
 DEFAULTS = {"policy": "las", "restart_cost_s": 0.0, "learn_rates": False}
+PLAN = ("worker_type", "gpus", "label", "rate")
 TRUTHS = {
     "restart": "restart_s",
     "checkpoint": "checkpoint_s",
@@ -157,10 +159,13 @@ class Play:
         if "array" in fields:
             fields["array"] = fields["array"].split(",")
         steps = float(fields.get("steps", "inf"))
+        plans = [entry.split(":") for entry in filter(None, fields.pop("plans", "").split(","))]
+        fields["plans"] = [dict(zip(PLAN, plan, strict=False)) for plan in plans]
         spec = convert({"name": name, **fields}, JobSpec, strict=False)
         spec = replace(spec, after=tuple(after))
         facts = {"job_type": spec.job_type, "gpus": spec.gpus, "steps_total": steps, **truth}
-        self.truths[name] = convert(facts, JobTruth, strict=False)
+        planned = {(worker, int(gpus)): float(true) for worker, gpus, _, _, true in plans}
+        self.truths[name] = replace(convert(facts, JobTruth, strict=False), planned=planned)
         self.stage.world.submit(self.now_s, [spec], self.truths[name])
 
     def do_fix(self, name: str) -> None:

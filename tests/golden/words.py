@@ -66,7 +66,8 @@ class Words:
         for lease in leases:
             partner = [self.job(job) for job in lease.bundle.jobs if job != lease.job]
             beside = f" beside {partner[0]}" if partner else ""
-            lines.append(f"+ {self.lease(lease.id)}{beside} on {places(lease.gpus)}")
+            plan = f" by {lease.bundle.label}" if lease.bundle.label else ""
+            lines.append(f"+ {self.lease(lease.id)}{beside}{plan} on {places(lease.gpus)}")
         return lines
 
     def rebundled(self, changes: Iterable[tuple[str, Bundle]]) -> list[str]:

@@ -36,6 +36,7 @@ def running(folder: Path, **settings: object) -> Daemon:
     config = DaemonConfig(
         data_dir=str(folder),
         listen="127.0.0.1:0",
+        metrics_listen="127.0.0.1:0",
         scheduler=Settings(**settings),  # type: ignore[arg-type]
     )
     return Daemon(config)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from scheduler.live.config import Address
-from scheduler.live.listening import Port
+from scheduler.live.listening import Port, PortTaken
 from tests.support import http2
 from tests.support.daemon_thread import DaemonThread
 
@@ -34,3 +36,14 @@ def test_a_port_that_closes_by_itself_is_noticed() -> None:
         return str(await asyncio.wait_for(waiting, TIMEOUT_S))
 
     assert "127.0.0.1" in asyncio.run(loss())
+
+
+@pytest.mark.parametrize("host", ["gavel..example.com", "x" * 70])
+def test_an_impossible_name_is_refused_like_an_unknown_one(host: str) -> None:
+    """A slip in an address ends in one line with the remedy."""
+
+    async def opened() -> Address:
+        return await Port([]).open(Address(host, 0), "--listen")
+
+    with pytest.raises(PortTaken):
+        asyncio.run(opened())

@@ -23,7 +23,7 @@ from scheduler.live.access.people import PeopleConfig
 from scheduler.live.config import DaemonConfig, Keeping
 from scheduler.live.pace import Pace
 from scheduler.live.wire.jobs import spec_from_wire
-from scheduler.model import bounds
+from scheduler.model import bounds, plans
 from scheduler.model.bounds import Bound
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.errors import InvalidSpec
@@ -116,6 +116,7 @@ def test_clients_and_the_scheduler_have_the_same_limits() -> None:
     assert bounds.COUNT.most == limits.COUNT_MAX
     assert bounds.INDEX.most == limits.INDEX_MAX
     assert bounds.ARRAY_MAX == limits.ARRAY_MAX
+    assert plans.OUT_OF_MEMORY == limits.OUT_OF_MEMORY
 
 
 def test_a_job_file_may_ask_for_no_cpus_and_no_memory() -> None:

@@ -71,7 +71,8 @@ def test_every_change_can_be_made_from_everywhere() -> None:
     assert changeable == set(JobChanges.__struct_fields__) == set(changes.CHANGEABLE)
     assert wire.REMOVABLE == changes.REMOVABLE
     in_files = {field.name: field.target for field in FIELDS}
-    assert {in_files[name] for name in update.CHANGEABLE} | {"gpus_min", "gpus_max"} == changeable
+    unnamed = {"gpus_min", "gpus_max", "plans_from"}
+    assert {in_files[name] for name in update.CHANGEABLE} | unnamed == changeable
     assert set(update.LIMITS.values()) == set(changes.REMOVABLE)
 
 
@@ -79,7 +80,7 @@ def test_a_job_file_has_every_field() -> None:
     """Every field of a spec can be set in a job file, except a terminal; a range of GPUs is one field there."""
     of_spec = {field.name for field in fields(ClientSpec)}
     assert of_spec - {field.target for field in FIELDS} == {
-        *("gpus_min", "gpus_max", "terminal", "package", "source")
+        *("gpus_min", "gpus_max", "terminal", "package", "plans_from", "source")
     }
 
 

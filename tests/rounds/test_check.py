@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.model.lease import Bundle
 from scheduler.rounds.check import RULES, check_plan
-from scheduler.rounds.inputs import Need, RoundInputs, RoundPlan
+from scheduler.rounds.inputs import GpuLimit, Need, RoundInputs, RoundPlan
 from scheduler.rounds.plan import plan_round
 from tests.support.rounds import column, hold, node, nodes, round_of
 from tests.support.wording import Wording
@@ -77,6 +77,11 @@ CASES = {
         two_jobs(needs={"a": Need(nodes=frozenset({"n1"}))}),
         plan_of((A, ("n0:0",)), (B, ("n1:0",))),
         "a n0",
+    ),
+    "_quotas_kept": (
+        two_jobs(limits=[GpuLimit(0, 1)], limits_of={"a": (0,), "b": (0,)}),
+        plan_of((A, ("n0:0",)), (B, ("n1:0",))),
+        "1 a b",
     ),
     "_zero_shares_do_not_run": (
         round_of([column("a", share=0.0, backfill=False)], nodes(1)),

@@ -16,6 +16,7 @@ from scheduler.model.bounds import Bound, Table
 from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import Dependency, JobSpec, JobState
+from scheduler.model.quota import Quota
 from scheduler.model.settings import Settings, TenantSpec
 
 Any_ = st.SearchStrategy[Any]
@@ -114,6 +115,7 @@ def jobs(possible: bool = False) -> Any_:
             "preemptible": st.booleans(),
             "packable": st.booleans(),
             "reports_steps": st.booleans(),
+            "idle_ok": st.booleans(),
         },
     )
     return st.builds(_job, fields(bounds.JOB, JobSpec, possible), more)
@@ -177,16 +179,27 @@ PAIR = st.tuples(
 )
 
 
+def tenants() -> Any_:
+    """Draw declarations of tenants, often with quotas on GPUs."""
+    quota = st.builds(Quota, gpus=maps(name(*TYPES, "*"), figure(bounds.QUOTA_GPUS, True)))
+    tenant = st.builds(
+        TenantSpec,
+        name=name("a", "b", "a/b"),
+        weight=figure(bounds.WEIGHT),
+        policy=name("fairness", "fifo"),
+        quota=quota,
+        each_user=quota,
+    )
+    return st.lists(tenant, max_size=3).map(tuple)
+
+
 def settings() -> Any_:
     """Draw settings, usually with rounds of ordinary length."""
-    tenant = st.builds(
-        TenantSpec, name=name("a", "b", "a/b"), weight=figure(bounds.WEIGHT), policy=name("fairness", "fifo")
-    )
     more = st.fixed_dictionaries(
         {"policy": st.sampled_from(POLICIES)},
         optional={
             "speed": maps(name(*TYPES), figure(bounds.FACTOR)),
-            "tenants": st.lists(tenant, max_size=3).map(tuple),
+            "tenants": tenants(),
             "learn_rates": st.booleans(),
             "fill_mid_round": st.booleans(),
             "consolidated_rates": st.booleans(),
@@ -271,6 +284,13 @@ MESSAGES = st.one_of(
         by_agent=st.booleans(),
     ),
     st.builds(m.SetPolicy, call=CALL, policy=name("las", "fifo", "las+packing"), user=USER),
+    st.builds(
+        m.SetTenants,
+        call=CALL,
+        tenants=tenants(),
+        removed=st.lists(name("org", "org/a"), max_size=1).map(tuple),
+        user=USER,
+    ),
     st.builds(m.Configure, call=CALL, settings=settings(), user=USER),
     st.builds(
         m.GiveRates,

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Sequence
 from random import Random
 from typing import Any
 
+import msgspec
+
 from scheduler.core.effects import Solve
 from scheduler.core.messages import (
+    Configure,
     Exit,
     Forget,
     JobCommand,
@@ -23,7 +26,8 @@ from scheduler.core.messages import (
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import Dependency, JobSpec
 from scheduler.model.lease import nodes_of
-from scheduler.model.settings import Settings
+from scheduler.model.quota import Quota
+from scheduler.model.settings import Settings, TenantSpec
 from scheduler.sim.engine.physics import JobTruth
 from scheduler.sim.scenario.faults import NodeEvent, failures, strike
 from scheduler.solving import answer
@@ -40,9 +44,17 @@ class Chaos:
     """One such story in its own world."""
 
     def __init__(
-        self, seed: int, *, jobs: int = 14, network: bool = True, nodes: Sequence[NodeSpec] = NODES
+        self,
+        seed: int,
+        *,
+        jobs: int = 14,
+        network: bool = True,
+        nodes: Sequence[NodeSpec] = NODES,
+        quotas: bool = False,
     ) -> None:
         self.luck = luck = Random(f"chaos/{seed}")
+        # Drawn apart, so that the stories without quotas stay as they are.
+        self.quota_luck = Random(f"quotas/{seed}") if quotas else None
         self.nodes = nodes
         settings = Settings(
             policy=luck.choice(POLICIES),
@@ -52,6 +64,7 @@ class Chaos:
             preemptions_max=luck.choice((None, None, 1)),
             restart_cost_s=20.0,
             reserve_after=luck.choice((1, 2)),
+            tenants=self.tenants(),
         )
         link = {"lost": 0.05, "doubled": 0.1, "late": 0.1, "late_s": 8.0, "until_s": HORIZON_S}
         self.stage = Stage(
@@ -73,6 +86,29 @@ class Chaos:
             self.stage.world.at(luck.uniform(0, HORIZON_S), self.command)
             self.stage.world.at(luck.uniform(0, HORIZON_S), self.forge)
         self.stage.world.at(HORIZON_S, self.mend_all)
+        for _ in range(3 if quotas else 0):
+            self.stage.world.at(luck.uniform(0, HORIZON_S), self.change_quotas)
+
+    def tenants(self) -> tuple[TenantSpec, ...]:
+        """Return tenants with random quotas, each of which admits the widest job; none in stories without quotas."""
+        luck = self.quota_luck
+        if luck is None:
+            return ()
+
+        def quota(least: int) -> Quota:
+            kinds = [kind for kind in ("v100", "k80", "*") if luck.random() < 0.5]
+            return Quota(gpus={kind: luck.randint(least, 6) for kind in kinds})
+
+        return (
+            TenantSpec(name="org", quota=quota(3), each_user=quota(3)),
+            TenantSpec(name="org/a", quota=quota(3)),
+            TenantSpec(name="default", quota=quota(3)),
+        )
+
+    def change_quotas(self, now_s: float) -> list[Message]:
+        """Give the tenants other quotas."""
+        settings = msgspec.structs.replace(self.stage.state.settings, tenants=self.tenants())
+        return [Configure(settings=settings)]
 
     def solve(self, question: Solve) -> Solved:
         """Return the true answer, a failed one, an outdated one, or one to a question that was never asked."""
@@ -116,6 +152,9 @@ class Chaos:
             if luck.random() < chance:
                 more |= fields
         self.dependencies.update(dependency.job for dependency in more.get("after", ()))
+        if self.quota_luck is not None:
+            more["tenant"] = self.quota_luck.choice(("org/a", "org/b", "org", ""))
+            more["user"] = self.quota_luck.choice(("ann", "bob"))
         obeys = luck.random() < 0.9
         truth = JobTruth(
             job_type=kind,

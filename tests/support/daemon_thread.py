@@ -22,7 +22,8 @@ class DaemonThread:
     """A daemon that runs within the block, configured by a file, or by `folder` and a free port."""
 
     def __init__(self, folder: Path, config: Path | None = None, **settings: Any) -> None:
-        flags = {"listen": "127.0.0.1:0", **settings, "data_dir": str(folder)}
+        free_ports = {"listen": "127.0.0.1:0", "metrics_listen": "127.0.0.1:0"}
+        flags = {**free_ports, **settings, "data_dir": str(folder)}
         self.config: DaemonConfig = daemon_config(str(config) if config else None, flags, (), {})
         self.daemon: Daemon
         self._loop = asyncio.new_event_loop()

@@ -6,9 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.core.messages import GiveRates, JobCommand, NodeCommand, NodeHello, NodeSilent, Progress
+from scheduler.core.messages import (
+    GiveRates,
+    JobCommand,
+    NodeCommand,
+    NodeHello,
+    NodeSilent,
+    Progress,
+    SetTenants,
+)
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import Dependency
+from scheduler.model.quota import Quota
+from scheduler.model.settings import TenantSpec
 from tests.support.desk import Desk, exited, job, node
 
 ROUND_S = 360.0
@@ -330,9 +340,37 @@ def turn_of_others() -> Case:
     return Case(desk, "2" if first == "1" else "1", ("more_gpus", "job_ends"), (first,))
 
 
+def with_quota(desk: Desk, gpus: int) -> None:
+    """Let an operator give the tenant org a quota of so many v100."""
+    org = TenantSpec(name="org", quota=Quota(gpus={"v100": gpus}))
+    desk.tell(desk.now_s, SetTenants(tenants=(org,), user="opa"))
+    desk.settle()
+
+
+def too_wide_for_quota() -> Case:
+    """The quota was lowered after the submission."""
+    desk = Desk(node())
+    desk.submit(job(gpus=2, tenant="org/a"))
+    with_quota(desk, 1)
+    desk.until(8)
+    return Case(desk, "1", ("raise_quota",))
+
+
+def quota_gpus() -> Case:
+    """Another job of the tenant holds all that the quota allows, while a GPU is idle."""
+    desk = Desk(node())
+    with_quota(desk, 1)
+    desk.submit(job(tenant="org/a", steps=1e6), job(tenant="org/b", steps=1e6))
+    desk.until(8)
+    started(desk)
+    first = running_job(desk)
+    return Case(desk, "2" if first == "1" else "1", ("raise_quota", "job_ends"), (first,))
+
+
 CASES: Sequence[Callable[[], Case]] = (
     *(completed, failed, cancelled, held, running, running_backfill, exploring, starting, gpus_still_busy),
     *(stopping, node_silent, dependency, earliest_start, no_nodes, no_fitting_node, too_wide_now, no_rate),
+    *(too_wide_for_quota, quota_gpus),
     *(checkpoint_elsewhere, retry_pause),
     *(waiting_for_allocation, waiting_for_round, no_share, gang_reserved, reserved_for_other, fragmented),
     *(minimum_run_of_others, preemption_limit, turn_of_others),

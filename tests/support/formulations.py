@@ -51,6 +51,16 @@ class Plain:
         self.E = rate @ self.x
         self.time = member @ self.x
         self.always = [self.time <= 1, gpus @ self.x <= problem.capacity]
+        quotas = problem.quotas
+        for q, most in enumerate(quotas.gpus):
+            under = {m for own, m in zip(quotas.quota, quotas.job, strict=True) if own == q}
+            use = np.zeros(k)
+            for c in range(k):
+                of_type = quotas.worker_type[q] in (-1, columns.worker_type[c])
+                if of_type and under & {columns.first[c], columns.second[c]}:
+                    use[c] = columns.gpus[c]
+            if use.any():
+                self.always.append(use @ self.x <= most)
 
     def best(self, gain: cp.Expression, *also: cp.Constraint) -> float:
         """Return the shares of greatest gain under these constraints and those that always hold."""
@@ -123,6 +133,10 @@ def visible(problem: Problem, *modifiers: str, reference: str | None = None) -> 
     columns = problem.columns
     runs = (columns.first_rate > 0) & (problem.capacity[columns.worker_type] > 0)
     runs &= (columns.second < 0) | (columns.second_rate > 0)
+    for q, m in zip(problem.quotas.quota, problem.quotas.job, strict=True):
+        kind, most = problem.quotas.worker_type[q], problem.quotas.gpus[q]
+        own = (columns.first == m) | (columns.second == m)
+        runs &= ~(own & np.isin(kind, [-1]) | own & (columns.worker_type == kind)) | (columns.gpus <= most)
     able = sorted({int(m) for m in columns.first[runs]} | {int(m) for m in columns.second[runs]} - {-1})
     problem = problem.restrict(np.array(able, dtype=np.int64), np.flatnonzero(runs))
     if "blind" in modifiers:

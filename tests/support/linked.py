@@ -288,7 +288,13 @@ class Peer:
 
     async def hello(self, gpus: int = 1, held: tuple[str, ...] = (), **fields: Any) -> None:
         """Send the agent's hello."""
-        fields = {"protocol": 1, "agent_version": "0.1.0", "worker_type": "v100", **fields}
+        fields = {
+            "protocol": 1,
+            "agent_version": "0.1.0",
+            "worker_type": "v100",
+            "takes_plans": True,
+            **fields,
+        }
         await self.say(
             hello=pb.Hello(
                 node=self.name,

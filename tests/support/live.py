@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from google.rpc import error_details_pb2  # type: ignore[import-untyped]
 from grpc import aio
 from grpc_status import rpc_status
 
-from protos.gavel.v1 import cluster_pb2_grpc, jobs_pb2, jobs_pb2_grpc
+from protos.gavel.v1 import cluster_pb2_grpc, history_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 from scheduler.core.core import Core
 from scheduler.core.effects import RefuseNode, RenewLeases, SendLeases, Solve
 from scheduler.core.messages import Exit, NodeHello, NodeReport, Progress
@@ -37,6 +37,7 @@ from scheduler.live.config import Keeping
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.feed import Feed
 from scheduler.live.node_views import NodeDetails, Sources
+from scheduler.live.observe.notify.channels import Channel
 from scheduler.live.world import LiveWorld
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.lease import Phase
@@ -237,6 +238,7 @@ class Live:
         port: int = 0,
         nodes: Nodes | None = None,
         keeping: Keeping = KEEPING,
+        channels: Sequence[Channel] = (),
     ) -> None:
         self.port = port
         self.folder, self.auth = folder, auth
@@ -245,7 +247,7 @@ class Live:
         self.nodes = nodes or Nodes()
         self._credentials = credentials
         self._clock = clock
-        self.keeping = keeping
+        self.keeping, self.channels = keeping, channels
         self._closing = AsyncExitStack()
 
     async def __aenter__(self) -> Live:
@@ -270,6 +272,7 @@ class Live:
             self.auth,
             attempts=attempts,
             keeping=self.keeping,
+            channels=self.channels,
         )
         self.server = aio.server(interceptors=[self.people.guard], options=SERVER_OPTIONS)
         for add, servicer in self.people.services():
@@ -316,6 +319,10 @@ class Live:
         """The service Cluster, as this user."""
         return _As(cluster_pb2_grpc.ClusterStub(self.channel()), user, token)
 
+    def history(self, user: str = "ann", token: str = "") -> Any:
+        """The service History, as this user."""
+        return _As(history_pb2_grpc.HistoryStub(self.channel()), user, token)
+
     def tokens(self, user: str = "ann", token: str = "") -> Any:
         """The service Access, as this user."""
         return _As(cluster_pb2_grpc.AccessStub(self.channel()), user, token)
@@ -334,6 +341,7 @@ class Live:
         progress: tuple[Progress, ...] = (),
         exits: tuple[Exit, ...] = (),
         trouble: str | None = None,
+        idle_s: dict[str, float] | None = None,
     ) -> None:
         """Let a node report; return when the report is durable."""
         durable = asyncio.Event()
@@ -345,6 +353,7 @@ class Live:
             progress=progress,
             exits=exits,
             trouble=trouble,
+            idle_s=idle_s,
         )
         self.world.send(report, durable.set)
         await asyncio.wait_for(durable.wait(), DEADLINE_S)

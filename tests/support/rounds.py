@@ -15,6 +15,7 @@ from scheduler.rounds.inputs import (
     NO_ROW,
     Candidates,
     Columns,
+    GpuLimit,
     Held,
     Need,
     NodeView,
@@ -81,6 +82,8 @@ def round_of(
     *,
     needs: Mapping[str, Need] | None = None,
     worker_types: tuple[str, ...] = ("v100",),
+    limits: Sequence[GpuLimit] = (),
+    limits_of: Mapping[str, tuple[int, ...]] | None = None,
     reserve_after: int = 2,
     preemptions_max: int | None = None,
     stay_s: float = 0.0,
@@ -99,6 +102,8 @@ def round_of(
         nodes=tuple(cluster),
         held=dict(held or {}),
         needs=dict(needs or {}),
+        limits=tuple(limits),
+        limits_of=dict(limits_of or {}),
         reserve_after=reserve_after,
         preemptions_max=preemptions_max,
         stay_s=stay_s,
@@ -159,12 +164,18 @@ def random_round(chance: Random) -> RoundInputs:
     columns = [column for column in columns if chance.random() < 0.9]
     held = _random_held(chance, columns, cluster, kinds)
     gone = {job for job in jobs if chance.random() < 0.05}
+    limits = [
+        GpuLimit(chance.randrange(NO_ROW, len(kinds)), chance.randint(0, 6))
+        for _ in range(chance.choice([0, 0, 1, 2, 3]))
+    ]
     return round_of(
         [column for column in columns if gone.isdisjoint(column.jobs) and chance.random() < 0.95],
         [node for node in cluster if chance.random() < 0.93],
         {job: now for job, now in held.items() if chance.random() < 0.93},
         needs=needs,
         worker_types=kinds,
+        limits=limits,
+        limits_of={job: tuple(i for i in range(len(limits)) if chance.random() < 0.6) for job in jobs},
         reserve_after=chance.randint(1, 2),
         preemptions_max=chance.choice([None, None, 0, 1, 2]),
         stay_s=chance.choice([0.0, ROUND_S, 2.5 * ROUND_S]),

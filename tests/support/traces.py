@@ -9,7 +9,7 @@ from pathlib import Path
 
 from traces.errors import BadWorkload
 from traces.published import Kind, published_jobs
-from traces.throughput_csv import OUR_PAIRS, OURS, TYPES
+from traces.readers.throughput_csv import OUR_PAIRS, OURS, TYPES
 from traces.throughputs import Throughputs
 from traces.trace import Trace
 

@@ -20,7 +20,7 @@ class Up:
         self.process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "gavel", "up", "--data-dir", str(folder), "--round-s", "2"),
-                *("--gpus", "v100=1", *options),
+                *("--gpus", "v100=1", *([] if "--web" in options else ["--no-web"]), *options),
             ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

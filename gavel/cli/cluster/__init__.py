@@ -1,1 +1,1 @@
-"""Commands about the cluster: nodes, usage, policy, status, tokens, contexts, top."""
+"""Commands about the cluster: nodes, usage, shares, rounds, policy, status, tokens, contexts, top."""

@@ -17,6 +17,7 @@ from gavel.client.views.units import ago
 
 if TYPE_CHECKING:
     from gavel.client import Node
+    from gavel.client.results import Gpu
 
 COLUMNS = (
     Column("node", width_max=20),
@@ -83,6 +84,12 @@ def _jobs_and_why(node: Node, now: datetime) -> str:
     return "; ".join(words)
 
 
+def _memory(gpu: Gpu) -> str:
+    """Return the memory of a GPU, and how much of it is used where the driver knows; empty if neither is known."""
+    used = f"{gpu.memory_used_gb:.1f}/" if gpu.memory_used_gb else ""
+    return f"{used}{gpu.memory_gb:.3g} GB" if gpu.memory_gb else ""
+
+
 def _show_gpus(node: Node) -> None:
     facts = {
         "labels": ", ".join(f"{key}={value}" for key, value in sorted(node.labels.items())),
@@ -101,7 +108,7 @@ def _show_gpus(node: Node) -> None:
             (
                 str(gpu.index),
                 gpu.name or "declared",
-                f"{gpu.memory_used_gb:.1f}/{gpu.memory_gb:.0f} GB" if gpu.memory_gb else "",
+                _memory(gpu),
                 f"{gpu.temperature_c:.0f}" if gpu.temperature_c else "",
                 f"out of service: {gpu.broken}" if gpu.broken else few(gpu.jobs),
             )

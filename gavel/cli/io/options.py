@@ -32,6 +32,19 @@ def options(*decorators: Callable[[Command], Command]) -> Callable[[Command], Co
     return decorate
 
 
+def limit_option(default: int, rows: str) -> Callable[[Command], Command]:
+    """Return the option `--limit` of a command that lists these things."""
+    return click.option(
+        "-l",
+        "--limit",
+        type=click.IntRange(1, 1_000_000),
+        default=default,
+        show_default=True,
+        metavar="N",
+        help=f"The most {rows} to list.",
+    )
+
+
 def not_empty(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse an empty value, such as `--config "$FILE"` with an unset variable."""
     is_given = context.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
@@ -103,8 +116,6 @@ ADDRESS = options(
     ),
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON; docs/cli.md has its keys.")
-
-
 YES = click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 JOB_STATES = ("queued", "running", "preempted", "held", "completed", "failed", "cancelled")
 FILTERS = options(

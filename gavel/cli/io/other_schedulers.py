@@ -60,6 +60,7 @@ _ON_SUBMIT = {
     "--time": "--time-limit",
     "--dependency": "--after",
     "--account": "--tenant",
+    **dict.fromkeys(("--mail-type", "--mail-user"), "--notify"),
     "--output": "`gavel logs JOB`",
     "--wrap": "a command after --",
     # SkyPilot.

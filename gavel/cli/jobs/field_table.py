@@ -29,8 +29,9 @@ FIELDS = (
     ("job_type", "name", "Jobs of one type share their measured rates"),
     ("rates", "mapping of worker types to numbers", "Steps per second by worker type, if known"),
     ("steps", "number above 0", "Steps in all"),
-    ("plan", "plan file or none", "Ways to split its model over GPUs: a file with the output of `gavel plan --json`"),
+    ("plan", "plan file, model or none", "Ways to split its model: a file of `gavel plan --json`, or what to plan for"),
     ("reports_steps", "true or false", "Whether it reports the steps it has done, as `gavel.training` does"),
+    ("idle_ok", "true or false", "Whether its GPUs may be idle for long, without a warning"),
     ("checkpoint_dir", "path", "Where its checkpoints are: an absolute path"),
     ("checkpoints", "per_job or per_attempt", "per_attempt: each attempt has its own directory in `checkpoint_dir`"),
     ("weight", "number above 0", "5 gives five times the share"),
@@ -49,4 +50,5 @@ FIELDS = (
     ("retries_preemption", "whole number", "Restarts after preemptions"),
     ("after", "jobs", "Jobs to wait for, by id or name: until they succeed or, as `17:ended`, until they end"),
     ("array", "indices", "A job for each index, in `GAVEL_ARRAY_INDEX`: `0-9`, `1,3,5`, `0-100:10`"),
+    ("notify", "channels", "Channels to notify when it ends or, as `ops:failed,held`, of these events"),
 )

@@ -13,6 +13,7 @@ from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.wording import count_of
 from gavel.client import Client, JobSpec, Preview
 from gavel.client.jobs.errors import file_field
+from gavel.client.jobs.spec import AutoPlans
 from gavel.client.views.job_text import few
 from gavel.client.views.units import ago, short_number
 
@@ -61,10 +62,14 @@ def _show(spec: JobSpec, preview: Preview, title: str, now: datetime) -> None:
     for text in preview.text.splitlines()[1:]:
         if not text.startswith("expected start"):
             echo(f"  {text}")
+    # The scheduler previews a job with its plans, which are computed by now.
+    plans = () if isinstance(spec.plans, AutoPlans) else spec.plans
+    labels = {(plan.worker_type, plan.gpus): plan.label for plan in plans}
     rows = [
         (
             f"  {place.worker_type}",
             str(place.gpus),
+            *([labels.get((place.worker_type, place.gpus), "")] if labels else []),
             f"{'~' if place.rate_guessed else ''}{short_number(place.rate)}" if place.rate else "?",
             f"{place.gpus_free}/{place.gpus_fitting}",
             few(place.nodes),
@@ -72,4 +77,4 @@ def _show(spec: JobSpec, preview: Preview, title: str, now: datetime) -> None:
         for place in preview.places
     ]
     if rows:
-        show_table(COLUMNS, rows)
+        show_table((*COLUMNS[:2], *([Column("plan")] if labels else []), *COLUMNS[2:]), rows)

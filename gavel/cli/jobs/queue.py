@@ -12,7 +12,7 @@ import click
 
 from gavel.cli.io.durations import moment_before
 from gavel.cli.io.lines import print_lines
-from gavel.cli.io.options import FILTERS
+from gavel.cli.io.options import FILTERS, limit_option
 from gavel.cli.io.outputs import say
 from gavel.cli.io.session import LIVE, Session, print_json, print_line
 from gavel.cli.io.tables import Column, show_table, state_text, table, terminal_width
@@ -40,6 +40,8 @@ ENDED_COLUMNS = (
     Column("cost", right=True),
     Column("where, why"),
 )
+# Before the last column, if a job runs by a plan.
+PLAN = Column("plan", width_max=24)
 # How many ended jobs are listed below the others.
 LAST_ENDED = 5
 
@@ -59,15 +61,7 @@ LAST_ENDED = 5
     metavar="WHEN",
     help="Only jobs submitted (with --ended: ended) since this time, or 2d for the last 2 days.",
 )
-@click.option(
-    "-l",
-    "--limit",
-    type=click.IntRange(1, 1_000_000),
-    default=1000,
-    show_default=True,
-    metavar="N",
-    help="The most jobs to list.",
-)
+@limit_option(1000, "jobs")
 @click.option("-w", "--watch", is_flag=True, help="List the jobs, then print each change.")
 @LIVE
 def queue(
@@ -120,13 +114,30 @@ def as_listed(job: Job) -> dict[str, Any]:
     return listed
 
 
-def rows(jobs: Sequence[Job], now: datetime, ended: bool = False) -> list[tuple[Any, ...]]:
-    """Return a row of COLUMNS for each job; with `ended`, of ENDED_COLUMNS, even for a job that has not ended."""
+def columns(ended: bool, plans: bool) -> tuple[Column, ...]:
+    """Return COLUMNS or ENDED_COLUMNS; with `plans`, also the plan by which a job runs."""
+    usual = ENDED_COLUMNS if ended else COLUMNS
+    return (*usual[:-1], PLAN, usual[-1]) if plans else usual
+
+
+def plan_of(job: Job) -> str:
+    """Return the label of the plan by which a job runs; empty if there is none."""
+    return job.placement.plan if job.placement else ""
+
+
+def rows(jobs: Sequence[Job], now: datetime, ended: bool, plans: bool) -> list[tuple[Any, ...]]:
+    """Return a row of `columns` for each job; with `ended`, even for a job that has not ended."""
     from gavel.client.views.queue_rows import STATE, cells
 
     listed = [cells(job, now, ended) for job in jobs]
     return [
-        (*row[:STATE], state_text(job.state), *row[STATE + 1 :])
+        (
+            *row[:STATE],
+            state_text(job.state),
+            *row[STATE + 1 : -1],
+            *([plan_of(job)] if plans else []),
+            row[-1],
+        )
         for job, row in zip(jobs, listed, strict=True)
     ]
 
@@ -143,8 +154,8 @@ def _show(client: Client, queue: Queue) -> None:
 
 
 def _show_jobs(jobs: Sequence[Job]) -> None:
-    ended = any(job.ended for job in jobs)
-    show_table(ENDED_COLUMNS if ended else COLUMNS, rows(jobs, datetime.now(UTC), ended))
+    ended, plans = any(job.ended for job in jobs), any(plan_of(job) for job in jobs)
+    show_table(columns(ended, plans), rows(jobs, datetime.now(UTC), ended, plans))
 
 
 def _show_last_ended(client: Client, query: JobFilter) -> None:
@@ -175,13 +186,17 @@ def _watch(client: Client, query: JobFilter, as_json: bool) -> None:
     After an outage of the scheduler of any length, the command reconnects, because users leave it open for days.
     """
     present: list[Job] = []
+    plans = False
     for event in client.watch(query, patience_s=math.inf):
         if as_json:
             print_line(event)
         elif event.all_present:
-            show_table(COLUMNS, rows(list(reversed(present)), datetime.now(UTC)))
+            # The columns stay the same while the lines below are added.
+            plans = any(plan_of(job) for job in present)
+            show_table(columns(False, plans), rows(present[::-1], datetime.now(UTC), False, plans))
             present.clear()
         elif event.job is not None and event.present:
             present.append(event.job)
         elif event.job is not None:
-            print_lines(table(COLUMNS, rows([event.job], datetime.now(UTC)), terminal_width())[1:])
+            row = rows([event.job], datetime.now(UTC), False, plans)
+            print_lines(table(columns(False, plans), row, terminal_width())[1:])

@@ -11,8 +11,10 @@ import click
 
 from gavel.cli.io.lines import Line, print_lines, words
 from gavel.cli.io.options import JOBS
+from gavel.cli.io.outputs import say
 from gavel.cli.io.session import LIVE, Session, print_line
 from gavel.cli.io.tables import state_text
+from gavel.cli.jobs.timeline import show_timeline
 from gavel.client.views.job_text import why_words
 
 if TYPE_CHECKING:
@@ -26,13 +28,18 @@ FILES_S = 3.0
 
 @click.command()
 @JOBS
+@click.option("--timeline", is_flag=True, help="Show where and when each attempt ran, and why it ended.")
 @LIVE
-def show(jobs: tuple[str, ...], session: Session) -> None:
+def show(jobs: tuple[str, ...], timeline: bool, session: Session) -> None:
     """Show everything about jobs: their description and their history. --json: one object per line."""
     with session.client() as client:
         separator = False
         for name in jobs:
             for job in client.members(name):
+                if timeline:
+                    _show_timeline(client, job, session.as_json, separator)
+                    separator = True
+                    continue
                 if session.as_json:
                     print_line(job)
                     continue
@@ -40,6 +47,20 @@ def show(jobs: tuple[str, ...], session: Session) -> None:
                     click.echo()
                 separator = True
                 print_lines(lines(job, datetime.now(UTC), _files(client, job)))
+
+
+def _show_timeline(client: Client, job: Job, as_json: bool, separator: bool) -> None:
+    leases = client.timeline(job.id)
+    if as_json:
+        print_line({"job": job.id, "leases": leases})
+        return
+    if separator:
+        click.echo()
+    print_lines([_title(job)])
+    if leases:
+        show_timeline(leases)
+    else:
+        say("it has had no GPUs yet")
 
 
 def _files(client: Client, job: Job) -> Sequence[FileList]:
@@ -55,11 +76,7 @@ def lines(job: Job, now: datetime, files: Sequence[FileList] = ()) -> Iterator[L
     """Return the lines that describe a job. `files`: where its files lie."""
     from gavel.client.views.job_details import history, places, request
 
-    name = f" '{job.spec.name}'" if job.spec.name else ""
-    title = words(f"job {job.id}{name} ", "bold").add(state_text(job.state))
-    if job.why:
-        title.add(words(f" ({why_words(job)})"))
-    yield title
+    yield _title(job)
     for key, value in (*history(job, now), *places(job, files)):
         yield words(f"  {key.ljust(KEY_CHARS)}  {value}")
     yield words("")
@@ -70,3 +87,9 @@ def lines(job: Job, now: datetime, files: Sequence[FileList] = ()) -> Iterator[L
         yield words("  last lines of the attempt that failed:")
         for line in job.last_lines.splitlines():
             yield words(f"    {line}", "dim")
+
+
+def _title(job: Job) -> Line:
+    name = f" '{job.spec.name}'" if job.spec.name else ""
+    title = words(f"job {job.id}{name} ", "bold").add(state_text(job.state))
+    return title.add(words(f" ({why_words(job)})")) if job.why else title

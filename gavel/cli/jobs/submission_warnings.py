@@ -5,10 +5,17 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gavel.client import Client, JobSpec
+from gavel.client.jobs.spec import AutoPlans
+from gavel.client.plans.planning import allows, may_use
 from gavel.client.views.job_text import few
+
+if TYPE_CHECKING:
+    from gavel.client.results import Node
 
 # Environment variables with such names probably hold secrets.
 SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|API_KEY|SECRET_KEY|ACCESS_KEY)$")
@@ -32,6 +39,7 @@ def submission_warnings(client: Client, specs: Sequence[JobSpec]) -> Iterator[st
     """Yield every warning about these jobs."""
     yield from _secrets(specs)
     yield from _unknown_memory(client, specs)
+    yield from _too_little_memory(client, specs)
     yield from _deadlines(client, specs)
     yield from _lost_state(specs)
     yield from _launchers(specs)
@@ -53,7 +61,7 @@ def _unknown_memory(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
     if not with_minimum:
         return
     unknown = {node.worker_type for node in client.nodes() if not all(gpu.memory_gb for gpu in node.gpus)}
-    kinds = sorted(kind for kind in unknown if any(_may_use(spec, kind) for spec in with_minimum))
+    kinds = sorted(kind for kind in unknown if any(may_use(spec, kind) for spec in with_minimum))
     if kinds:
         yield (
             f"gpu_memory cannot be checked on {few(kinds)}, whose agents do not report it; "
@@ -61,9 +69,35 @@ def _unknown_memory(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
         )
 
 
-def _may_use(spec: JobSpec, worker_type: str) -> bool:
-    allowed = not spec.worker_types or worker_type in spec.worker_types
-    return allowed and worker_type not in spec.excluded_worker_types
+def _too_little_memory(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:
+    """Warn about a plan that needs more memory than some GPUs on which it may run report.
+
+    Automatic plans are computed for the memory that nodes report.
+    """
+    plans = [(spec, plan) for spec in specs if not isinstance(spec.plans, AutoPlans) for plan in spec.plans]
+    if not plans:
+        return
+    # By worker type: the nodes of known memory, the least first.
+    nodes: dict[str, list[tuple[float, Node]]] = {}
+    for node in client.nodes():
+        if least_gb := min((gpu.memory_gb for gpu in node.gpus), default=0.0):
+            nodes.setdefault(node.worker_type, []).append((least_gb, node))
+    for of_type in nodes.values():
+        of_type.sort(key=itemgetter(0))
+    for spec, plan in plans:
+        if not (spec.gpus_min or spec.gpus or 1) <= plan.gpus <= (spec.gpus_max or spec.gpus or plan.gpus):
+            continue
+        for least_gb, node in nodes.get(plan.worker_type, ()):
+            if least_gb >= plan.memory_gb:
+                break
+            if allows(spec, node):
+                needed = f"{plan.memory_gb:.4g}"
+                yield (
+                    f"plan: {plan.label} needs {needed} GB on each {plan.worker_type}, and {node.name} has "
+                    f"{least_gb:.4g}: there the job would run out of memory, and lose this plan on all nodes; "
+                    f"`--gpu-memory {needed}GB` keeps it away from such GPUs"
+                )
+                return
 
 
 def _deadlines(client: Client, specs: Sequence[JobSpec]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gavel.cli.faults import Fault, refusing
+from gavel.cli.faults import Fault
 from gavel.cli.io.completion import UNFINISHED, complete_jobs, complete_nodes, complete_worker_types
 from gavel.cli.io.options import Command, options
 from gavel.cli.io.outputs import print_data, say
@@ -39,10 +39,11 @@ class WithCommand(click.Command):
 # The placeholder in the help for a value of each of these kinds. A kind that is a name takes the last word of the
 # option's name; any other kind takes its own words.
 _METAVARS = {
+    "channels": "CHANNEL[:EVENT,…]",
     "path": "DIR",
     "lines of shell": "LINES",
     "image or container": "IMAGE",
-    "plan file or none": "FILE|none",
+    "plan file, model or none": "FILE|auto=PROFILE,batch=N|none",
     "size": "SIZE",
     "duration": "DURATION",
     "duration or time": "WHEN",
@@ -74,10 +75,10 @@ _NOTES = {
 }
 
 
-def field_option(name: str, kind: str, meaning: str) -> Callable[[Command], Command]:
-    """Return the option that sets this field of a job file."""
+def field_option(name: str, kind: str, meaning: str, metavar: str = "") -> Callable[[Command], Command]:
+    """Return the option that sets this field of a job file. `metavar` replaces the placeholder in the help."""
     # An option that may be given several times is named in the singular.
-    several = kind == "jobs" or kind.startswith(("mapping of ", "name or list "))
+    several = kind in ("jobs", "channels") or kind.startswith(("mapping of ", "name or list "))
     singular = name.removesuffix("s") if several else name
     option = f"--{singular.replace('_', '-')}"
     help = f"{meaning}.  {_NOTES.get(name, '')}".strip()
@@ -87,7 +88,7 @@ def field_option(name: str, kind: str, meaning: str) -> Callable[[Command], Comm
             f"{option}/{opposite}" if opposite else option, name, is_flag=True, default=None, help=help
         )
     last_word = singular.rpartition("_")[2].upper()
-    metavar = _METAVARS.get(kind) or (last_word if "name" in kind else kind.replace(" or ", "|"))
+    metavar = metavar or _METAVARS.get(kind) or (last_word if "name" in kind else kind.replace(" or ", "|"))
     options = [_SHORT[name], option] if name in _SHORT else [option]
     complete = _COMPLETIONS.get(name)
     return click.option(*options, name, multiple=several, metavar=metavar, help=help, shell_complete=complete)
@@ -139,6 +140,7 @@ def submit(
 
         for warning in submission_warnings(client, specs):
             say(warning)
+        specs = _with_plans(client, specs)
         specs = with_dependency_ids(client, specs, from_option=bool(fields["after"]), has_key=key is not None)
         if dry_run:
             from gavel.cli.jobs.preview import show_preview
@@ -151,6 +153,24 @@ def submit(
             click.echo(f"submitted {ids(jobs)}")
         if wait or follow:
             sys.exit(_wait_or_follow(client, jobs, follow, session.as_json))
+
+
+def _with_plans(client: Client, specs: Sequence[JobSpec]) -> tuple[JobSpec, ...]:
+    """Return the jobs with their automatic plans computed, and print notes about these."""
+    from gavel.client.jobs.intake import has_auto_plans
+
+    if not has_auto_plans(specs):
+        return tuple(specs)
+    from gavel.cli.io.progress import bar
+    from gavel.client.plans.planning import planned
+
+    with bar("planning") as show:
+        with_plans, notes = planned(
+            specs, client.nodes(), lambda words, done, total: show(words, done / total)
+        )
+    for note in notes:
+        say(note)
+    return with_plans
 
 
 def _send(client: Client, specs: Sequence[JobSpec], key: str | None) -> Sequence[str]:
@@ -185,16 +205,11 @@ def _specs(
     """Return the jobs of the files or the command line, with the values of options."""
     from gavel.cli.jobs.flags import flag_values
     from gavel.client import JobSpec, read_job_file
-    from gavel.client.jobs.plan_file import read_plans
-    from protos.files.errors import BadInput
 
     _check_source(files, command)
     values = flag_values(fields)
     if values.get("workdir"):
         values["workdir"] = os.path.abspath(os.path.expanduser(values["workdir"]))
-    if "plans" in values:
-        with refusing(BadInput, subject="--plan"):
-            values["plans"] = read_plans(os.path.expanduser(values["plans"])) if values["plans"] else ()
     if command is not None:
         return (JobSpec(**{"workdir": os.getcwd(), **values}, command=command),)
     with errors_as_faults():

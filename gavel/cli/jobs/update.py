@@ -17,7 +17,7 @@ from gavel.client.views.job_text import ids
 
 # With the value `none`, these options remove a limit.
 LIMITS = {"time_limit": "time_limit_s", "deadline": "deadline_s", "max_cost": "max_cost"}
-CHANGEABLE = ("name", "weight", "tenant", "gpus", "gpus_together", "worker_types", "retries", *LIMITS)
+CHANGEABLE = ("name", "weight", "tenant", "gpus", "gpus_together", "worker_types", "plan", "retries", *LIMITS)
 NONE = "none"
 
 
@@ -29,13 +29,20 @@ NONE = "none"
     metavar="JOB…",
     shell_complete=complete_jobs(UNFINISHED, to_change=True),
 )
-@options(*(field_option(*field) for field in FIELDS if field[0] in CHANGEABLE))
+@options(
+    *(
+        field_option(*field, metavar="FILE|none" if field[0] == "plan" else "")
+        for field in FIELDS
+        if field[0] in CHANGEABLE
+    )
+)
 @LIVE
 def update(jobs: tuple[str, ...], session: Session, **fields: Any) -> None:
     """Change jobs that were submitted earlier. JOB may be an array.
 
     A running job keeps its GPUs and worker types: hold it, update it, release it. `--time-limit none` removes a limit
-    (also --deadline, --max-cost). A deadline counts from now. Only operators change the tenant.
+    (also --deadline, --max-cost). A deadline counts from now. Only operators change the tenant. `gavel plan --refresh`
+    computes automatic plans again.
     """
     from gavel.cli.jobs.flags import flag_values
 

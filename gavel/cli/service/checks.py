@@ -21,7 +21,7 @@ from gavel.client.results import Node, Status
 from gavel.client.views.units import size
 from protos.extras import DISTRIBUTION, install_command
 from protos.gavel.v1.limits import CONTAINER_RUNTIMES
-from scheduler.live.config import DaemonConfig, address_of
+from scheduler.live.config import METRICS_PORT, DaemonConfig, address_of
 from scheduler.live.data.findings import SQLITE_SOUND, Finding
 from worker_agent.runs.containment import SUBREAPER
 
@@ -129,13 +129,18 @@ def _ports(config: DaemonConfig) -> Iterator[Finding]:
         addresses.append(
             ("agents_listen", address_of("agents_listen", listen) if listen else addresses[0][1].next())
         )
+    if config.metrics_listen:
+        addresses.append(
+            ("metrics_listen", address_of("metrics_listen", config.metrics_listen, METRICS_PORT))
+        )
     for field, address in addresses:
         try:
             address.try_to_bind()
             yield Finding("ok", f"{field}: {address} is free")
         except OSError as error:
             yield Finding(
-                "bad",
+                # Without this port the scheduler runs, too.
+                "note" if field == "metrics_listen" else "bad",
                 f"{field}: {address} cannot be listened on: {reason(error)}",
                 "stop the program that listens there (`ss -ltnp`), or choose another address",
             )
@@ -145,10 +150,10 @@ def _keys(config: DaemonConfig) -> Iterator[Finding]:
     from scheduler.live.access.tls import Keys, expiry_warnings
     from scheduler.live.listening import credentials
 
-    keys = Keys(config.folder / "tls")
+    keys = Keys(config.folder / "tls", config.tls_certificate)
     try:
         credentials(config, keys)
-        warnings = expiry_warnings(keys, time.time())
+        warnings = expiry_warnings(keys.expiry_times(), time.time())
     except (OSError, ValueError) as error:
         yield Finding(
             "bad", f"the keys in {keys.folder} cannot be used: {error}", f"run `gavel init {config.folder}`"

@@ -62,7 +62,9 @@ class LocalCluster:
         self.hurry = False
         self.scheduler: subprocess.Popen[bytes] | None = None
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-        self.address = ""
+        # The gateway of the web page; None if `start_web` was not called.
+        self.web: subprocess.Popen[bytes] | None = None
+        self.address = self.metrics_address = ""
 
     def __enter__(self) -> LocalCluster:
         (self.folder / "logs").mkdir(parents=True, exist_ok=True)
@@ -82,7 +84,8 @@ class LocalCluster:
         """Start or restart the scheduler, at the same address and with the same data."""
         daemon_file = self.folder / "scheduler" / "daemon.json"
         daemon_file.unlink(missing_ok=True)
-        options = [f"--set={setting}" for setting in self._settings]
+        # Any free port for metrics, as several clusters may run on one machine.
+        options = [f"--set={setting}" for setting in ("metrics_listen=127.0.0.1:0", *self._settings)]
         with _signals_deferred():
             self.scheduler = self._start(
                 "scheduler",
@@ -101,7 +104,9 @@ class LocalCluster:
             if self.scheduler.poll() is not None:
                 raise Fault(f"the scheduler did not start: {self.last_line('scheduler')}")
             with contextlib.suppress(OSError, ValueError, KeyError):
-                self.address = self._listen = str(json.loads(daemon_file.read_text())["listen"])
+                daemon = json.loads(daemon_file.read_text())
+                self.metrics_address = str(daemon["metrics_listen"])
+                self.address = self._listen = str(daemon["listen"])
                 return
             time.sleep(LOOK_S)
         raise Fault(f"the scheduler did not start within {START_S:g} s; its log is {self.log('scheduler')}")
@@ -127,6 +132,29 @@ class LocalCluster:
                 ],
             )
 
+    def start_web(self, listen: str) -> str:
+        """Start the gateway of the web page, and return the page's address, which contains the code to sign in.
+
+        If another program has the port, the gateway gets another one. Raises Fault if the gateway does not start.
+        """
+        announced = self.folder / "web" / "web.json"
+        announced.parent.mkdir(exist_ok=True, mode=0o700)
+        announced.unlink(missing_ok=True)
+        with _signals_deferred():
+            self.web = self._start(
+                "web",
+                [
+                    *("-m", "gavel", "web", "--address", self.address, "--listen", listen, "--any-port"),
+                    *("--announce", str(announced), "--key-file", str(announced.with_name("key"))),
+                ],
+            )
+        give_up_s = time.monotonic() + START_S
+        while self.web.poll() is None and time.monotonic() < give_up_s:
+            with contextlib.suppress(OSError, ValueError, KeyError):
+                return str(json.loads(announced.read_text())["url"])
+            time.sleep(LOOK_S)
+        raise Fault(f"the web page did not start: {self.last_line('web')}; its log is {self.log('web')}")
+
     def log(self, name: str) -> Path:
         """Return the log file of the scheduler or of an agent."""
         return self.folder / "logs" / f"{name}.log"
@@ -142,10 +170,11 @@ class LocalCluster:
             node.terminate()
         self._wait(list(self.nodes.values()), lambda: self.hurry)
         process_tree.kill_all(self._job_processes)
-        if self.scheduler is not None:
-            self.scheduler.terminate()
-            self._wait([self.scheduler])
-        self.nodes, self.scheduler = {}, None
+        others = [process for process in (self.web, self.scheduler) if process is not None]
+        for process in others:
+            process.terminate()
+        self._wait(others)
+        self.nodes, self.scheduler, self.web = {}, None, None
 
     def stop_scheduler(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Stop only the scheduler, with this signal; jobs keep running."""
@@ -227,8 +256,19 @@ def _check(folder: Path, agents: Sequence[str]) -> None:
         ) from None
 
 
-def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str], stop_s: float) -> None:
-    """Run a cluster until Ctrl-C. A second Ctrl-C stops it without waiting for jobs."""
+def web_line(cluster: LocalCluster, listen: str) -> str:
+    """Start the gateway of the web page, and return the line about it: its address, or why there is none."""
+    try:
+        require("web", "the web page")
+        return f"its web page: {cluster.start_web(listen)}"
+    except Fault as fault:
+        return f"no web page: {fault}"
+
+
+def run(
+    folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str], stop_s: float, web: str = ""
+) -> None:
+    """Run a cluster until Ctrl-C. A second Ctrl-C stops it without waiting for jobs. `web`: where the page listens."""
     require("server", "the scheduler")
     _check(folder, agents)
     cluster = LocalCluster(folder, agents, listen, settings, stop_s)
@@ -255,7 +295,10 @@ def run(folder: Path, agents: Sequence[str], listen: str, settings: Sequence[str
             f"a scheduler at {cluster.address} and {count_of(len(cluster.nodes), 'agent')}: "
             f"{', '.join(cluster.nodes)}"
         )
-        click.echo(f"their logs: {folder}/logs; GPUs are declared, so jobs compute on this machine's CPUs\n")
+        if web:
+            click.echo(web_line(cluster, web))
+        click.echo(f"their logs: {folder}/logs; GPUs are declared, so jobs compute on this machine's CPUs")
+        click.echo(f"metrics for Prometheus: http://{cluster.metrics_address}/metrics\n")
         click.echo(f"  export GAVEL_ADDRESS={cluster.address}    # in another terminal, then for example")
         click.echo("  gavel submit -f -- python -c 'print(\"hello\")'")
         click.echo("  gavel queue --since 1h; gavel logs 1; gavel top\n")

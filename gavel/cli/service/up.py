@@ -9,6 +9,7 @@ import click
 
 from gavel.cli.policies.list import complete_policy
 from gavel.cli.policies.plugins import POLICY_FILES, load_policies
+from gavel.cli.service.web import PORT
 
 
 @click.command()
@@ -41,6 +42,14 @@ from gavel.cli.policies.plugins import POLICY_FILES, load_policies
 @click.option(
     "--round-s", type=click.FloatRange(2), default=30.0, show_default=True, help="The length of a round."
 )
+@click.option(
+    "--web",
+    default=f"127.0.0.1:{PORT}",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="Where the web page listens; on another port if this one is taken.",
+)
+@click.option("--no-web", is_flag=True, help="Start no web page.")
 def up(
     agents: tuple[str, ...],
     listen: str,
@@ -48,6 +57,8 @@ def up(
     policy: str,
     policy_files: tuple[str, ...],
     round_s: float,
+    web: str,
+    no_web: bool,
 ) -> None:
     """Start a scheduler and a few agents on this machine, to try Gavel.
 
@@ -65,4 +76,5 @@ def up(
         *(f"scheduler.solve_lead_s={lead_s}", f"scheduler.plan_lead_s={lead_s / 2}"),
         f"policy_files={json.dumps(policy_files)}",
     ]
-    run(Path(data_dir).expanduser(), agents or AGENTS_DEFAULT, listen, settings, stop_s=round_s + 30.0)
+    folder, stop_s = Path(data_dir).expanduser(), round_s + 30.0
+    run(folder, agents or AGENTS_DEFAULT, listen, settings, stop_s, "" if no_web else web)

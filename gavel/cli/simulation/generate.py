@@ -52,6 +52,7 @@ SHOW_EVERY = 5000
     run_option("throughputs"),
     run_option("measured"),
     run_option("pairs"),
+    run_option("plans"),
     run_option("seed"),
     JSON,
 )
@@ -65,6 +66,7 @@ def generate(
     throughputs: str,
     measured: str,
     pairs: str,
+    plans: str,
     seed: int | None,
     as_json: bool,
 ) -> None:
@@ -78,7 +80,7 @@ def generate(
     if workload and spec is not None:
         raise Fault("--spec: cannot be combined with --workload; leave one of them out")
     with refusals_as_faults():
-        table = table_of(throughputs, measured, pairs)
+        table = table_of(throughputs, measured, pairs, plans)
         if spec:
             with refusing(BadInput, TraceError, subject=file_name(spec)):
                 workload_spec = _read_spec(spec, rate_per_h)

@@ -12,9 +12,9 @@ from protos.files.settings import ConfigError
 from scheduler.journal.errors import JournalError
 from scheduler.model.errors import InvalidSpec
 from traces.errors import TraceError
-from traces.importers import SUBTRACE
 from traces.intake import REPAIR
-from traces.throughput_csv import MEASURED
+from traces.readers.importers import SUBTRACE
+from traces.readers.throughput_csv import MEASURED
 
 # Advice from `traces` names arguments of Python functions; users of the command line need the option instead.
 OPTION_FOR_ARGUMENT = {REPAIR: "--repair", SUBTRACE: "--subtrace NAME", MEASURED: "--measured NAME"}

@@ -154,7 +154,9 @@ class Fetching:
             self._settled_bytes += wanted.entry.size_bytes
         elif state == "different" and not force:
             path = self._folder.path / wanted.path
-            self._problems.append(f"{path} exists and differs: it is kept; `force` overwrites it")
+            self._problems.append(
+                f"{path} exists and differs: it is kept; --force (force=True) overwrites it"
+            )
         else:
             self._queue.append(wanted)
 

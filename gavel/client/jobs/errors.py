@@ -13,7 +13,7 @@ _PLACE = re.compile(r"specs\[(\d+)\]\.?(.*)")
 
 # The name of each field in job files, by its name in the protocol.
 _NAMES = {field.target: field.name for field in FIELDS}
-_NAMES |= {"gpus_min": "gpus", "gpus_max": "gpus", "upload": "package"}
+_NAMES |= {"gpus_min": "gpus", "gpus_max": "gpus", "upload": "package", "plans_from": "plan"}
 
 
 def field_at(place: Place) -> str:

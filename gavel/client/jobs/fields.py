@@ -81,6 +81,8 @@ SYNONYMS = {
     "budget": "max_cost",
     "exclusive": "packable",
     "comment": "name",
+    "mail_type": "notify",
+    "mail_user": "notify",
 }
 
 

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from gavel.client.errors import InvalidJob
+from gavel.client.jobs.auto_plans import with_model
 from gavel.client.jobs.errors import field_at
 from gavel.client.jobs.fields import ELSEWHERE, SYNONYMS
 from gavel.client.jobs.kinds import KINDS
 from gavel.client.jobs.plan_file import read_plans
-from gavel.client.jobs.spec import BY_NAME, Field, JobSpec, Plan, Source
+from gavel.client.jobs.spec import BY_NAME, AutoPlans, Field, JobSpec, Plan, Source
 from gavel.client.jobs.values import Pairs, pairs, read_part
 from protos.files.errors import BadInput
 from protos.files.nodes import List, Node, quote, scalar
@@ -74,8 +75,8 @@ def _text(name: str, shown_name: str) -> str:
         ) from None
 
 
-def parse_jobs(text: str, file: str, folder: Path, now_s: float | None = None) -> tuple[JobSpec, ...]:
-    """Return the jobs in a text. Relative directories start at `folder`."""
+def parse_jobs(text: str, file: str, folder: Path | None, now_s: float | None = None) -> tuple[JobSpec, ...]:
+    """Return the jobs in a text. Relative directories start at `folder`; without it, no file is read."""
     from protos.files.yaml import read_yaml
 
     try:
@@ -169,24 +170,50 @@ def _short(name: str) -> str:
     return name if len(name) <= 60 else name[:59] + "…"
 
 
-def _job(fields: Pairs, node: Node, file: str, folder: Path, now_s: float) -> JobSpec:
+def _job(fields: Pairs, node: Node, file: str, folder: Path | None, now_s: float) -> JobSpec:
     values = field_values({name: value for name, (_, value) in fields.items()}, now_s)
     field, fault = program_fault(values.get("command", ()), values.get("script", ""))
     if fault:
         raise BadInput(fault, place=(field,), line=(fields[field][0] if field in fields else node).line)
     lines = {name: key.line for name, (key, _) in fields.items() if key.line}
     source = Source(file, node.line or 1, lines)
+    if folder is None:
+        _check_without_files(values, lines)
+        return JobSpec(**values, source=source)
     if "plans" in values:
         values["plans"] = _plans(values["plans"], folder, fields["plan"][0].line)
     return in_folder(JobSpec(**values, source=source), folder)
 
 
-def _plans(name: str, folder: Path, line: int | None) -> tuple[Plan, ...]:
-    """Return the plans in the file of this name; none if it is empty."""
+def _check_without_files(values: Mapping[str, Any], lines: Mapping[str, int]) -> None:
+    """Raise BadInput if a job needs files of the machine on which its file is read."""
+    problems = {
+        "upload": "needs the files of your machine: `gavel submit` sends them",
+        "plan": "needs the files of your machine: `gavel submit` reads them",
+        "workdir": "must be absolute, because the job file is not in a directory",
+    }
+    has = {
+        "upload": values.get("upload"),
+        "plan": values.get("plans"),
+        "workdir": values.get("workdir") and not values["workdir"].startswith("/"),
+    }
+    for name, problem in problems.items():
+        if has[name]:
+            raise BadInput(problem, place=(name,), line=lines.get(name))
+
+
+def _plans(value: str | AutoPlans, folder: Path, line: int | None) -> tuple[Plan, ...] | AutoPlans:
     try:
-        return read_plans(folder / Path(name).expanduser()) if name else ()
+        return plans_in(value, folder)
     except BadInput as error:
         raise BadInput(error.problem, place=("plan", *error.place), line=line) from None
+
+
+def plans_in(value: str | AutoPlans, folder: Path) -> tuple[Plan, ...] | AutoPlans:
+    """Return the plans of a job file or an option: those in a file, none, or how to compute them. Raises BadInput."""
+    if isinstance(value, AutoPlans):
+        return with_model(value, folder)
+    return read_plans(folder / os.path.expanduser(value)) if value else ()
 
 
 def in_folder(spec: JobSpec, folder: Path) -> JobSpec:

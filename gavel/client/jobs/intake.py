@@ -12,7 +12,7 @@ from typing import Any
 
 from gavel.client.errors import InvalidJob
 from gavel.client.jobs.errors import field_at, objection
-from gavel.client.jobs.spec import JobSpec
+from gavel.client.jobs.spec import AutoPlans, JobSpec
 from protos.files.errors import BadInput
 
 Jobs = JobSpec | Sequence[JobSpec] | str | os.PathLike[str]
@@ -34,6 +34,11 @@ def specs_of(jobs: Jobs) -> tuple[JobSpec, ...]:
     if not specs:
         raise InvalidJob("there is no job to submit")
     return specs
+
+
+def has_auto_plans(specs: Iterable[JobSpec]) -> bool:
+    """Whether one of these jobs has automatic plans that are not computed yet."""
+    return any(isinstance(spec.plans, AutoPlans) for spec in specs)
 
 
 def _checked(spec: Any, label: str) -> JobSpec:

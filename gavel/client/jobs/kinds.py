@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from numbers import Real
 from typing import Any
 
+from gavel.client.jobs import notify
 from gavel.client.jobs import values as v
+from gavel.client.jobs.auto_plans import SCHEDULES, checked, plan_value
 from gavel.client.jobs.plan_file import plans_of, read_plans
-from gavel.client.jobs.spec import FIELDS, After, Container, Plan, Terminal
+from gavel.client.jobs.spec import FIELDS, After, AutoPlans, Container, Plan, Terminal
 from protos.files.errors import BadInput
 from protos.files.nodes import Node, Scalar
 from protos.gavel.v1 import limits
@@ -159,7 +161,9 @@ def _container(value: Any) -> Container:
     )
 
 
-def _plans(value: Any) -> tuple[Plan, ...]:
+def _plans(value: Any) -> tuple[Plan, ...] | AutoPlans:
+    if isinstance(value, AutoPlans):
+        return checked(value)
     return read_plans(value) if isinstance(value, str | os.PathLike) else plans_of(value) if value else ()
 
 
@@ -232,6 +236,17 @@ _CONTAINER = {
         },
     ]
 }
+_AUTO = {
+    "type": "object",
+    "properties": {
+        "auto": {"anyOf": [_TEXT, {"type": "object", "additionalProperties": _WIDTH}]},
+        "batch": _WIDTH,
+        "max_tensor": _WIDTH,
+        "schedule": {"enum": [*SCHEDULES]},
+    },
+    "required": ["auto", "batch"],
+    "additionalProperties": False,
+}
 _ID = {"type": ["string", "integer"]}
 _ONE_AFTER = {
     "anyOf": [
@@ -255,7 +270,7 @@ _VARIABLES = Kind(v.mapping(v.any_text, variables=True), _mapped(_text, "{'KEY':
 KINDS = {
     "name": Kind(v.name_of, _text, {"type": ["string", "number"], "maxLength": limits.NAME_CHARS_MAX}),
     "path": Kind(v.name_of, _path, _TEXT),
-    "plan file or none": Kind(v.plan_file, _plans, _TEXT),
+    "plan file, model or none": Kind(plan_value, _plans, {"anyOf": [_TEXT, _AUTO]}),
     "image or container": Kind(v.container, _container, _CONTAINER),
     "lines of shell": Kind(v.lines, _text, _TEXT),
     "true or false": Kind(v.boolean, _boolean, {"type": "boolean"}),
@@ -297,9 +312,11 @@ KINDS = {
     ),
     "per_gpu or per_node": _choice("per_gpu", "per_node"),
     "per_job or per_attempt": _choice("per_job", "per_attempt"),
+    "channels": Kind(notify.notifications, notify.checked, notify.SCHEMA),
     "jobs": Kind(v.after, _after, {"anyOf": [*_ONE_AFTER["anyOf"], {"type": "array", "items": _ONE_AFTER}]}),
 }
 # The same by the field of JobSpec.
 FIELD_KINDS = {field.target: KINDS[field.kind] for field in FIELDS}
 FIELD_KINDS["terminal"] = replace(KINDS["name"], check=_terminal)
-FIELD_KINDS |= {"gpus_min": FIELD_KINDS["gpus"], "gpus_max": FIELD_KINDS["gpus"], "package": KINDS["name"]}
+FIELD_KINDS |= {"gpus_min": FIELD_KINDS["gpus"], "gpus_max": FIELD_KINDS["gpus"]}
+FIELD_KINDS |= dict.fromkeys(("package", "plans_from"), KINDS["name"])

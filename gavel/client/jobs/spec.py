@@ -6,6 +6,7 @@ JobSpec is the one list of fields: the reader of job files, its JSON Schema, doc
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
@@ -31,6 +32,17 @@ class After:
 
     job: str
     when: Literal["succeeded", "ended"] = "succeeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """A channel of the scheduler that receives events of a job: `completed`, `failed`, `cancelled`, `held`.
+
+    Without `on`, the channel receives how the job ends.
+    """
+
+    to: str
+    on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +84,22 @@ class Plan:
     document: str = ""
     # The GPUs come in groups of this many, each on one node: those over which layers are split.
     gpus_together: int = 1
+    # The part of a step that exchanges data; 0: none, or unknown.
+    exchange: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class AutoPlans:
+    """Plans that the client computes when it submits the job, for the nodes that the cluster has then.
+
+    `model` is the path or the content of a profile, or the shape of a transformer as for `gavel.plan`; `batch` counts
+    the samples of an update over all GPUs. The other fields are options of `gavel plan`.
+    """
+
+    model: str | os.PathLike[str] | Mapping[str, Any]
+    batch: int
+    max_tensor: int | None = None
+    schedule: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +227,18 @@ class JobSpec:
         default={},
     )
     steps: float | None = job_field("number above 0", "Steps in all; by default unknown", "1e6")
-    plans: tuple[Plan, ...] = job_field(
-        "plan file or none",
-        "Ways to split its model over GPUs: a file with the output of `gavel plan --json`",
+    plans: tuple[Plan, ...] | AutoPlans = job_field(
+        "plan file, model or none",
+        "Ways to split its model: a file of `gavel plan --json`, or what to plan for",
         "none",
         default=(),
         name="plan",
     )
     reports_steps: bool | None = job_field(
         "true or false", "Whether it reports the steps it has done, as `gavel.training` does", "false"
+    )
+    idle_ok: bool | None = job_field(
+        "true or false", "Whether its GPUs may be idle for long, without a warning", "true"
     )
     checkpoint_dir: str = job_field(
         "path",
@@ -277,10 +308,18 @@ class JobSpec:
         "0-9",
         default=(),
     )
+    notify: tuple[Notify, ...] = job_field(
+        "channels",
+        "Channels to notify when it ends or, as `ops:failed,held`, of these events",
+        "{on: [failed], to: ops}",
+        default=(),
+    )
     # An interactive job; None for others. No field of job files.
     terminal: Terminal | None = None
     # The digest of a package that was already sent, "sha256:…"; `workdir` is then a path within it.
     package: str = ""
+    # What its plans were computed from; the client sets it.
+    plans_from: str = ""
     source: Source | None = field(default=None, compare=False, repr=False)
 
 

@@ -220,7 +220,7 @@ def gpus(node: Node) -> dict[str, int]:
     """Read `4`, `2-8` or `{min: 2, max: 8}`; return fields of JobSpec. For a range, `gpus` is its minimum."""
     value = scalar(node)
     if isinstance(node, Table):
-        bounds = _entries(node, ("min", "max"), ("min", "max"), "{min: 2, max: 8}")
+        bounds = entries(node, ("min", "max"), ("min", "max"), "{min: 2, max: 8}")
         minimum, maximum = [
             read_part(name, whole(1, limits.GPUS_MAX), bounds[name]) for name in ("min", "max")
         ]
@@ -330,7 +330,7 @@ def mapping(value: Read, *, variables: bool = False) -> Read:
     return read
 
 
-def _entries(table: Table, keys: tuple[str, ...], required: tuple[str, ...], example: str) -> dict[str, Node]:
+def entries(table: Table, keys: tuple[str, ...], required: tuple[str, ...], example: str) -> dict[str, Node]:
     """Return the values of a mapping that may have only these keys, and must have the required ones."""
     for name, (key, _) in table.value.items():
         if name not in keys:
@@ -362,14 +362,8 @@ def container(node: Node) -> Container:
         "mounts": names,
         "env": mapping(any_text, variables=True),
     }
-    entries = _entries(node, tuple(readers), ("image",), "{image: docker.io/library/python:3.12}")
-    return Container(**{name: read_part(name, readers[name], entry) for name, entry in entries.items()})
-
-
-def plan_file(node: Node) -> str:
-    """Read the name of a file with plans; return an empty text for `none`."""
-    name = name_of(node, "the name of a file with plans, or none")
-    return "" if name == "none" else name
+    parts = entries(node, tuple(readers), ("image",), "{image: docker.io/library/python:3.12}")
+    return Container(**{name: read_part(name, readers[name], part) for name, part in parts.items()})
 
 
 _when = partial(text_of, expected="succeeded or ended")
@@ -386,9 +380,9 @@ _SLURM_AFTER = {"afterok": "", "afterany": ":ended"}
 def one_after(node: Node) -> After:
     """Read one job to wait for: `17`, `17:ended` or `{job: 17, when: ended}`."""
     if isinstance(node, Table):
-        entries = _entries(node, ("job", "when"), ("job",), "{job: 17, when: ended}")
-        job = read_part("job", name_of, entries["job"])
-        when = read_part("when", _when, entries["when"]) if "when" in entries else "succeeded"
+        parts = entries(node, ("job", "when"), ("job",), "{job: 17, when: ended}")
+        job = read_part("job", name_of, parts["job"])
+        when = read_part("when", _when, parts["when"]) if "when" in parts else "succeeded"
     else:
         job, colon, when = name_of(node, "the id of a job").rpartition(":")
         if not colon:

@@ -1,7 +1,7 @@
 """The results of calls, as plain values. Times are aware datetimes in UTC; `*_s` are durations in seconds.
 
 WARNING: the names of these fields are the keys of `gavel … --json`. A released field keeps its name and meaning. The
-comments in jobs.proto and cluster.proto explain every field.
+comments in jobs.proto, cluster.proto and history.proto explain every field.
 
 Each class is imported on its first use: together, they take as long to make as a call.
 """
@@ -22,14 +22,21 @@ if TYPE_CHECKING:
     )
     from gavel.client.results.cluster import (
         Allocation,
+        Channel,
         Gpu,
+        Limit,
+        Matrix,
+        MatrixCell,
+        MatrixRow,
         Node,
         Policy,
+        Quota,
         Rate,
         Round,
         Run,
         Share,
         Status,
+        Tenant,
         UsageRow,
     )
     from gavel.client.results.files import (
@@ -37,6 +44,18 @@ if TYPE_CHECKING:
         FileList,
         FilePiece,
         FilePlaces,
+    )
+    from gavel.client.results.history import (
+        Account,
+        GpuTime,
+        GpuTimeRow,
+        LeasePage,
+        LeaseRecord,
+        RoundPage,
+        RoundRecord,
+        Shares,
+        Timeline,
+        WholeTime,
     )
     from gavel.client.results.jobs import (
         Explanation,
@@ -54,20 +73,30 @@ if TYPE_CHECKING:
 __all__ = [
     "ACTIVE",
     "FINAL",
+    "Account",
     "Allocation",
+    "Channel",
     "Explanation",
     "FileEntry",
     "FileList",
     "FilePiece",
     "FilePlaces",
     "Gpu",
+    "GpuTime",
+    "GpuTimeRow",
     "Identity",
     "Job",
     "JobEvent",
     "JobPage",
     "JobState",
     "JoinToken",
+    "LeasePage",
+    "LeaseRecord",
+    "Limit",
     "LogChunk",
+    "Matrix",
+    "MatrixCell",
+    "MatrixRow",
     "NewToken",
     "Node",
     "NodeRevocation",
@@ -76,26 +105,37 @@ __all__ = [
     "Placement",
     "Policy",
     "Preview",
+    "Quota",
     "Rate",
     "RevokedNode",
     "Role",
     "Round",
+    "RoundPage",
+    "RoundRecord",
     "Run",
     "Share",
+    "Shares",
     "Status",
+    "Tenant",
     "TerminalUse",
+    "Timeline",
     "Token",
     "UsageRow",
+    "WholeTime",
 ]
 
 # The names that are not in the module `jobs`, by their module.
 _MODULES = {
     "access": ("Identity", "JoinToken", "NewToken", "NodeRevocation", "RevokedNode", "Token"),
     "cluster": (
-        *("Allocation", "Gpu", "Node", "Policy", "Rate"),
-        *("Round", "Run", "Share", "Status", "UsageRow"),
+        *("Allocation", "Channel", "Gpu", "Limit", "Matrix", "MatrixCell", "MatrixRow", "Node", "Policy"),
+        *("Quota", "Rate", "Round", "Run", "Share", "Status", "Tenant", "UsageRow"),
     ),
     "files": ("FileEntry", "FileList", "FilePiece", "FilePlaces"),
+    "history": (
+        *("Account", "GpuTime", "GpuTimeRow", "LeasePage", "LeaseRecord", "RoundPage", "RoundRecord"),
+        *("Shares", "Timeline", "WholeTime"),
+    ),
     "states": ("ACTIVE", "FINAL", "JobState", "NodeState", "Role"),
 }
 

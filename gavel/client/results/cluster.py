@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from gavel.client.results.states import NodeState
@@ -80,6 +80,44 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class Quota:
+    """Upper limits; what is absent is not limited."""
+
+    # GPUs held at once, by worker type; "*": all types together.
+    gpus: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit of a tenant or, with `user`, of one of its users, and what is used of it."""
+
+    user: str
+    resource: str  # "gpus"
+    # The worker type; "*": all types together.
+    of: str
+    limit: float
+    used: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant. `Client.set_tenants` takes the first five fields."""
+
+    name: str
+    weight: float = 1.0
+    policy: str = "fairness"
+    # What its jobs and those of all tenants below it may use together, and what each of their users may use of it.
+    quota: Quota = Quota()
+    each_user: Quota = Quota()
+    # Whether it is declared. If not, only jobs name it.
+    declared: bool = False
+    # The numbers of jobs of this tenant and those below it.
+    jobs_unfinished: int = 0
+    jobs_running: int = 0
+    limits: tuple[Limit, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """The share that one job, or two packed jobs, are entitled to on one worker type."""
 
@@ -107,6 +145,45 @@ class Allocation(Shown):
     shares: tuple[Share, ...]
     # By worker type, what one more GPU would add to the policy's objective.
     price_per_gpu: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixCell:
+    """The recent GPU seconds of a worker type that a job or tenant was due, and those that it received."""
+
+    worker_type: str
+    due_s: float
+    received_s: float
+    # On which processes run now.
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRow:
+    """A job, or all jobs of a tenant, with a cell for each worker type that it was due or received."""
+
+    # Empty: all jobs of the tenant.
+    job: str
+    name: str
+    tenant: str
+    # How many there are.
+    jobs: int
+    cells: tuple[MatrixCell, ...]
+
+    @property
+    def gap_s(self) -> float:
+        """Recent GPU seconds received minus those due."""
+        return sum(cell.received_s - cell.due_s for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """Recent GPU time by job or tenant and worker type, the rows furthest behind first."""
+
+    rows: tuple[MatrixRow, ...]
+    # By worker type, what one more GPU would add to the policy's objective.
+    price_per_gpu: Mapping[str, float]
+    next_page_token: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,3 +234,24 @@ class Rate:
     source: str  # "table" or "measured"
     measured_s: float  # stepping time measured
     with_job_type: str  # shares the GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A webhook that receives events. For users who are no operators, the fields after `for_jobs` are empty."""
+
+    name: str
+    # Whether jobs may choose it.
+    for_jobs: bool
+    # Without its path.
+    url: str
+    events: tuple[str, ...]
+    is_signed: bool
+    # How many events wait, and how many of these will be sent as a number only.
+    waiting: int
+    counted: int
+    # The last success and the last failure since the start of the scheduler.
+    succeeded: datetime | None
+    failed: datetime | None
+    # Why the last try failed; empty if it did not.
+    error: str

@@ -41,6 +41,8 @@ class Placement:
     # The label of the plan by which the job runs; empty if it has no plans.
     plan: str = ""
     terminal: TerminalUse | None = None  # only for interactive jobs
+    # Since when all its GPUs have been idle, without a step; None: they are not, or not for long.
+    idle_since: datetime | None = None
 
     @property
     def nodes(self) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import pwd
 import threading
@@ -10,6 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -240,6 +242,14 @@ class AsyncTransport(_Transport):
         """The channel, which is opened on first use because it belongs to the event loop that runs then."""
         channel: aio.Channel = open_channel(aio, self.connection, self._credentials)
         return channel
+
+    def with_token(self, token: str) -> AsyncTransport:
+        """Return a transport that shares this one's channel and makes calls with another token."""
+        other = copy.copy(self)
+        # Both have the channel from now on, whichever of them makes the first call.
+        other._channel = self._channel
+        other._metadata = metadata(replace(self.connection, token=token))
+        return other
 
     async def call(self, call: Call[T]) -> T:
         """Return the reply to a call, with retries."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gavel.client import calls
@@ -62,11 +63,19 @@ class Waiting:
 class Reading:
     """A reader of logs that returns each byte only once, even after lost connections."""
 
-    def __init__(self, job: str, attempt: int, rank: int | None, tail: int | None, follow: bool) -> None:
+    def __init__(
+        self,
+        job: str,
+        attempt: int,
+        rank: int | None,
+        tail: int | None,
+        follow: bool,
+        read: Mapping[tuple[int, int], int] = MappingProxyType({}),
+    ) -> None:
+        """`read`: by attempt and rank, the offset up to which the output has been read already."""
         self._job, self._attempt, self._rank = job, attempt, rank
         self._tail, self._follow = tail, follow
-        # By attempt and rank: the offset up to which the output has been read.
-        self._read: dict[tuple[int, int], int] = {}
+        self._read = dict(read)
         # The attempt and text of each notice that was returned.
         self._notices: set[tuple[int, str]] = set()
 

@@ -7,14 +7,21 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from gavel.client.jobs.spec import FIELDS, After, Container, Plan
+from gavel.client.jobs.spec import FIELDS, After, Container, Notify, Plan
 from gavel.client.results import Job, TerminalUse
 from gavel.client.results.files import FileList
 from gavel.client.views.job_text import few, gpus_requested, job_on, job_progress, job_ran_s
-from gavel.client.views.units import age, ago, count_of, short_number, span
+from gavel.client.views.units import age, ago, count_of, local_time, short_number, span
 
 # Fields that are shown only if they differ from these values.
-DEFAULTS = {"weight": 1.0, "preemptible": True, "packable": True, "reports_steps": True}
+DEFAULTS = {
+    "weight": 1.0,
+    "gpus_together": 1,
+    "preemptible": True,
+    "packable": True,
+    "reports_steps": True,
+    "idle_ok": False,
+}
 
 
 def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
@@ -25,6 +32,8 @@ def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "on", f"{job_on(job)}: {few(placement.gpus, 16)} ({placement.phase}{shared})"
         until = _until(placement.until, now)
         yield "lease", f"{placement.lease}, since {age(placement.since, now)}, until {until}"
+        if placement.idle_since is not None:
+            yield "idle", f"no GPU has been in use, and no step made, for {age(placement.idle_since, now)}"
         if placement.terminal is not None:
             yield "terminal", _terminal(job.id, placement.terminal, now)
         if placement.plan:
@@ -35,13 +44,13 @@ def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "waits for", few(job.blocked_by, 16)
     if done := _done(job):
         yield "done", done
-    yield "submitted", f"{_time(job.submitted)} by {job.spec.user} ({ago(job.submitted, now)})"
+    yield "submitted", f"{local_time(job.submitted)} by {job.spec.user} ({ago(job.submitted, now)})"
     if job.spec.deadline_s is not None and job.submitted:
         yield "due", _deadline(job, job.submitted + timedelta(seconds=job.spec.deadline_s), now)
     if job.started:
-        yield "started", f"{_time(job.started)} ({ago(job.started, now)})"
+        yield "started", f"{local_time(job.started)} ({ago(job.started, now)})"
     if job.ended:
-        yield "ended", f"{_time(job.ended)} ({ago(job.ended, now)})"
+        yield "ended", f"{local_time(job.ended)} ({ago(job.ended, now)})"
     if job.attempt:
         parts = [count_of(job.attempt, "attempt"), count_of(job.preemptions, "preemption")]
         parts += [count_of(job.failures, "failure")] if job.failures else []
@@ -65,8 +74,8 @@ def places(job: Job, files: Sequence[FileList]) -> Iterator[tuple[str, str]]:
         if (paths := each.places) is None:
             yield "files", f"{each.node} {each.missing}"
             continue
-        until = f", until {_time(paths.kept_until)}" if paths.kept_until else ""
-        outputs_until = f", until {_time(paths.outputs_kept_until)}" if paths.outputs_kept_until else ""
+        until = f", until {local_time(paths.kept_until)}" if paths.kept_until else ""
+        outputs_until = f", until {local_time(paths.outputs_kept_until)}" if paths.outputs_kept_until else ""
         if paths.workdir:
             yield "work directory", f"{each.node}:{paths.workdir}{until if job.spec.package else ''}"
         if job.spec.outputs and (path := paths.outputs or paths.workdir):
@@ -96,6 +105,8 @@ def request(job: Job) -> Iterator[tuple[str, str]]:
             yield field.name, " ⏎ ".join(value.strip().splitlines())[:200]
         else:
             yield field.name, _in_words(value)
+    if spec.plans_from:
+        yield "plan is", "automatic: `gavel plan --refresh` computes it again"
     if spec.package:
         yield "package", spec.package
 
@@ -147,7 +158,7 @@ def _deadline(job: Job, deadline: datetime, now: datetime) -> str:
         left_s = (job.spec.steps - job.steps_done) / job.placement.rate
         late = now + timedelta(seconds=left_s) > deadline
         verdict = f"; at its present rate the job needs {span(left_s)} more" if late else ""
-    return f"{_time(deadline)} ({ago(deadline, now)}{verdict})"
+    return f"{local_time(deadline)} ({ago(deadline, now)}{verdict})"
 
 
 def _in_words(value: Any) -> str:
@@ -157,6 +168,8 @@ def _in_words(value: Any) -> str:
         return f"{value:,g}"
     if isinstance(value, After):
         return f"{value.job}:{value.when}"
+    if isinstance(value, Notify):
+        return f"{value.to}:{','.join(value.on)}" if value.on else value.to
     if isinstance(value, Plan):
         return f"{value.label} ({value.gpus} × {value.worker_type}, {short_number(value.rate)} steps/s)"
     if isinstance(value, Container):
@@ -167,8 +180,3 @@ def _in_words(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return few([_in_words(entry) for entry in value], 16)
     return str(value)
-
-
-def _time(moment: datetime | None) -> str:
-    """Return a time in the local zone, in the format of `--start`."""
-    return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"

@@ -31,6 +31,11 @@ def ago(moment: datetime | None, now: datetime) -> str:
     return f"in {span(-length_s)}" if length_s <= -1 else f"{span(length_s)} ago"
 
 
+def local_time(moment: datetime | None) -> str:
+    """Return a time in the local zone, in the format of `--start`; empty for None."""
+    return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
 def hours(length_s: float) -> str:
     """Return GPU time in hours, `12.3 h`; in smaller units below an hour."""
     return f"{length_s / 3600:,.1f} h" if length_s >= 3600 else span(length_s)

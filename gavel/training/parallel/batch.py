@@ -30,7 +30,9 @@ class Batch:
     def _part(self, value: Any, index: int) -> Any:
         if isinstance(value, Tensor):
             size = len(value) // self._parts
-            return value.narrow(0, (self._first + index) * size, size).to(self._device)
+            part = value.narrow(0, (self._first + index) * size, size)
+            # A loader with pinned memory need not wait for the copy. The CPU would read a copy before it has arrived.
+            return part.to(self._device, non_blocking=self._device.type == "cuda")
         if isinstance(value, dict):
             return {key: self._part(part, index) for key, part in value.items()}
         if isinstance(value, (tuple, list)):

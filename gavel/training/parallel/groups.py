@@ -25,6 +25,13 @@ class Place(NamedTuple):
     shard: int
 
 
+class Group(NamedTuple):
+    """Ranks that reduce together, this one among them."""
+
+    handle: dist.ProcessGroup
+    others: tuple[int, ...]
+
+
 class Grid:
     """The place of this process in a plan, and its groups. All ranks create a grid at the same point."""
 
@@ -33,11 +40,13 @@ class Grid:
         self.rank, self.world = ranks_of()
         self.stage, self.copy, self.shard = self._place_of(self.rank)
         # The ranks with the same layers; those with parts of the same layers; those with one copy of the model.
-        self.copies: dist.ProcessGroup | None = None
-        self.shards: dist.ProcessGroup | None = None
-        self.model: dist.ProcessGroup | None = None
+        self.copies: Group | None = None
+        self.shards: Group | None = None
+        self.model: Group | None = None
+        # Without it, groups of NCCL would give up after 10 minutes, whatever the user said.
+        self._timeout = datetime.timedelta(seconds=timeout_s)
         if self.world > 1:
-            _connect(device, timeout_s)
+            _connect(device, self._timeout)
             self.copies = self._group("copy")
             self.shards = self._group("shard")
             self.model = self._group("stage", "shard")
@@ -46,7 +55,7 @@ class Grid:
         """Return the rank with this stage of the same copy and shard of the model."""
         return (stage * self.plan.data + self.copy) * self.plan.tensor + self.shard
 
-    def group_of_stages(self, stages: Collection[int]) -> dist.ProcessGroup | None:
+    def group_of_stages(self, stages: Collection[int]) -> Group | None:
         """Return the group of the ranks with these stages, for this copy and shard; all ranks must call this."""
         return self._group("stage", stages=stages)
 
@@ -54,7 +63,7 @@ class Grid:
         rest, shard = divmod(rank, self.plan.tensor)
         return Place(*divmod(rest, self.plan.data), shard)
 
-    def _group(self, *free: str, stages: Collection[int] | None = None) -> dist.ProcessGroup | None:
+    def _group(self, *free: str, stages: Collection[int] | None = None) -> Group | None:
         """Create all groups of ranks that differ in these coordinates only; return that of this rank, if any."""
         members: dict[Place, list[int]] = {}
         for rank in range(self.world):
@@ -64,13 +73,14 @@ class Grid:
         own = None
         for ranks in members.values():
             if len(ranks) > 1:
-                group = dist.new_group(ranks)
-                own = group if self.rank in ranks else own
+                handle = dist.new_group(ranks, timeout=self._timeout)
+                if self.rank in ranks:
+                    own = Group(handle, tuple(rank for rank in ranks if rank != self.rank))
         return own
 
 
-def _connect(device: torch.device, timeout_s: float) -> None:
+def _connect(device: torch.device, timeout: datetime.timedelta) -> None:
     """Join the process group that all ranks share, unless the script has done that."""
     if not dist.is_initialized():
         backend = "nccl" if device.type == "cuda" and dist.is_nccl_available() else "gloo"
-        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
+        dist.init_process_group(backend, timeout=timeout)

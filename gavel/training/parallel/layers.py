@@ -7,12 +7,13 @@ with respect to the same tensors. So a wrong version cannot slip in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Callable, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from gavel.training.errors import PlanError
 from gavel.training.parallel import rng
@@ -32,6 +33,17 @@ class Layer:
     slots: Mapping[str, int]
     # By parameter, how it is divided among the ranks of the tensor group; the others are whole.
     cuts: Mapping[str, Cut] = field(default_factory=dict)
+
+    @cached_property
+    def places(self) -> list[tuple[dict[str, Any], str, int]]:
+        """Return where modules look up their parameters: a mapping, a name in it, and the slot of the parameter."""
+        slots = {id(parameter): self.slots[name] for name, parameter in self.module.named_parameters()}
+        return [
+            (part._parameters, name, slots[id(parameter)])
+            for part in self.module.modules()
+            for name, parameter in part._parameters.items()
+            if parameter is not None
+        ]
 
 
 class Counter(NamedTuple):
@@ -117,12 +129,14 @@ class Chunk:
         starts = [(output, gradient) for output, gradient in zip(floating, gradients) if output.requires_grad]
         results: Sequence[Tensor | None] = [None] * len(wanted)
         if wanted and starts:
-            results = torch.autograd.grad(
-                [output for output, _ in starts],
-                wanted,
-                [gradient for _, gradient in starts],
-                allow_unused=True,
-            )
+            # A layer may compute parts of itself again in the backward pass, as `torch.utils.checkpoint` does.
+            with _placed([place for layer in self._segments[position] for place in _places(layer, leaves)]):
+                results = torch.autograd.grad(
+                    [output for output, _ in starts],
+                    wanted,
+                    [gradient for _, gradient in starts],
+                    allow_unused=True,
+                )
         for slot, result in zip(slots, results[len(differentiable) :]):
             if result is not None:
                 collect(slot, result)
@@ -132,35 +146,61 @@ class Chunk:
         )
 
     def _run(self, segment: Sequence[Layer], inputs: Tensors, passed: Passed, again: bool) -> Tensors:
-        outputs = inputs
-        with rng.preserved(_device_of(inputs)):
-            for layer in segment:
-                rng.reseed(_device_of(inputs), *passed.counter, layer.index)
-                tensors: dict[str, Tensor] = {name: passed.leaves[slot] for name, slot in layer.slots.items()}
-                if again:
-                    # The first pass has already counted this microbatch, as in the averages of BatchNorm.
-                    tensors.update((name, buffer.clone()) for name, buffer in layer.module.named_buffers())
-                outputs = _as_tensors(functional_call(layer.module, tensors, outputs), layer.name)
-            last = segment[-1]
-            if self._loss is not None and last is self.layers[-1]:
-                rng.reseed(_device_of(inputs), *passed.counter, last.index + 1)
-                value = self._loss(outputs[0] if len(outputs) == 1 else outputs, passed.target)
-                if not isinstance(value, Tensor) or value.dim() != 0:
-                    raise PlanError("the loss is not one number: expected the mean over the samples")
-                outputs = (value,)
+        device, outputs = inputs[0].device, inputs
+        for layer in segment:
+            rng.reseed(device, *passed.counter, layer.index)
+            outputs = _as_tensors(_call(layer, passed.leaves, outputs, again), layer.name)
+        if self._loss is not None and segment[-1] is self.layers[-1]:
+            rng.reseed(device, *passed.counter, segment[-1].index + 1)
+            value = self._loss(outputs[0] if len(outputs) == 1 else outputs, passed.target)
+            if not isinstance(value, Tensor) or value.dim() != 0:
+                raise PlanError("the loss is not one number: expected the mean over the samples")
+            outputs = (value,)
         return outputs
+
+
+def _call(layer: Layer, leaves: Sequence[Tensor], inputs: Tensors, again: bool) -> Any:
+    """Call a layer with the tensors of a version in the places of its parameters.
+
+    This is what `torch.func.functional_call` does, which takes longer than all else that surrounds a small layer.
+    """
+    places = _places(layer, leaves)
+    if again:
+        # The first pass has already counted this microbatch, as in the averages of BatchNorm.
+        places += [
+            (part._buffers, name, buffer.clone())
+            for part in layer.module.modules()
+            for name, buffer in part._buffers.items()
+            if buffer is not None
+        ]
+    with _placed(places):
+        return layer.module(*inputs)
+
+
+def _places(layer: Layer, leaves: Sequence[Tensor]) -> list[tuple[dict[str, Any], str, Tensor]]:
+    """Return the places of a layer's parameters with the tensors of a version."""
+    return [(tensors, name, leaves[slot]) for tensors, name, slot in layer.places]
+
+
+@contextmanager
+def _placed(places: Sequence[tuple[dict[str, Any], str, Tensor]]) -> Iterator[None]:
+    """Put tensors into these places for the duration of the block."""
+    own = [tensors[name] for tensors, name, _ in places]
+    for tensors, name, tensor in places:
+        tensors[name] = tensor
+    try:
+        yield
+    finally:
+        for (tensors, name, _), tensor in zip(places, own):
+            tensors[name] = tensor
 
 
 def _as_tensors(value: Any, name: str) -> Tensors:
     tensors = tuple(value) if isinstance(value, (tuple, list)) else (value,)
-    if not all(isinstance(tensor, Tensor) for tensor in tensors):
-        kinds = ", ".join(type(tensor).__name__ for tensor in tensors)
+    if not tensors or not all(isinstance(tensor, Tensor) for tensor in tensors):
+        kinds = ", ".join(type(tensor).__name__ for tensor in tensors) or "nothing"
         raise PlanError(f"'{name}' returned {kinds}: expected a tensor or a tuple of tensors")
     return tensors
-
-
-def _device_of(tensors: Tensors) -> torch.device:
-    return tensors[0].device
 
 
 def named_layers(layers: nn.Module | Mapping[str, nn.Module] | Sequence[nn.Module]) -> dict[str, nn.Module]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Callable
 
 import torch
@@ -23,10 +24,10 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gavel.training.errors import PlanError
-from gavel.training.parallel import reduce
+from gavel.training.parallel import reduce, rng
 from gavel.training.parallel.actions import Action
 from gavel.training.parallel.batch import Batch, samples_of, tensors_of
-from gavel.training.parallel.groups import Grid
+from gavel.training.parallel.groups import Grid, Group
 from gavel.training.parallel.layers import Chunk, Layer, Loss, named_layers, statistics
 from gavel.training.parallel.messages import Messages
 from gavel.training.parallel.parts import PipelineCheckpoint
@@ -78,7 +79,7 @@ class Pipeline:
         splits.check(self.plan.tensor)
         if clip_norm is not None and not 0 < clip_norm < float("inf"):
             raise PlanError(f"clip_norm is {clip_norm!r}: expected a number above 0, such as 1.0")
-        self.device = torch.device(device) if device is not None else _default_device()
+        self.device = device_of_process(device)
         self.grid = Grid(self.plan, self.device, timeout_s)
         self._watchdog = Watchdog(self.grid.rank)
         if self.grid.world > 1:
@@ -102,6 +103,7 @@ class Pipeline:
         self.scheduler = scheduler(self.optimizer) if scheduler and self.optimizer is not None else None
         self._whole_gradients = self._whole_slots()
         self._statistics = list(statistics(modules))
+        self._warned_of_unused = False
         # The steps that were admitted over the whole life of the job.
         self.steps = 0
         self._samples = 0
@@ -133,14 +135,16 @@ class Pipeline:
             )
         parts = self.plan.data * self._microbatches
         part = Batch(batch, parts, self.grid.copy * self._microbatches, self.device)
-        loss = runner.step(self.steps, part)
+        with rng.preserved(self.device):
+            loss = runner.step(self.steps, part)
         self.steps += 1
         return loss
 
     def drain(self) -> None:
         """Finish the microbatches that are in flight. Schedules that flush have none after a step."""
         if self._runner is not None:
-            self._runner.drain(self.steps)
+            with rng.preserved(self.device):
+                self._runner.drain(self.steps)
 
     # -------------------------------------------------------------------------------------- for checkpoints
 
@@ -213,23 +217,49 @@ class Pipeline:
 
     def _update(self, action: Action, gradients: list[Tensor | None]) -> None:
         """Change the weights by these gradients, after they have been summed and clipped."""
+        self._warn_of_unused(gradients)
         shared = self.plan.data > 1
         for slot, parameter in enumerate(self.parameters):
             if gradients[slot] is None and parameter.requires_grad and (shared or slot in self._tied):
                 gradients[slot] = torch.zeros_like(parameter)
-        with self._watchdog.watching(action):
-            reduce.sum_over(self.grid.copies, [gradient for gradient in gradients if gradient is not None])
-            for slot, (group, _) in self._tied.items():
-                reduce.sum_over(group, [gradient for gradient in [gradients[slot]] if gradient is not None])
+        self._sum(action, self.grid.copies, gradients)
+        for slot, (group, _) in self._tied.items():
+            self._sum(action, group, [gradients[slot]])
         if self._whole_gradients is not None:
-            self._whole_gradients.compare(gradients, self.device, self._watchdog.watching(action))
-        with self._watchdog.watching(action):
-            if self._clip_norm is not None:
+            with self._watching(action, self.grid.shards):
+                self._whole_gradients.compare(gradients, self.device)
+        if self._clip_norm is not None:
+            with self._watching(action, self.grid.model):
                 self._clip(gradients, self._clip_norm)
         assert self._versions is not None
+        # An optimizer that adds noise adds the same on all copies.
+        rng.reseed(self.device, self._seed, action.version, self.grid.stage)
         self._versions.update(self.optimizer, gradients)
         if self.scheduler is not None:
             self.scheduler.step()
+
+    def _warn_of_unused(self, gradients: Sequence[Tensor | None]) -> None:
+        """Warn, once, of the first parameter without a gradient: a module must look it up where it registered it."""
+        names = (
+            (layer.name, name)
+            for layer in self.layers
+            for name, slot in layer.slots.items()
+            if gradients[slot] is None and self.parameters[slot].requires_grad
+        )
+        if not self._warned_of_unused and (unused := next(names, None)) is not None:
+            self._warned_of_unused = True
+            log.warning(
+                "gavel: layer '%s' did not use its parameter '%s' in an update, so it was not trained",
+                *unused,
+            )
+
+    def _sum(self, action: Action, group: Group | None, gradients: Sequence[Tensor | None]) -> None:
+        if group is not None:
+            with self._watching(action, group):
+                reduce.sum_over(group.handle, [gradient for gradient in gradients if gradient is not None])
+
+    def _watching(self, action: Action, group: Group | None) -> AbstractContextManager[None]:
+        return nullcontext() if group is None else self._watchdog.watching(action, *group.others)
 
     def _whole_slots(self) -> WholeGradients | None:
         """Return the check of the parameters that all ranks of the tensor group have whole, if there is a group."""
@@ -240,7 +270,7 @@ class Pipeline:
             for name, slot in layer.slots.items():
                 if name not in layer.cuts:
                     names.setdefault(slot, f"layer '{layer.name}': the parameter '{name}'")
-        return WholeGradients(self.grid.shards, names)
+        return WholeGradients(self.grid.shards.handle, names)
 
     def _clip(self, gradients: Sequence[Tensor | None], norm_max: float) -> None:
         layer_of = {slot: layer.index for layer in reversed(self.layers) for slot in layer.slots.values()}
@@ -255,7 +285,8 @@ class Pipeline:
             for slot, gradient in enumerate(gradients)
             if gradient is not None
         ]
-        reduce.clip(present, len(self.names), norm_max, self.grid.model, self.device)
+        group = None if self.grid.model is None else self.grid.model.handle
+        reduce.clip(present, len(self.names), norm_max, group, self.device)
 
     def _own_layers(
         self, modules: dict[str, nn.Module], splits: Splits, indices: Sequence[int]
@@ -281,7 +312,7 @@ class Pipeline:
 
     def _tied_slots(
         self, modules: Mapping[str, nn.Module], stages: Sequence[range]
-    ) -> dict[int, tuple[dist.ProcessGroup | None, bool]]:
+    ) -> dict[int, tuple[Group | None, bool]]:
         """Return, by slot, the group of the ranks that share a weight, and whether this rank is the first of them."""
         owners: dict[int, set[int]] = {}
         for stage, layers in enumerate(stages):
@@ -290,7 +321,7 @@ class Pipeline:
                     owners.setdefault(id(parameter), set()).add(stage % self.plan.pipeline)
         slots = {id(parameter): slot for slot, parameter in enumerate(self.parameters)}
         tied = {}
-        groups: dict[frozenset[int], dist.ProcessGroup | None] = {}
+        groups: dict[frozenset[int], Group | None] = {}
         for parameter_id, ranks in owners.items():
             if len(ranks) > 1:
                 key = frozenset(ranks)
@@ -301,11 +332,14 @@ class Pipeline:
         return tied
 
 
-def _default_device() -> torch.device:
-    """Return this rank's GPU, which becomes the current one; the CPU if there is none."""
-    if not torch.cuda.is_available():
-        return torch.device("cpu")
-    # Every rank of a node sees all GPUs of the lease.
-    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
+def device_of_process(device: torch.device | str | None) -> torch.device:
+    """Return the device of this rank: without another wish its GPU, or the CPU. A GPU becomes the current one."""
+    chosen = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise PlanError(f"device is '{chosen}', but PyTorch finds no GPU here: give \"cpu\", or no device")
+    if chosen == torch.device("cuda"):
+        # Every rank of a node sees all GPUs of the lease.
+        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    if chosen.type == "cuda":
+        torch.cuda.set_device(chosen)
+    return chosen

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -111,13 +112,16 @@ def read_plan(path: Path) -> Plan:
             content = json.loads(file.read(FILE_BYTES_MAX))
     except (OSError, ValueError, RecursionError) as fault:
         raise PlanError(f"cannot read the plan {path}: {fault}") from fault
+    if isinstance(content, dict) and "plans" in content:
+        raise PlanError(f"{path} is a list of plans: write one of them into a file, as `jq '.plans[0]'` does")
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise PlanError(f'{path} is not a plan: expected a JSON object with "format": "{FORMAT}"')
     return plan_of(content, str(path))
 
 
 def plan_of(content: Mapping[str, Any], source: str = "plan") -> Plan:
-    """Return the plan with these fields; raise PlanError if one has a wrong value."""
+    """Return the plan with these fields; raise PlanError if one has a wrong value or is misspelt."""
+    _refuse_misspelt(content, source)
     known = {field.name: content[field.name] for field in fields(Plan) if content.get(field.name) is not None}
     for name, value in known.items():
         expected, is_valid = _EXPECTED[name]
@@ -126,6 +130,15 @@ def plan_of(content: Mapping[str, Any], source: str = "plan") -> Plan:
         if isinstance(value, list):
             known[name] = tuple(value)
     return Plan(**known)
+
+
+def _refuse_misspelt(content: Mapping[str, Any], source: str) -> None:
+    """Refuse a field such as `pipelin`, instead of which the default would be taken."""
+    missing = [field.name for field in fields(Plan) if field.name not in content]
+    for name in content:
+        near = difflib.get_close_matches(name.lower(), missing, n=1, cutoff=0.9)
+        if near and name not in _EXPECTED:
+            raise PlanError(f"{source}: there is no field {_short(name)}; did you mean {near[0]}?")
 
 
 def _is_count(value: object) -> bool:

@@ -98,7 +98,7 @@ def profile(
         "dtype_bytes": weight_bytes,
         # The pipeline keeps and exchanges gradients in the precision of the weights.
         "gradient_bytes_per_parameter": weight_bytes,
-        "optimizer_bytes_per_parameter": _optimizer_bytes(optimizer, modules),
+        "optimizer_bytes_per_parameter": _optimizer_bytes(optimizer, modules, own_device),
         "layers": entries,
         "tied": _tied(modules),
         "source": _source(own_device, kind),
@@ -158,12 +158,19 @@ class _LayerProfile:
         # Only memory that is still in use keeps its address.
         self.counted = stored.keys() & {output.untyped_storage().data_ptr() for output in self.outputs}
         del passed
+        received = {
+            tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in inputs
+        }
         with FlopCounterMode(display=False) as counter:
             self._forward(inputs, target)
         return {
             "parameters": sum(parameter.numel() for parameter in self._parameters),
             "output_bytes": sum(tensor.nbytes for tensor in self.outputs) / count,
             "stored_bytes": sum(stored.values()) / count,
+            # A stage keeps its input for the gradient of it; the batch of the first one is there anyway.
+            "input_bytes": sum(received[key] for key in received.keys() - stored.keys()) / count
+            if self._chunk.layers[0].index
+            else 0,
             "flops": counter.get_total_flops() / count,
         }
 
@@ -182,7 +189,8 @@ class _LayerProfile:
         return [float(f"{statistics.median(column):.6g}") for column in zip(*times[warm_up:])]
 
     def _forward(self, inputs: Tensors, target: Any) -> tuple[Tensors, Passed]:
-        return self._chunk.forward(inputs, target, self._leaves, Counter(0, 0, 0))
+        with rng.preserved(self._device):
+            return self._chunk.forward(inputs, target, self._leaves, Counter(0, 0, 0))
 
     def _collect(self, slot: int, gradient: Tensor) -> None:
         self._gradients[slot].add_(gradient)
@@ -210,7 +218,11 @@ def _counts(samples: Sequence[int] | None, total: int) -> list[int]:
     """Return the numbers of samples to measure; raise PlanError if one does not divide the batch."""
     if samples is None:
         return [count for count in SAMPLES if total % count == 0]
+    if not samples:
+        raise PlanError("samples: none are given; give numbers that divide the batch, such as [1, 2]")
     for count in samples:
+        if type(count) is not int:
+            raise PlanError(f"samples: {count!r} is not a whole number")
         if not 1 <= count <= total or total % count:
             divisors = [each for each in range(1, total + 1) if total % each == 0]
             nearest = min(divisors, key=lambda each: abs(each - count))
@@ -244,15 +256,20 @@ def _weight_bytes(modules: Mapping[str, nn.Module]) -> float:
 
 
 def _optimizer_bytes(
-    optimizer: Callable[[list[Parameter]], Optimizer], modules: Mapping[str, nn.Module]
+    optimizer: Callable[[list[Parameter]], Optimizer],
+    modules: Mapping[str, nn.Module],
+    device: torch.device,
 ) -> float:
     """Return the state of the optimizer per parameter, measured on a small one."""
     trained = [parameter for parameter in _parameters(modules) if parameter.requires_grad]
     if not trained:
         return 0.0
-    sample = Parameter(torch.zeros(_SIDE, _SIDE, dtype=max(trained, key=torch.numel).dtype))
+    sample = Parameter(torch.zeros(_SIDE, _SIDE, dtype=max(trained, key=torch.numel).dtype, device=device))
     sample.grad = torch.zeros_like(sample)
     small = optimizer([sample])
+    # Only GPUs can capture steps in graphs. The state has the same size without.
+    for group in small.param_groups:
+        group["capturable"] = False
     small.step()
     values = (value for state in small.state.values() for value in state.values())
     held = sum(value.nbytes for value in values if isinstance(value, Tensor) and value.numel() > 1)
@@ -263,13 +280,28 @@ def _parameters(modules: Mapping[str, nn.Module]) -> list[Parameter]:
     return list(dict.fromkeys(parameter for module in modules.values() for parameter in module.parameters()))
 
 
-def _tied(modules: Mapping[str, nn.Module]) -> list[list[str]]:
-    """Return the groups of layers that share a parameter."""
-    owners: dict[int, list[str]] = {}
+def _tied(modules: Mapping[str, nn.Module]) -> list[list[str] | dict[str, Any]]:
+    """Return the groups of layers that share parameters, with their number unless a layer shares all of its own."""
+    owners: dict[Parameter, list[str]] = {}
     for name, module in modules.items():
         for parameter in module.parameters():
-            owners.setdefault(id(parameter), []).append(name)
-    return [list(group) for group in dict.fromkeys(map(tuple, owners.values())) if len(group) > 1]
+            owners.setdefault(parameter, []).append(name)
+    shared: dict[tuple[str, ...], int] = {}
+    for parameter, names in owners.items():
+        if len(names) > 1:
+            shared[tuple(names)] = shared.get(tuple(names), 0) + parameter.numel()
+    sizes = {name: _size(module) for name, module in modules.items()}
+    return [
+        list(names)
+        if count == min(sizes[name] for name in names)
+        else {"layers": list(names), "parameters": count}
+        for names, count in shared.items()
+    ]
+
+
+def _size(module: nn.Module) -> int:
+    """Return the number of parameters; those that appear several times count once."""
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def _source(device: torch.device, worker_type: str) -> str:
@@ -313,7 +345,7 @@ def profile_and_exit(
     if existing is not None:
         for layer, old in zip(content["layers"], existing["layers"]):
             layer["ms"] = {**old["ms"], **layer["ms"]}
-        content["source"] = "; ".join(filter(None, (existing.get("source"), content["source"])))
+        content["source"] = _joined(existing.get("source", ""), content["source"])
     new_path = path.with_name(f"{path.name}.{os.getpid()}.new")
     new_path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     new_path.replace(path)
@@ -326,18 +358,23 @@ def _existing(path: Path, layers: Mapping[str, nn.Module]) -> dict[str, Any] | N
         with path.open("rb") as file:
             content = json.loads(file.read(FILE_BYTES_MAX))
         sizes = [(layer["name"], layer["parameters"], type(layer["ms"])) for layer in content["layers"]]
-        is_profile = content["format"] == FORMAT
+        if content["format"] != FORMAT or not isinstance(content.get("source", ""), str):
+            raise ValueError("the format or the source is wrong")
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError, LookupError, TypeError) as fault:
         raise PlanError(f"{path} exists, and is not a profile: choose another file") from fault
-    expected = [
-        (name, sum(parameter.numel() for parameter in dict.fromkeys(module.parameters())), dict)
-        for name, module in layers.items()
-    ]
-    if not is_profile or sizes != expected:
+    expected = [(name, _size(module), dict) for name, module in layers.items()]
+    if sizes != expected:
         raise PlanError(f"{path} is the profile of another model: choose another file, or remove this one")
     return dict(content)
+
+
+def _joined(old: str, new: str) -> str:
+    """Return where times come from: what an old profile says of other worker types, and the new entry."""
+    kind = new.partition(":")[0]
+    kept = [entry for entry in old.split("; ") if entry and entry.partition(":")[0] != kind]
+    return "; ".join([*kept, new])
 
 
 class NoCheckpoint:

@@ -15,10 +15,8 @@ from torch import Tensor
 BUCKET_BYTES = 25 << 20
 
 
-def sum_over(group: dist.ProcessGroup | None, tensors: Sequence[Tensor]) -> None:
-    """Replace the tensors by their sums over a group, in buckets; without a group, leave them."""
-    if group is None:
-        return
+def sum_over(group: dist.ProcessGroup, tensors: Sequence[Tensor]) -> None:
+    """Replace the tensors by their sums over a group, in buckets."""
     for bucket in _buckets(tensors):
         flat = torch.cat([tensor.reshape(-1) for tensor in bucket])
         dist.all_reduce(flat, group=group)
@@ -41,14 +39,16 @@ def clip(
     squares = torch.zeros(layers, dtype=torch.float64, device=device)
     for layer, gradient in gradients:
         if layer is not None:
-            squares[layer] += gradient.to(torch.float64).square().sum()
+            # Embeddings may have sparse gradients, which cannot be summed over ranks, but clipped.
+            values = gradient.coalesce().values() if gradient.is_sparse else gradient
+            squares[layer] += torch.linalg.vector_norm(values, dtype=torch.float64).square()
     if group is not None:
         # Every layer is in one stage: unless it is split, this only adds zeros.
         dist.all_reduce(squares, group=group)
-    scale = norm_max / (float(squares.sum().sqrt()) + 1e-6)
-    if scale < 1.0:
-        for _, gradient in gradients:
-            gradient.mul_(scale)
+    # A tensor: a GPU is not waited for.
+    scale = (norm_max / (squares.sum().sqrt() + 1e-6)).clamp(max=1.0)
+    for _, gradient in gradients:
+        gradient.mul_(scale)
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:

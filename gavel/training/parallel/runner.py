@@ -98,7 +98,7 @@ class Runner:
         for action in self._lists[key]:
             microbatch = action.microbatch + later
             version = schedule.version(self._stage, microbatch)
-            action = action._replace(microbatch=microbatch, version=version)
+            action = Action(action.kind, microbatch, action.chunk, version, action.peer)
             self._watchdog.action = action
             self._carry_out[action.kind](action)
 

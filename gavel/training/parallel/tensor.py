@@ -18,7 +18,6 @@ import fnmatch
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
 import torch
@@ -27,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from gavel.training.errors import PlanError
+from gavel.training.parallel.groups import Group
 from gavel.training.parallel.watchdog import Watchdog
 
 # How far the gradients of a whole parameter may differ between ranks, as a part of the sum of their absolute values.
@@ -57,7 +57,7 @@ class Cut(NamedTuple):
 class Region:
     """The tensor group of this rank, as the layers that are split need it."""
 
-    def __init__(self, group: dist.ProcessGroup, watchdog: Watchdog) -> None:
+    def __init__(self, group: Group, watchdog: Watchdog) -> None:
         self._group, self._watchdog = group, watchdog
         # The last input of a split layer, whether gradients were recorded, and the input as those layers take it.
         self._entered: tuple[Tensor, bool, Tensor] | None = None
@@ -76,8 +76,8 @@ class Region:
 
     def sum(self, tensor: Tensor) -> Tensor:
         """Replace a tensor by its sum over the ranks."""
-        with self._watchdog.watching():
-            dist.all_reduce(tensor, group=self._group)
+        with self._watchdog.watching(None, *self._group.others):
+            dist.all_reduce(tensor, group=self._group.handle)
         return tensor
 
 
@@ -146,13 +146,8 @@ class WholeGradients:
         """`names` are those of the whole parameters, by slot."""
         self._group, self._names, self._updates_left = group, dict(names), _UPDATES_CHECKED
 
-    def compare(
-        self, gradients: Sequence[Tensor | None], device: torch.device, waiting: AbstractContextManager[None]
-    ) -> None:
-        """Raise PlanError, on all ranks of the group, if they have different gradients of a parameter.
-
-        `waiting` encloses the wait for the others.
-        """
+    def compare(self, gradients: Sequence[Tensor | None], device: torch.device) -> None:
+        """Raise PlanError, on all ranks of the group, if they have different gradients of a parameter."""
         if not self._names or self._updates_left == 0:
             return
         self._updates_left -= 1
@@ -164,9 +159,8 @@ class WholeGradients:
                 figures[:, slot] = torch.stack([total, -total, size])
         # Gradients that overflow are no matter of how layers are split.
         figures.nan_to_num_(0.0, 0.0, 0.0)
-        with waiting:
-            dist.all_reduce(figures, dist.ReduceOp.MAX, group=self._group)
-            highest, lowest, sizes = figures.tolist()
+        dist.all_reduce(figures, dist.ReduceOp.MAX, group=self._group)
+        highest, lowest, sizes = figures.tolist()
         for slot, name in list(self._names.items()):
             if highest[slot] + lowest[slot] > _TOLERANCE * sizes[slot]:
                 raise PlanError(

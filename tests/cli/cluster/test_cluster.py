@@ -26,7 +26,6 @@ from protos.gavel.v1 import cluster_pb2
 from scheduler.live.node_views import GpuDetails, NodeDetails
 from tests.cli.conftest import Gavel, keys
 from tests.cli.io.test_terminal import Terminal
-from tests.cli.live import finish
 from tests.support.live_thread import LiveThread, own_port
 from tests.support.wording import Wording
 
@@ -87,24 +86,6 @@ def test_draining(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     gavel("drain", "n3")
     wording(gavel("remove", "n3", "--yes").stdout)
     assert "n3" not in live.daemon.world.state.nodes
-
-
-def test_usage(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
-    """`usage` prints a row for each user and a column for each type, or a note if nothing was used."""
-    empty = gavel("usage", "--since", "1h")
-    assert (empty.exit_code, empty.stdout) == (0, "")
-    wording(empty.stderr)
-    gavel("submit", "--", "true")
-    finish(live, "1")
-    live.do(live.daemon.people.usage.catch_up())
-    lines = gavel("usage", "--since", "1h").stdout.splitlines()
-    assert lines[0].split() == ["user", "v100", "GPU", "time", "cost", "jobs", "completed", "failed"]
-    assert lines[1].split()[-3:] == ["1", "1", "0"]
-    (row,) = json.loads(gavel("usage", "--by", "job_type", "--json").stdout)
-    assert keys(r.UsageRow) == set(row)
-    result = gavel("usage", "--since", "1h", "--until", "2h")
-    assert (result.exit_code, "until" in result.stderr) == (2, True)
-    assert gavel("usage", "--since", "x").exit_code == 2
 
 
 def test_a_trial_of_a_policy_is_no_fault(
@@ -213,6 +194,10 @@ COMMANDS = [
     ("resume", "n1"),
     ("remove", "n1", "-y"),
     ("usage",),
+    ("shares",),
+    ("matrix",),
+    ("rounds",),
+    ("leases",),
     ("policy",),
     ("policy", "set", "las"),
     ("status",),

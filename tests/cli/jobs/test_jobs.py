@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gavel.client import Client
-from gavel.client.results import Job, LogChunk
+from gavel.client.results import Job, LeaseRecord, LogChunk
 from gavel.client.transport.channels import user_name
 from protos.gavel.v1 import jobs_pb2
-from scheduler.core.messages import Forget
+from scheduler.core.messages import Exit, Forget, Woke
 from tests.cli.conftest import Gavel, as_words, keys
 from tests.cli.live import finish
 from tests.support.live_thread import LiveThread
@@ -69,6 +69,30 @@ def test_a_forgotten_job_keeps_its_name(live: LiveThread, gavel: Gavel, wording:
     result = gavel("cancel", "1")
     assert (result.exit_code, "cancelled" in result.stderr) == (6, True)
     wording(result.stderr)
+
+
+def test_a_timeline_has_a_line_for_each_lease(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+    """`show --timeline` lists where and when a job ran, and why each lease ended; --json has all fields."""
+    live.do(live.daemon.node("n1", gpus=2))
+    gavel("submit", "-n", "long", "-g", "2", "--steps", "1000", "--retries", "3", *RUN)
+
+    async def run() -> None:
+        lease = await live.daemon.run_job("1")
+        await live.daemon.report("n1", exits=(Exit(lease, "failed", 100.0, 80.0, 5.0, 9.0, code=-9),))
+        live.daemon.world.send(Woke(what="plan"))
+        await live.daemon.run_job("1")
+
+    live.do(run())
+    result = gavel("show", "long", "--timeline")
+    assert result.stdout.startswith("job 1 'long' running")
+    wording(re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d", "AT", result.stdout))
+    printed = json.loads(gavel("show", "1", "--timeline", "--json").stdout)
+    first, second = printed["leases"]
+    assert (printed["job"], first["attempt"], second["attempt"]) == ("1", 1, 2)
+    assert keys(LeaseRecord) == set(first)
+    assert (first["outcome"], first["steps_made"]) == ("failed", 100.0)
+    gavel("submit", "-n", "waits", "--start", "1d", *RUN)
+    assert gavel("show", "waits", "--timeline").stdout.splitlines()[1:] == []
 
 
 def test_the_queue_for_programs(live: LiveThread, gavel: Gavel, wording: Wording) -> None:

@@ -133,6 +133,26 @@ def test_unreported_gpu_memory_is_a_warning(live: LiveThread, gavel: Gavel, word
     assert (result.exit_code, result.stdout) == (2, "")
 
 
+def test_a_plan_that_needs_more_memory_than_a_node_has_is_a_warning(
+    live: LiveThread, gavel: Gavel, tmp_path: Path, wording: Wording
+) -> None:
+    """Nodes of one type may differ in memory. The warning names a minimum, with which there is none."""
+    live.do(live.daemon.node("n8", worker_type="v100", gpu_memory_gb=16.0))
+    live.do(live.daemon.node("n9", worker_type="v100", gpu_memory_gb=32.0))
+    path = tmp_path / "plans.json"
+    plans = [
+        {"worker_type": "v100", "gpus": n, "step_s": 1.0, "data": n, "memory_bytes": 28e9 / n} for n in (1, 2)
+    ]
+    path.write_text(json.dumps(plans))
+    submit = ("submit", "--plan", str(path), "--job-type", "gpt", "--start", "1h")
+    result = gavel(*submit, *RUN)
+    assert (result.exit_code, "t1·p1·d1" in result.stderr, "n8" in result.stderr) == (0, True, True)
+    wording(result.stderr)
+    assert gavel(*submit, "--gpus", "2", *RUN).stderr == ""
+    # The GPUs of the other nodes of this cluster have an unknown memory.
+    assert "n8" not in gavel(*submit, "--gpu-memory", "28GB", *RUN).stderr
+
+
 def test_a_deadline_that_is_not_kept_is_a_warning(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     """`submit` warns if the policy ignores deadlines or the steps are unknown; `show` has the deadline and a miss."""
     result = gavel("submit", "--deadline", "2s", "--steps", "1e6", "--dry-run", *RUN)

@@ -144,6 +144,18 @@ def test_a_port_in_use(tmp_path: Path, gavel: Gavel, busy_port: socket.socket, w
     wording(f"{finding}\n{remedy}", address=listen)
 
 
+def test_a_port_for_metrics_in_use(
+    tmp_path: Path, gavel: Gavel, busy_port: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a note, as the scheduler runs without metrics, too."""
+    monkeypatch.delenv("GAVEL_SERVE_METRICS_LISTEN")
+    metrics = f"127.0.0.1:{busy_port.getsockname()[1]}"
+    listen = f"127.0.0.1:{free_port()}"
+    code, report = look(gavel, tmp_path / "data", listen, f"metrics_listen = '{metrics}'")
+    (about_metrics,) = [finding for finding, _ in report["note"] if finding.startswith("metrics_listen: ")]
+    assert (code, report["bad"], metrics in about_metrics) == (0, [], True)
+
+
 def test_no_room(tmp_path: Path, gavel: Gavel, monkeypatch: pytest.MonkeyPatch, wording: Wording) -> None:
     """A disk that is almost full is a fault."""
     monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: Room(2**40, 2**40, 2**29))
@@ -185,7 +197,7 @@ def test_certificates(tmp_path: Path, gavel: Gavel, wording: Wording) -> None:
         code, report = look(gavel, folder, listen, config)
         ((finding, remedy),) = report["bad"]
         assert (code, "server.pem" in finding, time_left in finding) == (1, True, True)
-        assert remedy == f"run `gavel init {folder} --renew`"
+        assert remedy == f"run `gavel init {folder} --renew`, and restart the scheduler"
         wording(finding)
     (folder / "tls" / "server.pem").unlink()
     assert look(gavel, folder, listen, config)[0] == 1

@@ -50,8 +50,13 @@ def test_a_wrong_file_of_costs_or_settings(
             "job_type,gpus,worker_type,steps_per_s\nresnet50,1,a100,nan\n",
             ":2: steps_per_s: 'nan'",
         ),
+        (
+            "--plans",
+            "job_type,worker_type,gpus,plan,steps_per_s\ngpt,t4,2,p2,1\ngpt,t5,2,p2,1\n",
+            ":3: worker_type: 't5'",
+        ),
     ],
-    ids=["node", "event", "capacity type", "price type", "negative", "order", "empty table", "rate"],
+    ids=["node", "event", "capacity type", "price type", "negative", "order", "empty table", "rate", "plan"],
 )
 def test_a_wrong_file_of_events_or_rates(
     option: str, text: str, place: str, gavel: Gavel, tmp_path: Path, wording: Wording

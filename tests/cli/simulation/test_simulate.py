@@ -336,3 +336,20 @@ def test_a_trace_of_another_system_needs_its_own_table(
     assert (result.exit_code, "'p100'" in result.stderr, "--throughputs" in result.stderr) == (2, True, True)
     assert "did you mean" not in result.stderr
     wording(result.stderr, folder=tmp_path)
+
+
+def test_jobs_run_by_the_plans_of_a_file(gavel: Gavel, tmp_path: Path) -> None:
+    """Jobs of a type with plans run by them, beside others; the table of jobs names the plans."""
+    (tmp_path / "plans.csv").write_text(
+        "job_type,worker_type,gpus,plan,steps_per_s\ngpt,t4,4,p4,0.1\ngpt,a100,2,t2,0.5\n"
+    )
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("id,arrival_s,job_type,gpus,steps\na,0,gpt,2,900\nb,0,resnet50,1,9000\n")
+    options = ("--plans", str(tmp_path / "plans.csv"), "--jobs-csv", "-")
+    result = gavel("simulate", str(trace), *CLUSTER, *options)
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = list(csv.DictReader(result.stdout.splitlines()))
+    assert [(row["type"], row["state"], row["plans"]) for row in rows] == [
+        ("gpt", "completed", "a100×2 t2"),
+        ("resnet50", "completed", ""),
+    ]

@@ -11,8 +11,8 @@ import pytest
 
 from scheduler.core.effects import Reply
 from scheduler.core.facts import JobMoved, LeaseClosed, PlanStruckOut
-from scheduler.core.messages import Forget, Progress, SubmitJobs
-from scheduler.core.on_jobs import would_wait_for
+from scheduler.core.messages import Forget, HeldLease, NodeHello, Progress, SubmitJobs
+from scheduler.core.planning.admission import would_wait_for
 from scheduler.core.planning.kinds import Kinds, rate_of
 from scheduler.core.planning.problem import build, newcomers
 from scheduler.model.errors import InvalidSpec
@@ -21,6 +21,7 @@ from scheduler.model.lease import Bundle, node_of
 from scheduler.model.plans import Plan
 from scheduler.model.throughput import RateKey
 from tests.support.desk import Desk, exited, job, node
+from tests.support.wording import Wording
 
 DeskOf = Callable[..., Desk]
 LABELS = {1: "p1", 2: "p2", 4: "p2·d2"}
@@ -235,6 +236,37 @@ def test_a_plan_that_has_made_progress_is_not_struck_out(desk_of: DeskOf) -> Non
     assert (desk.job("1").failures, desk.core.state.rates.struck_out) == (1, set())
 
 
+@pytest.mark.parametrize("outcome", ["failed", "yielded"])
+@pytest.mark.parametrize("first", ["n1", "n2"])
+def test_the_rank_that_ran_out_of_memory_is_the_cause(desk_of: DeskOf, first: str, outcome: Any) -> None:
+    """Whichever node reports first: the rank that lost its connection, or the one without memory, even if that was
+    asked to stop before it had ended."""
+    desk = desk_of(node("n1", 2), node("n2", 2))
+    (lease,) = desk.run(gpt(*THREE))
+    ends = {
+        "n1": exited(lease, "failed", steps=0.0, code=1, detail="Connection closed by peer\n"),
+        "n2": exited(lease, outcome if first == "n1" else "failed", steps=0.0, code=3, detail=OUT_OF_MEMORY),
+    }
+    for name in (first, "n1" if first == "n2" else "n2"):
+        desk.report(name, exits=(ends[name],))
+        desk.settle()
+    entry = desk.job("1")
+    assert {key.label for key in desk.core.state.rates.struck_out} == {"p2·d2"}
+    assert (entry.state, entry.failures) == (JobState.QUEUED, 0)
+    assert (entry.last_exit, entry.last_lines) == (3, OUT_OF_MEMORY)
+
+
+def test_memory_is_the_cause_even_if_the_other_node_never_reports(desk_of: DeskOf) -> None:
+    """When the lease of a gang lapses, the end of the rank that ran out of memory is its end."""
+    desk = desk_of(node("n1", 2), node("n2", 2))
+    (lease,) = desk.run(gpt(*THREE))
+    desk.report("n2", exits=(exited(lease, "failed", steps=0.0, code=1, detail=OUT_OF_MEMORY),))
+    desk.until(2000.0)
+    assert lease not in desk.core.state.leases
+    assert {key.label for key in desk.core.state.rates.struck_out} == {"p2·d2"}
+    assert (desk.job("1").failures, desk.job("1").node_failures) == (0, 0)
+
+
 @pytest.mark.parametrize("known", [False, True])
 def test_struck_plans_are_forgotten_with_the_last_job_of_their_type(desk_of: DeskOf, known: bool) -> None:
     """Then jobs of this type may use the plan again, whether or not the type is in the throughput table."""
@@ -292,6 +324,7 @@ def test_documents_are_bounded_in_a_submission(desk_of: DeskOf) -> None:
         ({"plans": tuple(plan(n, 1.0, document="x" * 60_000) for n in range(1, 20))}, "plans"),
         ({"plans": (plan(0, 1.0),)}, "plans[0].gpus"),
         ({"plans": (plan(1, 1.0, memory_gb=-1.0),)}, "plans[0].memory_gb"),
+        ({"plans": (plan(1, 1.0, exchange=1.5),)}, "plans[0].exchange"),
         ({"plans": (plan(2, 1.0),)}, "gpus"),
         ({"plans": (plan(1, 1.0),), "rates": {"v100": 1.0}}, "rates"),
         ({"plans": (plan(1, 1.0),), "job_type": ""}, "job_type"),
@@ -308,3 +341,49 @@ def test_plans_that_cannot_be_used_are_refused(desk_of: DeskOf, changed: dict[st
     with pytest.raises(InvalidSpec) as refused:
         would_wait_for(desk.core.state, job(**{"job_type": "gpt", **changed}))
     assert refused.value.field == field
+
+
+def test_plans_of_small_models_are_accepted(desk_of: DeskOf) -> None:
+    """Some kilobytes are enough, as for the script of docs/pipelines.md."""
+    desk = desk_of(node("n1", 2))
+    (lease,) = desk.run(gpt(plan(2, 1.0, memory_gb=8e-6)))
+    assert desk.holding(lease).bundle.label == "p2"
+
+
+# Agents of releases without plans.
+
+
+def test_a_plan_runs_only_where_the_agent_hands_it_over(desk_of: DeskOf) -> None:
+    """A node whose agent ignores plans runs other jobs only, so the plan for more GPUs than the others have waits."""
+    desk = desk_of(node("n1", 4, ignores_plans=True), node("n2", 2))
+    (lease,) = desk.run(gpt(*THREE))
+    assert desk.holding(lease).lease.gpus == ("n2:0", "n2:1")
+    assert [gpus for _, gpus, _, _ in columns_of(desk)] == [1, 2]
+    (other,) = desk.run(job(gpus=4))
+    assert {node_of(gpu) for gpu in desk.holding(other).lease.gpus} == {"n1"}
+
+
+def test_a_job_is_refused_if_all_agents_ignore_plans(desk_of: DeskOf, wording: Wording) -> None:
+    """The error names a node whose agent has to be upgraded; after the upgrade the job runs there."""
+    desk = desk_of(node("n1", 4, ignores_plans=True))
+    with pytest.raises(InvalidSpec) as refused:
+        would_wait_for(desk.core.state, gpt(*THREE))
+    assert refused.value.field == "plans"
+    wording(str(refused.value))
+    desk.tell(desk.now_s, NodeHello(spec=node("n1", 4)))
+    desk.settle()
+    (lease,) = desk.run(gpt(*THREE))
+    assert desk.holding(lease).bundle.label == "p2·d2"
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_an_older_agent_keeps_only_leases_that_run(desk_of: DeskOf, runs: bool) -> None:
+    """If an agent that ignores plans takes over a node, a lease that was only sent is over; one that runs goes on."""
+    desk = desk_of(node("n1", 4))
+    desk.submit(gpt(*THREE))
+    desk.until(8.0)
+    held = (HeldLease(lease="1", steps=1.0, ran_s=1.0),) if runs else ()
+    desk.tell(desk.now_s, NodeHello(spec=node("n1", 4, ignores_plans=True), held=held))
+    desk.settle()
+    assert list(desk.core.state.leases) == (["1"] if runs else [])
+    assert desk.job("1").state is (JobState.RUNNING if runs else JobState.QUEUED)

@@ -41,10 +41,10 @@ class Sum:
 
 
 def tell(at: str, **words: object) -> None:
-    """Print a line for the test."""
+    """Print a line for the test, in one write: lines of several ranks mix between writes."""
     attempt, node = int(os.environ["GAVEL_ATTEMPT"]), os.environ["GAVEL_RUN_DIR"].split("/")[-3]
     source = {"attempt": attempt, "rank": RANK, "pid": os.getpid(), "node": node}
-    print(json.dumps({"at": at, **source, **words}), flush=True)
+    print(json.dumps({"at": at, **source, **words}) + "\n", end="", flush=True)
 
 
 checkpoint = Sum()

@@ -22,7 +22,11 @@ class Line(lightning.LightningModule):
 
     def on_train_start(self) -> None:
         """Print where this attempt starts."""
-        print(json.dumps({"at": "start", "rank": self.global_rank, "step": self.global_step}), flush=True)
+        print(
+            json.dumps({"at": "start", "rank": self.global_rank, "step": self.global_step}) + "\n",
+            end="",
+            flush=True,
+        )
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """One step."""
@@ -53,4 +57,8 @@ trainer = lightning.Trainer(
 model = Line()
 loader = torch.utils.data.DataLoader(data, batch_size=4, sampler=sampler)
 trainer.fit(model, loader, ckpt_path=lease.resume_from, weights_only=True)
-print(json.dumps({"at": "end", "rank": trainer.global_rank, "step": trainer.global_step}), flush=True)
+print(
+    json.dumps({"at": "end", "rank": trainer.global_rank, "step": trainer.global_step}) + "\n",
+    end="",
+    flush=True,
+)

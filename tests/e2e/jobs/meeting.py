@@ -7,7 +7,7 @@ import time
 
 rank, attempt = int(os.environ["RANK"]), int(os.environ["GAVEL_ATTEMPT"])
 here = pathlib.Path(os.environ["GAVEL_CHECKPOINT_DIR"]) / f"rank-0-of-{attempt}"
-print(json.dumps({"rank": rank, "attempt": attempt, "pid": os.getpid()}), flush=True)
+print(json.dumps({"rank": rank, "attempt": attempt, "pid": os.getpid()}) + "\n", end="", flush=True)
 if rank == 0:
     here.touch()
     while attempt == 1:

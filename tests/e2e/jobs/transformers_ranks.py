@@ -19,7 +19,7 @@ class Slow(transformers.TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Called by the Trainer before the first step."""
-        print(json.dumps({"at": "start", "rank": RANK, "step": state.global_step}), flush=True)
+        print(json.dumps({"at": "start", "rank": RANK, "step": state.global_step}) + "\n", end="", flush=True)
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Called by the Trainer before every step."""
@@ -46,4 +46,4 @@ trainer = transformers.Trainer(model, arguments, train_dataset=data, callbacks=[
 # It prints its figures as Python writes a dict, which is not JSON.
 trainer.remove_callback(transformers.PrinterCallback)
 trainer.train(resume_from_checkpoint=lease.resume_from)
-print(json.dumps({"at": "end", "rank": RANK, "step": trainer.state.global_step}), flush=True)
+print(json.dumps({"at": "end", "rank": RANK, "step": trainer.state.global_step}) + "\n", end="", flush=True)

@@ -16,7 +16,7 @@ from google.protobuf.descriptor import FileDescriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2
 
-from protos.gavel.v1 import agents_pb2, cluster_pb2_grpc, jobs_pb2_grpc
+from protos.gavel.v1 import agents_pb2, cluster_pb2_grpc, history_pb2, jobs_pb2_grpc
 from protos.gavel.v1 import cluster_pb2 as cpb
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.live.access.roles import METHODS, Caller, Role
@@ -49,7 +49,7 @@ def token(live: Live, user: str, role: Role, valid_s: float = HOUR_S) -> str:
 
 def test_every_method_has_a_least_role() -> None:
     """The table has every method of ours, of health and of reflection; this test fails if one is forgotten."""
-    files = (pb, cpb, agents_pb2, health_pb2, reflection_pb2)
+    files = (pb, cpb, history_pb2, agents_pb2, health_pb2, reflection_pb2)
     served = set().union(*(methods(file.DESCRIPTOR) for file in files))
     assert served <= METHODS.keys()
     assert {"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"} == METHODS.keys() - served

@@ -25,6 +25,7 @@ from scheduler.live.access.tokens import Access
 from scheduler.live.agents.join import join_handler
 from scheduler.model.errors import InvalidSpec, Refused
 from tests.support.live import DEADLINE_S, Live
+from tests.support.wording import Wording
 
 NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)
 
@@ -137,13 +138,28 @@ def test_an_operator_is_warned_before_certificates_expire(tmp_path: Path) -> Non
     """The warning comes a month ahead, with the command to run, and not before."""
     keys = Keys(tmp_path)
     keys.make([], now=NOW)
-    assert expiry_warnings(keys, (NOW + dt.timedelta(days=300)).timestamp()) == []
-    (warning,) = expiry_warnings(keys, (NOW + dt.timedelta(days=380)).timestamp())
+
+    def warnings(days: int) -> list[str]:
+        return expiry_warnings(keys.expiry_times(), (NOW + dt.timedelta(days=days)).timestamp())
+
+    assert warnings(300) == []
+    (warning,) = warnings(380)
     assert "server.pem" in warning
     assert "gavel init --renew" in warning
-    (warning,) = expiry_warnings(keys, (NOW + dt.timedelta(days=400)).timestamp())
+    (warning,) = warnings(400)
     assert "has expired" in warning
-    assert expiry_warnings(Keys(tmp_path / "none"), 0.0) == []
+    assert Keys(tmp_path / "none").expiry_times() == {}
+
+
+def test_a_certificate_of_another_authority_expires_too(tmp_path: Path, wording: Wording) -> None:
+    """The warning names the setting, under which the certificate has its own time; a missing file has none."""
+    new_keys(tmp_path / "other")
+    keys = Keys(tmp_path, str(tmp_path / "other" / "server.pem"))
+    (end,) = keys.expiry_times().values()
+    assert keys.expiry_times() == {"tls_certificate": end}
+    (warning,) = expiry_warnings(keys.expiry_times(), (end - dt.timedelta(days=20)).timestamp())
+    wording(warning)
+    assert Keys(tmp_path, str(tmp_path / "missing")).expiry_times() == {}
 
 
 def test_a_node_joins_once_with_its_token(tmp_path: Path) -> None:

@@ -36,6 +36,16 @@ async def test_a_node_that_sends_hello_gets_a_welcome_and_its_leases():
 
 
 @on_event_loop
+async def test_an_agent_of_a_release_without_plans_is_welcome_but_gets_no_plans():
+    """Its Hello does not state that it takes plans: the core is told, and the next agent of the node may get plans."""
+    async with Scheduler() as scheduler:
+        for takes_plans in (False, True):
+            async with scheduler.peer("n1") as peer:
+                await peer.join(takes_plans=takes_plans)
+                assert scheduler.state.nodes["n1"].spec.ignores_plans is not takes_plans
+
+
+@on_event_loop
 async def test_an_agent_of_another_protocol_is_dismissed_with_the_remedy(wording):
     """Version 2 gets a final goodbye, and the node is not created."""
     async with Scheduler() as scheduler, scheduler.peer() as peer:

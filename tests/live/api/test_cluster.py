@@ -10,8 +10,10 @@ from protos.gavel.v1 import cluster_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
 from scheduler.core.facts import PricesSet, RatesGiven
 from scheduler.live import feed
+from scheduler.live.api.cluster_view import IDLE_MAX
 from scheduler.live.node_views import GpuDetails, NodeDetails
-from tests.support.live import DEADLINE_S, Live, problem_of, spec, with_daemon
+from tests.support.live import DEADLINE_S, Live, SetClock, problem_of, spec, with_daemon
+from tests.support.wording import Wording
 
 Code, Node = grpc.StatusCode, pb.CommandNodeRequest
 
@@ -33,6 +35,30 @@ async def test_the_status_counts_what_is_there(live: Live) -> None:
     assert len(status.jobs) == 7
     assert status.now.seconds >= status.started.seconds > 1_500_000_000
     assert str(live.folder) == status.data_dir
+
+
+@with_daemon(clock=SetClock(1e9))
+async def test_idle_gpus_are_shown(live: Live, wording: Wording) -> None:
+    """By the status, for the longest ones; by the job; and by its explanation."""
+    count = IDLE_MAX + 2
+    await live.node("n1", gpus=count)
+    await submitted(live, *(spec(user="ada") for _ in range(count)))
+    leases = [await live.run_job(str(number + 1)) for number in range(count)]
+    live.world.clock.at_s += 7200.0  # type: ignore[attr-defined]
+    idle_s = {lease: 3600.0 + 60.0 * number for number, lease in enumerate(leases)}
+    await live.report("n1", idle_s=idle_s)
+    status = await live.cluster().GetStatus(pb.GetStatusRequest())
+    assert len(status.warnings) == IDLE_MAX + 1
+    wording("\n".join(status.warnings[:2]))
+    wording(status.warnings[-1])
+    job = await live.jobs().GetJob(jobs_pb2.GetJobRequest(job="1"))
+    assert job.placement.idle_since.seconds == 1e9 + 3600
+    explanation = await live.jobs().ExplainJob(jobs_pb2.ExplainJobRequest(job="1"))
+    assert "its GPUs have been idle" in explanation.text
+    await live.report("n1", idle_s={})
+    assert (await live.cluster().GetStatus(pb.GetStatusRequest())).warnings == []
+    job = await live.jobs().GetJob(jobs_pb2.GetJobRequest(job="1"))
+    assert not job.placement.HasField("idle_since")
 
 
 @with_daemon()
@@ -134,7 +160,7 @@ async def test_the_allocation_and_the_round_name_the_jobs(live: Live) -> None:
 async def test_a_round_that_is_planned_while_the_first_is_being_read_is_not_missed(live: Live) -> None:
     """A follower gets every round that is planned after its answer was built, not after it was read."""
     await live.node("n1", gpus=2)
-    ((_, _), (_, service), (_, _)) = live.people.services()
+    ((_, _), (_, service), *_) = live.people.services()
     watch = service.WatchRounds(pb.WatchRoundsRequest(follow=True), None)
     assert (await anext(watch)).runs == []
     await submitted(live, spec())

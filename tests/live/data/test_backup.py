@@ -7,16 +7,21 @@ import json
 import os
 import tarfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from protos.gavel.v1 import cluster_pb2 as pb
+from scheduler.core.state import SchedulerState
 from scheduler.journal import store
 from scheduler.journal.store import SqliteJournal
 from scheduler.live.api.upkeep import UpkeepService
 from scheduler.live.data.backup import RESTORED, BackupError, backup, restore
+from scheduler.live.observe.history_file import HistoryFile
+from scheduler.live.observe.position import Position
+from scheduler.live.observe.timeline import Timeline, add
 from tests.journal.samples import numbered, sound_records, write
 from tests.support.wording import Wording
 
@@ -86,6 +91,25 @@ def test_a_copy_is_sound_though_the_daemon_writes_meanwhile(tmp_path: Path, monk
     with SqliteJournal(tmp_path / "copy.db", strict=True) as copy:
         assert (copy.last_seq, sound_records(copy)) == (600, records[500:])
         assert [snapshot.seq for snapshot in copy.snapshots()] == [600, 500]  # type: ignore[union-attr]
+
+
+def test_a_restored_history_goes_on_with_the_restored_journal(folder: Path, tmp_path: Path):
+    """Rows that the daemon writes after the journal was copied do not make the history that of another journal."""
+    history = HistoryFile(folder / "history.db")
+
+    class WritesMeanwhile(SqliteJournal):
+        def copy_to(self, path: str | Path, is_wanted: Callable[[], bool] = lambda: True) -> None:
+            super().copy_to(path, is_wanted)
+            self.append(99.0, numbered(1)[0][1])
+            add(history, [], Position(self.last_seq, 99.0))
+
+    with WritesMeanwhile(folder / "journal.db") as journal:
+        add(history, [], Position(journal.last_seq, numbered(30)[-1][0]))
+        backup(folder, tmp_path / "b.tar.gz", "1.0", journal=journal)
+    restore(tmp_path / "b.tar.gz", tmp_path / "new")
+    restored = HistoryFile(tmp_path / "new/history.db")
+    with SqliteJournal(tmp_path / "new/journal.db") as journal:
+        assert list(Timeline(restored, journal, SchedulerState()).warnings()) == []
 
 
 def test_other_calls_have_their_turn_while_the_journal_is_copied(folder: Path):

@@ -188,7 +188,7 @@ def test_a_job_is_forgotten_only_when_it_is_written(tmp_path: Path) -> None:
     """When the disk is full, the state keeps all jobs and the scheduler continues; later the book catches up."""
 
     async def test(live: Live) -> None:
-        book = live.people.book
+        book = live.people.historian.book
         kept, book.add = book.add, _fails  # type: ignore[method-assign]
         try:
             await passes(live, 2 * DAY_S)
@@ -247,7 +247,7 @@ def test_a_lost_book_is_built_again_from_the_state(tmp_path: Path) -> None:
     async def later() -> None:
         async with story(tmp_path, journal=journal) as live:
             assert await ended(live) == ["3_1", "3_0", "2", "1"]
-            assert "history.db" in live.people.book.warning
+            assert "history.db" in next(live.people.historian.warnings())
             await passes(live, 2 * DAY_S)
             assert "2" not in live.world.state.jobs
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from policies.problem import Problem, Tenant
+from policies.problem import Problem, Quotas, Tenant
 from scheduler.core.effects import Pairs, Solve
 from scheduler.core.messages import Solved
 from scheduler.live.solver import process as solver_module
@@ -74,6 +74,7 @@ def test_a_question_survives_the_way_to_the_solver():
         worker_types=plain.problem.worker_types,
         capacity=plain.problem.capacity,
         tenants=(Tenant("a", 2.0, "fifo"),),
+        quotas=Quotas(names=("a, v100",), worker_type=[0], gpus=[2.0], quota=[0, 0], job=[0, 2]),  # type: ignore[arg-type]
         now_s=7.0,
         seed=3,
     )
@@ -83,6 +84,8 @@ def test_a_question_survives_the_way_to_the_solver():
     assert decoded.at is not None
     assert decoded.at.tolist() == (np.arange(len(problem.jobs)) - 1).tolist()
     assert (decoded.problem.tenants, decoded.problem.now_s, decoded.problem.seed) == (problem.tenants, 7.0, 3)
+    assert decoded.problem.quotas.names == ("a, v100",)
+    assert decoded.problem.quotas.job.tolist() == [0, 2]
     assert encode_question(decoded, 2.5) == encode_question(sent, 2.5)
 
 

@@ -20,6 +20,7 @@ from scheduler.core.messages import (
 from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeSpec, NodeState
 from scheduler.model.jobs import Dependency, JobSpec, Move
+from scheduler.model.notify import Notify
 from scheduler.model.plans import Plan
 from scheduler.model.settings import Settings
 from scheduler.sim.engine.machines import Machines
@@ -218,6 +219,9 @@ EVERY_FIELD: dict[str, Any] = {
     "max_cost": 100.0,
     "launch": {"argv": ["true"]},
     "plans": (Plan(worker_type="a100", gpus=2, label="p2", rate=1.0),),
+    "plans_from": "{}",
+    "idle_ok": True,
+    "notify": (Notify("me"),),
 }
 
 

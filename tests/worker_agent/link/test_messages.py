@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
-from worker_agent.core.messages import Container, Launch, Order
-from worker_agent.link.messages import launch_of, order_of
+from worker_agent.core.messages import Container, Launch, Order, Outcome, ProcessExited, Report
+from worker_agent.link.messages import launch_of, order_of, pack
 
 # Fields of the protocol that an agent calls by another name.
 RENAMED = {"ends_in_s": "ends_s", "gpus_total": "world_size", "master_address": "rendezvous"}
@@ -110,3 +112,21 @@ def test_older_agents_can_read_the_record_of_an_order() -> None:
         *("lease", "job", "attempt", "gpus", "ends_s", "epoch", "node_rank", "nodes", "world_size"),
         *("rendezvous", "steps_max", "last"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "printed", "sent"),
+    [
+        ("failed", 1, "KeyError: 'x'", True),
+        ("yielded", 0, "CUDA out of memory", False),
+        ("yielded", -15, "stopped", False),
+        ("yielded", -15, "CUDA out of memory", True),
+    ],
+)
+def test_the_scheduler_gets_the_last_lines_of_a_failure(
+    outcome: Outcome, code: int, printed: str, sent: bool
+) -> None:
+    """Also those of a rank that ran out of memory, but was stopped, for a rank that had lost it, before it ended."""
+    exit = ProcessExited("1", outcome, 0.0, 0.0, 0.0, 1.0, code)
+    (packed,) = pack((Report(1, 0, (), (), (exit,)),), 1, lambda lease: printed)
+    assert packed.report.exits[0].last_lines == (printed if sent else "")

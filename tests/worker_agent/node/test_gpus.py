@@ -36,7 +36,7 @@ class FakeGpu(SimpleNamespace):
     """One GPU of the fake driver."""
 
     def __init__(self, name: str = "Tesla V100-SXM2-16GB", **more: Any) -> None:
-        facts = {"name": name, "mig": None, "mode": 0, "used": 2e9, "total": 16e9, "celsius": 40}
+        facts = {"name": name, "use": 0, "mig": None, "mode": 0, "used": 2e9, "total": 16e9, "celsius": 40}
         super().__init__(**facts | {"row_failure": 0, "lost": False} | more)
 
 
@@ -97,6 +97,11 @@ class FakeNvml:
         if self._gpu(handle).row_failure is None:
             raise NVMLError_NotSupported("Not Supported")
         return 0, 0, 0, self.gpus[handle].row_failure
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> SimpleNamespace:
+        if self._gpu(handle).use is None:
+            raise NVMLError_NotSupported("Not Supported")
+        return SimpleNamespace(gpu=self.gpus[handle].use, memory=0)
 
     def nvmlDeviceGetMigMode(self, handle: int) -> list[int]:
         if self._gpu(handle).mig is None:
@@ -353,3 +358,9 @@ def test_a_wrong_declaration_is_refused_with_its_value(text: str, culprit: str, 
     with pytest.raises(InventoryError, match=culprit) as refused:
         parse_gpus(text)
     wording(refused.value)
+
+
+def test_the_use_of_each_gpu_is_a_part_of_the_time() -> None:
+    """None if the driver does not tell, so that such a GPU never counts as idle."""
+    nvml = Nvml(FakeNvml(FakeGpu(use=73), FakeGpu(use=None), FakeGpu(use=0)))
+    assert nvml.use() == (0.73, None, 0.0)

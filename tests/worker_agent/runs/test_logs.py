@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -35,9 +35,9 @@ class Run:
         """Write some output of a rank."""
         self.logs[rank].write(text.encode())
 
-    def end(self, first: int | None = None) -> None:
+    def end(self, first: int | None = None, codes: Mapping[str, int] | None = None) -> None:
         """End the run."""
-        self.directory.write(EXIT, {"codes": {}, "first": first})
+        self.directory.write(EXIT, {"codes": codes or {}, "first": first})
 
 
 def lines(first: int, last: int) -> str:
@@ -119,6 +119,17 @@ def test_the_last_lines_are_those_of_the_rank_that_failed_first(tmp_path: Path) 
     run.write("é" * 40, 1)
     assert len(last_lines(run.path, size_bytes_max=30)) <= 30
     assert last_lines(tmp_path / "absent") == ""
+
+
+def test_the_last_lines_are_those_of_a_failed_rank_without_memory(tmp_path: Path) -> None:
+    """A rank that lost its peer may end before it; what a rank printed that succeeded counts for nothing."""
+    run = Run(tmp_path, ranks=3)
+    for rank, line in enumerate(("CUDA out of memory: smaller batch\n", "no peer\n", "CUDA out of memory\n")):
+        run.write(line, rank)
+    run.end(first=1, codes={"0": 0, "1": 1, "2": 0})
+    assert last_lines(run.path) == "no peer\n"
+    run.end(first=1, codes={"0": 0, "1": 1, "2": 1})
+    assert last_lines(run.path) == "CUDA out of memory\n"
 
 
 @pytest.mark.parametrize("kind", ["link", "hard link", "fifo", "directory"])

@@ -1,0 +1,82 @@
+"""`gavel tenant` against a real daemon: declarations, what is used of quotas, and the refusal of wide jobs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gavel.client import results as r
+from tests.cli.conftest import Gavel, keys
+from tests.support.live_thread import LiveThread
+from tests.support.wording import Wording
+
+
+def test_tenants_are_declared_listed_and_removed(live: LiveThread, gavel: Gavel) -> None:
+    """`set` changes what it is given and leaves the rest; `list` has tenants that only jobs name, too."""
+    assert gavel("tenant", "list").stdout == ""
+    assert gavel("tenant", "set", "org", "--weight", "2", "--gpus", "v100=2", "--gpus", "*=8").exit_code == 0
+    text = gavel("tenant", "set", "org", "--gpus", "*=none", "--each-user-gpus", "v100=1").stdout
+    assert text == "org: weight 2, GPUs at most v100 2; each user at most v100 1\n"
+    gavel("submit", "--tenant", "lab", "--", "true")
+    head, lab, org = gavel("tenant", "list").stdout.splitlines()
+    assert head.split()[:2] == ["tenant", "weight"]
+    assert lab.split() == ["lab", "1", "0", "1"]
+    assert org.split() == ["org", "2", "0", "0", "v100", "0/2", "v100", "1"]
+    for tenant in json.loads(gavel("tenant", "list", "--json").stdout):
+        assert set(tenant) == keys(r.Tenant)
+    assert gavel("tenant", "remove", "org").stdout == "org: no longer declared\n"
+    assert [line.split()[0] for line in gavel("tenant", "list").stdout.splitlines()] == ["tenant", "lab"]
+    assert gavel("tenant", "show", "org").exit_code == 3
+
+
+def test_what_users_use_of_a_quota_is_shown(live: LiveThread, gavel: Gavel) -> None:
+    """`show` has the limits of the tenant and of each of its users, and GPUs that are held count."""
+    gavel("tenant", "set", "org", "--gpus", "v100=2", "--each-user-gpus", "*=1")
+    gavel("submit", "--tenant", "org/a", "--", "true")
+    live.do(live.daemon.run_job("1"))
+    (tenant,) = json.loads(gavel("tenant", "show", "org", "--json").stdout)
+    user = tenant["limits"][1]["user"]
+    assert tenant["limits"] == [
+        {"user": "", "resource": "gpus", "of": "v100", "limit": 2.0, "used": 1.0},
+        {"user": user, "resource": "gpus", "of": "*", "limit": 1.0, "used": 1.0},
+    ]
+    lines = gavel("tenant", "show", "org").stdout.splitlines()
+    assert lines[0] == "org: weight 1, fairness; 1 unfinished job, 1 running"
+    assert lines[-1].split() == ["user", user, "*", "1", "1"]
+
+
+def test_a_job_that_no_quota_admits_is_refused(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+    """The error names the field, whose quota it is, and the numbers; `--dry-run` says the same."""
+    gavel("tenant", "set", "org", "--gpus", "v100=1")
+    for more in ((), ("--dry-run",)):
+        result = gavel("submit", *more, "--tenant", "org", "-g", "2", "--", "true")
+        assert result.exit_code == 2
+        wording(result.stdout + result.stderr)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("set", "org", "--gpus", "v100"),
+        ("set", "org", "--gpus", "v100=-1"),
+        ("set", "org", "--gpus", "v100=nan"),
+        ("set", "org", "--gpus", "=3"),
+        ("set", "org", "--gpus", "v100=1", "--gpus", "v100=2"),
+        ("set", "org", "--gpus", "h10=1"),
+        ("set", "org", "--each-user-gpus", "v100=99999999"),
+        ("set", "org", "--weight", "nan"),
+        ("set", "org", "--weight", "-1"),
+        ("set", ""),
+        ("remove", "nobody"),
+        ("show", "nobody"),
+    ],
+)
+def test_wrong_input_changes_nothing(
+    live: LiveThread, gavel: Gavel, arguments: tuple[str, ...], wording: Wording
+) -> None:
+    """The error is one line that names what is wrong."""
+    result = gavel("tenant", *arguments)
+    assert result.exit_code == (3 if "nobody" in arguments else 2)
+    wording(result.stderr)
+    assert json.loads(gavel("tenant", "list", "--json").stdout) == []

@@ -1,0 +1,74 @@
+"""Quotas in the settings: what they may say, and the errors that name what they must not."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from protos.files.settings import ConfigError, read_settings
+from scheduler.model.quota import Quota
+from scheduler.model.settings import Settings, TenantSpec
+from tests.support.wording import Wording
+
+FILE = """
+[[tenants]]
+name = "org"
+quota = {gpus = {h100 = 16, "*" = 64}}
+
+[[tenants]]
+name = "org/a"
+quota.gpus.h100 = 5
+[tenants.each_user]
+gpus = {"*" = 8}
+"""
+QUOTAS = (
+    TenantSpec(
+        name="org",
+        quota=Quota(gpus={"h100": 16, "*": 64}),
+    ),
+    TenantSpec(
+        name="org/a",
+        quota=Quota(gpus={"h100": 5}),
+        each_user=Quota(gpus={"*": 8}),
+    ),
+)
+
+
+def load(folder: Path, text: str) -> Settings:
+    """Read settings from a file with this text."""
+    path = folder / "gavel.toml"
+    path.write_text(text)
+    return read_settings(Settings, path)
+
+
+def test_a_file_with_quotas(tmp_path: Path) -> None:
+    """Each tenant has a quota for all jobs below it, and one for each of its users."""
+    assert load(tmp_path, FILE).tenants == QUOTAS
+
+
+@pytest.mark.parametrize(
+    ("quota", "field"),
+    [
+        ("gpus = {h100 = -1}", "tenants.a.quota.gpus.h100"),
+        ("gpus = {h100 = 1000000000}", "tenants.a.quota.gpus.h100"),
+        ("gpus = {h100 = nan}", "tenants[0].quota.gpus.h100"),
+        ("gpus = {h100 = 2.5}", "tenants[0].quota.gpus.h100"),
+        ('gpus = {"" = 2}', "tenants.a.quota.gpus"),
+        ("gpu = {h100 = 1}", "tenants[0].quota.gpu"),
+    ],
+)
+def test_a_wrong_quota_is_refused(tmp_path: Path, quota: str, field: str, wording: Wording) -> None:
+    """The error names the key with its tenant, the value and what is possible."""
+    for place in ("quota", "each_user"):
+        with pytest.raises(ConfigError) as caught:
+            load(tmp_path, f"[[tenants]]\nname = 'a'\n[tenants.{place}]\n{quota}\n")
+        assert caught.value.field == field.replace(".quota", f".{place}")
+        wording(caught.value)
+
+
+def test_settings_without_quotas_are_read_as_before():
+    """Tenants in journals of older releases have no quotas, and a quota that is absent is not written."""
+    old = msgspec.json.decode(b'{"name": "a", "weight": 2.0}', type=TenantSpec)
+    assert old == TenantSpec(name="a", weight=2.0)
+    assert msgspec.json.decode(msgspec.json.encode(old))["quota"] == {}
+    assert msgspec.json.decode(msgspec.json.encode(QUOTAS), type=tuple[TenantSpec, ...]) == QUOTAS
