@@ -30,8 +30,6 @@ class Progress:
         self._first_step_s: float | None = None
         self._save_began_s: float | None = None
         self._saving_s = 0.0
-        # As last written.
-        self._steps = 0
         # The step of the newest checkpoint.
         self.saved = 0
         # Empty until a loop has begun; until then nothing is written.
@@ -47,12 +45,12 @@ class Progress:
         if self._first_step_s is None:
             self._first_step_s = time.monotonic()
 
-    def save_begins(self) -> None:
-        """Record that the loop now pauses to save a checkpoint."""
+    def save_begins(self, steps: int) -> None:
+        """Record that the loop now pauses to save a checkpoint, after so many steps."""
         self._save_began_s = time.monotonic()
         with self._lock:
             if self.state == "running":
-                self.write(self._save_began_s, self._steps)
+                self.write(self._save_began_s, steps)
 
     def save_ends(self, saved: int | None) -> None:
         """Record that the loop continues. `saved`: the step of the new checkpoint; None changes nothing."""
@@ -84,7 +82,7 @@ class Progress:
     def write(self, now_s: float, steps: int) -> None:
         """Write the file now."""
         with self._lock:
-            self._written_s, self._steps = now_s, steps
+            self._written_s = now_s
             counts = {
                 **self._token,
                 "steps": steps,

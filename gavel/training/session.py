@@ -129,7 +129,7 @@ class Session:
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
         """Enclose the writing of a checkpoint, so that its time does not count as stepping."""
-        self.progress.save_begins()
+        self.progress.save_begins(self.gate.done)
         try:
             yield
         finally:

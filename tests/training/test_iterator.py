@@ -344,6 +344,18 @@ def test_the_loop_saves_every_so_often_under_a_lease(run: RunDirectory) -> None:
     assert words["saved"] in notes.saved
 
 
+def test_a_loop_that_saves_all_the_time_reports_its_steps(run: RunDirectory) -> None:
+    """While it saves, the file has the steps that are done, however short the time since the last checkpoint."""
+    reported: list[dict[str, Any]] = []
+
+    class Often(Notes):
+        def save(self, step: int) -> None:
+            reported.append(run.progress())
+
+    list(LeasedIterator("ab", checkpoint=Often(), steps=6, every_steps=2))
+    assert [(words["steps"], words["saving"]) for words in reported] == [(2, True), (4, True), (6, True)]
+
+
 def test_stepping_time_excludes_saving(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """`stepping_s` is the time since the first step began, without the time of checkpoints."""
     saved_s = 0.0

@@ -19,9 +19,10 @@ def test_tenants_are_declared_listed_and_removed(live: LiveThread, gavel: Gavel)
     text = gavel("tenant", "set", "org", "--gpus", "*=none", "--each-user-gpus", "v100=1").stdout
     assert text == "org: weight 2, GPUs at most v100 2; each user at most v100 1\n"
     gavel("submit", "--tenant", "lab", "--", "true")
+    live.do(live.daemon.run_job("1"))
     head, lab, org = gavel("tenant", "list").stdout.splitlines()
     assert head.split()[:2] == ["tenant", "weight"]
-    assert lab.split() == ["lab", "1", "0", "1"]
+    assert lab.split() == ["lab", "1", "1", "1"]
     assert org.split() == ["org", "2", "0", "0", "v100", "0/2", "v100", "1"]
     for tenant in json.loads(gavel("tenant", "list", "--json").stdout):
         assert set(tenant) == keys(r.Tenant)
