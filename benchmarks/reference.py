@@ -1,8 +1,8 @@
-"""Check published answers: `python -m benchmarks.reference planner FILE`.
+"""Check published answers: `python -m benchmarks.reference planner FILE`, or `training FILE`.
 
-FILE has the form of the planner's reference answers: a JSON object whose `dev` has the cases by topic. Each case runs
-through the public interface; the table shows what is expected, what Gavel answers, and the deviation. Exit code 1 if a
-case falls short of its tolerance. What cannot be checked is named, with the reason.
+The planner's FILE is a JSON object whose `dev` has the cases by topic; `reference_training.py` describes the other one.
+Each case runs through the public interface; the table shows what is expected, what Gavel answers, and the deviation.
+Exit code 1 if a case falls short of its tolerance. What cannot be checked is named, with the reason.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
+from benchmarks import reference_training
+from benchmarks.reference_checks import Check, NotChecked
 from benchmarks.scalar_pipeline import trajectories
 from gavel.training.parallel.actions import Schedule, actions_of
 from gavel.training.parallel.check import check_actions
@@ -50,33 +52,6 @@ TWO_BW_NETWORK_GB_PER_S, TWO_BW_BATCH = 25 / 8 / 8, 2048
 # PipeDream's repository does not state the bandwidth of its choices.
 SHIPPED_BYTES_PER_S = 1e9
 DAY_S = 86400.0
-
-
-class NotChecked(NamedTuple):
-    """A case that cannot be checked, and why."""
-
-    case: str
-    reason: str
-
-
-class Check(NamedTuple):
-    """One figure: its case, the expected value, ours, and the greatest deviation allowed (one-sided if `at_most`)."""
-
-    case: str
-    expected: float
-    answer: float
-    tolerance: float
-    at_most: bool = False
-
-    @property
-    def deviation(self) -> float:
-        """How far the answer is from what is expected, relative to it."""
-        return (self.answer - self.expected) / abs(self.expected) if self.expected else self.answer
-
-    @property
-    def holds(self) -> bool:
-        """Whether the deviation is within the tolerance."""
-        return (self.deviation if self.at_most else abs(self.deviation)) <= self.tolerance
 
 
 def gavel_json(*arguments: str) -> Any:
@@ -356,33 +331,43 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("part", choices=["planner"])
+    parser.add_argument("part", choices=["planner", "training"])
     parser.add_argument("file", type=Path)
-    parser.add_argument(
-        "--topic", choices=sorted([*CHECKS, SHIPPED_TOPIC]), action="append", help="check only this topic"
-    )
+    parser.add_argument("--topic", action="append", help="check only this topic")
     arguments = parser.parse_args()
-    cases = json.loads(arguments.file.read_text(encoding="utf-8"))["dev"]
-    checks = CHECKS | {SHIPPED_TOPIC: lambda answers: check_shipped(answers, cases.get("pipedream", {}))}
-    short = 0
-    for topic, answers in cases.items():
-        if arguments.topic and topic not in arguments.topic:
-            continue
-        if topic not in checks:
-            print(f"{topic}: not checked: this release knows no such topic")
-            continue
-        print(f"{topic}\n{'':2}{'':46} {'expected':>14} {'ours':>14} {'deviation':>10}")
-        for check in checks[topic](answers):
-            if isinstance(check, NotChecked):
-                print(f"  {check.case:46} not checked: {check.reason}")
-                continue
-            short += not check.holds
-            mark = " " if check.holds else "✗"
-            print(
-                f"{mark:2}{check.case:46} {check.expected:14.6g} {check.answer:14.6g} {check.deviation:+10.2g}"
-            )
+    document = json.loads(arguments.file.read_text(encoding="utf-8"))
+    if arguments.part == "planner":
+        cases = document["dev"]
+        checks = CHECKS | {SHIPPED_TOPIC: lambda answers: check_shipped(answers, cases.get("pipedream", {}))}
+    else:
+        cases = reference_training.topics(document)
+        checks = dict.fromkeys(cases, reference_training.check_part)
+    if unknown := set(arguments.topic or ()) - set(cases):
+        parser.error(f"no topic '{min(unknown)}' in {arguments.file}; it has {', '.join(cases)}")
+    short = sum(
+        print_topic(topic, answers, checks.get(topic))
+        for topic, answers in cases.items()
+        if not arguments.topic or topic in arguments.topic
+    )
     if short:
         sys.exit(f"{short} figures fall short")
+
+
+def print_topic(topic: str, answers: Any, check: Callable[[Any], Iterator[Check | NotChecked]] | None) -> int:
+    """Print the figures of a topic; return how many fall short."""
+    if check is None:
+        print(f"{topic}: not checked: this release knows no such topic")
+        return 0
+    short = 0
+    print(f"{topic}\n{'':2}{'':46} {'expected':>14} {'ours':>14} {'deviation':>10}")
+    for row in check(answers):
+        if isinstance(row, NotChecked):
+            print(f"  {row.case:46} not checked: {row.reason}")
+            continue
+        short += not row.holds
+        mark = " " if row.holds else "✗"
+        print(f"{mark:2}{row.case:46} {row.expected:14.6g} {row.answer:14.6g} {row.deviation:+10.2g}")
+    return short
 
 
 if __name__ == "__main__":

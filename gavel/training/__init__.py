@@ -25,7 +25,7 @@ from gavel.training.errors import (
     TrainingError,
 )
 from gavel.training.iterator import Checkpoint, LeasedIterator
-from gavel.training.own_loop import end, report, time_left_s
+from gavel.training.own_loop import Interval, end, report, time_left_s
 from gavel.training.pacing import pace
 from gavel.training.sampler import ResumableSampler
 
@@ -34,6 +34,7 @@ __all__ = [
     "CheckpointError",
     "EnvironmentFault",
     "IncompleteCheckpoint",
+    "Interval",
     "LeasedIterator",
     "NoLength",
     "ResumableSampler",

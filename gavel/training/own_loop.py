@@ -1,12 +1,18 @@
-"""Functions for scripts with a loop of their own: the time left, progress, and the end.
+"""For scripts with a loop of their own: the time left, progress, the end, and the interval between checkpoints.
 
-Each of them raises StaleAttempt in a process that was suspended until after its lease, because the job may run
+Each of the functions raises StaleAttempt in a process that was suspended until after its lease, because the job may run
 elsewhere by now.
 """
 
 from __future__ import annotations
 
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
 from gavel.training import session
+from gavel.training.interval import LOSE_AT_MOST_S, OVERHEAD, Tuner, check_words
 
 
 def time_left_s() -> float:
@@ -38,3 +44,69 @@ def end(steps: int, saved: int, finished: bool) -> None:
     if lease_session is not None:
         report(steps, saved)
         lease_session.end(finished, steps)
+
+
+class Interval:
+    """Says when a loop of one's own should save, so that checkpoints cost at most `overhead` of the time.
+
+        interval = Interval(overhead=0.035)
+        while step < total:
+            train()
+            step += 1
+            if interval.due(step):
+                with interval.saving():
+                    save(step)
+
+    Several ranks need not agree on the time: let rank 0 ask, and broadcast the answer. `state_dict` and
+    `load_state_dict` keep the interval in a checkpoint.
+    """
+
+    def __init__(
+        self,
+        overhead: float = OVERHEAD,
+        lose_at_most_s: float = LOSE_AT_MOST_S,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        check_words("auto", overhead, lose_at_most_s)
+        self._tuner, self._clock = Tuner(overhead, lose_at_most_s), clock
+        self._step: int | None = None
+
+    @property
+    def steps(self) -> int | None:
+        """The interval in steps; None until the first checkpoint has been saved."""
+        return self._tuner.interval
+
+    def due(self, step: int) -> bool:
+        """Record that `step` steps are done; return whether to save now. Call this once after every step."""
+        now_s, before, self._step = self._clock(), self._step, step
+        if before is None:
+            self._tuner.begin(step, now_s)
+            return False
+        return self._tuner.step_done(step, now_s)
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Enclose the writing of a checkpoint. If that raises, the next checkpoint is due after twice the time."""
+        if self._step is None:
+            self._step = 0
+        self._tuner.save_begins(self._clock())
+        good = False
+        try:
+            yield
+            good = True
+        finally:
+            now_s = self._clock()
+            self._tuner.save_ends(self._step, now_s)
+            if good:
+                self._tuner.durable(now_s)
+            else:
+                self._tuner.failed()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the interval as plain data."""
+        return self._tuner.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Begin with the interval of an earlier process, if it ran on the same type and number of GPUs."""
+        self._tuner.load_state_dict(state)

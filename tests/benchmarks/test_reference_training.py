@@ -1,0 +1,91 @@
+"""The training library's reference answers, checked case by case."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from benchmarks.reference_checks import Check, NotChecked
+from benchmarks.reference_training import check_part, topics
+
+
+def case(case_id: str, inputs: dict[str, Any], expected: dict[str, Any], tolerance: Any = 0.0) -> dict:
+    """Return a case in the form of the file."""
+    return {
+        "id": case_id,
+        "part": "checkpoint",
+        "inputs": inputs,
+        "expected": expected,
+        "tolerance": tolerance,
+    }
+
+
+CASES = [
+    case(
+        "gavel-interval-a",
+        {
+            "step_s": 0.5,
+            "stall_s": 0.2,
+            "until_durable_s": 3.1,
+            "overhead": 0.05,
+            "mtbf_s": None,
+            "lose_at_most_s": 3.0,
+        },
+        {"interval": 8, "overhead": 0.05, "over_lose_at_most": True},
+        {"interval": 0, "overhead": 1e-9},
+    ),
+    case(
+        "checkfreq-interval-a",
+        {
+            "t_iter_s": 0.3,
+            "t_cpu_snapshot_thread_s": 0.9,
+            "t_cpu_snapshot_process_s": 1.1,
+            "t_gpu_snapshot_s": 0.02,
+            "t_full_s": 6.0,
+            "fits_gpu": True,
+        },
+        {"mode": "gpu", "overhead_s": 0.02, "interval": 20},
+    ),
+    case(
+        "checkfreq-tuning-a",
+        {"interval": 7, "bound_percent": 5, "overhead_percent_seen": [2.3, 7.1, 5.0]},
+        {"intervals": [7, 9, 9]},
+    ),
+    case("young-daly-a", {"mtbf_s": 20000.0, "checkpoint_s": 1.0}, {"interval_s": 200.0, "interval_min": 3.3}, 0.1),
+    case(
+        "young-availability-a",
+        {"mtbf_s": 24.0, "checkpoint_s": 1.0, "repair_s": 15.5},
+        {"lost_time_optimal_s": 6.92820323, "availability_optimal_s": 9.94427191},
+        {"*": 1e-8},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("reference", CASES, ids=lambda reference: reference["id"])
+def test_every_kind_of_case_is_checked_field_by_field(reference: dict[str, Any]) -> None:
+    """The answers come from the code that training uses, or from CheckFreq's rules."""
+    checks = list(check_part([reference]))
+    assert len(checks) >= len(reference["expected"])
+    for check in checks:
+        assert isinstance(check, Check)
+        assert check.holds, check
+
+
+def test_a_wrong_answer_falls_short() -> None:
+    """A deviation beyond the tolerance is noticed in numbers, lists, words and conditions."""
+    wrong = [
+        case("gavel-interval-a", CASES[0]["inputs"], {"interval": 9, "over_lose_at_most": False}),
+        case("checkfreq-interval-a", CASES[1]["inputs"], {"mode": "cpu"}),
+        case("checkfreq-tuning-a", CASES[2]["inputs"], {"intervals": [7, 9]}),
+    ]
+    checks = [check for check in check_part(wrong) if isinstance(check, Check)]
+    assert [check.holds for check in checks] == [False, False, False, False, True, True]
+
+
+def test_cases_without_an_answer_are_named() -> None:
+    """Published figures, and cases of parts that do not exist yet, are listed and not counted."""
+    unknown = case("hit-law-1", {}, {"hits": 1.0})
+    anchor = case("published-1", {}, {"speed": 2.0}, "anchor")
+    rows = list(check_part(topics({"cases": [unknown, anchor]})["checkpoint"]))
+    assert [type(row) for row in rows] == [NotChecked, NotChecked]
