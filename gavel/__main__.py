@@ -2,7 +2,10 @@
 
 import atexit
 import os
+import signal
 import sys
+import threading
+from types import FrameType
 
 
 def run() -> None:
@@ -10,6 +13,8 @@ def run() -> None:
     ending = _Ending()
     # Such functions run in reverse order: this one, registered first, runs after those of all modules.
     atexit.register(ending.skip_teardown)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _interrupt)
     try:
         from gavel.cli.main import main
     except KeyboardInterrupt:
@@ -20,6 +25,12 @@ def run() -> None:
     except SystemExit as ended:
         ending.code = ended.code
         raise
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt, after which nobody wants to read how the interrupted call ended in threads of gRPC."""
+    threading.excepthook = lambda _: None
+    signal.default_int_handler(number, frame)
 
 
 class _Ending:

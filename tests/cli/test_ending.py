@@ -56,3 +56,17 @@ def test_threads_end_first() -> None:
         "thread done\na module's own end\n",
         "",
     )
+
+
+def test_threads_are_silent_after_ctrl_c() -> None:
+    """What Ctrl-C breaks off in a thread of a library is not printed; without Ctrl-C it is."""
+    fail = "thread = threading.Thread(target=lambda: [][0]); thread.start(); thread.join()"
+    interrupt = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
+    body = f"""
+    try:
+        {interrupt}
+    except KeyboardInterrupt:
+        {fail}
+        sys.exit(130)"""
+    assert run(body) == (130, "a module's own end\n", "")
+    assert "IndexError" in run(f"{fail}; sys.exit(0)")[2]
