@@ -12,23 +12,23 @@ import msgspec
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match, Router
 from starlette.routing import Route as Path_
-from starlette.routing import Router
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gavel.client.transport.following import Reading
 from gavel.web import streams
 from gavel.web.assets import FOLDER, INDEX, Assets
-from gavel.web.bodies import Content, content_of, sent, shared_response
+from gavel.web.bodies import JSON, Content, content_of, sent, shared_response
 from gavel.web.callers import Callers
 from gavel.web.door import Door
 from gavel.web.json_messages import fill_from_query, invalid, to_json
 from gavel.web.mirror import Mirror
-from gavel.web.problems import RETRY_S, Problem
+from gavel.web.problems import RETRY_S, Problem, not_allowed
 from gavel.web.rest import Rest
 from gavel.web.sessions import Seal
 from gavel.web.upstream import Upstream
-from gavel.web.views import VIEWS
+from gavel.web.views import VIEWS, View
 from protos.gavel.v1 import jobs_pb2 as j
 
 # The addresses of the page, which shows what belongs to each.
@@ -71,15 +71,9 @@ class Gateway:
 
     # ------------------------------------------------------------------------------------------- views of the mirror
 
-    async def _enter(self, request: Request) -> str:
-        """Return the token of a caller who may see the mirror. Raises Problem."""
-        token = self.callers.of(request).token
-        await self.callers.identity(token)
-        return token
-
     async def queue(self, request: Request) -> Response:
         """Answer with all unfinished jobs, as columns."""
-        await self._enter(request)
+        await self.callers.enter(request)
         async with self._encoding:
             key = f"{self.mirror.events.last_id} {self.mirror.stale_since_s}"
             if self._queue is None or self._queue[0] != key:
@@ -88,12 +82,12 @@ class Gateway:
 
     async def overview(self, request: Request) -> Response:
         """Answer with the figures of the cluster."""
-        await self._enter(request)
+        await self.callers.enter(request)
         return await sent(request, self._received(self.mirror.with_position(self.mirror.overview())))
 
     async def current_round(self, request: Request) -> Response:
         """Answer with the round that runs."""
-        await self._enter(request)
+        await self.callers.enter(request)
         return await sent(request, self._received(to_json(self.mirror.round)))
 
     def _received(self, data: dict[str, Any]) -> dict[str, Any]:
@@ -104,7 +98,7 @@ class Gateway:
 
     async def events(self, request: Request) -> ASGIApp:
         """Answer with the changes of the mirror, as they happen."""
-        token = await self._enter(request)
+        token = (await self.callers.enter(request)).token
         since = request.headers.get("last-event-id") or request.query_params.get("after")
         pieces = streams.changes(self.mirror.events, since, lambda: self.callers.identity(token))
         return streams.Stream(pieces, self.stopping)
@@ -128,7 +122,7 @@ class Gateway:
         self, request: Request, read: dict[tuple[int, int], int], tail_lines: int | None
     ) -> tuple[j.ReadLogsRequest, AsyncIterator[Any]]:
         """Return what is wanted, and the output after what has been read. Errors are raised before any of it."""
-        token = self.callers.of(request).token
+        token = (await self.callers.enter(request)).token
         wanted = fill_from_query(j.ReadLogsRequest(), request.query_params.multi_items())
         if wanted.job:
             raise invalid("job", "is given by the path")
@@ -152,7 +146,31 @@ def application(gateway: Gateway, names: Iterable[str]) -> ASGIApp:
         *(Path_(path, gateway.page) for path in PAGES),
         Path_("/assets/{path:path}", gateway.asset),
         Path_("/openapi.json", gateway.openapi),
-        *(Path_(view.path, _handler(view.handler, gateway, callers), methods=[view.verb]) for view in VIEWS),
+        *(_path_of(view, _handler(view.handler, gateway, callers)) for view in VIEWS),
         *(Path_(route.path, handler, methods=[route.verb]) for route, handler in rest.handlers()),
     ]
-    return Door(Router(routes, redirect_slashes=False), names)
+    return Door(_with_verbs(Router(routes, redirect_slashes=False)), names)
+
+
+def _path_of(view: View, handler: Any) -> Path_:
+    path = Path_(view.path, handler, methods=[view.verb])
+    # Starlette answers HEAD as it answers GET, and a stream would have no end.
+    if view.media_type != JSON:
+        path.methods = {view.verb}
+    return path
+
+
+def _with_verbs(router: Router) -> ASGIApp:
+    """Return the application that names the verbs of an address when it is asked for another one."""
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await router(scope, receive, send)
+        except HTTPException as error:
+            if error.status_code != HTTPStatus.METHOD_NOT_ALLOWED:
+                raise
+            paths = [path for path in router.routes if isinstance(path, Path_)]
+            verbs = (path.methods or () for path in paths if path.matches(scope)[0] is not Match.NONE)
+            raise not_allowed(scope["method"][:20], ", ".join(sorted(set().union(*verbs)))) from None
+
+    return app

@@ -13,11 +13,14 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gavel.web.problems import Problem
+from gavel.web.problems import Problem, too_large
 
 JSON = "application/json"
-# Smaller bodies are not worth compressing; larger ones are compressed in a thread.
+# Smaller bodies are not worth compressing; larger ones are compressed, or read, in a thread.
 COMPRESSED_MIN, INLINE_MAX = 1000, 50_000
+BODY_BYTES_MAX = 16 * 2**20
+# How many objects and lists a body may have: those of 10,000 jobs are some 50,000.
+PARTS_MAX = 400_000
 _LEVEL = 6
 
 
@@ -74,13 +77,38 @@ def media_type_of(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-async def json_body(request: Request) -> Any:
-    """Return the JSON in the body of a request. Raises Problem if it is something else."""
+async def json_body(request: Request, size_max: int) -> Any:
+    """Return the JSON in the body of a request. Raises Problem if it is something else, or larger."""
+    check_is_json(request)
+    return json_in(await body(request, size_max))
+
+
+async def body(request: Request, size_max: int = BODY_BYTES_MAX) -> bytes:
+    """Return the body of a request. Raises Problem once more of it than `size_max` bytes has arrived."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece in request.stream():
+        size += len(piece)
+        if size > size_max:
+            raise too_large(size_max)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def check_is_json(request: Request) -> None:
+    """Raise Problem if the body of a request is announced as something else than JSON."""
     media_type = media_type_of(request)
     if media_type != JSON:
         detail = f"Content-Type: is '{media_type[:60]}', must be {JSON}"
         raise Problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "invalid", detail, "Content-Type")
-    raw = await request.body()
+
+
+def json_in(raw: bytes) -> Any:
+    """Return JSON as data. Raises Problem if it is not JSON, or has too many parts."""
+    # Each part takes a hundred times the memory of its two bytes. Braces within texts count, too: that errs rarely.
+    if raw.count(b"{") + raw.count(b"[") > PARTS_MAX:
+        detail = f"the body has more than {PARTS_MAX:,} objects and lists: send it in several requests"
+        raise Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", detail)
     try:
         return msgspec.json.decode(raw)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -21,6 +21,8 @@ from gavel.web.upstream import IDENTITY_S, Upstream
 from protos.extras import DISTRIBUTION
 from protos.gavel.v1.limits import is_loopback
 
+# What signs a user in is short, and comes from anyone.
+SIGN_IN_BYTES_MAX = 8 * 1024
 # Browsers attach it to every request until they are closed.
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -39,8 +41,16 @@ class Callers:
         self._upstream, self._seal, self._cluster_version = upstream, seal, cluster_version
         self.mode = "token" if upstream.connection.token else "code"
 
-    def of(self, request: Request) -> Caller:
-        """Return the caller of a request. Raises Problem if there is none, or if another site may have sent it."""
+    async def enter(self, request: Request) -> Caller:
+        """Return the caller of a request, once the scheduler has said whose token it is: nothing is read before.
+
+        Raises Problem if there is none, or if another site may have sent the request.
+        """
+        caller = self._of(request)
+        await self.identity(caller.token)
+        return caller
+
+    def _of(self, request: Request) -> Caller:
         header = request.headers.get("authorization")
         if header is not None:
             return Caller(self._token_of(header), by_cookie=False)
@@ -71,7 +81,7 @@ class Callers:
     async def sign_in(self, request: Request) -> Response:
         """Check a token or the code, and answer with a cookie that contains it."""
         check_own_page(request)
-        body = await json_body(request)
+        body = await json_body(request, SIGN_IN_BYTES_MAX)
         secret = body.get(self.mode) if isinstance(body, dict) else None
         if not isinstance(secret, str) or not secret or len(secret) > TOKEN_CHARS_MAX:
             raise Problem(HTTPStatus.BAD_REQUEST, "invalid", f"{self.mode}: must be a text", self.mode)
@@ -94,7 +104,7 @@ class Callers:
 
     async def session(self, request: Request) -> Response:
         """Answer who the caller is, and which cluster this is."""
-        return json_response(await self._session(self.of(request).token))
+        return json_response(await self._session(self._of(request).token))
 
     async def sign_out(self, request: Request) -> Response:
         """Take the cookie away."""
@@ -112,6 +122,7 @@ class Callers:
 
     async def identity(self, token: str, *, fresh: bool = False) -> Message:
         """Return who a token belongs to. Raises Problem if it is not a valid token of a user."""
+        await self._upstream.check_own()
         try:
             identity: Message = await self._upstream.identity(token, 0.0 if fresh else IDENTITY_S)
             return identity
@@ -136,4 +147,5 @@ def _cookie_name(request: Request) -> str:
     """Return the name of the cookie. On this machine, gateways on several ports share one jar of cookies."""
     if _is_secure(request):
         return "__Host-gavel"
-    return f"gavel-{request.headers.get('host', '').rpartition(':')[2]}"
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return f"gavel-{port if port.isdigit() else 80}"

@@ -23,13 +23,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gavel.client.errors import GavelError
 from gavel.web import problems
+from gavel.web.bodies import BODY_BYTES_MAX
 from gavel.web.problems import Problem, forbidden
 from protos.gavel.v1.limits import is_loopback
 
 log = logging.getLogger(__name__)
 
-BODY_BYTES_MAX = 16 * 2**20
 HEADERS_BYTES_MAX = 16 * 1024
+# How many requests may be in progress, streams included. There is always a connection left for one that is refused.
+REQUESTS_MAX = 900
 # How long a request may take to arrive.
 BODY_S = 60.0
 OURS = "X-Gavel"
@@ -63,6 +65,7 @@ class Door:
     def __init__(self, app: ASGIApp, names: Iterable[str]) -> None:
         self._app = app
         self._names = frozenset(name.lower() for name in names)
+        self._requests = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         has_begun = False
@@ -79,6 +82,7 @@ class Door:
 
         # With an application in the scope, Starlette raises errors about addresses and methods.
         scope["app"] = self
+        self._requests += 1
         try:
             self._check(Headers(scope=scope))
             await self._app(scope, _Body(scope, receive), send_with_headers)
@@ -89,8 +93,16 @@ class Door:
             if has_begun:
                 raise
             await problems.response(problem)(scope, receive, send_with_headers)
+        finally:
+            self._requests -= 1
 
     def _check(self, headers: Headers) -> None:
+        if self._requests > REQUESTS_MAX:
+            detail = f"more than {REQUESTS_MAX} requests are in progress"
+            raise Problem(HTTPStatus.SERVICE_UNAVAILABLE, "too_many", detail, retry_s=problems.RETRY_S)
+        # A proxy that goes by the other one of the two would see another end of this request than we do.
+        if "transfer-encoding" in headers and "content-length" in headers:
+            raise problems.not_http("Content-Length and Transfer-Encoding exclude each other")
         if sum(len(name) + len(value) for name, value in headers.raw) > HEADERS_BYTES_MAX:
             detail = f"the headers are larger than {HEADERS_BYTES_MAX // 1024} KiB"
             raise Problem(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too_large", detail)
@@ -124,11 +136,7 @@ def _problem_of(error: Exception) -> Problem:
         case GavelError():
             return problems.problem_of(error)
         case HTTPException():
-            status = HTTPStatus(error.status_code)
-            reason = "not_found" if status is HTTPStatus.NOT_FOUND else "method_not_allowed"
-            return Problem(
-                status, reason, "there is no such address" if reason == "not_found" else status.phrase
-            )
+            return Problem(HTTPStatus(error.status_code), "not_found", "there is no such address")
     number = secrets.token_hex(4)
     log.error("internal error %(number)s", {"number": number}, exc_info=error)
     detail = f"an internal error; the gateway's log has it as {number}"
@@ -147,12 +155,6 @@ def check_own_page(request: Request) -> None:
         raise forbidden(f"{OURS}: is missing, must be 1", OURS)
 
 
-def too_large() -> Problem:
-    """Return the error for a body that is too large."""
-    detail = f"the body is larger than {BODY_BYTES_MAX // 2**20} MiB"
-    return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", detail)
-
-
 class _Body:
     """The body of a request, which must not be too large or take too long."""
 
@@ -167,7 +169,7 @@ class _Body:
             return await self._receive()
         # uvicorn has checked that it is a number.
         if self._length and int(self._length) > BODY_BYTES_MAX:
-            raise too_large()
+            raise problems.too_large(BODY_BYTES_MAX)
         try:
             async with asyncio.timeout_at(self._until_s):
                 message = await self._receive()
@@ -176,6 +178,6 @@ class _Body:
             raise Problem(HTTPStatus.REQUEST_TIMEOUT, "timeout", detail) from None
         self._bytes += len(message.get("body", b""))
         if self._bytes > BODY_BYTES_MAX:
-            raise too_large()
+            raise problems.too_large(BODY_BYTES_MAX)
         self._ended = message["type"] == "http.disconnect" or not message.get("more_body", False)
         return message

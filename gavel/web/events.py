@@ -16,6 +16,8 @@ import msgspec
 
 # How much of the past the log keeps.
 EVENTS_MAX, BYTES_MAX = 2000, 8 * 2**20
+# How much of it a reader gets at a time: so much lies in memory for each reader that is slow.
+PIECE_BYTES_MAX = 128 * 1024
 
 
 def encoded(kind: str, data: Any, id_: str = "") -> bytes:
@@ -77,12 +79,18 @@ class EventLog:
         """The lowest position of which all later events are kept."""
         return self._last - len(self._events)
 
-    def after(self, position: int) -> bytes | None:
-        """Return all events after a position; None if some of them are no longer kept."""
+    def after(self, position: int) -> tuple[int, bytes] | None:
+        """Return the next events after a position, and the position after them; None if some are no longer kept."""
         if position < self._first:
             return None
-        events = self._events
-        return b"".join([events[index] for index in range(position - self._first, len(events))])
+        piece: list[bytes] = []
+        size = 0
+        for index in range(position - self._first, len(self._events)):
+            size += len(self._events[index])
+            if piece and size > PIECE_BYTES_MAX:
+                break
+            piece.append(self._events[index])
+        return position + len(piece), b"".join(piece)
 
     async def wait(self, position: int, timeout_s: float) -> None:
         """Wait until there are events after a position, or until the time is over."""

@@ -13,6 +13,14 @@ from protos.gavel.v1 import jobs_pb2
 # The types of YAML that browsers and programs send.
 YAML = ("application/yaml", "application/x-yaml", "text/yaml", "text/x-yaml", "text/vnd.yaml")
 NAME = "job file"
+# A larger file takes too long to read for a program that serves others meanwhile.
+FILE_BYTES_MAX = 2**20
+
+
+def jobs_in(raw: bytes) -> tuple[Sequence[JobSpec], list[jobs_pb2.JobSpec]]:
+    """Return the jobs in a job file, also as messages. Raises InvalidJob with the line and the field at fault."""
+    specs = specs_in(raw)
+    return specs, messages_of(specs)
 
 
 def specs_in(raw: bytes) -> tuple[JobSpec, ...]:

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 from gavel.client.calls import Method
-from gavel.client.errors import GavelError, NotAllowed, NotFound
+from gavel.client.errors import GavelError, NotFound
 from gavel.web.events import EventLog
 from gavel.web.json_messages import to_json
 from gavel.web.queue_rows import GPUS, STATE, SUBMITTED, Row, columns_of, order_of, row_of
@@ -78,7 +78,8 @@ class Mirror:
         """Follow a stream again and again, whatever ends it."""
         while True:
             try:
-                await stream()
+                with self._upstream.as_itself():
+                    await stream()
             except GavelError as error:
                 self._lose(error.message)
             except TimeoutError:
@@ -131,19 +132,12 @@ class Mirror:
 
     async def _follow_status(self) -> None:
         while True:
-            await self._check_role()
+            await self._upstream.check_own()
             async with asyncio.timeout(STATUS_WAIT_S):
                 self.status = to_json(await self._upstream.call(_status(), ""))
             self._hear()
             await self._explain_oldest()
             await asyncio.sleep(STATUS_EVERY_S)
-
-    async def _check_role(self) -> None:
-        """Raise NotAllowed if our own token may see more than every viewer may."""
-        if self._upstream.connection.token:
-            identity = await self._upstream.identity("")
-            if identity.role != c.ROLE_VIEWER:
-                raise NotAllowed(WRONG_ROLE, reason="forbidden")
 
     async def _explain_oldest(self) -> None:
         waiting = [row for row in self.rows.values() if row[STATE] in ("queued", "preempted")]
@@ -179,7 +173,7 @@ class Mirror:
     def _lose(self, why: str) -> None:
         """Record that the scheduler does not answer."""
         if self.stale_since_s is None:
-            log.warning("the scheduler does not answer: %(why)s", {"why": why})
+            log.warning("the copy of the queue becomes stale: %(why)s", {"why": why})
             self.flush()
             self.stale_since_s = self._answered_s
             self.events.append("stale", {"since": int(self._answered_s), "detail": why})
@@ -245,11 +239,6 @@ class Mirror:
             "stale_since": None if stale_s is None else int(stale_s),
             **data,
         }
-
-
-WRONG_ROLE = (
-    "the gateway's own token must have the role viewer, so that it shows to each what viewers may see"
-)
 
 
 def _ended(row: Row) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Any
 
@@ -30,6 +31,9 @@ RETRY_S = 2.0
 class Problem(Exception):
     """An error that the gateway itself answers. `field` names the header, parameter or field at fault."""
 
+    # Headers of the answer.
+    headers: Mapping[str, str] = {}
+
     def __init__(self, status: HTTPStatus, reason: str, detail: str, field: str = "", **more: Any) -> None:
         super().__init__(detail)
         self.status, self.reason, self.detail, self.field, self.more = status, reason, detail, field, more
@@ -47,6 +51,10 @@ class Problem(Exception):
             **self.more,
         }
 
+    def encoded(self) -> bytes:
+        """Return the document as JSON."""
+        return msgspec.json.encode(self.document())
+
 
 def not_signed_in(detail: str, **more: Any) -> Problem:
     """Return the error for a caller without a valid token."""
@@ -56,6 +64,27 @@ def not_signed_in(detail: str, **more: Any) -> Problem:
 def forbidden(detail: str, field: str) -> Problem:
     """Return the error for a request that another site may have sent."""
     return Problem(HTTPStatus.FORBIDDEN, "forbidden", detail, field)
+
+
+def too_large(size_max: int) -> Problem:
+    """Return the error for a body of more bytes than `size_max`."""
+    text = f"{size_max // 2**20} MiB" if size_max >= 2**20 else f"{size_max // 1024} KiB"
+    return Problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"the body is larger than {text}")
+
+
+def not_http(detail: str = "this is not a valid request of HTTP/1.1") -> Problem:
+    """Return the error for a request whose end cannot be told for sure: its connection must be closed."""
+    problem = Problem(HTTPStatus.BAD_REQUEST, "invalid", detail)
+    problem.headers = {"Connection": "close"}
+    return problem
+
+
+def not_allowed(verb: str, allowed: str) -> Problem:
+    """Return the error for a verb that an address does not have."""
+    detail = f"{verb}: is not possible at this address, only {allowed}"
+    problem = Problem(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", detail)
+    problem.headers = {"Allow": allowed}
+    return problem
 
 
 def problem_of(error: e.GavelError) -> Problem:
@@ -77,9 +106,9 @@ def problem_of(error: e.GavelError) -> Problem:
 
 def response(problem: Problem) -> Response:
     """Return a problem as an HTTP response."""
-    headers = {}
+    headers = dict(problem.headers)
     if "retry_s" in problem.more:
         headers["Retry-After"] = str(math.ceil(problem.more["retry_s"]))
     if problem.status is HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = "Bearer"
-    return Response(msgspec.json.encode(problem.document()), problem.status, headers, MEDIA_TYPE)
+    return Response(problem.encoded(), problem.status, headers, MEDIA_TYPE)

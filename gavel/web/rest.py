@@ -18,9 +18,19 @@ from gavel.client.calls import Method
 from gavel.client.errors import NotAuthenticated
 from gavel.client.jobs.errors import with_place
 from gavel.client.jobs.spec import JobSpec
-from gavel.web.bodies import Content, content_of, json_body, media_type_of, sent, shared_response
+from gavel.web.bodies import (
+    INLINE_MAX,
+    Content,
+    body,
+    check_is_json,
+    content_of,
+    json_in,
+    media_type_of,
+    sent,
+    shared_response,
+)
 from gavel.web.callers import Caller, Callers
-from gavel.web.job_files import YAML, messages_of, specs_in
+from gavel.web.job_files import FILE_BYTES_MAX, YAML, jobs_in
 from gavel.web.json_messages import fill, fill_from_query, invalid, to_json
 from gavel.web.problems import Problem
 from gavel.web.routes import ROUTES, WHOLE, Route
@@ -39,8 +49,8 @@ class Rest:
     def __init__(self, upstream: Upstream, callers: Callers) -> None:
         self._upstream, self._callers = upstream, callers
         self._shared: Recent[tuple[str, bytes], Content] = Recent(SHARED_MAX)
-        # One job file at a time is read: large ones take long, and hold the interpreter.
-        self._reading_file = asyncio.Semaphore(1)
+        # One large body at a time is read, in a thread: it takes long, and others are answered meanwhile.
+        self._reading = asyncio.Semaphore(1)
 
     def handlers(self) -> list[tuple[Route, Handler]]:
         """Return each route with its handler."""
@@ -50,12 +60,12 @@ class Rest:
         method: Method[Any] = Method(route.method, lambda reply: reply)
 
         async def answer(request: Request) -> Response:
-            caller = self._callers.of(request)
+            caller = await self._callers.enter(request)
             message = method.request_type()
             specs = await self._fill(route, message, request, caller)
             call = replace(method.with_request(message), place=partial(with_place, specs))
             if route.shared_s:
-                return await self._shared_answer(route, call, request, caller)
+                return await self._shared_answer(route, call, request)
             try:
                 reply = await self._upstream.call(call, caller.token)
             except NotAuthenticated:
@@ -65,12 +75,11 @@ class Rest:
 
         return answer
 
-    async def _shared_answer(self, route: Route, call: Any, request: Request, caller: Caller) -> Response:
+    async def _shared_answer(self, route: Route, call: Any, request: Request) -> Response:
         """Answer with what every viewer may see, which the scheduler is asked for once for all callers."""
-        await self._callers.identity(caller.token)
 
         async def ask() -> Content:
-            reply = await self._upstream.call(call, "")
+            reply = await self._upstream.shared(call)
             return await content_of(msgspec.json.encode(to_json(reply)))
 
         key = (route.method, call.request.SerializeToString(deterministic=True))
@@ -87,18 +96,26 @@ class Rest:
         else:
             _fill_query(route, message, request.query_params)
         if route.method in (SUBMIT, PREVIEW) and media_type_of(request) in YAML:
-            specs = await self._job_file(await request.body())
-            message.specs.extend(messages_of(specs))
+            raw = await body(request, FILE_BYTES_MAX)
+            async with self._reading:
+                specs, messages = await asyncio.to_thread(jobs_in, raw)
+            message.specs.extend(messages)
         elif route.body:
-            fill(message if route.body == WHOLE else getattr(message, route.body), await json_body(request))
+            part = message if route.body == WHOLE else getattr(message, route.body)
+            await self._fill_from_body(part, request)
         if route.method == SUBMIT:
             message.idempotency_key = _key_of(request, caller, message.idempotency_key)
         fill(message, {**request.path_params, **route.values})
         return specs
 
-    async def _job_file(self, raw: bytes) -> Sequence[JobSpec]:
-        async with self._reading_file:
-            return await asyncio.to_thread(specs_in, raw)
+    async def _fill_from_body(self, message: Any, request: Request) -> None:
+        check_is_json(request)
+        raw = await body(request)
+        if len(raw) <= INLINE_MAX:
+            fill(message, json_in(raw))
+            return
+        async with self._reading:
+            await asyncio.to_thread(lambda: fill(message, json_in(raw)))
 
 
 def _fill_query(route: Route, message: Any, parameters: QueryParams) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import ipaddress
 import json
+import re
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,22 +16,22 @@ from typing import Any
 
 import uvicorn
 from cryptography import x509
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from gavel.client.atomic_file import AtomicFile
 from gavel.client.errors import Invalid
 from gavel.client.settings import Connection
 from gavel.web.app import Gateway, application
 from gavel.web.assets import FOLDER
+from gavel.web.connections import KEEP_ALIVE_S, BrowserProtocol
 from gavel.web.door import HEADERS_BYTES_MAX
 from gavel.web.sessions import Seal, read_key
 from gavel.web.upstream import Upstream
 from protos.gavel.v1.limits import is_loopback
 
-# How long a browser may leave what we send unread, and how long the headers of a request may take to arrive.
-UNREAD_S, HEADERS_S = 30.0, 60.0
-CONNECTIONS_MAX = 1000
 BACKLOG = 128
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]")
 # How long answers in progress may take once the gateway is being stopped.
 STOP_S = 5
 
@@ -55,6 +56,10 @@ class WebConfig:
         host, _, port = self.listen.rpartition(":")
         if not host or not (port.isascii() and port.isdigit() and int(port[:6]) < 65536):
             raise Invalid(f"--listen {self.listen}: is not HOST:PORT, such as 127.0.0.1:7080", field="listen")
+        for name in self.names:
+            if not _NAME.fullmatch(name):
+                problem = "is not a host name, such as gavel.example.org, without https:// and without a port"
+                raise Invalid(f"--name {name}: {problem}", field="name")
         if bool(self.certificate) != bool(self.key):
             raise Invalid("--tls-cert and --tls-key must be given together", field="tls")
         if not is_loopback(self.listen) and not self.certificate:
@@ -70,40 +75,6 @@ class WebConfig:
                 field="listen",
             )
         return self
-
-
-class _Protocol(H11Protocol):
-    """HTTP/1.1 that gives up browsers which do not read what they asked for, or do not say what they want."""
-
-    _unread: asyncio.TimerHandle | None = None
-    _silent: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._silent = self.loop.call_later(HEADERS_S, self._drop_silent)
-
-    def _drop_silent(self) -> None:
-        # uvicorn's types hide that there is no request yet.
-        if not self.cycle:
-            self.transport.abort()
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        _cancel(self._unread)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        _cancel(self._unread)
-        _cancel(self._silent)
-        super().connection_lost(exc)
-
-
-def _cancel(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
 
 
 class _Server(uvicorn.Server):
@@ -127,10 +98,11 @@ async def serve(
     gateway and may be called by any thread.
     """
     config.checked(connection)
+    names = [*config.names, *_certified_names(config.certificate)]
+    _check_key(config.key, config.certificate)
     seal = Seal(read_key(config.key_file))
     upstream = Upstream(connection)
     gateway = Gateway(upstream, seal, config.pages)
-    names = [*config.names, *_certified_names(config.certificate)]
     listener = _listener(config.listen, any_port=config.any_port)
     server = _Server(_uvicorn_config(config, application(gateway, names)), gateway.stopping)
     url = _url(config, listener, gateway, seal, names)
@@ -159,7 +131,7 @@ async def serve(
 def _uvicorn_config(config: WebConfig, app: Any) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_Protocol,
+        http=BrowserProtocol,
         ws="none",
         loop="asyncio",
         lifespan="off",
@@ -169,8 +141,7 @@ def _uvicorn_config(config: WebConfig, app: Any) -> uvicorn.Config:
         proxy_headers=False,
         server_header=False,
         h11_max_incomplete_event_size=HEADERS_BYTES_MAX,
-        limit_concurrency=CONNECTIONS_MAX,
-        timeout_keep_alive=75,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=STOP_S,
         ssl_certfile=config.certificate,
         ssl_keyfile=config.key,
@@ -212,15 +183,41 @@ def _url(
 
 
 def _certified_names(path: Path | None) -> list[str]:
-    """Return the names in a certificate: browsers accept no others."""
+    """Return the names in a certificate, as they stand in the header Host: browsers accept no others."""
     if path is None:
         return []
     try:
-        certificate = x509.load_pem_x509_certificate(path.read_bytes())
+        certificate = x509.load_pem_x509_certificate(_content(path, "--tls-cert"))
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except OSError as error:
-        raise Invalid(f"--tls-cert {path}: {(error.strerror or str(error)).lower()}", field="tls") from None
     except (ValueError, x509.ExtensionNotFound):
         raise Invalid(f"--tls-cert {path}: is not a certificate with names", field="tls") from None
-    addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
-    return [*names.get_values_for_type(x509.DNSName), *addresses]
+    addresses = [
+        f"[{address}]" if address.version == 6 else str(address)
+        for address in names.get_values_for_type(x509.IPAddress)
+    ]
+    # A pattern such as *.example.org is no name: --name says which of its names are ours.
+    plain = [name for name in names.get_values_for_type(x509.DNSName) if "*" not in name]
+    return [*plain, *addresses]
+
+
+def _check_key(path: Path | None, certificate: Path | None) -> None:
+    """Raise Invalid unless the file holds the private key of the certificate, without a password."""
+    if path is None or certificate is None:
+        return
+    try:
+        key = load_pem_private_key(_content(path, "--tls-key"), password=None)
+    except TypeError:
+        problem = "is protected by a password, for which a service cannot ask: store the key without one"
+        raise Invalid(f"--tls-key {path}: {problem}", field="tls") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise Invalid(f"--tls-key {path}: is not a private key as PEM", field="tls") from None
+    certified = x509.load_pem_x509_certificate(_content(certificate, "--tls-cert")).public_key()
+    if key.public_key() != certified:
+        raise Invalid(f"--tls-key {path}: is not the key of the certificate {certificate}", field="tls")
+
+
+def _content(path: Path, option: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Invalid(f"{option} {path}: {(error.strerror or str(error)).lower()}", field="tls") from None

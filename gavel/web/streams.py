@@ -103,13 +103,13 @@ async def changes(
             # Not asking is not refusing: the page shows that the scheduler is away.
             except GavelError:
                 pass
-        events = log.after(position)
-        if events is None:
+        following = log.after(position)
+        if following is None:
             yield encoded("reset", {}, log.last_id)
             position = log.last
-        elif events:
-            position, spoken_s = log.last, now_s
-            yield events
+        elif following[1]:
+            (position, piece), spoken_s = following, now_s
+            yield piece
         elif now_s - spoken_s >= SILENCE_S:
             spoken_s = now_s
             yield _COMMENT

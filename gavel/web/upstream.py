@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gavel.client.calls import Call, Method
-from gavel.client.errors import GavelError, NotReachable
+from gavel.client.errors import UNAVAILABLE, GavelError, NotAllowed, NotAuthenticated, NotReachable, Refused
 from gavel.client.settings import Connection
 from gavel.client.transport.channels import AsyncTransport
+from protos.gavel.v1 import cluster_pb2 as c
 
 T = TypeVar("T")
 # How long one call may take. Nothing is retried: browsers and programs decide that for themselves.
@@ -22,6 +24,9 @@ IDENTITY_S = 10.0
 IDENTITY_AWAY_S = 3600.0
 # How many callers are remembered.
 IDENTITIES_MAX = 1000
+WRONG_ROLE = (
+    "the gateway's own token must have the role viewer, so that it shows to everyone what viewers may see"
+)
 
 who_am_i: Method[Any] = Method("Access/WhoAmI", lambda reply: reply)
 
@@ -38,9 +43,35 @@ class Upstream:
         """Make a call with a caller's token; empty: with the gateway's own."""
         return await self._as(token).call(call)
 
+    async def shared(self, call: Call[T]) -> T:
+        """Make a call with the gateway's own token, whose answer is for all callers."""
+        await self.check_own()
+        with self.as_itself():
+            return await self.call(call, "")
+
+    async def check_own(self) -> None:
+        """Raise Refused unless the scheduler admits the gateway itself: with its own token, as a viewer and no more.
+
+        A scheduler without tokens would take any text for a token of an admin, so this comes before every call.
+        """
+        with self.as_itself():
+            identity = await self.identity("")
+        if self.connection.token and identity.role != c.ROLE_VIEWER:
+            raise Refused(WRONG_ROLE, reason=UNAVAILABLE)
+
     def stream(self, call: Call[T], token: str) -> AsyncGenerator[T, None]:
         """Make a call that returns a stream."""
         return self._as(token).stream(call)
+
+    @contextmanager
+    def as_itself(self) -> Iterator[None]:
+        """Make calls with the gateway's own token: if it is refused, raise Refused, for it is no error of a caller."""
+        try:
+            yield
+        except (NotAuthenticated, NotAllowed) as error:
+            self.forget("")
+            detail = f"the scheduler refuses the gateway itself: {error.message}"
+            raise Refused(detail, reason=UNAVAILABLE) from None
 
     async def identity(self, token: str, valid_s: float = IDENTITY_S) -> Any:
         """Return the user and role of a token, as the scheduler returned them at most `valid_s` ago.

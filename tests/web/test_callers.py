@@ -35,7 +35,11 @@ def test_a_token_signs_in(site: Site) -> None:
 )
 def test_nonsense_does_not_sign_in(site: Site, body: object) -> None:
     """Wrong types, nothing, too much."""
-    assert site.gateway.browser().post("/session", body if body is not None else b"").status == 400 or 415
+    assert site.gateway.browser().post("/session", body if body is not None else b"").status in (
+        400,
+        413,
+        415,
+    )
 
 
 @pytest.mark.parametrize("token", ["gavel_00_wrong", "with space", "é", "a\r\nX: 1", "\x00"], ids=range(5))
@@ -165,6 +169,15 @@ def test_gateways_on_two_ports_have_two_cookies(single: Gateway, site: Site) -> 
     second.cookie = f"gavel-{second.port}={first.cookie.partition('=')[2]}"
     assert second.get("/session").status == 401
     assert FROM_PAGE
+
+
+@pytest.mark.parametrize("host", ["localhost", "[::1]", "127.0.0.1", "[::1]:80"])
+def test_the_standard_port_has_a_cookie_too(single: Gateway, host: str) -> None:
+    """A host without a port, whatever it is made of."""
+    browser = single.browser()
+    assert browser.post("/session", {"code": single.code}, Host=host).status == 200
+    assert browser.cookie.startswith("gavel-80=")
+    assert browser.get("/session", Host=host).status == 200
 
 
 def test_a_new_key_ends_all_sessions(tmp_path: Path) -> None:

@@ -22,8 +22,10 @@ def test_a_reader_resumes_after_any_event() -> None:
     for read in range(21):
         position = log.position(log.id_of(read))
         assert read == position
-        rest = log.after(read)
-        assert rest is not None
+        following = log.after(read)
+        assert following is not None
+        end, rest = following
+        assert end == 20
         texts = [text.partition(b"\n")[2] for text in rest.split(b"id: ")[1:]]
         assert all_of_them[read:] == texts
 
@@ -56,9 +58,9 @@ def test_the_log_stays_within_its_limits(sizes: list[int]) -> None:
     assert log.last == kept[-1]
     assert list(range(kept[0], log.last + 1)) == kept
     assert len(kept) - 1 <= 10
-    rest = log.after(kept[0])
-    assert rest is not None
-    assert len(rest) <= 2000
+    following = log.after(kept[0])
+    assert following is not None
+    assert len(following[1]) <= 2000
     assert log.position(log.id_of(kept[0] - 1)) is None
 
 
@@ -71,6 +73,25 @@ def test_hostile_text_cannot_end_an_event() -> None:
     assert data.count(b"\n") == 2
     assert data.endswith(b"\n\n")
     assert b"\r" not in event
+
+
+def test_a_reader_gets_a_piece_at_a_time() -> None:
+    """However far it is behind, so that a thousand slow readers do not hold a thousand copies of the log."""
+    log = EventLog()
+    for number in range(200):
+        log.append("jobs", str(number) + "x" * 30_000)
+    position, pieces = 0, []
+    while position < log.last:
+        following = log.after(position)
+        assert following is not None
+        position = following[0]
+        pieces.append(following[1])
+    assert max(map(len, pieces)) <= events.PIECE_BYTES_MAX
+    assert b"".join(pieces).count(b"id: ") == 200
+    log.append("jobs", "x" * 2 * events.PIECE_BYTES_MAX)
+    following = log.after(200)
+    assert following is not None
+    assert following[0] == 201
 
 
 def test_the_limits_are_those_of_the_page() -> None:

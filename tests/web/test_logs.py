@@ -9,6 +9,7 @@ import pytest
 from gavel.client import Client, JobSpec
 from gavel.web import streams
 from protos.gavel.v1 import jobs_pb2 as j
+from scheduler.live.access import interceptor
 from scheduler.live.access.roles import Role
 from tests.e2e.cluster import eventually
 from tests.web.conftest import Site
@@ -135,3 +136,15 @@ def test_positions_of_no_log_are_ignored() -> None:
     for id_ in ("", "nonsense", "1.2", "-1.0.5", "1.0." + "9" * 30, ";;;", "1.0.x"):
         assert streams.positions_in(id_) == {}, id_
     assert streams.positions_in("1.0.5;x;2.7.9") == {(1, 0): 5, (2, 7): 9}
+
+
+def test_a_log_ends_with_the_token(site: Site, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who follows a log when its token is revoked reads nothing more of it."""
+    monkeypatch.setattr(interceptor, "AGAIN_S", 0.05)
+    id_, secret = site.new_token(Role.OPERATOR)
+    prints(site, b"before\n")
+    with site.gateway.signed_in(secret).events(f"/v1/jobs/{job}/logs?follow=true") as events:
+        assert next(events).data["text"] == "before\n"
+        site.revoke(id_)
+        (error,) = events
+    assert (error.kind, error.data["status"]) == ("error", 401)

@@ -118,7 +118,10 @@ def _token_in(path: Path) -> str:
     from gavel.client import Invalid
 
     try:
-        return path.read_text().strip()
+        token = path.read_text().strip()
     except (OSError, ValueError) as error:
         why = (getattr(error, "strerror", None) or str(error)).lower()
         raise Invalid(f"--token-file {path}: {why}", field="token_file") from None
+    if not token:
+        raise Invalid(f"--token-file {path}: is empty", field="token_file")
+    return token

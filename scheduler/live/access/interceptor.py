@@ -29,6 +29,7 @@ from scheduler.live.access.status import (
     FORBIDDEN,
     INVALID,
     STOPPING,
+    UNAUTHENTICATED,
     UNAVAILABLE,
     CallFailed,
     failure,
@@ -41,6 +42,9 @@ BROKEN_OFF = "broken_off"
 # How long a call with one answer may take, even if its caller would wait longer.
 CALL_S = 60.0
 
+# How often the callers of streams are identified again; callers without a token remain who they are.
+AGAIN_S, FOREVER_S = 5.0, 1e6
+
 # How many bytes, and for how long, a caller without a token may send.
 STRANGER_BYTES_MAX, STRANGER_READ_S = 64 * 1024, 2.0
 
@@ -52,21 +56,24 @@ class Streams:
         self._stopping = asyncio.Event()
         self._open: set[asyncio.Task[None]] = set()
 
-    async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` to its end, or until the scheduler stops."""
+    async def run(self, work: Coroutine[Any, Any, None], refused: Coroutine[Any, Any, None]) -> None:
+        """Run `work` to its end, or until the scheduler stops, or until `refused` raises."""
         working, stopping = asyncio.create_task(work), asyncio.create_task(self._stopping.wait())
+        ending = asyncio.create_task(refused)
         self._open.add(working)
         try:
-            await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({working, stopping, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() and not stopping.done():
+                ending.result()
             if not working.done():
                 raise CallFailed(
                     STOPPING, "the scheduler is stopping; try again when it is back", retry_s=2.0
                 )
             working.result()
         finally:
-            for task in (working, stopping):
+            for task in (working, stopping, ending):
                 task.cancel()
-            await asyncio.gather(working, stopping, return_exceptions=True)
+            await asyncio.gather(working, stopping, ending, return_exceptions=True)
             self._open.discard(working)
 
     async def stop(self, patience_s: float) -> None:
@@ -247,7 +254,7 @@ class _Call:
                     self._release_slot()
                 answer = inner(request, context)
                 work = _write_all(answer, context) if inspect.isasyncgen(answer) else answer
-                await self._guard.streams.run(work)
+                await self._guard.streams.run(work, self._until_refused())
             except Exception as error:
                 await self._fail(context, error)
                 raise
@@ -259,6 +266,19 @@ class _Call:
             self._note("ok")
 
         return call
+
+    async def _until_refused(self) -> None:
+        """Identify the caller again and again, and raise CallFailed once its token is revoked or has expired."""
+        # Agents have their own way to be revoked.
+        has_token = self._caller.token and self._least_role is not Role.AGENT
+        while True:
+            await asyncio.sleep(AGAIN_S if has_token else FOREVER_S)
+            try:
+                await self._guard.recognise(self._metadata, self._caller.peer)
+            except CallFailed as error:
+                # Somebody else who tries tokens at the same address ends no streams.
+                if error.reason == UNAUTHENTICATED:
+                    raise
 
     async def _fail(self, context: Context, error: Exception) -> None:
         # The call has ended already, so the caller cannot receive the error.

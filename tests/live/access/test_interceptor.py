@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from protos.gavel.v1 import agents_pb2, jobs_pb2
+from scheduler.live.access import interceptor
 from scheduler.live.access.audit import UNKNOWN_BURST, Audit
 from scheduler.live.access.interceptor import STRANGER_BYTES_MAX
 from scheduler.live.access.limits import NamedSlots
@@ -97,6 +98,24 @@ async def test_a_malformed_message_ends_a_link(caplog):
         assert (await ends(call)).code == Code.INVALID_ARGUMENT
         assert scheduler.links.by_name == {}
     assert [record.message for record in caplog.records if record.levelno > logging.WARNING] == []
+
+
+@with_daemon(auth="tokens")
+async def test_a_stream_ends_with_its_token(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller who watches when its token is revoked sees nothing more; the streams of others go on."""
+    monkeypatch.setattr(interceptor, "AGAIN_S", 0.01)
+    access = live.people.access
+    assert access is not None
+    (own, secret), (_, other) = (access.create("ann", Role.VIEWER, 3600.0) for _ in range(2))
+    streams = [raw(live.channel(), "Jobs/WatchJobs", token) for token in (secret, other)]
+    for stream in streams:
+        await stream.write(b"")
+        assert jobs_pb2.JobEvent.FromString(await stream.read()).all_present
+    access.revoke(own.id)
+    refused = await ends(streams[0])
+    assert (refused.code, refused.reason) == (Code.UNAUTHENTICATED, "unauthenticated")
+    assert not streams[1].done()
+    streams[1].cancel()
 
 
 @with_daemon(config=PeopleConfig(calls_per_user_max=2, calls_max=3))
