@@ -20,7 +20,7 @@ from docs.web_picture import gateway
 from gavel.cli.service.local_cluster import LocalCluster
 from gavel.client import Client
 
-ROW = ".scroller tbody tr:not(.spacer)"
+ROW = ".scroller tbody tr"
 # Frames of scrolling, and how far each goes, in pixels.
 FRAMES, STRIDE = 200, 400
 LOADED = """() => {

@@ -4,104 +4,22 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
 
 from gavel.client import JobSpec, JobState
 from tests.browser.chromium import needs_chromium, page_in
-from tests.e2e.cluster import Cluster, eventually
-from tests.support.web import Gateway, running_gateway
+from tests.browser.site import PAGES, Site, counting, hides, reads, shows, sign_in
+from tests.e2e.cluster import eventually
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Browser, Page
 
 pytestmark = needs_chromium
 
-ROUNDS = ("scheduler.round_s=5", "scheduler.solve_lead_s=1", "scheduler.plan_lead_s=0.5")
 HOSTILE = '<img src=x onerror="document.title=1"></script>'
-PAGES = (
-    "/",
-    "/?view=table",
-    "/queue",
-    "/nodes",
-    "/nodes/n1",
-    "/rounds",
-    "/rounds?view=table",
-    "/fairness",
-    "/use",
-)
-
-
-class Site(NamedTuple):
-    """A cluster, its gateway, and the address that signs in."""
-
-    cluster: Cluster
-    gateway: Gateway
-
-    def at(self, path: str) -> str:
-        """The address of a page."""
-        return f"http://127.0.0.1:{self.gateway.port}{path}"
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A V100 on which jobs take turns, and two K80."""
-    folder = tmp_path_factory.mktemp("pages")
-    with (
-        Cluster(folder, {"n1": "v100=1", "n2": "k80=2"}, ROUNDS) as cluster,
-        running_gateway(cluster.address) as gateway,
-    ):
-        yield Site(cluster, gateway)
-
-
-@pytest.fixture
-def site(shared: Site) -> Site:
-    """The cluster, with nothing left on it from the previous test."""
-    shared.cluster.cleared()
-    return shared
-
-
-@pytest.fixture
-def page(site: Site, chromium: Browser) -> Iterator[Page]:
-    """A page that is signed in and shows the overview."""
-    with page_in(chromium) as page:
-        sign_in(page, site)
-        yield page
-
-
-def sign_in(page: Page, site: Site) -> None:
-    """Sign in with the code, and wait for the overview."""
-    page.goto(site.gateway.url)
-    shows(page.get_by_text("GPUs busy"))
-
-
-def shows(locator: Locator) -> None:
-    """Wait until this is visible."""
-    from playwright.sync_api import expect
-
-    expect(locator.first).to_be_visible()
-
-
-def hides(locator: Locator) -> None:
-    """Wait until this is gone."""
-    from playwright.sync_api import expect
-
-    expect(locator).to_have_count(0)
-
-
-def reads(locator: Locator, text: str) -> None:
-    """Wait until this contains the text."""
-    from playwright.sync_api import expect
-
-    expect(locator).to_contain_text(text)
-
-
-def counting(site: Site, go: Path, **fields: object) -> str:
-    """Submit a job that runs until the file exists."""
-    return site.cluster.submit("counting.py", go, steps=100_000, **fields)
 
 
 def test_a_job_file_is_submitted_watched_read_live_and_seen_to_end(

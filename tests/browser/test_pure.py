@@ -1,41 +1,24 @@
-"""The pure parts of the pages' JavaScript, in Chromium, and a table of 10,000 rows; no scheduler is needed."""
+"""The pure parts of the pages' JavaScript, in Chromium; no scheduler is needed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.browser.chromium import needs_chromium, page_in
-from tests.support.web import running_gateway
+from tests.browser.chromium import needs_chromium
+from tests.browser.conftest import Ask
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 pytestmark = needs_chromium
-Ask = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def page(chromium: Browser) -> Iterator[Page]:
-    """A page of a gateway whose scheduler is away: all it is used for are its modules."""
-    with running_gateway("127.0.0.1:1") as gateway, page_in(chromium) as page:
-        page.goto(f"http://127.0.0.1:{gateway.port}/login")
-        yield page
 
 
 @pytest.fixture
-def ask(page: Page) -> Ask:
-    """Call a function of a module: `ask("table", "windowOf", 0, 320, 32, 100)`."""
-
-    def call(module: str, name: str, *arguments: Any) -> Any:
-        script = (
-            "([module, name, values]) => import(`/assets/${module}.js`).then((all) => all[name](...values))"
-        )
-        return page.evaluate(script, [module, name, list(arguments)])
-
-    return call
+def page(blank: Page) -> Page:
+    """A page without a scheduler."""
+    return blank
 
 
 def columns(**columns: list[Any]) -> dict[str, Any]:
@@ -53,48 +36,34 @@ def reduced(page: Page, *events: tuple[str, Any]) -> dict[str, Any]:
     return state
 
 
-@pytest.mark.parametrize(
-    ("top", "count", "first", "last"),
-    [
-        (0, 10_000, 0, 31),
-        (32 * 5000, 10_000, 4990, 5021),
-        # Scrolled beyond the end, because rows have left.
-        (32 * 9000, 100, 80, 100),
-        (0, 3, 0, 3),
-        (0, 0, 0, 0),
-    ],
-)
-def test_the_window_has_the_rows_in_view_and_a_few_beside(
-    ask: Ask, top: int, count: int, first: int, last: int
-) -> None:
-    """It never has rows that do not exist, wherever the view is scrolled."""
-    assert ask("table", "windowOf", top, 320, 32, count, 10) == {"first": first, "last": last}
+def test_changes_of_a_round_are_those_from_its_planning_to_the_next(ask: Ask) -> None:
+    """A job that left and came has moved; one that came in mid-round filled idle GPUs; the rest stayed."""
 
+    def at(second: int) -> str:
+        return f"2026-11-23T10:00:{second:02}Z"
 
-def test_a_table_of_10_000_rows_has_as_many_nodes_as_one_of_100(page: Page) -> None:
-    """Only the rows in view exist, at the beginning and after a jump into the middle; rows keep their places."""
-    script = """async (count) => {
-        const { WindowedTable } = await import("/assets/table.js");
-        const columns = [{ head: "Id", cell: (row) => row.id }, { head: "Name", cell: (row) => row.name }];
-        const table = new WindowedTable("Jobs", columns, { key: (row) => row.id });
-        document.body.append(table.node);
-        table.show(Array.from({ length: count }, (_, at) => ({ id: String(at), name: `job ${at}` })));
-        const size = () => document.querySelectorAll(".scroller *").length;
-        const before = size();
-        table.node.scrollTop = table.node.scrollHeight / 2;
-        table.paint();
-        const rows = [...table.body.querySelectorAll("tr:not(.spacer)")];
-        const shown = rows.map((row) => Number(row.cells[0].textContent));
-        const answer = { before, after: size(), height: table.body.offsetHeight, shown };
-        table.node.remove();
-        return answer;
-    }"""
-    few, many = page.evaluate(script, 100), page.evaluate(script, 10_000)
-    assert many["before"] <= few["before"] + 8
-    assert many["after"] <= few["after"] + 8
-    assert many["height"] >= 10_000 * 32
-    assert many["shown"] == list(range(many["shown"][0], many["shown"][-1] + 1))
-    assert many["shown"][0] < 5000 < many["shown"][-1]
+    def lease(job: str, round_: int, gpu: str, granted: int, ended: int | None = None) -> dict[str, Any]:
+        end = {} if ended is None else {"ended": at(ended), "outcome": "yielded", "why": "its turn is over"}
+        return {"job": job, "round": str(round_), "gpus": [gpu], "granted": at(granted), **end}
+
+    second = {"number": "2", "planned": at(18), "starts": at(20), "policy": "fifo"}
+    third = {"number": "3", "planned": at(38), "starts": at(40), "policy": "fifo"}
+    leases = [
+        lease("1", 1, "n:0", 0, 20),
+        lease("1", 2, "n:1", 18),
+        lease("2", 1, "n:1", 0, 19),
+        lease("3", 2, "n:0", 18),
+        lease("10", 2, "n:2", 30),
+        lease("4", 1, "n:3", 0),
+        lease("5", 1, "n:4", 0, 39),
+    ]
+    changes = ask("rounds", "changesOf", second, third, leases)
+    assert [(one["job"], one["change"], one["from"], one["to"], one["why"]) for one in changes] == [
+        ("3", "began", [], ["n:0"], "its turn, by fifo"),
+        ("10", "began", [], ["n:2"], "the GPUs were idle"),
+        ("2", "ended", ["n:1"], [], "yielded: its turn is over"),
+        ("1", "moved", ["n:0"], ["n:1"], "yielded: its turn is over"),
+    ]
 
 
 def test_events_make_one_state(page: Page) -> None:

@@ -173,6 +173,7 @@ export function queue(context) {
           h("button", { type: "button", class: "plain", onclick: () => (chosen.clear(), draw()) }, "Clear"),
         ),
     );
+    all.disabled = ended || shown.length === 0;
     all.checked = shown.length > 0 && chosen.size === shown.length;
     all.indeterminate = chosen.size > 0 && chosen.size < shown.length;
     table.show(
@@ -273,11 +274,11 @@ function columnsOf(context, chosen, redraw, places) {
           },
         }),
     },
-    { head: "Id", width: "64px", cell: (job) => link(jobPath(job.id), job.id) },
-    { head: "Name", class: "name", cell: (job) => plain(job.name, 80) },
+    { head: "Id", width: "88px", narrow: "64px", cell: (job) => link(jobPath(job.id), job.id) },
+    { head: "Name", width: "18%", narrow: "72px", cell: (job) => plain(job.name, 80) },
     { head: "User", width: "96px", class: "wide-only", cell: (job) => plain(job.user, 40) },
     { head: "Tenant", width: "168px", class: "wide-only", cell: (job) => plain(job.tenant, 60) },
-    { head: "State", width: "112px", cell: (job) => h("span", { class: `state ${job.state}` }, job.state) },
+    { head: "State", width: "112px", narrow: "104px", cell: (job) => h("span", { class: `state ${job.state}` }, job.state) },
     { head: "Place", width: "56px", class: "number wide-only", cell: (job) => places().get(job.id) ?? "" },
     {
       head: "GPUs",
@@ -307,7 +308,7 @@ function columnsOf(context, chosen, redraw, places) {
       title: (job) => plain(job.why, 400),
       cell: (job) => {
         if (job.state === "running") return plain(job.nodes, 60);
-        if (ENDED.includes(job.state)) return `${clock(job.ended)}: ${plain(job.why, 120)}`;
+        if (ENDED.includes(job.state)) return [clock(job.ended), plain(job.why, 120)].filter(Boolean).join(": ");
         return [
           h(
             "button",

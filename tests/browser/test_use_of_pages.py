@@ -1,0 +1,87 @@
+"""Clicks that come twice, links in dialogs, clicks into pictures, and small screens."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.browser.chromium import needs_chromium, page_in
+from tests.browser.site import PAGES, Site, counting, hides, reads, shows, sign_in
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page, Response
+
+pytestmark = needs_chromium
+
+
+def test_a_second_click_opens_no_second_dialog_and_submits_no_second_job(
+    site: Site, page: Page, tmp_path: Path
+) -> None:
+    """Neither while an answer is awaited, nor while a job is submitted."""
+    waiting = counting(site, tmp_path / "go", name="clicked", worker_types=("v100",))
+    site.cluster.client.hold(waiting)
+    page.goto(site.at("/queue"))
+    answers = []
+
+    def second(response: Response) -> bool:
+        answers.extend([response.url] if ":explain" in response.url else [])
+        return len(answers) == 2
+
+    with page.expect_response(second):
+        page.get_by_role("button", name=f"Why does job {waiting} wait?").dblclick()
+    dialog = page.get_by_role("dialog")
+    shows(dialog)
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    assert dialog.count() == 1
+    page.keyboard.press("Escape")
+    hides(dialog)
+    page.get_by_role("button", name="Submit").click()
+    dialog.get_by_label("Job file").last.fill("name: twice\ncommand: [sleep, '60']\nreports_steps: false\n")
+    dialog.get_by_role("button", name="Submit").dblclick()
+    shows(page.get_by_role("heading", name="twice"))
+    assert len([job for job in site.cluster.client.list() if job.spec.name == "twice"]) == 1
+
+
+def test_a_link_in_a_dialog_leaves_the_dialog(site: Site, page: Page, tmp_path: Path) -> None:
+    """The page of the job that holds the GPUs is shown, and nothing stands before it."""
+    holder = counting(site, tmp_path / "go", name="holder", worker_types=("v100",), preemptible=False)
+    site.cluster.wait_until_running(holder)
+    waiting = counting(site, tmp_path / "go", worker_types=("v100",))
+    page.goto(site.at("/queue"))
+    page.get_by_role("button", name=f"Why does job {waiting} wait?").click()
+    page.get_by_role("dialog").get_by_role("link", name=holder, exact=True).first.click()
+    shows(page.get_by_role("heading", name="holder"))
+    hides(page.get_by_role("dialog"))
+
+
+def test_a_click_on_a_round_names_what_changed_and_why(site: Site, page: Page, tmp_path: Path) -> None:
+    """By the button of the round or in the picture; the choice is in the address."""
+    job = counting(site, tmp_path / "go", worker_types=("v100",))
+    site.cluster.wait_until_running(job)
+    number = site.cluster.client.timeline(job)[0].round
+    page.goto(site.at("/rounds"))
+    page.get_by_role("button", name=f"What changed in round {number}", exact=True).click()
+    changes = page.get_by_role("table", name=f"What changed in round {number}")
+    shows(changes.get_by_role("link", name=job, exact=True))
+    reads(changes, "began")
+    page.reload()
+    shows(changes.get_by_role("link", name=job, exact=True))
+    page.get_by_role("button", name="Close").click()
+    hides(changes)
+    page.locator(".canvas canvas").click(position={"x": 700, "y": 10})
+    shows(page.get_by_role("table", name=re.compile("^What changed in round")))
+    assert "round=" in page.url
+
+
+def test_all_pages_are_in_reach_on_a_small_screen(site: Site, chromium: Browser) -> None:
+    """At 390 pixels the tabs stand beside each other, and no page is wider than the screen."""
+    with page_in(chromium, viewport={"width": 390, "height": 844}) as page:
+        sign_in(page, site)
+        for path in PAGES:
+            page.goto(site.at(path))
+            shows(page.locator("main h2, main .scroller"))
+            assert page.evaluate("() => document.documentElement.scrollWidth") <= 390
+        box = page.get_by_role("link", name="Use", exact=True).bounding_box()
+        assert box
+        assert box["x"] + box["width"] <= 390
