@@ -2,7 +2,7 @@
 // The frame of all pages: who is signed in, which page is shown, how old its figures are.
 
 import { call, get, session } from "./api.js";
-import { announce, ask, h, patch } from "./dom.js";
+import { announce, ask, h, leaveDialog, patch } from "./dom.js";
 import { Live } from "./live.js";
 import { ago, clock, plain } from "./values.js";
 
@@ -86,6 +86,7 @@ async function show() {
   const make = await pageOf(location.pathname);
   if (current !== visit || !me) return;
   page?.stop?.();
+  leaveDialog();
   page = make(context, location.pathname.split("/").slice(2).map(decoded));
   main.replaceChildren(page.node);
   scrollTo(0, 0);
@@ -230,6 +231,7 @@ function help() {
 function signIn(detail, mode) {
   me = null;
   visit++;
+  leaveDialog();
   live.close();
   page?.stop?.();
   page = null;

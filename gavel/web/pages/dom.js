@@ -144,13 +144,14 @@ export function notice(text, kind = "done") {
 
 /**
  * Ask for a decision in a modal dialog; resolves with what `submit` returned, or undefined if the user left it.
- * A submit that throws keeps the dialog open and shows why.
+ * A submit that throws keeps the dialog open and shows why. While a dialog is open, there is no second one.
  * @param {string} title
  * @param {Child} body
  * @param {{label: string, danger?: boolean, wide?: boolean, submit: (form: HTMLFormElement) => any}} action
  * @returns {Promise<any>}
  */
 export function ask(title, body, action) {
+  if (document.querySelector("dialog[open]")) return Promise.resolve(undefined);
   return new Promise((resolve) => {
     const before = /** @type {HTMLElement | null} */ (document.activeElement);
     /** @type {any} */
@@ -189,3 +190,6 @@ export function ask(title, body, action) {
     box.showModal();
   });
 }
+
+/** Close the open dialog, if there is one: what it asked belongs to the page before. */
+export const leaveDialog = () => /** @type {HTMLDialogElement | null} */ (document.querySelector("dialog[open]"))?.close();

@@ -120,15 +120,21 @@ const AXIS = 24;
 
 /** Lanes of time: a row for each GPU, with a block for each turn on it. */
 export class Lanes {
-  /** @param {string} label @param {(path: string) => void} go */
-  constructor(label, go) {
+  /**
+   * @param {string} label @param {(path: string) => void} go
+   * @param {(at: number) => string | undefined} [hrefAt]  where a click at a time leads; it goes before the blocks
+   */
+  constructor(label, go, hrefAt) {
+    this.hrefAt = hrefAt;
+    /** @type {[number, number] | null} */
+    this.chosen = null;
     /** @type {Lane[]} */
     this.lanes = [];
     this.from = 0;
     this.to = 1;
     this.names = 0;
     this.width = 1;
-    /** @type {{at: number, label: string}[]} */
+    /** @type {number[]} */
     this.marks = [];
     this.picture = new Picture(
       label,
@@ -139,9 +145,12 @@ export class Lanes {
     this.node = this.picture.node;
   }
 
-  /** @param {Lane[]} lanes @param {number} from @param {number} to @param {{at: number, label: string}[]} [marks] */
-  show(lanes, from, to, marks = []) {
-    [this.lanes, this.from, this.to, this.marks] = [lanes, from, Math.max(to, from + 1), marks];
+  /**
+   * @param {Lane[]} lanes @param {number} from @param {number} to @param {number[]} [marks]
+   * @param {[number, number] | null} [chosen]  a time to mark
+   */
+  show(lanes, from, to, marks = [], chosen = null) {
+    [this.lanes, this.from, this.to, this.marks, this.chosen] = [lanes, from, Math.max(to, from + 1), marks, chosen];
     this.picture.show(lanes.length * LANE + AXIS);
   }
 
@@ -154,6 +163,11 @@ export class Lanes {
   draw({ g, width, colors }) {
     this.width = width;
     this.names = Math.min(width / 3, 16 + Math.max(40, ...this.lanes.map((lane) => g.measureText(lane.name).width)));
+    if (this.chosen) {
+      const [from, until] = this.chosen.map((at) => Math.max(this.names, Math.min(this.width, this.x(at))));
+      g.fillStyle = css(colors.accent, 0.16);
+      g.fillRect(from, 0, until - from, this.lanes.length * LANE);
+    }
     g.fillStyle = css(colors.muted);
     for (const [at, label] of ticks(this.from, this.to, Math.max(2, Math.floor((width - this.names) / 120)))) {
       const x = Math.round(this.x(at)) + 0.5;
@@ -167,7 +181,7 @@ export class Lanes {
     }
     g.textAlign = "left";
     for (const mark of this.marks) {
-      const x = Math.round(this.x(mark.at)) + 0.5;
+      const x = Math.round(this.x(mark)) + 0.5;
       g.strokeStyle = css(colors.muted, 0.5);
       g.beginPath();
       g.moveTo(x, 0);
@@ -216,7 +230,9 @@ export class Lanes {
     const at = this.from + ((x - this.names) / (this.width - this.names)) * (this.to - this.from);
     const block = lane.blocks.find((one) => one.start <= at && at <= one.end);
     const note = lane.notes?.find((one) => one.at <= at && at <= one.until);
-    return block ? { text: block.tip, href: block.href } : note ? { text: note.text } : null;
+    const href = this.hrefAt?.(at);
+    if (block) return { text: block.tip, href: href ?? block.href };
+    return note ? { text: note.text, href } : href ? { text: clock(at), href } : null;
   }
 
   stop() {

@@ -2,11 +2,12 @@
 // The last rounds: who had which GPU, and how each round was planned.
 
 import { get, withQuery } from "./api.js";
-import { h, patch } from "./dom.js";
+import { announce, h, jobPath, link, patch } from "./dom.js";
 import { Lanes, viewChoice } from "./picture.js";
 import { choice, inAddress, readAgain } from "./reading.js";
 import { shortTable } from "./table.js";
-import { gpuLanes, leaseTable } from "./turns.js";
+import { jobIndex } from "./colors.js";
+import { endText, gpuLanes, leaseTable } from "./turns.js";
 import { clock, countOf, number, plain, seconds, span } from "./values.js";
 
 const ROUNDS = [20, 60, 200];
@@ -14,10 +15,43 @@ const ROUNDS = [20, 60, 200];
 const LANES = 96;
 const LEASES = 2000;
 
+/**
+ * Which jobs got GPUs, lost them or moved with a round, from its planning to that of the next one.
+ * @param {{number: number, planned: any, starts: any, policy: string}} round @param {{planned: any} | undefined} next @param {any[]} leases
+ * @returns {{job: string, change: string, from: string[], to: string[], why: string}[]}
+ */
+export function changesOf(round, next, leases) {
+  const begin = seconds(round.planned) ?? seconds(round.starts) ?? 0;
+  const end = seconds(next?.planned) ?? Infinity;
+  const changes = new Map();
+  for (const lease of leases) {
+    const ended = seconds(lease.ended);
+    const left = ended !== undefined && ended >= begin && ended < end;
+    const came = Number(lease.round) === Number(round.number);
+    if (!left && !came) continue;
+    const change = changes.get(lease.job) ?? { job: lease.job, from: [], to: [], why: "" };
+    if (came) change.to.push(...lease.gpus);
+    else change.from.push(...lease.gpus);
+    if (left) change.why = endText(lease);
+    else if (!change.why) {
+      const filled = (seconds(lease.granted) ?? 0) > (seconds(round.starts) ?? 0);
+      change.why = filled ? "the GPUs were idle" : round.policy ? `its turn, by ${plain(round.policy, 60)}` : "its turn";
+    }
+    changes.set(lease.job, change);
+  }
+  return [...changes.values()]
+    .map((change) => ({
+      ...change,
+      change: change.from.length && change.to.length ? "moved" : change.from.length ? "ended" : "began",
+    }))
+    .sort((a, b) => a.change.localeCompare(b.change) || a.job.localeCompare(b.job, "en", { numeric: true }));
+}
+
 /** @param {import("./app.js").Context} context @returns {import("./app.js").Page} */
 export function rounds(context) {
   let count = inAddress("last", String(ROUNDS[0]));
   let view = inAddress("view", "picture");
+  let chosen = inAddress("round", "");
   /** @type {any[] | null} */
   let listed = null;
   /** @type {any[]} */
@@ -25,7 +59,8 @@ export function rounds(context) {
   let problem = "";
   const lanes = new Lanes(
     "Turns of jobs on all GPUs over the last rounds. The table beside it has the same.",
-    context.go,
+    (round) => choose({ chosen: round }),
+    (at) => listed?.find((one) => (seconds(one.starts) ?? Infinity) <= at)?.number.toString(),
   );
   const node = h("div");
 
@@ -41,25 +76,28 @@ export function rounds(context) {
     draw();
   }
 
-  const choose = (/** @type {{count?: string, view?: string}} */ change) => {
-    [count, view] = [change.count ?? count, change.view ?? view];
-    context.go(
-      withQuery("/rounds", { last: count === String(ROUNDS[0]) ? "" : count, view: view === "table" ? view : "" }),
-      true,
-    );
-    load();
+  const choose = (/** @type {{count?: string, view?: string, chosen?: string}} */ change) => {
+    ({ count = count, view = view, chosen = chosen } = change);
+    const last = count === String(ROUNDS[0]) ? "" : count;
+    context.go(withQuery("/rounds", { last, view: view === "table" ? view : "", round: chosen }), true);
+    if (change.chosen) announce(`What changed in round ${chosen} stands above the list of rounds.`);
+    if (change.count) load();
+    else draw();
   };
 
   function draw() {
     const now = Date.now() / 1000;
     const every = gpuLanes(leases, now);
+    const at = (listed ?? []).findIndex((one) => String(one.number) === chosen);
+    const round = listed?.[at];
     if (listed?.length) {
       const to = Math.max(seconds(listed[0].ends) ?? now, now);
       lanes.show(
         every.slice(0, LANES),
         seconds(listed.at(-1).starts) ?? now,
         to,
-        listed.map((one) => ({ at: seconds(one.starts) ?? 0, label: String(one.number) })),
+        listed.map((one) => seconds(one.starts) ?? 0),
+        round ? [seconds(round.starts) ?? 0, seconds(round.ends) ?? 0] : null,
       );
     }
     patch(
@@ -90,6 +128,7 @@ export function rounds(context) {
           : view === "table"
             ? h("div", { key: "twin" }, leaseTable(leases, now, true))
             : lanes.node,
+      round && roundSection(round, listed?.[at - 1], leases, () => choose({ chosen: "" })),
       listed &&
         h(
           "section",
@@ -98,7 +137,22 @@ export function rounds(context) {
           shortTable(
             "Rounds",
             [
-              { head: "Round", class: "number", cell: (one) => one.number.toLocaleString("en") },
+              {
+                head: "Round",
+                class: "number",
+                cell: (one) =>
+                  h(
+                    "button",
+                    {
+                      type: "button",
+                      class: "why",
+                      "aria-pressed": String(one === round),
+                      "aria-label": `What changed in round ${one.number}`,
+                      onclick: () => choose({ chosen: one === round ? "" : String(one.number) }),
+                    },
+                    one.number.toLocaleString("en"),
+                  ),
+              },
               { head: "Starts", cell: (one) => clock(seconds(one.starts)) },
               {
                 head: "Length",
@@ -128,7 +182,11 @@ export function rounds(context) {
               },
             ],
             listed,
-            { key: (one) => String(one.number), empty: "There was no round yet." },
+            {
+              key: (one) => String(one.number),
+              empty: "There was no round yet.",
+              classOf: (one) => (one === round ? "chosen" : ""),
+            },
           ),
         ),
     );
@@ -136,4 +194,39 @@ export function rounds(context) {
   }
 
   return readAgain(context, "Rounds", load, node, { theme: () => lanes.picture.paint(), stop: () => lanes.stop() });
+}
+
+/** What changed with a round, and why. @param {any} round @param {any} next @param {any[]} leases @param {() => void} close */
+function roundSection(round, next, leases, close) {
+  const gpus = (/** @type {string[]} */ names) => plain(names.join(", "), 120);
+  return h(
+    "section",
+    { key: "changes", "aria-label": `What changed in round ${round.number}` },
+    h(
+      "div",
+      { class: "head" },
+      h("h2", null, `Round ${round.number.toLocaleString("en")}`),
+      h(
+        "span",
+        { class: "muted" },
+        `planned ${clock(seconds(round.planned))}: ${round.granted} new, ${round.renewed} renewed, ${round.ended} ended`,
+      ),
+      h("button", { type: "button", class: "push", onclick: close }, "Close"),
+    ),
+    shortTable(
+      `What changed in round ${round.number}`,
+      [
+        {
+          head: "Job",
+          cell: (one) => link(jobPath(one.job), h("i", { class: `swatch c${jobIndex(one.job)}` }), one.job),
+        },
+        { head: "Change", cell: (one) => one.change },
+        { head: "From", optional: true, cell: (one) => gpus(one.from) },
+        { head: "To", optional: true, cell: (one) => gpus(one.to) },
+        { head: "Why", cell: (one) => one.why },
+      ],
+      changesOf(round, next, leases),
+      { key: (one) => one.job, empty: "All jobs stayed where they were." },
+    ),
+  );
 }

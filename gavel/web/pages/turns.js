@@ -6,6 +6,10 @@ import { h, jobPath, link } from "./dom.js";
 import { shortTable } from "./table.js";
 import { clock, number, plain, seconds, span } from "./values.js";
 
+/** How a turn ended, and why. @param {any} lease @param {number} [limit] */
+export const endText = (lease, limit = 200) =>
+  lease.outcome ? [lease.outcome, plain(lease.why, limit)].filter(Boolean).join(": ") : "it runs";
+
 /** Beyond this many GPUs, the lanes of a job are nodes. */
 const LANES = 32;
 
@@ -26,7 +30,7 @@ export function lanesOf(leases, types, now) {
       `Attempt ${lease.attempt} on ${lease.worker_type}, round ${lease.round}`,
       `${clock(start)} – ${lease.ended ? clock(end) : "now"}, ${span(end - start)}`,
       lease.steps_made ? `${number(lease.steps_made)} steps` : "",
-      lease.outcome ? `${lease.outcome}: ${lease.why}` : "it runs",
+      endText(lease),
     ]
       .filter(Boolean)
       .join("\n");
@@ -77,8 +81,8 @@ export function leaseTable(leases, now, withJob = false) {
         cell: (lease) =>
           span((seconds(lease.ended) ?? now) - (seconds(lease.started) ?? seconds(lease.granted) ?? now)),
       },
-      { head: "Steps", class: "number", cell: (lease) => number(lease.steps_made ?? null) },
-      { head: "Ended", cell: (lease) => (lease.outcome ? `${lease.outcome}: ${plain(lease.why, 120)}` : "it runs") },
+      { head: "Steps", class: "number", optional: true, cell: (lease) => number(lease.steps_made ?? null) },
+      { head: "Ended", cell: (lease) => endText(lease, 120) },
     ],
     leases,
     { key: (lease) => lease.lease },
@@ -108,7 +112,7 @@ export function gpuLanes(leases, now, wanted = () => true) {
         tip: [
           `Job ${lease.job} on ${gpu} (${lease.worker_type})`,
           `${clock(start)} – ${lease.ended ? clock(end) : "now"}, ${span(end - start)}`,
-          lease.outcome ? `${lease.outcome}: ${plain(lease.why, 200)}` : "it runs",
+          endText(lease),
         ].join("\n"),
       });
       lanes.set(gpu, lane);
