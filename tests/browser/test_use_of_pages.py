@@ -10,7 +10,7 @@ from tests.browser.chromium import needs_chromium, page_in
 from tests.browser.site import PAGES, Site, counting, hides, reads, shows, sign_in
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page, Response
+    from playwright.sync_api import Browser, Locator, Page, Response
 
 pytestmark = needs_chromium
 
@@ -72,6 +72,35 @@ def test_a_click_on_a_round_names_what_changed_and_why(site: Site, page: Page, t
     page.locator(".canvas canvas").click(position={"x": 700, "y": 10})
     shows(page.get_by_role("table", name=re.compile("^What changed in round")))
     assert "round=" in page.url
+
+
+def test_an_error_stands_below_its_field(site: Site, page: Page) -> None:
+    """Whether the page or the scheduler refuses it, the field has the focus and names the reason."""
+    page.goto(site.at("/fairness"))
+    page.get_by_role("button", name="Set a quota").click()
+    dialog = page.get_by_role("dialog")
+    users = dialog.get_by_label("GPUs held at once by each user")
+    dialog.get_by_label("Tenant, such").fill("refused")
+    users.fill("k80=many")
+    dialog.get_by_role("button", name="Set", exact=True).click()
+    is_blamed(users, "k80=many")
+    users.fill("")
+    gpus = dialog.get_by_label("GPUs held at once, such")
+    gpus.fill("k90=1")
+    dialog.get_by_role("button", name="Set", exact=True).click()
+    is_blamed(gpus, "k90")
+    assert users.get_attribute("aria-invalid") is None
+    assert [tenant for tenant in site.cluster.client.tenants() if tenant.name == "refused"] == []
+
+
+def is_blamed(field: Locator, text: str) -> None:
+    """Wait until the error of a dialog is that of this field, and contains the text."""
+    from playwright.sync_api import expect
+
+    expect(field).to_be_focused()
+    expect(field).to_have_accessible_description(re.compile(re.escape(text)))
+    below = field.locator("xpath=following::*[1]")
+    reads(below, text)
 
 
 def test_all_pages_are_in_reach_on_a_small_screen(site: Site, chromium: Browser) -> None:

@@ -156,7 +156,7 @@ export function ask(title, body, action) {
     const before = /** @type {HTMLElement | null} */ (document.activeElement);
     /** @type {any} */
     let result;
-    const problem = h("p", { class: "problem", role: "alert" });
+    const problem = h("p", { class: "problem", role: "alert", id: "dialog-problem" });
     const go = h("button", { class: action.danger ? "danger" : "primary" }, action.label);
     const form = h(
       "form",
@@ -169,7 +169,7 @@ export function ask(title, body, action) {
             result = await action.submit(form);
             box.close();
           } catch (error) {
-            problem.textContent = String(/** @type {any} */ (error).message ?? error);
+            blame(form, problem, error);
           } finally {
             go.disabled = false;
           }
@@ -189,6 +189,32 @@ export function ask(title, body, action) {
     document.body.append(box);
     box.showModal();
   });
+}
+
+/**
+ * Show an error below the field that it concerns: its `control`, the one that the scheduler names, or the only one.
+ * @param {HTMLFormElement} form @param {HTMLElement} problem @param {any} error
+ */
+function blame(form, problem, error) {
+  const controls = /** @type {HTMLElement[]} */ ([...form.querySelectorAll("input:not([type=file]), textarea")]);
+  const parts = String(error.body?.field ?? "").split(/[^a-z_]+/);
+  const control =
+    error.control ??
+    parts.map((part) => controls.find(({ dataset }) => part && dataset.field === part)).findLast(Boolean) ??
+    (controls.length === 1 ? controls[0] : null);
+  for (const other of controls) {
+    other.removeAttribute("aria-invalid");
+    other.removeAttribute("aria-describedby");
+  }
+  // An alert that stays where it is, with the same words, would not be read again.
+  problem.textContent = "";
+  if (control) {
+    (control.closest("label") ?? control).after(problem);
+    control.setAttribute("aria-invalid", "true");
+    control.setAttribute("aria-describedby", problem.id);
+    control.focus();
+  } else form.lastElementChild?.before(problem);
+  problem.textContent = String(error.message ?? error);
 }
 
 /** Close the open dialog, if there is one: what it asked belongs to the page before. */

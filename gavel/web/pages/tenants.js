@@ -94,16 +94,24 @@ export function tenantsSection(tenants, context, done) {
 async function set(tenant) {
   const field = (/** @type {string} */ label, /** @type {string} */ value, /** @type {any} */ more = {}) => {
     const input = h("input", { value, autocomplete: "off", spellcheck: "false", ...more });
-    return { input, label: h("label", { class: "field" }, label, input) };
+    const limits = () => {
+      try {
+        return limitsOf(input.value);
+      } catch (error) {
+        throw Object.assign(/** @type {Error} */ (error), { control: input });
+      }
+    };
+    return { input, limits, label: h("label", { class: "field" }, label, input) };
   };
   const name = field("Tenant, such as org/team", tenant?.name ?? "", { required: true, readonly: tenant !== null });
   const weight = field("Weight among the tenants of the same parent", String(tenant?.weight ?? 1), {
     type: "number",
+    "data-field": "weight",
     min: "0",
     step: "any",
   });
-  const gpus = field("GPUs held at once, such as h100=8, *=64", limitText(tenant?.quota));
-  const users = field("GPUs held at once by each user", limitText(tenant?.each_user));
+  const gpus = field("GPUs held at once, such as h100=8, *=64", limitText(tenant?.quota), { "data-field": "quota" });
+  const users = field("GPUs held at once by each user", limitText(tenant?.each_user), { "data-field": "each_user" });
   const answer = await ask(
     tenant ? `Quota of ${plain(tenant.name, 60)}` : "Set a quota",
     h(
@@ -128,8 +136,8 @@ async function set(tenant) {
               name: name.input.value.trim(),
               weight: Number(weight.input.value),
               policy: tenant?.policy ?? "",
-              quota: { gpus: limitsOf(gpus.input.value) },
-              each_user: { gpus: limitsOf(users.input.value) },
+              quota: { gpus: gpus.limits() },
+              each_user: { gpus: users.limits() },
             },
           ],
         }),
