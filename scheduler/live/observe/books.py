@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -25,23 +24,45 @@ from scheduler.model.lease import GpuId, node_of
 DAY_MS = 86_400_000
 # Groups whose rows also have the time that leases did not hold.
 OF_NODES = ("type", "node", "day")
-_LEASE_KEYS = {"type": "worker_type", "node": "on_gpus", "day": "''"}
-_NODE_KEYS = {"type": "worker_type", "node": "node", "day": "''"}
+# The length of the parts of a time that is not divided.
+_ENDLESS_MS = 2**62
+_KEYS = {"type": "worker_type", "node": "on_gpus", "day": "begin / :part"}
+_NODE_KEYS = {**_KEYS, "node": "node"}
 _BEGIN = "SELECT min(at_ms) FROM node"
-# The plus has SQLite use the index of ends.
-_HELD = """
+_CLAUSES = {
+    # The plus has SQLite use the index of ends.
+    "asked": """ended_ms > :since AND ended_ms - held_ms < :until AND held_ms > 0 AND +place < :before
+        AND (:user = '' OR user = :user)""",
+    # The lease held its GPUs within the time of the question and within one part.
+    "whole": """ended_ms - held_ms >= :since AND ended_ms <= :until
+        AND (ended_ms - held_ms) / :part = (ended_ms - 1) / :part""",
+    # The time from the next part on, for each time that goes on; and all times, cut where parts begin.
+    "later": "SELECT place, (begin / :part + 1) * :part, end FROM span WHERE (begin / :part + 1) * :part < end",
+    "cut": "SELECT place, begin, min(end, (begin / :part + 1) * :part) AS end FROM span",
+}
+_HELD_WHOLE = """
+SELECT {key}, sum(gpus * held_ms), sum(gpus * useful_ms), sum(gpus * lost_ms), sum(gpus * idle_ms),
+    sum(gpus * shared_ms)
+FROM (SELECT *, ended_ms - held_ms AS begin FROM lease WHERE {asked} AND {whole}) GROUP BY 1
+"""
+_HELD_CUT = """
+WITH RECURSIVE span (place, begin, end) AS (
+    SELECT place, max(ended_ms - held_ms, :since), min(ended_ms, :until) FROM lease WHERE {asked} AND NOT ({whole})
+    UNION ALL {later}
+), cut AS ({cut})
 SELECT {key}, sum(gpu_ms), sum(gpu_ms * useful_ms / held_ms), sum(gpu_ms * lost_ms / held_ms),
-    sum(gpu_ms * idle_ms / held_ms), sum(gpus * max(end - max(ended_ms - shared_ms, :since), 0))
-FROM (SELECT *, 1.0 * gpus * (end - max(ended_ms - held_ms, :since)) AS gpu_ms
-    FROM (SELECT *, min(ended_ms, :until) AS end FROM lease WHERE ended_ms > :since AND ended_ms - held_ms < :until
-        AND held_ms > 0 AND +place < :before AND (:user = '' OR user = :user)))
-GROUP BY 1
+    sum(gpu_ms * idle_ms / held_ms), sum(gpus * max(end - max(ended_ms - shared_ms, begin), 0))
+FROM (SELECT *, 1.0 * gpus * (end - begin) AS gpu_ms FROM cut JOIN lease USING (place)) GROUP BY 1
 """
 _ALL = """
+WITH RECURSIVE span (place, begin, end) AS (
+    SELECT place, max(at_ms, :since), end FROM (
+        SELECT *, min(lead(at_ms, 1, :until) OVER (PARTITION BY node ORDER BY place), :until) AS end FROM node)
+    WHERE max(at_ms, :since) < end AND gpus > 0
+    UNION ALL {later}
+), cut AS ({cut})
 SELECT {key}, sum(gpus * span), sum(drained * span), sum(broken * span), sum(unreachable * span)
-FROM (SELECT *, end - max(at_ms, :since) AS span FROM (
-    SELECT *, min(lead(at_ms, 1, :until) OVER (PARTITION BY node ORDER BY place), :until) AS end FROM node))
-WHERE span > 0 AND gpus > 0 GROUP BY 1
+FROM (SELECT *, end - begin AS span FROM cut JOIN node USING (place)) GROUP BY 1
 """
 
 
@@ -107,68 +128,77 @@ class Answer(NamedTuple):
 def gpu_time(file: HistoryFile, question: Question, open_leases: Sequence[OpenTime], before: int) -> Answer:
     """Return the rows. `open_leases` are those that had not ended before this place."""
     ((begin_ms,),) = file.rows(_BEGIN)
-    since_ms, until_ms = question.since_ms, question.until_ms
+    since_ms, until_ms, by = question.since_ms, question.until_ms, question.by
     since_ms = until_ms if begin_ms is None else min(max(since_ms, begin_ms), until_ms)
+    question = question._replace(since_ms=since_ms)
     rows: dict[str, GpuTime] = {}
-    for name, first_ms, last_ms in _periods(question.by, since_ms, until_ms):
-        part = question._replace(since_ms=first_ms, until_ms=last_ms)
-        for group, time in _period(file, part, open_leases, before):
-            _add(rows.setdefault(name or group, GpuTime()), time)
+    for key, time in (*_held(file, question, before), *_open(open_leases, question), *_all(file, question)):
+        _add(rows.setdefault(_day_name(key) if by == "day" else key, GpuTime()), time)
     return Answer(
         {name: rows[name] for name in sorted(rows) if rows[name].held + rows[name].all > 0}, since_ms
     )
 
 
-def _periods(by: str, since_ms: int, until_ms: int) -> Iterator[tuple[str, int, int]]:
-    """Yield the parts of a time that are summed separately, with their names: days, or all of it without a name."""
-    if since_ms >= until_ms:
-        return
-    if by != "day":
-        yield "", since_ms, until_ms
-        return
-    midnights = range((since_ms // DAY_MS + 1) * DAY_MS, until_ms, DAY_MS)
-    for first_ms, last_ms in pairwise((since_ms, *midnights, until_ms)):
-        yield day_name(first_ms), first_ms, last_ms
+def _day_name(day: int) -> str:
+    """Return the day with this number since 1970, in UTC, as 2030-01-31."""
+    return datetime.fromtimestamp(day * DAY_MS / 1000, UTC).date().isoformat()
 
 
-def day_name(at_ms: int) -> str:
-    """Return the day, in UTC, as 2030-01-31."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).date().isoformat()
+def _held(file: HistoryFile, question: Question, before: int) -> Iterator[tuple[Any, GpuTime]]:
+    """Yield the time of leases that have ended, by keys, some of them repeatedly."""
+    values, rows = {**_values(question), "before": before}, list[Any]()
+    for query in (_HELD_WHOLE, _HELD_CUT):
+        key = _KEYS.get(question.by, question.by)
+        file.read_long(query.format(key=key, **_CLAUSES), values, rows.extend)
+    for key, *sums in rows:
+        time = GpuTime(*sums)
+        yield from _by_node(unpacked_gpus(key), time) if question.by == "node" else ((key, time),)
 
 
-def _period(
-    file: HistoryFile, question: Question, open_leases: Iterable[OpenTime], before: int
-) -> Iterator[tuple[str, GpuTime]]:
-    """Yield the time of groups, some of them repeatedly."""
-    by = question.by
-    values = {"since": question.since_ms, "until": question.until_ms, "user": question.user, "before": before}
-    rows = list[Any]()
-    file.read_long(_HELD.format(key=_LEASE_KEYS.get(by, by)), values, rows.extend)
-    for key, held, useful, lost, idle, shared in rows:
-        time = GpuTime(held, useful, lost, idle, shared)
-        yield from _by_node(unpacked_gpus(key), time) if by == "node" else ((key, time),)
-    for lease in open_leases:
-        time_of_open = _open_time(lease, question)
-        if time_of_open is not None:
-            key = getattr(lease, "worker_type" if by == "type" else by, "")
-            yield from _by_node(lease.gpus, time_of_open) if by == "node" else ((key, time_of_open),)
-    if by in OF_NODES and not question.user:
-        rows.clear()
-        file.read_long(_ALL.format(key=_NODE_KEYS[by]), values, rows.extend)
-        for key, total, drained, broken, unreachable in rows:
-            yield key, GpuTime(all=total, drained=drained, broken=broken, unreachable=unreachable)
+def _open(leases: Iterable[OpenTime], question: Question) -> Iterator[tuple[Any, GpuTime]]:
+    """Yield the time of leases that have not ended."""
+    by, part_ms = question.by, _part_ms(question)
+    for lease in leases:
+        begin_ms, last_ms = max(lease.begin_ms, question.since_ms), min(lease.end_ms, question.until_ms)
+        if question.user not in ("", lease.user):
+            continue
+        while begin_ms < last_ms:
+            part = begin_ms // part_ms
+            end_ms = min((part + 1) * part_ms, last_ms)
+            time = _open_time(lease, begin_ms, end_ms)
+            key = part if by == "day" else getattr(lease, "worker_type" if by == "type" else by, "")
+            yield from _by_node(lease.gpus, time) if by == "node" else ((key, time),)
+            begin_ms = end_ms
 
 
-def _open_time(lease: OpenTime, question: Question) -> GpuTime | None:
-    """Return the part of a lease's time that the question is about; None if there is none."""
-    begin_ms, end_ms = max(lease.begin_ms, question.since_ms), min(lease.end_ms, question.until_ms)
-    if begin_ms >= end_ms or question.user not in ("", lease.user):
-        return None
+def _open_time(lease: OpenTime, begin_ms: int, end_ms: int) -> GpuTime:
+    """Return a part of the time of a lease."""
     gpus = len(lease.gpus)
     held = gpus * (end_ms - begin_ms)
     each = held / (lease.end_ms - lease.begin_ms)
     shared = gpus * max(end_ms - max(lease.end_ms - lease.shared_ms, begin_ms), 0)
     return GpuTime(held, lease.useful_ms * each, lease.lost_ms * each, lease.idle_ms * each, shared)
+
+
+def _all(file: HistoryFile, question: Question) -> Iterator[tuple[Any, GpuTime]]:
+    """Yield the time of all GPUs, and how much of it nothing could hold; nothing if this is unknown by such keys."""
+    if question.by in OF_NODES and not question.user:
+        rows = list[Any]()
+        query = _ALL.format(key=_NODE_KEYS[question.by], **_CLAUSES)
+        file.read_long(query, _values(question), rows.extend)
+        for key, total, drained, broken, unreachable in rows:
+            yield key, GpuTime(all=total, drained=drained, broken=broken, unreachable=unreachable)
+
+
+def _values(question: Question) -> dict[str, Any]:
+    """Return the values of a question in queries."""
+    _, since_ms, until_ms, user = question
+    return {"since": since_ms, "until": until_ms, "user": user, "part": _part_ms(question)}
+
+
+def _part_ms(question: Question) -> int:
+    """Return the length of the parts that are summed separately. Parts begin at its multiples."""
+    return DAY_MS if question.by == "day" else _ENDLESS_MS
 
 
 def _by_node(gpus: Sequence[GpuId], time: GpuTime) -> Iterator[tuple[str, GpuTime]]:
