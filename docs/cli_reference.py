@@ -295,6 +295,8 @@ def limits() -> str:
         "speed": bounds.FACTOR,
         "tenants.weight": bounds.WEIGHT,
         "tenants.quota.gpus": bounds.QUOTA_GPUS,
+        "tenants.quota.gpu_hours": bounds.QUOTA_SPENT,
+        "tenants.quota.cost": bounds.QUOTA_SPENT,
     }
     tables: list[tuple[str, bounds.Table]] = [
         ("a job", of_jobs),

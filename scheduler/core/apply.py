@@ -13,10 +13,12 @@ from typing import Any
 
 from scheduler.core import apply_jobs as jobs
 from scheduler.core import apply_leases as leases
+from scheduler.core import budgets
 from scheduler.core import facts as f
 from scheduler.core.credit import charge_all
 from scheduler.core.snapshot import Asked
 from scheduler.core.state import SchedulerState
+from scheduler.model.budgets import Account, AccountId, period_at
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.shares import ShareTable
 
@@ -28,6 +30,8 @@ def apply(state: SchedulerState, now_s: float, fact: f.Fact) -> None:
 
 
 def _configured(state: SchedulerState, now_s: float, fact: f.Configured) -> None:
+    # What has been used so far is charged to the budgets that were in force.
+    budgets.settle_all(state, now_s)
     state.settings = fact.settings
     state.enter_quotas()
     state.stale = True
@@ -58,6 +62,9 @@ def _rates_given(state: SchedulerState, now_s: float, fact: f.RatesGiven) -> Non
 
 def _prices_set(state: SchedulerState, now_s: float, fact: f.PricesSet) -> None:
     charge_all(state, now_s)
+    budgets.settle_all(state, now_s)
+    if state.budgets:
+        state.enter_quotas()
     state.prices = {**state.prices, **fact.price_per_gpu_hour}
     state.stale = True
 
@@ -143,11 +150,23 @@ def _cluster_changed(state: SchedulerState) -> None:
     state.cluster_version += 1
 
 
+# Budgets
+
+
+def _budget_reached(state: SchedulerState, now_s: float, fact: f.BudgetReached) -> None:
+    name = AccountId(fact.tenant, fact.user, fact.resource, fact.period)
+    starts_s = period_at(fact.period, now_s).starts_s
+    account = state.spent.get(name)
+    if account is None or account.starts_s != starts_s:
+        account = state.spent[name] = Account(*name, starts_s)
+    account.reached = fact.percent
+
+
 # Allocations
 
 
 def _allocation_asked(state: SchedulerState, now_s: float, fact: f.AllocationAsked) -> None:
-    state.asked = Asked(fact.number, now_s, answered=False)
+    state.asked = Asked(fact.number, now_s, answered=False, beyond=fact.beyond)
     state.stale = False
     state.rates.note_asked()
 
@@ -200,6 +219,7 @@ _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {
     f.GpusBroken: _gpus_broken,
     f.GpusWithheld: _gpus_withheld,
     f.GpusIdled: _gpus_idled,
+    f.BudgetReached: _budget_reached,
     f.AllocationAsked: _allocation_asked,
     f.AllocationAdopted: _allocation_adopted,
     f.AllocationFailed: _allocation_failed,

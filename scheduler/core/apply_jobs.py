@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.core import budgets
 from scheduler.core import facts as f
 from scheduler.core.snapshot import Request
 from scheduler.core.state import SchedulerState
@@ -72,6 +73,9 @@ def job_updated(state: SchedulerState, now_s: float, fact: f.JobUpdated) -> None
         before=before.without_documents(),
     )
     job.updates = (*job.updates[1 - UPDATES_KEPT :], update)
+    if "tenant" in fact.changes.values():
+        # What it has used so far stays with its former tenant.
+        budgets.settle_all(state, now_s)
     job.spec = fact.changes.applied_to(job.spec)
     if "tenant" in fact.changes.values():
         state.enter_quotas()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
-from scheduler.core import credit, failed_starts
+from scheduler.core import budgets, credit, failed_starts
 from scheduler.core import facts as f
 from scheduler.core.apply_jobs import move
 from scheduler.core.messages import Exit, Progress
@@ -30,6 +30,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
     """Begin a round: end some leases, grant some, and renew all others."""
     settings, table = state.settings, state.shares
     old_end_s = state.round.ends_s
+    budgets.begin_round(state, now_s)
     for name in fact.ended:
         holding = state.leases[name]
         if holding.phase is WAITING:
@@ -122,6 +123,8 @@ def _hold(state: SchedulerState, now_s: float, holding: Holding) -> None:
     steps = state.jobs[holding.lease.job].steps_done
     holding.phase, holding.sent_s, holding.sent_steps = SENT, now_s, steps
     holding.reported_s, holding.steps = now_s, steps
+    budgets.settle(state, now_s, holding.lease.gpus[0])
+    holding.paid_s = now_s
     state.hold(holding)
     state.renumber_sets(holding)
 
@@ -170,6 +173,7 @@ def _undo_start(state: SchedulerState, now_s: float, job: Job, holding: Holding,
 def lease_recalled(state: SchedulerState, now_s: float, fact: f.LeaseRecalled) -> None:
     """End a lease before its round ends."""
     holding = state.leases[fact.lease]
+    budgets.settle(state, now_s, holding.lease.gpus[0])
     if holding.phase is WAITING:
         _forget(state, now_s, holding)
     elif fact.untold:
@@ -186,6 +190,7 @@ def leases_resumed(state: SchedulerState, now_s: float, fact: f.LeasesResumed) -
     """Continue leases on a node that was silent."""
     for name in fact.leases:
         holding = state.leases[name]
+        budgets.settle(state, now_s, holding.lease.gpus[0])
         holding.phase, holding.ends_s, holding.stop_by_s, holding.why = RUNNING, None, None, ""
         job = state.jobs[holding.lease.job]
         job.lease, job.leaving = name, None
@@ -313,6 +318,7 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
         other.mixed = True
     job.cost_usd += credit.settle(state, holding, end.ran_s)
     credit.take_back(state, now_s, holding)
+    budgets.settle(state, now_s, holding.lease.gpus[0])
     state.let_go(holding)
     state.renumber_sets(holding)
     if len(bundle.jobs) > 1:
@@ -341,7 +347,7 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
         job.failures += 1
     elif holding.started_s is None and not end.ran_s:
         if end.outcome == "node_failed":
-            _count_failed_start(job, holding)
+            failed_starts.count_on_job(job, holding)
         following = state.leases.get(job.lease or "")
         if following is None:
             _undo_start(state, now_s, job, holding, _ORDERLY["yielded"])
@@ -355,15 +361,6 @@ def _after_exit(state: SchedulerState, now_s: float, job: Job, end: Exit, holdin
         if job.lease is None and job.state is RUNS:
             why = holding.why if end.outcome == "yielded" else ""
             move(state, now_s, job, PREEMPT, why or _ORDERLY.get(end.outcome, "its node is gone"))
-
-
-def _count_failed_start(job: Job, holding: Holding) -> None:
-    """Count a start of this job that failed on the nodes of the lease."""
-    nodes = nodes_of(holding.lease.gpus)
-    job.node_failures += 1
-    job.unstarted += 1
-    if holding.before is not None:
-        holding.before = holding.before[0], f"it could not be started on {', '.join(nodes)}"
 
 
 def _resized(state: SchedulerState, job: Job, width: int) -> bool:

@@ -157,10 +157,30 @@ class GpusWithheld(Fact, frozen=True, kw_only=True):
     gpus: tuple[int, ...]
 
 
+class BudgetReached(Fact, frozen=True, kw_only=True):
+    """A tenant, or one of its users, has spent most of a budget, or all but what is too little for its jobs."""
+
+    tenant: str
+    # Empty: the tenant as a whole.
+    user: str = ""
+    # "gpu_hours" or "cost".
+    resource: str
+    # "day", "week" or "month".
+    period: str
+    limit: float
+    spent: float
+    # When the next period begins.
+    renews_s: float
+    # How much of it is spent, at least; 100: no job gets GPUs by it until it is renewed or raised.
+    percent: int
+
+
 class AllocationAsked(Fact, frozen=True, kw_only=True):
     """A problem was sent to the solver."""
 
     number: int
+    # The jobs that it leaves out, because they are beyond their budgets.
+    beyond: tuple[str, ...] = ()
 
 
 class AllocationAdopted(Fact, frozen=True, kw_only=True):
@@ -280,6 +300,7 @@ AnyFact = (
     | NodeRemoved
     | GpusBroken
     | GpusWithheld
+    | BudgetReached
     | AllocationAsked
     | AllocationAdopted
     | AllocationFailed

@@ -131,3 +131,12 @@ def changes_state(node: Node, trouble: str) -> bool:
     if trouble:
         return node.state is UP or (node.state is FAULTY and node.why != one_line(trouble))
     return node.state is FAULTY and node.back_s is None
+
+
+def count_on_job(job: Job, holding: Holding) -> None:
+    """Count a start of this job that failed on the nodes of the lease."""
+    nodes = nodes_of(holding.lease.gpus)
+    job.node_failures += 1
+    job.unstarted += 1
+    if holding.before is not None:
+        holding.before = holding.before[0], f"it could not be started on {', '.join(nodes)}"

@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 
+from scheduler.core.planning.budget_limits import limits_for
 from scheduler.core.state import SchedulerState
 from scheduler.model.errors import InvariantBroken
 from scheduler.model.jobs import TERMINAL, JobState
@@ -94,6 +95,25 @@ def gpu_quotas_are_kept(state: SchedulerState) -> Iterator[str]:
         if len(held) > quota.gpus and held - before:
             names = ", ".join(holding.lease.id for holding in leases)
             yield f"{quota.level} holds {len(held)} GPUs of {quota.worker_type} of {quota.gpus}, by leases {names}"
+
+
+def budgets_are_kept(state: SchedulerState) -> Iterator[str]:
+    """A budget covers what its leases cost to their ends, apart from leases granted before the quotas last changed."""
+    limits = limits_for(state, state.now_s, state.round.ends_s, state.active)
+    for (budget, period), limit in zip(limits.rows, limits.limits, strict=True):
+        leases = [
+            name
+            for name, holding in state.leases.items()
+            if budget in state.budgets.of(state.jobs[holding.lease.job].spec)
+            and int(name) >= state.quotas_from_lease
+            # GPUs without a price cost nothing, however much is spent.
+            and limit.price[holding.bundle.worker_type] > 0
+        ]
+        if leases and limit.left < -1e-6:
+            yield (
+                f"{budget.level} will exceed its {budget.limit:g} {budget.resource} of the {budget.period} from "
+                f"{period.starts_s:g} by {-limit.left:g}, with leases {', '.join(leases)}"
+            )
 
 
 def states_fit_leases(state: SchedulerState) -> Iterator[str]:
@@ -212,6 +232,7 @@ RULES: tuple[Rule, ...] = (
     gpus_fit_their_lease,
     jobs_know_their_leases,
     gpu_quotas_are_kept,
+    budgets_are_kept,
     states_fit_leases,
     waiting_leases_wait,
     claims_do_not_clash,

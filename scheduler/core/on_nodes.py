@@ -116,9 +116,15 @@ def _continues(state: SchedulerState, holding: Holding) -> bool:
         # A part of the gang may have stopped already.
         and not (holding.exited or holding.died)
         and all(state.nodes[name].state != NodeState.SILENT for name in nodes_of(holding.lease.gpus))
+        # A budget that counts the job has paid for no later round than the one in which the lease was ended.
+        and not (state.budgets.of(job.spec) and _is_of_earlier_round(state, holding))
         # Its GPUs may be promised to other leases.
         and not any(gpu in state.claims for gpu in holding.lease.gpus)
     )
+
+
+def _is_of_earlier_round(state: SchedulerState, holding: Holding) -> bool:
+    return (holding.stop_by_s or 0.0) < state.round.ends_s + state.settings.lease_margin_s
 
 
 def on_report(out: Outcome, message: NodeReport) -> None:

@@ -9,14 +9,11 @@ A cluster with nothing to do has no pulse; the next job starts the pulse again.
 
 from __future__ import annotations
 
-import math
-import operator
 from collections.abc import Iterable
-from itertools import compress, repeat
+from itertools import compress
 
-import msgspec
-import numpy as np
-
+from scheduler.core import on_budgets
+from scheduler.core.answers import fault_of, quantised
 from scheduler.core.effects import Solve
 from scheduler.core.facts import (
     AllocationAdopted,
@@ -25,16 +22,15 @@ from scheduler.core.facts import (
     GpusFilled,
     RoundPlanned,
 )
-from scheduler.core.messages import Shares, Solved
+from scheduler.core.messages import Solved
 from scheduler.core.outcome import Outcome
 from scheduler.core.planning import problem, round_inputs
+from scheduler.core.planning.budget_limits import Beyond, beyond_budgets, beyond_renewal
 from scheduler.core.planning.kinds import Kinds
 from scheduler.core.state import SchedulerState
-from scheduler.model.bounds import GPUS
 from scheduler.model.jobs import WAITING
 from scheduler.model.lease import STOPPING, Bundle, GpuId, Lease, Phase, node_of
 from scheduler.rounds.diff import LeaseChanges, diff
-from scheduler.rounds.inputs import NO_ROW
 from scheduler.rounds.plan import plan_round
 
 # Times closer than this count as equal.
@@ -67,16 +63,20 @@ def tick(out: Outcome, kinds: Kinds) -> None:
     if now_s < boundary_s - settings.solve_lead_s - SOON_S:
         out.wake(boundary_s - settings.solve_lead_s, "tick")  # too early
         return
-    if not _anything_to_do(state, now_s):
+    beyond = _beyond_budgets(state, now_s)
+    on_budgets.note_reached(out, beyond)
+    if not _anything_to_do(state, now_s, beyond):
         plan_s = boundary_s - settings.plan_lead_s
         # A job may still arrive in this round, so look again.
         if now_s < boundary_s - SOON_S:
             out.wake(plan_s if now_s < plan_s - SOON_S else boundary_s, "tick")
+        elif beyond.wait:
+            out.wake(min(period.ends_s for _, period in beyond.wait.values()), "tick")
         return
     awaiting = not state.asked.answered and now_s < state.asked.at_s + LOST_ROUNDS * settings.round_s
-    asking = not awaiting and _is_question_due(state, now_s)
+    asking = not awaiting and _is_question_due(state, now_s, beyond)
     if asking:
-        ask(out, kinds)
+        ask(out, kinds, beyond)
     lead_s = settings.solve_lead_s - settings.plan_lead_s
     if now_s < boundary_s - SOON_S:
         # A round is running: plan shortly before its end.
@@ -96,17 +96,25 @@ def tick(out: Outcome, kinds: Kinds) -> None:
         out.wake(max(plan_s, now_s), "plan")
 
 
-def _anything_to_do(state: SchedulerState, now_s: float) -> bool:
+def _beyond_budgets(state: SchedulerState, now_s: float) -> Beyond:
+    """Return the jobs that are beyond their budgets for the next round."""
+    return beyond_budgets(state, now_s, _next_start_s(state, now_s) + state.settings.round_s)
+
+
+def _anything_to_do(state: SchedulerState, now_s: float, beyond: Beyond) -> bool:
     if any(h.phase is not STOPPING for h in state.leases.values()):
         return True
-    return any(state.eligible(job, now_s) for job in state.active.values()) and bool(state.usable_nodes())
+    waiting = (job for name, job in state.active.items() if name not in beyond.wait)
+    return any(state.eligible(job, now_s) for job in waiting) and bool(state.usable_nodes())
 
 
-def _is_question_due(state: SchedulerState, now_s: float) -> bool:
+def _is_question_due(state: SchedulerState, now_s: float, beyond: Beyond) -> bool:
     """Whether the last question is old enough, and there is a reason to ask again: a change, or no answer."""
     if now_s < state.asked.at_s + max(state.settings.min_reallocation_s, 0.0) - SOON_S:
         return False
-    return state.stale or not state.asked.answered or _wait_is_over(state, now_s)
+    if state.stale or not state.asked.answered or _wait_is_over(state, now_s):
+        return True
+    return beyond.jobs != tuple([name for name in state.asked.beyond if name in state.active])
 
 
 def _wait_is_over(state: SchedulerState, now_s: float) -> bool:
@@ -119,10 +127,10 @@ def _wait_is_over(state: SchedulerState, now_s: float) -> bool:
     )
 
 
-def ask(out: Outcome, kinds: Kinds) -> None:
+def ask(out: Outcome, kinds: Kinds, beyond: Beyond) -> None:
     """Ask the solver for an allocation. The answer arrives as a message."""
     state = out.state
-    out.fact(AllocationAsked(number=state.asked.number + 1))
+    out.fact(AllocationAsked(number=state.asked.number + 1, beyond=beyond.jobs))
     ask_again(out, kinds)
 
 
@@ -143,7 +151,7 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
     state = out.state
     if message.number != state.asked.number or state.asked.answered:
         return
-    fault = _fault_of(state, message)
+    fault = fault_of(state, message)
     if fault:
         out.fact(AllocationFailed(number=message.number, why=f"{message.policy}: {fault}"))
         return
@@ -171,57 +179,13 @@ def on_solved(out: Outcome, message: Solved, kinds: Kinds) -> None:
         fill_soon(out)
 
 
-def _fault_of(state: SchedulerState, message: Solved) -> str:
-    """Return why an answer from the solver's process cannot be adopted; empty if it can."""
-    shares = message.shares
-    jobs, columns = len(shares.jobs), len(shares.share)
-    if len(set(shares.jobs)) < jobs or not state.jobs.keys() >= set(shares.jobs):
-        return "the answer names a job that does not exist, or one job twice"
-    lengths = {len(shares.first), len(shares.second), len(shares.worker_type), len(shares.gpus)}
-    if lengths != {columns} or len(shares.label) not in (0, columns) or len(shares.isolated_rate) > jobs:
-        return "the parts of the answer differ in length"
-    for rows, lowest, end in (
-        (shares.first, 0, jobs),
-        (shares.second, NO_ROW, jobs),
-        (shares.worker_type, 0, len(shares.worker_types)),
-        (shares.no_backfill, 0, columns),
-        (shares.gpus, 1, GPUS.most + 1),
-    ):
-        if rows and not (lowest <= min(rows) and max(rows) < end):
-            return "the answer refers to a job, type or column that it does not have"
-    if any(map(operator.eq, shares.first, shares.second)):
-        return "the answer packs a job with itself"
-    pairs = [(a, b) if a > b else (b, a) for a, b in zip(shares.first, shares.second, strict=True)]
-    ways = zip(pairs, shares.worker_type, shares.gpus, shares.label or repeat(""), strict=False)
-    if len(set(ways)) < columns or len(set(shares.worker_types)) < len(shares.worker_types):
-        return "the answer holds a column or a worker type twice"
-    # A sum is finite only if all its terms are, and much faster to check than each of them.
-    figures = (
-        message.value or 0.0,
-        sum(filter(None, shares.price)),
-        sum(shares.share),
-        sum(shares.isolated_rate),
-    )
-    if not all(map(math.isfinite, figures)):
-        return "the answer holds numbers that are not finite"
-    if shares.share and not 0 <= min(shares.share) <= max(shares.share) <= 1 + 1e-6:
-        return "the answer holds shares outside 0 to 1"
-    return ""
-
-
 def _leaves_jobs_out(state: SchedulerState) -> bool:
     """Whether jobs have waited for LOST_ROUNDS rounds because they came after the allocation in force."""
     long_ago_s = state.now_s - LOST_ROUNDS * state.settings.round_s
     return any(
-        job.submitted_s < long_ago_s and name not in state.shares.job_row
+        job.submitted_s < long_ago_s and name not in state.shares.job_row and name not in state.asked.beyond
         for name, job in state.eligible_jobs(state.now_s).items()
     )
-
-
-def quantised(message: Solved) -> Shares:
-    """Round shares to millionths, so that the last digits of a solver decide nothing."""
-    shares = message.shares
-    return msgspec.structs.replace(shares, share=(np.round(shares.share, 6) + 0.0).tolist())
 
 
 def plan(out: Outcome, kinds: Kinds) -> None:
@@ -282,15 +246,21 @@ def carry_on(out: Outcome) -> None:
 def _begin_unplanned(out: Outcome, starts_s: float) -> None:
     state, old, table = out.state, out.state.round, out.state.shares
     skipped = tuple(compress(table.bundles, table.skipped.tolist()))
+    ends_s = starts_s + state.settings.round_s
+    ended = beyond_renewal(state, out.now_s, ends_s)
     out.fact(
         RoundPlanned(
             number=old.number + 1,
             starts_s=starts_s,
-            ends_s=starts_s + state.settings.round_s,
+            ends_s=ends_s,
+            ended=ended,
             reserved=old.reserved,
             skipped=skipped,
         )
     )
+    if ended:
+        _send(out, (), (), ended)
+        out.leases_stop = True
 
 
 def _next_start_s(state: SchedulerState, now_s: float) -> float:
@@ -377,7 +347,7 @@ def _ask_early(out: Outcome, kinds: Kinds) -> None:
         return
     again_s = state.asked.at_s + max(state.settings.min_reallocation_s, EARLY_S)
     if out.now_s >= again_s - SOON_S:
-        ask(out, kinds)
+        ask(out, kinds, _beyond_budgets(state, out.now_s))
     elif again_s < state.round.ends_s - state.settings.solve_lead_s:
         out.wake(again_s, "fill")
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from scheduler.core.facts import AllocationAdopted
+from scheduler.model.budgets import Account
 from scheduler.model.cluster import Node
 from scheduler.model.jobs import Job
 from scheduler.model.launch import JobDecoder
@@ -48,6 +49,8 @@ class Asked(msgspec.Struct):
     at_s: float = NEVER_S
     # Whether the answer has arrived or was given up.
     answered: bool = True
+    # The jobs that were left out of the problem, because they were beyond their budgets.
+    beyond: tuple[str, ...] = ()
 
 
 class Snapshot(msgspec.Struct, kw_only=True):
@@ -75,6 +78,7 @@ class Snapshot(msgspec.Struct, kw_only=True):
     next_order: int = 0
     adopted_s: float = 0.0
     reshaped: dict[str, int] = {}
+    spent: list[Account] = []
 
 
 FIELDS = Snapshot.__struct_fields__

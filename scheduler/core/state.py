@@ -11,6 +11,7 @@ from typing import Any
 
 from scheduler.core.facts import AllocationAdopted
 from scheduler.core.snapshot import FIELDS, NEVER_S, Asked, Request, Round, decode, encode
+from scheduler.model.budgets import Account, AccountId, Budgets
 from scheduler.model.cluster import UP, Node
 from scheduler.model.errors import NotFound
 from scheduler.model.gpu_quotas import GpuQuotas
@@ -36,6 +37,7 @@ class SchedulerState:
         *("held_leases", "holders", "claims", "blocks"),
         *("gpus_of", "_gpus_in_order", "size_of_type", "isolated_rate", "cluster_version"),
         *("gpu_quotas", "quotas_from_lease"),
+        *("budgets", "spent"),
     )
 
     def __init__(self) -> None:
@@ -63,6 +65,8 @@ class SchedulerState:
         self.next_order = 0
         # Reshaped jobs, by the last question to the solver before the change. Older shares are void for them.
         self.reshaped: dict[str, int] = {}
+        # What was spent of budgets in their present periods.
+        self.spent: dict[AccountId, Account] = {}
         # The derived part begins with the jobs that have not ended, in order of submission.
         self.active: dict[str, Job] = {}
         # Active jobs that `on_jobs.review` checks: those with limits, dependencies, an earliest start or a pause.
@@ -188,6 +192,7 @@ class SchedulerState:
         """
         primary: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
         primary["shares"], primary["rates"] = self.shares.rows(), self.rates.rows()
+        primary["spent"] = [self.spent[account] for account in sorted(self.spent)]
         return encode(primary)
 
     @classmethod
@@ -201,6 +206,7 @@ class SchedulerState:
         state.asked.at_s = max(state.asked.at_s, NEVER_S)
         state.shares = ShareTable.from_rows(primary.shares)
         state.rates = RateBook.from_rows(primary.rates)
+        state.spent = {account.id: account for account in primary.spent}
         state.jobs = dict(sorted(primary.jobs.items(), key=lambda item: item[1].order))
         state._fill_in()
         state.leases = dict(sorted(primary.leases.items(), key=lambda item: int(item[0])))
@@ -258,6 +264,7 @@ class SchedulerState:
     def enter_quotas(self) -> None:
         """Derive the quotas on GPUs, because the settings or the tenant of a job changed."""
         self.gpu_quotas = GpuQuotas(self.settings)
+        self.budgets = Budgets(self.settings)
         # Older leases than this one may exceed the quotas.
         self.quotas_from_lease = self.next_lease
 

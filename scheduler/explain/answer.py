@@ -29,6 +29,8 @@ Basis = Literal[
     # It starts when running jobs have done their steps, so that enough GPUs are free.
     "jobs_end",
     "minimum_run_ends",
+    # A budget is renewed.
+    "budget_renewed",
 ]
 
 
@@ -72,6 +74,8 @@ class Reason(StrEnum):
     TOO_WIDE_FOR_QUOTA = "too_wide_for_quota"
     # Other jobs of its tenant or user use up their quota on GPUs.
     QUOTA_GPUS = "quota_gpus"
+    # A budget of its tenants or user does not admit another round.
+    QUOTA_BUDGET = "quota_budget"
     WAITING_FOR_ALLOCATION = "waiting_for_allocation"
     WAITING_FOR_ROUND = "waiting_for_round"
     NO_SHARE = "no_share"

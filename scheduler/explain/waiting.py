@@ -2,7 +2,7 @@
 
 may it run at all?          dependency, earliest_start, retry_pause
 can it run anywhere?        no_nodes, no_fitting_node, too_wide_now, no_rate
-do its quotas admit it?     too_wide_for_quota, quota_gpus
+do its quotas admit it?     too_wide_for_quota, quota_gpus, quota_budget
 are GPUs held back for it?  gang_reserved
 is there room for it now?   fragmented, reserved_for_other, waiting_for_round
 does it have a share?       waiting_for_allocation, no_share
@@ -18,6 +18,7 @@ from scheduler.core.planning.kinds import rate_of
 from scheduler.core.planning.round_inputs import kept_until_s
 from scheduler.explain import remedies
 from scheduler.explain.answer import Change, Reason
+from scheduler.explain.budgets import within_budgets
 from scheduler.explain.claims import Claims, higher_claims
 from scheduler.explain.finding import NAMED_MAX, Finding, due_and_received
 from scheduler.explain.forecast import boundary_s
@@ -49,6 +50,9 @@ def why_it_waits(scene: Scene) -> Finding:
     if not possible:
         return _nowhere(scene)
     possible, stopped = within_quotas(scene, possible)
+    if stopped is not None:
+        return stopped
+    possible, stopped = within_budgets(scene, possible)
     if stopped is not None:
         return stopped
     return (

@@ -19,6 +19,7 @@ _BASIS = {
     "shares": "from its share and higher claims",
     "jobs_end": "when running jobs have done their steps",
     "minimum_run_ends": "when the minimum run time of others is over",
+    "budget_renewed": "when the budget is renewed",
 }
 
 # How many lines of a log are shown.

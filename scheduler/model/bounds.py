@@ -63,6 +63,7 @@ PART = Bound(0, 1)
 PRICE = Bound(1e-6, 1e6, "per GPU-hour", zero=True)
 COST = Bound(1e-6, 1e12)
 QUOTA_GPUS = Bound(0, 1_000_000)
+QUOTA_SPENT = Bound(0, 1e12)
 SEED = Bound(0, 2**63 - 1)
 INDEX = Bound(0, 1_000_000_000)
 

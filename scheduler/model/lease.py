@@ -123,6 +123,8 @@ class Holding(msgspec.Struct, kw_only=True):
     was_idle_s: float = 0.0
     # Whether the next report cannot measure a rate, because the partner changed or the node was silent meanwhile.
     mixed: bool = False
+    # Up to when the budgets of its tenants and user were charged for its GPUs. Its time without budgets is not charged.
+    paid_s: float = 0.0
 
     @property
     def idle_began_s(self) -> float | None:

@@ -164,8 +164,38 @@ class Audit:
             for limit in range(len(self.inputs.limits))
         ]
 
+    def charge(self, limit: int, bundle: Bundle) -> float:
+        """Return what a column adds to a budget, beside the leases of now."""
+        _, price, before_h, after_h = self.inputs.budgets[limit]
+        per_hour = price.get(bundle.worker_type, 0.0) * bundle.gpus
+        held = {self.inputs.held[job].bundle if job in self.inputs.held else None for job in bundle.jobs}
+        (former,) = held if len(held) == 1 else (None,)
+        if former is None or former.jobs != bundle.jobs:
+            return per_hour * (before_h + after_h)
+        former_per_hour = price.get(former.worker_type, 0.0) * former.gpus
+        return per_hour * after_h + max(0.0, per_hour - former_per_hour) * before_h
+
+    @cached_property
+    def spending(self) -> list[float]:
+        """What the columns of the plan add to each budget. GPUs that two jobs share count once."""
+        spending = [0.0] * len(self.inputs.budgets)
+        for bundle in self.plan.placements:
+            for limit in {row for job in bundle.jobs for row in self.inputs.budgets_of.get(job, ())}:
+                spending[limit] += self.charge(limit, bundle)
+        return spending
+
+    def exceeds_budget(self, bundle: Bundle) -> bool:
+        """Whether this column would exceed a budget beside all columns of the plan."""
+        for limit in {row for job in bundle.jobs for row in self.inputs.budgets_of.get(job, ())}:
+            charge = self.charge(limit, bundle)
+            if charge > 0 and self.spending[limit] + charge > self.inputs.budgets[limit].left:
+                return True
+        return False
+
     def exceeds_quota(self, bundle: Bundle) -> bool:
-        """Whether this column would exceed a quota beside all columns of the plan."""
+        """Whether this column would exceed a quota or a budget beside all columns of the plan."""
+        if self.inputs.budgets and self.exceeds_budget(bundle):
+            return True
         for limit, (kind, most) in enumerate(self.inputs.limits):
             if (
                 any(limit in self.inputs.limits_of.get(job, ()) for job in bundle.jobs)

@@ -120,6 +120,13 @@ def _quotas_kept(audit: Audit) -> Iterator[str]:
             yield f"quota {limit} of {most} GPUs is exceeded by jobs {', '.join(newcomers)}"
 
 
+def _budgets_kept(audit: Audit) -> Iterator[str]:
+    for limit, terms in enumerate(audit.inputs.budgets):
+        spending = audit.spending[limit]
+        if spending > 0 and spending > terms.left + SLACK:
+            yield f"budget {limit} with {terms.left:g} left is exceeded by a plan that takes {spending:g}"
+
+
 def _zero_shares_do_not_run(audit: Audit) -> Iterator[str]:
     for bundle in audit.plan.placements:
         row = audit.row_of.get(bundle)
@@ -218,6 +225,8 @@ def _could_stay(audit: Audit, job: str, holding: Held) -> bool:
     bundle = holding.bundle._replace(jobs=tuple(sorted(sharing)))
     if holding.pinned or job not in sharing or bundle not in audit.row_of:
         return False
+    if audit.inputs.budgets and audit.exceeds_budget(bundle):
+        return False
     for gpu in holding.gpus:
         node = audit.node_of.get(gpu)
         if node is None or inputs.worker_types[node.worker_type] != bundle.worker_type:
@@ -272,6 +281,7 @@ RULES: tuple[Rule, ...] = (
     _pinned_keep_gpus,
     _needs_met,
     _quotas_kept,
+    _budgets_kept,
     _zero_shares_do_not_run,
     _reservations_are_due,
     _reservations_respected,

@@ -172,6 +172,18 @@ class GpuLimit(NamedTuple):
     gpus: int
 
 
+class SpendingLimit(NamedTuple):
+    """What some jobs may spend together in a part of the time until the round has ended: in a period of a budget."""
+
+    # What is left after all leases of now have ended.
+    left: float
+    # By worker type: what a GPU is charged per hour.
+    price: Mapping[str, float]
+    # How many hours of the period lie before the end of the leases of now, and between that and the end of the round.
+    before_h: float
+    after_h: float
+
+
 class Held(msgspec.Struct, frozen=True, gc=False):
     """The GPUs that a job holds when the round is planned, and the bundle that runs on them."""
 
@@ -199,6 +211,9 @@ class RoundInputs:
     # Quotas on GPUs; and by job, the rows of those that count it. An absent job has none.
     limits: tuple[GpuLimit, ...] = ()
     limits_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # Budgets; and by job, the rows of those that count it.
+    budgets: tuple[SpendingLimit, ...] = ()
+    budgets_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # How far ahead of its entitlement a running column may get before others take its GPUs.
     stay_s: float = 0.0
     # What `entitled_s` converges to for a share of 1: it stays finite, because older rounds decay.

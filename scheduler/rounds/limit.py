@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from scheduler.model.lease import Bundle, GpuId
+from scheduler.rounds.budget import Purse
 from scheduler.rounds.inputs import NO_ROW, Held
 from scheduler.rounds.lookup import Board
 from scheduler.rounds.resources import Stock, demand_of
@@ -19,8 +20,8 @@ def jobs_to_keep(
     """Return the incumbents that must keep their GPUs; empty if these placements keep to the limit of preemptions.
 
     The incumbents with the worst rank may lose their GPUs, up to the limit; a pair counts as two. An incumbent that
-    cannot continue anyway does not count: its node has gone, the allocation has no column for it any more, or its CPUs
-    or memory go to jobs of better rank.
+    cannot continue anyway does not count: its node has gone, the allocation has no column for it any more, its CPUs or
+    memory go to jobs of better rank, or its budget is spent.
     """
     limit = board.inputs.preemptions_max
     if limit is None:
@@ -70,7 +71,8 @@ def _groups(board: Board, order: Sequence[int]) -> list[dict[str, Held]]:
         if unpinned and kind != NO_ROW and row is not None and board.sites[kind].gpus.issuperset(gpus):
             units.append((rank.get(bundle, len(order)), unpinned, gpus, columns.granules.get(row, 1)))
     units.sort(key=lambda unit: unit[:2])
-    return [{job: held[job] for job in unit[1]} for unit in _with_room(board, units)]
+    affordable = _within_budgets(board, _with_room(board, units))
+    return [{job: held[job] for job in unit[1]} for unit in affordable]
 
 
 def _with_room(board: Board, units: list[_Unit]) -> list[_Unit]:
@@ -90,6 +92,26 @@ def _with_room(board: Board, units: list[_Unit]) -> list[_Unit]:
             stock.charge(demand, gpus)
             fitting.append(unit)
     return fitting
+
+
+def _within_budgets(board: Board, units: list[_Unit]) -> list[_Unit]:
+    """Return the units whose budgets admit another round, after pinned jobs and units of better rank are charged."""
+    inputs = board.inputs
+    if not inputs.budgets:
+        return units
+    purse = Purse(inputs.budgets, inputs.budgets_of, inputs.held)
+    pinned = {holding.gpus: job for job, holding in inputs.held.items() if holding.pinned}
+    for job in pinned.values():
+        purse.take(inputs.held[job].bundle.jobs, inputs.held[job].bundle)
+    affordable = []
+    for unit in units:
+        bundle = inputs.held[unit[1][0]].bundle
+        if unit[2] in pinned:
+            affordable.append(unit)
+        elif purse.fits(bundle.jobs, bundle):
+            purse.take(bundle.jobs, bundle)
+            affordable.append(unit)
+    return affordable
 
 
 def _ranks(board: Board, order: Sequence[int]) -> dict[Bundle, int]:

@@ -33,8 +33,8 @@ class Pins:
         # The rows of pinned jobs whose columns have to be visited, because a gang may wait or a partner may join.
         self.watched: set[int] = set()
         self.stock: Stock | None = None
-        # The GPUs left under each quota; None without quotas.
-        self.tally = Tally(board) if board.inputs.limits else None
+        # What is left under quotas and budgets; None if there are none.
+        self.tally = Tally.new(board)
         if not held:
             return
         # The sets of GPUs whose pinned jobs have been visited.

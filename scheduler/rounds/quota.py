@@ -1,38 +1,53 @@
-"""Count the GPUs of quotas while columns are chosen. GPUs that two jobs share count once in each of their quotas."""
+"""Count the GPUs of quotas, and what is left of budgets, while columns are chosen.
+
+GPUs that two jobs share count once in each quota and budget of these jobs.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
 from scheduler.model.lease import Bundle, GpuId
+from scheduler.rounds.budget import Purse
 from scheduler.rounds.inputs import NO_ROW
 from scheduler.rounds.lookup import Board
 
 
 class Tally:
-    """The GPUs that are left under each quota. They may be fewer than none: a quota may have been lowered."""
+    """What is left under each quota and budget. It may be less than nothing: a limit may have been lowered."""
 
     def __init__(self, board: Board) -> None:
         self._board = board
         self._left = [limit.gpus for limit in board.inputs.limits]
         self._kind_of = {name: kind for kind, name in enumerate(board.inputs.worker_types)}
+        inputs = board.inputs
+        self._purse = Purse(inputs.budgets, inputs.budgets_of, inputs.held) if inputs.budgets else None
+
+    @classmethod
+    def new(cls, board: Board) -> Tally | None:
+        """Return the tally before any placement; None if there are neither quotas nor budgets."""
+        return cls(board) if board.inputs.limits or board.inputs.budgets else None
 
     @classmethod
     def of(cls, board: Board, placements: Mapping[Bundle, tuple[GpuId, ...]]) -> Tally | None:
-        """Return the tally after these placements; None if there are no quotas."""
-        if not board.inputs.limits:
+        """Return the tally after these placements; None if there are neither quotas nor budgets."""
+        tally = cls.new(board)
+        if tally is None:
             return None
-        tally = cls(board)
         for bundle in placements:
             tally.take(bundle.jobs, bundle)
         return tally
 
     def fits(self, jobs: Iterable[str], bundle: Bundle, beside: Iterable[str] = ()) -> bool:
-        """Whether the quotas of these jobs admit this bundle. The jobs `beside` them hold its GPUs already."""
-        return all(self._left[limit] >= bundle.gpus for limit in self._limits(jobs, bundle, beside))
+        """Whether quotas and budgets of these jobs admit this bundle. The jobs `beside` them hold its GPUs already."""
+        if not all(self._left[limit] >= bundle.gpus for limit in self._limits(jobs, bundle, beside)):
+            return False
+        return self._purse is None or self._purse.fits(jobs, bundle, beside)
 
     def take(self, jobs: Iterable[str], bundle: Bundle, beside: Iterable[str] = ()) -> None:
-        """Count the GPUs of the bundle in the quotas of these jobs; see `fits`."""
+        """Count the bundle in the quotas and budgets of these jobs; see `fits`."""
+        if self._purse is not None:
+            self._purse.take(jobs, bundle, beside)
         for limit in self._limits(jobs, bundle, beside):
             self._left[limit] -= bundle.gpus
 

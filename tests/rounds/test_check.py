@@ -7,7 +7,7 @@ import pytest
 
 from scheduler.model.lease import Bundle
 from scheduler.rounds.check import RULES, check_plan
-from scheduler.rounds.inputs import GpuLimit, Need, RoundInputs, RoundPlan
+from scheduler.rounds.inputs import GpuLimit, Need, RoundInputs, RoundPlan, SpendingLimit
 from scheduler.rounds.plan import plan_round
 from tests.support.rounds import column, hold, node, nodes, round_of
 from tests.support.wording import Wording
@@ -82,6 +82,11 @@ CASES = {
         two_jobs(limits=[GpuLimit(0, 1)], limits_of={"a": (0,), "b": (0,)}),
         plan_of((A, ("n0:0",)), (B, ("n1:0",))),
         "1 a b",
+    ),
+    "_budgets_kept": (
+        two_jobs(budgets=[SpendingLimit(3.0, {"v100": 1.0}, 1.0, 1.0)], budgets_of={"a": (0,), "b": (0,)}),
+        plan_of((A, ("n0:0",)), (B, ("n1:0",))),
+        "0 3 4",
     ),
     "_zero_shares_do_not_run": (
         round_of([column("a", share=0.0, backfill=False)], nodes(1)),

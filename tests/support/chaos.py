@@ -51,10 +51,12 @@ class Chaos:
         network: bool = True,
         nodes: Sequence[NodeSpec] = NODES,
         quotas: bool = False,
+        budgets: bool = False,
     ) -> None:
         self.luck = luck = Random(f"chaos/{seed}")
         # Drawn apart, so that the stories without quotas stay as they are.
         self.quota_luck = Random(f"quotas/{seed}") if quotas else None
+        self.budget_luck = Random(f"budgets/{seed}") if budgets else None
         self.nodes = nodes
         settings = Settings(
             policy=luck.choice(POLICIES),
@@ -86,14 +88,14 @@ class Chaos:
             self.stage.world.at(luck.uniform(0, HORIZON_S), self.command)
             self.stage.world.at(luck.uniform(0, HORIZON_S), self.forge)
         self.stage.world.at(HORIZON_S, self.mend_all)
-        for _ in range(3 if quotas else 0):
+        for _ in range(3 if quotas or budgets else 0):
             self.stage.world.at(luck.uniform(0, HORIZON_S), self.change_quotas)
 
     def tenants(self) -> tuple[TenantSpec, ...]:
         """Return tenants with random quotas, each of which admits the widest job; none in stories without quotas."""
         luck = self.quota_luck
         if luck is None:
-            return ()
+            return self.tenants_with_budgets()
 
         def quota(least: int) -> Quota:
             kinds = [kind for kind in ("v100", "k80", "*") if luck.random() < 0.5]
@@ -103,6 +105,23 @@ class Chaos:
             TenantSpec(name="org", quota=quota(3), each_user=quota(3)),
             TenantSpec(name="org/a", quota=quota(3)),
             TenantSpec(name="default", quota=quota(3)),
+        )
+
+    def tenants_with_budgets(self) -> tuple[TenantSpec, ...]:
+        """Return tenants with random budgets; none in stories without budgets."""
+        luck = self.budget_luck
+        if luck is None:
+            return ()
+
+        def quota() -> Quota:
+            hours = {"day": luck.uniform(1.5, 4.0)} if luck.random() < 0.8 else {}
+            cost = {"week": luck.uniform(4.0, 20.0)} if luck.random() < 0.3 else {}
+            return Quota(gpu_hours=hours, cost=cost, beyond=luck.choice(("wait", "wait", "backfill")))
+
+        return (
+            TenantSpec(name="org", quota=quota(), each_user=quota()),
+            TenantSpec(name="org/a", quota=quota()),
+            TenantSpec(name="default", quota=quota()),
         )
 
     def change_quotas(self, now_s: float) -> list[Message]:

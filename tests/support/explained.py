@@ -367,10 +367,24 @@ def quota_gpus() -> Case:
     return Case(desk, "2" if first == "1" else "1", ("raise_quota", "job_ends"), (first,))
 
 
+def quota_budget() -> Case:
+    """The tenant has spent its budget of the day, apart from a rest that is too little for a round."""
+    desk = Desk(node(gpus=1))
+    org = TenantSpec(name="org", quota=Quota(gpu_hours={"day": 0.2}))
+    desk.tell(0, SetTenants(tenants=(org,), user="opa"))
+    desk.settle()
+    (lease,) = desk.run(job(tenant="org/a", steps=1e6))
+    desk.until(desk.core.state.round.ends_s - 1.0)
+    desk.report(exits=(exited(lease),))
+    desk.settle()
+    desk.until(500.0)
+    return Case(desk, "1", ("budget_renewed", "raise_quota"), (), "budget_renewed")
+
+
 CASES: Sequence[Callable[[], Case]] = (
     *(completed, failed, cancelled, held, running, running_backfill, exploring, starting, gpus_still_busy),
     *(stopping, node_silent, dependency, earliest_start, no_nodes, no_fitting_node, too_wide_now, no_rate),
-    *(too_wide_for_quota, quota_gpus),
+    *(too_wide_for_quota, quota_gpus, quota_budget),
     *(checkpoint_elsewhere, retry_pause),
     *(waiting_for_allocation, waiting_for_round, no_share, gang_reserved, reserved_for_other, fragmented),
     *(minimum_run_of_others, preemption_limit, turn_of_others),

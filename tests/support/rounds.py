@@ -21,6 +21,7 @@ from scheduler.rounds.inputs import (
     NodeView,
     RoundInputs,
     RoundPlan,
+    SpendingLimit,
     Terms,
 )
 from scheduler.rounds.plan import plan_round
@@ -84,6 +85,8 @@ def round_of(
     worker_types: tuple[str, ...] = ("v100",),
     limits: Sequence[GpuLimit] = (),
     limits_of: Mapping[str, tuple[int, ...]] | None = None,
+    budgets: Sequence[SpendingLimit] = (),
+    budgets_of: Mapping[str, tuple[int, ...]] | None = None,
     reserve_after: int = 2,
     preemptions_max: int | None = None,
     stay_s: float = 0.0,
@@ -104,6 +107,8 @@ def round_of(
         needs=dict(needs or {}),
         limits=tuple(limits),
         limits_of=dict(limits_of or {}),
+        budgets=tuple(budgets),
+        budgets_of=dict(budgets_of or {}),
         reserve_after=reserve_after,
         preemptions_max=preemptions_max,
         stay_s=stay_s,

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from gavel.cli.cluster.budgets import (
+    RESOURCES,
+    budget_options,
+    budget_row,
+    budget_used,
+    budgets_of,
+    with_budgets,
+)
 from gavel.cli.faults import Fault
 from gavel.cli.io.outputs import echo
 from gavel.cli.io.session import LIVE, Session, print_json
@@ -20,12 +28,14 @@ COLUMNS = (
     Column("tenant", width_max=24),
     *(Column(head, right=True) for head in ("weight", "running", "unfinished")),
     Column("GPUs used/limit", width_max=60),
+    Column("spent/budget", width_max=60),
     Column("each user", width_max=40),
 )
 LIMITS = (
     Column("whose", width_max=24),
-    Column("GPUs", width_max=16),
+    Column("of", width_max=20),
     *(Column(head, right=True) for head in ("used", "limit")),
+    Column("renewed on"),
 )
 # Lifts a limit, in place of its number.
 NONE = "none"
@@ -48,7 +58,8 @@ def list_(session: Session) -> None:
             f"{tenant.weight:g}",
             str(tenant.jobs_running),
             str(tenant.jobs_unfinished),
-            _used([limit for limit in tenant.limits if not limit.user]),
+            _used([limit for limit in tenant.limits if not limit.user and limit.resource == "gpus"]),
+            _spent([limit for limit in tenant.limits if not limit.user]),
             _limits(tenant.each_user),
         )
         for tenant in tenants
@@ -60,8 +71,12 @@ def _used(limits: Sequence[Limit]) -> str:
     return ", ".join(f"{limit.of} {limit.used:g}/{limit.limit:g}" for limit in limits)
 
 
+def _spent(limits: Sequence[Limit]) -> str:
+    return ", ".join(budget_used(limit) for limit in limits if limit.resource in RESOURCES)
+
+
 def _limits(quota: Quota) -> str:
-    return ", ".join(f"{kind} {gpus}" for kind, gpus in sorted(quota.gpus.items()))
+    return ", ".join([*[f"{kind} {gpus}" for kind, gpus in sorted(quota.gpus.items())], *budgets_of(quota)])
 
 
 @tenant.command()
@@ -78,14 +93,17 @@ def show(names: tuple[str, ...], session: Session) -> None:
         jobs = f"{count_of(tenant.jobs_unfinished, 'unfinished job')}, {tenant.jobs_running} running"
         declared = f"weight {tenant.weight:g}, {tenant.policy}" if tenant.declared else "not declared"
         echo(f"{tenant.name}: {declared}; {jobs}")
-        if tenant.each_user.gpus:
-            echo(f"  each user may hold: {_limits(tenant.each_user)}")
+        if _limits(tenant.each_user):
+            echo(f"  each user at most: {_limits(tenant.each_user)}")
         if tenant.limits:
             show_table(LIMITS, [_row(limit) for limit in tenant.limits])
 
 
 def _row(limit: Limit) -> Sequence[str]:
-    return f"user {limit.user}" if limit.user else "all jobs", limit.of, f"{limit.used:g}", f"{limit.limit:g}"
+    whose = f"user {limit.user}" if limit.user else "all jobs"
+    if limit.resource in RESOURCES:
+        return whose, *budget_row(limit)
+    return whose, limit.of, f"{limit.used:g}", f"{limit.limit:g}", ""
 
 
 @tenant.command("set")
@@ -106,6 +124,7 @@ def _row(limit: Limit) -> Sequence[str]:
     metavar="TYPE=N",
     help="As --gpus, for the jobs of each of its users. May be repeated.",
 )
+@budget_options
 @LIVE
 def set_(
     name: str,
@@ -114,18 +133,20 @@ def set_(
     gpus: tuple[str, ...],
     each_user_gpus: tuple[str, ...],
     session: Session,
+    **budgets: Any,
 ) -> None:
     """Declare a tenant, or change what is given of a declared one.
 
-    A quota holds for the jobs of the tenant and of all tenants below it. Jobs beyond a lowered quota run to the end of
-    their round. Tenants in the scheduler's settings file replace these when that file changes.
+    A quota holds for the jobs of the tenant and of all tenants below it. Jobs beyond a lowered quota or a spent budget
+    run to the end of their round. Tenants in the scheduler's settings file replace these when that file changes.
     """
     own, of_users = _entries("--gpus", gpus), _entries("--each-user-gpus", each_user_gpus)
+    own_budgets, of_each_user = with_budgets(budgets)
     with session.client(changes=True) as client:
         from dataclasses import replace
 
         from gavel.client.errors import NotFound
-        from gavel.client.results import Quota, Tenant
+        from gavel.client.results import Tenant
 
         try:
             (before,) = client.tenants([name])
@@ -135,8 +156,8 @@ def set_(
             before,
             weight=before.weight if weight is None else weight,
             policy=policy or before.policy,
-            quota=Quota(gpus=_changed(before.quota.gpus, own)),
-            each_user=Quota(gpus=_changed(before.each_user.gpus, of_users)),
+            quota=own_budgets(replace(before.quota, gpus=_changed(before.quota.gpus, own))),
+            each_user=of_each_user(replace(before.each_user, gpus=_changed(before.each_user.gpus, of_users))),
         )
         client.set_tenants(after)
         (after,) = client.tenants([name])
@@ -144,7 +165,7 @@ def set_(
         print_json(after)
         return
     of_all, of_each = _limits(after.quota), _limits(after.each_user)
-    limits = f"GPUs at most {of_all}" if of_all else "no limit on GPUs"
+    limits = f"at most {of_all}" if of_all else "no limits"
     echo(f"{name}: weight {after.weight:g}, {limits}" + (f"; each user at most {of_each}" if of_each else ""))
 
 

@@ -85,6 +85,11 @@ class Quota:
 
     # GPUs held at once, by worker type; "*": all types together.
     gpus: Mapping[str, int] = field(default_factory=dict)
+    # GPU-hours, and the cost of GPUs, in a period: "day", "week" or "month", in UTC.
+    gpu_hours: Mapping[str, float] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
+    # What jobs beyond these two do: "wait", or "backfill" GPUs that are due to no job.
+    beyond: str = "wait"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +97,13 @@ class Limit:
     """A limit of a tenant or, with `user`, of one of its users, and what is used of it."""
 
     user: str
-    resource: str  # "gpus"
-    # The worker type; "*": all types together.
+    resource: str  # "gpus", "gpu_hours" or "cost"
+    # Of GPUs: the worker type, or "*" for all types together. Of a budget: the period.
     of: str
     limit: float
     used: float
+    # Of a budget: when the next period begins.
+    renews_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -372,7 +372,7 @@ class ListTenantsResponse(_message.Message):
     def __init__(self, tenants: _Optional[_Iterable[_Union[Tenant, _Mapping]]] = ...) -> None: ...
 
 class Quota(_message.Message):
-    __slots__ = ("gpus",)
+    __slots__ = ("gpus", "gpu_hours", "cost", "beyond")
     class GpusEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -380,25 +380,47 @@ class Quota(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class GpuHoursEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class CostEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     GPUS_FIELD_NUMBER: _ClassVar[int]
+    GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
+    COST_FIELD_NUMBER: _ClassVar[int]
+    BEYOND_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.ScalarMap[str, int]
-    def __init__(self, gpus: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    gpu_hours: _containers.ScalarMap[str, float]
+    cost: _containers.ScalarMap[str, float]
+    beyond: str
+    def __init__(self, gpus: _Optional[_Mapping[str, int]] = ..., gpu_hours: _Optional[_Mapping[str, float]] = ..., cost: _Optional[_Mapping[str, float]] = ..., beyond: _Optional[str] = ...) -> None: ...
 
 class Tenant(_message.Message):
     __slots__ = ("name", "weight", "policy", "quota", "each_user", "declared", "jobs_unfinished", "jobs_running", "limits")
     class Limit(_message.Message):
-        __slots__ = ("user", "resource", "of", "limit", "used")
+        __slots__ = ("user", "resource", "of", "limit", "used", "renews_at")
         USER_FIELD_NUMBER: _ClassVar[int]
         RESOURCE_FIELD_NUMBER: _ClassVar[int]
         OF_FIELD_NUMBER: _ClassVar[int]
         LIMIT_FIELD_NUMBER: _ClassVar[int]
         USED_FIELD_NUMBER: _ClassVar[int]
+        RENEWS_AT_FIELD_NUMBER: _ClassVar[int]
         user: str
         resource: str
         of: str
         limit: float
         used: float
-        def __init__(self, user: _Optional[str] = ..., resource: _Optional[str] = ..., of: _Optional[str] = ..., limit: _Optional[float] = ..., used: _Optional[float] = ...) -> None: ...
+        renews_at: _timestamp_pb2.Timestamp
+        def __init__(self, user: _Optional[str] = ..., resource: _Optional[str] = ..., of: _Optional[str] = ..., limit: _Optional[float] = ..., used: _Optional[float] = ..., renews_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]

@@ -58,11 +58,14 @@ def estimate(
 
 
 def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, Pairs | None]:
-    """Build the current problem, with jobs sorted by id, and the pair rates if the policy packs jobs."""
+    """Build the current problem, with jobs sorted by id, and the pair rates if the policy packs jobs.
+
+    Jobs that are beyond their budgets are left out, as recorded when the question was asked.
+    """
     kinds.refresh(state)
     jobs, confined, all_ways = [], [], []
     eligible = state.eligible_jobs(now_s)
-    for name in sorted(eligible):
+    for name in sorted(eligible.keys() - set(state.asked.beyond) if state.asked.beyond else eligible):
         job = eligible[name]
         kind = (kinds.of(job), state.confined_to(job))
         ways = kinds.ways.get(kind) or kinds.ways_of(state, *kind)

@@ -49,17 +49,22 @@ class Frame:
             return self.terms
         # They are nearly always the same jobs as in the last round.
         if self.last_terms[0] != (barred, in_place):
-            job_may_run = np.ones(len(self.jobs), bool)
-            job_may_run[[self.row_of_job[name] for name in barred]] = False
-            may_run = job_may_run[self.columns.first]
-            if self.columns.any_pair:
-                may_run &= (self.columns.second == NO_ROW) | job_may_run[self.columns.second]
+            may_run = self.columns_without(barred)
             may_run[in_place] = True
             self.last_terms = (
                 (barred, in_place),
                 Terms(self.terms.share * may_run, self.terms.backfill & may_run),
             )
         return self.last_terms[1]
+
+    def columns_without(self, jobs: list[str]) -> Bools:
+        """Return a mask of the columns that have none of these jobs."""
+        is_other = np.ones(len(self.jobs), bool)
+        is_other[[self.row_of_job[name] for name in jobs]] = False
+        mask: Bools = is_other[self.columns.first]
+        if self.columns.any_pair:
+            mask &= (self.columns.second == NO_ROW) | is_other[self.columns.second]
+        return mask
 
     def padded(self, known: np.ndarray) -> np.ndarray:
         """Extend an array of the share table by zeros for the rows that the table lacks."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from scheduler.core.planning import problem
+from scheduler.core.planning.budget_limits import beyond_backfills, limits_for
 from scheduler.core.planning.kinds import Kinds
 from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.planning.round_cache import Frame, frame_of, key_of
@@ -38,10 +39,22 @@ TRIAL_SHARE = 1e-6
 def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: float) -> RoundInputs:
     """Return the inputs of a round that starts at `starts_s`. Leases that are protected from preemption are pinned."""
     held = state.held_leases.copy()
-    for name in state.protectable.intersection(held):
+    round_ends_s = starts_s + state.settings.round_s
+    # Budgets that are spent end protected leases, too.
+    purse = limits_for(state, now_s, round_ends_s, held).purse(held) if state.budgets else None
+    paid: set[Bundle] = set()
+    protected = state.protectable.intersection(held)
+    for name in held if purse is not None else protected:
         holding = state.leases[state.jobs[name].lease or ""]
-        if starts_s < kept_until_s(state, holding) - SLACK_S:
-            held[name] = _pinned(held[name])
+        if name not in protected or starts_s >= kept_until_s(state, holding) - SLACK_S:
+            continue
+        if purse is not None and holding.bundle not in paid:
+            bundle = holding.bundle
+            if not purse.fits(bundle.jobs, bundle):
+                continue
+            purse.take(bundle.jobs, bundle)
+            paid.add(bundle)
+        held[name] = _pinned(held[name])
     # GPUs whose lease should have ended are left out until the exit of that lease is confirmed.
     stuck: set[str] = set()
     if len(state.leases) > len(held):
@@ -49,7 +62,7 @@ def at_boundary(state: SchedulerState, kinds: Kinds, now_s: float, starts_s: flo
             ends_s = holding.ends_s
             if holding.phase is STOPPING and ends_s is not None and ends_s < now_s - SLACK_S:
                 stuck.update(holding.lease.gpus)
-    return _inputs(state, kinds, now_s, held, stuck, ahead=True)
+    return _inputs(state, kinds, now_s, held, stuck, ends_s=round_ends_s, ahead=True)
 
 
 def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInputs:
@@ -60,7 +73,7 @@ def in_mid_round(state: SchedulerState, kinds: Kinds, now_s: float) -> RoundInpu
         for gpu, names in state.holders.items()
         if any(state.leases[name].phase is STOPPING for name in names)
     }
-    return _inputs(state, kinds, now_s, held, stopping, ahead=False)
+    return _inputs(state, kinds, now_s, held, stopping, ends_s=state.round.ends_s, ahead=False)
 
 
 def _pinned(held: Held) -> Held:
@@ -85,13 +98,23 @@ def kept_until_s(state: SchedulerState, holding: Holding) -> float:
 
 
 def _inputs(
-    state: SchedulerState, kinds: Kinds, now_s: float, held: dict[str, Held], stuck: set[str], *, ahead: bool
+    state: SchedulerState,
+    kinds: Kinds,
+    now_s: float,
+    held: dict[str, Held],
+    stuck: set[str],
+    *,
+    ends_s: float,
+    ahead: bool,
 ) -> RoundInputs:
     """Return the inputs of a round. `stuck`: GPUs to leave out. `ahead`: for the next round, not the current one."""
     settings = state.settings
     types = _known_types(state, kinds)
-    candidates, jobs = _candidates(state, kinds, now_s, types, held, ahead=ahead)
+    only_fill = beyond_backfills(state, now_s, ends_s)
+    candidates, jobs = _candidates(state, kinds, now_s, types, held, only_fill, ahead=ahead)
     limits, limits_of = _limits(state, types, {*jobs, *held}, ahead=ahead)
+    # The order of the rows does not depend on a set.
+    budgets = limits_for(state, now_s, ends_s, dict.fromkeys((*jobs, *held)))
     return RoundInputs(
         number=state.round.number + 1,
         round_s=settings.round_s,
@@ -103,6 +126,8 @@ def _inputs(
         needs=_needs(state, kinds, jobs),
         limits=limits,
         limits_of=limits_of,
+        budgets=budgets.limits,
+        budgets_of=budgets.of,
         stay_s=settings.stay_s,
         full_s=settings.full_s,
         reserve_after=settings.reserve_after,
@@ -173,10 +198,14 @@ def _candidates(
     now_s: float,
     types: dict[str, int],
     held: dict[str, Held],
+    only_fill: Iterable[str],
     *,
     ahead: bool,
 ) -> tuple[Candidates, tuple[str, ...]]:
-    """Return the candidates (the rows of the share table, then rows of later jobs), and the jobs of these rows."""
+    """Return the candidates (the rows of the share table, then rows of later jobs), and the jobs of these rows.
+
+    `only_fill`: jobs that get only GPUs that are due to no job.
+    """
     table, settings = state.shares, state.settings
     eligible = state.eligible_jobs(now_s)
     new = [job for name, job in eligible.items() if name not in table.job_row]
@@ -187,6 +216,9 @@ def _candidates(
     explore = _explore(state, kinds, frame, held, eligible)
     if explore is not frame.no_columns:
         terms = Terms(np.where(explore, np.maximum(terms.share, TRIAL_SHARE), terms.share), terms.backfill)
+    only_fill = [name for name in only_fill if name in frame.row_of_job]
+    if only_fill:
+        terms = Terms(terms.share * frame.columns_without(only_fill), terms.backfill)
     decay, due_s = (settings.decay, settings.round_s) if ahead else (1.0, 0.0)
     return (
         Candidates(

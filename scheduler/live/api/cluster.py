@@ -144,7 +144,9 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
 
     async def ListTenants(self, request: pb.ListTenantsRequest, context: Any) -> pb.ListTenantsResponse:
         """List tenants by name, or those that the request names."""
-        return pb.ListTenantsResponse(tenants=tenant_views(self._world.state, request.tenants))
+        return pb.ListTenantsResponse(
+            tenants=tenant_views(self._world.state, request.tenants, self._world.now_s())
+        )
 
     async def SetTenants(self, request: pb.SetTenantsRequest, context: Any) -> pb.SetTenantsResponse:
         """Declare tenants, or forget declarations."""

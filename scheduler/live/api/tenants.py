@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from protos.gavel.v1 import cluster_pb2 as pb
 from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.state import SchedulerState
+from scheduler.live.api.budgets import budget_limits
 from scheduler.model.errors import NotFound
 from scheduler.model.gpu_quotas import GpuQuota, Level, path_of
 from scheduler.model.jobs import Job
@@ -16,7 +17,7 @@ from scheduler.model.settings import TenantSpec
 _DEFAULT = TenantSpec(name="")
 
 
-def tenant_views(state: SchedulerState, names: Sequence[str]) -> list[pb.Tenant]:
+def tenant_views(state: SchedulerState, names: Sequence[str], now_s: float) -> list[pb.Tenant]:
     """Return the tenants with these names or, without names, all that are declared or have unfinished jobs."""
     declared = {tenant.name: tenant for tenant in state.settings.tenants}
     jobs: dict[str, list[Job]] = {}
@@ -39,15 +40,31 @@ def tenant_views(state: SchedulerState, names: Sequence[str]) -> list[pb.Tenant]
                 name=name,
                 weight=spec.weight,
                 policy=spec.policy,
-                quota=pb.Quota(gpus=spec.quota.gpus),
-                each_user=pb.Quota(gpus=spec.each_user.gpus),
+                quota=_quota_view(spec.quota),
+                each_user=_quota_view(spec.each_user),
                 declared=name in declared,
                 jobs_unfinished=len(own_jobs),
                 jobs_running=sum(job.lease is not None for job in own_jobs),
-                limits=_limits([*_of_tenant(spec), *of_users], leases),
+                limits=[
+                    *_limits([*_of_tenant(spec), *of_users], leases),
+                    *budget_limits(state, name, {job.spec.user for job in own_jobs}, now_s),
+                ],
             )
         )
     return views
+
+
+def _quota_view(quota: Quota) -> pb.Quota:
+    return pb.Quota(gpus=quota.gpus, gpu_hours=quota.gpu_hours, cost=quota.cost, beyond=quota.beyond)
+
+
+def _quota(wire: pb.Quota) -> Quota:
+    return Quota(
+        gpus=dict(wire.gpus),
+        gpu_hours=dict(wire.gpu_hours),
+        cost=dict(wire.cost),
+        beyond=wire.beyond or _DEFAULT.quota.beyond,
+    )
 
 
 def _of_tenant(spec: TenantSpec) -> Iterable[GpuQuota]:
@@ -73,6 +90,6 @@ def tenant_spec(wire: pb.Tenant) -> TenantSpec:
         name=wire.name,
         weight=wire.weight or _DEFAULT.weight,
         policy=wire.policy or _DEFAULT.policy,
-        quota=Quota(gpus=dict(wire.quota.gpus)),
-        each_user=Quota(gpus=dict(wire.each_user.gpus)),
+        quota=_quota(wire.quota),
+        each_user=_quota(wire.each_user),
     )

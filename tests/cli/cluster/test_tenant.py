@@ -17,7 +17,7 @@ def test_tenants_are_declared_listed_and_removed(live: LiveThread, gavel: Gavel)
     assert gavel("tenant", "list").stdout == ""
     assert gavel("tenant", "set", "org", "--weight", "2", "--gpus", "v100=2", "--gpus", "*=8").exit_code == 0
     text = gavel("tenant", "set", "org", "--gpus", "*=none", "--each-user-gpus", "v100=1").stdout
-    assert text == "org: weight 2, GPUs at most v100 2; each user at most v100 1\n"
+    assert text == "org: weight 2, at most v100 2; each user at most v100 1\n"
     gavel("submit", "--tenant", "lab", "--", "true")
     live.do(live.daemon.run_job("1"))
     head, lab, org = gavel("tenant", "list").stdout.splitlines()
@@ -39,8 +39,8 @@ def test_what_users_use_of_a_quota_is_shown(live: LiveThread, gavel: Gavel) -> N
     (tenant,) = json.loads(gavel("tenant", "show", "org", "--json").stdout)
     user = tenant["limits"][1]["user"]
     assert tenant["limits"] == [
-        {"user": "", "resource": "gpus", "of": "v100", "limit": 2.0, "used": 1.0},
-        {"user": user, "resource": "gpus", "of": "*", "limit": 1.0, "used": 1.0},
+        {"user": "", "resource": "gpus", "of": "v100", "limit": 2.0, "used": 1.0, "renews_at": None},
+        {"user": user, "resource": "gpus", "of": "*", "limit": 1.0, "used": 1.0, "renews_at": None},
     ]
     lines = gavel("tenant", "show", "org").stdout.splitlines()
     assert lines[0] == "org: weight 1, fairness; 1 unfinished job, 1 running"

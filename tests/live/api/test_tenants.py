@@ -10,7 +10,11 @@ from scheduler.live.access.roles import Role
 from tests.support.live import Live, problem_of, spec, with_daemon
 
 Code = grpc.StatusCode
-ORG = pb.Tenant(name="org", quota=pb.Quota(gpus={"v100": 1}), each_user=pb.Quota(gpus={"*": 4}))
+ORG = pb.Tenant(
+    name="org",
+    quota=pb.Quota(gpus={"v100": 1}, beyond="wait"),
+    each_user=pb.Quota(gpus={"*": 4}, beyond="wait"),
+)
 
 
 @with_daemon(auth="tokens")

@@ -216,6 +216,11 @@ class Metrics:
         self.share_received = add.gauge(
             "gavel_share_received", "GPUs that a tenant holds now.", "tenant", "worker_type"
         )
+        self.quota = add.gauge(
+            "gavel_quota",
+            "Limits of tenants and what is used of them: GPUs by worker type, GPU-hours and cost by period.",
+            *("tenant", "resource", "of", "what"),
+        )
         self.price = add.gauge(
             "gavel_price",
             "What one more GPU would add to the value of the policy's objective.",

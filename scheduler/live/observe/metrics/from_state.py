@@ -15,6 +15,7 @@ from scheduler.explain import explain
 from scheduler.live.observe.ledger import gpus_by_tenant
 from scheduler.live.observe.metrics import catalogue as c
 from scheduler.live.observe.metrics.families import Labels
+from scheduler.live.observe.metrics.quotas import quota_series
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.jobs import WAITING, Job, JobState
 
@@ -48,6 +49,7 @@ class StateGauges:
         free = self._set_gpus()
         self._set_idle_held()
         self._set_shares(now_s)
+        metrics.quota.set_all(quota_series(state, now_s, metrics.tenants.name))
         self._set_waiting(now_s, free)
 
     def _set_gpus(self) -> dict[str, int]:
@@ -102,6 +104,7 @@ class StateGauges:
         oldest: Job | None = None
         # Worker types with free GPUs for which no waiting job was seen yet.
         unwanted = set(free)
+        beyond_budget = frozenset(self._state.asked.beyond)
         for job in self._state.active.values():
             if oldest is not None and not unwanted:
                 break
@@ -110,7 +113,7 @@ class StateGauges:
             # Jobs are in the order of their submission.
             if oldest is None and job.started_s is None:
                 oldest = job
-            if unwanted:
+            if unwanted and job.id not in beyond_budget:
                 unwanted -= {kind for kind in unwanted if self._could_use(job, kind, free[kind])}
         idle = sum(count for kind, count in free.items() if kind not in unwanted)
         self._metrics.idle_with_queue.set(idle)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from scheduler.core import facts as f
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import NodeState
+from scheduler.model.gpu_quotas import Level
 from scheduler.model.jobs import Job, JobState, Move
 
 # The longest reason in a message.
@@ -141,6 +142,26 @@ def _gpus_broken(rules: Rules, fact: f.GpusBroken) -> Details | None:
     return {"text": text, "node": fact.node, "gpus": list(fact.gpus)}
 
 
+def _budget(rules: Rules, fact: f.BudgetReached) -> Details:
+    level = Level(fact.tenant, fact.user or None)
+    what = "GPU-hours" if fact.resource == "gpu_hours" else "cost"
+    spent = f"{round(fact.spent, 2):g} of {fact.limit:g} {what} of the {fact.period}"
+    text = f"{level} has spent {spent}, {fact.percent} % or more"
+    if fact.percent == 100:
+        text = f"the budget of {level} is spent ({spent}): its jobs wait until {time_text(fact.renews_s)}"
+    return {
+        "text": text,
+        "tenant": fact.tenant,
+        "user": fact.user,
+        "resource": fact.resource,
+        "period": fact.period,
+        "limit": fact.limit,
+        "spent": round(fact.spent, 6),
+        "percent": fact.percent,
+        "renews_at": time_text(fact.renews_s),
+    }
+
+
 def _policy_failed(rules: Rules, fact: f.AllocationAdopted | f.AllocationFailed) -> Details | None:
     failed = fact.failed if isinstance(fact, f.AllocationAdopted) else fact.why
     was_failing, rules.policy_fails = rules.policy_fails, bool(failed)
@@ -166,6 +187,11 @@ EVENTS: dict[str, Event] = {
         _node_lost,
     ),
     "gpu_broken": Event("GPUs of a node reported a fatal error.", (f.GpusBroken,), _gpus_broken),
+    "budget": Event(
+        "A tenant, or one of its users, has spent 80 % of a budget, or so much that its jobs wait.",
+        (f.BudgetReached,),
+        _budget,
+    ),
     "policy_failed": Event(
         "The policy began to fail; other shares are used until it succeeds.",
         (f.AllocationAdopted, f.AllocationFailed),
