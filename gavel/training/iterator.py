@@ -15,9 +15,9 @@ loop.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
@@ -78,8 +78,11 @@ class LeasedIterator(Generic[Batch]):
         if attach is not None and not synthetic:
             attach("position", self._position, of_rank=False)
             attach("position", self._position.of_rank, of_rank=True)
+        began_s = time.monotonic()
         # The step of the newest checkpoint.
         self._saved = _whole_step(checkpoint.load())
+        if self._session is not None and self._saved:
+            self._session.progress.measure(load_s=time.monotonic() - began_s)
         if not synthetic:
             self._position.resume(self._saved, resumes_later=attach is None and self._session is not None)
         total = steps if steps is not None else steps_of()
@@ -142,7 +145,8 @@ class LeasedIterator(Generic[Batch]):
     # ------------------------------------------------------------------------------------------------ loop
 
     def _batches(self) -> Iterator[Any]:
-        gate, step = self._gate, self._gate.done
+        gate, step, clock = self._gate, self._gate.done, time.perf_counter
+        waits = _Waits() if self._session is None else self._session.progress
         self._ended = False
         if self._over():
             return
@@ -154,13 +158,15 @@ class LeasedIterator(Generic[Batch]):
                 batches = self._pass()
                 first = next(batches, _END)
                 self._first_step_begins()
-                rest = itertools.chain((first,), batches) if first is not _END else ()
-                del first
-                for batch in rest:
+                batch, first = first, None
+                while batch is not _END:
                     yield batch
                     gate.done = step = step + 1
                     if step >= gate.limit and not self._may_continue(step):
                         return
+                    began_s = clock()
+                    batch = next(batches, _END)
+                    waits.waited_s += clock() - began_s
                 if not self._synthetic:
                     self._position.next_pass(step)
                 if gate.total is None or self._in_epochs:
@@ -240,6 +246,12 @@ class LeasedIterator(Generic[Batch]):
                 name="gavel-every",
                 daemon=True,
             ).start()
+
+
+class _Waits:
+    """The time waited for batches, in place of `Progress` outside Gavel."""
+
+    waited_s = 0.0
 
 
 def _ask_to_save(gate_ref: weakref.ref[Gate], every_s: float) -> None:

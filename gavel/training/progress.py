@@ -1,21 +1,29 @@
 """The progress of this rank, as a file that the agent reads: `progress-RANK.json`.
 
 The file is replaced as a whole. An error while writing it is logged once, and training continues.
+
+Under the key `measured` it also has what the job has measured about itself (docs/job-directory.md). The times of steps,
+of foreground saves and of waiting for data are measured here; `Progress.measure` adds others, or replaces these.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import os
+import statistics
 import threading
 import time
+from collections import deque
 from pathlib import Path
 
 log = logging.getLogger("gavel.training")
 
 # The time between two writes of the file.
 PERIOD_S = 1.0
+# How many of the last saves count for the measured times of a save.
+SAVES = 5
 
 
 class Progress:
@@ -30,6 +38,17 @@ class Progress:
         self._first_step_s: float | None = None
         self._save_began_s: float | None = None
         self._saving_s = 0.0
+        # The values of `measure`, by name.
+        self._measured: dict[str, float] = {}
+        # How long the last saves took, and how many steps apart they were.
+        self._save_s: deque[float] = deque(maxlen=SAVES)
+        self._intervals: deque[int] = deque(maxlen=SAVES)
+        # The step at which the loop began, and that of the last save that succeeded.
+        self._began_at = self._last_save = 0
+        # The steps and the stepping time from which the time of a step is measured: first steps are slow.
+        self._first_steps: tuple[int, float] | None = None
+        # The time that the loop has waited for batches, without the first one. Only the loop changes it.
+        self.waited_s = 0.0
         # The step of the newest checkpoint.
         self.saved = 0
         # Empty until a loop has begun; until then nothing is written.
@@ -38,7 +57,21 @@ class Progress:
     def begin(self, saved: int) -> None:
         """Begin a loop whose newest checkpoint has `saved` steps."""
         with self._lock:
+            if not self.state:
+                self._began_at = self._last_save = saved
             self.saved, self.state = saved, "running"
+
+    def measure(self, **values: float | None) -> None:
+        """Report values that the job has measured about itself, from now on; None withdraws a value.
+
+        Values that are not finite or below 0 are ignored.
+        """
+        with self._lock:
+            for name, value in values.items():
+                if value is None:
+                    self._measured.pop(name, None)
+                elif math.isfinite(value) and value >= 0:
+                    self._measured[name] = float(value)
 
     def step_begins(self) -> None:
         """Record that the first step starts now. Later calls change nothing."""
@@ -52,13 +85,49 @@ class Progress:
             if self.state == "running":
                 self.write(self._save_began_s, steps)
 
-    def save_ends(self, saved: int | None) -> None:
-        """Record that the loop continues. `saved`: the step of the new checkpoint; None changes nothing."""
+    def save_ends(self, saved: int | None, succeeded_at: int | None = None) -> None:
+        """Record that the loop continues. `saved`: the step of the new checkpoint; None changes nothing.
+
+        `succeeded_at`: the step of a save that succeeded, whose length then counts as measured.
+        """
         began_s, self._save_began_s = self._save_began_s, None
+        now_s = time.monotonic()
         if began_s is not None and self._first_step_s is not None:
-            self._saving_s += time.monotonic() - max(began_s, self._first_step_s)
+            self._saving_s += now_s - max(began_s, self._first_step_s)
+        if began_s is not None and succeeded_at is not None:
+            with self._lock:
+                self._save_s.append(now_s - began_s)
+                if succeeded_at > self._last_save:
+                    self._intervals.append(succeeded_at - self._last_save)
+                self._last_save = succeeded_at
         if saved is not None:
             self.saved = saved
+
+    def measured(self, now_s: float, steps: int) -> dict[str, float]:
+        """Return what is known about this job: the times measured here, replaced by those of `measure`."""
+        stepping_s = self.stepping_s(now_s)
+        values: dict[str, float] = {}
+        if self._first_steps is None and steps > self._began_at and stepping_s > 0:
+            self._first_steps = steps, stepping_s
+        elif self._first_steps is not None and steps > self._first_steps[0]:
+            first_steps, first_s = self._first_steps
+            values["step_s"] = max(stepping_s - first_s, 0.0) / (steps - first_steps)
+        if stepping_s > 0:
+            values["wait"] = min(self.waited_s / stepping_s, 1.0)
+        if self._save_s:
+            save_s = statistics.median(self._save_s)
+            values |= {"stall_s": save_s, "durable_s": save_s, "final_save_s": save_s}
+        if self._save_began_s is not None:
+            # So that a save which is killed for its length gets more time in the next attempt.
+            values["final_save_s"] = max(values.get("final_save_s", 0.0), now_s - self._save_began_s)
+        if self._intervals:
+            values["interval"] = interval = statistics.median(self._intervals)
+            if "step_s" in values:
+                train_s = interval * values["step_s"]
+                values["overhead"] = values["stall_s"] / (train_s + values["stall_s"])
+                values["loss_s"] = train_s + values["durable_s"]
+        values |= self._measured
+        return {name: float(f"{value:.6g}") for name, value in values.items() if math.isfinite(value)}
 
     def stepping_s(self, now_s: float) -> float:
         """Return the time since the first step began, without the time spent on checkpoints."""
@@ -83,7 +152,7 @@ class Progress:
         """Write the file now."""
         with self._lock:
             self._written_s = now_s
-            counts = {
+            counts: dict[str, object] = {
                 **self._token,
                 "steps": steps,
                 "saved": self.saved,
@@ -91,6 +160,8 @@ class Progress:
                 "state": self.state,
                 "saving": self._save_began_s is not None,
             }
+            if measured := self.measured(now_s, steps):
+                counts["measured"] = measured
             new_path = f"{self._path}.new"
             try:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -129,11 +129,13 @@ class Session:
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
         """Enclose the writing of a checkpoint, so that its time does not count as stepping."""
+        succeeded_at = None
         self.progress.save_begins(self.gate.done)
         try:
             yield
+            succeeded_at = self.gate.done
         finally:
-            self.progress.save_ends(None)
+            self.progress.save_ends(None, succeeded_at)
             self._saved_s = time.monotonic()
 
     def end(self, finished: bool, steps: int) -> None:

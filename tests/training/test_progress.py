@@ -1,0 +1,134 @@
+"""What a job measures about itself, as the file of its progress has it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gavel.training import progress as progress_module
+from gavel.training.iterator import LeasedIterator
+from gavel.training.progress import Progress
+from tests.training.leases import RunDirectory, under_a_lease
+
+
+class Clock:
+    """A monotonic clock that stands still until the test moves it."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic(self) -> float:
+        """Return the time."""
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of all progress in this test."""
+    clock = Clock()
+    monkeypatch.setattr(progress_module, "time", SimpleNamespace(monotonic=clock.monotonic))
+    return clock
+
+
+def written(tmp_path: Path) -> dict[str, Any]:
+    """Return what the file has under `measured`."""
+    content: dict[str, Any] = json.loads((tmp_path / "progress-0.json").read_text())
+    measured: dict[str, Any] = content.get("measured", {})
+    return measured
+
+
+def save(progress: Progress, clock: Clock, step: int, takes_s: float) -> None:
+    """Save a checkpoint in the foreground."""
+    progress.save_begins(step)
+    clock.now_s += takes_s
+    progress.save_ends(step, succeeded_at=step)
+
+
+def test_steps_and_foreground_saves_are_measured(tmp_path: Path, clock: Clock) -> None:
+    """The first step, which is slow, does not count for the time of a step; a save in the foreground stalls wholly."""
+    progress = Progress(tmp_path, 0, 3, 2)
+    progress.begin(saved=0)
+    progress.step_begins()
+    clock.now_s += 30
+    progress.write(clock.now_s, 1)
+    assert written(tmp_path) == {"wait": 0.0}
+    clock.now_s += 20
+    save(progress, clock, 41, takes_s=2)
+    clock.now_s += 20.5
+    save(progress, clock, 82, takes_s=4)
+    progress.waited_s = 7.05
+    progress.write(clock.now_s, 82)
+    assert written(tmp_path) == {
+        "step_s": 0.5,
+        "wait": 0.1,
+        "stall_s": 3.0,
+        "durable_s": 3.0,
+        "final_save_s": 3.0,
+        "interval": 41.0,
+        "overhead": pytest.approx(3 / 23.5, rel=1e-5),
+        "loss_s": 23.5,
+    }
+
+
+def test_a_save_counts_while_it_lasts(tmp_path: Path, clock: Clock) -> None:
+    """A save that is killed for its length has left its length so far, so that the next attempt gets more time."""
+    progress = Progress(tmp_path, 0, 3, 2)
+    progress.begin(saved=0)
+    progress.step_begins()
+    progress.save_begins(5)
+    progress.write(clock.now_s + 24.5, 5)
+    assert written(tmp_path)["final_save_s"] == 24.5
+
+
+def test_a_failed_save_measures_nothing(tmp_path: Path, clock: Clock) -> None:
+    """A full disk fails at once, which says nothing about how long a save takes."""
+    progress = Progress(tmp_path, 0, 3, 2)
+    progress.begin(saved=0)
+    progress.step_begins()
+    progress.save_begins(5)
+    progress.save_ends(None)
+    progress.write(clock.now_s + 1, 5)
+    assert written(tmp_path) == {"wait": 0.0}
+
+
+def test_measured_values_may_be_set_and_withdrawn(tmp_path: Path, clock: Clock) -> None:
+    """`measure` replaces the times measured here; values that are not finite or below 0 never reach the file."""
+    progress = Progress(tmp_path, 0, 3, 2)
+    progress.begin(saved=0)
+    save(progress, clock, 5, takes_s=2)
+    progress.measure(
+        final_save_s=9.0, load_s=1.5, bytes=1e9, stall_s=float("nan"), durable_s=-1, start_s=1e400
+    )
+    progress.measure(load_s=None)
+    progress.write(clock.now_s, 5)
+    measured = written(tmp_path)
+    assert measured["final_save_s"] == 9.0
+    assert measured["bytes"] == 1e9
+    assert measured["stall_s"] == measured["durable_s"] == 2.0
+    assert measured.keys().isdisjoint({"load_s", "start_s"})
+
+
+class Slow:
+    """A checkpoint that a loop resumes from."""
+
+    def load(self) -> int:
+        """Return step 4."""
+        return 4
+
+    def save(self, step: int) -> None:
+        """Do nothing."""
+
+
+def test_the_iterator_measures_loading_saving_and_waiting(tmp_path: Path) -> None:
+    """A resumed loop reports how long its checkpoint took to load and to save, and the time spent in its loader."""
+    with under_a_lease(RunDirectory(tmp_path).environ()) as session:
+        steps = LeasedIterator(range(4), checkpoint=Slow(), steps=12, every_steps=2)
+        assert len(list(steps)) == 8
+        measured = session.progress.measured(1e9, 12)
+        assert session.progress.waited_s > 0
+    assert measured.keys() >= {"load_s", "final_save_s", "stall_s", "wait"}
+    assert measured["interval"] == 2.0
