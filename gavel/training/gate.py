@@ -56,6 +56,8 @@ class Gate:
         self._promised: int | None = None
         self._held_until_s = 0.0
         self._then_stop = False
+        # Whether the loop is to arrive after its current step, whatever that is.
+        self._called = False
         self._changed = threading.Condition()
 
     def open(self, done: int, total: int | None, every_steps: int | None) -> None:
@@ -87,10 +89,23 @@ class Gate:
             actions = Actions(stop or finished or periodic or step in self._saves, stop or finished, finished)
             self._saves = [later for later in self._saves if later > step]
             self._last_handled = step
+            self._called = False
             self._set_limit()
             return actions
 
+    def save_at(self, step: int) -> None:
+        """Make the loop save at `step`. A promise binds it nevertheless."""
+        with self._changed:
+            self._saves.append(step)
+            self._set_limit()
+
     # --------------------------------------------------------------------------------- the other threads
+
+    def call(self) -> None:
+        """Make the loop arrive after its current step."""
+        with self._changed:
+            self._called = True
+            self._set_limit()
 
     def promise(self, patience_s: float, then_stop: bool) -> int:
         """Return a step that the loop will not pass until a decision arrives or `patience_s` is over."""
@@ -134,4 +149,6 @@ class Gate:
         marks = [*self._saves, self._stop_at, self._promised, self.total]
         if self.every_steps is not None:
             marks.append((self._last_handled // self.every_steps + 1) * self.every_steps)
+        if self._called:
+            marks.append(BELOW_ALL_STEPS)
         self.limit = min((mark for mark in marks if mark is not None), default=NO_LIMIT)

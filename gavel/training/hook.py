@@ -10,24 +10,30 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from gavel.training import pacing, session
+from gavel.training.auto import AutoSave
 from gavel.training.checkpoint import atomic
 from gavel.training.checkpoint.store import entries, parse_token, store_of_process
 from gavel.training.environment import steps_of
 from gavel.training.gate import CONTINUE, Actions, Gate
+from gavel.training.interval import Tuner
 
 MARK = ".complete"
 
 
 class Steps:
-    """Counts the steps of a trainer's loop, and says what to do after each."""
+    """Counts the steps of a trainer's loop, and says what to do after each. With a tuner, it chooses when to save."""
 
-    def __init__(self) -> None:
+    def __init__(self, tuner: Tuner | None = None) -> None:
         self._session = session.current()
         self._gate = Gate() if self._session is None else self._session.gate
+        self._auto = None if tuner is None else AutoSave(tuner, self._gate, self._session)
+        # When the loop was told to save; None once it has done so.
+        self._save_began_s: float | None = None
         # Whether the lease or the total number of steps ended the loop.
         self.stopped = False
 
@@ -43,29 +49,60 @@ class Steps:
             self._session.begin(done, total, every_steps, every_s)
             self._session.progress.step_begins()
         self._gate.looping = True
-        return self.done(done)
+        if self._auto is not None:
+            self._auto.begin(done)
+        return self._arrive(done)
 
     def done(self, step: int) -> Actions:
         """Return the actions after `step` steps."""
+        if self._auto is not None:
+            self._auto.step_done(step)
+        return self._arrive(step)
+
+    def _arrive(self, step: int) -> Actions:
         self._gate.done = step
         if step < self._gate.limit:
             return CONTINUE
+        arrived_s = time.monotonic()
         actions = self._gate.arrive(step)
+        if actions.save:
+            self._save_began_s = arrived_s
         self.stopped = self.stopped or actions.stop
         return actions
 
     @contextlib.contextmanager
     def saving(self, step: int) -> Iterator[None]:
         """Enclose the writing of a checkpoint, and report it as saved. If the loop has stopped, report that, too."""
-        if self._session is None:
+        with (
+            self._session.saving() if self._session is not None else contextlib.nullcontext(),
+            self._timed(step),
+        ):
             yield
-        else:
-            with self._session.saving():
-                yield
+        if self._session is not None:
             self._session.progress.saved = step
             if self.stopped:
                 self._session.end(self._gate.finished, step)
         pacing.start_over()
+
+    @contextlib.contextmanager
+    def _timed(self, step: int) -> Iterator[None]:
+        """Measure a checkpoint for the tuner, since the loop was told to save."""
+        if self._auto is None:
+            yield
+            return
+        now_s = time.monotonic()
+        self._auto.save_begins(now_s if self._save_began_s is None else self._save_began_s)
+        on_disk = False
+        try:
+            yield
+            on_disk = True
+        finally:
+            self._save_began_s = None
+            self._auto.save_ends(step)
+            if on_disk:
+                self._auto.durable(time.monotonic())
+            else:
+                self._auto.failed()
 
     def end(self, step: int) -> None:
         """End the loop. Unless the lease stopped it, the job is finished."""

@@ -17,6 +17,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from gavel.training.hook import AttemptDirectories, Steps
+from gavel.training.interval import Tuner, check_words
 
 _FOLDER = "checkpoint"
 
@@ -25,11 +26,22 @@ class LeaseCallback(TrainerCallback):
     """Save and stop a Trainer when its lease ends, and find the checkpoint to resume from.
 
     `directory` holds the checkpoints outside Gavel, and under a lease if the job has no checkpoint directory. `every_s`
-    is the time between periodic checkpoints; the ranks agree on the step of each.
+    is the time between periodic checkpoints; the ranks agree on the step of each. `every="auto"` saves as often as
+    possible while checkpoints cost at most `overhead` of the time, like a LeasedIterator.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, every_s: float | None = None) -> None:
-        self._directories, self._steps, self._every_s = AttemptDirectories(directory), Steps(), every_s
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        *,
+        every_s: float | None = None,
+        every: str | None = None,
+        overhead: float | None = None,
+        lose_at_most_s: float | None = None,
+    ) -> None:
+        check_words(every, overhead, lose_at_most_s, every_s)
+        tuner = Tuner(overhead, lose_at_most_s) if every is not None else None
+        self._directories, self._steps, self._every_s = AttemptDirectories(directory), Steps(tuner), every_s
 
     @property
     def output_dir(self) -> str:

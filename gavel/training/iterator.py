@@ -14,7 +14,6 @@ loop.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import threading
 import time
@@ -23,10 +22,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, Protocol, TypeVar
 
 from gavel.training import pacing, session
+from gavel.training.auto import AutoSave
 from gavel.training.environment import ranks_of, steps_of
-from gavel.training.errors import CheckpointError, IncompleteCheckpoint, TrainingError
+from gavel.training.errors import CheckpointError, TrainingError
 from gavel.training.gate import Gate
+from gavel.training.interval import Tuner, check_words
 from gavel.training.position import Position
+from gavel.training.saving import Saver, is_background
 
 log = logging.getLogger("gavel.training")
 
@@ -40,6 +42,9 @@ class Checkpoint(Protocol):
     A checkpoint with a method `attach(name, part, of_rank)` also keeps the position in the data. `part` has
     `state_dict` and `load_state_dict`, and differs between ranks if `of_rank` is set. The attribute `data_ranks` is the
     number of ranks among which the loader divides the data, if that is not the number of all ranks.
+
+    If the attribute `background` is set, a method `snapshot(step)` copies the state and returns a function that saves
+    the copy. Periodic checkpoints then call that function in another thread, one at a time.
     """
 
     def load(self) -> int:
@@ -54,8 +59,9 @@ class LeasedIterator(Generic[Batch]):
 
     With a number of steps (`steps`, else `GAVEL_STEPS`) it repeats the loader as often as necessary. Without one, or
     inside `epochs()`, each `for` is one pass, as over the loader itself. `every_s` and `every_steps` are the seconds
-    and the steps between periodic checkpoints, which limit what a crash loses. `synthetic` repeats the first batch, to
-    measure a model without its data.
+    and the steps between periodic checkpoints, which limit what a crash loses. `every="auto"` saves as often as
+    possible while checkpoints cost at most `overhead` (0.035) of the time, and warns if a crash could lose more than
+    `lose_at_most_s` (600) then. `synthetic` repeats the first batch, to measure a model without its data.
     """
 
     def __init__(
@@ -67,32 +73,45 @@ class LeasedIterator(Generic[Batch]):
         steps: int | None = None,
         every_s: float | None = None,
         every_steps: int | None = None,
+        every: str | None = None,
+        overhead: float | None = None,
+        lose_at_most_s: float | None = None,
     ) -> None:
         _check(checkpoint, steps, every_s, every_steps)
-        self._checkpoint, self._synthetic, self._every_s = checkpoint, synthetic, every_s
+        check_words(every, overhead, lose_at_most_s, every_s, every_steps)
+        self._synthetic, self._every_s = synthetic, every_s
+        tuner = Tuner(overhead, lose_at_most_s) if every is not None else None
         self._session = session.current()
         self._gate = Gate() if self._session is None else self._session.gate
         self._world = ranks_of()[1]
         self._position = Position(loader, getattr(checkpoint, "data_ranks", self._world))
+        self._auto = None if tuner is None else AutoSave(tuner, self._gate, self._session)
+        self._saver = Saver(checkpoint, self._gate, self._session, self._auto, self._mark)
         attach = getattr(checkpoint, "attach", None)
         if attach is not None and not synthetic:
             attach("position", self._position, of_rank=False)
             attach("position", self._position.of_rank, of_rank=True)
+            if tuner is not None:
+                attach("interval", tuner, of_rank=False)
         began_s = time.monotonic()
-        # The step of the newest checkpoint.
-        self._saved = _whole_step(checkpoint.load())
-        if self._session is not None and self._saved:
+        saved = _whole_step(checkpoint.load())
+        if self._session is not None and saved:
             self._session.progress.measure(load_s=time.monotonic() - began_s)
         if not synthetic:
-            self._position.resume(self._saved, resumes_later=attach is None and self._session is not None)
+            self._position.resume(saved, resumes_later=attach is None and self._session is not None)
         total = steps if steps is not None else steps_of()
         # `_ended`: all steps are done. `_end_reported`: the end of the job or of the lease has been reported.
         self._in_epochs = self._ended = self._end_reported = False
         if self._session is None:
-            self._gate.open(self._saved, total, every_steps)
+            self._gate.open(saved, total, every_steps)
             self._keep_time()
         else:
-            self._session.begin(self._saved, total, every_steps, every_s)
+            self._session.begin(saved, total, every_steps, every_s)
+        self._saver.begin(saved)
+        if tuner is not None and not is_background(checkpoint):
+            log.info(
+                "gavel: the loop waits for its checkpoints; TorchCheckpoint(..., background=True) does not"
+            )
 
     # --------------------------------------------------------------------------------------- for the script
 
@@ -145,7 +164,7 @@ class LeasedIterator(Generic[Batch]):
     # ------------------------------------------------------------------------------------------------ loop
 
     def _batches(self) -> Iterator[Any]:
-        gate, step, clock = self._gate, self._gate.done, time.perf_counter
+        gate, step, auto, clock = self._gate, self._gate.done, self._auto, time.perf_counter
         waits = _Waits() if self._session is None else self._session.progress
         self._ended = False
         if self._over():
@@ -162,6 +181,8 @@ class LeasedIterator(Generic[Batch]):
                 while batch is not _END:
                     yield batch
                     gate.done = step = step + 1
+                    if auto is not None:
+                        auto.step_done(step)
                     if step >= gate.limit and not self._may_continue(step):
                         return
                     began_s = clock()
@@ -182,16 +203,20 @@ class LeasedIterator(Generic[Batch]):
 
     def _first_step_begins(self) -> None:
         pacing.start_over()
+        if self._auto is not None:
+            self._auto.restart_step()
         if self._session is not None:
             self._session.progress.step_begins()
 
     def _may_continue(self, step: int) -> bool:
         """Act at the gate's limit: save if that is due. Return False if the loop must stop."""
+        arrived_s = time.monotonic()
         actions = self._gate.arrive(step)
+        due = self._saver.wants(actions.save)
         if actions.stop:
             self._end(actions.finished)
-        elif actions.save:
-            self._save(step, last=False)
+        elif due:
+            self._saver.save(step, arrived_s)
         return not actions.stop
 
     def _over(self) -> bool:
@@ -204,34 +229,16 @@ class LeasedIterator(Generic[Batch]):
     def _end(self, finished: bool) -> None:
         """Save the last checkpoint, then report the end."""
         self._ended, self._end_reported = finished, True
-        self._save(self.step, last=True)
+        saved = self._saver.save_last(self.step)
         if self._session is not None:
-            self._session.end(finished, self.step)
+            self._session.end(finished and saved, self.step)
 
     # ---------------------------------------------------------------------------------------------- saving
 
-    def _save(self, step: int, last: bool) -> None:
-        """Save a checkpoint. If a periodic checkpoint fails, only log the failure: the previous one is still good."""
-        if step == self._saved:
-            return
-        if self._session is not None:
-            self._session.check_lease()
+    def _mark(self, step: int) -> None:
+        """Make the position the one of this step, before a checkpoint reads it."""
         if not self._synthetic:
             self._position.mark(step)
-        try:
-            with self._session.saving() if self._session is not None else contextlib.nullcontext():
-                self._checkpoint.save(step)
-        except (OSError, CheckpointError) as fault:
-            if last and not isinstance(fault, IncompleteCheckpoint):
-                raise
-            log.warning(
-                "gavel: no checkpoint of step %d (the last one is of step %d): %s", step, self._saved, fault
-            )
-        else:
-            self._saved = step
-            if self._session is not None:
-                self._session.progress.saved = step
-        pacing.start_over()
 
     def _keep_time(self) -> None:
         """Start the thread that asks for a checkpoint every `every_s`, for a single rank outside Gavel."""

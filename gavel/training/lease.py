@@ -29,6 +29,8 @@ class Lease:
     kill_s: float
     # Why the lease ends, if the agent has ended it early.
     why: str = ""
+    # The mean time between failures of the GPUs, if the scheduler knows it.
+    mtbf_s: float | None = None
 
     def time_left_s(self, now_s: float) -> float:
         """Return the time left until the job should save and end."""
@@ -74,13 +76,14 @@ def parse(data: bytes) -> Lease | None:
     try:
         fields = json.loads(data)
         moments = [fields["ask_s"], fields["signal_s"], fields["kill_s"]]
-        why = fields.get("why", "")
+        why, mtbf_s = fields.get("why", ""), fields.get("mtbf_s")
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
     if not all(type(moment) in (int, float) and math.isfinite(moment) for moment in moments):
         return None
     ask_s, signal_s, kill_s = map(float, moments)
-    return Lease(ask_s, signal_s, kill_s, why if isinstance(why, str) else "")
+    known = type(mtbf_s) in (int, float) and math.isfinite(mtbf_s) and mtbf_s > 0
+    return Lease(ask_s, signal_s, kill_s, why if isinstance(why, str) else "", mtbf_s if known else None)
 
 
 def since_boot_s() -> float:

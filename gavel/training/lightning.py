@@ -21,6 +21,7 @@ from lightning.pytorch.callbacks import Callback
 
 from gavel.training.checkpoint import rng
 from gavel.training.hook import MARK, AttemptDirectories, Steps
+from gavel.training.interval import Tuner, check_words
 from gavel.training.sampler import ResumableSampler
 
 KEPT = 2
@@ -31,7 +32,8 @@ class LeaseCallback(Callback):
 
     `directory` holds the checkpoints outside Gavel, and under a lease if the job has no checkpoint directory. `every_s`
     and `every_steps` are the seconds and the steps between periodic checkpoints. Steps are those of the optimizer, not
-    batches.
+    batches. `every="auto"` saves as often as possible while checkpoints cost at most `overhead` of the time, like a
+    LeasedIterator.
     """
 
     def __init__(
@@ -41,9 +43,14 @@ class LeaseCallback(Callback):
         sampler: ResumableSampler | None = None,
         every_s: float | None = None,
         every_steps: int | None = None,
+        every: str | None = None,
+        overhead: float | None = None,
+        lose_at_most_s: float | None = None,
     ) -> None:
         super().__init__()
-        self._directories, self._steps = AttemptDirectories(directory), Steps()
+        check_words(every, overhead, lose_at_most_s, every_s, every_steps)
+        self._tuner = Tuner(overhead, lose_at_most_s) if every is not None else None
+        self._directories, self._steps = AttemptDirectories(directory), Steps(self._tuner)
         self._sampler, self._every_s, self._every_steps = sampler, every_s, every_steps
         # The loaded random numbers, until they are restored.
         self._rng: rng.Snapshot | None = None
@@ -59,15 +66,18 @@ class LeaseCallback(Callback):
         return None if self._directories.newest is None else os.fspath(self._directories.newest)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state that Lightning does not keep: the position in the data, and random numbers."""
+        """Return the state that Lightning does not keep: the position, random numbers, and the tuned interval."""
         sampler = None if self._sampler is None else self._sampler.state_dict()
-        return {"sampler": sampler, "rng": rng.snapshot()}
+        interval = None if self._tuner is None else self._tuner.state_dict()
+        return {"sampler": sampler, "rng": rng.snapshot(), "interval": interval}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restore the position now, and the random numbers when the first step begins."""
         self._rng = state_dict["rng"]
         if self._sampler is not None and state_dict["sampler"] is not None:
             self._sampler.load_state_dict(state_dict["sampler"])
+        if self._tuner is not None and state_dict.get("interval") is not None:
+            self._tuner.load_state_dict(state_dict["interval"])
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to watch the lease."""

@@ -59,6 +59,7 @@ class Session:
         # When a checkpoint was last saved, or a periodic one last requested.
         self._saved_s = time.monotonic()
         self._created_s = time.monotonic()
+        self._save_asked = False
         self._absence_logged = self._failed = self._closed = False
         link = ChairLink if run.rank == 0 else MemberLink
         self._link: ChairLink | MemberLink = link(run, self._promise, self._obey)
@@ -125,6 +126,12 @@ class Session:
                 f"attempt {self.run.attempt} should have ended {late_s:.1f} s ago, with its lease; a newer one may run "
                 "elsewhere, so nothing more is saved"
             )
+
+    def ask_to_save(self) -> None:
+        """Ask all ranks to save a checkpoint at a step on which they agree. Rank 0 calls this."""
+        self._save_asked = True
+        with contextlib.suppress(OSError):
+            self._wake.send(b"!")
 
     @contextlib.contextmanager
     def saving(self) -> Iterator[None]:
@@ -205,7 +212,10 @@ class Session:
 
     def _save_if_due(self, now_s: float) -> None:
         every_s = self._save_every_s
-        if every_s is not None and self.gate.looping and now_s - self._saved_s >= every_s:
+        if self._save_asked:
+            self._save_asked = False
+            self._link.save(now_s)
+        elif every_s is not None and self.gate.looping and now_s - self._saved_s >= every_s:
             self._saved_s = now_s
             self._link.save(now_s)
 

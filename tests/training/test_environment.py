@@ -67,6 +67,9 @@ def test_a_lease_is_three_times_and_a_reason() -> None:
     """Unknown keys are ignored; a missing reason is empty."""
     assert parse(json.dumps(GOOD).encode()) == Lease(1.0, 2.0, 3.5, "drained")
     assert parse(b'{"ask_s": 1, "signal_s": 2, "kill_s": 3, "why": 7}') == Lease(1.0, 2.0, 3.0, "")
+    for text, mtbf_s in (("86400", 86400.0), ("0", None), ('"1"', None), ("NaN", None), ("1e999", None)):
+        data = f'{{"ask_s": 1, "signal_s": 2, "kill_s": 3, "mtbf_s": {text}}}'
+        assert parse(data.encode()) == Lease(1.0, 2.0, 3.0, "", mtbf_s)
 
 
 @pytest.mark.parametrize(

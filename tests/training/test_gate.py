@@ -159,3 +159,25 @@ def test_a_promise_holds_whatever_the_loop_does() -> None:
         thread.join()
     assert max(furthest) <= 0
     assert gate.done > 300
+
+
+def test_a_step_to_save_at_leaves_a_promise_in_force() -> None:
+    """A loop that decides to save, while another thread holds its promise, still waits for the decision there."""
+    gate = Gate()
+    gate.open(done=4, total=None, every_steps=None)
+    gate.looping = True
+    assert gate.promise(60.0, then_stop=True) == 5
+    gate.save_at(4)
+    assert gate.arrive(4) == SAVE
+    assert gate.limit == 5
+    gate.decide(5, stop=True)
+    assert gate.arrive(5) == STOP
+
+
+def test_a_called_loop_arrives_once() -> None:
+    """After its current step the loop arrives, with nothing to do; then it is free again."""
+    gate = Gate()
+    gate.open(done=0, total=None, every_steps=None)
+    gate.call()
+    assert run(gate, 5) == [(1, CONTINUE)]
+    assert gate.limit == NO_LIMIT

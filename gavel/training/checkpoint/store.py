@@ -85,6 +85,11 @@ class Store:
         self._token = token or Token(0, 0)
         # The CRC-32 and size of each file that this rank has written since its last `commit`.
         self._files: dict[str, dict[str, int]] = {}
+        # Numbers that this rank adds to its parts, and those of all ranks in the newest set.
+        self.notes: dict[str, float] = {}
+        self.notes_of_ranks: list[dict[str, float]] = []
+        # The size of this rank's part of the newest set.
+        self.size_bytes: int | None = None
 
     # -------------------------------------------------------------------------------------------- loading
 
@@ -208,12 +213,15 @@ class Store:
         """Finish this rank's part, and wait until the set is complete."""
         self.check_claims()
         set_path = self._make_set(step)
-        part = json.dumps({"files": self._files, "world": self.world}).encode()
+        content = {"files": self._files, "world": self.world, "notes": self.notes}
+        part = json.dumps(content).encode()
+        self.size_bytes = sum(entry["bytes"] for entry in self._files.values())
         self._files = {}
         atomic.replace_bytes(set_path / f"part-{self.rank}.json", part)
         for _ in self._poll(wait_s):
             if (set_path / "COMPLETE").exists() or self._try_to_complete(set_path):
                 if self.rank == 0:
+                    self.notes_of_ranks = self._read_notes(set_path)
                     self._delete_old()
                 return
             if any(path.suffix == ".failed" for path in entries(set_path)):
@@ -245,6 +253,16 @@ class Store:
         self.check_claims()
         atomic.replace_bytes(set_path / "COMPLETE", content)
         return True
+
+    def _read_notes(self, set_path: Path) -> list[dict[str, float]]:
+        """Return the notes of all ranks, without values that are no numbers."""
+        parts = [_json(set_path / f"part-{rank}.json") for rank in range(self.world)]
+        notes = [part.get("notes") for part in parts if part is not None]
+        return [
+            {name: value for name, value in own.items() if isinstance(value, (int, float))}
+            for own in notes
+            if isinstance(own, dict)
+        ]
 
     def _delete_old(self) -> None:
         """Keep the two newest complete sets; delete everything older, complete or not."""

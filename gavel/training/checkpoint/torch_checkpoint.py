@@ -2,16 +2,23 @@
 
 Rank 0 saves what all ranks share: the objects by name, and the position in the data. Each rank saves its own random
 numbers and the objects in `of_rank`. `store.py` describes how the parts become a set.
+
+With `background=True` a loop waits only for a copy of the state (`snapshot`), which a thread then writes. The copy is
+in memory of the host that is kept from one checkpoint to the next.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gavel.training import session
 from gavel.training.checkpoint import rng, torch_state
+from gavel.training.checkpoint.buffers import Buffers
 from gavel.training.checkpoint.store import CompleteSet, store_of_process
 from gavel.training.errors import CheckpointError, IncompleteCheckpoint, StaleAttempt
 
@@ -24,7 +31,8 @@ class TorchCheckpoint:
         checkpoint = TorchCheckpoint("checkpoints", model=model, optimizer=optimizer, scheduler=scheduler)
 
     Outside Gavel the checkpoints are in `directory`; under a lease they are in the job's `GAVEL_CHECKPOINT_DIR`.
-    `of_rank` names objects that differ between ranks. `wait_s` is how long the ranks wait for each other's parts.
+    `of_rank` names objects that differ between ranks. `wait_s` is how long the ranks wait for each other's parts. With
+    `background` a `LeasedIterator` continues while its periodic checkpoints are written.
     """
 
     def __init__(
@@ -33,6 +41,7 @@ class TorchCheckpoint:
         *,
         of_rank: Mapping[str, Any] | None = None,
         wait_s: float = 60.0,
+        background: bool = False,
         **named: Any,
     ) -> None:
         self._common: dict[str, Any] = dict(named)
@@ -42,6 +51,25 @@ class TorchCheckpoint:
         self._wait_s = wait_s
         self._store = store_of_process(directory)
         self._rank = self._store.rank
+        self.background = background
+        self._buffers = Buffers()
+        # Held while a set is written: the store has one at a time.
+        self._writing = threading.Lock()
+
+    @property
+    def notes(self) -> dict[str, float]:
+        """Numbers that this rank adds to its part of each checkpoint."""
+        return self._store.notes
+
+    @property
+    def notes_of_ranks(self) -> list[dict[str, float]]:
+        """The notes of all ranks in the newest checkpoint; known to rank 0."""
+        return self._store.notes_of_ranks
+
+    @property
+    def size_bytes(self) -> int | None:
+        """The size of this rank's part of the newest checkpoint."""
+        return self._store.size_bytes
 
     def attach(self, name: str, part: Any, *, of_rank: bool) -> None:
         """Add an object; `of_rank`: it differs between ranks. Checkpoints without the object can still be loaded."""
@@ -63,18 +91,53 @@ class TorchCheckpoint:
 
     def save(self, step: int) -> None:
         """Save all objects as the state of this step. On return the checkpoint is safe on disk."""
+        self._check()
+        with self._writing, self._giving_up(step):
+            self._write(step, self._states())
+
+    def snapshot(self, step: int) -> Callable[[], None]:
+        """Copy the state of all objects; return a function that saves the copy as the state of this step.
+
+        Call it before the next snapshot, which overwrites the copy; it may run in another thread. Raise MemoryError if
+        there is no room for the copy.
+        """
+        self._check()
+        with self._writing, self._giving_up(step):
+            copies = self._buffers.copy(self._states())
+
+        def write() -> None:
+            with self._writing, self._giving_up(step):
+                self._write(step, copies)
+
+        return write
+
+    def _check(self) -> None:
         session.check_lease()
         self._store.check_claims()
+
+    def _states(self) -> dict[str, dict[str, Any]]:
+        """Return the states that this rank saves, by the name of their file."""
+        own = {name: torch_state.state_of(name, thing) for name, thing in self._per_rank.items()}
+        states = {f"rank-{self._rank}.pt": {**own, _RNG: rng.snapshot()}}
+        if self._rank == 0:
+            common = {name: torch_state.state_of(name, thing) for name, thing in self._common.items()}
+            states["state.pt"] = common
+        return states
+
+    def _write(self, step: int, states: Mapping[str, dict[str, Any]]) -> None:
+        for name, state in states.items():
+            self._store.write(step, name, functools.partial(torch_state.write, state))
+        # The process may have been suspended while it wrote.
+        session.check_lease()
+        lease_session = session.current()
+        wait_s = self._wait_s if lease_session is None else lease_session.shortened_wait_s(self._wait_s)
+        self._store.commit(step, wait_s)
+
+    @contextlib.contextmanager
+    def _giving_up(self, step: int) -> Iterator[None]:
+        """If this rank cannot write its part of a set, report that to the other ranks."""
         try:
-            rank_state = {name: torch_state.state_of(name, thing) for name, thing in self._per_rank.items()}
-            rank_state[_RNG] = rng.snapshot()
-            self._store.write(step, f"rank-{self._rank}.pt", lambda file: torch_state.write(rank_state, file))
-            if self._rank == 0:
-                common = {name: torch_state.state_of(name, thing) for name, thing in self._common.items()}
-                self._store.write(step, "state.pt", lambda file: torch_state.write(common, file))
-            lease_session = session.current()
-            wait_s = self._wait_s if lease_session is None else lease_session.shortened_wait_s(self._wait_s)
-            self._store.commit(step, wait_s)
+            yield
         except (StaleAttempt, IncompleteCheckpoint):
             # The part of this rank is good; the set becomes complete if the missing parts arrive later.
             raise

@@ -218,6 +218,20 @@ def test_a_step_counts_when_all_parts_are_there(tmp_path: Path) -> None:
     assert sorted(words["files"]) == ["rank-0.pt", "rank-1.pt", "rank-2.pt"]
 
 
+def test_rank_0_reads_the_notes_of_all_ranks(tmp_path: Path) -> None:
+    """A rank's numbers are in its part; values that are no numbers are dropped."""
+    stores = [store(tmp_path, rank=rank, world=2) for rank in range(2)]
+    stores[0].choose()
+    for rank, own in enumerate(stores):
+        own.notes["stall_s"] = 0.5 + rank
+    stores[1].notes["name"] = "x"  # type: ignore[assignment]
+    with pytest.raises(IncompleteCheckpoint):
+        save(stores[1], 10, wait_s=0.0)
+    save(stores[0], 10)
+    assert stores[0].notes_of_ranks == [{"stall_s": 0.5}, {"stall_s": 1.5}]
+    assert stores[0].size_bytes == len("state")
+
+
 def test_a_rank_without_files_may_be_the_first(tmp_path: Path) -> None:
     """Its part arrives before any other rank has made the directory of the set."""
     writing, without_files = (store(tmp_path, 1, rank, 2) for rank in range(2))

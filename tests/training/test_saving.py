@@ -1,0 +1,302 @@
+"""Checkpoints behind the loop: `LeasedIterator` with a checkpoint whose copy is written when the test says so."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import math
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gavel.training import IncompleteCheckpoint, LeasedIterator, StaleAttempt
+from gavel.training.interval import SKIPPED_STEPS, Tuner
+from tests.support.wording import Wording
+from tests.training.leases import ROOT, RunDirectory, eventually, under_a_lease
+from tests.training.test_iterator import Notes
+
+
+class Copying(Notes):
+    """A checkpoint whose copies are written as soon as `disk` is set; writing may fail."""
+
+    background = True
+
+    def __init__(self, step: int = 0) -> None:
+        super().__init__(step)
+        self.disk = threading.Event()
+        self.disk.set()
+        self.snapshots: list[int] = []
+        self.write_fault: BaseException | None = None
+        self.memory_fault: MemoryError | None = None
+
+    def snapshot(self, step: int) -> Callable[[], None]:
+        """Copy nothing; return the function that writes."""
+        if self.memory_fault is not None:
+            raise self.memory_fault
+        self.snapshots.append(step)
+
+        def write() -> None:
+            assert self.disk.wait(60)
+            if self.write_fault is not None:
+                raise self.write_fault
+            self.saved.append(step)
+
+        return write
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RunDirectory]:
+    """The run directory of this process, with a lease."""
+    directory = RunDirectory(tmp_path / "run")
+    with under_a_lease(directory.environ()):
+        yield directory
+
+
+def persisted(steps: LeasedIterator[Any]) -> None:
+    """Wait until no checkpoint is being written."""
+    eventually(lambda: steps._saver._persist is None or steps._saver._persist.done)
+
+
+def drain(steps: LeasedIterator[Any]) -> None:
+    """Do all steps, each with no checkpoint in progress."""
+    for _ in steps:
+        persisted(steps)
+
+
+# --------------------------------------------------------------------------------------- durable or nothing
+
+
+def test_a_step_is_saved_when_it_is_on_disk(run: RunDirectory) -> None:
+    """The loop goes on while a copy is written; progress counts the step once it is there, never earlier."""
+    copying = Copying()
+    steps = LeasedIterator("abcdefgh", checkpoint=copying, steps=8, every_steps=4)
+    session = steps._session
+    assert session is not None
+    for _ in steps:
+        if steps.step == 1:
+            copying.disk.clear()
+        if steps.step == 6:
+            assert copying.snapshots == [4]
+            assert session.progress.saved == 0
+            copying.disk.set()
+            eventually(lambda: session.progress.saved == 4)
+    assert copying.saved == [4, 8]
+    assert run.progress()["saved"] == 8
+
+
+def test_a_checkpoint_that_falls_due_meanwhile_is_put_off() -> None:
+    """One copy is in progress at a time: the next one is taken once that is on disk, and none waits."""
+    copying = Copying()
+    steps = LeasedIterator(range(12), checkpoint=copying, steps=12, every_steps=2)
+    for _ in steps:
+        if steps.step == 1:
+            copying.disk.clear()
+        if steps.step == 6:
+            assert copying.snapshots == [2]
+            copying.disk.set()
+            persisted(steps)
+        if steps.step >= 7:
+            persisted(steps)
+    assert copying.snapshots == [2, 7, 8, 10]
+    assert copying.saved == [2, 7, 8, 10, 12]
+
+
+def test_the_last_checkpoint_waits_for_the_one_in_progress(run: RunDirectory) -> None:
+    """Both are on disk when the loop has ended; the last one is written by the loop itself."""
+    copying = Copying()
+    steps = LeasedIterator("abcd", checkpoint=copying, steps=4, every_steps=3)
+    threading.Timer(0.2, copying.disk.set).start()
+    copying.disk.clear()
+    assert list(steps) == list("abcd")
+    assert (copying.snapshots, copying.saved) == ([3], [3, 4])
+    assert run.progress()["state"] == "finished"
+
+
+def test_without_time_for_the_last_checkpoint_the_one_in_progress_counts(
+    run: RunDirectory, caplog: pytest.LogCaptureFixture, wording: Wording
+) -> None:
+    """If no other one could be on disk before SIGKILL, it is not begun, and the job is not reported as finished."""
+    copying = Copying()
+    steps = LeasedIterator("abcd", checkpoint=copying, steps=4, every_steps=3)
+    for _ in steps:
+        if steps.step == 3:
+            persisted(steps)
+            # Less is left than a checkpoint takes and the spare second.
+            run.write_lease(ask_in_s=-1.0, signal_after_s=0.1, kill_after_s=1.5)
+            steps._saver._durable_s = 3.0
+    assert copying.saved == [3]
+    assert run.progress()["saved"] == 3
+    assert run.progress()["state"] == "yielded"
+    wording(caplog.messages[-1])
+
+
+# ------------------------------------------------------------------------------------------------- faults
+
+
+def test_a_stale_attempt_ends_at_the_next_step() -> None:
+    """The thread's StaleAttempt is raised in the loop, and so is an error that nobody expected."""
+    for fault in (StaleAttempt("a newer one runs"), KeyError("bug")):
+        copying = Copying()
+        copying.write_fault = fault
+        steps = LeasedIterator(range(1000), checkpoint=copying, steps=1000, every_steps=2)
+        with pytest.raises(type(fault)):
+            drain(steps)
+        assert steps.step == 3
+
+
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "disk full"), IncompleteCheckpoint("rank 1")])
+def test_a_checkpoint_that_cannot_be_written_is_logged(
+    fault: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training continues, and the next checkpoint is tried as usual."""
+    copying = Copying()
+    copying.write_fault = fault
+    steps = LeasedIterator(range(6), checkpoint=copying, steps=6, every_steps=2)
+    for _ in steps:
+        persisted(steps)
+        if steps.step == 5:
+            copying.write_fault = None
+    assert copying.saved == [6]
+    assert [message for message in caplog.messages if "no checkpoint of step 2" in message]
+
+
+def test_no_memory_for_a_copy_means_that_the_loop_waits(caplog: pytest.LogCaptureFixture) -> None:
+    """That is logged once, and from then on checkpoints are saved without a copy."""
+    copying = Copying()
+    copying.memory_fault = MemoryError("no room for a copy of 400 MB")
+    assert list(LeasedIterator(range(6), checkpoint=copying, steps=6, every_steps=2)) == list(range(6))
+    assert (copying.snapshots, copying.saved) == ([], [2, 4, 6])
+    assert caplog.messages == [
+        "gavel: no room for a copy of 400 MB; from now on the loop waits while checkpoints are written"
+    ]
+
+
+def test_a_checkpoint_that_cannot_copy_is_refused_in_the_background(wording: Wording) -> None:
+    """background=True without snapshot is a mistake, found when the iterator is made."""
+
+    class Wrong(Notes):
+        background = True
+
+        def __repr__(self) -> str:
+            return "Wrong()"
+
+    with pytest.raises(TypeError, match="snapshot") as refused:
+        LeasedIterator("abc", checkpoint=Wrong())
+    wording(refused.value)
+
+
+SCRIPT = """
+import os, sys, threading, time
+from gavel.training import LeasedIterator
+
+class Slow:
+    background = True
+    def load(self): return 0
+    def save(self, step): print("saved", step, flush=True)
+    def snapshot(self, step):
+        def write():
+            time.sleep(0.5)
+            print("written", step, flush=True)
+        return write
+
+for batch in LeasedIterator(range(9), checkpoint=Slow(), steps=9, every_steps=2):
+    if batch == 2:
+        if sys.argv[1] == "fork" and os.fork() == 0:
+            print("child ends", flush=True)
+            sys.exit(0)
+        if sys.argv[1] == "fork":
+            os.wait()
+        raise SystemExit("the script fails")
+"""
+
+
+@pytest.mark.parametrize("kind", ["plain", "fork"])
+def test_a_script_that_fails_still_writes_its_copy(kind: str) -> None:
+    """The exit of the process waits for the thread; a forked child ends without it."""
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", SCRIPT, kind]
+    process = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert "the script fails" in process.stderr
+    assert process.stdout.split("\n")[:-1] == (["child ends"] if kind == "fork" else []) + ["written 2"]
+
+
+# --------------------------------------------------------------------------------------------- every="auto"
+
+
+def test_auto_saves_after_the_profile_and_keeps_the_interval(run: RunDirectory) -> None:
+    """The loop saves without any number of the user, and reports what that costs."""
+    copying = Copying()
+    steps = LeasedIterator(range(400), checkpoint=copying, steps=400, every="auto", overhead=0.5)
+    for _ in steps:
+        pass
+    assert copying.snapshots[0] == SKIPPED_STEPS + 100
+    assert copying.saved[-1] == 400
+    measured = run.progress()["measured"]
+    assert {"step_s", "stall_s", "durable_s", "interval", "overhead"} <= measured.keys()
+
+
+def test_auto_works_with_a_checkpoint_that_stops_the_loop() -> None:
+    """Then the whole save is the pause."""
+    notes = Notes()
+    steps = LeasedIterator(range(300), checkpoint=notes, steps=300, every="auto", overhead=0.5)
+    for _ in steps:
+        pass
+    assert notes.saved[0] == SKIPPED_STEPS + 100
+    assert notes.saved[-1] == 300
+
+
+def test_auto_logs_a_full_disk_once(caplog: pytest.LogCaptureFixture) -> None:
+    """The interval doubles until a checkpoint succeeds, and only the first failure is logged."""
+    copying = Copying()
+    copying.write_fault = OSError(errno.ENOSPC, "disk full")
+    steps = LeasedIterator(range(2000), checkpoint=copying, steps=2000, every="auto")
+    with caplog.at_level(logging.WARNING, "gavel.training"):
+        for _ in steps:
+            persisted(steps)
+            if steps.step == 1999:
+                copying.write_fault = None
+    assert len(copying.snapshots) > 2
+    assert len([message for message in caplog.messages if "disk full" in message]) == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "value"),
+    [
+        ({"every": "fast"}, "every is 'fast'"),
+        ({"every": "auto", "every_s": 60}, "every is 'auto' and every_s is 60"),
+        ({"every": "auto", "every_steps": 5}, "every is 'auto' and every_steps is 5"),
+        ({"overhead": 0.1}, "overhead is 0.1, but every is not set"),
+        ({"lose_at_most_s": 60}, "lose_at_most_s is 60, but every is not set"),
+        ({"every": "auto", "overhead": 0}, "overhead is 0"),
+        ({"every": "auto", "overhead": 1}, "overhead is 1"),
+        ({"every": "auto", "overhead": math.nan}, "overhead is nan"),
+        ({"every": "auto", "lose_at_most_s": -1}, "lose_at_most_s is -1"),
+    ],
+)
+def test_wrong_words_are_refused(words: dict[str, Any], value: str, wording: Wording) -> None:
+    """Each mistake is refused at once, with its value and an example."""
+    with pytest.raises(ValueError, match=value) as refused:
+        LeasedIterator("abc", checkpoint=Notes(), **words)
+    wording(refused.value)
+
+
+def test_the_tuned_interval_is_in_the_checkpoint() -> None:
+    """A checkpoint that keeps parts keeps the tuner, too."""
+
+    class Keeping(Notes):
+        def __init__(self) -> None:
+            super().__init__()
+            self.parts: dict[str, Any] = {}
+
+        def attach(self, name: str, part: Any, *, of_rank: bool) -> None:
+            self.parts[f"{name}{' of rank' if of_rank else ''}"] = part
+
+    keeping = Keeping()
+    LeasedIterator("abc", checkpoint=keeping, every="auto")
+    assert isinstance(keeping.parts["interval"], Tuner)
