@@ -58,7 +58,7 @@ def test_changes_of_a_round_are_those_from_its_planning_to_the_next(ask: Ask) ->
         lease("5", 1, "n:4", 0, 39),
     ]
     changes = ask("rounds", "changesOf", second, third, leases)
-    assert [(one["job"], one["change"], one["from"], one["to"], one["why"]) for one in changes] == [
+    assert [tuple(change[name] for name in ("job", "change", "from", "to", "why")) for change in changes] == [
         ("3", "began", [], ["n:0"], "its turn, by fifo"),
         ("10", "began", [], ["n:2"], "the GPUs were idle"),
         ("2", "ended", ["n:1"], [], "yielded: its turn is over"),

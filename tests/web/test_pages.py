@@ -18,13 +18,13 @@ _LATER = re.compile(r'import\("\./(\w+\.js)"\)')
 
 def loaded(*modules: str) -> set[str]:
     """Return these modules and all that they import."""
-    seen: set[str] = set()
+    modules_loaded: set[str] = set()
     waiting = list(modules)
     while waiting:
-        if (module := waiting.pop()) not in seen:
-            seen.add(module)
+        if (module := waiting.pop()) not in modules_loaded:
+            modules_loaded.add(module)
             waiting += _STATIC.findall((FOLDER / module).read_text())
-    return seen
+    return modules_loaded
 
 
 PAGES = sorted(_LATER.findall((FOLDER / "app.js").read_text()))
