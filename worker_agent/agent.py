@@ -182,7 +182,7 @@ class Agent:
         for lease in self.processes.live:
             run = self.core.runs.get(lease)
             if run is not None and run.in_set:
-                self.processes.renew(lease, self.core.ends_s(lease))
+                self.processes.renew(lease, self.core.ends_s(lease), run.extra_save_s)
 
     def _carry_out(self, action: Action) -> None:
         if isinstance(action, StartProcess):

@@ -37,6 +37,7 @@ from worker_agent.core.messages import (
     Limits,
     LinkDown,
     LinkUp,
+    Measured,
     Order,
     ProcessExited,
     ProcessFound,
@@ -51,7 +52,8 @@ from worker_agent.core.messages import (
     Taken,
     Tick,
 )
-from worker_agent.core.runs import adopted_run, first_times, may_start
+from worker_agent.core.report_draft import ReportDraft
+from worker_agent.core.runs import adopted_run, advance, first_times, held_by, may_start, run_of
 
 INF = math.inf
 
@@ -84,10 +86,7 @@ class AgentCore:
         self._report_s = INF
         # The first time at which anything else is due, a report included.
         self._other_s = INF
-        self._last_report_number = 0
-        # For the next report: leases whose processes have started, and progress.
-        self._started: list[str] = []
-        self._progress: list[Progressed] = []
+        self._draft = ReportDraft()
 
     # ---------------------------------------------------------------------------------------------- properties
 
@@ -133,13 +132,11 @@ class AgentCore:
 
     def take_report(self) -> Report:
         """Return the report of all news, and clear the news."""
-        self._last_report_number = number = self._last_report_number + 1
-        exits = self.exits.take_pending(number) if self.exits.pending else ()
-        report = Report(number, self.generation, tuple(self._started), tuple(self._progress), exits)
-        self._started.clear()
-        self._progress.clear()
+        draft = self._draft
+        draft.number += 1
+        exits = self.exits.take_pending(draft.number) if self.exits.pending else ()
         self.news = False
-        return report
+        return draft.take(self.generation, exits)
 
     @staticmethod
     def renew_all(sets: Iterable[tuple[AgentCore, int]], epoch: int, number: int, ends_s: float) -> None:
@@ -182,6 +179,7 @@ class AgentCore:
                         # In the new order, `packed` may differ, if another job has joined this one or has left.
                         run.order = order
                     run.ends_s, run.last = max(self.ends_s(lease), order.ends_s), order.last
+                    run.extra_save_s = order.extra_save_s
                     self._tick_by(run.ends_s if run.last else run.ends_s + self.limits.late_s)
         self._renewed_s = -INF
         self._stale = True
@@ -211,7 +209,7 @@ class AgentCore:
         late_s = ends_s + self.limits.late_s
         new = self.attempts.order(order, self.limits.jobs_kept_max)
         if new and late_s > now_s:
-            self.runs[order.lease] = Run(order=order, ends_s=ends_s, last=last)
+            self.runs[order.lease] = run_of(order)
             self._tick_by(ends_s if last else late_s)
         else:
             self._keep_exit(now_s, self.attempts.exit_without_run(order), order)
@@ -227,7 +225,7 @@ class AgentCore:
             run.phase = RUNNING
         # Without a link, the hello of the next link reports the start.
         if self.linked:
-            self._started.append(lease)
+            self._draft.started.append(lease)
             self.news = True
         self._tick_by(now_s + self.limits.report_interval_s)
         return ()
@@ -250,20 +248,11 @@ class AgentCore:
         run = self.runs.get(event.lease)
         if run is None or run.phase is WAITING:
             return ()
-        is_first = not run.stepping_s and event.stepping_s > 0.0
-        run.changed = True
-        run.steps = max(run.steps, event.steps)
-        run.saved = max(run.saved, event.saved)
-        run.stepping_s = max(run.stepping_s, event.stepping_s)
-        if is_first and self.linked and now_s - run.stepping_s - run.started_s >= self.limits.first_step_s:
-            self._report_progress(run)
+        is_first = advance(run, event, now_s)
+        if is_first and self.linked and run.start_s >= self.limits.first_step_s:
+            self._draft.add_progress(run)
+            self.news = True
         return ()
-
-    def _report_progress(self, run: Run) -> None:
-        """Put the progress of a run into the next report. There must be a link."""
-        run.changed = False
-        self._progress.append(Progressed(run.order.lease, run.steps, run.saved, run.stepping_s))
-        self.news = True
 
     def _on_exited(self, now_s: float, event: ProcessExited) -> Sequence[Action]:
         """Report the exit, and start the orders that waited for the run's GPUs."""
@@ -272,12 +261,21 @@ class AgentCore:
         if run is None or run.phase is WAITING:
             return ()
         del runs[event.lease]
+        if self.linked:
+            self._draft.add_measured(run)
         if event.outcome == "failed" and run.phase in (SIGNALLED, KILLED):
             # Our signal ended the job, so this is not a failure.
             event = structs.replace(event, outcome="yielded")
         self.attempts.end(run.order, event)
         self._keep_exit(now_s, event, run.order)
         return self._start_free([]) if runs else ()
+
+    def _on_measured(self, now_s: float, event: Measured) -> Sequence[Action]:
+        """Keep what a job has measured about itself for the next regular report, or for that of its exit."""
+        run = self.runs.get(event.lease)
+        if run is not None:
+            run.measured = event.values
+        return ()
 
     def _on_taken(self, now_s: float, event: Taken) -> Sequence[Action]:
         self.exits.confirm(event.number)
@@ -286,14 +284,10 @@ class AgentCore:
 
     def _on_link_up(self, now_s: float, event: LinkUp) -> Sequence[Action]:
         self.linked = True
-        self._started.clear()
+        self._draft.begin_link(self.runs.values())
         self.exits.resend_all()
         self.news = bool(self.exits.kept)
-        held = [
-            Held(lease, run.steps, max(0.0, now_s - run.started_s))
-            for lease, run in self.runs.items()
-            if run.phase is not WAITING
-        ]
+        held = held_by(self.runs.values(), now_s)
         held += [Held(lease, kept.exit.steps, kept.exit.ran_s) for lease, kept in self.exits.kept.items()]
         return [SendHello(tuple(held))]
 
@@ -322,8 +316,11 @@ class AgentCore:
         for run in self.runs.values():
             if run.reported_s < INF:
                 run.reported_s = now_s
-            if run.changed and self.linked:
-                self._report_progress(run)
+            if self.linked:
+                if run.changed:
+                    self._draft.add_progress(run)
+                    self.news = True
+                self.news |= self._draft.add_measured(run)
         if self.exits.kept:
             # Without a link, the exits are reported when a new link is up.
             self.exits.reported_s = now_s
@@ -341,7 +338,7 @@ class AgentCore:
         elif run.in_set:
             run.in_set = False
             run.phase = ASKED
-            run.due_s = now_s + self.limits.ask_s
+            run.due_s = now_s + self.limits.ask_s + run.extra_save_s
             self._tick_by(run.due_s)
             actions.append(AskToStop(run.order.lease))
 
@@ -393,6 +390,7 @@ class AgentCore:
         ProcessFound: _on_found,
         ProcessExited: _on_exited,
         Progressed: _on_progressed,
+        Measured: _on_measured,
         Taken: _on_taken,
         LinkUp: _on_link_up,
         LinkDown: _on_link_down,

@@ -93,7 +93,7 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
 class Order(msgspec.Struct, frozen=True, gc=False):
     """One node's part of a lease: run the job on these GPUs until the end. The agent has nothing to choose.
 
-    The first twelve fields are kept with the run on disk (`record`); a restarted agent has only these.
+    The first twelve fields and `mtbf_s` are kept with the run on disk (`record`); a restarted agent has only these.
     """
 
     lease: str
@@ -128,6 +128,10 @@ class Order(msgspec.Struct, frozen=True, gc=False):
     launch: Launch | None = None
     # The document of the plan by which the job runs, as JSON; empty if it has no plans.
     plan: str = ""
+    # How much longer than usual the job may take to save and end after it was asked.
+    extra_save_s: float = 0.0
+    # The time between failures of nodes that would stop this job, on average; 0: none were seen.
+    mtbf_s: float = 0.0
 
     @property
     def token(self) -> Token:
@@ -136,7 +140,8 @@ class Order(msgspec.Struct, frozen=True, gc=False):
 
     def record(self) -> dict[str, object]:
         """Return the fields that the files of a run keep, as plain data."""
-        return {field: getattr(self, field) for field in self.__struct_fields__[:_RECORDED]}
+        fields = {field: getattr(self, field) for field in self.__struct_fields__[:_RECORDED]}
+        return fields | {"mtbf_s": self.mtbf_s}
 
     def log_fields(self, **more: object) -> dict[str, object]:
         """Return the fields of a log line about this order."""
@@ -164,7 +169,7 @@ WAITING, STARTING, RUNNING = Phase.WAITING, Phase.STARTING, Phase.RUNNING
 ASKED, SIGNALLED, KILLED = Phase.ASKED, Phase.SIGNALLED, Phase.KILLED
 
 
-class Run(msgspec.Struct, kw_only=True, gc=False):
+class Run(msgspec.Struct, kw_only=True):
     """An order and its state, kept until its processes are gone."""
 
     order: Order
@@ -186,6 +191,13 @@ class Run(msgspec.Struct, kw_only=True, gc=False):
     stepping_s: float = 0.0
     # Whether this progress was not reported yet.
     changed: bool = False
+    # The value of `Order.extra_save_s` in the newest set.
+    extra_save_s: float = 0.0
+    # From the start of the processes to the first step, once `stepping_s` is above 0.
+    start_s: float = math.inf
+    # What the job has measured about itself, and the values of it that were reported.
+    measured: dict[str, float] = {}
+    reported: dict[str, float] = {}
 
 
 # ---------------------------------------------------------------------------------------------------- events
@@ -259,6 +271,13 @@ class Progressed(msgspec.Struct, frozen=True, gc=False):
     stepping_s: float
 
 
+class Measured(msgspec.Struct, frozen=True):
+    """Values that a job has measured about itself, by the keys in progress-RANK.json, merged over its ranks here."""
+
+    lease: str
+    values: dict[str, float]
+
+
 class Taken(msgspec.Struct, frozen=True, gc=False):
     """The scheduler has made the report of this number durable."""
 
@@ -284,6 +303,7 @@ Event = (
     | ProcessFound
     | ProcessExited
     | Progressed
+    | Measured
     | Taken
     | LinkUp
     | LinkDown
@@ -348,3 +368,4 @@ class Report(msgspec.Struct, frozen=True, gc=False):
     started: tuple[str, ...] = ()
     progress: tuple[Progressed, ...] = ()
     exits: tuple[ProcessExited, ...] = ()
+    measured: tuple[Measured, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from worker_agent.core.messages import RUNNING, STARTING, WAITING, Order, ProcessFound, Run
+from worker_agent.core.messages import RUNNING, STARTING, WAITING, Held, Order, ProcessFound, Progressed, Run
 
 
 def adopted_run(now_s: float, event: ProcessFound) -> Run:
@@ -21,6 +21,32 @@ def adopted_run(now_s: float, event: ProcessFound) -> Run:
         saved=event.saved,
         stepping_s=event.stepping_s,
     )
+
+
+def run_of(order: Order) -> Run:
+    """Return a run for a new order."""
+    return Run(order=order, ends_s=order.ends_s, last=order.last, extra_save_s=order.extra_save_s)
+
+
+def advance(run: Run, event: Progressed, now_s: float) -> bool:
+    """Enter progress in a run; return whether it is the first progress with a step."""
+    is_first = not run.stepping_s and event.stepping_s > 0.0
+    run.changed = True
+    run.steps = max(run.steps, event.steps)
+    run.saved = max(run.saved, event.saved)
+    run.stepping_s = max(run.stepping_s, event.stepping_s)
+    if is_first:
+        run.start_s = now_s - run.stepping_s - run.started_s
+    return is_first
+
+
+def held_by(runs: Iterable[Run], now_s: float) -> list[Held]:
+    """Return what a hello says of the runs that have processes."""
+    return [
+        Held(run.order.lease, run.steps, max(0.0, now_s - run.started_s))
+        for run in runs
+        if run.phase is not WAITING
+    ]
 
 
 def may_start(order: Order, runs: Iterable[Run]) -> bool:

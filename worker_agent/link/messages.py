@@ -54,6 +54,8 @@ def order_of(order: pb.Order, base_s: float) -> Order:
         rank_first=order.rank_first,
         array_index=order.array_index if order.HasField("array_index") else None,
         packed=order.packed,
+        extra_save_s=order.extra_save_s,
+        mtbf_s=order.mtbf_s,
         launch=launch_of(order.launch),
         plan=order.plan,
     )
@@ -120,6 +122,8 @@ def _items(reports: Sequence[Report], last_lines: Callable[[str], str]) -> Itera
     progress = {entry.lease: entry for report in reports for entry in report.progress}
     for entry in progress.values():
         yield "progress", pb.Progress(**asdict(entry))
+    for news in (news for report in reports for news in report.measured):
+        yield "measured", pb.Measured(**asdict(news))
     exits = {exit.lease: exit for report in reports for exit in report.exits}
     for exit in exits.values():
         lines = last_lines(exit.lease) if exit.outcome == "failed" or exit.code else ""

@@ -31,6 +31,8 @@ class Progress(msgspec.Struct, frozen=True):
     state: str = "running"
     # Whether the rank pauses to save a checkpoint.
     saving: bool = False
+    # What the rank has measured about itself, unchecked.
+    measured: Any = None
 
 
 class Ending(msgspec.Struct, frozen=True):

@@ -84,7 +84,9 @@ def _adopt(processes: Processes, directory: RunDirectory, shim: Process | None, 
     if order is None:
         order = msgspec.convert(start["order"], Order)
     processes.custody.add_adopted(order, shim)
-    deadlines = read_deadlines(directory, order.lease) or processes.deadlines(order.ends_s)
+    deadlines = read_deadlines(directory, order.lease) or processes.deadlines(
+        order.ends_s, order.extra_save_s
+    )
     run = LiveRun(order, deadlines, directory)
     run.adopted_shim = shim
     note = run.deadlines.note

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from worker_agent.core.measured import accepted, merged
 from worker_agent.core.messages import Order
 from worker_agent.runs.outcome import Ending, Progress, read_progress
 from worker_agent.shim import process_tree
@@ -25,7 +26,7 @@ from worker_agent.shim.process_tree import Process
 from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, RunDirectory, progress_name
 
 LOG = logging.getLogger(__name__)
-_PROGRESS_BYTES_MAX = 64 << 10
+_PROGRESS_BYTES_MAX = 512 << 10
 _ROOT = Path(__file__).resolve().parents[2]
 # A shim is recognised by these words in its command line; the next word is the path of its run directory.
 SHIM_WORDS = ("-m", "worker_agent.shim")
@@ -85,6 +86,11 @@ class LiveRun:
         self.progress: Progress | None = None
         # By rank: the version of its progress file that was last read.
         self._versions: dict[int, object] = {}
+        # How much longer than usual the job may take to save and end after it was asked.
+        self.extra_save_s = order.extra_save_s
+        # What the job has measured about itself, and when the files of its ranks were last read for that.
+        self.measured: dict[str, float] = {}
+        self.measured_at_s = -math.inf
 
     @property
     def files(self) -> RunDirectory:
@@ -133,6 +139,14 @@ class LiveRun:
                 has_changed, self.progress = progress != self.progress, progress
                 return has_changed
         return False
+
+    def update_measured(self, now_s: float) -> bool:
+        """Read what the ranks here have measured about the job; return whether it has changed."""
+        self.measured_at_s = now_s
+        reports = (self._progress_of(rank) for rank in self.ranks)
+        measured = merged(accepted(progress.measured) for progress in reports if progress is not None)
+        has_changed, self.measured = measured != self.measured, measured
+        return has_changed
 
     def last_states(self) -> set[str]:
         """Return the last states that the ranks reported."""
@@ -216,7 +230,8 @@ class LiveRun:
 def write_lease(directory: RunDirectory, order: Order, deadlines: Deadlines) -> None:
     """Write the deadlines of a run to lease.json."""
     token = {"lease": order.lease, "epoch": order.epoch, "attempt": order.attempt}
-    directory.write(LEASE, token | deadlines._asdict())
+    mtbf = {"mtbf_s": order.mtbf_s} if order.mtbf_s > 0 else {}
+    directory.write(LEASE, token | deadlines._asdict() | mtbf)
 
 
 def start_shim(directory: RunDirectory) -> subprocess.Popen[bytes]:

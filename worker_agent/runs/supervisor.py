@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from protos.log import RepeatedLines
-from worker_agent.core.messages import Event, Limits, Order, ProcessStarted, Progressed
+from worker_agent.core.messages import Event, Limits, Measured, Order, ProcessStarted, Progressed
 from worker_agent.runs.containment import Containment
 from worker_agent.runs.custody import Custody, list_processes
 from worker_agent.runs.launch import rendezvous_environment
@@ -39,6 +39,8 @@ LOG = logging.getLogger(__name__)
 # How often running runs are checked for progress, and all runs while one of them is starting.
 PROGRESS_INTERVAL_S = 0.5
 STARTING_INTERVAL_S = 0.05
+# How often the files of all ranks are read for what a job has measured about itself.
+MEASURED_INTERVAL_S = 5.0
 # How often to check a run whose processes are being killed, and one whose processes may remain.
 CLEAN_UP_INTERVAL_S = 0.2
 WITHHELD_INTERVAL_S = 1.0
@@ -82,7 +84,7 @@ class Processes:
 
         A ValueError of `prepare` makes the job fail; any other error counts as a failure of the node.
         """
-        run = self.live[order.lease] = LiveRun(order, self.deadlines(ends_s))
+        run = self.live[order.lease] = LiveRun(order, self.deadlines(ends_s, order.extra_save_s))
         run.packed = order.packed
         try:
             run.directory, run.ranks, run.popen = await asyncio.to_thread(self._launch, run, prepare)
@@ -129,19 +131,21 @@ class Processes:
         ports = self.live[lease].read_own(GO).get("ports") or ()
         return tuple(int(port) for port in ports)
 
-    def renew(self, lease: str, ends_s: float) -> None:
-        """Move the end of a lease to a later time, unless its run is being stopped."""
+    def renew(self, lease: str, ends_s: float, extra_save_s: float = 0.0) -> None:
+        """Move the end of a lease, or of the time to save after it, to a later time, unless its run stops already."""
         run = self.live.get(lease)
         if run is not None and not run.stopping:
-            deadlines = self.deadlines(ends_s)
-            if deadlines.ask_s > run.deadlines.ask_s:
+            deadlines = self.deadlines(ends_s, extra_save_s)
+            run.extra_save_s = extra_save_s
+            if deadlines[:3] > run.deadlines[:3]:
                 run.deadlines = deadlines._replace(note=run.deadlines.note)
                 run.write_lease()
 
     def ask(self, lease: str) -> None:
         """Ask a job to checkpoint and stop."""
         now_s, limits = self.clock(), self.limits
-        signal_s = now_s + limits.ask_s
+        run = self.live.get(lease)
+        signal_s = now_s + limits.ask_s + (0.0 if run is None else run.extra_save_s)
         self._stop(lease, now_s, signal_s, signal_s + limits.grace_s)
 
     def signal(self, lease: str) -> None:
@@ -190,10 +194,10 @@ class Processes:
         """Return the directory of a run."""
         return self.runs_path / directory_name(lease)
 
-    def deadlines(self, ends_s: float) -> Deadlines:
-        """Return the deadlines of a lease with this end."""
+    def deadlines(self, ends_s: float, extra_save_s: float) -> Deadlines:
+        """Return the deadlines of a lease with this end, whose job needs this much longer than usual to save."""
         ask_s = ends_s + self.limits.late_s
-        signal_s = ask_s + self.limits.ask_s
+        signal_s = ask_s + self.limits.ask_s + extra_save_s
         return Deadlines(ask_s, signal_s, signal_s + self.limits.grace_s)
 
     def _stop(
@@ -267,6 +271,13 @@ class Processes:
         if run.running and run.update_progress() and run.progress is not None:
             progress = run.progress
             self.emit(Progressed(run.order.lease, progress.steps, progress.saved, progress.stepping_s))
+        now_s = self.clock()
+        if run.running and now_s - run.measured_at_s >= MEASURED_INTERVAL_S:
+            self._update_measured(run, now_s)
+
+    def _update_measured(self, run: LiveRun, now_s: float) -> None:
+        if run.update_measured(now_s):
+            self.emit(Measured(run.order.lease, run.measured))
 
     def _report_prepared(self, run: LiveRun, trouble: str = "") -> None:
         """Report, once, that a part of a gang can start, or the reason why it cannot."""
@@ -303,6 +314,7 @@ class Processes:
         elif not run.running and ending.codes and not ending.error and not run.called_off:
             self.emit(ProcessStarted(run.order.lease))
         run.update_progress()
+        self._update_measured(run, self.clock())
         self._report_prepared(run, (ending and ending.error) or "it ended before it was ready")
         if run.called_off and not (ending and ending.error):
             # Another node is the cause, so this exit, too, counts as the failure of a node, with a running time of 0.

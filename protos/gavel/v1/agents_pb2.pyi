@@ -184,7 +184,7 @@ class Goodbye(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., text: _Optional[str] = ...) -> None: ...
 
 class Order(_message.Message):
-    __slots__ = ("lease", "job", "attempt", "epoch", "gpus", "ends_in_s", "node_rank", "nodes", "rank_first", "gpus_total", "master_address", "steps_max", "name", "user", "launch", "array_index", "worker_type", "packed", "memory_gb", "cpus", "last", "plan")
+    __slots__ = ("lease", "job", "attempt", "epoch", "gpus", "ends_in_s", "node_rank", "nodes", "rank_first", "gpus_total", "master_address", "steps_max", "name", "user", "launch", "array_index", "worker_type", "packed", "memory_gb", "cpus", "last", "plan", "extra_save_s", "mtbf_s")
     LEASE_FIELD_NUMBER: _ClassVar[int]
     JOB_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
@@ -207,6 +207,8 @@ class Order(_message.Message):
     CPUS_FIELD_NUMBER: _ClassVar[int]
     LAST_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
+    EXTRA_SAVE_S_FIELD_NUMBER: _ClassVar[int]
+    MTBF_S_FIELD_NUMBER: _ClassVar[int]
     lease: str
     job: str
     attempt: int
@@ -229,7 +231,9 @@ class Order(_message.Message):
     cpus: float
     last: bool
     plan: str
-    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., epoch: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., ends_in_s: _Optional[float] = ..., node_rank: _Optional[int] = ..., nodes: _Optional[int] = ..., rank_first: _Optional[int] = ..., gpus_total: _Optional[int] = ..., master_address: _Optional[str] = ..., steps_max: _Optional[float] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., launch: _Optional[_Union[_jobs_pb2.Launch, _Mapping]] = ..., array_index: _Optional[int] = ..., worker_type: _Optional[str] = ..., packed: _Optional[bool] = ..., memory_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., last: _Optional[bool] = ..., plan: _Optional[str] = ...) -> None: ...
+    extra_save_s: float
+    mtbf_s: float
+    def __init__(self, lease: _Optional[str] = ..., job: _Optional[str] = ..., attempt: _Optional[int] = ..., epoch: _Optional[int] = ..., gpus: _Optional[_Iterable[int]] = ..., ends_in_s: _Optional[float] = ..., node_rank: _Optional[int] = ..., nodes: _Optional[int] = ..., rank_first: _Optional[int] = ..., gpus_total: _Optional[int] = ..., master_address: _Optional[str] = ..., steps_max: _Optional[float] = ..., name: _Optional[str] = ..., user: _Optional[str] = ..., launch: _Optional[_Union[_jobs_pb2.Launch, _Mapping]] = ..., array_index: _Optional[int] = ..., worker_type: _Optional[str] = ..., packed: _Optional[bool] = ..., memory_gb: _Optional[float] = ..., cpus: _Optional[float] = ..., last: _Optional[bool] = ..., plan: _Optional[str] = ..., extra_save_s: _Optional[float] = ..., mtbf_s: _Optional[float] = ...) -> None: ...
 
 class Desired(_message.Message):
     __slots__ = ("epoch", "generation", "round_number", "orders", "why_ended")
@@ -271,18 +275,35 @@ class Taken(_message.Message):
     def __init__(self, number: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
-    __slots__ = ("number", "generation", "started", "progress", "exits")
+    __slots__ = ("number", "generation", "started", "progress", "exits", "measured")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     EXITS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
     number: int
     generation: int
     started: _containers.RepeatedScalarFieldContainer[str]
     progress: _containers.RepeatedCompositeFieldContainer[Progress]
     exits: _containers.RepeatedCompositeFieldContainer[Exit]
-    def __init__(self, number: _Optional[int] = ..., generation: _Optional[int] = ..., started: _Optional[_Iterable[str]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., exits: _Optional[_Iterable[_Union[Exit, _Mapping]]] = ...) -> None: ...
+    measured: _containers.RepeatedCompositeFieldContainer[Measured]
+    def __init__(self, number: _Optional[int] = ..., generation: _Optional[int] = ..., started: _Optional[_Iterable[str]] = ..., progress: _Optional[_Iterable[_Union[Progress, _Mapping]]] = ..., exits: _Optional[_Iterable[_Union[Exit, _Mapping]]] = ..., measured: _Optional[_Iterable[_Union[Measured, _Mapping]]] = ...) -> None: ...
+
+class Measured(_message.Message):
+    __slots__ = ("lease", "values")
+    class ValuesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    lease: str
+    values: _containers.ScalarMap[str, float]
+    def __init__(self, lease: _Optional[str] = ..., values: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Progress(_message.Message):
     __slots__ = ("lease", "steps", "saved", "stepping_s")

@@ -6,7 +6,7 @@ import pytest
 
 from protos.gavel.v1 import agents_pb2 as pb
 from protos.gavel.v1 import jobs_pb2
-from worker_agent.core.messages import Container, Launch, Order, Outcome, ProcessExited, Report
+from worker_agent.core.messages import Container, Launch, Measured, Order, Outcome, ProcessExited, Report
 from worker_agent.link.messages import launch_of, order_of, pack
 
 # Fields of the protocol that an agent calls by another name.
@@ -76,6 +76,8 @@ def test_an_order_arrives_whole() -> None:
         rank_first=2,
         array_index=0,
         packed=True,
+        extra_save_s=40.0,
+        mtbf_s=7200.0,
     )
     assert order_of(wire, 100.0) == Order(
         lease="17",
@@ -95,6 +97,8 @@ def test_an_order_arrives_whole() -> None:
         rank_first=2,
         array_index=0,
         packed=True,
+        extra_save_s=40.0,
+        mtbf_s=7200.0,
         launch=Launch(),
     )
 
@@ -110,7 +114,16 @@ def test_older_agents_can_read_the_record_of_an_order() -> None:
     """The files of a run keep these fields; the launch, which may be large, is not repeated there."""
     assert list(Order("17", "12", 1, (0,), 9.0, launch=Launch(command=("a",))).record()) == [
         *("lease", "job", "attempt", "gpus", "ends_s", "epoch", "node_rank", "nodes", "world_size"),
-        *("rendezvous", "steps_max", "last"),
+        *("rendezvous", "steps_max", "last", "mtbf_s"),
+    ]
+
+
+def test_the_scheduler_gets_measured_values() -> None:
+    """Only those of leases that have any."""
+    news = Measured("1", {"stall_s": 2.5})
+    (packed,) = pack((Report(1, 0), Report(2, 0, measured=(news,))), 1, lambda lease: "")
+    assert [(entry.lease, dict(entry.values)) for entry in packed.report.measured] == [
+        ("1", {"stall_s": 2.5})
     ]
 
 
