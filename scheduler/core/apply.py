@@ -13,6 +13,7 @@ from typing import Any
 
 from scheduler.core import apply_jobs as jobs
 from scheduler.core import apply_leases as leases
+from scheduler.core import apply_measured as measured
 from scheduler.core import budgets
 from scheduler.core import facts as f
 from scheduler.core.credit import charge_all
@@ -229,6 +230,7 @@ _APPLY: dict[type[f.Fact], Callable[[SchedulerState, float, Any], None]] = {
     f.LeasesResumed: leases.leases_resumed,
     f.LeasesStarted: leases.leases_started,
     f.ProgressMade: leases.progress_made,
+    f.JobMeasured: measured.job_measured,
     f.CheckpointSaved: jobs.checkpoint_saved,
     f.RanksExited: leases.ranks_exited,
     f.LeaseClosed: leases.lease_closed,

@@ -11,6 +11,7 @@ import msgspec
 from scheduler.core import budgets, credit, failed_starts
 from scheduler.core import facts as f
 from scheduler.core.apply_jobs import move
+from scheduler.core.apply_measured import count_losses, extra_save_of
 from scheduler.core.messages import Exit, Progress
 from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.snapshot import Round
@@ -122,7 +123,7 @@ def _hold(state: SchedulerState, now_s: float, holding: Holding) -> None:
     """Give a lease its GPUs, which are free now, as its job is."""
     steps = state.jobs[holding.lease.job].steps_done
     holding.phase, holding.sent_s, holding.sent_steps = SENT, now_s, steps
-    holding.reported_s, holding.steps = now_s, steps
+    holding.reported_s, holding.steps, holding.extra_save_s = now_s, steps, extra_save_of(state, holding)
     budgets.settle(state, now_s, holding.lease.gpus[0])
     holding.paid_s = now_s
     state.hold(holding)
@@ -134,7 +135,7 @@ def _stop(state: SchedulerState, holding: Holding, ends_s: float, why: str) -> N
     job = state.jobs[holding.lease.job]
     holding.phase, holding.why = STOPPING, why
     holding.ends_s = ends_s
-    holding.stop_by_s = max(ends_s, state.round.ends_s) + state.settings.lease_margin_s
+    holding.stop_by_s = max(ends_s, state.round.ends_s) + state.settings.lease_margin_s + holding.extra_save_s
     job.lease, job.leaving = None, holding.lease.id
     state.held_leases.pop(job.id, None)
     state.renumber_sets(holding)
@@ -306,8 +307,8 @@ def lease_closed(state: SchedulerState, now_s: float, fact: f.LeaseClosed) -> No
         if job.state not in TERMINAL:
             state.protectable.add(job.id)
     job.run_s += end.ran_s
-    bundle = holding.bundle
-    kind = bundle.worker_type
+    bundle, kind = holding.bundle, holding.bundle.worker_type
+    count_losses(state, kind, bundle.gpus, end, fact.lapsed)
     job.time_s[kind] = job.time_s.get(kind, 0.0) + end.ran_s
     job.gpu_s[kind] = job.gpu_s.get(kind, 0.0) + end.ran_s * bundle.gpus
     # If a rank of a gang died, `ranks_exited` has kept that rank's exit already.

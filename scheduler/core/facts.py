@@ -276,6 +276,16 @@ class GpusIdled(Fact, frozen=True, kw_only=True):
     since_s: float | None = None
 
 
+class JobMeasured(Fact, frozen=True, kw_only=True):
+    """A job measured new values about itself on these GPUs. Older values under other keys remain."""
+
+    job: str
+    worker_type: str
+    gpus: int
+    # By the keys of `measured` in docs/job-directory.md, and `start_s`.
+    values: dict[str, float]
+
+
 class LeaseClosed(Fact, frozen=True, kw_only=True):
     """The processes of a lease are gone and its GPUs are free."""
 
@@ -313,5 +323,6 @@ AnyFact = (
     | RanksExited
     | LeasesResumed
     | GpusIdled
+    | JobMeasured
     | LeaseClosed
 )

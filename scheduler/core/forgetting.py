@@ -75,13 +75,14 @@ def _is_spent(state: SchedulerState, key: str, forgotten: frozenset[str]) -> boo
 
 
 def _types_unused_without(state: SchedulerState, jobs: Sequence[str]) -> tuple[str, ...]:
-    """Return the job types that only these jobs have, and of which rates were measured or plans struck out.
+    """Return the job types that only these jobs have, and of which anything was measured, or plans struck out.
 
     Measured rates of types in the throughput table stay.
     """
     rates = state.rates
     measured = {kind for key in rates.measured for kind in (key.job_type, key.partner)}
     known = measured - rates.known | {plan.job_type for plan in rates.struck_out}
+    known |= {key.job_type for key in state.measured.pools}
     types = {state.jobs[name].spec.job_type for name in jobs} & known - {""}
     if types:
         forgotten = frozenset(jobs)

@@ -172,6 +172,8 @@ class NodeReport(Message, frozen=True, kw_only=True, gc=False):
     started: tuple[str, ...] = ()
     progress: tuple[Progress, ...] = ()
     exits: tuple[Exit, ...] = ()
+    # By lease: what its job has measured about itself.
+    measured: dict[str, dict[str, float]] = {}
     broken_gpus: tuple[int, ...] = ()
     # All GPUs on which jobs that ended may have left processes. None: not reported this time.
     withheld_gpus: tuple[int, ...] | None = None

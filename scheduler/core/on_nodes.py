@@ -25,6 +25,7 @@ from scheduler.core.facts import (
     RanksExited,
 )
 from scheduler.core.messages import Exit, NodeHello, NodeReport, NodeSilent, Progress
+from scheduler.core.on_measured import on_measured
 from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
@@ -135,6 +136,7 @@ def on_report(out: Outcome, message: NodeReport) -> None:
     out_of_date = message.generation != node.generation
     if message.started or message.progress:
         _record_progress(out, node, message)
+    on_measured(out, message.node, message.measured)
     if message.exits:
         out_of_date |= not _record_exits(out, node, message.exits)
     broken: tuple[int, ...] = ()
@@ -354,7 +356,8 @@ def _assumed_exit(out: Outcome, holding: Holding) -> Exit:
     # The lease ran at most up to the end that was sent to the node.
     until_s = out.now_s
     if holding.stop_by_s is not None:
-        until_s = min(until_s, holding.stop_by_s - out.state.settings.lease_margin_s)
+        margin_s = out.state.settings.lease_margin_s + holding.extra_save_s
+        until_s = min(until_s, holding.stop_by_s - margin_s)
     ran_s = max(until_s - holding.started_s, 0.0)
     return Exit(holding.lease.id, "node_failed", job.steps_saved, job.steps_saved, holding.stepping_s, ran_s)
 

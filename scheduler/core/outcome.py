@@ -11,6 +11,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeState
 from scheduler.model.errors import InvalidSpec, Refused
 from scheduler.model.lease import STOPPING, Holding, Lease, nodes_of
+from scheduler.model.node_losses import mtbf_s
 
 _UNREACHABLE = frozenset({NodeState.SILENT, NodeState.LOST})
 
@@ -130,6 +131,8 @@ def _code_of(error: Refused | InvalidSpec) -> str:
 def _set_of(state: SchedulerState, node: Node) -> SendLeases:
     """Return the current set of leases of a node, with the reasons of those that are ending."""
     leases, last, why_ended = [], [], []
+    extra_save, mtbf = {}, {}
+    lossy = {kind for kind, losses in state.losses.items() if losses.losses}
     for holding in state.on_node(node.spec.name):
         if node.spec.name in holding.exited:
             # The ranks here have exited, and others of the gang have not. The node would report the exit again.
@@ -141,9 +144,13 @@ def _set_of(state: SchedulerState, node: Node) -> SendLeases:
                 continue
             last.append(name)
         leases.append(as_sent(state, holding))
-    return SendLeases(
-        node.spec.name, state.epoch, node.generation, tuple(leases), tuple(last), tuple(why_ended)
-    )
+        name, bundle = holding.lease.id, holding.bundle
+        if holding.extra_save_s:
+            extra_save[name] = holding.extra_save_s
+        if bundle.worker_type in lossy:
+            mtbf[name] = mtbf_s(state.losses, bundle.worker_type, bundle.gpus)
+    of_node = node.spec.name, state.epoch, node.generation
+    return SendLeases(*of_node, tuple(leases), tuple(last), tuple(why_ended), extra_save, mtbf)
 
 
 def as_sent(state: SchedulerState, holding: Holding) -> Lease:

@@ -13,6 +13,8 @@ from scheduler.model.cluster import Node
 from scheduler.model.jobs import Job
 from scheduler.model.launch import JobDecoder
 from scheduler.model.lease import Bundle, Holding
+from scheduler.model.measured import MeasuredRows
+from scheduler.model.node_losses import NodeLosses
 from scheduler.model.settings import Settings
 from scheduler.model.shares import ShareRows
 from scheduler.model.throughput import RateRows
@@ -79,6 +81,8 @@ class Snapshot(msgspec.Struct, kw_only=True):
     adopted_s: float = 0.0
     reshaped: dict[str, int] = {}
     spent: list[Account] = []
+    measured: MeasuredRows = MeasuredRows()
+    losses: dict[str, NodeLosses] = {}
 
 
 FIELDS = Snapshot.__struct_fields__

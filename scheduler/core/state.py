@@ -17,6 +17,8 @@ from scheduler.model.errors import NotFound
 from scheduler.model.gpu_quotas import GpuQuotas
 from scheduler.model.jobs import Job, JobSpec, JobState
 from scheduler.model.lease import HOLDING, STOPPING, WAITING, GpuId, Holding, nodes_of
+from scheduler.model.measured import MeasuredBook
+from scheduler.model.node_losses import NodeLosses
 from scheduler.model.settings import Settings
 from scheduler.model.shares import ShareTable
 from scheduler.model.throughput import RateBook
@@ -31,7 +33,16 @@ class SchedulerState:
 
     __slots__ = (
         *("now_s", "epoch", "settings", "prices", "jobs", "requests", "arrays", "next_job", "next_lease"),
-        *("nodes", "generation_floor", "doubtful", "next_order", "adopted_s", "reshaped"),
+        *(
+            "nodes",
+            "generation_floor",
+            "doubtful",
+            "next_order",
+            "adopted_s",
+            "reshaped",
+            "measured",
+            "losses",
+        ),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
         *("active", "to_review", "picky", "protectable", "on_hold", "may_have_saved", "stores", "dependents"),
         *("held_leases", "holders", "claims", "blocks"),
@@ -39,6 +50,9 @@ class SchedulerState:
         *("gpu_quotas", "quotas_from_lease"),
         *("budgets", "spent"),
     )
+
+    # By worker type: how long leases ran, and how many ended with the loss of their node.
+    losses: dict[str, NodeLosses]
 
     def __init__(self) -> None:
         self.now_s, self.epoch = 0.0, 0
@@ -58,7 +72,7 @@ class SchedulerState:
         self.allocation: AllocationAdopted | None = None
         self.adopted_s = 0.0  # when `allocation` was adopted
         self.shares = ShareTable()
-        self.rates = RateBook()
+        self.rates, self.measured, self.losses = RateBook(), MeasuredBook(), {}
         # Whether records were lost, so that nodes may run leases that the state does not have.
         self.doubtful = False
         # The `Job.order` of the next job. It does not fall when jobs are forgotten.
@@ -193,6 +207,7 @@ class SchedulerState:
         primary: dict[str, Any] = {name: getattr(self, name) for name in FIELDS}
         primary["shares"], primary["rates"] = self.shares.rows(), self.rates.rows()
         primary["spent"] = [self.spent[account] for account in sorted(self.spent)]
+        primary["measured"] = self.measured.rows()
         return encode(primary)
 
     @classmethod
@@ -207,6 +222,7 @@ class SchedulerState:
         state.shares = ShareTable.from_rows(primary.shares)
         state.rates = RateBook.from_rows(primary.rates)
         state.spent = {account.id: account for account in primary.spent}
+        state.measured = MeasuredBook(primary.measured)
         state.jobs = dict(sorted(primary.jobs.items(), key=lambda item: item[1].order))
         state._fill_in()
         state.leases = dict(sorted(primary.leases.items(), key=lambda item: int(item[0])))

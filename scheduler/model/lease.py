@@ -94,6 +94,8 @@ class Holding(msgspec.Struct, kw_only=True):
     steps: float = 0.0
     # The time spent on steps under this lease, as last reported. Snapshots have it under its former name.
     stepping_s: float = msgspec.field(default=0.0, name="ran_s")
+    # How much longer than usual the job may take to save and end after it was asked. It never falls within a lease.
+    extra_save_s: float = 0.0
     # Of a stopping lease: the time after which it has certainly lapsed.
     stop_by_s: float | None = None
     why: str = ""  # of a stopping lease

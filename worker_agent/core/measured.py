@@ -1,4 +1,4 @@
-"""Values that jobs measure about themselves: which of them an agent accepts, how it merges ranks, what it reports. Pure."""
+"""Values that jobs measure about themselves: which an agent accepts, how it merges ranks, which it reports. Pure."""
 
 from __future__ import annotations
 

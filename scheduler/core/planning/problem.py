@@ -13,6 +13,7 @@ import numpy as np
 
 from policies.problem import ANY_TYPE, Columns, Floats, Ints, Jobs, Problem, Quotas, Tenant
 from scheduler.core.effects import Pairs
+from scheduler.core.planning.failures import discounted
 from scheduler.core.planning.kinds import Kinds, rate_of
 from scheduler.core.planning.pairing import pair_rates, pairs_of
 from scheduler.core.state import SchedulerState
@@ -73,11 +74,17 @@ def build(state: SchedulerState, kinds: Kinds, now_s: float) -> tuple[Problem, P
             jobs.append(job)
             confined.append(kind)
             all_ways.append(ways)
+    first = np.repeat(np.arange(len(jobs)), [ways.rate.size for ways in all_ways])
+    worker_type = _joined([ways.worker_type for ways in all_ways], np.int64)
+    gpus = _joined([ways.gpus for ways in all_ways], np.int64)
+    rate = _joined([ways.rate for ways in all_ways], np.float64)
     columns = Columns(
-        first=np.repeat(np.arange(len(jobs)), [ways.rate.size for ways in all_ways]),
-        worker_type=_joined([ways.worker_type for ways in all_ways], np.int64),
-        gpus=_joined([ways.gpus for ways in all_ways], np.int64),
-        first_rate=_joined([ways.rate for ways in all_ways], np.float64),
+        first=first,
+        worker_type=worker_type,
+        gpus=gpus,
+        first_rate=discounted(
+            state, jobs, first, [kinds.worker_types[row] for row in worker_type], gpus, rate
+        ),
         label=tuple(chain.from_iterable([ways.label for ways in all_ways])),
     )
     settings = state.settings

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
+from scheduler.core.planning.restarts import restart_costs_s
 from scheduler.core.state import SchedulerState
-from scheduler.model import bounds
 from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.lease import Bundle
 from scheduler.model.shares import ties
-from scheduler.rounds.inputs import NO_ROW, Bools, Columns, Floats, Ints, Terms
+from scheduler.rounds.inputs import NO_ROW, Bools, Columns, Ints, Terms
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +74,8 @@ class Frame:
 def key_of(state: SchedulerState, types: Mapping[str, int], new: tuple[Bundle, ...]) -> tuple[object, ...]:
     """Return everything that a frame depends on."""
     # The length is enough to notice a change of the share table, whose rows are never removed.
-    return state.shares, len(state.shares), new, tuple(types), state.settings.restart_cost_s
+    costs = state.settings.restart_cost_s, state.measured.version
+    return state.shares, len(state.shares), new, tuple(types), costs
 
 
 def frame_of(
@@ -108,7 +109,7 @@ def frame_of(
         second=column(table.second, [NO_ROW] * len(new)),
         worker_type=column(table.worker_type, [types[b.worker_type] for b in new]),
         gpus=column(table.gpus, [b.gpus for b in new]),
-        restart_s=_restart_s(state, all_jobs)[first],
+        restart_s=restart_costs_s(state, bundles, [all_jobs[row] for row in first.tolist()]),
         tie=column(table.tie, _ties_by_arrival(new, first[len(table) :]) if new else ()),
         granules=_granules(bundles, all_jobs) if any(specs[kind].is_grouped for kind in numbers) else {},
     )
@@ -148,11 +149,3 @@ def _granules(bundles: Iterable[Bundle], jobs: Iterable[Job]) -> dict[int, int]:
         for row, bundle in enumerate(bundles)
         if not specs.keys().isdisjoint(bundle.jobs)
     }
-
-
-def _restart_s(state: SchedulerState, jobs: Sequence[Job]) -> Floats:
-    """Return the time that each job loses when it starts or moves."""
-    default_s = state.settings.restart_cost_s
-    costs = [job.spec.restart_cost_s for job in jobs]
-    costs_s = np.array([default_s if cost is None else cost for cost in costs], float)
-    return np.asarray(np.minimum(costs_s, bounds.TIME_S.most))

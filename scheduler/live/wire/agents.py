@@ -102,6 +102,7 @@ def report_of(node: str, report: pb.Report) -> NodeReport:
         started=tuple(report.started),
         progress=tuple([Progress(p.lease, p.steps, p.saved, p.stepping_s) for p in report.progress]),
         exits=tuple([_exit_of(exit) for exit in report.exits]),
+        measured={entry.lease: dict(entry.values) for entry in report.measured},
     )
 
 
@@ -121,6 +122,8 @@ def desired_to(
     orders = [order_to(lease, effect.node, job_of(lease.job), address_of, now_s) for lease in effect.leases]
     for order in orders:
         order.last = order.lease in effect.last
+        order.extra_save_s = effect.extra_save_s.get(order.lease, 0.0)
+        order.mtbf_s = effect.mtbf_s.get(order.lease, 0.0)
     # All leases of a set are of one round.
     number = effect.leases[0].round_number if effect.leases else 0
     return pb.SchedulerMessage(

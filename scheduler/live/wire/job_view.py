@@ -66,6 +66,7 @@ def job_view(
         time_s=job.time_s,
         gpu_s=job.gpu_s,
         nodes=nodes,
+        measured=state.measured.of(job.id),
     )
     if job.started_s is not None:
         wire.started.CopyFrom(stamp(job.started_s))

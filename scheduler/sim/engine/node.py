@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from functools import lru_cache
 
+from msgspec.structs import replace
+
 from scheduler.core.effects import SendLeases
 from scheduler.core.messages import Exit, HeldLease, NodeHello, NodeReport, Progress
 from scheduler.model.cluster import NodeSpec
@@ -43,8 +45,10 @@ class Node:
             self.leases = leases
         if not leases:
             return Desired(epoch, generation, ())
-        name, last = self.spec.name, effect.last
+        name, last, extra = self.spec.name, effect.last, effect.extra_save_s
         orders = tuple([order_of(lease, name, lease.id in last) for lease in leases])
+        if extra:
+            orders = tuple([replace(order, extra_save_s=extra.get(order.lease, 0.0)) for order in orders])
         # All leases of a set belong to one round.
         return Desired(epoch, generation, orders, leases[0].round_number)
 

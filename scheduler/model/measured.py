@@ -1,0 +1,185 @@
+"""Values that jobs have measured about themselves: the cost of a restart, the time that a save needs.
+
+Values of a job count for itself, and as one of the last `POOL` of its kind for jobs of the same user, type, number of
+GPUs and worker type that have none yet: their median counts, so that a single job with wrong values changes little. A
+job can hurt only itself by them: every time is clamped to `TIME_MAX_S`, and no entitlement depends on them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from scheduler.model.jobs import Job
+
+# The keys that the scheduler keeps, by what `measured` in progress-RANK.json (docs/job-directory.md) means by them;
+# `start_s` is measured by the agent.
+KEYS = frozenset(
+    {
+        *(
+            "step_s",
+            "stall_s",
+            "durable_s",
+            "final_save_s",
+            "load_s",
+            "start_s",
+            "bytes",
+            "interval",
+            "overhead",
+        ),
+        *(
+            "loss_s",
+            "wait",
+            "fetch",
+            "prep",
+            "gpu_rate",
+            "prep_rate",
+            "storage_rate",
+            "cache_rate",
+            "sample_bytes",
+        ),
+        "cached",
+    }
+)
+# Values are kept in steps of this part, so that journals stay small.
+STEP = 0.05
+# Smaller values count as 0, and larger ones are refused.
+VALUE_MIN, VALUE_MAX = 1e-9, 1e18
+# The most seconds that decisions make of any of these times.
+TIME_MAX_S = 600.0
+# How many jobs a pool has.
+POOL = 9
+# Agents kill a job so long after they asked it to save, unless they are told to wait longer.
+USUAL_SAVE_S = 25.0
+# A job gets so many times the length of its last saves.
+SAVE_RESERVE = 1.5
+# The greatest part of a round by which the time to save may be longer than usual.
+EXTRA_SAVE_PART = 0.2
+
+
+class PoolKey(NamedTuple):
+    """Jobs that are alike, and where they ran."""
+
+    user: str
+    job_type: str
+    gpus: int
+    worker_type: str
+
+
+def pool_key(job: Job, worker_type: str, gpus: int) -> PoolKey:
+    """Return the pool in which values of a job count that runs on these GPUs."""
+    return PoolKey(job.spec.user, job.spec.job_type, gpus, worker_type)
+
+
+class OwnValues(msgspec.Struct, array_like=True):
+    """The values of a job, and where it ran when it last measured any."""
+
+    worker_type: str
+    gpus: int
+    values: dict[str, float]
+
+
+class MeasuredRows(msgspec.Struct, array_like=True, frozen=True):
+    """A book of measured values in plain lists, as a snapshot keeps it."""
+
+    jobs: list[tuple[str, OwnValues]] = []
+    pools: list[tuple[PoolKey, list[tuple[str, dict[str, float]]]]] = []
+
+
+class MeasuredBook:
+    """All that jobs have measured about themselves."""
+
+    def __init__(self, rows: MeasuredRows | None = None) -> None:
+        rows = rows or MeasuredRows()
+        self.jobs: dict[str, OwnValues] = dict(rows.jobs)
+        # By pool: the values of its last jobs; the newest are last.
+        self.pools: dict[PoolKey, dict[str, dict[str, float]]] = {key: dict(jobs) for key, jobs in rows.pools}
+        # Increases whenever a time may be different.
+        self.version = 0
+
+    def enter(self, job: str, key: PoolKey, values: Mapping[str, float]) -> None:
+        """Enter new values of a job. Its older values under other keys stay."""
+        own = self.jobs.get(job)
+        merged = {**own.values, **values} if own is not None else dict(values)
+        self.jobs[job] = OwnValues(key.worker_type, key.gpus, merged)
+        if key.job_type:
+            pool = self.pools.setdefault(key, {})
+            # The job becomes the newest one.
+            pool.pop(job, None)
+            pool[job] = merged
+            while len(pool) > POOL:
+                del pool[next(iter(pool))]
+        self.version += 1
+
+    def of(self, job: str) -> Mapping[str, float]:
+        """Return the values of a job; empty if it has none."""
+        own = self.jobs.get(job)
+        return own.values if own is not None else {}
+
+    def time_s(
+        self, job: str, key: PoolKey, time_of: Callable[[Mapping[str, float]], float | None]
+    ) -> float | None:
+        """Return a time that follows from measured values: the job's own, else the median of its pool, else None."""
+        own_s = time_of(self.of(job))
+        if own_s is not None:
+            return min(own_s, TIME_MAX_S)
+        pool = [s for values in self.pools.get(key, {}).values() if (s := time_of(values)) is not None]
+        return min(statistics.median(pool), TIME_MAX_S) if pool else None
+
+    def forget(self, jobs: Iterable[str], job_types: Iterable[str]) -> None:
+        """Drop the values of these jobs, and the pools of these job types."""
+        types = frozenset(job_types)
+        for job in jobs:
+            self.jobs.pop(job, None)
+        self.pools = {key: pool for key, pool in self.pools.items() if key.job_type not in types}
+
+    def rows(self) -> MeasuredRows:
+        """Return this book as plain lists."""
+        pools = sorted(self.pools.items())
+        return MeasuredRows(sorted(self.jobs.items()), [(key, list(pool.items())) for key, pool in pools])
+
+
+def restart_s(values: Mapping[str, float]) -> float | None:
+    """Return what a restart costs: to save, to start, to load. None until a save and a start were measured."""
+    if "final_save_s" not in values or "start_s" not in values:
+        return None
+    return values["final_save_s"] + values["start_s"] + values.get("load_s", 0.0)
+
+
+def failure_s(values: Mapping[str, float]) -> float | None:
+    """Return what a failure of a node costs on average: half an interval between checkpoints, and an unclean start."""
+    if not {"interval", "step_s", "start_s"} <= values.keys():
+        return None
+    lost_s = values["interval"] * values["step_s"] / 2 + values.get("durable_s", 0.0)
+    return lost_s + values["start_s"] + values.get("load_s", 0.0)
+
+
+def final_save_s(values: Mapping[str, float]) -> float | None:
+    """Return how long the save at the end of a lease takes."""
+    return values.get("final_save_s")
+
+
+def extra_save_s(save_s: float | None, round_s: float) -> float:
+    """Return how much longer than usual a job may take to save that needs so long for it."""
+    more_s = SAVE_RESERVE * (save_s or 0.0) - USUAL_SAVE_S
+    return min(max(more_s, 0.0), EXTRA_SAVE_PART * round_s)
+
+
+def quantised(values: Mapping[str, float]) -> dict[str, float]:
+    """Return the values that the scheduler accepts, in steps of 5 %: known keys, finite, at least 0."""
+    return {
+        key: _quantised(value)
+        for key, value in sorted(values.items())
+        if key in KEYS and 0.0 <= value <= VALUE_MAX
+    }
+
+
+def _quantised(value: float) -> float:
+    if value < VALUE_MIN:
+        return 0.0
+    step = math.log1p(STEP)
+    return float(f"{math.exp(round(math.log(value) / step) * step):.4g}")

@@ -1,0 +1,126 @@
+"""The book of what jobs have measured: what it accepts, and which times follow from it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from scheduler.model.measured import (
+    POOL,
+    TIME_MAX_S,
+    MeasuredBook,
+    PoolKey,
+    extra_save_s,
+    failure_s,
+    quantised,
+    restart_s,
+)
+from scheduler.model.node_losses import NodeLosses, mtbf_s
+
+KEY = PoolKey("ann", "resnet", 2, "v100")
+COSTS = {"final_save_s": 10.0, "start_s": 4.0, "load_s": 1.0}
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, -1.0, 1e300])
+def test_a_wrong_value_is_dropped_alone(wrong: float) -> None:
+    """The other keys of the same report count."""
+    assert quantised({"stall_s": wrong, "start_s": 1.0}) == {"start_s": 1.0}
+
+
+def test_unknown_keys_are_dropped() -> None:
+    """10,000 keys that nobody knows are not kept."""
+    assert quantised({f"key-{number}": 1.0 for number in range(10_000)}) == {}
+
+
+def test_values_are_kept_in_steps() -> None:
+    """A change of 1 % is mostly none, one of 6 % always is one; a value differs from its step by 2.5 % at most."""
+    assert quantised({"step_s": 0.0}) == {"step_s": 0.0}
+    for value in (1e-6, 0.3, 12.0, 599.0, 1e12):
+        (step,) = quantised({"step_s": value}).values()
+        assert step == pytest.approx(value, rel=0.026)
+        assert quantised({"step_s": step})["step_s"] == step
+        assert quantised({"step_s": value * 1.06})["step_s"] > step
+
+
+def test_a_job_without_values_costs_the_median_of_its_pool() -> None:
+    """Its own values come first; a pool of another user, type, width or worker type says nothing."""
+    book = MeasuredBook()
+    assert book.time_s("9", KEY, restart_s) is None
+    for number, save_s in enumerate((10.0, 20.0, 90.0)):
+        book.enter(str(number), KEY, {**COSTS, "final_save_s": save_s})
+    assert book.time_s("9", KEY, restart_s) == 25.0
+    assert book.time_s("0", KEY, restart_s) == 15.0
+    for other in (KEY._replace(user="bob"), KEY._replace(gpus=1), KEY._replace(worker_type="k80")):
+        assert book.time_s("9", other, restart_s) is None
+
+
+def test_a_pool_has_one_value_of_each_of_the_last_jobs() -> None:
+    """A job that reports often is one of nine like any other."""
+    book = MeasuredBook()
+    for number in range(POOL + 3):
+        book.enter(str(number), KEY, COSTS)
+    for _ in range(20):
+        book.enter("5", KEY, {"final_save_s": 1e9})
+    assert list(book.pools[KEY]) == ["3", "4", "6", "7", "8", "9", "10", "11", "5"]
+    assert book.time_s("99", KEY, restart_s) == 15.0
+
+
+def test_a_lie_is_clamped() -> None:
+    """No decision uses more than ten minutes."""
+    book = MeasuredBook()
+    book.enter("1", KEY, {"final_save_s": 1e18, "start_s": 1e18, "interval": 1e9, "step_s": 1e9})
+    assert book.time_s("1", KEY, restart_s) == book.time_s("1", KEY, failure_s) == TIME_MAX_S
+    assert extra_save_s(1e18, round_s=360.0) == 72.0
+
+
+@pytest.mark.parametrize(
+    ("save_s", "extra_s"), [(None, 0.0), (10.0, 0.0), (20.0, 5.0), (40.0, 35.0), (600.0, 72.0)]
+)
+def test_a_long_save_gets_more_time(save_s: float | None, extra_s: float) -> None:
+    """Once and a half the length of the last ones, if that is more than usual, up to a fifth of the round more."""
+    assert extra_save_s(save_s, round_s=360.0) == extra_s
+
+
+def test_a_cost_is_unknown_until_all_of_it_was_measured() -> None:
+    """A job that has started, but never saved, costs what the settings say."""
+    assert restart_s({"start_s": 3.0}) is None
+    assert restart_s({"final_save_s": 3.0}) is None
+    assert restart_s({"final_save_s": 3.0, "start_s": 4.0}) == 7.0
+    assert failure_s({"interval": 40.0, "step_s": 0.5}) is None
+    assert (
+        failure_s({"interval": 40.0, "step_s": 0.5, "start_s": 4.0, "durable_s": 1.0, "load_s": 2.0}) == 17.0
+    )
+
+
+def test_a_book_survives_a_snapshot() -> None:
+    """The order of a pool is part of it: the oldest job leaves first."""
+    book = MeasuredBook()
+    for name in ("3", "1", "2"):
+        book.enter(name, KEY, COSTS)
+    again = MeasuredBook(book.rows())
+    assert again.rows() == book.rows()
+    assert list(again.pools[KEY]) == ["3", "1", "2"]
+
+
+def test_forgotten_jobs_leave_the_book() -> None:
+    """The pool remains as long as jobs of its type do."""
+    book = MeasuredBook()
+    book.enter("1", KEY, COSTS)
+    book.forget(["1"], [])
+    assert (book.of("1"), book.time_s("2", KEY, restart_s)) == ({}, 15.0)
+    book.forget([], ["resnet"])
+    assert book.time_s("2", KEY, restart_s) is None
+
+
+def test_losses_of_nodes_give_the_time_between_them() -> None:
+    """Twice the GPUs fail twice as often; a young cluster counts as one of 100 GPU hours."""
+    losses = {
+        "v100": NodeLosses(gpu_s=400 * 3600.0, losses=2),
+        "k80": NodeLosses(60.0, 1),
+        "p100": NodeLosses(9e9, 0),
+    }
+    assert mtbf_s(losses, "v100", 1) == 200 * 3600.0
+    assert mtbf_s(losses, "v100", 4) == 50 * 3600.0
+    assert mtbf_s(losses, "k80", 1) == 100 * 3600.0
+    assert mtbf_s(losses, "p100", 1) == mtbf_s(losses, "a100", 1) == 0.0
