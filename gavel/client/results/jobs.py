@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -79,6 +79,8 @@ class Job(Shown):
     gpu_s: Mapping[str, float]  # GPU seconds by type
     # The nodes of its attempts, the latest first; only for jobs that have ended.
     nodes: tuple[str, ...]
+    # Values that the job has measured about itself, to 5 %, such as `step_s` and `final_save_s`.
+    measured: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def progress(self) -> float | None:

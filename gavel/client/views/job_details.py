@@ -11,6 +11,7 @@ from gavel.client.jobs.spec import FIELDS, After, Container, Notify, Plan
 from gavel.client.results import Job, TerminalUse
 from gavel.client.results.files import FileList
 from gavel.client.views.job_text import few, gpus_requested, job_on, job_progress, job_ran_s
+from gavel.client.views.measured_text import measured_words
 from gavel.client.views.units import age, ago, count_of, local_time, short_number, span
 
 # Fields that are shown only if they differ from these values.
@@ -44,6 +45,7 @@ def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "waits for", few(job.blocked_by, 16)
     if done := _done(job):
         yield "done", done
+    yield from measured_words(job.measured)
     yield "submitted", f"{local_time(job.submitted)} by {job.spec.user} ({ago(job.submitted, now)})"
     if job.spec.deadline_s is not None and job.submitted:
         yield "due", _deadline(job, job.submitted + timedelta(seconds=job.spec.deadline_s), now)

@@ -238,6 +238,21 @@ async function resubmit(job, context) {
   context.go(jobPath(answer.jobs[0]));
 }
 
+/**
+ * How often a job saves, what that costs, and what a crash loses at most, as far as it has measured that.
+ * @param {any} measured
+ */
+function saves(measured) {
+  const { interval, step_s: step, overhead, loss_s: loss } = measured;
+  return [
+    interval ? `every ${countOf(Math.round(interval), "step")}${step ? ` (${span(interval * step)})` : ""}` : "",
+    overhead ? `costs ${percent(overhead)}` : "",
+    loss ? `at most ${span(loss)} are lost` : "",
+  ]
+    .filter(Boolean)
+    .join(", ");
+}
+
 /** @param {any} job @param {number} now */
 function facts(job, now) {
   const { spec = {}, placement } = job;
@@ -285,6 +300,8 @@ function facts(job, now) {
         : "",
     ],
     ["Saved", job.steps_saved ? `${number(job.steps_saved)} steps are in a checkpoint` : ""],
+    ["Saves", saves(job.measured || {})],
+    ["Waits", job.measured?.wait ? `${percent(job.measured.wait)} of the time for data` : ""],
     ["Submitted", `${clock(seconds(job.submitted))}, ${ago(seconds(job.submitted), now)}`],
     ["Started", job.started ? clock(seconds(job.started)) : ""],
     ["Ended", job.ended ? `${clock(seconds(job.ended))}: ${plain(job.why, 200)}` : ""],

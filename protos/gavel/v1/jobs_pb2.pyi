@@ -327,7 +327,7 @@ class GetJobRequest(_message.Message):
     def __init__(self, job: _Optional[str] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("id", "spec", "state", "why", "submitted", "started", "ended", "steps_done", "steps_saved", "run_s", "attempt", "failures", "node_failures", "preemptions", "cost", "blocked_by", "placement", "exit_code", "last_lines", "time_s", "array_index", "gpu_s", "nodes")
+    __slots__ = ("id", "spec", "state", "why", "submitted", "started", "ended", "steps_done", "steps_saved", "run_s", "attempt", "failures", "node_failures", "preemptions", "cost", "blocked_by", "placement", "exit_code", "last_lines", "time_s", "array_index", "gpu_s", "nodes", "measured")
     class TimeSEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -336,6 +336,13 @@ class Job(_message.Message):
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     class GpuSEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class MeasuredEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -365,6 +372,7 @@ class Job(_message.Message):
     ARRAY_INDEX_FIELD_NUMBER: _ClassVar[int]
     GPU_S_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_FIELD_NUMBER: _ClassVar[int]
     id: str
     spec: JobSpec
     state: JobState
@@ -388,7 +396,8 @@ class Job(_message.Message):
     array_index: int
     gpu_s: _containers.ScalarMap[str, float]
     nodes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., submitted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., steps_done: _Optional[float] = ..., steps_saved: _Optional[float] = ..., run_s: _Optional[float] = ..., attempt: _Optional[int] = ..., failures: _Optional[int] = ..., node_failures: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[float] = ..., blocked_by: _Optional[_Iterable[str]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., exit_code: _Optional[int] = ..., last_lines: _Optional[str] = ..., time_s: _Optional[_Mapping[str, float]] = ..., array_index: _Optional[int] = ..., gpu_s: _Optional[_Mapping[str, float]] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+    measured: _containers.ScalarMap[str, float]
+    def __init__(self, id: _Optional[str] = ..., spec: _Optional[_Union[JobSpec, _Mapping]] = ..., state: _Optional[_Union[JobState, str]] = ..., why: _Optional[str] = ..., submitted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., steps_done: _Optional[float] = ..., steps_saved: _Optional[float] = ..., run_s: _Optional[float] = ..., attempt: _Optional[int] = ..., failures: _Optional[int] = ..., node_failures: _Optional[int] = ..., preemptions: _Optional[int] = ..., cost: _Optional[float] = ..., blocked_by: _Optional[_Iterable[str]] = ..., placement: _Optional[_Union[Placement, _Mapping]] = ..., exit_code: _Optional[int] = ..., last_lines: _Optional[str] = ..., time_s: _Optional[_Mapping[str, float]] = ..., array_index: _Optional[int] = ..., gpu_s: _Optional[_Mapping[str, float]] = ..., nodes: _Optional[_Iterable[str]] = ..., measured: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Placement(_message.Message):
     __slots__ = ("worker_type", "gpus", "with_job", "since", "until", "phase", "lease", "rate", "plan", "idle_since", "terminal")
