@@ -7,8 +7,14 @@ import pytest
 from gavel.client.views.measured_text import measured_words
 
 ALL = {
-    "interval": 41.0, "step_s": 0.3, "overhead": 0.021, "loss_s": 15.0, "wait": 0.38,
-    "final_save_s": 10.0, "start_s": 12.5, "load_s": 3.0,
+    "interval": 41.0,
+    "step_s": 0.3,
+    "overhead": 0.021,
+    "loss_s": 15.0,
+    "wait": 0.38,
+    "final_save_s": 10.0,
+    "start_s": 12.5,
+    "load_s": 3.0,
 }
 
 
