@@ -6,12 +6,12 @@ set of leases in reply.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 
 import msgspec
 
 from scheduler.core import failed_starts, on_failures, on_jobs, on_rounds
+from scheduler.core.exit_words import exit_words
 from scheduler.core.facts import (
     CheckpointSaved,
     GpusBroken,
@@ -334,17 +334,6 @@ def _ending(end: Exit, holding: Holding) -> str:
     if end.code == COULD_NOT_START and last.startswith("[gavel: "):
         return f"could not be started on {holding.died_on or nodes_of(holding.lease.gpus)[0]}"
     return exit_words(end.code)
-
-
-def exit_words(code: int) -> str:
-    """Describe an exit code. Negative codes are signals, and so are codes above 128 from a shell."""
-    number = -code if code < 0 else code - 128
-    try:
-        name = signal.Signals(number).name
-    except ValueError:  # not a named signal
-        return f"exited with code {code}"
-    often = " (often: out of memory)" if number == signal.SIGKILL else ""
-    return f"was killed by {name}{often}" if code < 0 else f"exited with code {code}: {name}{often}"
 
 
 def _assumed_exit(out: Outcome, holding: Holding) -> Exit:

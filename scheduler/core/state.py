@@ -33,16 +33,8 @@ class SchedulerState:
 
     __slots__ = (
         *("now_s", "epoch", "settings", "prices", "jobs", "requests", "arrays", "next_job", "next_lease"),
-        *(
-            "nodes",
-            "generation_floor",
-            "doubtful",
-            "next_order",
-            "adopted_s",
-            "reshaped",
-            "measured",
-            "losses",
-        ),
+        *("nodes", "generation_floor", "doubtful", "next_order", "adopted_s", "reshaped"),
+        *("measured", "losses"),
         *("leases", "round", "asked", "stale", "allocation", "shares", "rates"),
         *("active", "to_review", "picky", "protectable", "on_hold", "may_have_saved", "stores", "dependents"),
         *("held_leases", "holders", "claims", "blocks"),

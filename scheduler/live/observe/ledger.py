@@ -15,8 +15,8 @@ from typing import Any
 
 from scheduler.core import facts as f
 from scheduler.core.apply_leases import TURN_PASSED, why_ended
+from scheduler.core.exit_words import exit_words
 from scheduler.core.messages import Exit, Shares
-from scheduler.core.on_nodes import exit_words
 from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.state import SchedulerState
 from scheduler.live.observe.capacity import Capacity, NodeFact
