@@ -142,7 +142,7 @@ class Description:
         content = _json(self._reference(kind))
         if route.method in (SUBMIT, PREVIEW):
             content["application/yaml"] = {"schema": {"type": "string", "description": "A job file."}}
-        return {"required": True, "content": content}
+        return {"required": not route.is_body_optional, "content": content}
 
     def _described(self, field: FieldDescriptor) -> Json:
         return {"schema": self._schema(field), "description": self._comments.get(field.full_name, "")}

@@ -270,13 +270,13 @@ class AsyncClient(
         """Return the nodes with these names or, without names, all nodes."""
         return await self._wire.call(calls.nodes(nodes=names))
 
-    async def drain(self, node: str) -> r.Node:
-        """Start no more jobs on a node; jobs that run there finish their turn."""
-        return await self._wire.call(calls.command_node(node=node, action="drain"))
+    async def drain(self, node: str, reason: str = "") -> r.Node:
+        """Start no more jobs on a node; jobs that run there finish their turn. `reason`: for `Node.why`."""
+        return await self._wire.call(calls.command_node(node=node, action="drain", reason=reason))
 
-    async def resume(self, node: str) -> r.Node:
-        """Let a drained or faulty node take jobs again."""
-        return await self._wire.call(calls.command_node(node=node, action="resume"))
+    async def resume(self, node: str, reason: str = "") -> r.Node:
+        """Let a drained or faulty node take jobs again. `reason`: for `Node.why`."""
+        return await self._wire.call(calls.command_node(node=node, action="resume", reason=reason))
 
     async def remove(self, node: str) -> r.Node:
         """Remove a node that is not up and has no leases."""

@@ -297,13 +297,13 @@ class Client(FileMethods, HistoryMethods, NotificationMethods, PlanMethods, Conn
         """Return the nodes with these names or, without names, all nodes."""
         return self._wire.call(calls.nodes(nodes=names))
 
-    def drain(self, node: str) -> r.Node:
-        """Start no more jobs on a node; jobs that run there finish their turn."""
-        return self._wire.call(calls.command_node(node=node, action="drain"))
+    def drain(self, node: str, reason: str = "") -> r.Node:
+        """Start no more jobs on a node; jobs that run there finish their turn. `reason`: for `Node.why`."""
+        return self._wire.call(calls.command_node(node=node, action="drain", reason=reason))
 
-    def resume(self, node: str) -> r.Node:
-        """Let a drained or faulty node take jobs again."""
-        return self._wire.call(calls.command_node(node=node, action="resume"))
+    def resume(self, node: str, reason: str = "") -> r.Node:
+        """Let a drained or faulty node take jobs again. `reason`: for `Node.why`."""
+        return self._wire.call(calls.command_node(node=node, action="resume", reason=reason))
 
     def remove(self, node: str) -> r.Node:
         """Remove a node that is not up and has no leases."""

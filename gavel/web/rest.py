@@ -100,7 +100,7 @@ class Rest:
             async with self._reading:
                 specs, messages = await asyncio.to_thread(jobs_in, raw)
             message.specs.extend(messages)
-        elif route.body:
+        elif route.body and not (route.is_body_optional and _has_no_body(request)):
             part = message if route.body == WHOLE else getattr(message, route.body)
             await self._fill_from_body(part, request)
         if route.method == SUBMIT:
@@ -129,6 +129,11 @@ def _fill_query(route: Route, message: Any, parameters: QueryParams) -> None:
     inside = part.DESCRIPTOR.fields_by_name
     fill_from_query(part, [pair for pair in pairs if pair[0] in inside])
     fill_from_query(message, [pair for pair in pairs if pair[0] not in inside])
+
+
+def _has_no_body(request: Request) -> bool:
+    headers = request.headers
+    return headers.get("content-length", "0") == "0" and "transfer-encoding" not in headers
 
 
 def _key_of(request: Request, caller: Caller, in_body: str) -> str:

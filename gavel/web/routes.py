@@ -29,6 +29,8 @@ class Route(NamedTuple):
     body: str = ""
     values: Mapping[str, str] = {}
     query: str = ""
+    # Whether the body may be missing, as in calls of which nothing needs to be said.
+    is_body_optional: bool = False
     shared_s: float = 0.0
 
     @property
@@ -57,7 +59,11 @@ ROUTES: tuple[Route, ...] = (
     Route("PATCH", "/v1/jobs/{job}", "Jobs/UpdateJob", "changes"),
     Route("GET", "/v1/jobs/{job}/timeline", "History/GetTimeline"),
     Route("GET", "/v1/nodes", "Cluster/ListNodes", shared_s=SHARED_S),
-    *_commands("/v1/nodes/{node}", "Cluster/CommandNode", "drain", "resume", "remove"),
+    *(
+        route._replace(body=WHOLE, is_body_optional=True)
+        for route in _commands("/v1/nodes/{node}", "Cluster/CommandNode", "drain", "resume")
+    ),
+    *_commands("/v1/nodes/{node}", "Cluster/CommandNode", "remove"),
     Route("POST", "/v1/nodes/{node}:revoke", "Access/RevokeNode"),
     Route("POST", "/v1/nodes/{node}:unrevoke", "Access/UnrevokeNode"),
     Route("GET", "/v1/revoked-nodes", "Access/ListRevokedNodes"),

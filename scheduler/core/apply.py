@@ -87,7 +87,7 @@ def _node_joined(state: SchedulerState, now_s: float, fact: f.NodeJoined) -> Non
             node.withheld = {gpu for gpu in node.withheld if gpu < fact.spec.gpus}
         node.spec, node.why, node.since_s = fact.spec, "", now_s
         if node.drained:
-            node.state = NodeState.DRAINING
+            node.state, node.why = NodeState.DRAINING, node.drained_why
         # The node's pause after failed starts is not over yet.
         elif node.back_s is not None and node.back_s > now_s:
             node.state, node.why = NodeState.FAULTY, "several starts in a row failed here"
@@ -101,6 +101,7 @@ def _node_moved(state: SchedulerState, now_s: float, fact: f.NodeMoved) -> None:
     node = state.nodes[fact.node]
     if fact.state in (NodeState.DRAINING, NodeState.UP):
         node.drained, node.left = fact.state == NodeState.DRAINING, fact.left
+        node.drained_why = fact.why if node.drained else ""
         node.back_s = None
     if fact.state == NodeState.FAULTY:
         node.back_s = fact.back_s

@@ -17,7 +17,7 @@ from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.snapshot import Round
 from scheduler.core.state import SchedulerState
 from scheduler.model.bounds import SUM_MAX
-from scheduler.model.cluster import NodeState
+from scheduler.model.cluster import NodeState, commanded_by
 from scheduler.model.jobs import PREEMPT, RUNS, START, TERMINAL, Job, Move
 from scheduler.model.lease import RUNNING, SENT, STOPPING, WAITING, Holding, LeadExit, Lease, nodes_of
 from scheduler.model.plans import ran_out_of_memory
@@ -58,8 +58,8 @@ def why_ended(state: SchedulerState, lease: Lease) -> str:
     for name in nodes_of(lease.gpus):
         node = state.nodes.get(name)
         if node is not None and node.state is NodeState.DRAINING:
-            _, by, user = node.why.partition(" by ")
-            return f"its node {name} was drained" + (f" by {user}" if by else "")
+            user = commanded_by(node.why)
+            return f"its node {name} was drained" + (f" by {user}" if user else "")
         if node is not None and node.state is NodeState.FAULTY:
             return f"its node {name} is out of use: {node.why}"
     return _ORDERLY["yielded"]

@@ -62,6 +62,8 @@ class NodeCommand(Message, frozen=True, kw_only=True):
     user: str = ""
     # Sent by the node's own agent rather than by an operator.
     by_agent: bool = False
+    # Why, in the operator's words.
+    reason: str = ""
 
 
 class SetPolicy(Message, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from scheduler.core.outcome import Outcome
 from scheduler.core.planning.feasibility import listed
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
-from scheduler.model.cluster import FAULTY, UP, Node, NodeState
+from scheduler.model.cluster import FAULTY, UP, Node, NodeState, why_commanded
 from scheduler.model.errors import InvalidSpec, NotFound, Refused
 from scheduler.model.quota import ALL_TYPES
 from scheduler.model.settings import TenantSpec
@@ -136,6 +136,9 @@ def on_node_command(out: Outcome, message: NodeCommand) -> None:
                 "action", f"is {bounds.readable(message.action)}, must be drain, resume or remove"
             )
         bounds.check_text("user", message.user)
+        bounds.check_text("reason", message.reason)
+        if message.reason and message.action == "remove":
+            raise InvalidSpec("reason", "is kept of nodes that are drained or resumed, not of removed ones")
         node = state.node(message.node)
         in_use = any(gpu in state.holders or gpu in state.claims for gpu in node.every_gpu)
         if message.action == "remove" and (in_use or node.state == NodeState.UP):
@@ -149,7 +152,7 @@ def on_node_command(out: Outcome, message: NodeCommand) -> None:
         out.fact(NodeRemoved(node=message.node, by=message.user))
     else:
         new_state = NodeState.DRAINING if message.action == "drain" else NodeState.UP
-        why = f"{message.action} by {message.user}" if message.user else message.action
+        why = why_commanded(message.action, message.user, message.reason)
         left = message.by_agent and message.action == "drain"
         faults = bool(node.broken or node.withheld or node.failed_starts)
         mended = faults and message.action == "resume" and not message.by_agent

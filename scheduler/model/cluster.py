@@ -99,6 +99,8 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     withheld: set[int] = msgspec.field(default_factory=set)
     # Whether an operator, or its stopping agent, drained it. It stays drained when it goes silent and rejoins.
     drained: bool = False
+    # Why it was drained, for when it has been silent meanwhile.
+    drained_why: str = ""
     # Whether its agent drained it because the agent stopped. The next agent on this node resumes it.
     left: bool = False
     # The jobs whose starts on this node failed since the last start that succeeded.
@@ -159,3 +161,13 @@ def _times(amount: float, each: float, most: int) -> int:
     """Return how many times `each` fits into `amount`, up to `most`."""
     # Compare before dividing: the quotient may overflow.
     return most if amount >= each * most else math.floor(amount / each + 1e-9)
+
+
+def why_commanded(action: str, user: str, reason: str) -> str:
+    """Return the reason for the state of a node that an operator drained or resumed."""
+    return (f"{action} by {user}" if user else action) + (f": {reason}" if reason else "")
+
+
+def commanded_by(why: str) -> str:
+    """Return the user in such a reason; empty if there is none. Names of users have no colon."""
+    return why.partition(":")[0].partition(" by ")[2]

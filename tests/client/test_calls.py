@@ -106,9 +106,14 @@ CALLS: dict[str, tuple[dict[str, Any], str, dict[str, Any]]] = {
     "status": ({}, "Cluster/GetStatus", {}),
     "nodes": ({"names": ["n1"]}, "Cluster/ListNodes", {"nodes": ["n1"]}),
     **{
-        action: ({"node": "n1"}, "Cluster/CommandNode", {"node": "n1", "action": f"ACTION_{action.upper()}"})
-        for action in ("drain", "resume", "remove")
+        action: (
+            {"node": "n1", "reason": "its fan"},
+            "Cluster/CommandNode",
+            {"node": "n1", "action": f"ACTION_{action.upper()}", "reason": "its fan"},
+        )
+        for action in ("drain", "resume")
     },
+    "remove": ({"node": "n1"}, "Cluster/CommandNode", {"node": "n1", "action": "ACTION_REMOVE"}),
     "policy": ({}, "Cluster/GetPolicy", {}),
     "set_policy": ({"spec": "las"}, "Cluster/SetPolicy", {"policy": "las"}),
     "tenants": ({"names": ["org"]}, "Cluster/ListTenants", {"tenants": ["org"]}),

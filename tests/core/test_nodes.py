@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.apply_leases import why_ended
 from scheduler.core.effects import RefuseNode, Reply, SendLeases
 from scheduler.core.facts import (
     CheckpointSaved,
@@ -31,7 +32,7 @@ from scheduler.core.messages import (
     Woke,
 )
 from scheduler.core.state import SchedulerState
-from scheduler.model.cluster import Node, NodeState
+from scheduler.model.cluster import Node, NodeState, commanded_by, why_commanded
 from scheduler.model.jobs import JobState
 from scheduler.model.lease import Phase
 from tests.support.desk import Desk, exited, job, node
@@ -221,6 +222,46 @@ def test_a_drained_node_stays_drained_through_a_loss(desk_of: DeskOf) -> None:
     desk.tell(2, hello())
     desk.settle()
     assert desk.core.state.nodes["n1"].state == NodeState.DRAINING
+
+
+def test_the_reason_of_a_drain_is_kept(desk_of: DeskOf) -> None:
+    """With the operator's name, through a loss of the node and a snapshot, until it is resumed or drained again."""
+    desk = desk_of(node())
+    desk.run(job())
+    desk.tell(9, NodeCommand(node="n1", action="drain", user="op", reason="fan: replaced by Bob"))
+    why = "drain by op: fan: replaced by Bob"
+    desk.expect(NodeMoved, state=NodeState.DRAINING, why=why)
+    desk.settle()
+    (lease,) = desk.core.state.leases.values()
+    assert why_ended(desk.core.state, lease.lease) == "its node n1 was drained by op"
+    desk.tell(10, NodeSilent(node="n1"))
+    desk.settle()
+    assert desk.core.state.nodes["n1"].why != why
+    desk.tell(11, hello())
+    desk.settle()
+    entries = [desk.core.state.nodes["n1"], SchedulerState.restore(desk.core.state.snapshot()).nodes["n1"]]
+    assert [entry.why for entry in entries] == [why] * 2
+    desk.tell(12, NodeCommand(node="n1", action="resume", user="op", reason="it is cool"))
+    desk.expect(NodeMoved, state=NodeState.UP, why="resume by op: it is cool")
+    desk.settle()
+    assert desk.core.state.nodes["n1"].drained_why == ""
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"), [("drain", "x" * 257), ("resume", "two\nlines"), ("remove", "it is old")]
+)
+def test_wrong_reasons_are_refused(desk_of: DeskOf, action: Any, reason: str) -> None:
+    """Long ones, several lines, and one that nobody would find again."""
+    desk = desk_of(node())
+    desk.tell(9, NodeCommand(call="c", node="n1", action=action, reason=reason))
+    assert desk.expect(Reply, code="invalid").error.startswith("reason: ")
+
+
+@pytest.mark.parametrize("user", ["", "op"])
+@pytest.mark.parametrize("reason", ["", "moved by hand", "a: b by c"])
+def test_the_operator_is_read_from_the_reason(user: str, reason: str) -> None:
+    """Whatever words the reason has, and in journals of releases without reasons."""
+    assert commanded_by(why_commanded("drain", user, reason)) == user
 
 
 def test_a_drain_by_the_agent_is_remembered(desk_of: DeskOf) -> None:

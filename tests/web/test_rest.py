@@ -196,6 +196,11 @@ def test_commands_have_their_effect(site: Site) -> None:
     assert user.post(f"/v1/jobs/{job}:cancel").problem == (409, "refused", "")
     assert operator.post("/v1/nodes/n1:drain").json["drained"]
     assert not operator.post("/v1/nodes/n1:resume").json["drained"]
+    node = operator.post("/v1/nodes/n1:drain", {"reason": "its fan", "node": "n2"}).json
+    assert (node["name"], node["why"]) == ("n1", "drain by operator: its fan")
+    assert operator.post("/v1/nodes/n1:resume", {"reason": "a\nb"}).problem == (400, "invalid", "reason")
+    assert operator.post("/v1/nodes/n1:resume", b"its fan").problem == (415, "invalid", "Content-Type")
+    assert not operator.post("/v1/nodes/n1:resume", {}).json["drained"]
     assert operator.request("PUT", "/v1/policy", {"policy": "las"}).json["policy"] == "las"
     assert user.request("PUT", "/v1/policy", {"policy": "fifo"}).problem == (403, "forbidden", "")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +26,7 @@ def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command
     @click.command(action, help=help)
     @click.argument("names", nargs=-1, required=True, metavar="NODE…", shell_complete=complete_nodes)
     @options(*more, LIVE)
-    def change(names: tuple[str, ...], session: Session, yes: bool = True) -> None:
+    def change(names: tuple[str, ...], session: Session, yes: bool = True, reason: str = "") -> None:
         def in_words(name: str, node: Node) -> str:
             busy_gpus = busy(node) if action == "drain" else 0
             more = f"; {count_of(busy_gpus, 'GPU')} still busy" if busy_gpus else ""
@@ -34,7 +35,10 @@ def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command
         if not yes:
             confirm(action, count_of(len(names), "node"), few(names, 8))
         with session.client(changes=True) as client:
-            nodes, failed, code = session.do_each("node", names, getattr(client, action), in_words)
+            act = getattr(client, action)
+            nodes, failed, code = session.do_each(
+                "node", names, partial(act, reason=reason) if reason else act, in_words
+            )
         if session.as_json:
             print_json({"nodes": nodes, "failed": failed})
         sys.exit(code)
@@ -42,8 +46,11 @@ def _command(action: str, help: str, *more: Callable[..., Any]) -> click.Command
     return change
 
 
-drain = _command("drain", "Let nodes finish their jobs, and give them no new ones.")
-resume = _command("resume", "Let drained nodes take jobs again.")
+REASON = click.option(
+    "--reason", default="", metavar="TEXT", help="Why, for others: `gavel nodes` and the page show it."
+)
+drain = _command("drain", "Let nodes finish their jobs, and give them no new ones.", REASON)
+resume = _command("resume", "Let drained nodes take jobs again.", REASON)
 remove = _command(
     "remove", "Remove nodes from the cluster for good. A node must be lost, or drained and empty.", YES
 )

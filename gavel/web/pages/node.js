@@ -193,11 +193,14 @@ function commands(node, done) {
         type: "button",
         class: action === "remove" ? "danger" : null,
         onclick: async () => {
+          const reason = h("input", { maxlength: 256, autocomplete: "off" });
+          const why = action !== "remove" && h("label", { class: "field" }, "Reason, for others (optional)", reason);
           const title = `${action[0].toUpperCase()}${action.slice(1)} ${plain(node.name, 60)}`;
-          const answer = await ask(`${title}?`, h("p", null, meaning[action]), {
+          const answer = await ask(`${title}?`, [h("p", null, meaning[action]), why], {
             label: title,
             danger: action === "remove",
-            submit: () => call("POST", `${nodeUrl(node.name)}:${action}`),
+            submit: () =>
+              call("POST", `${nodeUrl(node.name)}:${action}`, why ? { reason: reason.value.trim() } : undefined),
           });
           if (!answer) return;
           notice(`${plain(node.name, 60)}: ${action === "remove" ? "removed" : answer.state}.`);

@@ -221,7 +221,7 @@ class Gpu(_message.Message):
     def __init__(self, index: _Optional[int] = ..., name: _Optional[str] = ..., uuid: _Optional[str] = ..., memory_gb: _Optional[float] = ..., memory_used_gb: _Optional[float] = ..., temperature_c: _Optional[float] = ..., broken: _Optional[str] = ..., jobs: _Optional[_Iterable[str]] = ..., withheld: _Optional[bool] = ...) -> None: ...
 
 class CommandNodeRequest(_message.Message):
-    __slots__ = ("node", "action")
+    __slots__ = ("node", "action", "reason")
     class Action(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         ACTION_UNSPECIFIED: _ClassVar[CommandNodeRequest.Action]
@@ -234,9 +234,11 @@ class CommandNodeRequest(_message.Message):
     ACTION_REMOVE: CommandNodeRequest.Action
     NODE_FIELD_NUMBER: _ClassVar[int]
     ACTION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     node: str
     action: CommandNodeRequest.Action
-    def __init__(self, node: _Optional[str] = ..., action: _Optional[_Union[CommandNodeRequest.Action, str]] = ...) -> None: ...
+    reason: str
+    def __init__(self, node: _Optional[str] = ..., action: _Optional[_Union[CommandNodeRequest.Action, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class GetPolicyRequest(_message.Message):
     __slots__ = ()

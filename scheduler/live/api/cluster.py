@@ -121,7 +121,8 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         if not action:
             raise InvalidSpec("action", "must be drain, resume or remove")
         before = node_view(self._world.state, request.node, self._nodes.view(request.node))
-        await self._world.ask(NodeCommand(node=request.node, action=action, user=caller().user))
+        command = NodeCommand(node=request.node, action=action, user=caller().user, reason=request.reason)
+        await self._world.ask(command)
         if request.node not in self._world.state.nodes:
             return before
         return node_view(self._world.state, request.node, self._nodes.view(request.node))

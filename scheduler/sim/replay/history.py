@@ -25,7 +25,7 @@ from scheduler.core.messages import (
     SetPrices,
     UpdateJob,
 )
-from scheduler.model.cluster import NodeSpec, NodeState
+from scheduler.model.cluster import NodeSpec, NodeState, commanded_by
 from scheduler.model.jobs import JobSpec, Move
 from scheduler.model.lease import Lease, nodes_of
 from scheduler.model.plans import Plan
@@ -243,7 +243,7 @@ class History:
                     self._past_events.append((at_s, NodeEvent(at_s, node, "crash")))
             case f.NodeMoved(node=node, state=state):
                 action = cast(Any, "resume" if state == NodeState.UP else "drain")
-                user = fact.why.partition(" by ")[2]
+                user = commanded_by(fact.why)
                 command = NodeCommand(node=node, action=action, user=user, by_agent=fact.left)
                 self._past_events.append((at_s, command))
             case f.NodeRemoved(node=node, by=user):

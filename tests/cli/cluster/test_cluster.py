@@ -73,7 +73,9 @@ def test_draining(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
     result = gavel("resume", "n1")
     assert (result.exit_code, live.daemon.world.state.nodes["n1"].state) == (0, "up")
     wording(result.stdout)
-    answer = json.loads(gavel("drain", "n1", "zz", "--json").stdout)
+    answer = json.loads(gavel("drain", "n1", "zz", "--reason", "its fan", "--json").stdout)
+    assert answer["nodes"][0]["why"].endswith(": its fan")
+    assert ": its fan" in gavel("nodes").stdout
     assert [node["state"] for node in answer["nodes"]] == ["draining"]
     assert [failure["node"] for failure in answer["failed"]] == ["zz"]
     result = gavel("remove", "n1")

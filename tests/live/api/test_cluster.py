@@ -100,6 +100,10 @@ async def test_nodes_are_drained_resumed_and_removed(live: Live) -> None:
     assert (node.state, node.drained, node.why) == (pb.NODE_STATE_DRAINING, True, "drain by opa")
     node = await cluster.CommandNode(Node(node="n1", action=Node.ACTION_RESUME))
     assert node.state == pb.NODE_STATE_UP
+    node = await cluster.CommandNode(Node(node="n1", action=Node.ACTION_DRAIN, reason="its fan"))
+    assert node.why == "drain by opa: its fan"
+    problem = await problem_of(cluster.CommandNode(Node(node="n1", action=Node.ACTION_DRAIN, reason="\n")))
+    assert (problem.code, problem.field) == (Code.INVALID_ARGUMENT, "reason")
     await cluster.CommandNode(Node(node="n1", action=Node.ACTION_DRAIN))
     assert (await cluster.CommandNode(Node(node="n1", action=Node.ACTION_REMOVE))).name == "n1"
     assert live.world.state.nodes == {}
