@@ -14,7 +14,7 @@ import numpy as np
 
 from policies.engine.sparse import stack
 from policies.errors import InvalidAnswer, name_some
-from policies.problem import ANY_TYPE, Allocation, Floats, Problem
+from policies.problem import ANY_TYPE, JOBS, Allocation, Floats, Problem
 
 TOLERANCE = 1e-6
 # The scheduler's journal keeps the notes of foreign code.
@@ -82,7 +82,8 @@ def audit(problem: Problem, allocation: Allocation) -> list[str]:
     in_use = gpus_by_quota(problem, share)
     for quota in np.flatnonzero(in_use > problem.quotas.gpus * (1 + TOLERANCE) + TOLERANCE)[:5].tolist():
         name, most = problem.quotas.names[quota], problem.quotas.gpus[quota]
-        faults.append(f"quota '{name}': {in_use[quota]:.9g} GPUs allocated of {most:g}")
+        unit = "jobs" if problem.quotas.worker_type[quota] == JOBS else "GPUs"
+        faults.append(f"quota '{name}': {in_use[quota]:.9g} {unit} allocated of {most:g}")
     busy = _time_shares(problem, share)
     too_long = np.flatnonzero(busy > count * (1 + TOLERANCE))
     if too_long.size:
@@ -115,13 +116,17 @@ def _shapes(problem: Problem, allocation: Allocation) -> list[str]:
 
 
 def gpus_by_quota(problem: Problem, share: Floats) -> Floats:
-    """Return the GPUs that the jobs under each quota use, on average over time."""
+    """Return the GPUs that the jobs under each quota use, or how many of these jobs run, on average over time."""
     quotas, columns = problem.quotas, problem.columns
     used = np.zeros(len(quotas))
     for quota in range(len(quotas)):
         members = np.zeros(len(problem.jobs) + 1, dtype=bool)
         members[quotas.job[quotas.quota == quota]] = True
         # The last entry is for the missing second job of a column.
+        if quotas.worker_type[quota] == JOBS:
+            running = members[columns.first].astype(float) + members[columns.second]
+            used[quota] = (share * running).sum()
+            continue
         counts = members[columns.first] | members[columns.second]
         if quotas.worker_type[quota] != ANY_TYPE:
             counts &= columns.worker_type == quotas.worker_type[quota]

@@ -22,6 +22,7 @@ from policies.engine.sparse import Sparse, from_entries, zeros
 from policies.engine.tables import (
     ALONE,
     ANY_TYPE,
+    JOBS,
     Bools,
     Columns,
     Floats,
@@ -37,6 +38,7 @@ from policies.errors import ProblemError, name_some
 __all__ = [
     "ALONE",
     "ANY_TYPE",
+    "JOBS",
     "Allocation",
     "Bools",
     "Columns",
@@ -258,7 +260,10 @@ class Problem:
 
     @cached_property
     def quota_use(self) -> Sparse:
-        """[q × k] The GPUs that a column occupies under each quota; a pair counts once if either job is under it."""
+        """[q × k] The GPUs or the jobs that a column has under each quota.
+
+        The GPUs of a pair count once if either job is under the quota.
+        """
         quotas, columns, k = self.quotas, self.columns, len(self.columns)
         if not len(quotas) or not k:
             return zeros(len(quotas), k)
@@ -271,9 +276,10 @@ class Problem:
         quota = of_job[np.repeat(start[rows], repeats) + place_in_slice]
         column = np.repeat(entry_columns, repeats)
         kind = quotas.worker_type[quota]
-        counts = (kind == ANY_TYPE) | (kind == columns.worker_type[column])
-        place = np.unique(quota[counts] * k + column[counts])
-        return Sparse(columns.gpus[place % k].astype(float), place // k, place % k, (len(quotas), k))
+        counts = (kind < 0) | (kind == columns.worker_type[column])
+        place, jobs = np.unique(quota[counts] * k + column[counts], return_counts=True)
+        value = np.where(quotas.worker_type[place // k] == JOBS, jobs, columns.gpus[place % k])
+        return Sparse(value.astype(float), place // k, place % k, (len(quotas), k))
 
     def names_of(self, rows: Ints) -> list[str]:
         """Return the ids of the jobs in these rows, before grouping."""

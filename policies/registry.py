@@ -267,7 +267,7 @@ def _run(
         ids = sorted(problem.jobs.ids[row] for row in left_out)
         why = "they have no positive rate on any worker type of the cluster"
         if not not_too_wide(problem).all():
-            why += ", or are wider than a quota"
+            why += ", or no quota admits them"
         notes = (f"left out, because {why}: {name_some(ids)}",)
     share, backfill = np.zeros(len(problem.columns)), np.zeros(len(problem.columns), dtype=bool)
     isolated = np.zeros(len(problem.jobs))

@@ -194,9 +194,12 @@ def _state(name: str) -> str:
 
 def set_tenants(tenants: Sequence[r.Tenant], removed: Sequence[str]) -> Call[None]:
     """Declare tenants, and forget the declarations of those in `removed`."""
-    declared = ("name", "weight", "policy", "quota", "each_user")
+    declared = ("name", "weight", "policy", "quota", "each_user", "version")
     values = [{key: value for key, value in asdict(tenant).items() if key in declared} for tenant in tenants]
-    return _set_tenants(tenants=values, removed=removed)
+    try:
+        return _set_tenants(tenants=values, removed=removed)
+    except (ValueError, TypeError) as error:
+        raise Invalid(f"tenants: a value does not fit its field: {error}", field="tenants") from None
 
 
 def submit(specs: Sequence[JobSpec], key: str) -> Call[tuple[str, ...]]:

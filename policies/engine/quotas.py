@@ -71,17 +71,18 @@ def within(problem: Problem, time_share: Floats) -> Floats:
 
 
 class Tally:
-    """The GPUs that are left under each quota, for a rule that starts whole jobs one by one."""
+    """The GPUs or jobs that are left under each quota, for a rule that starts whole jobs one by one."""
 
     def __init__(self, problem: Problem) -> None:
         self._left: list[float] = problem.quotas.gpus.tolist()
-        self._gpus: list[int] = problem.columns.gpus.tolist() if self._left else []
-        # The quotas that count each column; a column that no quota counts is absent.
-        self._of: dict[int, list[int]] = {}
+        # By column: the quotas that count it, with what it uses of them. A column that no quota counts is absent.
+        self._of: dict[int, dict[int, float]] = {}
         if self._left:
             use = problem.quota_use
-            for quota, column in zip(use.row.tolist(), use.column.tolist(), strict=True):
-                self._of.setdefault(column, []).append(quota)
+            for quota, column, used in zip(
+                use.row.tolist(), use.column.tolist(), use.value.tolist(), strict=True
+            ):
+                self._of.setdefault(column, {})[quota] = used
 
     def of(self, column: int) -> frozenset[int]:
         """Return the quotas that count a column."""
@@ -93,12 +94,14 @@ class Tally:
 
     def times(self, column: int, most: int = 1, instead_of: int | None = None) -> int:
         """Return how many jobs, up to `most`, may start in a column; `instead_of`: a column that makes way for it."""
-        free = self.of(instead_of) if instead_of is not None else frozenset()
-        for quota in self.of(column) - free:
-            most = min(most, int((self._left[quota] + TOLERANCE) // self._gpus[column]))
+        free = self._of.get(instead_of, {}) if instead_of is not None else {}
+        for quota, used in self._of.get(column, {}).items():
+            more = used - free.get(quota, 0.0)
+            if more > 0:
+                most = min(most, int((self._left[quota] + TOLERANCE) // more))
         return most
 
     def take(self, column: int, times: int = 1) -> None:
         """Count jobs that start in a column; `times` is negative for jobs that end."""
-        for quota in self._of.get(column, ()):
-            self._left[quota] -= times * self._gpus[column]
+        for quota, used in self._of.get(column, {}).items():
+            self._left[quota] -= times * used

@@ -18,6 +18,8 @@ Bools = NDArray[np.bool_]
 ALONE = -1
 # The worker type of a quota that counts the GPUs of all types.
 ANY_TYPE = -1
+# In place of the worker type of a quota: it counts jobs, not GPUs.
+JOBS = -2
 
 
 def per_row(value: Any) -> Any:
@@ -136,14 +138,15 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Quotas:
-    """One row per limit on the GPUs that certain jobs hold together, and the jobs under each quota.
+    """One row per limit on the GPUs that certain jobs hold together, or on these jobs, and the jobs under each quota.
 
     Job `job[i]` is under the quota `quota[i]`. A job may be under several quotas, or under none.
     """
 
     names: tuple[str, ...] = ()
-    # A row of the worker types, or ANY_TYPE.
+    # A row of the worker types, ANY_TYPE, or JOBS for a limit on how many of the jobs run at once.
     worker_type: Ints = per_row(ANY_TYPE)
+    # The limit; in a row of JOBS, of jobs.
     gpus: Floats = per_row(0.0)
     # Rows of this table, and rows of jobs, both of the same length.
     quota: Ints = per_row(())
@@ -155,7 +158,7 @@ class Quotas:
         store(
             self,
             "worker_type",
-            integers("quotas", "worker_type", self.worker_type, len(names), least=ANY_TYPE),
+            integers("quotas", "worker_type", self.worker_type, len(names), least=JOBS),
         )
         store(self, "gpus", floats("quotas", "gpus", self.gpus, len(names)))
         check_values(self.gpus, "gpus", lambda row: f"quota '{names[row]}'", least=0.0)
@@ -182,6 +185,10 @@ class Quotas:
             quota=new_row[self.quota[kept]],
             job=self.job[kept],
         )
+
+    def under(self, worker_type: int) -> Ints:
+        """Return the rows of the jobs that quotas of this worker type count, perhaps several times."""
+        return self.job[self.worker_type[self.quota] == worker_type]
 
     def of_jobs(self, new_row: Ints) -> Quotas:
         """Return the quotas after jobs changed their rows; `new_row` is negative for a job that is left out."""

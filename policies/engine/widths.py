@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.problem import Floats, Ints, Problem
+from policies.problem import JOBS, Floats, Ints, Problem
 
 # A rate of at least this fraction of another rate counts as equal.
 AS_FAST = 1.0 - 1e-9
@@ -26,7 +26,10 @@ def even_widths(problem: Problem, usable: Ints, shares: Floats) -> Floats:
     old_time, gpu_time, old_rate = (
         np.add.reduceat(share * factor, start) for factor in (np.ones(len(gpus)), gpus, rate)
     )
-    idle = np.maximum(problem.jobs.count - problem.membership @ shares, 0.0)[job]
+    idle_time = np.maximum(problem.jobs.count - problem.membership @ shares, 0.0)
+    # More time of these jobs might exceed their quota on running jobs.
+    idle_time[problem.quotas.under(JOBS)] = 0.0
+    idle = idle_time[job]
     time_of_job = np.bincount(job, old_time, len(problem.jobs))[job]
     is_used = old_time > 0
     extra_time = np.divide(idle * old_time, time_of_job, out=np.zeros_like(old_time), where=is_used)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from policies.problem import ALONE, ANY_TYPE, Columns, Ints, Jobs, Problem, Quotas, Tenant
+from policies.problem import ALONE, ANY_TYPE, JOBS, Columns, Ints, Jobs, Problem, Quotas, Tenant
 
 TENANTS = (
     Tenant("lab", weight=2.0),
@@ -137,14 +137,16 @@ def random_problem(
 
 
 def _quotas(rng: np.random.Generator, kind: Ints, types: int) -> Quotas:
-    """Return up to four quotas on all types or on one; jobs of one kind are under the same quotas."""
+    """Return up to four quotas on all types, on one or on jobs; jobs of one kind are under the same quotas."""
     size = int(rng.integers(1, 5))
     members = rng.random((size, int(kind.max(initial=0)) + 1)) < 0.6
     quota, job = np.nonzero(members[:, kind])
+    worker_type, limit = rng.integers(ANY_TYPE, types, size), rng.integers(0, 6, size)
+    worker_type[rng.random(size) < 0.25] = JOBS
     return Quotas(
         names=tuple(f"quota{i}" for i in range(size)),
-        worker_type=rng.integers(ANY_TYPE, types, size),
-        gpus=rng.integers(0, 6, size).astype(float),
+        worker_type=worker_type,
+        gpus=limit.astype(float),
         quota=quota,
         job=job,
     )

@@ -26,6 +26,7 @@ def job_submitted(state: SchedulerState, now_s: float, fact: f.JobSubmitted) -> 
     )
     state.jobs[job.id] = state.active[job.id] = job
     state.next_order += 1
+    state.owners[job.spec.tenant, job.spec.user] += 1
     state.index_spec(job)
     state.next_job = max(state.next_job, int(parent) + 1)
     if index:
@@ -80,6 +81,8 @@ def job_updated(state: SchedulerState, now_s: float, fact: f.JobUpdated) -> None
     job.spec = fact.changes.applied_to(job.spec)
     if "tenant" in fact.changes.values():
         state.enter_quotas()
+        _leave_owner(state, job, before.tenant)
+        state.owners[job.spec.tenant, job.spec.user] += 1
     state.index_spec(job)
     if fact.changes.changes_shape:
         state.reshaped[job.id] = state.asked.number
@@ -115,12 +118,20 @@ def move(state: SchedulerState, now_s: float, job: Job, how: Move, why: str) -> 
     if job.state in TERMINAL:
         job.ended_s = now_s
         del state.active[job.id]
+        _leave_owner(state, job, job.spec.tenant)
         state.to_review.pop(job.id, None)
         state.picky.discard(job.id)
         state.protectable.discard(job.id)
         state.may_have_saved.discard(job.id)
         state.reshaped.pop(job.id, None)
         _unblock_dependents(state, job)
+
+
+def _leave_owner(state: SchedulerState, job: Job, tenant: object) -> None:
+    owner = str(tenant), job.spec.user
+    state.owners[owner] -= 1
+    if not state.owners[owner]:
+        del state.owners[owner]
 
 
 # After these moves of a user, earlier failures no longer count.

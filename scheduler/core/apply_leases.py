@@ -1,10 +1,13 @@
 """Apply facts about rounds and leases to the state.
 
 A granted lease waits for the leases that still hold its GPUs, for the previous lease of its job, and for leases that
-are ending if a quota does not admit its GPUs beside theirs. It is sent as soon as the last of them is closed.
+are ending if a quota does not admit its GPUs, or its job, beside theirs. It is sent as soon as the last of them is
+closed.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import msgspec
 
@@ -13,7 +16,7 @@ from scheduler.core import facts as f
 from scheduler.core.apply_jobs import move
 from scheduler.core.apply_measured import count_losses, extra_save_of
 from scheduler.core.messages import Exit, Progress
-from scheduler.core.planning.quota_leases import QuotaLeases
+from scheduler.core.planning.job_leases import Counted, counted_leases
 from scheduler.core.snapshot import Round
 from scheduler.core.state import SchedulerState
 from scheduler.model.bounds import SUM_MAX
@@ -45,7 +48,7 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
         holding.bundle = bundle
         state.enter_held(holding)
         state.renumber_sets(holding)
-    counted = _counted(state)
+    counted = counted_leases(state)
     for lease in fact.granted:
         _grant(state, now_s, lease, counted)
     table.begin_round(settings.round_s, settings.decay)
@@ -71,20 +74,14 @@ def gpus_filled(state: SchedulerState, now_s: float, fact: f.GpusFilled) -> None
         holding = state.leases[name]
         credit.change_bundle(state, now_s, holding, bundle)
         state.renumber_sets(holding)
-    counted = _counted(state)
+    counted = counted_leases(state)
     for lease in fact.granted:
         holding = _grant(state, now_s, lease, counted)
         if holding.phase is SENT:
             credit.credit(state, now_s, holding, state.round.ends_s)
 
 
-def _counted(state: SchedulerState) -> QuotaLeases | None:
-    """Return the leases of all quotas; None if no lease is ending, so that no other has to wait for a quota."""
-    is_ending = len(state.leases) > len(state.held_leases)
-    return QuotaLeases.of_state(state) if state.gpu_quotas and is_ending else None
-
-
-def _grant(state: SchedulerState, now_s: float, lease: Lease, counted: QuotaLeases | None) -> Holding:
+def _grant(state: SchedulerState, now_s: float, lease: Lease, counted: Iterable[Counted]) -> Holding:
     """Grant a lease. `counted`: the leases of the quotas, to which this one is added."""
     job = state.jobs[lease.job]
     waits_for = set() if job.leaving is None else {job.leaving}
@@ -92,8 +89,8 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease, counted: QuotaLeas
         for other in state.holders.get(gpu, ()):
             if state.leases[other].phase is STOPPING:
                 waits_for.add(other)
-    if counted is not None:
-        waits_for |= counted.to_end_before(job.spec, lease)
+    for leases in counted:
+        waits_for |= leases.to_end_before(job.spec, lease)
     holding = Holding(
         lease=lease,
         phase=WAITING,
@@ -105,8 +102,8 @@ def _grant(state: SchedulerState, now_s: float, lease: Lease, counted: QuotaLeas
     )
     state.leases[lease.id] = holding
     state.enter_held(holding)
-    if counted is not None:
-        counted.add(job.spec, holding)
+    for leases in counted:
+        leases.add(job.spec, holding)
     state.next_lease = max(state.next_lease, int(lease.id) + 1)
     job.lease, job.attempt = lease.id, lease.attempt
     if job.state is not RUNS:

@@ -116,6 +116,19 @@ def budgets_are_kept(state: SchedulerState) -> Iterator[str]:
             )
 
 
+def job_quotas_are_kept(state: SchedulerState) -> Iterator[str]:
+    """A quota has at most its number of jobs with leases, apart from leases granted before the quotas last changed."""
+    running: dict[str, int] = {}
+    for holding in state.leases.values():
+        if holding.phase in HOLDING:
+            job = holding.lease.job
+            running[job] = min(int(holding.lease.id), running.get(job, state.next_lease))
+    for quota in {quota for job in running for quota in state.running_quotas.of(state.jobs[job].spec)}:
+        jobs = [job for job in running if quota in state.running_quotas.of(state.jobs[job].spec)]
+        if len(jobs) > quota.jobs and any(running[job] >= state.quotas_from_lease for job in jobs):
+            yield f"{quota.level} runs {len(jobs)} jobs of {quota.jobs}: {', '.join(sorted(jobs))}"
+
+
 def states_fit_leases(state: SchedulerState) -> Iterator[str]:
     """A running job has a lease, which may be ending; a job in any other state has no lease but one that is ending."""
     for job in state.jobs.values():
@@ -162,6 +175,8 @@ def planning_tables_match_leases(state: SchedulerState) -> Iterator[str]:
     active = [h for h in state.leases.values() if h.phase != Phase.STOPPING]
     if list(state.held_leases.items()) != [(h.lease.job, Held(h.bundle, h.lease.gpus)) for h in active]:
         yield f"the table of held leases is {state.held_leases}"
+    if state.owners != Counter((job.spec.tenant, job.spec.user) for job in state.active.values()):
+        yield f"the unfinished jobs by tenant and user are {dict(state.owners)}"
     if state.on_hold != {name for name, job in state.active.items() if job.state == JobState.HELD}:
         yield f"the jobs listed as on hold are {sorted(state.on_hold)}"
     if state.protectable != {job.id for job in state.active.values() if job.may_be_protected}:
@@ -233,6 +248,7 @@ RULES: tuple[Rule, ...] = (
     jobs_know_their_leases,
     gpu_quotas_are_kept,
     budgets_are_kept,
+    job_quotas_are_kept,
     states_fit_leases,
     waiting_leases_wait,
     claims_do_not_clash,

@@ -9,6 +9,7 @@ time     Woke
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -81,6 +82,8 @@ class SetTenants(Message, frozen=True, kw_only=True):
     tenants: tuple[TenantSpec, ...] = ()
     # The names of tenants.
     removed: tuple[str, ...] = ()
+    # By tenant: the version of the declaration that was read. Another declaration is not replaced.
+    versions: Mapping[str, str] = {}
     user: str = ""
 
 

@@ -14,8 +14,9 @@ from scheduler.core.credit import cost_by
 from scheduler.core.facts import JobMoved, JobSubmitted, JobUpdated, LeaseRecalled
 from scheduler.core.messages import JobCommand, SubmitJobs, UpdateJob
 from scheduler.core.outcome import Outcome
-from scheduler.core.planning.admission import must_be_admitted, waits_for
+from scheduler.core.planning.admission import must_be_admitted, must_be_declared, waits_for
 from scheduler.core.planning.feasibility import listed, must_be_runnable
+from scheduler.core.planning.unfinished import Unfinished
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
 from scheduler.model.changes import SHAPE, JobChanges
@@ -90,12 +91,14 @@ def _as_asked(spec: JobSpec) -> JobSpec:
 def _accepted(state: SchedulerState, message: SubmitJobs) -> Iterator[tuple[str, JobSpec, tuple[str, ...]]]:
     """Yield the id, the spec and the unmet dependencies of each job; raise if any job is refused."""
     number, count, documents_bytes = state.next_job, 0, 0
+    unfinished = Unfinished(state)
     for position, submitted in enumerate(message.specs):
         where, spec = _where(message, position), submitted
         if message.user and not spec.user:
             spec = msgspec.structs.replace(spec, user=message.user)
         try:
             blocked_by = waits_for(state, spec, message.past)
+            unfinished.add(spec, max(len(spec.array), 1))
         except InvalidSpec as error:
             raise InvalidSpec(f"{where}{error.field}", error.problem) from None
         count += max(len(spec.array), 1)
@@ -179,6 +182,10 @@ def on_update(out: Outcome, message: UpdateJob) -> None:
         if not message.changes.values():
             raise InvalidSpec("changes", "are empty: give at least one field")
         updates = [(job, _changes_of(state, job, message.changes)) for job in _unfinished(state, message.job)]
+        unfinished = Unfinished(state)
+        for job, changes in updates:
+            if changes.tenant is not UNSET:
+                unfinished.add(changes.applied_to(job.spec), before=job.spec)
         documents = [_size_of_documents(c.plans or (), c.plans_from or "") for _, c in updates]
         _must_fit_a_record("plans", sum(documents))
     except (InvalidSpec, Refused) as error:
@@ -224,6 +231,8 @@ def _changes_of(state: SchedulerState, job: Job, changes: JobChanges) -> JobChan
         must_be_runnable(
             state, spec, known_types.union(job.spec.worker_types, job.spec.excluded_worker_types)
         )
+    if changes.tenant is not UNSET:
+        must_be_declared(state, spec.tenant)
     if changes.changes_shape or changes.tenant is not UNSET:
         must_be_admitted(state, spec)
     return changes

@@ -119,7 +119,8 @@ def _continues(state: SchedulerState, holding: Holding) -> bool:
         and all(state.nodes[name].state != NodeState.SILENT for name in nodes_of(holding.lease.gpus))
         # A budget that counts the job has paid for no later round than the one in which the lease was ended.
         and not (state.budgets.of(job.spec) and _is_of_earlier_round(state, holding))
-        # Its GPUs may be promised to other leases.
+        # Other leases may wait for its end, because they need its GPUs or their quota does not admit both.
+        and not state.blocks.get(holding.lease.id)
         and not any(gpu in state.claims for gpu in holding.lease.gpus)
     )
 

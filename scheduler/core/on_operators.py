@@ -13,9 +13,9 @@ from scheduler.core.planning.feasibility import listed
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
 from scheduler.model.cluster import FAULTY, UP, Node, NodeState, why_commanded
-from scheduler.model.errors import InvalidSpec, NotFound, Refused
+from scheduler.model.errors import InvalidSpec, NotFound, Outdated, Refused
 from scheduler.model.quota import ALL_TYPES
-from scheduler.model.settings import TenantSpec
+from scheduler.model.settings import UNDECLARED, TenantSpec
 
 
 def on_configure(out: Outcome, message: Configure) -> None:
@@ -55,6 +55,8 @@ def on_set_tenants(out: Outcome, message: SetTenants) -> None:
         for name in message.removed:
             if declared.pop(name, None) is None:
                 raise NotFound(f"there is no declared tenant '{name}'")
+        for tenant in message.tenants:
+            _must_be_current(declared.get(tenant.name), tenant, message.versions.get(tenant.name, ""))
         declared.update((tenant.name, tenant) for tenant in message.tenants)
         settings = msgspec.structs.replace(state.settings, tenants=tuple(declared.values())).checked()
         for tenant in message.tenants:
@@ -67,6 +69,14 @@ def on_set_tenants(out: Outcome, message: SetTenants) -> None:
         # A quota may have been raised while GPUs are idle.
         on_rounds.kick(out)
     out.reply(message.call)
+
+
+def _must_be_current(before: TenantSpec | None, after: TenantSpec, version: str) -> None:
+    """Raise Outdated if the declaration that would be replaced is not the one with this version."""
+    # A repeated request finds its own declaration.
+    if version and before != after and version != (UNDECLARED if before is None else before.version):
+        fault = "is declared already" if version == UNDECLARED else "has changed since it was read"
+        raise Outdated(f"tenant '{after.name}' {fault}: read it again, then change it")
 
 
 def _must_know_types(state: SchedulerState, tenant: TenantSpec) -> None:

@@ -9,7 +9,7 @@ from scheduler.core.effects import Effect, RefuseNode, RenewLeases, Reply, SendL
 from scheduler.core.facts import Fact, LeasesStarted
 from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, NodeState
-from scheduler.model.errors import InvalidSpec, Refused
+from scheduler.model.errors import InvalidSpec, LimitReached, Refused
 from scheduler.model.lease import STOPPING, Holding, Lease, nodes_of
 from scheduler.model.node_losses import mtbf_s
 
@@ -87,7 +87,7 @@ class Outcome:
 
     def refuse(self, call: str, error: Refused | InvalidSpec) -> None:
         """Answer a call with an error."""
-        field = {"field": error.field} if isinstance(error, InvalidSpec) else {}
+        field = {"field": error.field} if isinstance(error, InvalidSpec | LimitReached) else {}
         if call:
             self.effects.append(Reply(call, field, str(error), _code_of(error)))
 

@@ -6,6 +6,7 @@ holders of GPUs, the active jobs and the dependents of jobs.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from scheduler.model.budgets import Account, AccountId, Budgets
 from scheduler.model.cluster import UP, Node
 from scheduler.model.errors import NotFound
 from scheduler.model.gpu_quotas import GpuQuotas
+from scheduler.model.job_quotas import JobQuotas
 from scheduler.model.jobs import Job, JobSpec, JobState
 from scheduler.model.lease import HOLDING, STOPPING, WAITING, GpuId, Holding, nodes_of
 from scheduler.model.measured import MeasuredBook
@@ -39,7 +41,7 @@ class SchedulerState:
         *("active", "to_review", "picky", "protectable", "on_hold", "may_have_saved", "stores", "dependents"),
         *("held_leases", "holders", "claims", "blocks"),
         *("gpus_of", "_gpus_in_order", "size_of_type", "isolated_rate", "cluster_version"),
-        *("gpu_quotas", "quotas_from_lease"),
+        *("gpu_quotas", "running_quotas", "unfinished_quotas", "quotas_from_lease", "owners"),
         *("budgets", "spent"),
     )
 
@@ -105,8 +107,8 @@ class SchedulerState:
         self._gpus_in_order: list[tuple[str, tuple[GpuId, ...]]] = []
         # The number of GPUs by worker type, whatever the state of their nodes.
         self.size_of_type: dict[str, int] = {}
-        # Increases with every change of nodes or settings.
-        self.cluster_version = 0
+        self.owners = Counter[tuple[str, str]]()  # unfinished jobs, by tenant and user
+        self.cluster_version = 0  # increases with every change of nodes or settings
         self.enter_quotas()
 
     def job(self, job: str) -> Job:
@@ -238,6 +240,7 @@ class SchedulerState:
     def reindex(self) -> None:
         """Rebuild the derived part."""
         self.active = {job.id: job for job in self.jobs.values() if not job.is_terminal}
+        self.owners = Counter((job.spec.tenant, job.spec.user) for job in self.active.values())
         self.to_review, self.picky, self.protectable = {}, set(), set()
         for job in self.active.values():
             self.index_spec(job)
@@ -270,9 +273,11 @@ class SchedulerState:
     # The steps that `apply` and `reindex` share.
 
     def enter_quotas(self) -> None:
-        """Derive the quotas on GPUs, because the settings or the tenant of a job changed."""
+        """Derive the quotas, because the settings or the tenant of a job changed."""
         self.gpu_quotas = GpuQuotas(self.settings)
         self.budgets = Budgets(self.settings)
+        self.running_quotas = JobQuotas(self.settings, "jobs_running")
+        self.unfinished_quotas = JobQuotas(self.settings, "jobs_unfinished")
         # Older leases than this one may exceed the quotas.
         self.quotas_from_lease = self.next_lease
 

@@ -76,6 +76,8 @@ class Reason(StrEnum):
     QUOTA_GPUS = "quota_gpus"
     # A budget of its tenants or user does not admit another round.
     QUOTA_BUDGET = "quota_budget"
+    # Other jobs of its tenant or user run, and their quota admits no more running jobs.
+    QUOTA_JOBS = "quota_jobs"
     WAITING_FOR_ALLOCATION = "waiting_for_allocation"
     WAITING_FOR_ROUND = "waiting_for_round"
     NO_SHARE = "no_share"

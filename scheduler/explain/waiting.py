@@ -2,7 +2,7 @@
 
 may it run at all?          dependency, earliest_start, retry_pause
 can it run anywhere?        no_nodes, no_fitting_node, too_wide_now, no_rate
-do its quotas admit it?     too_wide_for_quota, quota_gpus, quota_budget
+do its quotas admit it?     too_wide_for_quota, quota_jobs, quota_gpus, quota_budget
 are GPUs held back for it?  gang_reserved
 is there room for it now?   fragmented, reserved_for_other, waiting_for_round
 does it have a share?       waiting_for_allocation, no_share
@@ -22,6 +22,7 @@ from scheduler.explain.budgets import within_budgets
 from scheduler.explain.claims import Claims, higher_claims
 from scheduler.explain.finding import NAMED_MAX, Finding, due_and_received
 from scheduler.explain.forecast import boundary_s
+from scheduler.explain.job_quotas import within_job_quotas
 from scheduler.explain.not_before import may_not_run_yet
 from scheduler.explain.quotas import within_quotas
 from scheduler.explain.scene import Column, Pool, Scene
@@ -49,6 +50,9 @@ def why_it_waits(scene: Scene) -> Finding:
     possible = [column for column in scene.columns if scene.possible(column)]
     if not possible:
         return _nowhere(scene)
+    full = within_job_quotas(scene, possible)
+    if full is not None:
+        return full
     possible, stopped = within_quotas(scene, possible)
     if stopped is not None:
         return stopped

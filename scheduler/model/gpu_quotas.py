@@ -6,14 +6,18 @@ gives to every user. A job without a tenant belongs to the tenant called default
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from scheduler.model.quota import ALL_TYPES
+from scheduler.model.quota import ALL_TYPES, Quota
 from scheduler.model.settings import Settings, TenantSpec
 
 # The tenant of jobs that name none, if the settings have tenants.
 NO_TENANT = "default"
+# For how many tenants and users their quotas are kept. Users make up names of tenants.
+OWNERS_MAX = 10_000
+# A quota.
+Q = TypeVar("Q")
 
 
 class Level(NamedTuple):
@@ -21,6 +25,10 @@ class Level(NamedTuple):
 
     tenant: str
     user: str | None = None
+
+    def counts(self, tenant: str, user: str) -> bool:
+        """Whether jobs of this tenant and user belong to the level."""
+        return self.user in (None, user) and f"{tenant or NO_TENANT}/".startswith(f"{self.tenant}/")
 
     def __str__(self) -> str:
         return f"tenant {self.tenant}" if self.user is None else f"user '{self.user}' of tenant {self.tenant}"
@@ -58,32 +66,50 @@ def path_of(tenant: str) -> Iterator[str]:
         path = path.rpartition("/")[0]
 
 
-class GpuQuotas:
-    """The quotas on GPUs of some settings, by job."""
+def levels_of(tenants: Mapping[str, TenantSpec], tenant: str, user: str) -> Iterator[tuple[Level, Quota]]:
+    """Yield the levels above a job of this tenant and user that are among these tenants, each with its quota."""
+    for path in path_of(tenant):
+        spec = tenants.get(path)
+        if spec is not None:
+            yield Level(path), spec.quota
+            yield Level(path, user), spec.each_user
 
-    def __init__(self, settings: Settings) -> None:
+
+class QuotasByOwner(Generic[Q]):
+    """The quotas that count each job, by its tenant and user."""
+
+    def __init__(self, settings: Settings, quotas_in: Callable[[Level, Quota], Iterable[Q]]) -> None:
+        """Take the quotas of these settings. `quotas_in`: those of one level."""
+        self._quotas_in = quotas_in
         self._tenants: Mapping[str, TenantSpec] = {
-            tenant.name: tenant for tenant in settings.tenants if tenant.quota.gpus or tenant.each_user.gpus
+            tenant.name: tenant
+            for tenant in settings.tenants
+            if any(any(quotas_in(Level(""), quota)) for quota in (tenant.quota, tenant.each_user))
         }
-        self._of: dict[tuple[str, str], tuple[GpuQuota, ...]] = {}
+        self._of: dict[tuple[str, str], tuple[Q, ...]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._tenants)
 
-    def of(self, job: Owner) -> tuple[GpuQuota, ...]:
+    def of(self, job: Owner) -> tuple[Q, ...]:
         """Return the quotas that count a job, those of its own tenant first."""
         if not self._tenants:
             return ()
         owner = job.tenant, job.user
         if owner not in self._of:
-            self._of[owner] = tuple(self._along(*owner))
+            if len(self._of) >= OWNERS_MAX:
+                self._of.clear()
+            levels = levels_of(self._tenants, *owner)
+            self._of[owner] = tuple([own for level, quota in levels for own in self._quotas_in(level, quota)])
         return self._of[owner]
 
-    def _along(self, tenant: str, user: str) -> Iterator[GpuQuota]:
-        for path in path_of(tenant):
-            owner = self._tenants.get(path)
-            if owner is None:
-                continue
-            for level, quota in ((Level(path), owner.quota), (Level(path, user), owner.each_user)):
-                for worker_type, gpus in sorted(quota.gpus.items()):
-                    yield GpuQuota(level, worker_type, gpus)
+
+class GpuQuotas(QuotasByOwner[GpuQuota]):
+    """The quotas on GPUs of some settings, by job."""
+
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings, _gpu_quotas)
+
+
+def _gpu_quotas(level: Level, quota: Quota) -> Iterable[GpuQuota]:
+    return [GpuQuota(level, worker_type, gpus) for worker_type, gpus in sorted(quota.gpus.items())]

@@ -32,6 +32,8 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     beyond: Annotated[
         str, "Jobs beyond gpu_hours or cost: wait, or backfill to get only GPUs that are due to no job."
     ] = "wait"
+    jobs_running: Annotated[int | None, "How many jobs may hold GPUs at once."] = None
+    jobs_unfinished: Annotated[int | None, "How many jobs may be submitted and not have ended."] = None
 
     def check(self, place: str) -> None:
         """Raise InvalidSpec naming the first field that is wrong. `place`: where this quota stands in the settings."""
@@ -48,3 +50,6 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             raise InvalidSpec(
                 f"{place}.beyond", f"is {bounds.readable(self.beyond)}, must be 'wait' or 'backfill'"
             )
+        for field in ("jobs_running", "jobs_unfinished"):
+            if (jobs := getattr(self, field)) is not None:
+                bounds.check(f"{place}.{field}", jobs, bounds.COUNT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Container
 from typing import Annotated
 
@@ -17,6 +18,10 @@ NEXT_LOOK_ROUNDS = 0.6
 LEAST_DECAY = 1e-9
 
 
+# The version of a tenant that is not declared.
+UNDECLARED = "undeclared"
+
+
 class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A node of the tenant tree, by path ("org/team")."""
 
@@ -27,6 +32,11 @@ class TenantSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     policy: Annotated[str, "How the tenants and jobs below it share: fairness or fifo."] = "fairness"
     quota: Annotated[Quota, "What its jobs and those of all tenants below it may use together."] = Quota()
     each_user: Annotated[Quota, "What each user with jobs there may use of it."] = Quota()
+
+    @property
+    def version(self) -> str:
+        """A text that differs for every declaration."""
+        return hashlib.sha256(msgspec.json.encode(self, order="deterministic")).hexdigest()[:16]
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +95,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         str,
         "What happens to a job whose GPUs are idle: none (a warning), requeue or hold; idle_ok in the job excepts it.",
     ] = "none"
+    tenants_declared: Annotated[
+        bool, "Refuse jobs of tenants that are not declared; jobs that name no tenant are of `default`."
+    ] = False
     tenants: tuple[TenantSpec, ...] = ()
 
     @property

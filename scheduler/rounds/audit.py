@@ -192,10 +192,23 @@ class Audit:
                 return True
         return False
 
+    def running(self, limit: int) -> list[str]:
+        """Return the jobs of the plan that a quota on running jobs counts."""
+        return [job for job in self.placement_of if limit in self.inputs.job_limits_of.get(job, ())]
+
+    @cached_property
+    def jobs_running(self) -> list[int]:
+        """How many jobs of each quota on running jobs run."""
+        return [len(self.running(limit)) for limit in range(len(self.inputs.job_limits))]
+
     def exceeds_quota(self, bundle: Bundle) -> bool:
         """Whether this column would exceed a quota or a budget beside all columns of the plan."""
         if self.inputs.budgets and self.exceeds_budget(bundle):
             return True
+        for limit, most in enumerate(self.inputs.job_limits):
+            more = sum(limit in self.inputs.job_limits_of.get(job, ()) for job in bundle.jobs)
+            if more and self.jobs_running[limit] + more > most:
+                return True
         for limit, (kind, most) in enumerate(self.inputs.limits):
             if (
                 any(limit in self.inputs.limits_of.get(job, ()) for job in bundle.jobs)

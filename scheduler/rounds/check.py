@@ -127,6 +127,19 @@ def _budgets_kept(audit: Audit) -> Iterator[str]:
             yield f"budget {limit} with {terms.left:g} left is exceeded by a plan that takes {spending:g}"
 
 
+def _job_quotas_kept(audit: Audit) -> Iterator[str]:
+    """Find quotas on running jobs that are exceeded by more than jobs that have a right to keep their GPUs."""
+    limited = audit.inputs.preemptions_max is not None
+    for limit, most in enumerate(audit.inputs.job_limits):
+        newcomers = [
+            job
+            for job in audit.running(limit)
+            if not (audit.stays(job) and (limited or audit.is_pinned(job)))
+        ]
+        if audit.jobs_running[limit] > most and newcomers:
+            yield f"quota {limit} of {most} running jobs is exceeded by jobs {', '.join(sorted(newcomers))}"
+
+
 def _zero_shares_do_not_run(audit: Audit) -> Iterator[str]:
     for bundle in audit.plan.placements:
         row = audit.row_of.get(bundle)
@@ -282,6 +295,7 @@ RULES: tuple[Rule, ...] = (
     _needs_met,
     _quotas_kept,
     _budgets_kept,
+    _job_quotas_kept,
     _zero_shares_do_not_run,
     _reservations_are_due,
     _reservations_respected,

@@ -214,6 +214,9 @@ class RoundInputs:
     # Budgets; and by job, the rows of those that count it.
     budgets: tuple[SpendingLimit, ...] = ()
     budgets_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    # How many jobs may run at once; and by job, the rows of the limits that count it. An absent job has none.
+    job_limits: tuple[int, ...] = ()
+    job_limits_of: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     # How far ahead of its entitlement a running column may get before others take its GPUs.
     stay_s: float = 0.0
     # What `entitled_s` converges to for a share of 1: it stays finite, because older rounds decay.

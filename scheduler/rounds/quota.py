@@ -1,10 +1,12 @@
-"""Count the GPUs of quotas, and what is left of budgets, while columns are chosen.
+"""Count the GPUs and jobs of quotas, and what is left of budgets, while columns are chosen.
 
-GPUs that two jobs share count once in each quota and budget of these jobs.
+GPUs that two jobs share count once in each quota on GPUs and budget of these jobs; in a quota on running jobs, the two
+are two jobs.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from scheduler.model.lease import Bundle, GpuId
@@ -19,6 +21,7 @@ class Tally:
     def __init__(self, board: Board) -> None:
         self._board = board
         self._left = [limit.gpus for limit in board.inputs.limits]
+        self._jobs_left = list(board.inputs.job_limits)
         self._kind_of = {name: kind for kind, name in enumerate(board.inputs.worker_types)}
         inputs = board.inputs
         self._purse = Purse(inputs.budgets, inputs.budgets_of, inputs.held) if inputs.budgets else None
@@ -26,7 +29,8 @@ class Tally:
     @classmethod
     def new(cls, board: Board) -> Tally | None:
         """Return the tally before any placement; None if there are neither quotas nor budgets."""
-        return cls(board) if board.inputs.limits or board.inputs.budgets else None
+        inputs = board.inputs
+        return cls(board) if inputs.limits or inputs.job_limits or inputs.budgets else None
 
     @classmethod
     def of(cls, board: Board, placements: Mapping[Bundle, tuple[GpuId, ...]]) -> Tally | None:
@@ -42,6 +46,8 @@ class Tally:
         """Whether quotas and budgets of these jobs admit this bundle. The jobs `beside` them hold its GPUs already."""
         if not all(self._left[limit] >= bundle.gpus for limit in self._limits(jobs, bundle, beside)):
             return False
+        if any(self._jobs_left[limit] < count for limit, count in self._counts(jobs).items()):
+            return False
         return self._purse is None or self._purse.fits(jobs, bundle, beside)
 
     def take(self, jobs: Iterable[str], bundle: Bundle, beside: Iterable[str] = ()) -> None:
@@ -50,6 +56,13 @@ class Tally:
             self._purse.take(jobs, bundle, beside)
         for limit in self._limits(jobs, bundle, beside):
             self._left[limit] -= bundle.gpus
+        for limit, count in self._counts(jobs).items():
+            self._jobs_left[limit] -= count
+
+    def _counts(self, jobs: Iterable[str]) -> Mapping[int, int]:
+        """Return how many of these jobs each quota on running jobs counts."""
+        of = self._board.inputs.job_limits_of
+        return Counter(limit for job in jobs for limit in of.get(job, ())) if of else {}
 
     def _limits(self, jobs: Iterable[str], bundle: Bundle, beside: Iterable[str]) -> set[int]:
         """Return the quotas of these jobs that count GPUs of this type, without those that count them already."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gavel.client import Invalid, JobState
+from gavel.client import Invalid, JobState, TooMany
 from tests.e2e.cluster import Cluster, eventually
 
 
@@ -37,6 +37,28 @@ def test_a_quota_holds_until_it_is_lifted(cluster: Cluster, tmp_path: Path) -> N
     assert [(limit["limit"], limit["used"]) for limit in org["limits"]] == [(1.0, 1.0)]
     assert cluster.job(second).state is JobState.QUEUED
     cluster.answer("tenant", "set", "org", "--gpus", "v100=none")
+    cluster.wait_until_running(second)
+    go.touch()
+    for job in (first, second):
+        cluster.wait_until_completed(job)
+
+
+def test_limits_on_jobs_hold_with_real_processes(cluster: Cluster, tmp_path: Path) -> None:
+    """One job of the tenant runs, the second waits and says why, the third is refused; all outlive the scheduler."""
+    go = tmp_path / "go"
+    cluster.answer("tenant", "set", "lab", "--jobs-running", "1", "--jobs-unfinished", "2")
+    first = cluster.submit("counting.py", go, steps=1000, tenant="lab/a")
+    cluster.wait_until_running(first)
+    second = cluster.submit("counting.py", go, steps=1000, tenant="lab/b")
+    cluster.kill("scheduler")
+    cluster.start_scheduler()
+    eventually(lambda: cluster.client.explain(second).reason == "quota_jobs", "it waits for its quota")
+    assert f"job {first} runs" in cluster.answer("explain", second)
+    with pytest.raises(TooMany) as caught:
+        cluster.submit("counting.py", go, steps=1000, tenant="lab")
+    assert caught.value.field == "tenant"
+    assert cluster.job(second).state is JobState.QUEUED
+    cluster.answer("tenant", "set", "lab", "--jobs-running", "2")
     cluster.wait_until_running(second)
     go.touch()
     for job in (first, second):

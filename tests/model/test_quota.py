@@ -6,6 +6,8 @@ import msgspec
 import pytest
 
 from protos.files.settings import ConfigError, read_settings
+from scheduler.model import gpu_quotas
+from scheduler.model.jobs import JobSpec
 from scheduler.model.quota import Quota
 from scheduler.model.settings import Settings, TenantSpec
 from tests.support.wording import Wording
@@ -20,6 +22,8 @@ name = "org/a"
 quota.gpus.h100 = 5
 [tenants.each_user]
 gpus = {"*" = 8}
+jobs_running = 4
+jobs_unfinished = 100
 """
 QUOTAS = (
     TenantSpec(
@@ -29,7 +33,7 @@ QUOTAS = (
     TenantSpec(
         name="org/a",
         quota=Quota(gpus={"h100": 5}),
-        each_user=Quota(gpus={"*": 8}),
+        each_user=Quota(gpus={"*": 8}, jobs_running=4, jobs_unfinished=100),
     ),
 )
 
@@ -55,6 +59,10 @@ def test_a_file_with_quotas(tmp_path: Path) -> None:
         ("gpus = {h100 = 2.5}", "tenants[0].quota.gpus.h100"),
         ('gpus = {"" = 2}', "tenants.a.quota.gpus"),
         ("gpu = {h100 = 1}", "tenants[0].quota.gpu"),
+        ("jobs_running = -1", "tenants.a.quota.jobs_running"),
+        ("jobs_running = 1.5", "tenants[0].quota.jobs_running"),
+        ('jobs_unfinished = "many"', "tenants[0].quota.jobs_unfinished"),
+        ("jobs_unfinished = 1_000_000_000_000", "tenants.a.quota.jobs_unfinished"),
     ],
 )
 def test_a_wrong_quota_is_refused(tmp_path: Path, quota: str, field: str, wording: Wording) -> None:
@@ -72,3 +80,13 @@ def test_settings_without_quotas_are_read_as_before():
     assert old == TenantSpec(name="a", weight=2.0)
     assert msgspec.json.decode(msgspec.json.encode(old))["quota"] == {}
     assert msgspec.json.decode(msgspec.json.encode(QUOTAS), type=tuple[TenantSpec, ...]) == QUOTAS
+
+
+def test_names_that_users_make_up_fill_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quotas of only so many tenants and users are kept; those of others are derived again."""
+    monkeypatch.setattr(gpu_quotas, "OWNERS_MAX", 3)
+    quotas = gpu_quotas.GpuQuotas(Settings(tenants=QUOTAS))
+    for number in range(10):
+        of_job = quotas.of(JobSpec(tenant=f"org/{number}", user="ann"))
+        assert [quota.gpus for quota in of_job] == [64, 16]
+        assert len(quotas._of) <= 3

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policies.audit import audit, could_gain, gpus_by_quota
 from policies.engine.grouping import group
 from policies.errors import ProblemError
-from policies.problem import ANY_TYPE, Allocation, Problem, Quotas
+from policies.problem import ANY_TYPE, JOBS, Allocation, Problem, Quotas
 from policies.registry import names, resolve
 from policies.trials.sample import shuffled
 from tests.support import formulations as f
@@ -238,7 +238,7 @@ def test_allox_runs_the_oldest_jobs_under_a_quota():
         ({"names": ("a",), "gpus": [np.nan]}, "quota 'a': gpus is nan"),
         ({"names": ("a",), "gpus": [1.0], "quota": [1], "job": [0]}, "quota is 1, but there are 1 quotas"),
         ({"names": ("a",), "gpus": [1.0], "quota": [0, 0], "job": [0, 0]}, "under the same quota twice"),
-        ({"names": ("a",), "gpus": [1.0], "worker_type": [-2]}, "worker_type is -2"),
+        ({"names": ("a",), "gpus": [1.0], "worker_type": [-3]}, "worker_type is -3"),
         (
             {"names": ("a",), "gpus": [1.0], "worker_type": [1]},
             "worker_type is 1, but there are 1 worker types",
@@ -260,3 +260,17 @@ def test_quotas_follow_their_jobs():
     part = problem.restrict(np.array([2, 0]), np.array([2, 0])).quotas
     assert (part.quota.tolist(), part.job.tolist()) == ([0, 1], [1, 0])
     assert part.take(np.array([1])).names == ("b",)
+
+
+@pytest.mark.parametrize("spec", ["max_min_fairness", "hierarchical+blind+packing", "makespan", "fifo"])
+def test_a_quota_on_jobs_counts_each_job_of_a_pair_and_the_time_of_elastic_jobs(spec: str) -> None:
+    """Time at other widths, which is the same GPU time, would be more running jobs than the quota admits."""
+    pairs = [together(("a", "b"), "x", (0.9, 0.9)), together(("b", "c"), "x", (0.9, 0.9))]
+    wide = [alone(job, "x", 2.0, 2) for job in "abc"]
+    single = [alone(job, "x", 1.0) for job in "abc"]
+    problem = by_hand({"x": 6}, *single, *wide, *pairs, steps_left=1e4)
+    quotas = Quotas(names=("two",), worker_type=[JOBS], gpus=[2], quota=[0, 0, 0], job=[0, 1, 2])  # type: ignore[arg-type]
+    answer = resolve(spec)(replace(problem, quotas=quotas))
+    assert audit(replace(problem, quotas=quotas), answer) == []
+    columns = problem.columns
+    assert 1.0 - 1e-6 <= (answer.time_share * (1 + columns.is_pair)).sum() <= 2.0 + 1e-6

@@ -88,6 +88,11 @@ CASES = {
         plan_of((A, ("n0:0",)), (B, ("n1:0",))),
         "0 3 4",
     ),
+    "_job_quotas_kept": (
+        two_jobs(job_limits=(1,), job_limits_of={"a": (0,), "b": (0,)}),
+        plan_of((A, ("n0:0",)), (B, ("n1:0",))),
+        "1 a b",
+    ),
     "_zero_shares_do_not_run": (
         round_of([column("a", share=0.0, backfill=False)], nodes(1)),
         plan_of((A, ("n0:0",))),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from random import Random
+
+import pytest
+
 from scheduler.model.lease import Bundle
 from scheduler.rounds.check import check_plan
 from scheduler.rounds.inputs import NO_ROW, GpuLimit, RoundInputs
@@ -80,3 +84,56 @@ def test_a_partner_counts_in_its_own_quota():
     assert jobs_of(own) == {"a"}
     both = round_of(columns, nodes(1), pinned, **under(GpuLimit(0, 1), "ab"))  # type: ignore[arg-type]
     assert jobs_of(both) == {"a", "b"}
+
+
+def running(most: int, jobs: str) -> dict[str, object]:
+    """One quota on running jobs that counts these jobs."""
+    return {"job_limits": (most,), "job_limits_of": dict.fromkeys(jobs, (0,))}
+
+
+def test_the_best_ranked_jobs_run_under_a_quota_on_jobs():
+    """However many GPUs each of them has; the other GPUs go to jobs that are not under it."""
+    columns = [column(job, gpus=2, entitled_s=1000 - rank) for rank, job in enumerate("abcde")]
+    assert jobs_of(round_of(columns, nodes(4, 2), **running(2, "abc"))) == set("abde")  # type: ignore[arg-type]
+
+
+def test_a_pair_is_two_jobs():
+    """On shared GPUs, too; as a pair that starts, and as a partner that joins."""
+    columns = [column("a", entitled_s=100), column("b"), column("a b", entitled_s=1000)]
+    assert len(jobs_of(round_of(columns, nodes(1), **running(1, "ab")))) == 1  # type: ignore[arg-type]
+    assert jobs_of(round_of(columns, nodes(1), **running(2, "ab"))) == {"a", "b"}  # type: ignore[arg-type]
+    pinned = hold("a", "n0:0", pinned=True)
+    assert jobs_of(round_of(columns, nodes(1), pinned, **running(1, "ab"))) == {"a"}  # type: ignore[arg-type]
+    assert jobs_of(round_of(columns, nodes(1), pinned, **running(2, "ab"))) == {"a", "b"}  # type: ignore[arg-type]
+
+
+def test_a_lowered_quota_on_jobs_is_met_by_preemption():
+    """Running jobs beyond it lose their GPUs at the boundary, but pinned jobs keep them, and nobody new starts."""
+    columns = [column("a"), column("b"), column("c")]
+    held = hold("a", "n0:0") | hold("b", "n1:0")
+    assert len(jobs_of(round_of(columns, nodes(3), held, **running(1, "abc")))) == 1  # type: ignore[arg-type]
+    pinned = hold("a", "n0:0", pinned=True) | hold("b", "n1:0", pinned=True)
+    assert jobs_of(round_of(columns, nodes(3), pinned, **running(1, "abc"))) == {"a", "b"}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_random_round_exceeds_a_quota_and_loose_ones_change_nothing(seed: int) -> None:
+    """The audit counts again from the placements; with limits that do not bind, the plan is the same."""
+    luck = Random(f"quota rounds/{seed}")
+    names = "abcdefgh"
+    columns = [
+        column(job, gpus=luck.choice((1, 1, 2)), share=luck.random(), entitled_s=luck.uniform(0, 1000))
+        for job in names
+    ]
+    columns += [column(f"{a} {b}", share=luck.random()) for a, b in zip("abcd", "efgh", strict=True)]
+    held = {
+        key: value
+        for number, job in enumerate(luck.sample(names, 2))
+        for key, value in hold(job, f"n{number}:0", pinned=luck.random() < 0.5).items()
+    }
+    of = {job: tuple([limit for limit in range(3) if luck.random() < 0.5]) for job in names}
+    most = tuple(luck.randint(0, 4) for _ in range(3))
+    jobs_of(round_of(columns, nodes(4), held, job_limits=most, job_limits_of=of))
+    free = plan_round(round_of(columns, nodes(4), held))
+    loose = plan_round(round_of(columns, nodes(4), held, job_limits=(8, 8, 8), job_limits_of=of))
+    assert loose.placements == free.placements

@@ -99,7 +99,8 @@ class Chaos:
 
         def quota(least: int) -> Quota:
             kinds = [kind for kind in ("v100", "k80", "*") if luck.random() < 0.5]
-            return Quota(gpus={kind: luck.randint(least, 6) for kind in kinds})
+            gpus = {kind: luck.randint(least, 6) for kind in kinds}
+            return Quota(gpus=gpus, jobs_running=luck.choice((None, None, 1, 2, 4)))
 
         return (
             TenantSpec(name="org", quota=quota(3), each_user=quota(3)),

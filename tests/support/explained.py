@@ -381,10 +381,23 @@ def quota_budget() -> Case:
     return Case(desk, "1", ("budget_renewed", "raise_quota"), (), "budget_renewed")
 
 
+def quota_jobs() -> Case:
+    """As many jobs of the user run as the quota allows, while a GPU is idle."""
+    desk = Desk(node())
+    org = TenantSpec(name="org", each_user=Quota(jobs_running=1))
+    desk.tell(desk.now_s, SetTenants(tenants=(org,), user="opa"))
+    desk.settle()
+    desk.submit(job(tenant="org/a", user="ann", steps=1e6), job(tenant="org/b", user="ann", steps=1e6))
+    desk.until(8)
+    started(desk)
+    first = running_job(desk)
+    return Case(desk, "2" if first == "1" else "1", ("raise_quota", "job_ends"), (first,))
+
+
 CASES: Sequence[Callable[[], Case]] = (
     *(completed, failed, cancelled, held, running, running_backfill, exploring, starting, gpus_still_busy),
     *(stopping, node_silent, dependency, earliest_start, no_nodes, no_fitting_node, too_wide_now, no_rate),
-    *(too_wide_for_quota, quota_gpus, quota_budget),
+    *(too_wide_for_quota, quota_gpus, quota_budget, quota_jobs),
     *(checkpoint_elsewhere, retry_pause),
     *(waiting_for_allocation, waiting_for_round, no_share, gang_reserved, reserved_for_other, fragmented),
     *(minimum_run_of_others, preemption_limit, turn_of_others),

@@ -56,6 +56,9 @@ class Plain:
             under = {m for own, m in zip(quotas.quota, quotas.job, strict=True) if own == q}
             use = np.zeros(k)
             for c in range(k):
+                if quotas.worker_type[q] == -2:
+                    use[c] = len(under & {columns.first[c]}) + len(under & {columns.second[c]})
+                    continue
                 of_type = quotas.worker_type[q] in (-1, columns.worker_type[c])
                 if of_type and under & {columns.first[c], columns.second[c]}:
                     use[c] = columns.gpus[c]
@@ -135,6 +138,11 @@ def visible(problem: Problem, *modifiers: str, reference: str | None = None) -> 
     runs &= (columns.second < 0) | (columns.second_rate > 0)
     for q, m in zip(problem.quotas.quota, problem.quotas.job, strict=True):
         kind, most = problem.quotas.worker_type[q], problem.quotas.gpus[q]
+        if kind == -2:
+            under = problem.quotas.job[problem.quotas.quota == q]
+            jobs = np.isin(columns.first, under).astype(int) + np.isin(columns.second, under)
+            runs &= jobs <= most
+            continue
         own = (columns.first == m) | (columns.second == m)
         runs &= ~(own & np.isin(kind, [-1]) | own & (columns.worker_type == kind)) | (columns.gpus <= most)
     able = sorted({int(m) for m in columns.first[runs]} | {int(m) for m in columns.second[runs]} - {-1})

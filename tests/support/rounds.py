@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Any
 
 import numpy as np
 
@@ -87,6 +88,8 @@ def round_of(
     limits_of: Mapping[str, tuple[int, ...]] | None = None,
     budgets: Sequence[SpendingLimit] = (),
     budgets_of: Mapping[str, tuple[int, ...]] | None = None,
+    job_limits: Sequence[int] = (),
+    job_limits_of: Mapping[str, tuple[int, ...]] | None = None,
     reserve_after: int = 2,
     preemptions_max: int | None = None,
     stay_s: float = 0.0,
@@ -109,6 +112,8 @@ def round_of(
         limits_of=dict(limits_of or {}),
         budgets=tuple(budgets),
         budgets_of=dict(budgets_of or {}),
+        job_limits=tuple(job_limits),
+        job_limits_of=dict(job_limits_of or {}),
         reserve_after=reserve_after,
         preemptions_max=preemptions_max,
         stay_s=stay_s,
@@ -185,7 +190,15 @@ def random_round(chance: Random) -> RoundInputs:
         preemptions_max=chance.choice([None, None, 0, 1, 2]),
         stay_s=chance.choice([0.0, ROUND_S, 2.5 * ROUND_S]),
         number=chance.randint(0, 99),
+        # Drawn last, so that the rounds without them stay as they are.
+        **_random_job_limits(chance, jobs),
     )
+
+
+def _random_job_limits(chance: Random, jobs: Sequence[str]) -> dict[str, Any]:
+    most = [chance.randint(0, 5) for _ in range(chance.choice([0, 0, 1, 2]))]
+    of = {job: tuple(i for i in range(len(most)) if chance.random() < 0.6) for job in jobs}
+    return {"job_limits": most, "job_limits_of": of}
 
 
 def _random_node(chance: Random, name: str, kinds: int, picky: bool) -> NodeView:

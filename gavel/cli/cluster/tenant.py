@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,7 @@ from gavel.cli.cluster.budgets import (
     budgets_of,
     with_budgets,
 )
+from gavel.cli.cluster.job_counts import JOBS, count_options, counts_of, with_counts
 from gavel.cli.faults import Fault
 from gavel.cli.io.outputs import echo
 from gavel.cli.io.session import LIVE, Session, print_json
@@ -22,12 +24,13 @@ from gavel.cli.io.tables import Column, show_table
 from gavel.cli.io.wording import count_of
 
 if TYPE_CHECKING:
-    from gavel.client.results import Limit, Quota
+    from gavel.client import Client
+    from gavel.client.results import Limit, Quota, Tenant
 
 COLUMNS = (
     Column("tenant", width_max=24),
     *(Column(head, right=True) for head in ("weight", "running", "unfinished")),
-    Column("GPUs used/limit", width_max=60),
+    Column("used/limit", width_max=60),
     Column("spent/budget", width_max=60),
     Column("each user", width_max=40),
 )
@@ -37,6 +40,8 @@ LIMITS = (
     *(Column(head, right=True) for head in ("used", "limit")),
     Column("renewed on"),
 )
+# How often a change is tried again because another operator changed the tenant meanwhile.
+TRIES = 5
 # Lifts a limit, in place of its number.
 NONE = "none"
 
@@ -58,7 +63,7 @@ def list_(session: Session) -> None:
             f"{tenant.weight:g}",
             str(tenant.jobs_running),
             str(tenant.jobs_unfinished),
-            _used([limit for limit in tenant.limits if not limit.user and limit.resource == "gpus"]),
+            _used([limit for limit in tenant.limits if not limit.user and limit.resource not in RESOURCES]),
             _spent([limit for limit in tenant.limits if not limit.user]),
             _limits(tenant.each_user),
         )
@@ -68,7 +73,12 @@ def list_(session: Session) -> None:
 
 
 def _used(limits: Sequence[Limit]) -> str:
-    return ", ".join(f"{limit.of} {limit.used:g}/{limit.limit:g}" for limit in limits)
+    return ", ".join(f"{_of(limit)} {limit.used:g}/{limit.limit:g}" for limit in limits)
+
+
+def _of(limit: Limit) -> str:
+    """Return the worker type of a limit on GPUs, or the name of a limit on jobs."""
+    return JOBS.get(limit.resource, limit.of)
 
 
 def _spent(limits: Sequence[Limit]) -> str:
@@ -76,7 +86,8 @@ def _spent(limits: Sequence[Limit]) -> str:
 
 
 def _limits(quota: Quota) -> str:
-    return ", ".join([*[f"{kind} {gpus}" for kind, gpus in sorted(quota.gpus.items())], *budgets_of(quota)])
+    gpus = [f"{kind} {gpus}" for kind, gpus in sorted(quota.gpus.items())]
+    return ", ".join([*gpus, *counts_of(quota), *budgets_of(quota)])
 
 
 @tenant.command()
@@ -103,7 +114,7 @@ def _row(limit: Limit) -> Sequence[str]:
     whose = f"user {limit.user}" if limit.user else "all jobs"
     if limit.resource in RESOURCES:
         return whose, *budget_row(limit)
-    return whose, limit.of, f"{limit.used:g}", f"{limit.limit:g}", ""
+    return whose, _of(limit), f"{limit.used:g}", f"{limit.limit:g}", ""
 
 
 @tenant.command("set")
@@ -124,6 +135,7 @@ def _row(limit: Limit) -> Sequence[str]:
     metavar="TYPE=N",
     help="As --gpus, for the jobs of each of its users. May be repeated.",
 )
+@count_options
 @budget_options
 @LIVE
 def set_(
@@ -133,7 +145,7 @@ def set_(
     gpus: tuple[str, ...],
     each_user_gpus: tuple[str, ...],
     session: Session,
-    **budgets: Any,
+    **limits: Any,
 ) -> None:
     """Declare a tenant, or change what is given of a declared one.
 
@@ -141,32 +153,47 @@ def set_(
     run to the end of their round. Tenants in the scheduler's settings file replace these when that file changes.
     """
     own, of_users = _entries("--gpus", gpus), _entries("--each-user-gpus", each_user_gpus)
-    own_budgets, of_each_user = with_budgets(budgets)
-    with session.client(changes=True) as client:
-        from dataclasses import replace
+    budgets, counts = with_budgets(limits), with_counts(limits)
 
-        from gavel.client.errors import NotFound
-        from gavel.client.results import Tenant
-
-        try:
-            (before,) = client.tenants([name])
-        except NotFound:
-            before = Tenant(name=name)
-        after = replace(
+    def changed(before: Tenant) -> Tenant:
+        quota = replace(before.quota, gpus=_changed(before.quota.gpus, own))
+        each_user = replace(before.each_user, gpus=_changed(before.each_user.gpus, of_users))
+        return replace(
             before,
             weight=before.weight if weight is None else weight,
             policy=policy or before.policy,
-            quota=own_budgets(replace(before.quota, gpus=_changed(before.quota.gpus, own))),
-            each_user=of_each_user(replace(before.each_user, gpus=_changed(before.each_user.gpus, of_users))),
+            quota=counts[0](budgets[0](quota)),
+            each_user=counts[1](budgets[1](each_user)),
         )
-        client.set_tenants(after)
-        (after,) = client.tenants([name])
+
+    with session.client(changes=True) as client:
+        after = _change(client, name, changed)
     if session.as_json:
         print_json(after)
         return
     of_all, of_each = _limits(after.quota), _limits(after.each_user)
-    limits = f"at most {of_all}" if of_all else "no limits"
-    echo(f"{name}: weight {after.weight:g}, {limits}" + (f"; each user at most {of_each}" if of_each else ""))
+    of_all = f"at most {of_all}" if of_all else "no limits"
+    echo(f"{name}: weight {after.weight:g}, {of_all}" + (f"; each user at most {of_each}" if of_each else ""))
+
+
+def _change(client: Client, name: str, changed: Callable[[Tenant], Tenant]) -> Tenant:
+    """Change a tenant, and return it. If another operator changes it at the same time, apply both changes."""
+    from gavel.client.errors import Conflict, NotFound
+    from gavel.client.results import Tenant
+
+    for tries_left in reversed(range(TRIES)):
+        try:
+            (before,) = client.tenants([name])
+        except NotFound:
+            before = Tenant(name=name, version="undeclared")
+        try:
+            client.set_tenants(changed(before))
+            break
+        except Conflict:
+            if not tries_left:
+                raise
+    (after,) = client.tenants([name])
+    return after
 
 
 def _entries(option: str, texts: Sequence[str]) -> dict[str, int | None]:

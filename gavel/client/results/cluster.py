@@ -90,6 +90,9 @@ class Quota:
     cost: Mapping[str, float] = field(default_factory=dict)
     # What jobs beyond these two do: "wait", or "backfill" GPUs that are due to no job.
     beyond: str = "wait"
+    # Jobs that hold GPUs at once, and jobs that have not ended.
+    jobs_running: int | None = None
+    jobs_unfinished: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,7 @@ class Limit:
     """A limit of a tenant or, with `user`, of one of its users, and what is used of it."""
 
     user: str
-    resource: str  # "gpus", "gpu_hours" or "cost"
+    resource: str  # "gpus", "jobs_running", "jobs_unfinished", "gpu_hours" or "cost"
     # Of GPUs: the worker type, or "*" for all types together. Of a budget: the period.
     of: str
     limit: float
@@ -108,7 +111,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A tenant. `Client.set_tenants` takes the first five fields."""
+    """A tenant. `Client.set_tenants` takes the first five fields and the version."""
 
     name: str
     weight: float = 1.0
@@ -122,6 +125,8 @@ class Tenant:
     jobs_unfinished: int = 0
     jobs_running: int = 0
     limits: tuple[Limit, ...] = ()
+    # The version of the declaration. `set_tenants` refuses to replace another one; empty: it replaces any.
+    version: str = ""
 
 
 @dataclass(frozen=True, slots=True)

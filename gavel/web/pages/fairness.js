@@ -131,7 +131,7 @@ export function fairness(context) {
                 "div",
                 { class: "multiples", key: "multiples" },
                 tenants.map((one) => {
-                  const curve = curves.get(one.tenant) ?? new Curve(plain(one.tenant, 80) || "no tenant");
+                  const curve = curves.get(one.tenant) ?? new Curve(plain(one.tenant, 80) || "default");
                   curves.set(one.tenant, curve);
                   curve.show(one.steps, seconds(shares.since) ?? 0, seconds(shares.until) ?? 1, shares.step_s, most);
                   return h(
@@ -140,7 +140,7 @@ export function fairness(context) {
                     h(
                       "h3",
                       null,
-                      plain(one.tenant, 60) || "no tenant",
+                      plain(one.tenant, 60) || "default",
                       h(
                         "span",
                         { class: "muted" },
@@ -161,7 +161,7 @@ export function fairness(context) {
           shortTable(
             "By tenant and type",
             [
-              { head: "Tenant", cell: (one) => plain(one.tenant, 60) || "no tenant" },
+              { head: "Tenant", cell: (one) => plain(one.tenant, 60) || "default" },
               { head: "Due", class: "number", cell: (one) => gpuHours(one.due) },
               { head: "Received", class: "number", cell: (one) => gpuHours(one.received) },
               {
@@ -206,7 +206,7 @@ const stepTable = (tenants) =>
   shortTable(
     "Due and received over time",
     [
-      { head: "Tenant", cell: (row) => plain(row.tenant, 60) || "no tenant" },
+      { head: "Tenant", cell: (row) => plain(row.tenant, 60) || "default" },
       { head: "From", cell: (row) => clock(row.at) },
       { head: "Due", class: "number", cell: (row) => gpuHours(row.due) },
       { head: "Received", class: "number", cell: (row) => gpuHours(row.received) },

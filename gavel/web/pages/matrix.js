@@ -91,7 +91,7 @@ export class Matrix {
                 "button",
                 { type: "button", "aria-expanded": String(line.open), onclick: () => this.turn(line.tenant) },
                 line.open ? "▾ " : "▸ ",
-                plain(line.tenant, 40) || "no tenant",
+                plain(line.tenant, 40) || "default",
               ),
               h("span", { class: "small muted wide-only" }, countOf(line.jobs, "job")),
             )
@@ -184,7 +184,7 @@ export class Matrix {
         head: "Job",
         cell: (line) =>
           line.group
-            ? h("b", null, plain(line.tenant, 60) || "no tenant")
+            ? h("b", null, plain(line.tenant, 60) || "default")
             : link(jobPath(line.job), `${line.job} ${plain(line.name, 60)}`),
       },
       ...this.types.map((type) => ({

@@ -374,7 +374,7 @@ class ListTenantsResponse(_message.Message):
     def __init__(self, tenants: _Optional[_Iterable[_Union[Tenant, _Mapping]]] = ...) -> None: ...
 
 class Quota(_message.Message):
-    __slots__ = ("gpus", "gpu_hours", "cost", "beyond")
+    __slots__ = ("gpus", "gpu_hours", "cost", "beyond", "jobs_running", "jobs_unfinished")
     class GpusEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -400,14 +400,18 @@ class Quota(_message.Message):
     GPU_HOURS_FIELD_NUMBER: _ClassVar[int]
     COST_FIELD_NUMBER: _ClassVar[int]
     BEYOND_FIELD_NUMBER: _ClassVar[int]
+    JOBS_RUNNING_FIELD_NUMBER: _ClassVar[int]
+    JOBS_UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     gpus: _containers.ScalarMap[str, int]
     gpu_hours: _containers.ScalarMap[str, float]
     cost: _containers.ScalarMap[str, float]
     beyond: str
-    def __init__(self, gpus: _Optional[_Mapping[str, int]] = ..., gpu_hours: _Optional[_Mapping[str, float]] = ..., cost: _Optional[_Mapping[str, float]] = ..., beyond: _Optional[str] = ...) -> None: ...
+    jobs_running: int
+    jobs_unfinished: int
+    def __init__(self, gpus: _Optional[_Mapping[str, int]] = ..., gpu_hours: _Optional[_Mapping[str, float]] = ..., cost: _Optional[_Mapping[str, float]] = ..., beyond: _Optional[str] = ..., jobs_running: _Optional[int] = ..., jobs_unfinished: _Optional[int] = ...) -> None: ...
 
 class Tenant(_message.Message):
-    __slots__ = ("name", "weight", "policy", "quota", "each_user", "declared", "jobs_unfinished", "jobs_running", "limits")
+    __slots__ = ("name", "weight", "policy", "quota", "each_user", "declared", "jobs_unfinished", "jobs_running", "limits", "version")
     class Limit(_message.Message):
         __slots__ = ("user", "resource", "of", "limit", "used", "renews_at")
         USER_FIELD_NUMBER: _ClassVar[int]
@@ -432,6 +436,7 @@ class Tenant(_message.Message):
     JOBS_UNFINISHED_FIELD_NUMBER: _ClassVar[int]
     JOBS_RUNNING_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     name: str
     weight: float
     policy: str
@@ -441,7 +446,8 @@ class Tenant(_message.Message):
     jobs_unfinished: int
     jobs_running: int
     limits: _containers.RepeatedCompositeFieldContainer[Tenant.Limit]
-    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., policy: _Optional[str] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ..., each_user: _Optional[_Union[Quota, _Mapping]] = ..., declared: _Optional[bool] = ..., jobs_unfinished: _Optional[int] = ..., jobs_running: _Optional[int] = ..., limits: _Optional[_Iterable[_Union[Tenant.Limit, _Mapping]]] = ...) -> None: ...
+    version: str
+    def __init__(self, name: _Optional[str] = ..., weight: _Optional[float] = ..., policy: _Optional[str] = ..., quota: _Optional[_Union[Quota, _Mapping]] = ..., each_user: _Optional[_Union[Quota, _Mapping]] = ..., declared: _Optional[bool] = ..., jobs_unfinished: _Optional[int] = ..., jobs_running: _Optional[int] = ..., limits: _Optional[_Iterable[_Union[Tenant.Limit, _Mapping]]] = ..., version: _Optional[str] = ...) -> None: ...
 
 class SetTenantsRequest(_message.Message):
     __slots__ = ("tenants", "removed")

@@ -1,17 +1,20 @@
-"""Check whether a job would be accepted: its needs, the quotas on GPUs of its tenants and user, its dependencies."""
+"""Check whether a job would be accepted: its tenant, needs, quotas on GPUs and on running jobs, and dependencies."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from types import MappingProxyType
 
-from scheduler.core.planning.feasibility import listed, must_be_runnable
+from scheduler.core.planning.feasibility import listed, must_be_runnable, runnable_widths
 from scheduler.core.state import SchedulerState
 from scheduler.model.errors import InvalidSpec
-from scheduler.model.gpu_quotas import GpuQuota
+from scheduler.model.gpu_quotas import NO_TENANT, GpuQuota
 from scheduler.model.jobs import TERMINAL, JobSpec, JobState
 from scheduler.model.quota import ALL_TYPES
 
+# How many declared tenants an error names.
+TENANTS_SHOWN = 8
 NO_PAST: Mapping[str, JobState] = MappingProxyType({})
 
 
@@ -22,18 +25,35 @@ def tightest(state: SchedulerState, spec: JobSpec, worker_type: str) -> GpuQuota
 
 
 def must_be_admitted(state: SchedulerState, spec: JobSpec) -> None:
-    """Raise InvalidSpec for a job whose quotas admit it on no worker type of the cluster."""
-    if not state.gpu_quotas:
+    """Raise InvalidSpec for a job whose quotas admit it on no worker type on which it could run."""
+    none = [quota for quota in state.running_quotas.of(spec) if not quota.jobs]
+    if none:
+        raise InvalidSpec("tenant", f"{none[0].level} may run no jobs (jobs_running = 0)")
+    if not state.gpu_quotas.of(spec):
         return
     quotas = {}
     for kind in sorted(state.size_of_type):
-        if spec.may_use(kind):
-            quota = tightest(state, spec, kind)
-            if quota is None or spec.widths_on(kind, quota.gpus):
-                return
+        quota = tightest(state, spec, kind)
+        widths = runnable_widths(state, spec, kind)
+        if any(quota is None or gpus <= quota.gpus for gpus in widths):
+            return
+        if widths and quota is not None:
             quotas[kind] = quota
     if quotas:
         raise InvalidSpec("gpus", f"asks for {spec.narrowest}; {limits_of(quotas.values())}")
+
+
+def must_be_declared(state: SchedulerState, tenant: str) -> None:
+    """Raise InvalidSpec for a tenant that is not declared, if the settings demand a declaration."""
+    declared = [spec.name for spec in state.settings.tenants]
+    if not state.settings.tenants_declared or (tenant or NO_TENANT) in declared:
+        return
+    if not declared:
+        raise InvalidSpec("tenant", "no tenant is declared, and jobs need one (tenants_declared)")
+    if not tenant:
+        raise InvalidSpec("tenant", f"is missing; declared are {listed(declared[:TENANTS_SHOWN], 'and')}")
+    (nearest,) = get_close_matches(tenant, declared, n=1, cutoff=0.0)
+    raise InvalidSpec("tenant", f"there is no declared tenant '{tenant}'; did you mean '{nearest}'?")
 
 
 def limits_of(quotas: Iterable[GpuQuota]) -> str:
@@ -56,6 +76,7 @@ def would_wait_for(
 
 def waits_for(state: SchedulerState, spec: JobSpec, past: Mapping[str, JobState]) -> tuple[str, ...]:
     """Return the same for a job whose description has been checked. `past`: the final states of forgotten jobs."""
+    must_be_declared(state, spec.tenant)
     must_be_runnable(state, spec)
     must_be_admitted(state, spec)
     return _blocked_by(state, spec, past)

@@ -75,6 +75,20 @@ def _runs(state: SchedulerState, spec: JobSpec, worker_type: str) -> bool:
     return any(rate_of(state, spec, worker_type, gpus)[0] > 0 for gpus in widths)
 
 
+def runnable_widths(state: SchedulerState, spec: JobSpec, worker_type: str) -> list[int]:
+    """Return the numbers of GPUs of a worker type with which the job could run if all its nodes were up and empty."""
+    if not spec.may_use(worker_type):
+        return []
+    nodes = [node for node in state.nodes.values() if node.spec.worker_type == worker_type]
+    on_nodes = [gpus_for(node, spec) for node in nodes]
+    return [
+        gpus
+        for gpus in spec.widths_on(worker_type, sum(on_nodes))
+        if in_groups(on_nodes, spec.granule(gpus, worker_type)) >= gpus
+        and rate_of(state, spec, worker_type, gpus)[0] > 0
+    ]
+
+
 def must_fit_somewhere(state: SchedulerState, spec: JobSpec, known_types: Collection[str] = ()) -> None:
     """Raise InvalidSpec unless the nodes of one worker type, if they were empty, could meet the job's needs.
 

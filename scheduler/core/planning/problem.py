@@ -11,7 +11,7 @@ from itertools import chain
 
 import numpy as np
 
-from policies.problem import ANY_TYPE, Columns, Floats, Ints, Jobs, Problem, Quotas, Tenant
+from policies.problem import ANY_TYPE, JOBS, Columns, Floats, Ints, Jobs, Problem, Quotas, Tenant
 from scheduler.core.effects import Pairs
 from scheduler.core.planning.failures import discounted
 from scheduler.core.planning.kinds import Kinds, rate_of
@@ -19,6 +19,7 @@ from scheduler.core.planning.pairing import pair_rates, pairs_of
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
 from scheduler.model.gpu_quotas import NO_TENANT, GpuQuota
+from scheduler.model.job_quotas import JobQuota
 from scheduler.model.jobs import Job
 from scheduler.model.lease import Bundle
 from scheduler.model.quota import ALL_TYPES
@@ -174,25 +175,28 @@ def _tenants(state: SchedulerState, jobs: list[Job]) -> tuple[Tenant, ...]:
 
 
 def _quotas(state: SchedulerState, kinds: Kinds, jobs: list[Job]) -> Quotas:
-    """Return the quotas on GPUs of these jobs, which are the rows of the problem."""
-    if not state.gpu_quotas:
+    """Return the quotas on GPUs and on running jobs of these jobs, which are the rows of the problem."""
+    if not (state.gpu_quotas or state.running_quotas):
         return Quotas()
     row_of = {name: row for row, name in enumerate(kinds.worker_types)} | {ALL_TYPES: ANY_TYPE}
-    rows: dict[GpuQuota, int] = {}
-    counted = [
-        (rows.setdefault(quota, len(rows)), job)
-        for job, of_job in enumerate(jobs)
-        for quota in state.gpu_quotas.of(of_job.spec)
+    rows: dict[GpuQuota | JobQuota, int] = {}
+    counted = []
+    for row, job in enumerate(jobs):
         # A type that no node has needs no row.
-        if quota.worker_type in row_of
-    ]
-    quota, job = np.array(counted, np.int64).reshape(-1, 2).T
+        of_gpus = [quota for quota in state.gpu_quotas.of(job.spec) if quota.worker_type in row_of]
+        own: list[GpuQuota | JobQuota] = [*of_gpus, *state.running_quotas.of(job.spec)]
+        counted += [(rows.setdefault(quota, len(rows)), row) for quota in own]
+    quota, members = np.array(counted, np.int64).reshape(-1, 2).T
     return Quotas(
-        names=tuple(f"{quota.level}, {quota.worker_type}" for quota in rows),
-        worker_type=np.array([row_of[quota.worker_type] for quota in rows], np.int64),
-        gpus=np.array([quota.gpus for quota in rows], float),
+        names=tuple(
+            f"{quota.level}, {'jobs' if isinstance(quota, JobQuota) else quota.worker_type}" for quota in rows
+        ),
+        worker_type=np.array(
+            [JOBS if isinstance(quota, JobQuota) else row_of[quota.worker_type] for quota in rows], np.int64
+        ),
+        gpus=np.array([quota.jobs if isinstance(quota, JobQuota) else quota.gpus for quota in rows], float),
         quota=quota,
-        job=job,
+        job=members,
     )
 
 

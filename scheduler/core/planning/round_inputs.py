@@ -10,12 +10,14 @@ import numpy as np
 
 from scheduler.core.planning import problem
 from scheduler.core.planning.budget_limits import beyond_backfills, limits_for
+from scheduler.core.planning.job_leases import JobLeases
 from scheduler.core.planning.kinds import Kinds
 from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.planning.round_cache import Frame, frame_of, key_of
 from scheduler.core.state import SchedulerState, Stores
 from scheduler.model.cluster import Node
 from scheduler.model.gpu_quotas import GpuQuota
+from scheduler.model.job_quotas import JobQuota
 from scheduler.model.jobs import Job
 from scheduler.model.lease import STOPPING, Bundle, Holding, Phase
 from scheduler.model.quota import ALL_TYPES
@@ -115,6 +117,7 @@ def _inputs(
     limits, limits_of = _limits(state, types, {*jobs, *held}, ahead=ahead)
     # The order of the rows does not depend on a set.
     budgets = limits_for(state, now_s, ends_s, dict.fromkeys((*jobs, *held)))
+    job_limits, job_limits_of = _job_limits(state, {*jobs, *held}, ahead=ahead)
     return RoundInputs(
         number=state.round.number + 1,
         round_s=settings.round_s,
@@ -128,6 +131,8 @@ def _inputs(
         limits_of=limits_of,
         budgets=budgets.limits,
         budgets_of=budgets.of,
+        job_limits=job_limits,
+        job_limits_of=job_limits_of,
         stay_s=settings.stay_s,
         full_s=settings.full_s,
         reserve_after=settings.reserve_after,
@@ -157,6 +162,23 @@ def _limits(
         worker_type = NO_ROW if quota.worker_type == ALL_TYPES else types.get(quota.worker_type, len(types))
         limits.append(GpuLimit(worker_type, quota.gpus - (0 if ahead else len(ending - active))))
     return tuple(limits), of
+
+
+def _job_limits(
+    state: SchedulerState, jobs: Iterable[str], *, ahead: bool
+) -> tuple[tuple[int, ...], dict[str, tuple[int, ...]]]:
+    """Return the same for quotas on running jobs. In mid-round, jobs whose leases are still ending count as running."""
+    if not state.running_quotas:
+        return (), {}
+    rows: dict[JobQuota, int] = {}
+    of = {
+        job: tuple(
+            [rows.setdefault(quota, len(rows)) for quota in state.running_quotas.of(state.jobs[job].spec)]
+        )
+        for job in jobs
+    }
+    counted = JobLeases.of_state(state)
+    return tuple([quota.jobs - (0 if ahead else len(counted.ending(quota))) for quota in rows]), of
 
 
 def _views(kinds: Kinds, types: dict[str, int], stuck: set[str]) -> tuple[NodeView, ...]:

@@ -28,7 +28,7 @@ TEXT_CHARS_MAX = 2000
 
 INVALID, NOT_FOUND, KEY_REUSED, REFUSED = "invalid", "not_found", "key_reused", "refused"
 STOPPING, INTERNAL, SLOW_READER, UNAVAILABLE = "stopping", "internal", "slow_reader", "unavailable"
-UNIMPLEMENTED = "unimplemented"
+UNIMPLEMENTED, OUTDATED = "unimplemented", "outdated"
 UNAUTHENTICATED, FORBIDDEN, TOO_MANY = "unauthenticated", "forbidden", "too_many"
 
 _CODES: dict[str, int] = {
@@ -41,6 +41,7 @@ _CODES: dict[str, int] = {
     INTERNAL: code_pb2.INTERNAL,
     UNIMPLEMENTED: code_pb2.UNIMPLEMENTED,
     SLOW_READER: code_pb2.ABORTED,
+    OUTDATED: code_pb2.ABORTED,
     UNAUTHENTICATED: code_pb2.UNAUTHENTICATED,
     FORBIDDEN: code_pb2.PERMISSION_DENIED,
     TOO_MANY: code_pb2.RESOURCE_EXHAUSTED,

@@ -154,7 +154,11 @@ class ClusterService(cluster_pb2_grpc.ClusterServicer):
         if not (request.tenants or request.removed):
             raise InvalidSpec("tenants", "is empty")
         tenants = tuple(tenant_spec(wire) for wire in request.tenants)
-        await self._world.ask(SetTenants(tenants=tenants, removed=tuple(request.removed), user=caller().user))
+        versions = {wire.name: wire.version for wire in request.tenants if wire.version}
+        message = SetTenants(
+            tenants=tenants, removed=tuple(request.removed), versions=versions, user=caller().user
+        )
+        await self._world.ask(message)
         return pb.SetTenantsResponse()
 
     async def GetAllocation(self, request: pb.GetAllocationRequest, context: Any) -> pb.Allocation:

@@ -13,6 +13,7 @@ from protos.gavel.v1 import jobs_pb2 as pb
 from protos.gavel.v1 import jobs_pb2_grpc, limits
 from protos.gavel.v1.plain import plain
 from scheduler.core.messages import JobCommand, SubmitJobs, UpdateJob
+from scheduler.core.planning.unfinished import Unfinished
 from scheduler.core.state import SchedulerState
 from scheduler.explain import explain
 from scheduler.live.access import roles
@@ -141,6 +142,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
         caller, previews = roles.caller(), pb.PreviewJobsResponse()
         if len(request.specs) > PREVIEWS_MAX:
             raise InvalidSpec("specs", f"has {len(request.specs):,} jobs; the limit is {PREVIEWS_MAX:,}")
+        unfinished = Unfinished(self._world.state)
         for index, wire in enumerate(request.specs):
             await asyncio.sleep(0)
             try:
@@ -151,7 +153,7 @@ class JobsService(jobs_pb2_grpc.JobsServicer):
                 previews.previews.add(refused_field=field, refused_why=why, text=f"refused: {field}: {why}")
                 continue
             past = await self._past_states([spec])
-            previews.previews.append(preview(self._world.state, spec, self._world.now_s(), past))
+            previews.previews.append(preview(self._world.state, spec, self._world.now_s(), past, unfinished))
         return previews
 
     # Reading.
@@ -388,7 +390,7 @@ def _with_position(refused: CallRefused, specs: tuple[JobSpec, ...], key: str) -
     """Return a refusal whose field begins with the job's position, which the core omits if there is only one job."""
     if refused.code == "key_reused":
         return CallFailed("key_reused", f"the key '{key}' was used for another submission", "idempotency_key")
-    if not refused.field or len(specs) != 1 or refused.field.startswith("specs"):
+    if refused.code != INVALID or not refused.field or len(specs) != 1 or refused.field.startswith("specs"):
         return refused
     problem = str(refused).removeprefix(f"{refused.field}: ")
     field = f"specs[0].{refused.field}"

@@ -11,13 +11,14 @@ from collections.abc import Mapping
 
 from protos.gavel.v1 import jobs_pb2 as pb
 from scheduler.core.planning.admission import NO_PAST, would_wait_for
+from scheduler.core.planning.unfinished import Unfinished
 from scheduler.core.state import SchedulerState
 from scheduler.explain import explain
 from scheduler.explain.scene import Column, Scene
 from scheduler.explain.wording import listed, when
 from scheduler.live.wire.job_view import stamp
 from scheduler.model.cluster import NodeState, gpus_for
-from scheduler.model.errors import InvalidSpec
+from scheduler.model.errors import InvalidSpec, LimitReached
 from scheduler.model.jobs import Job, JobSpec, JobState
 
 NODES_SHOWN = 8
@@ -25,17 +26,23 @@ PLACES_SHOWN = 16
 
 
 def preview(
-    state: SchedulerState, spec: JobSpec, now_s: float, past: Mapping[str, JobState] = NO_PAST
+    state: SchedulerState,
+    spec: JobSpec,
+    now_s: float,
+    past: Mapping[str, JobState] = NO_PAST,
+    unfinished: Unfinished | None = None,
 ) -> pb.Preview:
-    """Preview a job as if it were submitted now. The preview of an array is that of its first job."""
+    """Preview a job as if it were submitted now. The preview of an array is that of its first job.
+
+    `unfinished`: the jobs that would be submitted together with it, before it; it is added to them.
+    """
     try:
         blocked_by = would_wait_for(state, spec, past)
+        (unfinished or Unfinished(state)).add(spec, max(len(spec.array), 1))
     except InvalidSpec as error:
-        return pb.Preview(
-            refused_field=error.field,
-            refused_why=error.problem,
-            text=f"refused: {error.field}: {error.problem}",
-        )
+        return _refused(error.field, error.problem)
+    except LimitReached as error:
+        return _refused(error.field, str(error))
     job = Job(
         id=str(state.next_job),
         spec=spec,
@@ -66,6 +73,10 @@ def preview(
         )
     wire.text = "\n".join(lines)
     return wire
+
+
+def _refused(field: str, why: str) -> pb.Preview:
+    return pb.Preview(refused_field=field, refused_why=why, text=f"refused: {field}: {why}")
 
 
 def _place(scene: Scene, column: Column) -> pb.Preview.Place:

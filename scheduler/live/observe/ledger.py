@@ -17,6 +17,7 @@ from scheduler.core import facts as f
 from scheduler.core.apply_leases import TURN_PASSED, why_ended
 from scheduler.core.exit_words import exit_words
 from scheduler.core.messages import Exit, Shares
+from scheduler.core.planning.job_leases import Counted, JobLeases
 from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.state import SchedulerState
 from scheduler.live.observe.capacity import Capacity, NodeFact
@@ -35,7 +36,9 @@ from scheduler.live.observe.past_rows import (
     packed_shares,
 )
 from scheduler.model.gpu_quotas import GpuQuotas
+from scheduler.model.job_quotas import JobQuotas
 from scheduler.model.jobs import Move
+from scheduler.model.settings import Settings
 
 # A row's place: the number of its record, shifted by these bits, plus its position among the rows of that record.
 PLACE_BITS = 20
@@ -53,7 +56,7 @@ class Ledger:
         # By lease: the leases that wait for its end.
         self._blocks: dict[str, list[OpenLease]] = {}
         self._jobs = {job.id: KnownJob.of(job) for job in state.jobs.values()}
-        self._quotas = GpuQuotas(state.settings)
+        self._enter_quotas(state.settings)
         self._capacity = Capacity(state)
         for holding in state.leases.values():
             self._enter(OpenLease.of(holding))
@@ -130,21 +133,28 @@ class Ledger:
             if stopping:
                 waits_for.update(*[stopping.get(used, ()) for used in (lease.job, *lease.gpus)])
             entry = OpenLease(lease, self._now_s, None, waits_for)
-            if counted is not None:
-                job = self._job(lease.job)
-                waits_for |= counted.to_end_before(job, lease)
-                counted.add(job, entry.holding())
+            job = self._job(lease.job)
+            for leases in counted:
+                waits_for |= leases.to_end_before(job, lease)
+                leases.add(job, entry.holding())
             if not waits_for:
                 self._note_sent(entry)
             self._enter(entry)
 
-    def _counted(self) -> QuotaLeases | None:
-        """Return the leases of all quotas; None if no lease is ending, so that no other has to wait for a quota."""
-        if not (self._quotas and self._stopping):
-            return None
-        counted = QuotaLeases(self._quotas)
-        for entry in self.leases.values():
-            counted.add(self._job(entry.lease.job), entry.holding())
+    def _enter_quotas(self, settings: Settings) -> None:
+        self._gpu_quotas = GpuQuotas(settings)
+        self._running_quotas = JobQuotas(settings, "jobs_running")
+
+    def _counted(self) -> Sequence[Counted]:
+        """Return the leases of all quotas; empty if no lease is ending, so that no other has to wait for a quota."""
+        counted: list[Counted] = []
+        if self._stopping and self._gpu_quotas:
+            counted.append(QuotaLeases(self._gpu_quotas))
+        if self._stopping and self._running_quotas:
+            counted.append(JobLeases(self._running_quotas))
+        for leases in counted:
+            for entry in self.leases.values():
+                leases.add(self._job(entry.lease.job), entry.holding())
         return counted
 
     def _note_sent(self, entry: OpenLease) -> None:
@@ -301,7 +311,7 @@ class Ledger:
     # Facts about settings, jobs and nodes.
 
     def _configured(self, fact: f.Configured) -> None:
-        self._quotas = GpuQuotas(fact.settings)
+        self._enter_quotas(fact.settings)
 
     def _submitted(self, fact: f.JobSubmitted) -> None:
         spec = fact.spec

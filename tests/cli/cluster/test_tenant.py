@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 
 import pytest
 
+from gavel.client import Client
 from gavel.client import results as r
 from tests.cli.conftest import Gavel, keys
 from tests.support.live_thread import LiveThread
@@ -56,6 +58,54 @@ def test_a_job_that_no_quota_admits_is_refused(live: LiveThread, gavel: Gavel, w
         wording(result.stdout + result.stderr)
 
 
+def test_limits_on_jobs_are_set_and_lifted(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+    """`set`, `list` and `show` have them; a submission beyond is refused with the numbers, also as `--dry-run`."""
+    limits = ("--jobs-running", "1", "--jobs-unfinished", "2", "--each-user-jobs-running", "1")
+    text = gavel("tenant", "set", "org", *limits, "--each-user-jobs-unfinished", "5").stdout
+    assert text == (
+        "org: weight 1, at most running jobs 1, unfinished jobs 2; "
+        "each user at most running jobs 1, unfinished jobs 5\n"
+    )
+    gavel("submit", "--tenant", "org", "--", "true")
+    live.do(live.daemon.run_job("1"))
+    for more in ((), ("--dry-run",)):
+        result = gavel("submit", *more, "--tenant", "org/a", "--array", "1-2", "--", "true")
+        assert result.exit_code == (2 if more else 6)
+        wording(result.stdout + result.stderr)
+    (_, row) = gavel("tenant", "list").stdout.splitlines()
+    assert "running jobs 1/1, unfinished jobs 1/2" in row
+    assert gavel("tenant", "show", "org").stdout.splitlines()[-1].split()[-4:] == [
+        "unfinished",
+        "jobs",
+        "1",
+        "5",
+    ]
+    gavel("tenant", "set", "org", "--jobs-unfinished", "none")
+    (org,) = json.loads(gavel("tenant", "show", "org", "--json").stdout)
+    assert (org["quota"]["jobs_running"], org["quota"]["jobs_unfinished"]) == (1, None)
+    assert gavel("submit", "--tenant", "org/a", "--array", "1-2", "--", "true").exit_code == 0
+
+
+def test_a_change_beside_another_keeps_both(
+    live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If another operator changes the tenant between reading and writing, `set` reads it again."""
+    read, others = Client.tenants, [("--weight", "3"), ("--gpus", "v100=2")]
+
+    def tenants(client: Client, names: Sequence[str] = ()) -> tuple[r.Tenant, ...]:
+        known = read(client, names)
+        if others:
+            gavel("tenant", "set", "org", *others.pop())
+        return known
+
+    gavel("tenant", "set", "org", "--jobs-running", "4")
+    monkeypatch.setattr(Client, "tenants", tenants)
+    assert gavel("tenant", "set", "org", "--each-user-gpus", "*=1").exit_code == 0
+    (org,) = json.loads(gavel("tenant", "show", "org", "--json").stdout)
+    assert (org["weight"], org["quota"]["gpus"], org["quota"]["jobs_running"]) == (3.0, {"v100": 2}, 4)
+    assert org["each_user"]["gpus"] == {"*": 1}
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -66,6 +116,13 @@ def test_a_job_that_no_quota_admits_is_refused(live: LiveThread, gavel: Gavel, w
         ("set", "org", "--gpus", "v100=1", "--gpus", "v100=2"),
         ("set", "org", "--gpus", "h10=1"),
         ("set", "org", "--each-user-gpus", "v100=99999999"),
+        ("set", "org", "--gpus", "v100=99999999999999"),
+        ("set", "org", "--jobs-running", "-1"),
+        ("set", "org", "--jobs-unfinished", "many"),
+        ("set", "org", "--each-user-jobs-running", "1.5"),
+        ("set", "org", "--each-user-jobs-unfinished", ""),
+        ("set", "org", "--jobs-unfinished", "1000000001"),
+        ("set", "org", "--jobs-unfinished", "99999999999999"),
         ("set", "org", "--weight", "nan"),
         ("set", "org", "--weight", "-1"),
         ("set", ""),

@@ -65,3 +65,52 @@ async def test_a_refusal_names_the_quota(live: Live) -> None:
     (preview,) = (await live.jobs().PreviewJobs(jobs_pb2.PreviewJobsRequest(specs=[wide]))).previews
     assert (preview.accepted, preview.refused_field) == (False, "gpus")
     await live.jobs().SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[spec(gpus=2, tenant="lab")]))
+
+
+@with_daemon()
+async def test_limits_on_jobs_are_set_used_and_listed(live: Live) -> None:
+    """Of the tenant and of each of its users who have jobs; the limit of a submission refuses with TOO_MANY."""
+    quota = pb.Quota(jobs_running=1, jobs_unfinished=2, beyond="wait")
+    org = pb.Tenant(name="org", quota=quota, each_user=pb.Quota(jobs_unfinished=3, beyond="wait"))
+    await live.cluster().SetTenants(pb.SetTenantsRequest(tenants=[org]))
+    own = spec(tenant="org/a")
+    await live.jobs().SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=[own]))
+    for specs in ([own, own], [spec(tenant="org", array=[1, 2])]):
+        problem = await problem_of(live.jobs().SubmitJobs(jobs_pb2.SubmitJobsRequest(specs=specs)))
+        assert (problem.code, problem.reason, problem.field) == (
+            Code.RESOURCE_EXHAUSTED,
+            "too_many",
+            "tenant",
+        )
+    request = jobs_pb2.PreviewJobsRequest(specs=[own, own])
+    first, second = (await live.jobs().PreviewJobs(request)).previews
+    assert (first.accepted, second.accepted, second.refused_field) == (True, False, "tenant")
+    (tenant,) = (await live.cluster().ListTenants(pb.ListTenantsRequest(tenants=["org"]))).tenants
+    assert (tenant.quota, tenant.each_user) == (org.quota, org.each_user)
+    limits = [(bool(limit.user), limit.resource, limit.limit, limit.used) for limit in tenant.limits]
+    assert limits == [
+        (False, "jobs_running", 1, 0),
+        (False, "jobs_unfinished", 2, 1),
+        (True, "jobs_unfinished", 3, 1),
+    ]
+
+
+@with_daemon()
+async def test_of_two_concurrent_changes_none_is_lost(live: Live) -> None:
+    """The second one, which was read before the first was made, is refused and can be made again."""
+    cluster = live.cluster()
+    await cluster.SetTenants(pb.SetTenantsRequest(tenants=[ORG]))
+    (read,) = (await cluster.ListTenants(pb.ListTenantsRequest())).tenants
+    for weight, code in ((2.0, None), (3.0, Code.ABORTED)):
+        changed = pb.Tenant()
+        changed.CopyFrom(read)
+        changed.weight = weight
+        call = cluster.SetTenants(pb.SetTenantsRequest(tenants=[changed]))
+        if code is None:
+            await call
+        else:
+            problem = await problem_of(call)
+            assert (problem.code, problem.reason) == (code, "outdated")
+    (now,) = (await cluster.ListTenants(pb.ListTenantsRequest())).tenants
+    assert (now.weight, now.quota) == (2.0, ORG.quota)
+    assert now.version != read.version
