@@ -36,35 +36,58 @@ class Observation(NamedTuple):
     processor_s: float | None
 
 
+class _Past(NamedTuple):
+    """What is known of a run from earlier observations."""
+
+    last: Observation
+    at_s: float
+    # When the run was last active.
+    active_s: float
+    # Whether a step was observed, so that its start-up is over.
+    has_stepped: bool
+
+
 class Idleness:
     """How long each run has been idle, from one observation to the next."""
 
     def __init__(self) -> None:
-        # By lease: the last observation, its time, and when the run was last active.
-        self._last: dict[str, tuple[Observation, float, float]] = {}
+        # By lease.
+        self._past: dict[str, _Past] = {}
 
     def observe(self, now_s: float, observations: Iterable[Observation]) -> dict[str, float]:
         """Take in what all runs do now; return how long each has been idle, without those that are active."""
-        last: dict[str, tuple[Observation, float, float]] = {}
-        for observation in observations:
-            active_s = now_s
-            if observation.lease in self._last:
-                before, before_s, was_active_s = self._last[observation.lease]
-                if not _is_active(before, observation, now_s - before_s):
-                    active_s = was_active_s
-            last[observation.lease] = observation, now_s, active_s
-        self._last = last
-        return {lease: now_s - active_s for lease, (_, _, active_s) in last.items() if active_s < now_s}
+        pasts: dict[str, _Past] = {}
+        for now in observations:
+            past = self._past.get(now.lease)
+            if past is None:
+                pasts[now.lease] = _Past(now, now_s, now_s, has_stepped=False)
+                continue
+            has_stepped = past.has_stepped or _steps(past.last.progress, now.progress)
+            is_active = _is_active(past.last, now, now_s - past.at_s, has_stepped)
+            pasts[now.lease] = _Past(now, now_s, now_s if is_active else past.active_s, has_stepped)
+        self._past = pasts
+        return {lease: now_s - past.active_s for lease, past in pasts.items() if past.active_s < now_s}
 
 
-def _is_active(before: Observation, now: Observation, passed_s: float) -> bool:
+def _steps(before: Progress, now: Progress) -> bool:
+    """Whether a run has taken a step. Its first report has the steps of its checkpoint, which are none."""
+    return before is not NO_PROGRESS and now.steps > before.steps
+
+
+def _marks(progress: Progress) -> tuple[float, float, str]:
+    """Return the fields that change only if the job goes on."""
+    return progress.steps, progress.saved, progress.state
+
+
+def _is_active(before: Observation, now: Observation, passed_s: float, has_stepped: bool) -> bool:
     """Whether a run has been active between two observations."""
-    if now.progress != before.progress or now.progress.saving:
+    # Not by `stepping_s`, which goes on while a step takes for ever.
+    if now.progress.saving or _marks(now.progress) != _marks(before.progress):
         return True
     if now.gpu_use is not None:
         if max(now.gpu_use, default=0.0) >= GPU_USE:
             return True
-        if now.progress.stepping_s > 0:
+        if has_stepped:
             return False
     used_s, used_before_s = now.processor_s, before.processor_s
     if used_s is None or used_before_s is None or used_s < used_before_s:

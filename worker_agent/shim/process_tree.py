@@ -81,11 +81,14 @@ def processor_times(roots: Collection[int]) -> dict[int, float]:
             ticks[pid] = int(fields[1]), sum(map(int, fields[11:15]))
     times = dict.fromkeys(roots, 0)
     for pid, (_, spent) in ticks.items():
-        ancestor = pid
-        while (ancestor := ticks.get(ancestor, (0, 0))[0]) and ancestor not in times:
-            pass
-        if ancestor:
-            times[ancestor] += spent
+        # Processes are read one after another, so a pid that is used again meanwhile may be its own ancestor.
+        ancestor, passed = pid, set[int]()
+        while ancestor in ticks and ancestor not in passed:
+            passed.add(ancestor)
+            ancestor = ticks[ancestor][0]
+            if ancestor in times:
+                times[ancestor] += spent
+                break
     return {pid: spent / _TICKS_PER_S for pid, spent in times.items() if pid in ticks}
 
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
+from gavel.training import progress as training_progress
 from worker_agent.runs.activity import Idleness, Observation
-from worker_agent.runs.outcome import Progress
+from worker_agent.runs.outcome import NO_PROGRESS, Progress
+from worker_agent.shim import process_tree
 from worker_agent.shim.process_tree import processor_times
 
 PERIOD_S = 10.0
@@ -43,7 +48,31 @@ def test_a_run_that_does_nothing_is_idle() -> None:
     assert idle_s(*[run(STEPPED, gpu_use=(0.0, 0.04))] * 4) == 3 * PERIOD_S
     assert idle_s(run(), run(processor_s=5.0), run(processor_s=5.1)) == PERIOD_S
     # It steps no more, and only its processor is in use.
-    assert idle_s(*[run(STEPPED, (0.0,), 10.0 * n) for n in range(4)]) == 3 * PERIOD_S
+    assert idle_s(run(), *[run(STEPPED, (0.0,), 10.0 * n) for n in range(4)]) == 3 * PERIOD_S
+
+
+def test_a_step_that_never_ends_is_no_activity(tmp_path: Path) -> None:
+    """The training library goes on writing its progress file, in which only the time since the first step grows."""
+    library = training_progress.Progress(tmp_path, 0, 1, 1)
+    library.begin(0)
+    library.step_begins()
+    began_s, observations = time.monotonic(), []
+    for number, steps in enumerate((0, 5, 5, 5, 5)):
+        library.write(began_s + number * PERIOD_S, steps)
+        progress = msgspec.json.decode((tmp_path / "progress-0.json").read_bytes(), type=Progress)
+        observations.append(run(progress, gpu_use=(0.0,), processor_s=number * PERIOD_S))
+    assert observations[3].progress.stepping_s < observations[4].progress.stepping_s
+    assert idle_s(*observations) == 3 * PERIOD_S
+
+
+def test_the_first_step_is_a_start_up() -> None:
+    """A run whose first step compiles for long is active by its processor, also if it continues from a checkpoint."""
+    compiles = [
+        run(NO_PROGRESS),
+        *[run(Progress(1, 1, steps=7.0, stepping_s=PERIOD_S * n)) for n in range(1, 4)],
+    ]
+    busy = [entry._replace(gpu_use=(0.0,), processor_s=n * PERIOD_S) for n, entry in enumerate(compiles)]
+    assert idle_s(*busy) == 0.0
 
 
 @pytest.mark.parametrize(
@@ -121,3 +150,12 @@ def test_processor_time_counts_descendants_and_children_that_ended() -> None:
         process.stdin.close()
     assert times[os.getpid()] > 0
     assert list(times) == [os.getpid()]
+
+
+def test_processor_time_survives_pids_that_are_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes that seem to be parents of each other belong to nobody, and end no loop late."""
+    parents = {10: 1, 11: 10, 20: 21, 21: 20}
+    monkeypatch.setattr(process_tree, "_pids", lambda: iter(parents))
+    fields = {pid: [b"S", b"%d" % parent, *[b"100"] * 20] for pid, parent in parents.items()}
+    monkeypatch.setattr(process_tree, "_stat_fields", fields.get)
+    assert processor_times([10]) == {10: 400 / os.sysconf("SC_CLK_TCK")}
