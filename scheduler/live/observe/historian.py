@@ -106,7 +106,8 @@ class Historian:
     async def forget(self) -> None:
         """Have the core forget the jobs and keys that have been kept long enough, and delete old rows."""
         keep_s, state = self._keeping.keep_jobs_s, self._world.state
-        if not keep_s:
+        # The rows of forgotten jobs must outlive this process.
+        if not keep_s or self._file.is_temporary:
             return
         await self._usage.catch_up()
         await self.catch_up()

@@ -10,6 +10,7 @@ Reading all of a large file takes seconds, so it is checked at a start only if d
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.journal.repair.mend import with_ending
-from scheduler.live.private_database import open_private
+from scheduler.live.private_database import CannotOpen, open_private
 
 # A file up to this size is checked at each start.
 CHECK_BYTES_MAX = 256 * 2**20
@@ -26,6 +27,11 @@ _DAMAGE = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 LOST = (
     "jobs that the scheduler has forgotten, and leases and rounds older than the journal, are no longer shown"
 )
+TEMPORARY = (
+    "until a start can use it, jobs that the scheduler has forgotten are not shown, no more are forgotten, and the "
+    "history is only what the journal still has"
+)
+log = logging.getLogger(__name__)
 _JOBS = """
 CREATE TABLE IF NOT EXISTS job (
     id TEXT PRIMARY KEY, array_id TEXT NOT NULL, number INTEGER NOT NULL,
@@ -78,14 +84,28 @@ class HistoryFile:
     """The database. Any thread may use it."""
 
     def __init__(self, path: Path | None) -> None:
-        """Open the file; if `path` is None, use memory. A damaged file is set aside and reported in `warning`."""
+        """Open the file; if `path` is None, or the file cannot be used, use memory: the scheduler must start.
+
+        A damaged file is set aside. `warning` reports both.
+        """
+        # Whether what is written ends with this process.
+        self.is_temporary = path is None
         self._suspect = None if path is None else with_ending(path, "-suspect")
+        try:
+            self._open_or_replace(path)
+        except (CannotOpen, OSError, sqlite3.Error) as error:
+            if path is None:
+                raise
+            self.is_temporary, self._suspect = True, None
+            self._open(None, check=False)
+            problem = error if isinstance(error, CannotOpen) else f"{path} cannot be used: {error}"
+            self.warning = f"{problem}; {TEMPORARY}"
+            log.error("%(warning)s", {"warning": self.warning})
+
+    def _open_or_replace(self, path: Path | None) -> None:
         try:
             self._open(path, check=self._is_small_or_suspect(path))
         except sqlite3.DatabaseError:
-            if path is None:
-                raise
-            self.close()
             self._open(path, check=True)
 
     def _is_small_or_suspect(self, path: Path | None) -> bool:
@@ -105,9 +125,13 @@ class HistoryFile:
                 f"{path.absolute().as_uri()}?mode=ro", uri=True, check_same_thread=False
             )
             self._reading = threading.Lock()
-        (version,) = self.rows("PRAGMA user_version")[0]
-        if version != _VERSION:
-            self.clear()
+        try:
+            (version,) = self.rows("PRAGMA user_version")[0]
+            if version != _VERSION:
+                self.clear()
+        except sqlite3.Error:
+            self.close()
+            raise
 
     def clear(self) -> None:
         """Empty the tables that are made from the journal."""

@@ -254,3 +254,19 @@ def test_a_lost_book_is_built_again_from_the_state(tmp_path: Path) -> None:
     asyncio.run(later())
     gone = [fact for _, fact in journal.read() if isinstance(fact, JobsForgotten)]
     assert sorted(name for fact in gone for name in fact.jobs) == ["1", "2", "3_0", "3_1"]
+
+
+def test_without_a_file_nothing_is_forgotten(tmp_path: Path) -> None:
+    """If history.db cannot be opened, jobs run and end, the status warns, and the core keeps all of them."""
+    (tmp_path / "history.db").mkdir()
+
+    async def test() -> None:
+        async with story(tmp_path) as live:
+            await lived(live)
+            await passes(live, 2 * DAY_S)
+            assert await ended(live) == ["3_1", "3_0", "2", "1"]
+            assert {"1", "2"} <= live.world.state.jobs.keys()
+            (warning,) = live.people.historian.warnings()
+            assert "history.db is not a regular file" in warning
+
+    asyncio.run(test())

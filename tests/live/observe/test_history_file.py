@@ -5,6 +5,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterable
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from scheduler.live.observe.history_file import HistoryFile
 from scheduler.live.observe.past_rows import PastRound
 from scheduler.live.observe.position import Position
 from scheduler.live.observe.timeline import add
+from tests.support.wording import Wording
 
 PAGE_BYTES = 4096
 
@@ -87,6 +90,24 @@ def test_a_large_file_that_cannot_be_cleared_is_replaced(path: Path, monkeypatch
     count, warning = read_all(path)
     assert count == 0
     assert "history.db.damaged-1" in warning
+
+
+def test_a_file_that_cannot_be_used_is_kept_in_memory(path: Path, wording: Wording) -> None:
+    """Another program may have locked the file of an earlier release: the start goes on, with a warning."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA user_version = 1")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sqlite3, "connect", partial(sqlite3.connect, timeout=0.0))
+            file = HistoryFile(path)
+        assert file.is_temporary
+        wording(file.warning.replace(str(path), "history.db"))
+        add(file, [PastRound(1, *range(8))], Position(1, 1.0))
+        assert len(file.rows("SELECT * FROM round")) == 1
+        file.close()
+        other.execute("ROLLBACK")
+        other.execute("PRAGMA user_version = 4")
+    assert read_all(path) == (10_000, "")
 
 
 def test_an_impossible_question_is_no_damage(path: Path) -> None:
