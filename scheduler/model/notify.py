@@ -7,9 +7,9 @@ import msgspec
 from scheduler.model import bounds
 from scheduler.model.errors import InvalidSpec
 
-# The events of a job, by the words for its states.
+# The events of a job: the words for its states, and "idle", if it leaves its GPUs idle.
 ENDS = ("completed", "failed", "cancelled")
-JOB_EVENTS = (*ENDS, "held")
+JOB_EVENTS = (*ENDS, "held", "idle")
 # The most channels of one job.
 CHANNELS_MAX = 8
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.live.observe.notify.events import EVENTS, JOB
+from gavel.client.jobs import notify
+from scheduler.live.observe.notify.events import EVENTS
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.notify import CHANNELS_MAX, JOB_EVENTS, Notify
@@ -13,11 +14,12 @@ from tests.support.wording import Wording
 
 def test_a_job_has_the_events_of_jobs() -> None:
     """Every event of a job that channels can receive can be asked for."""
-    assert {JOB + event for event in JOB_EVENTS} == {name for name in EVENTS if name.startswith(JOB)}
+    assert list(JOB_EVENTS) == [event.word for event in EVENTS.values() if event.word]
+    assert list(JOB_EVENTS) == list(notify.EVENTS)
 
 
 def test_without_events_the_ends_count() -> None:
-    """Every end is reported by default, a hold only on request."""
+    """Every end is reported by default, a hold and idle GPUs only on request."""
     assert [event for event in JOB_EVENTS if Notify("ops").wants(event)] == [
         "completed",
         "failed",

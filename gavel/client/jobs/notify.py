@@ -10,7 +10,7 @@ from gavel.client.jobs.spec import Notify
 from protos.files.errors import BadInput, literal, suggest
 from protos.files.nodes import List, Node, Scalar, Table
 
-EVENTS = ("completed", "failed", "cancelled", "held")
+EVENTS = ("completed", "failed", "cancelled", "held", "idle")
 _EVENT_SCHEMA = {"enum": [*EVENTS]}
 _ONE_SCHEMA = {
     "anyOf": [

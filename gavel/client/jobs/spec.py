@@ -36,7 +36,7 @@ class After:
 
 @dataclass(frozen=True, slots=True)
 class Notify:
-    """A channel of the scheduler that receives events of a job: `completed`, `failed`, `cancelled`, `held`.
+    """A channel of the scheduler that receives events of a job: `completed`, `failed`, `cancelled`, `held`, `idle`.
 
     Without `on`, the channel receives how the job ends.
     """

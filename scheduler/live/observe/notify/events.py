@@ -16,12 +16,10 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import NodeState
 from scheduler.model.gpu_quotas import Level
 from scheduler.model.jobs import Job, JobState, Move
+from scheduler.model.lease import nodes_of
 
 # The longest reason in a message.
 WHY_CHARS_MAX = 500
-
-# How the names of the events of jobs begin.
-JOB = "job_"
 
 Details = dict[str, Any]
 
@@ -37,12 +35,14 @@ class Happening(NamedTuple):
 class Event(NamedTuple):
     """An event: its meaning for the pages, the types of its facts, and the function that reads such a fact.
 
-    The function returns the details, or None if this fact is another event or none.
+    The function returns the details, or None if this fact is another event or none. `word`: what users call the event
+    in `notify` of their jobs; empty: they cannot choose it.
     """
 
     meaning: str
     facts: tuple[type[f.Fact], ...]
     read: Callable[[Rules, Any], Details | None]
+    word: str = ""
 
 
 class Rules:
@@ -60,6 +60,8 @@ class Rules:
         self._job_of = self._open_leases()
         # The jobs that completed before the start, by time, as long as records of that time are taken in.
         self._completed_at: dict[float, list[str]] | None = None
+        # Lease → since when it has been idle, if that was an event.
+        self.idle_since: dict[str, float] = {}
 
     @contextmanager
     def past(self) -> Iterator[None]:
@@ -72,6 +74,9 @@ class Rules:
             yield
         finally:
             self._completed_at = None
+            for name, holding in self.state.leases.items():
+                if holding.idle_began_s is not None:
+                    self.idle_since[name] = holding.idle_began_s
 
     def take(self, now_s: float, facts: Sequence[f.Fact]) -> Iterator[Happening]:
         """Take in a record, and yield its events."""
@@ -88,6 +93,9 @@ class Rules:
         # Leases that were never sent to their nodes end without a fact of their own.
         if any(isinstance(fact, f.RoundPlanned) for fact in facts):
             self._job_of = self._open_leases()
+            self.idle_since = {
+                name: since_s for name, since_s in self.idle_since.items() if name in self._job_of
+            }
 
     def _open_leases(self) -> dict[str, str]:
         return {name: holding.lease.job for name, holding in self.state.leases.items()}
@@ -118,6 +126,26 @@ def _moved(move: Move, words: str) -> Callable[[Rules, f.JobMoved], Details | No
         )
 
     return read
+
+
+def _gpus_idle(rules: Rules, fact: f.GpusIdled) -> Details | None:
+    holding = rules.state.leases.get(fact.lease)
+    began_s = None if holding is None else holding.idle_began_s
+    # A gang is idle when all its nodes have reported it.
+    if (
+        holding is None
+        or began_s is None
+        or fact.since_s is None
+        or rules.idle_since.get(fact.lease) == began_s
+    ):
+        return None
+    rules.idle_since[fact.lease] = began_s
+    lease, since = holding.lease, time_text(began_s)
+    gpus = "its GPU" if len(lease.gpus) == 1 else f"its {len(lease.gpus)} GPUs"
+    nodes = nodes_of(lease.gpus)
+    words = f"has left {gpus} on {', '.join(nodes)} idle since {since}"
+    details = _job_details(lease.job, rules.state.jobs.get(lease.job), words)
+    return details | {"since": since, "nodes": list(nodes)}
 
 
 def _node_lost(rules: Rules, fact: f.NodeMoved) -> Details | None:
@@ -173,13 +201,21 @@ def _policy_failed(rules: Rules, fact: f.AllocationAdopted | f.AllocationFailed)
 
 
 EVENTS: dict[str, Event] = {
-    "job_completed": Event("A job completed.", (f.LeaseClosed,), _completed),
-    "job_failed": Event("A job failed, and is not tried again.", (f.JobMoved,), _moved(Move.FAIL, "failed")),
-    "job_cancelled": Event("A user cancelled a job.", (f.JobMoved,), _moved(Move.CANCEL, "was cancelled")),
+    "job_completed": Event("A job completed.", (f.LeaseClosed,), _completed, "completed"),
+    "job_failed": Event(
+        "A job failed, and is not tried again.", (f.JobMoved,), _moved(Move.FAIL, "failed"), "failed"
+    ),
+    "job_cancelled": Event(
+        "A user cancelled a job.", (f.JobMoved,), _moved(Move.CANCEL, "was cancelled"), "cancelled"
+    ),
     "job_held": Event(
-        "A job is held, by a user or because its starts keep failing.",
+        "A job is held, by a user, because its starts keep failing, or because its GPUs are idle.",
         (f.JobMoved,),
         _moved(Move.HOLD, "is held"),
+        "held",
+    ),
+    "gpus_idle": Event(
+        "A job has left all its GPUs idle for `idle_after_s`.", (f.GpusIdled,), _gpus_idle, "idle"
     ),
     "node_lost": Event(
         "A node that was not drained is lost: its agent is silent, and its leases are over.",

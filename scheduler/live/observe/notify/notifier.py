@@ -15,6 +15,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.journal.errors import Damage, time_text
 from scheduler.journal.record import Journal
 from scheduler.live.observe.notify.channels import Channel, check_secrets
-from scheduler.live.observe.notify.events import JOB, Happening, Rules
+from scheduler.live.observe.notify.events import EVENTS, Happening, Rules
 from scheduler.live.observe.notify.outbox import WAITING_MAX, Event, Outbox, Waiting
 from scheduler.live.observe.notify.sender import Sender
 from scheduler.live.observe.position import Position
@@ -71,7 +72,8 @@ class Notifier:
         if not channels:
             # Channels that are added later begin with the present, not with what happened meanwhile.
             for ending in ("", "-wal", "-shm"):
-                path.with_name(path.name + ending).unlink(missing_ok=True)
+                with suppress(OSError):
+                    path.with_name(path.name + ending).unlink()
             return
         self._outbox = outbox = Outbox(path, [channel.name for channel in channels])
         for channel in channels:
@@ -108,8 +110,8 @@ class Notifier:
 
     def _channels_of(self, happening: Happening) -> Iterator[str]:
         job = self._rules.state.jobs.get(happening.job)
-        event = happening.event.removeprefix(JOB)
-        chosen = set() if job is None else {entry.to for entry in job.spec.notify if entry.wants(event)}
+        word = EVENTS[happening.event].word
+        chosen = set() if job is None else {entry.to for entry in job.spec.notify if entry.wants(word)}
         for name, sender in self.senders.items():
             if happening.event in sender.channel.events or (name in chosen and sender.channel.for_jobs):
                 yield name
@@ -217,7 +219,11 @@ class Notifier:
         """Yield warnings for operators about notify.db, and about events that it lacks."""
         if self._outbox is not None and self._outbox.warning:
             yield self._outbox.warning
-        yield from filter(None, (self._gap, self._trouble))
+        # All senders fail for the same reason.
+        trouble = self._trouble or next(
+            filter(None, [sender.trouble for sender in self.senders.values()]), ""
+        )
+        yield from filter(None, (self._gap, trouble))
 
     def warnings(self) -> Iterator[str]:
         """Yield warnings for operators about channels."""

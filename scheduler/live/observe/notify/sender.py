@@ -69,15 +69,18 @@ class Sender:
         # The key of the last message that was confirmed.
         self._confirmed = ""
         self._tests: deque[tuple[str, Future[str]]] = deque()
+        # For operators: why the last step failed; empty: it did not.
+        self.trouble = ""
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name=f"notify {channel.name}", daemon=True)
 
     def step(self) -> float | None:
         """Send one message if one is due. Return after how many seconds to call this again; None: when woken."""
-        self._write()
+        # A test needs no file.
         while self._tests:
             self._send_test(*self._tests.popleft())
+        self._write()
         wait_s = self._next_s - self._clock()
         if wait_s > 0:
             return wait_s
@@ -163,13 +166,23 @@ class Sender:
     def _run(self) -> None:
         while not self._stopped:
             self._wake.clear()
-            try:
-                wait_s = self.step()
-            except Exception as error:
+            wait_s = self.try_step()
+            if wait_s != 0.0:
+                self._wake.wait(wait_s)
+
+    def try_step(self) -> float | None:
+        """Do a step. If the outbox fails, keep the reason in `trouble`, and return a pause."""
+        try:
+            wait_s = self.step()
+        except Exception as error:
+            trouble = f"notify.db cannot be used ({error}); trying again"
+            # The same line every few seconds would fill the log.
+            if trouble != self.trouble:
                 fields = {"channel": self.channel.name, "error": error}
                 is_expected = isinstance(error, sqlite3.Error)
                 text = "channel %(channel)s cannot read or write notify.db: %(error)s"
                 log.error(text, fields, exc_info=None if is_expected else error)
-                wait_s = FILE_PAUSE_S
-            if wait_s != 0.0:
-                self._wake.wait(wait_s)
+            self.trouble = trouble
+            return FILE_PAUSE_S
+        self.trouble = ""
+        return wait_s

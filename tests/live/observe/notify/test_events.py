@@ -16,6 +16,7 @@ from scheduler.core.state import SchedulerState
 from scheduler.live.observe.notify.events import Happening, Rules
 from scheduler.model.cluster import NodeSpec, NodeState
 from scheduler.model.jobs import JobSpec, JobState, Move
+from scheduler.model.lease import Bundle, Lease
 from tests.live.observe.test_ledger import played
 from tests.support.wording import Wording
 
@@ -94,6 +95,44 @@ def test_a_policy_that_goes_on_failing_is_one_event(wording: Wording) -> None:
     ]
     for entry in happenings:
         wording(entry.details["text"])
+
+
+def granted(*gpus: str) -> f.RoundPlanned:
+    """Return a round that grants these GPUs to job 1, as lease 1."""
+    bundle = Bundle(jobs=("1",), gpus=len(gpus), worker_type="v100")
+    lease = Lease(id="1", job="1", attempt=1, bundle=bundle, gpus=gpus, round_number=1, epoch=1, ends_s=4e9)
+    return f.RoundPlanned(number=1, starts_s=0.0, ends_s=4e9, granted=(lease,))
+
+
+def test_idle_gpus_are_one_event(wording: Wording) -> None:
+    """A gang is idle when all its nodes are; that it becomes idle again, after it was not, is another event."""
+    second = f.NodeJoined(spec=NodeSpec(name="n2", worker_type="v100", gpus=4))
+    begin = [NODE, second, SUBMITTED, granted("n1:0", "n2:0"), f.LeasesStarted(leases=("1",))]
+    n1, n2 = (f.GpusIdled(node=node, lease="1", since_s=1_800_000_000.0) for node in ("n1", "n2"))
+    ends, again = (
+        f.GpusIdled(node="n2", lease="1"),
+        f.GpusIdled(node="n2", lease="1", since_s=1_800_000_003.0),
+    )
+    happenings = events(begin, [n1], [n2], [ends], [again])
+    assert [(entry.event, entry.job, entry.details["at"][-3:-1]) for entry in happenings] == [
+        ("gpus_idle", "1", "02"),
+        ("gpus_idle", "1", "04"),
+    ]
+    details = happenings[0].details
+    assert (details["since"], details["nodes"]) == ("2027-01-15T08:00:00Z", ["n1", "n2"])
+    wording(details["text"])
+
+
+def test_gpus_that_were_idle_before_the_start_are_no_event() -> None:
+    """A start reads on in the journal: what it finds idle there is reported once, and never again."""
+    state = SchedulerState()
+    idle = f.GpusIdled(node="n1", lease="1", since_s=1_800_000_000.0)
+    for fact in (NODE, SUBMITTED, granted("n1:0"), f.LeasesStarted(leases=("1",)), idle):
+        apply(state, 1_800_000_001.0, fact)
+    rules = Rules(state)
+    with rules.past():
+        assert [entry.event for entry in rules.take(1_800_000_001.0, [idle])] == ["gpus_idle"]
+    assert list(rules.take(1_800_000_002.0, [idle])) == []
 
 
 def test_a_forgotten_job_is_still_reported() -> None:

@@ -168,6 +168,34 @@ def test_a_full_disk_loses_only_details(
     assert stage.notifier.waiting("ops") == Waiting(5, 2)
 
 
+def test_a_file_that_cannot_be_read_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wording: Wording
+) -> None:
+    """One line for all channels, though no event has to be written."""
+    stage = Stage(tmp_path)
+    stage.channels.append(Channel(name="team", url="http://127.0.0.1:1/", for_jobs=True))
+    stage.start()
+
+    def malformed(*values: object) -> None:
+        raise sqlite3.DatabaseError("database disk image is malformed")
+
+    monkeypatch.setattr(Outbox, "message", malformed)
+    for sender in stage.notifier.senders.values():
+        sender.try_step()
+    (warning,) = stage.notifier.file_warnings()
+    wording(warning)
+
+
+def test_without_channels_a_file_that_cannot_be_removed_stops_nothing(tmp_path: Path) -> None:
+    """Someone may have put a folder in its place."""
+    stage = Stage(tmp_path)
+    stage.path = tmp_path
+    stage.channels.clear()
+    stage.start()
+    stage.fail_job(1)
+    assert list(stage.notifier.file_warnings()) == []
+
+
 def test_a_message_that_arrived_unnoticed_is_sent_again_with_its_key(tmp_path: Path) -> None:
     """A scheduler that is killed after it sent a message, and before it noted that, repeats it under the same key."""
     with Receiver() as receiver:

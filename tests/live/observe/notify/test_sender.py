@@ -9,10 +9,11 @@ import pytest
 
 from scheduler.live.observe.notify.channels import Channel
 from scheduler.live.observe.notify.outbox import Event, Outbox, Waiting
-from scheduler.live.observe.notify.sender import APART_S, PAUSE_S, PAUSE_S_MAX, Sender
+from scheduler.live.observe.notify.sender import APART_S, FILE_PAUSE_S, PAUSE_S, PAUSE_S_MAX, Sender
 from scheduler.live.observe.position import Position
 from tests.support.ports import free_port
 from tests.support.receiver import Receiver
+from tests.support.wording import Wording
 
 
 class Desk:
@@ -142,3 +143,32 @@ def test_a_test_that_fails_says_why() -> None:
         answer = desk.sender.test("hello")
         desk.sender.step()
         assert answer.result(0) == desk.sender.record.error != ""
+
+
+def test_a_test_needs_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While notify.db cannot be used, a test is sent all the same, and its result returned."""
+    with Receiver() as receiver:
+        desk = Desk(receiver.url)
+        monkeypatch.setattr(desk.sender, "_write", _cannot)
+        answer = desk.sender.test("hello")
+        desk.sender.try_step()
+        assert answer.result(0) == ""
+
+
+def test_a_file_that_cannot_be_read_is_a_trouble(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, wording: Wording
+) -> None:
+    """It is told once in the log, and to operators until the file can be read."""
+    with Receiver() as receiver:
+        desk = Desk(receiver.url)
+        desk.happen("a")
+        with monkeypatch.context() as damaged:
+            damaged.setattr(desk.outbox, "message", _cannot)
+            assert [desk.sender.try_step() for _ in range(3)] == [FILE_PAUSE_S] * 3
+            wording(desk.sender.trouble)
+        assert len(caplog.records) == 1
+        assert (desk.sender.try_step(), desk.sender.trouble) == (0.0, "")
+
+
+def _cannot(*values: object) -> None:
+    raise sqlite3.DatabaseError("database disk image is malformed")
