@@ -66,6 +66,14 @@ def write_settings(folder: Path, webhook: int) -> None:
     (folder / "alertmanager.yml").write_text(json.dumps(alerts))
 
 
+def rule(prometheus: Prometheus, name: str) -> dict[str, Any]:
+    """Return what Prometheus knows of an alert; without times while it does not answer."""
+    answer = fetch(prometheus.port, "/api/v1/rules")
+    groups = json.loads(answer)["data"]["groups"] if answer else []
+    rules = [entry for group in groups for entry in group["rules"] if entry["name"] == name]
+    return rules[0] if rules else {"lastEvaluation": "", "state": ""}
+
+
 def test_a_killed_scheduler_is_reported_to_a_webhook(tmp_path: Path) -> None:
     """While the scheduler runs, its metrics are there and it is not reported; once it is killed, it is."""
     port = free_port()
@@ -86,6 +94,12 @@ def test_a_killed_scheduler_is_reported_to_a_webhook(tmp_path: Path) -> None:
         ):
             eventually(lambda: fetch(port, "/-/ready"), "Alertmanager is ready")
             eventually(lambda: prometheus.query("gavel_build_info"), "the metrics are scraped")
+            before = rule(prometheus, "GavelDown")["lastEvaluation"]
+            eventually(
+                lambda: rule(prometheus, "GavelDown")["lastEvaluation"] not in ("", before),
+                "the rule is evaluated",
+            )
+            assert rule(prometheus, "GavelDown")["state"] == "inactive"
             assert webhook.about("GavelDown", scrape) == []
             scheduler.process.kill()
             alert = eventually(lambda: webhook.about("GavelDown", scrape), "the alert arrives")[0]
