@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from itertools import islice
 
 Labels = tuple[str, ...]
 
@@ -21,29 +21,46 @@ Labels = tuple[str, ...]
 OTHER = "other"
 # How many folded values are told apart when they are counted.
 FOLDED_COUNTED_MAX = 10_000
+# How many texts of series that are gone a family keeps at least.
+KEPT_TEXTS = 100
 # Content types by format.
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 class Folded:
-    """A bounded set of label values: the first `limit` different values keep their names, all later ones are OTHER."""
+    """A bounded set of label values: the first `limit` different values keep their names, all later ones are OTHER.
+
+    Preferred values keep theirs even if others came first, so there may be twice as many names, but never more.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._kept: set[str] = {OTHER}
         self._folded: set[str] = set()
+        self._preferred: frozenset[str] = frozenset()
+
+    def prefer(self, values: Iterable[str]) -> None:
+        """Keep places for these values; only the first `limit` of them count."""
+        self._preferred = frozenset(islice(values, self._limit))
 
     def name(self, value: str) -> str:
         """Return the value to use as a label."""
         if value in self._kept:
             return value
-        if len(self._kept) <= self._limit:
+        if self._has_place(value):
             self._kept.add(value)
+            self._folded.discard(value)
             return value
         if len(self._folded) < FOLDED_COUNTED_MAX:
             self._folded.add(value)
         return OTHER
+
+    def _has_place(self, value: str) -> bool:
+        names = len(self._kept) - 1
+        if value in self._preferred:
+            return names < 2 * self._limit
+        return names < self._limit and names + len(self._preferred - self._kept) < self._limit
 
     @property
     def folded(self) -> int:
@@ -59,11 +76,20 @@ class Family:
     def __init__(self, name: str, help_text: str, labels: Sequence[str]) -> None:
         self.name, self.help, self.labels = name, help_text, tuple(labels)
         self.values: Mapping[Labels, float] = {}
+        # The beginning of each line of a series, as far as it was ever rendered.
+        self._beginnings: dict[Labels, str] = {}
 
     def series(self) -> Iterator[str]:
         """Yield the lines of all series."""
+        known = self._beginnings
+        # Most families have the same series for ever, but a gauge may get others each time.
+        if len(known) > 2 * len(self.values) + KEPT_TEXTS:
+            known.clear()
         for labels, value in self.values.items():
-            yield f"{self.name}{_label_text(self.labels, labels)} {number(value)}"
+            beginning = known.get(labels)
+            if beginning is None:
+                beginning = known[labels] = f"{self.name}{_label_text(self.labels, labels)} "
+            yield beginning + number(value)
 
 
 class Counter(Family):
@@ -113,6 +139,8 @@ class Histogram(Family):
         # By labels: how many values lie in each interval between two bounds, and their sum.
         self._counts: dict[Labels, list[int]] = {}
         self._sums: dict[Labels, float] = {}
+        # By labels: the beginnings of the lines of the buckets, of the sum and of the count.
+        self._lines: dict[Labels, list[str]] = {}
         if not labels:
             self._begin(())
 
@@ -136,15 +164,23 @@ class Histogram(Family):
 
     def series(self) -> Iterator[str]:
         """Yield the lines of all series."""
-        name, names = self.name, (*self.labels, "le")
         for labels, counts in self._counts.items():
+            lines = self._lines.get(labels)
+            if lines is None:
+                lines = self._lines[labels] = [*self._line_beginnings(labels)]
             total = 0
-            for le, count in zip(self._les, counts, strict=True):
+            for beginning, count in zip(lines, counts, strict=False):
                 total += count
-                yield f"{name}_bucket{_label_text(names, (*labels, le))} {total}"
-            own = _label_text(self.labels, labels)
-            yield f"{name}_sum{own} {number(self._sums[labels])}"
-            yield f"{name}_count{own} {total}"
+                yield f"{beginning}{total}"
+            yield lines[-2] + number(self._sums[labels])
+            yield f"{lines[-1]}{total}"
+
+    def _line_beginnings(self, labels: Labels) -> Iterator[str]:
+        names, own = (*self.labels, "le"), _label_text(self.labels, labels)
+        for le in self._les:
+            yield f"{self.name}_bucket{_label_text(names, (*labels, le))} "
+        yield f"{self.name}_sum{own} "
+        yield f"{self.name}_count{own} "
 
 
 class Registry:
@@ -194,7 +230,6 @@ def number(value: float) -> str:
     return repr(float(value))
 
 
-@lru_cache(maxsize=16384)
 def _label_text(names: Labels, values: Labels) -> str:
     """Return `{name="value",…}`; an empty text without labels."""
     if not names:

@@ -18,6 +18,7 @@ from scheduler.live.observe.metrics import catalogue as c
 from scheduler.model.cluster import FAULTY, NodeState
 from scheduler.model.jobs import Job, JobState, Move
 from scheduler.model.lease import STOPPING, WAITING, Lease, nodes_of
+from scheduler.model.settings import Settings
 
 # Exit codes of a process that ended by SIGKILL, as Python and as shells report it.
 _KILLED = (-9, 137)
@@ -41,6 +42,7 @@ class FactCounters:
     def __init__(self, metrics: c.Metrics, state: SchedulerState) -> None:
         """Begin at this state, which stays the scheduler's."""
         self._metrics, self._state = metrics, state
+        self._prefer_declared(state.settings)
         # The leases that have not been closed.
         self.leases: dict[str, OpenLease] = {}
         for name, holding in state.leases.items():
@@ -62,6 +64,13 @@ class FactCounters:
             open_leases = {name: entry for name, entry in self.leases.items() if name in self._state.leases}
             self._metrics.leases.add(c.ENDED, amount=len(self.leases) - len(open_leases))
             self.leases = open_leases
+
+    def _prefer_declared(self, settings: Settings) -> None:
+        """Keep labels for declared tenants and for jobs without one: users may invent any number of others."""
+        self._metrics.tenants.prefer(("", *[tenant.name for tenant in settings.tenants]))
+
+    def _configured(self, now_s: float, fact: f.Configured) -> None:
+        self._prefer_declared(fact.settings)
 
     # Jobs.
 
@@ -172,6 +181,7 @@ class FactCounters:
 
 
 _HANDLERS: dict[type[f.Fact], Callable[[FactCounters, float, Any], None]] = {
+    f.Configured: FactCounters._configured,
     f.JobSubmitted: FactCounters._submitted,
     f.JobMoved: FactCounters._moved,
     f.LeasesStarted: FactCounters._started,

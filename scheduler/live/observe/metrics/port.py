@@ -8,7 +8,9 @@ viewer. The text is made at most once a second, however many ask.
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
@@ -68,24 +70,38 @@ class MetricsPort:
     ) -> None:
         """`recognise`: identifies the caller by the token. Without it, the port must be on loopback."""
         self._render, self._recognise, self._tls = render, recognise, tls
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._slots = NamedSlots(CONNECTIONS_MAX, CONNECTIONS_EACH_MAX)
         self._open: set[asyncio.Task[None]] = set()
         # By format: the text, and when it was made.
         self._texts: dict[bool, tuple[bytes, float]] = {}
 
     async def open(self, host: str, port: int) -> int:
-        """Listen on this address, and return the port, which the system chooses for 0; raise OSError on failure."""
-        self._server = await asyncio.start_server(
-            self._accept, host, port, limit=HEAD_BYTES_MAX, reuse_address=True
-        )
-        number: int = self._server.sockets[0].getsockname()[1]
-        return number
+        """Listen on this address, and return the port, which the system chooses for 0; raise OSError on failure.
+
+        A name such as localhost may stand for several addresses, which get the same port.
+        """
+        loop = asyncio.get_running_loop()
+        resolved = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for address in dict.fromkeys(str(entry[4][0]) for entry in resolved):
+            try:
+                server = await asyncio.start_server(
+                    self._accept, address, port, limit=HEAD_BYTES_MAX, reuse_address=True
+                )
+            except OSError as error:
+                # Names have addresses of IPv6 also on machines without it.
+                if self._servers and error.errno == errno.EADDRNOTAVAIL:
+                    continue
+                await self.close()
+                raise
+            self._servers.append(server)
+            port = server.sockets[0].getsockname()[1]
+        return port
 
     async def close(self) -> None:
         """Close the port and all connections."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scheduler.live.observe.metrics import families as module
 from scheduler.live.observe.metrics.families import OTHER, Folded, Registry, number
 
 
@@ -70,6 +71,39 @@ def test_values_beyond_the_limit_share_one_label() -> None:
         *("a", "b", OTHER, "a", OTHER, OTHER, OTHER)
     ]
     assert folded.folded == 2
+
+
+def test_preferred_values_keep_their_names() -> None:
+    """They keep them also if others came first; places are kept for those that have not come yet."""
+    folded = Folded(2)
+    folded.prefer(["a", "b", "beyond the limit"])
+    assert [folded.name(value) for value in ("x", "a", "beyond the limit", "b")] == [OTHER, "a", OTHER, "b"]
+    folded = Folded(2)
+    assert [folded.name(value) for value in ("x", "y", "a")] == ["x", "y", OTHER]
+    folded.prefer(["a", "b"])
+    assert [folded.name(value) for value in ("a", "z", "b")] == ["a", OTHER, "b"]
+    assert folded.folded == 1
+    # Never more than twice as many.
+    folded.prefer(["c"])
+    assert folded.name("c") == OTHER
+
+
+def test_a_family_of_any_size_renders_labels_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape makes no text again that the last one made; series that are gone are forgotten."""
+    registry, made, label_text = Registry(), list[object](), module._label_text
+    monkeypatch.setattr(module, "_label_text", lambda *names: made.append(names) or label_text(*names))
+    gauge = registry.gauge("g", "G.", "n")
+    histogram = registry.histogram("h_seconds", "H.", "n", bounds=(1.0,))
+    for number in range(20_000):
+        histogram.observe(str(number), value=1.0)
+    gauge.set_all({(str(number),): 1.0 for number in range(20_000)})
+    first = registry.text()
+    made.clear()
+    assert registry.text() == first
+    assert made == []
+    gauge.set_all({("a",): 1.0})
+    assert 'g{n="a"} 1.0' in registry.text()
+    assert len(gauge._beginnings) == 1
 
 
 def test_a_counter_never_falls() -> None:

@@ -11,19 +11,23 @@ from scheduler.core.apply import apply
 from scheduler.core.facts import (
     AllocationAdopted,
     AllocationFailed,
+    Configured,
     Fact,
     GpusFilled,
     JobMoved,
+    JobSubmitted,
     LeaseClosed,
     RoundPlanned,
 )
 from scheduler.core.messages import JobCommand, NodeCommand
 from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
-from scheduler.live.observe.metrics.catalogue import DRAIN, TURN, Metrics
+from scheduler.live.observe.metrics.catalogue import DRAIN, TENANTS_MAX, TURN, Metrics
+from scheduler.live.observe.metrics.families import OTHER
 from scheduler.live.observe.metrics.from_facts import FactCounters
-from scheduler.model.jobs import Job, JobState
+from scheduler.model.jobs import Job, JobSpec, JobState
 from scheduler.model.lease import Lease
+from scheduler.model.settings import Settings, TenantSpec
 from tests.support.chaos import HORIZON_S, Chaos
 from tests.support.desk import Desk, exited, job, node
 
@@ -154,3 +158,21 @@ def test_a_lease_is_charged_to_its_tenant_when_it_ends() -> None:
     desk.report(exits=(exited(lease, ran_s=100.0),))
     desk.settle()
     assert metrics.cost.values == {("a",): pytest.approx(0.1)}
+
+
+def test_invented_tenants_take_no_label_of_a_declared_one() -> None:
+    """A user invents more tenants than there are labels; tenants declared before or afterwards have their own."""
+    before, after = TenantSpec(name="vision"), TenantSpec(name="speech")
+    state = SchedulerState()
+    state.settings = Settings(tenants=(before,))
+    counters = FactCounters(metrics := Metrics("0"), state)
+    invented = [f"mine-{number}" for number in range(2 * TENANTS_MAX)]
+    later = Configured(settings=Settings(tenants=(before, after)))
+    submitted = [
+        JobSubmitted(job=name, spec=JobSpec(tenant=name)) for name in (*invented, "vision", "speech", "")
+    ]
+    counters.listen(1.0, submitted[:-3])
+    counters.listen(2.0, [later, *submitted[-3:]])
+    labels = {name for (name,) in metrics.cost.values}
+    assert {"vision", "speech", "", OTHER} <= labels
+    assert len(labels) <= TENANTS_MAX + 2

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -129,6 +130,46 @@ def test_what_is_not_a_scrape_is_refused(request_bytes: bytes, status: int, word
     (refused,) = answers_to(request_bytes)
     assert (refused.status, refused.headers["Connection"]) == (status, "close")
     wording(refused.body.strip())
+
+
+def test_a_name_has_one_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All addresses of a name get the same port; those that this machine lacks are left out."""
+    addresses = ("127.0.0.1", "127.0.0.2", "192.0.2.1")
+
+    async def resolve(self: object, host: str, port: int, **options: object) -> list[Any]:
+        names = addresses if host == "localhost" else (host,)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port)) for name in names]
+
+    async def story() -> None:
+        port = MetricsPort(rendered)
+        number = await port.open("localhost", 0)
+        for address in addresses[:2]:
+            reader, writer = await asyncio.open_connection(address, number)
+            writer.write(get())
+            assert (await answer(reader)).status == 200
+            writer.close()
+        await port.close()
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    asyncio.run(story())
+
+
+def test_an_address_that_is_taken_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a name cannot have one port, no part of it listens."""
+
+    async def resolve(self: object, host: str, port: int, **options: object) -> list[Any]:
+        names = ("127.0.0.2", "127.0.0.1") if host == "localhost" else (host,)
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (name, port)) for name in names]
+
+    async def story() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            number = other.getsockname()[1]
+            with pytest.raises(OSError, match="in use"):
+                await MetricsPort(rendered).open("localhost", number)
+            assert await MetricsPort(rendered).open("127.0.0.2", number) == number
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", resolve)
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:7075", "localhost", "localhost:7075", "[::1]:7075"])
