@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
+
 from gavel.cli.main import main
 from tests.docs.transcripts import ROOT, follow, running, steps
 
@@ -29,6 +31,9 @@ def test_every_command_of_the_tables_exists() -> None:
     ]
     assert len(commands) > 30
     for words in (command.partition(" -- ")[0].split() for command in commands if command):
-        known = {option for parameter in main.commands[words[0]].params for option in parameter.opts}
+        command = main.commands[words[0]]
+        if isinstance(command, click.Group) and len(words) > 1:
+            command = command.commands[words[1]]
+        known = {option for parameter in command.params for option in parameter.opts}
         options = {word for word in words[1:] if re.fullmatch(r"--?[a-z][a-z-]*", word)}
         assert options <= known, words

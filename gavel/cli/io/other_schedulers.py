@@ -15,6 +15,11 @@ COMMANDS = {
     "scancel": "cancel",
     "sinfo": "nodes",
     "sacct": "queue --ended --since 1d",
+    "sacctmgr": "tenant",
+    "sreport": "usage",
+    "sshare": "shares",
+    "sprio": "explain JOB",
+    "sstat": "show JOB",
     "scontrol": "show",
     "salloc": "run",
     # SkyPilot.

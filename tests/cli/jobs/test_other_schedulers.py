@@ -17,6 +17,11 @@ RUN = ("--", "true")
     ("arguments", "equivalent"),
     [
         (("sbatch", "x.sh"), "`gavel submit`"),
+        (("sacct", "-j", "17"), "`gavel queue --ended"),
+        (("sacctmgr", "show", "assoc"), "`gavel tenant`"),
+        (("sreport", "cluster", "utilization"), "`gavel usage`"),
+        (("sshare",), "`gavel shares`"),
+        (("sprio",), "`gavel explain JOB`"),
         (("queue", "-t", "R"), "--state"),
         (("update", "1", "--time", "4h"), "--time-limit"),
         (("launch", "task.yaml"), "`gavel submit`"),

@@ -94,9 +94,10 @@ def test_a_family_of_any_size_renders_labels_once(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module, "_label_text", lambda *names: made.append(names) or label_text(*names))
     gauge = registry.gauge("g", "G.", "n")
     histogram = registry.histogram("h_seconds", "H.", "n", bounds=(1.0,))
-    for number in range(20_000):
-        histogram.observe(str(number), value=1.0)
-    gauge.set_all({(str(number),): 1.0 for number in range(20_000)})
+    names = [str(value) for value in range(20_000)]
+    for name in names:
+        histogram.observe(name, value=1.0)
+    gauge.set_all({(name,): 1.0 for name in names})
     first = registry.text()
     made.clear()
     assert registry.text() == first
