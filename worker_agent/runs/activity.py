@@ -37,7 +37,7 @@ class Observation(NamedTuple):
 
 
 class _Past(NamedTuple):
-    """What is known of a run from earlier observations."""
+    """The last observation of a run, and its activity until then."""
 
     last: Observation
     at_s: float

@@ -90,8 +90,10 @@ def test_preferred_values_keep_their_names() -> None:
 
 def test_a_family_of_any_size_renders_labels_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A scrape makes no text again that the last one made; series that are gone are forgotten."""
-    registry, made, label_text = Registry(), list[object](), module._label_text
-    monkeypatch.setattr(module, "_label_text", lambda *names: made.append(names) or label_text(*names))
+    registry, rendered_labels, label_text = Registry(), list[object](), module._label_text
+    monkeypatch.setattr(
+        module, "_label_text", lambda *names: rendered_labels.append(names) or label_text(*names)
+    )
     gauge = registry.gauge("g", "G.", "n")
     histogram = registry.histogram("h_seconds", "H.", "n", bounds=(1.0,))
     names = [str(value) for value in range(20_000)]
@@ -99,9 +101,9 @@ def test_a_family_of_any_size_renders_labels_once(monkeypatch: pytest.MonkeyPatc
         histogram.observe(name, value=1.0)
     gauge.set_all({(name,): 1.0 for name in names})
     first = registry.text()
-    made.clear()
+    rendered_labels.clear()
     assert registry.text() == first
-    assert made == []
+    assert rendered_labels == []
     gauge.set_all({("a",): 1.0})
     assert 'g{n="a"} 1.0' in registry.text()
     assert len(gauge._beginnings) == 1
