@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -27,7 +28,7 @@ from scheduler.live.observe.history_book import HistoryBook, PageEnd, PastJob, r
 from scheduler.live.observe.history_file import HistoryFile
 from scheduler.live.observe.job_filter import in_slices
 from scheduler.live.observe.past import Past
-from scheduler.live.observe.timeline import Timeline
+from scheduler.live.observe.timeline import Timeline, cannot_be_written
 from scheduler.live.threads import in_thread
 from scheduler.live.world import LiveWorld
 from scheduler.model.jobs import Job, JobState
@@ -66,6 +67,8 @@ class Historian:
         self._writing = asyncio.Lock()
         # Whether the book has the jobs of the state that ended before the start.
         self._is_complete = False
+        # For operators: why ended jobs cannot be written now; empty: they can.
+        self._trouble = ""
 
     # Writing.
 
@@ -78,15 +81,23 @@ class Historian:
     async def catch_up(self) -> None:
         """Write every job that has ended by now."""
         async with self._writing:
-            if not self._is_complete:
-                await self._add_missing()
-                self._is_complete = True
-            with self._pending.taking() as pending:
-                names = list(pending)
-                for start in range(0, len(names), BATCH):
-                    rows = await self._rows(names[start : start + BATCH])
-                    if rows:
-                        await in_thread(partial(self.book.add, rows))
+            try:
+                await self._write()
+            except sqlite3.Error as error:
+                self._trouble = cannot_be_written(error)
+                raise
+            self._trouble = ""
+
+    async def _write(self) -> None:
+        if not self._is_complete:
+            await self._add_missing()
+            self._is_complete = True
+        with self._pending.taking() as pending:
+            names = list(pending)
+            for start in range(0, len(names), BATCH):
+                rows = await self._rows(names[start : start + BATCH])
+                if rows:
+                    await in_thread(partial(self.book.add, rows))
 
     async def _rows(self, names: Sequence[str]) -> list[tuple[Any, ...]]:
         rows = []
@@ -151,7 +162,8 @@ class Historian:
         """Yield warnings for operators."""
         if self._file.warning:
             yield self._file.warning
-        yield from self.timeline.warnings()
+        # Often neither jobs nor leases can be written.
+        yield from dict.fromkeys((*filter(None, [self._trouble]), *self.timeline.warnings()))
 
     async def _forgettable(self, names: Sequence[str]) -> list[str]:
         """Return the jobs among these whose rows are final and durable, and whose GPU time is booked."""

@@ -142,7 +142,7 @@ class Timeline:
         try:
             add(self._file, self._rows, None if self._is_behind else self._position, durable=durable)
         except sqlite3.Error as error:
-            self._trouble = f"history.db cannot be written ({error}); trying again"
+            self._trouble = cannot_be_written(error)
             if len(self._rows) > ROWS_MAX:
                 self._rows, self._is_behind = [], True
             raise
@@ -172,6 +172,11 @@ class Timeline:
             yield self._gap
         if self._is_behind:
             yield "history.db lacks leases that have ended; the next start adds them from the journal"
+
+
+def cannot_be_written(error: sqlite3.Error) -> str:
+    """Return the warning for operators while the file cannot be written."""
+    return f"history.db cannot be written ({error}); trying again"
 
 
 def add(file: HistoryFile, rows: Sequence[Row], position: Position | None, *, durable: bool = False) -> None:

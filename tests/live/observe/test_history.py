@@ -270,3 +270,27 @@ def test_without_a_file_nothing_is_forgotten(tmp_path: Path) -> None:
             assert "history.db is not a regular file" in warning
 
     asyncio.run(test())
+
+
+def test_jobs_that_cannot_be_written_are_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another program has locked history.db, the status warns, and the jobs are written later."""
+
+    def locked(*values: object) -> None:
+        raise sqlite3.OperationalError("database is locked")
+
+    async def test() -> None:
+        async with story(tmp_path) as live:
+            historian = live.people.historian
+            with monkeypatch.context() as patch:
+                patch.setattr(historian.book, "add", locked)
+                await lived(live)
+                with pytest.raises(sqlite3.Error):
+                    await historian.catch_up()
+                assert list(historian.warnings()) == [
+                    "history.db cannot be written (database is locked); trying again"
+                ]
+            await historian.catch_up()
+            assert list(historian.warnings()) == []
+            assert await ended(live) == ["3_1", "3_0", "2", "1"]
+
+    asyncio.run(test())
