@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from protos.gavel.v1 import history_pb2 as pb
 from scheduler.core.apply import apply
-from scheduler.core.facts import Fact, GpusBroken, GpusWithheld
+from scheduler.core.facts import Fact, GpusBroken, GpusWithheld, NodeJoined
 from scheduler.core.state import SchedulerState
 from scheduler.live.observe.books import Answer, GpuTime, Question, gpu_time
 from scheduler.live.observe.history_file import HistoryFile
@@ -80,6 +81,21 @@ def with_broken_gpus(records: Records) -> Records:
     return [(now_s, (*facts, *added.get(at, ()))) for at, (now_s, facts) in enumerate(records)]
 
 
+def with_resized_nodes(records: Records) -> Records:
+    """Let two nodes join again with more GPUs, then with fewer, down to those that leases may hold."""
+    gpus_at = {len(records) // 5: 5, len(records) // 3: 3, len(records) // 2: 2, 2 * len(records) // 3: 4}
+    state, resized = SchedulerState(), list[tuple[float, Sequence[Fact]]]()
+    for at, (now_s, facts) in enumerate(records):
+        for fact in facts:
+            apply(state, now_s, fact)
+        specs = [state.nodes[name].spec for name in ("n2", "k1") if at in gpus_at and name in state.nodes]
+        joined = [NodeJoined(spec=msgspec.structs.replace(spec, gpus=gpus_at[at])) for spec in specs]
+        for fact in joined:
+            apply(state, now_s, fact)
+        resized.append((now_s, (*facts, *joined)))
+    return resized
+
+
 def booked(records: Records, question: Question, until: int | None = None) -> tuple[Answer, HistoryFile]:
     """Return what the books say after the first `until` records."""
     journal, file = MemoryJournal(), HistoryFile(None)
@@ -102,7 +118,7 @@ def assert_identities(time: GpuTime) -> None:
 @pytest.mark.parametrize("seed", range(9100, 9104))
 def test_a_second_count_over_the_journal_agrees(seed: int) -> None:
     """By node, at any moment of a story in which everything fails: what is held, shared, free and out of use."""
-    records = with_broken_gpus(played(seed))
+    records = with_resized_nodes(with_broken_gpus(played(seed)))
     for until in (len(records) // 2, len(records)):
         end_s = records[until - 1][0]
         for since_s, until_s in ((0.0, end_s), (end_s / 3, end_s / 2)):
