@@ -2,8 +2,9 @@
 
     python -m benchmarks.web [--jobs 10000] [--pages 200] [--seconds 8]
 
-Pages are streams of events that are read in another process. Jobs are held and released all the time, so that there are
-changes to send. The cost is processor time of gateway and scheduler, without and with the pages.
+Pages are streams of events that are read in another process. Arrays of jobs are held and released all the time, so that
+there are changes to send. The cost is processor time of gateway and scheduler: with nothing to send, with changes, and
+with changes and pages.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import itertools
 import multiprocessing
 import tempfile
 import time
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -28,13 +28,12 @@ from gavel.client import Client, JobSpec, Refused
 ADDRESSES = ("/v1/queue", "/v1/overview", "/v1/jobs?page_size=200&brief=true", "/v1/nodes", "/v1/status")
 SETTINGS = ("scheduler.policy=fifo", "scheduler.round_s=3600")
 BATCH = 5000
-# How often jobs are changed, by how many threads.
-CHANGES_PER_S, CHANGERS = 100, 16
+# How often jobs are changed: one command changes all jobs of an array.
+CHANGES_PER_S, ARRAYS, ARRAY_JOBS = 100, 2, 200
 
 
-def fill(client: Client, jobs: int) -> list[str]:
-    """Submit jobs with names, users and types as clusters have them; return their ids."""
-    ids: list[str] = []
+def fill(client: Client, jobs: int) -> None:
+    """Submit jobs with names, users and types as clusters have them."""
     for start in range(0, jobs, BATCH):
         specs = [
             JobSpec(
@@ -48,8 +47,7 @@ def fill(client: Client, jobs: int) -> list[str]:
             )
             for number in range(start, min(start + BATCH, jobs))
         ]
-        ids += client.submit(specs)
-    return ids
+        client.submit(specs)
 
 
 def fetch(port: int, code: str, path: str) -> tuple[float, bytes]:
@@ -86,33 +84,40 @@ async def _read(reader: asyncio.StreamReader) -> None:
         pass
 
 
+def submit_arrays(client: Client) -> list[str]:
+    """Submit the arrays that are held and released; return their ids."""
+    spec = JobSpec(
+        command=("train",),
+        name="sweep",
+        job_type="model-1",
+        gpus=1,
+        steps=1000,
+        array=tuple(range(ARRAY_JOBS)),
+    )
+    return [client.submit(spec)[0].partition("_")[0] for _ in range(ARRAYS)]
+
+
 def cost(
-    client: Client, jobs: list[str], pids: dict[str, int], seconds: float
+    client: Client, arrays: list[str], pids: dict[str, int], seconds: float
 ) -> tuple[dict[str, float], float]:
-    """Change jobs for a while; return the cores that each process used, and the changes per second."""
+    """Change jobs for a while, or none without arrays; return the cores of each process, and the changes per second."""
     before = {name: cpu_s(pid) for name, pid in pids.items()}
     began_s = time.perf_counter()
-
-    def change(own: list[str]) -> int:
-        for changes, (act, job) in enumerate(
-            itertools.cycle(itertools.product((client.hold, client.release), own))
-        ):
-            # The round before has left some of them held.
-            with suppress(Refused):
-                act(job)
-            time.sleep(max(0.0, began_s + changes * CHANGERS / CHANGES_PER_S - time.perf_counter()))
-            if time.perf_counter() - began_s > seconds:
-                return changes
-        raise AssertionError("a cycle ended")
-
-    # The last ones, which wait: those that run would end.
-    waiting = jobs[-CHANGERS * 50 :]
-    with ThreadPoolExecutor(CHANGERS) as pool:
-        counts = list(
-            pool.map(change, [waiting[start : start + 50] for start in range(0, CHANGERS * 50, 50)])
-        )
+    changes = 0
+    if not arrays:
+        time.sleep(seconds)
+    for act, array in itertools.cycle(itertools.product((client.hold, client.release), arrays)):
+        wait_s = began_s + changes / CHANGES_PER_S - time.perf_counter()
+        time.sleep(max(0.0, wait_s))
+        if time.perf_counter() - began_s > seconds:
+            break
+        act(array)
+        changes += ARRAY_JOBS
     wall_s = time.perf_counter() - began_s
-    return {name: (cpu_s(pid) - before[name]) / wall_s for name, pid in pids.items()}, sum(counts) / wall_s
+    for array in arrays:
+        with suppress(Refused):
+            client.release(array)
+    return {name: (cpu_s(pid) - before[name]) / wall_s for name, pid in pids.items()}, changes / wall_s
 
 
 def main() -> None:
@@ -132,7 +137,8 @@ def main() -> None:
         assert cluster.scheduler is not None
         port, code = url.port, url.fragment.removeprefix("code=")
         client = Client(cluster.address)
-        jobs = fill(client, options.jobs)
+        fill(client, options.jobs)
+        arrays = submit_arrays(client)
         while len(gzip.decompress(fetch(port, code, "/v1/queue")[1])) < 100 * options.jobs:
             time.sleep(0.2)
         print(f"{'address':42}{'first ms':>10}{'again ms':>10}{'gzip kB':>10}")
@@ -141,16 +147,19 @@ def main() -> None:
             again_s = min(fetch(port, code, path)[0] for _ in range(3))
             print(f"{path:42}{first_s * 1000:10.1f}{again_s * 1000:10.1f}{len(body) / 1000:10.1f}")
         pids = {"gateway": cluster.web.pid, "scheduler": cluster.scheduler.pid}
-        without, rate = cost(client, jobs, pids, options.seconds)
+        rows = [
+            (0, *cost(client, [], pids, options.seconds)),
+            (0, *cost(client, arrays, pids, options.seconds)),
+        ]
         opened: multiprocessing.Queue[int] = multiprocessing.Queue()
         reading = multiprocessing.Process(
             target=pages_process, args=(port, code, options.pages, opened), daemon=True
         )
         reading.start()
         opened.get()
-        with_pages, rate_with = cost(client, jobs, pids, options.seconds)
+        rows.append((options.pages, *cost(client, arrays, pids, options.seconds)))
         print(f"\n{'pages':>8}{'changes/s':>12}" + "".join(f"{name + ' cores':>18}" for name in pids))
-        for pages, cores, per_s in ((0, without, rate), (options.pages, with_pages, rate_with)):
+        for pages, cores, per_s in rows:
             print(f"{pages:8}{per_s:12.0f}" + "".join(f"{cores[name]:18.3f}" for name in pids))
         memory = next(
             line
