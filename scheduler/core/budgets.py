@@ -51,6 +51,11 @@ def ends_s(state: SchedulerState, holding: Holding, now_s: float) -> float:
     return max(now_s, state.round.ends_s) + state.settings.lease_margin_s
 
 
+def ends_s_of_round(state: SchedulerState) -> float:
+    """Return until when a lease is charged at most that runs to the end of the round."""
+    return state.round.ends_s + state.settings.lease_margin_s
+
+
 def pieces(state: SchedulerState, now_s: float, leases: Sequence[Holding]) -> Iterator[Piece]:
     """Yield the pieces that leases on the same GPUs are charged from the last charge until they end, by budget."""
     since_s = max(now_s if holding.phase is WAITING else holding.paid_s for holding in leases)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from scheduler.core import failed_starts, on_failures, on_jobs, on_rounds
+from scheduler.core import budgets, failed_starts, on_failures, on_jobs, on_rounds
 from scheduler.core.exit_words import exit_words
 from scheduler.core.facts import (
     CheckpointSaved,
@@ -117,16 +117,12 @@ def _continues(state: SchedulerState, holding: Holding) -> bool:
         # A part of the gang may have stopped already.
         and not (holding.exited or holding.died)
         and all(state.nodes[name].state != NodeState.SILENT for name in nodes_of(holding.lease.gpus))
-        # A budget that counts the job has paid for no later round than the one in which the lease was ended.
-        and not (state.budgets.of(job.spec) and _is_of_earlier_round(state, holding))
+        # Budgets have paid for no later round than the one in which the lease was ended.
+        and (not state.budgets.of(job.spec) or (holding.stop_by_s or 0.0) >= budgets.ends_s_of_round(state))
         # Other leases may wait for its end, because they need its GPUs or their quota does not admit both.
         and not state.blocks.get(holding.lease.id)
         and not any(gpu in state.claims for gpu in holding.lease.gpus)
     )
-
-
-def _is_of_earlier_round(state: SchedulerState, holding: Holding) -> bool:
-    return (holding.stop_by_s or 0.0) < state.round.ends_s + state.settings.lease_margin_s
 
 
 def on_report(out: Outcome, message: NodeReport) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from itertools import compress
 
 from scheduler.core import on_budgets
-from scheduler.core.answers import fault_of, quantised
 from scheduler.core.effects import Solve
 from scheduler.core.facts import (
     AllocationAdopted,
@@ -25,6 +24,7 @@ from scheduler.core.facts import (
 from scheduler.core.messages import Solved
 from scheduler.core.outcome import Outcome
 from scheduler.core.planning import problem, round_inputs
+from scheduler.core.planning.answers import fault_of, quantised
 from scheduler.core.planning.budget_limits import Beyond, beyond_budgets, beyond_renewal
 from scheduler.core.planning.kinds import Kinds
 from scheduler.core.state import SchedulerState

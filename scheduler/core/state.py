@@ -49,7 +49,7 @@ class SchedulerState:
     losses: dict[str, NodeLosses]
 
     def __init__(self) -> None:
-        self.now_s, self.epoch = 0.0, 0
+        self.now_s, self.epoch, self.adopted_s = 0.0, 0, 0.0
         self.settings = Settings()
         self.prices: dict[str, float] = {}  # by worker type
         self.jobs: dict[str, Job] = {}
@@ -63,8 +63,7 @@ class SchedulerState:
         self.round, self.asked = Round(), Asked()
         # Whether jobs, capacity or rates changed since the solver was last asked.
         self.stale = False
-        self.allocation: AllocationAdopted | None = None
-        self.adopted_s = 0.0  # when `allocation` was adopted
+        self.allocation: AllocationAdopted | None = None  # adopted at `adopted_s`
         self.shares = ShareTable()
         self.rates, self.measured, self.losses = RateBook(), MeasuredBook(), {}
         # Whether records were lost, so that nodes may run leases that the state does not have.
@@ -73,8 +72,7 @@ class SchedulerState:
         self.next_order = 0
         # Reshaped jobs, by the last question to the solver before the change. Older shares are void for them.
         self.reshaped: dict[str, int] = {}
-        # What was spent of budgets in their present periods.
-        self.spent: dict[AccountId, Account] = {}
+        self.spent: dict[AccountId, Account] = {}  # of budgets, in their present periods
         # The derived part begins with the jobs that have not ended, in order of submission.
         self.active: dict[str, Job] = {}
         # Active jobs that `on_jobs.review` checks: those with limits, dependencies, an earliest start or a pause.

@@ -59,7 +59,7 @@ class AccountId(NamedTuple):
 
     @property
     def level(self) -> Level:
-        """Whose account this is."""
+        """The owner of the account."""
         return Level(self.tenant, self.user or None)
 
 
@@ -103,12 +103,12 @@ class Budget(NamedTuple):
 
     @property
     def level(self) -> Level:
-        """Whose budget it is."""
+        """The owner of the budget."""
         return self.account.level
 
     @property
     def slack(self) -> float:
-        """By how much sums of floats may exceed the limit."""
+        """The tolerance for sums of floats."""
         return 1e-9 * max(self.limit, 1.0)
 
 

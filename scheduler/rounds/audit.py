@@ -177,7 +177,7 @@ class Audit:
 
     @cached_property
     def spending(self) -> list[float]:
-        """What the columns of the plan add to each budget. GPUs that two jobs share count once."""
+        """The sum that the plan adds to each budget. GPUs that two jobs share count once."""
         spending = [0.0] * len(self.inputs.budgets)
         for bundle in self.plan.placements:
             for limit in {row for job in bundle.jobs for row in self.inputs.budgets_of.get(job, ())}:

@@ -13,7 +13,7 @@ from scheduler.rounds.inputs import Held, SpendingLimit
 
 
 class Purse:
-    """What is left of each budget. It may be less than nothing: a budget may have been lowered."""
+    """The rest of each budget. It may be less than nothing: a budget may have been lowered."""
 
     def __init__(
         self,

@@ -173,7 +173,7 @@ class GpuLimit(NamedTuple):
 
 
 class SpendingLimit(NamedTuple):
-    """What some jobs may spend together in a part of the time until the round has ended: in a period of a budget."""
+    """A limit on the sum that some jobs spend until the round has ended, in one period of a budget."""
 
     # What is left after all leases of now have ended.
     left: float

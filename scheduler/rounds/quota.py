@@ -16,7 +16,7 @@ from scheduler.rounds.lookup import Board
 
 
 class Tally:
-    """What is left under each quota and budget. It may be less than nothing: a limit may have been lowered."""
+    """The rest of each quota and budget. It may be less than nothing: a limit may have been lowered."""
 
     def __init__(self, board: Board) -> None:
         self._board = board

@@ -111,10 +111,10 @@ def show(names: tuple[str, ...], session: Session) -> None:
 
 
 def _row(limit: Limit) -> Sequence[str]:
-    whose = f"user {limit.user}" if limit.user else "all jobs"
+    owner = f"user {limit.user}" if limit.user else "all jobs"
     if limit.resource in RESOURCES:
-        return whose, *budget_row(limit)
-    return whose, _of(limit), f"{limit.used:g}", f"{limit.limit:g}", ""
+        return owner, *budget_row(limit)
+    return owner, _of(limit), f"{limit.used:g}", f"{limit.limit:g}", ""
 
 
 @tenant.command("set")

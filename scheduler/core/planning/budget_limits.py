@@ -1,4 +1,4 @@
-"""What is left of budgets for a round, and which jobs are beyond their budgets."""
+"""Compute the rest of each budget for a round, and find the jobs that are beyond their budgets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is used of the quotas and budgets of tenants, as series of one gauge. Single users have none."""
+"""The series of quotas and budgets of tenants: limits, and the part in use. Single users have none."""
 
 from __future__ import annotations
 

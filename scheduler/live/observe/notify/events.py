@@ -172,8 +172,8 @@ def _gpus_broken(rules: Rules, fact: f.GpusBroken) -> Details | None:
 
 def _budget(rules: Rules, fact: f.BudgetReached) -> Details:
     level = Level(fact.tenant, fact.user or None)
-    what = "GPU-hours" if fact.resource == "gpu_hours" else "cost"
-    spent = f"{round(fact.spent, 2):g} of {fact.limit:g} {what} of the {fact.period}"
+    unit = "GPU-hours" if fact.resource == "gpu_hours" else "cost"
+    spent = f"{round(fact.spent, 2):g} of {fact.limit:g} {unit} of the {fact.period}"
     text = f"{level} has spent {spent}, {fact.percent} % or more"
     if fact.percent == 100:
         text = f"the budget of {level} is spent ({spent}): its jobs wait until {time_text(fact.renews_s)}"
