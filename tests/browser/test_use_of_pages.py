@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gavel.client import results as r
 from tests.browser.chromium import needs_chromium, page_in
 from tests.browser.site import PAGES, Site, counting, hides, reads, shows, sign_in
 
@@ -91,6 +93,24 @@ def test_an_error_stands_below_its_field(site: Site, page: Page) -> None:
     is_blamed(gpus, "k90")
     assert users.get_attribute("aria-invalid") is None
     assert [tenant for tenant in site.cluster.client.tenants() if tenant.name == "refused"] == []
+
+
+def test_a_change_of_a_quota_keeps_the_budget(site: Site, page: Page) -> None:
+    """The dialog changes GPUs only, and the list shows what is spent of the budget."""
+    budget = r.Quota(gpus={"*": 2}, gpu_hours={"day": 24.0}, beyond="backfill")
+    site.cluster.client.set_tenants(r.Tenant("spender", quota=budget))
+    page.goto(site.at("/fairness"))
+    row = page.get_by_role("row", name=re.compile("^spender"))
+    reads(row, "0 of 24 GPU-hours a day")
+    row.get_by_role("button", name="Set the quota of spender").click()
+    dialog = page.get_by_role("dialog")
+    dialog.get_by_label("GPUs held at once, such").fill("*=1")
+    dialog.get_by_role("button", name="Set", exact=True).click()
+    hides(dialog)
+    reads(row, "0 of 1 GPUs")
+    quota = site.cluster.client.tenants(["spender"])[0].quota
+    assert quota == dataclasses.replace(budget, gpus={"*": 1})
+    site.cluster.client.set_tenants(removed=["spender"])
 
 
 def is_blamed(field: Locator, text: str) -> None:

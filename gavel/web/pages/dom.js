@@ -200,7 +200,7 @@ function blame(form, problem, error) {
   const parts = String(error.body?.field ?? "").split(/[^a-z_]+/);
   const control =
     error.control ??
-    parts.map((part) => controls.find(({ dataset }) => part && dataset.field === part)).findLast(Boolean) ??
+    parts.flatMap((part) => controls.filter(({ dataset }) => part && dataset.field === part)).at(-1) ??
     (controls.length === 1 ? controls[0] : null);
   for (const other of controls) {
     other.removeAttribute("aria-invalid");

@@ -4,7 +4,7 @@
 import { call, may } from "./api.js";
 import { ask, h, notice } from "./dom.js";
 import { shortTable } from "./table.js";
-import { plain } from "./values.js";
+import { number, plain } from "./values.js";
 
 /**
  * Limits from text such as "h100=8, *=64"; empty text is no limit.
@@ -30,12 +30,23 @@ const limitText = (quota) =>
     .map(([type, count]) => `${type}=${count}`)
     .join(", ");
 
+/** What jobs may spend in a period. @param {{gpu_hours?: Record<string, number>, cost?: Record<string, number>} | undefined} quota */
+const budgetText = (quota) =>
+  [
+    ...Object.entries(quota?.gpu_hours ?? {}).map(([period, hours]) => `${number(hours)} GPU-hours a ${period}`),
+    ...Object.entries(quota?.cost ?? {}).map(([period, cost]) => `a cost of ${number(cost)} a ${period}`),
+  ].join(", ");
+
+/** @param {{resource: string, of: string}} limit  of GPUs of a type, or of what may be spent in a period */
+const unitOf = ({ resource, of }) =>
+  resource === "gpus" ? (of === "*" ? "GPUs" : of) : `${resource === "cost" ? "of cost" : "GPU-hours"} a ${of}`;
+
 /** @param {any} tenant @returns {string} */
 const usedText = (tenant) =>
   tenant.limits
     .map(
       (/** @type {any} */ limit) =>
-        `${limit.user ? `${plain(limit.user, 30)}: ` : ""}${limit.used} of ${limit.limit} ${limit.of === "*" ? "GPUs" : limit.of}`,
+        `${limit.user ? `${plain(limit.user, 30)}: ` : ""}${number(limit.used)} of ${number(limit.limit)} ${unitOf(limit)}`,
     )
     .join(", ");
 
@@ -81,7 +92,12 @@ export function tenantsSection(tenants, context, done) {
           head: "Used of its limits",
           cell: (tenant) => usedText(tenant) || h("span", { class: "muted" }, "no limit"),
         },
-        { head: "Each user", optional: true, cell: (tenant) => plain(limitText(tenant.each_user), 80) },
+        {
+          head: "Each user",
+          optional: true,
+          cell: ({ each_user }) =>
+            plain([limitText(each_user), budgetText(each_user)].filter(Boolean).join(", "), 120),
+        },
         { head: "Change", optional: true, cell: change },
       ],
       tenants,
