@@ -39,7 +39,9 @@ def with_counts(options: Mapping[str, Any]) -> tuple[Callable[[Quota], Quota], C
 
 def _changes(options: Mapping[str, Any], prefix: str) -> Callable[[Quota], Quota]:
     texts = {field: options[prefix + field] for field in JOBS}
-    limits = {field: _count(prefix + field, text) for field, text in texts.items() if text is not None}
+    limits: dict[str, Any] = {
+        field: _count(prefix + field, text) for field, text in texts.items() if text is not None
+    }
 
     def change(quota: Quota) -> Quota:
         return replace(quota, **limits)
