@@ -91,9 +91,9 @@ def main() -> None:
         folder = Path(temporary)
         with LocalCluster(folder, [], settings=SETTINGS) as cluster:
             client = Client(cluster.address, retry_s=60)
-            ids = fill(client, jobs)
+            fill(client, jobs)
             with gateway(cluster.address, folder) as url:
-                print(json.dumps(measure(url, client, ids[0]), indent=1))
+                print(json.dumps(measure(url, client, "1"), indent=1))
 
 
 if __name__ == "__main__":

@@ -188,7 +188,8 @@ class Quotas:
 
     def under(self, worker_type: int) -> Ints:
         """Return the rows of the jobs that quotas of this worker type count, perhaps several times."""
-        return self.job[self.worker_type[self.quota] == worker_type]
+        rows: Ints = self.job[self.worker_type[self.quota] == worker_type]
+        return rows
 
     def of_jobs(self, new_row: Ints) -> Quotas:
         """Return the quotas after jobs changed their rows; `new_row` is negative for a job that is left out."""

@@ -13,10 +13,10 @@ from typing import Any
 
 from scheduler.core import apply_jobs as jobs
 from scheduler.core import apply_leases as leases
-from scheduler.core import apply_measured as measured
-from scheduler.core import budgets
 from scheduler.core import facts as f
-from scheduler.core.credit import charge_all
+from scheduler.core.accounts import apply_measured as measured
+from scheduler.core.accounts import budgets
+from scheduler.core.accounts.credit import charge_all
 from scheduler.core.snapshot import Asked
 from scheduler.core.state import SchedulerState
 from scheduler.model.budgets import Account, AccountId, period_at

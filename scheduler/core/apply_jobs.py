@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scheduler.core import budgets
 from scheduler.core import facts as f
+from scheduler.core.accounts import budgets
 from scheduler.core.snapshot import Request
 from scheduler.core.state import SchedulerState
 from scheduler.model.changes import JobChanges, Update

@@ -11,10 +11,11 @@ from collections.abc import Iterable
 
 import msgspec
 
-from scheduler.core import budgets, credit, failed_starts
 from scheduler.core import facts as f
+from scheduler.core import failed_starts
+from scheduler.core.accounts import budgets, credit
+from scheduler.core.accounts.apply_measured import count_losses, extra_save_of
 from scheduler.core.apply_jobs import move
-from scheduler.core.apply_measured import count_losses, extra_save_of
 from scheduler.core.messages import Exit, Progress
 from scheduler.core.planning.job_leases import Counted, counted_leases
 from scheduler.core.snapshot import Round

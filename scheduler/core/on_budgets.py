@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scheduler.core.budgets import recorded_percent, spent
+from scheduler.core.accounts.budgets import recorded_percent, spent
 from scheduler.core.facts import BudgetReached
 from scheduler.core.outcome import Outcome
 from scheduler.core.planning.budget_limits import Beyond

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from scheduler.core import on_rounds
-from scheduler.core.credit import cost_by
+from scheduler.core.accounts.credit import cost_by
 from scheduler.core.facts import JobMoved, JobSubmitted, JobUpdated, LeaseRecalled
 from scheduler.core.messages import JobCommand, SubmitJobs, UpdateJob
 from scheduler.core.outcome import Outcome

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from scheduler.core import budgets, failed_starts, on_failures, on_jobs, on_rounds
-from scheduler.core.exit_words import exit_words
+from scheduler.core import failed_starts, on_failures, on_jobs, on_rounds
+from scheduler.core.accounts import budgets
+from scheduler.core.accounts.on_measured import on_measured
 from scheduler.core.facts import (
     CheckpointSaved,
     GpusBroken,
@@ -25,12 +26,12 @@ from scheduler.core.facts import (
     RanksExited,
 )
 from scheduler.core.messages import Exit, NodeHello, NodeReport, NodeSilent, Progress
-from scheduler.core.on_measured import on_measured
 from scheduler.core.outcome import Outcome
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
 from scheduler.model.cluster import SILENT, Node, NodeSpec, NodeState
 from scheduler.model.errors import InvalidSpec, Refused
+from scheduler.model.exit_words import exit_words
 from scheduler.model.jobs import TERMINAL, Job, JobState, Move
 from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
 from scheduler.model.plans import ran_out_of_memory

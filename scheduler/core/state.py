@@ -72,8 +72,13 @@ class SchedulerState:
         self.next_order = 0
         # Reshaped jobs, by the last question to the solver before the change. Older shares are void for them.
         self.reshaped: dict[str, int] = {}
-        self.spent: dict[AccountId, Account] = {}  # of budgets, in their present periods
-        # The derived part begins with the jobs that have not ended, in order of submission.
+        # What was spent of budgets in their present periods.
+        self.spent: dict[AccountId, Account] = {}
+        self._begin_derived()
+
+    def _begin_derived(self) -> None:
+        """Begin the derived part: that of no jobs and no nodes."""
+        # The jobs that have not ended, in order of submission.
         self.active: dict[str, Job] = {}
         # Active jobs that `on_jobs.review` checks: those with limits, dependencies, an earliest start or a pause.
         self.to_review: dict[str, Job] = {}
@@ -105,8 +110,10 @@ class SchedulerState:
         self._gpus_in_order: list[tuple[str, tuple[GpuId, ...]]] = []
         # The number of GPUs by worker type, whatever the state of their nodes.
         self.size_of_type: dict[str, int] = {}
-        self.owners = Counter[tuple[str, str]]()  # unfinished jobs, by tenant and user
-        self.cluster_version = 0  # increases with every change of nodes or settings
+        # The number of unfinished jobs, by tenant and user.
+        self.owners = Counter[tuple[str, str]]()
+        # Increases with every change of nodes or settings.
+        self.cluster_version = 0
         self.enter_quotas()
 
     def job(self, job: str) -> Job:

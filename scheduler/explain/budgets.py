@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import numpy as np
 
-from scheduler.core.budgets import spent
+from scheduler.core.accounts.budgets import spent
 from scheduler.core.planning.budget_limits import limits_for
 from scheduler.explain.answer import Change, Reason
 from scheduler.explain.finding import Finding
@@ -63,7 +63,7 @@ def _number(value: float) -> str:
 
 
 def _day(at_s: float) -> str:
-    return f"{datetime.fromtimestamp(min(at_s, LATEST_S), UTC):%A, %Y-%m-%d} (UTC)"
+    return f"{np.datetime64(int(min(at_s, LATEST_S)), 's').astype('datetime64[D]')} (UTC)"
 
 
 def _raise(budget: Budget, least: float) -> Change:

@@ -31,8 +31,8 @@ def within_job_quotas(scene: Scene, columns: Sequence[Column]) -> Finding | None
 
 
 def _full(scene: Scene, quota: JobQuota, names: list[str], columns: Sequence[Column]) -> Finding:
-    level, one = str(quota.level), quota.jobs == 1
-    text = f"{level[0].upper()}{level[1:]} may run at most {quota.jobs:,} {'job' if one else 'jobs'} at once"
+    level, limit = str(quota.level), "1 job" if quota.jobs == 1 else f"{quota.jobs:,} jobs"
+    text = f"{level[0].upper()}{level[1:]} may run at most {limit} at once"
     text += f", and {jobs(names)} {'runs' if len(names) == 1 else 'run'}." if names else "."
     held = [holding for holding in scene.state.leases.values() if holding.lease.job in set(names)]
     changes = (

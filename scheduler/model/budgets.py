@@ -7,10 +7,10 @@ tenant to the root counts the job.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from scheduler.model.gpu_quotas import Level, Owner, path_of
 from scheduler.model.quota import BUDGETS, PERIODS, Quota
@@ -42,11 +42,9 @@ def period_at(name: str, at_s: float) -> Period:
     if name == "week":
         starts_s = (at_s - MONDAY_S) // (7 * DAY_S) * (7 * DAY_S) + MONDAY_S
         return Period(starts_s, starts_s + 7 * DAY_S)
-    date = datetime.fromtimestamp(min(max(at_s, 0.0), LATEST_S), UTC)
-    # Nine days after the 28th is in the next month.
-    first = datetime(date.year, date.month, 1, tzinfo=UTC).timestamp()
-    later = datetime.fromtimestamp(min(first + 37 * DAY_S, LATEST_S), UTC)
-    return Period(first, datetime(later.year, later.month, 1, tzinfo=UTC).timestamp())
+    month = np.datetime64(int(min(max(at_s, 0.0), LATEST_S) // DAY_S), "D").astype("datetime64[M]")
+    starts_s, ends_s = ((month + later).astype("datetime64[s]").astype(float) for later in (0, 1))
+    return Period(float(starts_s), float(ends_s))
 
 
 class AccountId(NamedTuple):

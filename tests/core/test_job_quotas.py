@@ -181,12 +181,12 @@ def test_a_job_moves_only_to_a_tenant_with_room(desk_of: DeskOf) -> None:
         TenantSpec(name="lab", quota=Quota(jobs_unfinished=1)),
     )
     desk = desk_of(node("n1"), tenants=tenants)
-    _, mine, *_ = desk.submit(job(tenant="org/full"), job(tenant="org"), job(array=(1, 2)))
+    _, own, *_ = desk.submit(job(tenant="org/full"), job(tenant="org"), job(array=(1, 2)))
     for name, tenant, code in (
-        (mine, "org/full", "too_many"),
+        (own, "org/full", "too_many"),
         ("3", "lab", "too_many"),
-        (mine, "org/b", ""),
-        (mine, "lab", ""),
+        (own, "org/b", ""),
+        (own, "lab", ""),
         ("3_1", "org", ""),
     ):
         desk.tell(0, UpdateJob(call="u", job=name, changes=JobChanges(tenant=tenant)))
@@ -216,8 +216,8 @@ def test_undeclared_tenants_are_refused_on_demand(desk_of: DeskOf, tenant: str, 
     reply = refusal(desk, job(tenant=tenant), code="invalid")
     assert reply.result == {"field": "tenant"}
     wording(reply.error)
-    (mine,) = desk.submit(job(tenant="org/vision"))
-    desk.tell(0, UpdateJob(call="u", job=mine, changes=JobChanges(tenant="nobody")))
+    (own,) = desk.submit(job(tenant="org/vision"))
+    desk.tell(0, UpdateJob(call="u", job=own, changes=JobChanges(tenant="nobody")))
     assert desk.expect(Reply, call="u").code == "invalid"
     assert old in desk.core.state.active
 

@@ -340,10 +340,9 @@ def turn_of_others() -> Case:
     return Case(desk, "2" if first == "1" else "1", ("more_gpus", "job_ends"), (first,))
 
 
-def with_quota(desk: Desk, gpus: int) -> None:
-    """Let an operator give the tenant org a quota of so many v100."""
-    org = TenantSpec(name="org", quota=Quota(gpus={"v100": gpus}))
-    desk.tell(desk.now_s, SetTenants(tenants=(org,), user="opa"))
+def declare(desk: Desk, **limits: Quota) -> None:
+    """Let an operator declare the tenant org with these limits."""
+    desk.tell(desk.now_s, SetTenants(tenants=(TenantSpec(name="org", **limits),), user="opa"))
     desk.settle()
 
 
@@ -351,7 +350,7 @@ def too_wide_for_quota() -> Case:
     """The quota was lowered after the submission."""
     desk = Desk(node())
     desk.submit(job(gpus=2, tenant="org/a"))
-    with_quota(desk, 1)
+    declare(desk, quota=Quota(gpus={"v100": 1}))
     desk.until(8)
     return Case(desk, "1", ("raise_quota",))
 
@@ -359,7 +358,7 @@ def too_wide_for_quota() -> Case:
 def quota_gpus() -> Case:
     """Another job of the tenant holds all that the quota allows, while a GPU is idle."""
     desk = Desk(node())
-    with_quota(desk, 1)
+    declare(desk, quota=Quota(gpus={"v100": 1}))
     desk.submit(job(tenant="org/a", steps=1e6), job(tenant="org/b", steps=1e6))
     desk.until(8)
     started(desk)
@@ -370,9 +369,7 @@ def quota_gpus() -> Case:
 def quota_budget() -> Case:
     """The tenant has spent its budget of the day, apart from a rest that is too little for a round."""
     desk = Desk(node(gpus=1))
-    org = TenantSpec(name="org", quota=Quota(gpu_hours={"day": 0.2}))
-    desk.tell(0, SetTenants(tenants=(org,), user="opa"))
-    desk.settle()
+    declare(desk, quota=Quota(gpu_hours={"day": 0.2}))
     (lease,) = desk.run(job(tenant="org/a", steps=1e6))
     desk.until(desk.core.state.round.ends_s - 1.0)
     desk.report(exits=(exited(lease),))
@@ -384,9 +381,7 @@ def quota_budget() -> Case:
 def quota_jobs() -> Case:
     """As many jobs of the user run as the quota allows, while a GPU is idle."""
     desk = Desk(node())
-    org = TenantSpec(name="org", each_user=Quota(jobs_running=1))
-    desk.tell(desk.now_s, SetTenants(tenants=(org,), user="opa"))
-    desk.settle()
+    declare(desk, each_user=Quota(jobs_running=1))
     desk.submit(job(tenant="org/a", user="ann", steps=1e6), job(tenant="org/b", user="ann", steps=1e6))
     desk.until(8)
     started(desk)

@@ -100,7 +100,8 @@ class Limit:
     """A limit of a tenant or, with `user`, of one of its users, and what is used of it."""
 
     user: str
-    resource: str  # "gpus", "jobs_running", "jobs_unfinished", "gpu_hours" or "cost"
+    # "gpus", "jobs_running", "jobs_unfinished", "gpu_hours" or "cost".
+    resource: str
     # Of GPUs: the worker type, or "*" for all types together. Of a budget: the period.
     of: str
     limit: float

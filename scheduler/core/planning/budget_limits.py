@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from scheduler.core import budgets
-from scheduler.core.budgets import HOUR_S
+from scheduler.core.accounts import budgets
+from scheduler.core.accounts.budgets import HOUR_S
 from scheduler.core.state import SchedulerState
 from scheduler.model.budgets import Budget, Period, period_at
 from scheduler.model.jobs import Job

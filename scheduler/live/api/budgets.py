@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from protos.gavel.v1 import cluster_pb2 as pb
-from scheduler.core.budgets import spent
+from scheduler.core.accounts.budgets import spent
 from scheduler.core.state import SchedulerState
 from scheduler.live.wire.job_view import stamp
 from scheduler.model.budgets import Budget, period_at

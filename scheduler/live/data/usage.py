@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from scheduler.core.credit import cost_by
+from scheduler.core.accounts.credit import cost_by
 from scheduler.core.state import SchedulerState
 from scheduler.live.job_feed import JobChanges
 from scheduler.live.private_database import open_private

@@ -15,7 +15,6 @@ from typing import Any
 
 from scheduler.core import facts as f
 from scheduler.core.apply_leases import TURN_PASSED, why_ended
-from scheduler.core.exit_words import exit_words
 from scheduler.core.messages import Exit, Shares
 from scheduler.core.planning.job_leases import Counted, JobLeases
 from scheduler.core.planning.quota_leases import QuotaLeases
@@ -35,6 +34,7 @@ from scheduler.live.observe.past_rows import (
     packed_gpus,
     packed_shares,
 )
+from scheduler.model.exit_words import exit_words
 from scheduler.model.gpu_quotas import GpuQuotas
 from scheduler.model.job_quotas import JobQuotas
 from scheduler.model.jobs import Move

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from scheduler.core import credit
+from scheduler.core.accounts import credit
 from scheduler.core.messages import Exit
 from scheduler.core.state import SchedulerState
 from scheduler.live.observe.books import OpenTime

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scheduler.core.budgets import spent
+from scheduler.core.accounts.budgets import spent
 from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.state import SchedulerState
 from scheduler.live.observe.metrics.families import Labels

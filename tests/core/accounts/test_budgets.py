@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.core.budgets import spent
+from scheduler.core.accounts.budgets import spent
 from scheduler.core.facts import RoundPlanned
 from scheduler.core.messages import SetPrices, SetTenants, UpdateJob
 from scheduler.core.state import SchedulerState
