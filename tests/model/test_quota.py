@@ -24,6 +24,12 @@ quota.gpus.h100 = 5
 gpus = {"*" = 8}
 jobs_running = 4
 jobs_unfinished = 100
+
+[[tenants]]
+name = "lab"
+quota = {gpu_hours = {week = 500, day = 0.5}, cost = {month = 2000}, beyond = "backfill"}
+[tenants.each_user]
+cost = {day = 0}
 """
 QUOTAS = (
     TenantSpec(
@@ -34,6 +40,11 @@ QUOTAS = (
         name="org/a",
         quota=Quota(gpus={"h100": 5}),
         each_user=Quota(gpus={"*": 8}, jobs_running=4, jobs_unfinished=100),
+    ),
+    TenantSpec(
+        name="lab",
+        quota=Quota(gpu_hours={"week": 500.0, "day": 0.5}, cost={"month": 2000.0}, beyond="backfill"),
+        each_user=Quota(cost={"day": 0.0}),
     ),
 )
 
@@ -63,6 +74,22 @@ def test_a_file_with_quotas(tmp_path: Path) -> None:
         ("jobs_running = 1.5", "tenants[0].quota.jobs_running"),
         ('jobs_unfinished = "many"', "tenants[0].quota.jobs_unfinished"),
         ("jobs_unfinished = 1_000_000_000_000", "tenants.a.quota.jobs_unfinished"),
+        ("gpu_hours = {week = nan}", "tenants.a.quota.gpu_hours.week"),
+        ("gpu_hours = {week = inf}", "tenants.a.quota.gpu_hours.week"),
+        ("gpu_hours = {week = -1}", "tenants.a.quota.gpu_hours.week"),
+        ("gpu_hours = {week = 1e13}", "tenants.a.quota.gpu_hours.week"),
+        ("gpu_hours = {year = 500}", "tenants.a.quota.gpu_hours"),
+        ('gpu_hours = {"" = 500}', "tenants.a.quota.gpu_hours"),
+        ('gpu_hours = {week = "500"}', "tenants[0].quota.gpu_hours.week"),
+        ("gpu_hours = 500", "tenants[0].quota.gpu_hours"),
+        ("gpu_hour = {week = 500}", "tenants[0].quota.gpu_hour"),
+        ("cost = {month = nan}", "tenants.a.quota.cost.month"),
+        ("cost = {month = -0.01}", "tenants.a.quota.cost.month"),
+        ("cost = {month = 1e300}", "tenants.a.quota.cost.month"),
+        ("cost = {decade = 1}", "tenants.a.quota.cost"),
+        ("costs = {month = 1}", "tenants[0].quota.costs"),
+        ('beyond = "stop"', "tenants.a.quota.beyond"),
+        ("beyond = true", "tenants[0].quota.beyond"),
     ],
 )
 def test_a_wrong_quota_is_refused(tmp_path: Path, quota: str, field: str, wording: Wording) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -86,6 +87,34 @@ def test_limits_on_jobs_are_set_and_lifted(live: LiveThread, gavel: Gavel, wordi
     assert gavel("submit", "--tenant", "org/a", "--array", "1-2", "--", "true").exit_code == 0
 
 
+def test_budgets_are_set_and_lifted(live: LiveThread, gavel: Gavel, wording: Wording) -> None:
+    """`set` changes the budgets it names and leaves the rest; `list` and `show` have the limits and what was spent."""
+    budgets = (
+        "--gpu-hours",
+        "week=500",
+        "--gpu-hours",
+        "day=100.5",
+        "--cost",
+        "month=2000",
+        "--beyond",
+        "backfill",
+    )
+    of_users = ("--each-user-gpu-hours", "day=8", "--each-user-cost", "week=0", "--each-user-beyond", "wait")
+    wording(gavel("tenant", "set", "org", *budgets, *of_users).stdout)
+    (org,) = json.loads(gavel("tenant", "show", "org", "--json").stdout)
+    assert (org["quota"]["gpu_hours"], org["quota"]["cost"]) == (
+        {"day": 100.5, "week": 500.0},
+        {"month": 2000.0},
+    )
+    assert (org["quota"]["beyond"], org["each_user"]["beyond"]) == ("backfill", "wait")
+    wording(gavel("tenant", "list").stdout)
+    wording(gavel("tenant", "show", "org").stdout, date=re.compile(r"\d{4}-\d\d-\d\d"))
+    wording(gavel("tenant", "set", "org", "--gpu-hours", "week=none", "--cost", "month=1999.5").stdout)
+    (org,) = json.loads(gavel("tenant", "show", "org", "--json").stdout)
+    assert (org["quota"]["gpu_hours"], org["quota"]["cost"]) == ({"day": 100.5}, {"month": 1999.5})
+    assert org["each_user"]["gpu_hours"] == {"day": 8.0}
+
+
 def test_a_change_beside_another_keeps_both(
     live: LiveThread, gavel: Gavel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +152,25 @@ def test_a_change_beside_another_keeps_both(
         ("set", "org", "--each-user-jobs-unfinished", ""),
         ("set", "org", "--jobs-unfinished", "1000000001"),
         ("set", "org", "--jobs-unfinished", "99999999999999"),
+        ("set", "org", "--gpu-hours", "week"),
+        ("set", "org", "--gpu-hours", "week="),
+        ("set", "org", "--gpu-hours", "week=nan"),
+        ("set", "org", "--gpu-hours", "week=-1"),
+        ("set", "org", "--gpu-hours", "week=1e3"),
+        ("set", "org", "--gpu-hours", "year=500"),
+        ("set", "org", "--gpu-hours", "=500"),
+        ("set", "org", "--gpu-hours", "week=1", "--gpu-hours", "week=2"),
+        ("set", "org", "--gpu-hours", "week=1000000000001"),
+        ("set", "org", "--gpu-hours", "week=" + "9" * 400),
+        ("set", "org", "--cost", "month=inf"),
+        ("set", "org", "--cost", "month=1.2.3"),
+        ("set", "org", "--cost", "month=2000 EUR"),
+        ("set", "org", "--cost", "Month=2000"),
+        ("set", "org", "--each-user-gpu-hours", "day=-0.5"),
+        ("set", "org", "--each-user-cost", "decade=1"),
+        ("set", "org", "--each-user-cost", "day=5000000000000"),
+        ("set", "org", "--beyond", "stop"),
+        ("set", "org", "--each-user-beyond", ""),
         ("set", "org", "--weight", "nan"),
         ("set", "org", "--weight", "-1"),
         ("set", ""),
