@@ -64,6 +64,28 @@ def test_other_moves_are_no_events() -> None:
     assert [entry.event for entry in events([SUBMITTED], [hold], [release])] == ["job_held"]
 
 
+@pytest.mark.parametrize(("user", "resource", "percent"), [("", "gpu_hours", 80), ("ann", "cost", 100)])
+def test_a_budget_is_an_event(user: str, resource: str, percent: int, wording: Wording) -> None:
+    """The event has the owner, the numbers and the time of the renewal; a spent budget says that jobs wait."""
+    reached = f.BudgetReached(
+        tenant="org",
+        user=user,
+        resource=resource,
+        period="week",
+        limit=500.0,
+        spent=499.123456789,
+        renews_s=1_800_230_400.0,
+        percent=percent,
+    )
+    (happening,) = events([reached])
+    details = happening.details
+    assert (happening.event, happening.job) == ("budget", "")
+    assert (details["tenant"], details["user"], details["resource"]) == ("org", user, resource)
+    assert (details["period"], details["limit"], details["spent"]) == ("week", 500.0, 499.123457)
+    assert (details["percent"], details["renews_at"]) == (percent, "2027-01-18T00:00:00Z")
+    wording(details["text"])
+
+
 def test_a_node_is_lost_unless_it_was_drained(wording: Wording) -> None:
     """A silent node is no event, a lost one is; the end of an agent on a drained node was intended."""
     silent = f.NodeMoved(node="n1", state=NodeState.SILENT)

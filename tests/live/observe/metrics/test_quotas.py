@@ -1,0 +1,38 @@
+"""The series of quotas and budgets: limit and use of each tenant that has a label of its own, and of no user."""
+
+from __future__ import annotations
+
+import pytest
+
+from scheduler.live.observe.metrics.quotas import quota_series
+from scheduler.model.quota import Quota
+from scheduler.model.settings import TenantSpec
+from tests.support.desk import Desk, job, node
+
+ORG = TenantSpec(
+    name="org",
+    quota=Quota(gpus={"v100": 3}, gpu_hours={"week": 500.0}),
+    each_user=Quota(gpu_hours={"day": 8.0}),
+)
+LAB = TenantSpec(name="lab", quota=Quota(gpu_hours={"day": 5.0}))
+
+
+def test_each_limit_of_a_tenant_has_a_series() -> None:
+    """GPUs that are held and GPU-hours so far stand beside their limits; a tenant under a shared label has none."""
+    desk = Desk(node("n1", 4), tenants=(ORG, LAB))
+    (lease,) = desk.run(job(tenant="org/a", gpus=2, user="ann", steps=1e6))
+    desk.until(200.0)
+    sent_s = desk.holding(lease).sent_s
+    assert sent_s is not None
+    series = quota_series(desk.core.state, 200.0, lambda tenant: tenant if tenant == "org" else "other")
+    assert series == {
+        ("org", "gpus", "v100", "limit"): 3,
+        ("org", "gpus", "v100", "used"): 2,
+        ("org", "gpu_hours", "week", "limit"): 500.0,
+        ("org", "gpu_hours", "week", "used"): pytest.approx(2 * (200.0 - sent_s) / 3600.0),
+    }
+
+
+def test_without_limits_there_is_no_series() -> None:
+    """A cluster without quotas and budgets exports nothing."""
+    assert quota_series(Desk(node("n1", 1)).core.state, 0.0, str) == {}
