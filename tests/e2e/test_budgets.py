@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from gavel.client import JobState
-from tests.e2e.cluster import Cluster, eventually
+from tests.e2e.cluster import Cluster, eventually, whole
 
 SETTINGS = ("scheduler.round_s=4", "scheduler.solve_lead_s=2", "scheduler.plan_lead_s=1")
 # A round fits only if it has half a minute to stop, so this is enough for some rounds.
 BUDGET_S = 60
+STEPS = 20_000
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def test_a_job_stops_and_waits_when_its_budget_is_spent(cluster: Cluster, tmp_pa
     """No more is spent than the limit, also after a kill of the scheduler, and the job goes on from its checkpoint."""
     go = tmp_path / "go"
     cluster.answer("tenant", "set", "org", "--gpu-hours", f"month={BUDGET_S / 3600:.6f}")
-    job = cluster.submit("counting.py", go, steps=20_000, tenant="org/a")
+    job = cluster.submit("counting.py", go, steps=STEPS, tenant="org/a")
     eventually(lambda: cluster.job(job).state is JobState.PREEMPTED, "its budget is spent")
     cluster.kill("scheduler")
     cluster.start_scheduler()
@@ -41,3 +42,9 @@ def test_a_job_stops_and_waits_when_its_budget_is_spent(cluster: Cluster, tmp_pa
     cluster.wait_until_running(job)
     go.touch()
     cluster.wait_until_completed(job)
+    first, *later = cluster.json_lines(job, "start")
+    assert first["step"] == 0
+    assert later
+    assert all(line["step"] > 0 for line in later)
+    (end,) = cluster.json_lines(job, "end")
+    assert end["sum"] == whole(STEPS)
