@@ -84,7 +84,8 @@ def test_nothing_outside_the_work_directory_comes_back(
 
 def test_the_files_of_two_nodes_are_kept_apart(cluster: Cluster, tmp_path: Path, wording: Wording) -> None:
     """Files that only one node has lie at their paths; if both have different ones, below the nodes' names."""
-    script = "echo $RANK > rank; echo $RANK > only-$RANK"
+    # Both nodes are this machine, whose clock may give both files the same time; they would count as one file.
+    script = "echo $RANK > rank; touch -d @170000000$RANK rank; echo $RANK > only-$RANK"
     job = ran(cluster, tmp_path / "work", script, gpus=2)
     alone = cluster.client.fetch(job, ["only-*"], to=tmp_path / "alone")
     assert alone.fetched == ("only-0", "only-1")
