@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,11 @@ def ran(cluster: Cluster, folder: Path, script: str, **fields: object) -> str:
     (job,) = cluster.client.submit(spec)
     cluster.wait_until_completed(job)
     return job
+
+
+def mention(job: str) -> re.Pattern[str]:
+    """Match the id of a job where a message names it, but no other number."""
+    return re.compile(rf"(?<=job[ -]){job}\b|(?<=fetch ){job}\b")
 
 
 def test_outputs_come_back_byte_for_byte(cluster: Cluster, tmp_path: Path) -> None:
@@ -119,9 +125,9 @@ def test_the_command_fetches_outputs_into_a_directory_of_the_job(
     job = ran(
         cluster, tmp_path / "work", "echo 1 > result; echo 2 > rest", outputs=("result",), nodes=("n1",)
     )
-    wording(cluster.answer("fetch", job), job=job)
+    wording(cluster.answer("fetch", job), job=mention(job))
     assert [path.name for path in (tmp_path / f"job-{job}").iterdir()] == ["result"]
-    wording(cluster.answer("fetch", job), job=job)
+    wording(cluster.answer("fetch", job), job=mention(job))
     listed = cluster.answer("fetch", job, "--list")
     assert [line.split()[0] for line in listed.splitlines()[1:]] == ["rest", "result"]
     without = ran(cluster, tmp_path / "work", "echo 1 > result", nodes=("n1",))
@@ -129,7 +135,7 @@ def test_the_command_fetches_outputs_into_a_directory_of_the_job(
         with (tmp_path / "output").open("w+") as output:
             code = cluster.gavel("fetch", *arguments, output=output).wait()
             output.seek(0)
-            wording(f"{code}: {output.read()}", job=without)
+            wording(f"{code}: {output.read()}", job=mention(without))
 
 
 def test_outputs_survive_the_work_directory(cluster: Cluster, tmp_path: Path) -> None:
