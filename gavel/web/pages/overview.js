@@ -5,10 +5,8 @@ import { call, get, may } from "./api.js";
 import { ask, h, jobPath, link, notice, patch } from "./dom.js";
 import { FOLD, Matrix, linesOf } from "./matrix.js";
 import { viewChoice } from "./picture.js";
+import { readAgain } from "./reading.js";
 import { clock, countOf, plain, span } from "./values.js";
-
-/** How often the matrix is read again between two rounds, while the page is visible. */
-const AGAIN_MS = 5000;
 
 /** @param {import("./app.js").Context} context @returns {import("./app.js").Page} */
 export function overview(context) {
@@ -115,25 +113,14 @@ export function overview(context) {
     if (view === "picture") matrix.picture.paint();
   }
 
-  const timer = setInterval(
-    () => document.visibilityState === "visible" && !context.live.state.staleSince && load(),
-    AGAIN_MS,
-  );
-  load();
-  return {
-    node,
-    title: "Overview",
-    update(state, kinds) {
-      draw(state);
-      if (kinds.has("round")) load();
-    },
+  return readAgain(context, "Overview", load, node, {
+    update: draw,
     theme: () => matrix.picture.paint(),
     stop() {
       stopped = true;
-      clearInterval(timer);
       matrix.stop();
     },
-  };
+  });
 }
 
 /** @param {any} overview */
