@@ -35,6 +35,8 @@ from protos.gavel.v1 import jobs_pb2 as j
 PAGES = ("/", "/login", "/queue", "/jobs/{id}", "/nodes", "/nodes/{name}", "/rounds", "/fairness", "/use")
 OPENAPI = Path(__file__).parent / "openapi.json"
 TAIL_LINES = 1000
+# The parameter that has the id of the last event where a browser cannot send Last-Event-ID.
+AFTER = "after"
 
 
 class Gateway:
@@ -99,16 +101,17 @@ class Gateway:
     async def events(self, request: Request) -> ASGIApp:
         """Answer with the changes of the mirror, as they happen."""
         token = (await self.callers.enter(request)).token
-        since = request.headers.get("last-event-id") or request.query_params.get("after")
-        pieces = streams.changes(self.mirror.events, since, lambda: self.callers.identity(token))
+        pieces = streams.changes(
+            self.mirror.events, _last_event(request), lambda: self.callers.identity(token)
+        )
         return streams.Stream(pieces, self.stopping)
 
     # ----------------------------------------------------------------------------------------------------- logs
 
     async def logs(self, request: Request) -> ASGIApp:
         """Answer with the output of a job as events."""
-        read = streams.positions_in(request.headers.get("last-event-id", ""))
-        wanted, chunks = await self._log(request, read, TAIL_LINES)
+        read = streams.positions_in(_last_event(request) or "")
+        wanted, chunks = await self._log(request, read or {}, TAIL_LINES)
         limit = None if wanted.follow else streams.LOG_BYTES_MAX
         return streams.Stream(streams.log_events(chunks, streams.LogEvents(read), limit), self.stopping)
 
@@ -123,7 +126,8 @@ class Gateway:
     ) -> tuple[j.ReadLogsRequest, AsyncIterator[Any]]:
         """Return what is wanted, and the output after what has been read. Errors are raised before any of it."""
         token = (await self.callers.enter(request)).token
-        wanted = fill_from_query(j.ReadLogsRequest(), request.query_params.multi_items())
+        query = [(name, value) for name, value in request.query_params.multi_items() if name != AFTER]
+        wanted = fill_from_query(j.ReadLogsRequest(), query)
         if wanted.job:
             raise invalid("job", "is given by the path")
         wanted.job = request.path_params["job"]
@@ -131,6 +135,11 @@ class Gateway:
         rank = wanted.rank if wanted.HasField("rank") else None
         reading = Reading(wanted.job, wanted.attempt, rank, tail, wanted.follow, read)
         return wanted, await streams.begun(self.upstream.stream(reading.call(), token), reading)
+
+
+def _last_event(request: Request) -> str | None:
+    """Return the id of the last event that the browser has received on this stream."""
+    return request.headers.get("last-event-id") or request.query_params.get(AFTER)
 
 
 def _handler(name: str, *owners: object) -> Any:

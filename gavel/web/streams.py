@@ -119,21 +119,30 @@ async def changes(
 # --------------------------------------------------------------------------------------------------------- logs
 
 _POSITION = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,18})")
-_POSITIONS_MAX = 10_000
+# Browsers send the id of their last event in a header, beside a cookie; all headers together have 16 KiB.
+_ID_CHARS_MAX = 4096
+# The id of an event after which so many ranks have been read that an id cannot name how far.
+_TOO_MANY_RANKS = "many"
 
 
-def positions_in(id_: str) -> dict[tuple[int, int], int]:
-    """Return how far a browser has read the output of each attempt and rank, from the id of its last event."""
-    parts = [_POSITION.fullmatch(part) for part in id_[:200_000].split(";")]
-    return {(int(part[1]), int(part[2])): int(part[3]) for part in parts[:_POSITIONS_MAX] if part}
+def positions_in(id_: str) -> dict[tuple[int, int], int] | None:
+    """Return how far a browser has read the output of each attempt and rank, from the id of its last event.
+
+    None if the id does not have it: the browser must forget what it has, and begin with the last lines again.
+    """
+    if id_ == _TOO_MANY_RANKS:
+        return None
+    parts = [_POSITION.fullmatch(part) for part in id_[:_ID_CHARS_MAX].split(";")]
+    return {(int(part[1]), int(part[2])): int(part[3]) for part in parts if part}
 
 
 class LogEvents:
     """Turns chunks of output into events. Each event's id says how far every rank has been read."""
 
-    def __init__(self, read: Mapping[tuple[int, int], int]) -> None:
-        """`read`: how far the browser had read before."""
-        self._read = dict(read)
+    def __init__(self, read: Mapping[tuple[int, int], int] | None) -> None:
+        """`read`: how far the browser had read before, as `positions_in` returns it."""
+        self.is_reset = read is None
+        self._read = dict(read or {})
         self._decoders: dict[tuple[int, int], codecs.IncrementalDecoder] = {}
 
     def event(self, chunk: LogChunk) -> bytes:
@@ -155,7 +164,10 @@ class LogEvents:
         return encoded("log", data, self._id())
 
     def _id(self) -> str:
-        return ";".join(f"{attempt}.{rank}.{offset}" for (attempt, rank), offset in self._read.items())
+        if len(self._read) > _ID_CHARS_MAX // len("1.1.1;"):
+            return _TOO_MANY_RANKS
+        id_ = ";".join(f"{attempt}.{rank}.{offset}" for (attempt, rank), offset in self._read.items())
+        return id_ if len(id_) <= _ID_CHARS_MAX else _TOO_MANY_RANKS
 
 
 async def log_events(
@@ -163,6 +175,8 @@ async def log_events(
 ) -> AsyncIterator[bytes]:
     """Yield the output of a job as events, at most `size_max` bytes of it."""
     left = size_max
+    if events.is_reset:
+        yield encoded("reset", {})
     try:
         async with aclosing(chunks) as parts:  # type: ignore[type-var]
             async for chunk in parts:

@@ -59,6 +59,7 @@ VIEWS = (
             **_LOG,
             "tail_lines": "Only this many last lines; absent: 1,000.",
             "follow": "true: continue until the job has ended.",
+            "after": "The event after which to continue; absent: from the last lines. Last-Event-ID goes before it.",
         },
         EVENT_STREAM,
     ),

@@ -78,6 +78,24 @@ def test_a_log_goes_on_after_any_event(site: Site, job: str) -> None:
             assert text == "".join(parts), number
 
 
+def test_a_log_of_many_ranks_begins_again_where_an_id_cannot_say_how_far_it_was_read(
+    site: Site, job: str
+) -> None:
+    """Ids fit into a header whatever the number of ranks; past that, the browser is told to forget what it has."""
+    for rank in range(2000):
+        prints(site, b"a line\n", rank=rank)
+    events = read(site, f"/v1/jobs/{job}/logs")[:-1]
+    assert max(len(event.id) for event in events) <= 4096
+    few, many = events[99], events[-1]
+    assert [
+        event.data["rank"] for event in read(site, f"/v1/jobs/{job}/logs", Last_Event_ID=few.id)[:-1]
+    ] == [*range(100, 2000)]
+    for path, header in (("", many.id), (f"?after={many.id}", "")):
+        first, *rest = read(site, f"/v1/jobs/{job}/logs{path}", Last_Event_ID=header)
+        assert first.kind == "reset"
+        assert [event.data for event in rest[:-1]] == [event.data for event in events]
+
+
 def test_a_long_log_is_cut_with_a_note(site: Site, job: str) -> None:
     """At most a mebibyte at a time; the whole is there as a file."""
     prints(site, *[b"x" * 65_536] * 40)

@@ -85,10 +85,15 @@ export const waiting = (state) =>
 const AGAIN_MS = 2000;
 const KINDS = ["jobs", "overview", "round", "stale", "live"];
 
-/** One stream of events, opened again whenever it is lost. */
+/**
+ * One stream of events, opened again whenever it is lost. A page that cannot be seen holds none: a browser opens at most
+ * six connections to a host, for all of its tabs together.
+ */
 export class Live {
   constructor() {
     this.state = EMPTY;
+    /** The latest event that arrived. */
+    this.position = "";
     /** @type {Set<(state: State, kinds: Set<string>, gone: Row[]) => void>} */
     this.listeners = new Set();
     this.kinds = new Set();
@@ -98,6 +103,7 @@ export class Live {
     this.source = null;
     this.stopped = true;
     this.heard = 0;
+    document.addEventListener("visibilitychange", () => this.look());
   }
 
   /** Load the queue, then follow it. */
@@ -107,6 +113,7 @@ export class Live {
     try {
       const [queue, overview] = await Promise.all([get("/v1/queue"), get("/v1/overview")]);
       if (this.stopped) return;
+      this.position = queue.event;
       this.take("queue", queue);
       this.take("overview", overview);
       this.follow();
@@ -117,11 +124,30 @@ export class Live {
     }
   }
 
+  /** Close the stream when the page is hidden, and go on after the latest event when it is shown. */
+  look() {
+    if (this.stopped || !this.position) return;
+    if (document.hidden) {
+      this.source?.close();
+      this.source = null;
+    } else if (!this.source) {
+      this.follow();
+      this.take("shown", {});
+    }
+  }
+
   follow() {
-    const source = new EventSource(`/v1/events?after=${encodeURIComponent(this.state.event)}`);
+    this.source?.close();
+    this.source = null;
+    if (document.hidden) return;
+    const source = new EventSource(`/v1/events?after=${encodeURIComponent(this.position)}`);
     this.source = source;
     for (const kind of KINDS) {
-      source.addEventListener(kind, (event) => this.take(kind, JSON.parse(/** @type {MessageEvent} */ (event).data)));
+      source.addEventListener(kind, (event) => {
+        const { data, lastEventId } = /** @type {MessageEvent} */ (event);
+        this.position = lastEventId;
+        this.take(kind, JSON.parse(data));
+      });
     }
     source.addEventListener("open", () => {
       if (this.cut) this.take("live", {});
@@ -149,7 +175,7 @@ export class Live {
 
   /** @param {string} kind @param {any} data */
   take(kind, data) {
-    if (kind !== "stale") this.heard = Date.now() / 1000;
+    if (kind !== "stale" && kind !== "shown") this.heard = Date.now() / 1000;
     this.state = reduce(this.state, kind, data);
     if (kind === "jobs") this.gone.push(...rowsOf(data.gone));
     if (this.kinds.size === 0) setTimeout(() => this.tell(), 0);
@@ -167,6 +193,7 @@ export class Live {
     this.stopped = true;
     this.source?.close();
     this.source = null;
+    this.position = "";
     this.state = EMPTY;
   }
 }

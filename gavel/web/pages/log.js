@@ -81,6 +81,8 @@ export class LogPane {
     this.state = "";
     /** @type {EventSource | null} */
     this.source = null;
+    /** The latest event that arrived. */
+    this.position = "";
     this.lines = new Lines();
     /** @type {Set<Line>} */
     this.fresh = new Set();
@@ -103,6 +105,8 @@ export class LogPane {
     this.node = h("section", { "aria-label": "Output", key: "log", "data-keep": "" }, this.tools, this.box);
     this.ranks = 1;
     this.attempts = 0;
+    this.look = this.look.bind(this);
+    document.addEventListener("visibilitychange", this.look);
   }
 
   /** @param {number} attempts @param {number} ranks */
@@ -185,24 +189,50 @@ export class LogPane {
     this.draw();
   }
 
+  /** Read the output from its last lines on. */
   open() {
-    this.source?.close();
+    this.clear();
+    this.position = "";
+    this.ended = false;
+    this.follow();
+  }
+
+  clear() {
     this.lines = new Lines();
     this.fresh.clear();
-    this.ended = false;
     this.box.replaceChildren();
+  }
+
+  /** Close the stream when the page is hidden, as live.js does, and go on where it was when the page is shown. */
+  look() {
+    if (this.attempts === 0 || this.ended) return;
+    if (document.hidden) {
+      this.source?.close();
+      this.source = null;
+    } else if (!this.source) this.follow();
+  }
+
+  /** Follow the output after the latest event. */
+  follow() {
+    this.source?.close();
+    this.source = null;
+    if (document.hidden) return;
     const url = withQuery(`${jobUrl(this.job)}/logs`, {
       attempt: this.attempt,
       rank: this.rank,
       tail_lines: TAIL,
       follow: true,
+      after: this.position,
     });
     const source = (this.source = new EventSource(url));
     const on = (/** @type {string} */ kind, /** @type {(data: any) => void} */ take) =>
-      source.addEventListener(
-        kind,
-        (event) => "data" in event && take(JSON.parse(/** @type {MessageEvent} */ (event).data)),
-      );
+      source.addEventListener(kind, (event) => {
+        if (!("data" in event)) return;
+        const { data, lastEventId } = /** @type {MessageEvent} */ (event);
+        this.position = lastEventId || this.position;
+        take(JSON.parse(data));
+      });
+    on("reset", () => this.clear());
     on("log", ({ rank, text }) => this.add(this.lines.add(String(rank), text)));
     on("notice", ({ text }) => this.add([this.lines.begin("", text, true)]));
     on("cut", () => this.say("cut at 1 MiB; the download has all of it"));
@@ -321,6 +351,7 @@ export class LogPane {
   }
 
   stop() {
+    document.removeEventListener("visibilitychange", this.look);
     this.source?.close();
     this.source = null;
   }

@@ -10,7 +10,8 @@ import { h } from "./dom.js";
 const AGAIN_MS = 5000;
 
 /**
- * A page that reads its figures again: every few seconds while it can be seen, after each round, and after the scheduler was away.
+ * A page that reads its figures again: every few seconds while it can be seen, when it is
+ * shown again, after each round, and after the scheduler was away.
  * @param {Context} context
  * @param {string} title
  * @param {() => Promise<void>} load
@@ -21,7 +22,7 @@ const AGAIN_MS = 5000;
 export function readAgain(context, title, load, node, extra = {}) {
   const { update, stop, ...rest } = extra;
   const timer = setInterval(
-    () => document.visibilityState === "visible" && !context.live.state.staleSince && load(),
+    () => !document.hidden && !context.live.state.staleSince && load(),
     AGAIN_MS,
   );
   load();
@@ -31,7 +32,7 @@ export function readAgain(context, title, load, node, extra = {}) {
     ...rest,
     update(state, kinds, gone) {
       update?.(state, kinds, gone);
-      if (kinds.has("round") || kinds.has("live")) load();
+      if (kinds.has("round") || kinds.has("live") || kinds.has("shown")) load();
     },
     stop() {
       clearInterval(timer);
