@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ RESOURCES = {"gpu_hours": "GPU-hours", "cost": "cost"}
 EACH_USER = "each_user_"
 # Lifts a limit, in place of its number.
 NONE = "none"
+# A number without a sign, as in YAML and TOML: 12, 0.5 or 1e3.
+_NUMBER = re.compile(r"([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
 
 
 def budget_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -74,17 +77,12 @@ def _entries(field: str, texts: Sequence[str]) -> dict[str, float | None]:
     entries: dict[str, float | None] = {}
     for text in texts:
         period, _, amount = text.partition("=")
-        if period not in PERIODS or not (amount == NONE or _is_number(amount)):
+        if period not in PERIODS or not (amount == NONE or _NUMBER.fullmatch(amount)):
             raise Fault(f"{option}: '{text[:60]}' is not PERIOD=N, such as day=10, week=500 or month=none")
         if period in entries:
             raise Fault(f"{option}: names {period} twice")
         entries[period] = None if amount == NONE else float(amount)
     return entries
-
-
-def _is_number(text: str) -> bool:
-    """Whether a text is a number without a sign, such as 12 or 0.5."""
-    return text.isascii() and text.replace(".", "", 1).isdigit()
 
 
 def budgets_of(quota: Quota) -> list[str]:
