@@ -11,6 +11,7 @@ from typing import Any
 
 from benchmarks import checkfreq
 from benchmarks.reference_checks import Check, NotChecked
+from gavel.training.data.stalls import fetch_rate, fractions, what_if
 from gavel.training.interval import choose, young_s
 
 Values = dict[str, Any]
@@ -52,6 +53,30 @@ def young_availability(inputs: Values) -> Values:
     }
 
 
+def speed(inputs: Values) -> Values:
+    """The speed of a loop from the rates of its parts, and what would be needed of a cache."""
+    answer = what_if(**inputs)
+    return {
+        **answer._asdict(),
+        "speed": answer.rate,
+        "fetch_stall": answer.fractions.fetch,
+        "prep_stall": answer.fractions.prep,
+    }
+
+
+def differential(inputs: Values) -> Values:
+    """How a loop spends its time, from three rates."""
+    busy, prep, fetch = fractions(**inputs)
+    return {"busy": busy, "prep_stall": prep, "fetch_stall": fetch}
+
+
+def in_bytes(inputs: Values) -> Values:
+    """The rate of reading from the speed of memory and disk, and the mean size of a sample."""
+    sample = inputs["dataset_gib"] * 2**30 / inputs["samples"]
+    memory, disk = inputs["memory_gib_per_s"] * 2**30, inputs["disk_mib_per_s"] * 2**20
+    return {"samples_per_s": fetch_rate(memory / sample, disk / sample, inputs["cache_percent"] / 100)}
+
+
 # By the beginning of a case's id.
 ANSWERS: dict[str, Callable[[Values], Values]] = {
     "gavel-interval-": gavel_interval,
@@ -59,6 +84,9 @@ ANSWERS: dict[str, Callable[[Values], Values]] = {
     "checkfreq-tuning-": checkfreq_tuning,
     "young-daly-": young_daly,
     "young-availability-": young_availability,
+    "what-if-": speed,
+    "differential-": differential,
+    "ds-analyzer-tool-": in_bytes,
 }
 # Where a case names a value otherwise than our code.
 NAMES = {"gavel-interval-": {"interval": "steps"}}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from gavel.training.checkpoint.saved_files import load_bytes, load_text, save_bytes, save_text
 from gavel.training.checkpoint.torch_checkpoint import TorchCheckpoint
+from gavel.training.data.measured import MeasuredDataset
 from gavel.training.errors import (
     CheckpointError,
     EnvironmentFault,
@@ -36,6 +37,7 @@ __all__ = [
     "IncompleteCheckpoint",
     "Interval",
     "LeasedIterator",
+    "MeasuredDataset",
     "NoLength",
     "ResumableSampler",
     "StaleAttempt",

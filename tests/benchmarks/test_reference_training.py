@@ -59,6 +59,29 @@ CASES = [
         {"lost_time_optimal_s": 6.92820323, "availability_optimal_s": 9.94427191},
         {"*": 1e-8},
     ),
+    case(
+        "what-if-a",
+        {"cache_rate": 4000.0, "storage_rate": 100.0, "prep_rate": 400.0, "gpu_rate": 800.0, "cached": 0.5},
+        {
+            "fetch_rate": 8000 / 41,
+            "speed": 8000 / 41,
+            "bound_by": "fetch",
+            "fetch_stall": 1 - 20 / 41,
+            "prep_stall": 10 / 41,
+            "cache_needed": 10 / 13,
+        },
+        {"*": 1e-9, "bound_by": 0},
+    ),
+    case(
+        "differential-a",
+        {"synthetic_rate": 100.0, "cached_rate": 50.0, "real_rate": 25.0},
+        {"busy": 0.25, "prep_stall": 0.25, "fetch_stall": 0.5},
+    ),
+    case(
+        "ds-analyzer-tool-a",
+        {"dataset_gib": 1, "samples": 1024, "memory_gib_per_s": 2, "disk_mib_per_s": 512, "cache_percent": 50},
+        {"samples_per_s": 819.2},
+    ),
 ]  # fmt: skip
 
 
@@ -85,7 +108,7 @@ def test_a_wrong_answer_falls_short() -> None:
 
 def test_cases_without_an_answer_are_named() -> None:
     """Published figures, and cases of parts that do not exist yet, are listed and not counted."""
-    unknown = case("hit-law-1", {}, {"hits": 1.0})
+    unknown = case("server-split-1", {}, {"total": 1.0})
     anchor = case("published-1", {}, {"speed": 2.0}, "anchor")
     rows = list(check_part(topics({"cases": [unknown, anchor]})["checkpoint"]))
     assert [type(row) for row in rows] == [NotChecked, NotChecked]
