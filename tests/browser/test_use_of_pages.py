@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,13 +83,13 @@ def test_an_error_stands_below_its_field(site: Site, page: Page) -> None:
     page.goto(site.at("/fairness"))
     page.get_by_role("button", name="Set a quota").click()
     dialog = page.get_by_role("dialog")
-    users = dialog.get_by_label("GPUs held at once by each user")
+    users = dialog.get_by_label("GPUs held at once of a user")
     dialog.get_by_label("Tenant, such").fill("refused")
     users.fill("k80=many")
     dialog.get_by_role("button", name="Set", exact=True).click()
     is_blamed(users, "k80=many")
     users.fill("")
-    gpus = dialog.get_by_label("GPUs held at once, such")
+    gpus = dialog.get_by_label("GPUs held at once", exact=True)
     gpus.fill("k90=1")
     dialog.get_by_role("button", name="Set", exact=True).click()
     is_blamed(gpus, "k90")
@@ -98,22 +97,41 @@ def test_an_error_stands_below_its_field(site: Site, page: Page) -> None:
     assert [tenant for tenant in site.cluster.client.tenants() if tenant.name == "refused"] == []
 
 
-def test_a_change_of_a_quota_keeps_the_budget(site: Site, page: Page) -> None:
-    """The dialog changes GPUs only, and the list shows what is spent of the budget."""
-    budget = r.Quota(gpus={"*": 2}, gpu_hours={"day": 24.0}, beyond="backfill")
-    site.cluster.client.set_tenants(r.Tenant("spender", quota=budget))
+def test_all_limits_of_a_tenant_are_set_read_and_removed(site: Site, page: Page) -> None:
+    """The dialog has what `gavel tenant set` has; what it does not change stays, and an empty field lifts a limit."""
+    before = r.Quota(gpus={"*": 2}, gpu_hours={"day": 24.0}, beyond="backfill", jobs_running=3)
+    site.cluster.client.set_tenants(r.Tenant("spender", policy="fifo", quota=before))
     page.goto(site.at("/fairness"))
-    row = page.get_by_role("row", name=re.compile("^spender"))
-    reads(row, "0 of 24 GPU-hours a day")
-    row.get_by_role("button", name="Set the quota of spender").click()
+    used = page.get_by_role("table", name="Used of the limits")
+    for row in ("GPUs 0 2", "running jobs 0 3", "GPU-hours a day 0 0 24"):
+        shows(used.get_by_role("row", name=f"spender all jobs {row}"))
+    reads(used.get_by_role("row", name="GPU-hours a day"), "UTC")
+    page.get_by_role("button", name="Set the quota of spender").click()
     dialog = page.get_by_role("dialog")
-    dialog.get_by_label("GPUs held at once, such").fill("*=1")
+    dialog.get_by_label("GPU-hours", exact=True).fill("day=24, year=500")
+    dialog.get_by_role("button", name="Set", exact=True).click()
+    is_blamed(dialog.get_by_label("GPU-hours", exact=True), "year=500")
+    for label, text in {
+        "GPU-hours": "day=24, week=1e2",
+        "Cost": "month=99.5",
+        "Jobs that run at once": "",
+        "Unfinished jobs of a user": "7",
+        "GPU-hours of a user": "day=2.5",
+    }.items():
+        dialog.get_by_label(label, exact=True).fill(text)
     dialog.get_by_role("button", name="Set", exact=True).click()
     hides(dialog)
-    reads(row, "0 of 1 GPUs")
-    quota = site.cluster.client.tenants(["spender"])[0].quota
-    assert quota == dataclasses.replace(budget, gpus={"*": 1})
-    site.cluster.client.set_tenants(removed=["spender"])
+    reads(used, "cost a month")
+    (tenant,) = site.cluster.client.tenants(["spender"])
+    assert tenant.quota == r.Quota(
+        gpus={"*": 2}, gpu_hours={"day": 24.0, "week": 100.0}, cost={"month": 99.5}, beyond="backfill"
+    )
+    assert tenant.each_user == r.Quota(gpu_hours={"day": 2.5}, jobs_unfinished=7)
+    assert tenant.policy == "fifo"
+    page.get_by_role("button", name="Remove the quota of spender").click()
+    dialog.get_by_role("button", name="Remove").click()
+    hides(page.get_by_role("row", name=re.compile("^spender")))
+    assert [one for one in site.cluster.client.tenants() if one.declared] == []
 
 
 def is_blamed(field: Locator, text: str) -> None:

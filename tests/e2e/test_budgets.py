@@ -37,9 +37,12 @@ def test_a_job_stops_and_waits_when_its_budget_is_spent(cluster: Cluster, tmp_pa
     (org,) = json.loads(cluster.answer("tenant", "show", "org", "--json"))
     (budget,) = org["limits"]
     assert 0 < budget["used"] <= budget["limit"]
+    assert budget["committed"] == 0
     assert budget["renews_at"].partition("T")[0].endswith("-01")
     cluster.answer("tenant", "set", "org", "--gpu-hours", "month=10")
     cluster.wait_until_running(job)
+    (budget,) = cluster.client.tenants(["org"])[0].limits
+    assert 0 < budget.committed < budget.limit - budget.used
     go.touch()
     cluster.wait_until_completed(job)
     first, *later = cluster.json_lines(job, "start")

@@ -37,7 +37,7 @@ COLUMNS = (
 LIMITS = (
     Column("whose", width_max=24),
     Column("of", width_max=20),
-    *(Column(head, right=True) for head in ("used", "limit")),
+    *(Column(head, right=True) for head in ("used", "set aside", "limit")),
     Column("renewed on"),
 )
 # How often a change is tried again because another operator changed the tenant meanwhile.
@@ -114,7 +114,7 @@ def _row(limit: Limit) -> Sequence[str]:
     owner = f"user {limit.user}" if limit.user else "all jobs"
     if limit.resource in RESOURCES:
         return owner, *budget_row(limit)
-    return owner, _of(limit), f"{limit.used:g}", f"{limit.limit:g}", ""
+    return owner, _of(limit), f"{limit.used:g}", "", f"{limit.limit:g}", ""
 
 
 @tenant.command("set")

@@ -108,6 +108,8 @@ class Limit:
     used: float
     # Of a budget: when the next period begins.
     renews_at: datetime | None = None
+    # Of a budget: what is set aside for jobs that run, until their round ends and they have stopped.
+    committed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,11 +196,11 @@ export function ask(title, body, action) {
  * @param {HTMLFormElement} form @param {HTMLElement} problem @param {any} error
  */
 function blame(form, problem, error) {
-  const controls = /** @type {HTMLElement[]} */ ([...form.querySelectorAll("input:not([type=file]), textarea")]);
-  const parts = String(error.body?.field ?? "").split(/[^a-z_]+/);
+  const controls = /** @type {HTMLElement[]} */ ([...form.querySelectorAll("input:not([type=file]), select, textarea")]);
+  const path = `.${error.body?.field ?? ""}.`;
   const control =
     error.control ??
-    parts.flatMap((part) => controls.filter(({ dataset }) => part && dataset.field === part)).at(-1) ??
+    controls.find(({ dataset }) => dataset.field && path.includes(`.${dataset.field}.`)) ??
     (controls.length === 1 ? controls[0] : null);
   for (const other of controls) {
     other.removeAttribute("aria-invalid");

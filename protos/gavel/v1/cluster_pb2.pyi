@@ -413,20 +413,22 @@ class Quota(_message.Message):
 class Tenant(_message.Message):
     __slots__ = ("name", "weight", "policy", "quota", "each_user", "declared", "jobs_unfinished", "jobs_running", "limits", "version")
     class Limit(_message.Message):
-        __slots__ = ("user", "resource", "of", "limit", "used", "renews_at")
+        __slots__ = ("user", "resource", "of", "limit", "used", "renews_at", "committed")
         USER_FIELD_NUMBER: _ClassVar[int]
         RESOURCE_FIELD_NUMBER: _ClassVar[int]
         OF_FIELD_NUMBER: _ClassVar[int]
         LIMIT_FIELD_NUMBER: _ClassVar[int]
         USED_FIELD_NUMBER: _ClassVar[int]
         RENEWS_AT_FIELD_NUMBER: _ClassVar[int]
+        COMMITTED_FIELD_NUMBER: _ClassVar[int]
         user: str
         resource: str
         of: str
         limit: float
         used: float
         renews_at: _timestamp_pb2.Timestamp
-        def __init__(self, user: _Optional[str] = ..., resource: _Optional[str] = ..., of: _Optional[str] = ..., limit: _Optional[float] = ..., used: _Optional[float] = ..., renews_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+        committed: float
+        def __init__(self, user: _Optional[str] = ..., resource: _Optional[str] = ..., of: _Optional[str] = ..., limit: _Optional[float] = ..., used: _Optional[float] = ..., renews_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., committed: _Optional[float] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
     POLICY_FIELD_NUMBER: _ClassVar[int]

@@ -42,8 +42,24 @@ def test_what_users_use_of_a_quota_is_shown(live: LiveThread, gavel: Gavel) -> N
     (tenant,) = json.loads(gavel("tenant", "show", "org", "--json").stdout)
     user = tenant["limits"][1]["user"]
     assert tenant["limits"] == [
-        {"user": "", "resource": "gpus", "of": "v100", "limit": 2.0, "used": 1.0, "renews_at": None},
-        {"user": user, "resource": "gpus", "of": "*", "limit": 1.0, "used": 1.0, "renews_at": None},
+        {
+            "user": "",
+            "resource": "gpus",
+            "of": "v100",
+            "limit": 2.0,
+            "used": 1.0,
+            "renews_at": None,
+            "committed": 0.0,
+        },
+        {
+            "user": user,
+            "resource": "gpus",
+            "of": "*",
+            "limit": 1.0,
+            "used": 1.0,
+            "renews_at": None,
+            "committed": 0.0,
+        },
     ]
     lines = gavel("tenant", "show", "org").stdout.splitlines()
     assert lines[0] == "org: weight 1, fairness; 1 unfinished job, 1 running"
