@@ -103,7 +103,7 @@ def budget_used(limit: Limit) -> str:
 
 
 def budget_row(limit: Limit) -> Sequence[str]:
-    """Return the cells of a budget in the table of limits: what, spent, set aside, limit, and the day of its renewal."""
+    """Return the cells of a budget in the table of limits: what, spent, set aside, limit, and when it is renewed."""
     renews = "" if limit.renews_at is None else f"{limit.renews_at:%Y-%m-%d} UTC"
     name = f"{RESOURCES[limit.resource]} a {limit.of}"
     return name, f"{limit.used:.2f}", f"{limit.committed:.2f}", f"{limit.limit:g}", renews
