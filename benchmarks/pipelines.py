@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.priority import ask_for_priority
 from gavel.training.parallel.actions import FLUSHING, SCHEDULES, actions_of
 from gavel.training.parallel.check import check_actions
 
@@ -71,16 +72,6 @@ def stages_of(count: int, forward_s: float, backward_s: float) -> list[Any]:
 def chunks_of(name: str) -> int:
     """Return the number of chunks a rank."""
     return 2 if name.endswith("interleaved") else 1
-
-
-def ask_for_priority() -> bool:
-    """Run before all processes without real-time priority, unless the system refuses it; return whether it does not."""
-    try:
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
-    # AttributeError: macOS has no such call.
-    except (AttributeError, OSError):
-        return False
-    return True
 
 
 def train(options: argparse.Namespace) -> None:

@@ -5,6 +5,7 @@ python -m benchmarks.service [--agents 1000] [--queued 5000] [--seconds 20] [--j
 The scheduler is the real program with its journal on disk. Agents are simulated in another process; each has its own
 connection and reports every ten seconds. 16 clients together make about 100 submissions a second. Metrics are scraped
 once a second meanwhile. `--unobserved` repeats the submissions with a scheduler that has neither metrics nor history.
+All processes ask for real-time priority.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from grpc import aio
 
 from benchmarks.links import all_agents
+from benchmarks.priority import ask_for_priority
 from protos.gavel.v1 import cluster_pb2, cluster_pb2_grpc, jobs_pb2, jobs_pb2_grpc
 
 USER = (("x-gavel-user", "bench"),)
@@ -219,6 +221,7 @@ def main() -> None:
     parser.add_argument("--journal-jobs", type=int, default=100_000)
     parser.add_argument("--unobserved", action="store_true")
     options = parser.parse_args()
+    ask_for_priority()
     with tempfile.TemporaryDirectory() as folder:
         measure_beside_agents(Path(folder, "a"), options)
         if options.unobserved:

@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from benchmarks.priority import ask_for_priority
 from benchmarks.service import cpu_s
 from gavel.cli.service.local_cluster import LocalCluster
 from gavel.client import Client, JobSpec, Refused
@@ -127,6 +128,7 @@ def main() -> None:
     parser.add_argument("--pages", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=8.0)
     options = parser.parse_args()
+    ask_for_priority()
     with (
         tempfile.TemporaryDirectory() as folder,
         LocalCluster(Path(folder), ["v100=8"], settings=SETTINGS) as cluster,

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.priority import ask_for_priority
 from benchmarks.web import SETTINGS, fill
 from docs.web_picture import gateway
 from gavel.cli.service.local_cluster import LocalCluster
@@ -87,6 +88,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=10_000)
     jobs = parser.parse_args().jobs
+    ask_for_priority()
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         with LocalCluster(folder, [], settings=SETTINGS) as cluster:

@@ -9,7 +9,6 @@ If a write to the journal fails, the process ends: memory is then ahead of the d
 from __future__ import annotations
 
 import asyncio
-import gc
 import hashlib
 import logging
 import signal
@@ -58,6 +57,7 @@ from scheduler.live.config import Address, DaemonConfig, address_of
 from scheduler.live.data.attempts import Attempts
 from scheduler.live.data.backup import RESTORED
 from scheduler.live.feed import Feed
+from scheduler.live.interpreter import short_pauses
 from scheduler.live.listening import Port, PortClosed, PortTaken, credentials
 from scheduler.live.log.events import EventLines
 from scheduler.live.log.grpc_core import CoreLines, GrpcFilter
@@ -389,9 +389,7 @@ async def _serve(config: DaemonConfig, lines: CoreLines | None) -> None:
     # Handle signals before anything reports that the daemon runs.
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, daemon.stop)
-    async with daemon:
-        # What exists now is kept for long. Searching it for garbage would delay calls by a tenth of a second each time.
-        gc.freeze()
+    async with daemon, short_pauses():
         if lines is not None:
             addresses = (daemon.listen, daemon.agents_listen)
             lines.ports = tuple({address.port for address in addresses if address is not None})
