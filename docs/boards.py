@@ -133,6 +133,13 @@ OPERATOR = Board(
     ],
 )
 
+
+def _part_of_limit(resources: str, legend: str) -> Query:
+    """Return a query for the used part of the limits on these resources, by tenant. Limits of 0 have none."""
+    used, limit = [f'gavel_quota{{resource=~"{resources}", what="{what}"}}' for what in ("used", "limit")]
+    return Query(f"{used} / ignoring (what) ({limit} > 0)", legend)
+
+
 _SHARES = ("gavel_share_due", "gavel_share_received")
 _OF_TENANTS = (
     *_SHARES,
@@ -140,6 +147,7 @@ _OF_TENANTS = (
     "gavel_job_completion_seconds",
     "gavel_gpu_seconds_total",
     "gavel_cost_total",
+    "gavel_quota",
 )
 TENANT = Board(
     "gavel-tenant",
@@ -207,6 +215,20 @@ TENANT = Board(
                 "Cost in a day",
                 "In the currency of the prices; a lease counts when it ends.",
                 [Query("sum by (tenant) (increase(gavel_cost_total[1d]))", "{{tenant}}")],
+            ),
+        ],
+        [
+            Panel(
+                "Budgets spent",
+                "The part of each budget that was spent in its day, week or month. Jobs wait near 100 %.",
+                [_part_of_limit("gpu_hours|cost", "{{tenant}}: {{resource}} a {{of}}")],
+                "percentunit",
+            ),
+            Panel(
+                "GPU quotas used",
+                "The part of each quota of GPUs that jobs hold, by worker type; * is all types together.",
+                [_part_of_limit("gpus", "{{tenant}}: {{of}}")],
+                "percentunit",
             ),
         ],
     ],

@@ -36,6 +36,8 @@ def test_every_panel_shows_a_load_of_ten_jobs(tmp_path: Path) -> None:
         instance, since_s = cluster.metrics_address, time.time()
         with Prometheus(tmp_path, instance) as prometheus:
             eventually(lambda: prometheus.query("gavel_build_info"), "the metrics are scraped")
+            limits = ("--gpus", "*=2", "--gpu-hours", "day=100", "--cost", "month=50")
+            cluster.answer("tenant", "set", TENANTS[0], *limits)
             go = tmp_path / "go"
             for number in range(10):
                 cluster.submit("counting.py", go, steps=1000, tenant=TENANTS[number % 2])
