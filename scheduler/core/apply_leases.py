@@ -42,7 +42,8 @@ def round_planned(state: SchedulerState, now_s: float, fact: f.RoundPlanned) -> 
             _forget(state, now_s, holding)
         else:
             # The lease ends with the old round. If that is over already, it ends now.
-            _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), why_ended(state, holding.lease))
+            why = fact.spent.get(name) or why_ended(state, holding.lease)
+            _stop(state, holding, max(now_s, min(old_end_s, fact.starts_s)), why)
     state.round = Round(fact.number, fact.starts_s, fact.ends_s, fact.reserved)
     for name, bundle in fact.rebundled:
         holding = state.leases[name]

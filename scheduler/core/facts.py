@@ -217,6 +217,8 @@ class RoundPlanned(Fact, frozen=True, kw_only=True):
     reserved: dict[str, Bundle] = {}
     # Columns that were due, but did not fit.
     skipped: tuple[Bundle, ...] = ()
+    # By lease that is not renewed because a budget does not admit it: which budget, for users.
+    spent: dict[str, str] = {}
 
 
 class GpusFilled(Fact, frozen=True, kw_only=True):

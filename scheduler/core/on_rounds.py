@@ -25,7 +25,7 @@ from scheduler.core.messages import Solved
 from scheduler.core.outcome import Outcome
 from scheduler.core.planning import problem, round_inputs
 from scheduler.core.planning.answers import fault_of, quantised
-from scheduler.core.planning.budget_limits import Beyond, beyond_budgets, beyond_renewal
+from scheduler.core.planning.budget_limits import Beyond, beyond_budgets, beyond_renewal, spent_budgets
 from scheduler.core.planning.kinds import Kinds
 from scheduler.core.state import SchedulerState
 from scheduler.model.jobs import WAITING
@@ -213,6 +213,7 @@ def plan(out: Outcome, kinds: Kinds) -> None:
             rebundled=rebundled,
             reserved=dict(planned.reserved),
             skipped=planned.skipped,
+            spent=spent_budgets(state, now_s, ends_s, ended),
         )
     )
     _send(out, granted, rebundled, ended)
@@ -256,6 +257,7 @@ def _begin_unplanned(out: Outcome, starts_s: float) -> None:
             ended=ended,
             reserved=old.reserved,
             skipped=skipped,
+            spent=spent_budgets(state, out.now_s, ends_s, ended),
         )
     )
     if ended:

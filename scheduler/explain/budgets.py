@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from scheduler.core.accounts.budgets import spent
 from scheduler.core.planning.budget_limits import limits_for
 from scheduler.explain.answer import Change, Reason
@@ -13,8 +11,7 @@ from scheduler.explain.remedies import expected
 from scheduler.explain.scene import Column, Scene
 from scheduler.explain.start import UNKNOWN, Start
 from scheduler.explain.wording import when
-from scheduler.model.bounds import readable
-from scheduler.model.budgets import LATEST_S, Budget, Period
+from scheduler.model.budgets import Budget, Period, day_of, figure
 
 
 def within_budgets(scene: Scene, columns: list[Column]) -> tuple[list[Column], Finding | None]:
@@ -42,28 +39,16 @@ def within_budgets(scene: Scene, columns: list[Column]) -> tuple[list[Column], F
 def _spent(scene: Scene, budget: Budget, period: Period, round_cost: float) -> Finding:
     state, now_s = scene.state, scene.now_s
     so_far = spent(state, [budget], now_s)[budget] if period.starts_s <= now_s else 0.0
-    level, limit = str(budget.level), _amount(budget, budget.limit)
+    level, limit = str(budget.level), budget.amount(budget.limit)
     text = (
-        f"{level[0].upper()}{level[1:]} may spend {limit} a {budget.period}, and has spent {_number(so_far)}"
+        f"{level[0].upper()}{level[1:]} may spend {limit} a {budget.period}, and has spent {figure(so_far)}"
     )
-    text += f"; the next round of this job takes {_number(round_cost)}, with the time to stop."
-    text += f" The budget is renewed on {_day(period.ends_s)}, {when(period.ends_s, now_s)}."
+    text += f"; the next round of this job takes {figure(round_cost)}, with the time to stop."
+    text += f" The budget is renewed on {day_of(period.ends_s)}, {when(period.ends_s, now_s)}."
     renewed = expected("budget_renewed", f"a new {budget.period} begins", period.ends_s, now_s)
     # A budget that is too little for a round never lets the job run.
     start = Start(period.ends_s, "budget_renewed", "likely") if round_cost <= budget.limit else UNKNOWN
     return Finding(Reason.QUOTA_BUDGET, text, (), (renewed, _raise(budget, so_far + round_cost)), start)
-
-
-def _amount(budget: Budget, value: float) -> str:
-    return f"{_number(value)} GPU-hours" if budget.resource == "gpu_hours" else f"{_number(value)} (cost)"
-
-
-def _number(value: float) -> str:
-    return readable(round(value, 2))
-
-
-def _day(at_s: float) -> str:
-    return f"{np.datetime64(int(min(at_s, LATEST_S)), 's').astype('datetime64[D]')} (UTC)"
 
 
 def _raise(budget: Budget, least: float) -> Change:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from scheduler.model.bounds import readable
 from scheduler.model.gpu_quotas import Level, Owner, path_of
 from scheduler.model.quota import BUDGETS, PERIODS, Quota
 from scheduler.model.settings import Settings, TenantSpec
@@ -45,6 +46,16 @@ def period_at(name: str, at_s: float) -> Period:
     month = np.datetime64(int(min(max(at_s, 0.0), LATEST_S) // DAY_S), "D").astype("datetime64[M]")
     starts_s, ends_s = ((month + later).astype("datetime64[s]").astype(float) for later in (0, 1))
     return Period(float(starts_s), float(ends_s))
+
+
+def figure(amount: float) -> str:
+    """Return an amount to two decimals, for users."""
+    return readable(round(amount, 2))
+
+
+def day_of(at_s: float) -> str:
+    """Return the day of a time, for users."""
+    return f"{np.datetime64(int(min(at_s, LATEST_S)), 's').astype('datetime64[D]')} (UTC)"
 
 
 class AccountId(NamedTuple):
@@ -103,6 +114,10 @@ class Budget(NamedTuple):
     def level(self) -> Level:
         """The owner of the budget."""
         return self.account.level
+
+    def amount(self, value: float) -> str:
+        """Describe an amount: "12.5 GPU-hours"."""
+        return f"{figure(value)} GPU-hours" if self.resource == "gpu_hours" else f"{figure(value)} (cost)"
 
     @property
     def slack(self) -> float:

@@ -30,6 +30,9 @@ def test_a_job_stops_and_waits_when_its_budget_is_spent(cluster: Cluster, tmp_pa
     cluster.answer("tenant", "set", "org", "--gpu-hours", f"month={BUDGET_S / 3600:.6f}")
     job = cluster.submit("counting.py", go, steps=STEPS, tenant="org/a")
     eventually(lambda: cluster.job(job).state is JobState.PREEMPTED, "its budget is spent")
+    why = "tenant org has spent "
+    assert why in cluster.answer("show", job)
+    assert why in cluster.client.timeline(job)[0].why
     cluster.kill("scheduler")
     cluster.start_scheduler()
     eventually(lambda: cluster.client.explain(job).reason == "quota_budget", "it waits for its budget")

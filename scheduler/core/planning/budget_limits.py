@@ -8,7 +8,7 @@ from typing import NamedTuple
 from scheduler.core.accounts import budgets
 from scheduler.core.accounts.budgets import HOUR_S
 from scheduler.core.state import SchedulerState
-from scheduler.model.budgets import Budget, Period, period_at
+from scheduler.model.budgets import Budget, Period, day_of, figure, period_at
 from scheduler.model.jobs import Job
 from scheduler.model.lease import STOPPING, WAITING, Bundle, Holding
 from scheduler.rounds.budget import Purse
@@ -215,3 +215,24 @@ def beyond_renewal(state: SchedulerState, now_s: float, ends_s: float) -> tuple[
         else:
             ended.append(state.jobs[name].lease or "")
     return tuple(ended)
+
+
+def spent_budgets(
+    state: SchedulerState, now_s: float, ends_s: float, leases: Iterable[str]
+) -> dict[str, str]:
+    """Return those of these leases whose budgets do not admit another round, each with its budget in words."""
+    if not state.budgets:
+        return {}
+    holdings = {name: state.leases[name] for name in leases}
+    limits = limits_for(state, now_s, ends_s, [holding.lease.job for holding in holdings.values()])
+    purse = limits.purse(state.held_leases)
+    words: dict[str, str] = {}
+    for name, holding in holdings.items():
+        row = purse.first_exceeded(holding.bundle)
+        if row is not None:
+            budget, _ = limits.rows[row]
+            so_far = budgets.spent(state, [budget], now_s)[budget]
+            renewed = day_of(period_at(budget.period, now_s).ends_s)
+            spent = f"{figure(so_far)} of {budget.amount(budget.limit)} a {budget.period}"
+            words[name] = f"{budget.level} has spent {spent}; the budget is renewed on {renewed}"
+    return words

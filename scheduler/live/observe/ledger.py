@@ -124,7 +124,7 @@ class Ledger:
         for name in fact.ended:
             entry = self.leases.get(name)
             if entry is not None:
-                self._stop(entry, why_ended(self._capacity.cluster, entry.lease))
+                self._stop(entry, fact.spent.get(name) or why_ended(self._capacity.cluster, entry.lease))
         row = PastRound(
             number=fact.number,
             planned_ms=ms(self._now_s),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -73,6 +74,8 @@ def test_a_budget_that_is_spent_ends_leases_with_their_round(desk_of: DeskOf) ->
     until(desk, 2400.0)
     assert desk.job(name).state is JobState.PREEMPTED
     assert 0.5 - 0.11 <= spending(desk.core.state, desk.now_s) <= 0.5
+    words = r"tenant org has spent 0\.[34]\d* of 0\.5 GPU-hours a day; the budget is renewed on 1970-01-02 \(UTC\)"
+    assert re.fullmatch(words, desk.job(name).why)
     (other,) = desk.submit(job(tenant="team", user="bob", steps=1e9))
     until(desk, 3000.0)
     assert desk.job(other).state is JobState.RUNNING
@@ -205,6 +208,14 @@ def test_protected_jobs_end_with_their_budget(desk_of: DeskOf) -> None:
     until(desk, 4000.0)
     assert desk.job(name).lease is None
     assert spending(desk.core.state, desk.now_s) <= 0.5
+
+
+def test_a_lease_that_ends_for_another_job_names_no_budget(desk_of: DeskOf) -> None:
+    """While its budget admits another round, its turn is over."""
+    desk = desk_of(node("n1", 1), tenants=(org(gpu_hours={"day": 5.0}),))
+    first, second = desk.submit(*[job(tenant="org", user="ann", steps=1e9)] * 2)
+    until(desk, 1400.0)
+    assert {desk.job(first).why, desk.job(second).why} == {"", "its turn is over"}
 
 
 def test_no_lease_is_renewed_without_a_plan_beyond_its_budget(desk_of: DeskOf) -> None:

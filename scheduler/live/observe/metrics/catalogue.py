@@ -27,9 +27,11 @@ _WAIT_S = (60.0, 600.0, 3600.0, 21_600.0, 86_400.0, 604_800.0)
 HELD, BROKEN, UNREACHABLE, FAULTY, DRAINED, RESERVED, FREE = GPU_STATES = (
     *("held", "broken", "unreachable", "faulty", "drained", "reserved", "free"),
 )
-# Values of the label `cause` of `gavel_preemptions_total`: the round gave the GPUs to others; the node was drained; it
-# was out of use; the scheduler ended the lease before its round ended; or the agent ended it by itself.
-TURN, DRAIN, FAULT, RECALL, AGENT = PREEMPTION_CAUSES = ("turn", "drain", "fault", "recall", "agent")
+# Values of the label `cause` of `gavel_preemptions_total`: the round gave the GPUs to others; a budget was spent; the
+# node was drained; it was out of use; the scheduler ended the lease before its round ended; or the agent ended it.
+TURN, BUDGET, DRAIN, FAULT, RECALL, AGENT = PREEMPTION_CAUSES = (
+    *("turn", "budget", "drain", "fault", "recall", "agent"),
+)
 # Values of the label `how` of `gavel_stop_outcomes_total`.
 SAVED, SIGNALLED, KILLED = STOP_OUTCOMES = ("saved", "signalled", "killed")
 # Values of the label `cause` of `gavel_solves_failed_total`: first come, first served took the policy's place; or there

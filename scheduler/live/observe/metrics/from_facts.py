@@ -95,7 +95,7 @@ class FactCounters:
 
     def _round_planned(self, now_s: float, fact: f.RoundPlanned) -> None:
         for name in fact.ended:
-            self._stop(name, self._why_ended(name))
+            self._stop(name, c.BUDGET if name in fact.spent else self._why_ended(name))
         # The leases of this round are not entered yet. Those that stop, or have yet to be sent, are not renewed.
         renewed = sum(
             holding.phase not in (STOPPING, WAITING)
