@@ -131,7 +131,7 @@ def test_all_limits_of_a_tenant_are_set_read_and_removed(site: Site, page: Page)
     page.get_by_role("button", name="Remove the quota of spender").click()
     dialog.get_by_role("button", name="Remove").click()
     hides(page.get_by_role("row", name=re.compile("^spender")))
-    assert [one for one in site.cluster.client.tenants() if one.declared] == []
+    assert [tenant for tenant in site.cluster.client.tenants() if tenant.declared] == []
 
 
 def is_blamed(field: Locator, text: str) -> None:

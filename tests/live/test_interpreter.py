@@ -6,8 +6,21 @@ import asyncio
 import gc
 import sys
 import weakref
+from collections.abc import Iterator
+
+import pytest
 
 from scheduler.live.interpreter import SWITCH_S, collect_all, short_pauses
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    """The collector as Python starts it, whatever other tests have set."""
+    usual = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.set_threshold(*usual)
+    gc.unfreeze()
 
 
 class Link:
@@ -18,6 +31,8 @@ class Link:
 
 
 def test_young_objects_are_searched_and_old_ones_only_on_request() -> None:
+    """Thousands of submissions lead to no search of all objects."""
+
     async def serve() -> None:
         async with short_pauses():
             searches = [generation["collections"] for generation in gc.get_stats()]
@@ -35,6 +50,8 @@ def test_young_objects_are_searched_and_old_ones_only_on_request() -> None:
 
 
 def test_a_cycle_that_lived_for_long_is_found_by_the_next_search() -> None:
+    """Nothing is kept for ever only because it existed when the scheduler began to serve."""
+
     async def serve() -> bool:
         link = Link()
         reference = weakref.ref(link)
@@ -47,10 +64,10 @@ def test_a_cycle_that_lived_for_long_is_found_by_the_next_search() -> None:
             return reference() is None
 
     assert asyncio.run(serve())
-    gc.unfreeze()
 
 
 def test_threads_leave_the_interpreter_soon_and_the_settings_return_at_the_end() -> None:
+    """A process that serves for a while is as before afterwards."""
     before = sys.getswitchinterval(), gc.get_threshold()
 
     async def serve() -> None:
@@ -58,5 +75,4 @@ def test_threads_leave_the_interpreter_soon_and_the_settings_return_at_the_end()
             assert sys.getswitchinterval() <= 1.1 * SWITCH_S
 
     asyncio.run(serve())
-    gc.unfreeze()
     assert (sys.getswitchinterval(), gc.get_threshold()) == before
