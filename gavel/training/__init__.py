@@ -15,6 +15,7 @@ docs/training.md is the page for users; docs/job-directory.md is the contract wi
 from __future__ import annotations
 
 from gavel.training.checkpoint.saved_files import load_bytes, load_text, save_bytes, save_text
+from gavel.training.checkpoint.sharded_checkpoint import ShardedCheckpoint
 from gavel.training.checkpoint.torch_checkpoint import TorchCheckpoint
 from gavel.training.data.measured import MeasuredDataset
 from gavel.training.errors import (
@@ -40,6 +41,7 @@ __all__ = [
     "MeasuredDataset",
     "NoLength",
     "ResumableSampler",
+    "ShardedCheckpoint",
     "StaleAttempt",
     "TorchCheckpoint",
     "TrainingError",

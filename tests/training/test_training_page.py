@@ -88,7 +88,7 @@ def test_the_errors_of_the_page_are_those_of_the_code() -> None:
     """Every error that the last table quotes occurs in the library."""
     code = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "gavel" / "training").rglob("*.py"))
     quoted = re.findall(r"^\| `(.*?)` \|", PAGE[PAGE.index("## When something is wrong") :], re.MULTILINE)
-    assert len(quoted) == 6
+    assert len(quoted) == 7
     for words in ("StaleAttempt", "the part of rank", "has no length", "is skipped", "is damaged"):
         assert words in code
     for words in quoted[4:]:

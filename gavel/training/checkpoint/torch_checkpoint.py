@@ -80,7 +80,7 @@ class TorchCheckpoint:
         newest = self._store.choose()
         if newest is None:
             return 0
-        self._restore(self._common, torch_state.read(newest.path / "state.pt"), newest)
+        self._restore_common(torch_state.read(newest.path / "state.pt"), newest)
         rank_file = f"rank-{self._rank}.pt"
         # The file is missing if there are more ranks now than when the checkpoint was saved.
         if rank_file in newest.files:
@@ -147,6 +147,10 @@ class TorchCheckpoint:
             if isinstance(fault, (OSError, CheckpointError)):
                 raise
             raise CheckpointError(str(fault)) from fault
+
+    def _restore_common(self, state: dict[str, Any], newest: CompleteSet) -> None:
+        """Restore what rank 0 has saved for all ranks."""
+        self._restore(self._common, state, newest)
 
     def _restore(self, objects: Mapping[str, Any], state: dict[str, Any], newest: CompleteSet) -> None:
         for name, thing in objects.items():
