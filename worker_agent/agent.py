@@ -8,6 +8,7 @@ the link loses a message, the core reports the same news again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import functools
 import json
@@ -16,7 +17,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,9 @@ from worker_agent.core.messages import (
 )
 from worker_agent.files.kept_outputs import KeptOutputs
 from worker_agent.node.mps import ALONE_NOTE, PIPES
+from worker_agent.node.node_cache import CacheError, NodeCache, Wanted, wanted
 from worker_agent.runs.containment import Containment
+from worker_agent.runs.launch import LaunchError
 from worker_agent.runs.logs import last_lines
 from worker_agent.runs.outcome import Ending, exit_event
 from worker_agent.runs.prepare import Workshop
@@ -55,6 +58,8 @@ LOG = logging.getLogger(__name__)
 # The end of a run whose lease is recalled before the run has a process.
 RECALLED = Ending(signalled=True)
 CLEANING_INTERVAL_S = 600.0
+# How often to look for data sets that jobs want cached.
+CACHE_INTERVAL_S = 0.5
 
 
 class StateLocked(Exception):
@@ -109,6 +114,8 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.processes.watch())
             tasks.create_task(self._clean())
+            if self.workshop.cache is not None:
+                tasks.create_task(self._serve_cache(self.workshop.cache))
             tasks.create_task(asyncio.to_thread(self.workshop.mps.quit_unused))
 
     def close(self) -> None:
@@ -300,6 +307,25 @@ class Agent:
             except OSError as error:
                 LOG.error("old logs and outputs cannot be removed: %s", error)
             await asyncio.sleep(CLEANING_INTERVAL_S)
+
+    async def _serve_cache(self, cache: NodeCache) -> None:
+        """Make and remove the cached data sets that live runs name and no longer name."""
+        while True:
+            named = [*self._wanted_data_sets()]
+            try:
+                await asyncio.to_thread(cache.serve, named, self.clock())
+            except (OSError, CacheError) as error:
+                if self.processes.repeated.count(str(error)) is not None:
+                    LOG.error("the cache of training data: %s", error)
+            await asyncio.sleep(CACHE_INTERVAL_S)
+
+    def _wanted_data_sets(self) -> Iterator[Wanted]:
+        for run in self.processes.live.values():
+            for content in run.data_sets():
+                with contextlib.suppress(LaunchError):
+                    data_set = wanted(content, self.workshop.account(run.order))
+                    if data_set is not None:
+                        yield data_set
 
     def _read_newest_set(self) -> tuple[int, int]:
         """Return the epoch and generation of the newest set that any agent on this node has received."""

@@ -19,6 +19,10 @@ from worker_agent.node.gpus import InventoryError
 ENVIRONMENT = "GAVEL_AGENT_"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 _ADDRESS = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+):[0-9]{1,5}")
+_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(MB|GB|TB)", re.IGNORECASE)
+_BYTES = {"MB": 1e6, "GB": 1e9, "TB": 1e12}
+# The settings that are pairs of a key and a value.
+_PAIRS = ("labels", "cache_groups")
 _UpTo12Days = Annotated[float, Meta(ge=0, le=1_000_000)]
 
 
@@ -82,6 +86,13 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         Meta(ge=0, le=1_000_000),
         "How much space outputs may take once their run directories are removed; the oldest go first.",
     ] = 50.0
+    cache: Annotated[
+        str, "How much memory training data may take that jobs keep for each other: 64GB. Empty: none."
+    ] = ""
+    cache_dir: Annotated[str, "Where the cache of training data is."] = "/dev/shm/gavel-cache"  # noqa: S108
+    cache_groups: Annotated[
+        dict[str, str], "Data sets that users of a group share in the cache: the data set, then the group."
+    ] = {}
     containment: Annotated[
         Literal["auto", "cgroup", "subreaper"],
         "How a job's processes are contained: auto, cgroup (required), or subreaper.",
@@ -110,6 +121,9 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         for key, value in self.labels.items():
             if not _NAME.fullmatch(key) or len(value) > 256 or not value.isprintable():
                 raise _objection("labels", f"{key}={value}", "must be a plain name and a printable value")
+        size = _SIZE.fullmatch(self.cache)
+        if self.cache and (size is None or not 1e6 <= self.cache_bytes <= 1e15):
+            raise _objection("cache", self.cache, "must be a size from 1MB up, such as 64GB")
         for folder in filter(None, self.container_mounts.split(":")):
             if not folder.startswith("/") or ".." in folder.split("/"):
                 raise _objection(
@@ -134,6 +148,12 @@ class AgentConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         """The checkpoint directory."""
         path = Path(self.checkpoint_dir).expanduser() if self.checkpoint_dir else self.state / "checkpoints"
         return path.absolute()
+
+    @property
+    def cache_bytes(self) -> int:
+        """The greatest size of the cache of training data; 0 without one."""
+        size = _SIZE.fullmatch(self.cache)
+        return 0 if size is None else int(float(size[1]) * _BYTES[size[2].upper()])
 
     @property
     def images(self) -> Path:
@@ -161,18 +181,18 @@ def agent_config(
     `path`: a file of settings, if there is one. `flags`: options by key; None counts as not given.
     """
     overrides = [*environment(ENVIRONMENT, variables or {}), *options(flags)]
-    return read_settings(AgentConfig, path, [_with_labels(override) for override in overrides])
+    return read_settings(AgentConfig, path, [_with_pairs(override) for override in overrides])
 
 
-def _with_labels(override: Override) -> Override:
-    """Return an override with its labels as a dict. Its value is a text like `zone=a,rack=3`, or several such texts."""
-    if override.key != "labels":
+def _with_pairs(override: Override) -> Override:
+    """Return an override with its pairs as a dict. Its value is a text like `zone=a,rack=3`, or several such texts."""
+    if override.key not in _PAIRS:
         return override
     texts = [override.value] if isinstance(override.value, str) else override.value
-    labels = {}
+    pairs = {}
     for pair in ",".join(texts).split(","):
         key, equals, value = pair.partition("=")
         if not (key.strip() and equals):
-            raise ConfigError(f"labels: '{pair}' must be KEY=VALUE")
-        labels[key.strip()] = value.strip()
-    return override._replace(value=labels)
+            raise ConfigError(f"{override.key}: '{pair}' must be KEY=VALUE")
+        pairs[key.strip()] = value.strip()
+    return override._replace(value=pairs)

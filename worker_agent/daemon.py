@@ -37,6 +37,7 @@ from worker_agent.node import host, job_library
 from worker_agent.node.declared import parse_gpus
 from worker_agent.node.gpus import Inventory, InventoryError
 from worker_agent.node.mps import MpsDaemons
+from worker_agent.node.node_cache import CacheError, NodeCache
 from worker_agent.node.nvml import Nvml
 from worker_agent.node.packages import Packages
 from worker_agent.node.state_check import StateCheck
@@ -61,6 +62,8 @@ LOG_READERS_MAX, FILE_READERS_MAX = 64, 16
 # The exit status of an agent whose node was removed. A service manager should not start that agent again.
 REMOVED = 3
 _DAY_S = 86400.0
+# Errors of the settings or of the node, whose messages have the remedy.
+_FAULTS = (UserError, InventoryError, StorageError, CacheError, StateLocked, job_library.LibraryMissing)
 # How long a draining agent waits for its jobs to end.
 _STOPPING_S = 3600.0
 
@@ -122,7 +125,7 @@ class AgentService:
                 f"containment is 'cgroup', but no control group can be made for a job: {error}; under systemd, set"
                 " Delegate=yes in the agent's unit"
             ) from None
-        except (UserError, InventoryError, StorageError, StateLocked, job_library.LibraryMissing) as error:
+        except _FAULTS as error:
             raise CannotStart(str(error)) from None
         except OSError as error:
             raise CannotStart(f"{error.filename or config.state}: {error.strerror or error}") from None
@@ -152,7 +155,16 @@ class AgentService:
             packages=Packages(state / "packages"),
             mps=MpsDaemons(state / "mps"),
             secrets=Path(config.secrets_dir).expanduser() if config.secrets_dir else None,
+            cache=self._cache(),
         )
+
+    def _cache(self) -> NodeCache | None:
+        config = self.config
+        if not config.cache_bytes:
+            return None
+        # Each agent of a machine has its own directory.
+        root = Path(config.cache_dir).expanduser().absolute() / config.node_name
+        return NodeCache(root, config.cache_bytes, config.cache_groups)
 
     def _outputs(self) -> KeptOutputs:
         config = self.config
@@ -318,6 +330,9 @@ async def _run(config: AgentConfig) -> int:
         LOG.info("%s", note)
     containment = service.containment
     LOG.log(logging.INFO if containment.is_certain else logging.WARNING, "%s", containment.description)
+    cache = service.agent.workshop.cache
+    if cache is not None and cache.trouble:
+        LOG.warning("%s", cache.trouble)
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)

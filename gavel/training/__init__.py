@@ -17,6 +17,7 @@ from __future__ import annotations
 from gavel.training.checkpoint.saved_files import load_bytes, load_text, save_bytes, save_text
 from gavel.training.checkpoint.sharded_checkpoint import ShardedCheckpoint
 from gavel.training.checkpoint.torch_checkpoint import TorchCheckpoint
+from gavel.training.data.cached import CachedDataset
 from gavel.training.data.measured import MeasuredDataset
 from gavel.training.errors import (
     CheckpointError,
@@ -32,6 +33,7 @@ from gavel.training.pacing import pace
 from gavel.training.sampler import ResumableSampler
 
 __all__ = [
+    "CachedDataset",
     "Checkpoint",
     "CheckpointError",
     "EnvironmentFault",

@@ -51,6 +51,18 @@ def test_the_first_script_runs_and_continues(tmp_path: Path) -> None:
     assert printed.count("validated") == 4
 
 
+def test_the_cached_data_set_reads_its_files(tmp_path: Path) -> None:
+    """Without a cache the program reads the files, each once an epoch."""
+    (tmp_path / "data").mkdir()
+    for number in range(20):
+        (tmp_path / "data" / f"{number}").write_bytes(bytes(number))
+    before = "trained = []\ntrain = trained.extend\n"
+    printed = run(
+        f"{before}{program_below('Read data once per node')}print(sorted(map(int, trained)))", tmp_path
+    )
+    assert printed == f"{list(range(20))}\n"
+
+
 def test_a_custom_loop_runs(tmp_path: Path) -> None:
     """The loop counts to its end."""
     run(program_below("With a loop of one's own"), tmp_path)

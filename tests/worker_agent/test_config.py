@@ -227,3 +227,28 @@ def test_the_operator_sets_how_much_output_is_kept(tmp_path):
     node = service.agent.workshop.node
     service.close()
     assert (node.log_bytes_max, node.log_files_max) == (5_000_000, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("64GB", 64_000_000_000), ("1.5 tb", 1_500_000_000_000), ("1MB", 1_000_000), ("", 0)]
+)
+def test_the_size_of_a_cache_is_a_number_and_a_unit(text, size):
+    """Units are decimal, as those of disks; an empty text means no cache."""
+    assert agent_config(None, {"cache": text}).cache_bytes == size
+
+
+@pytest.mark.parametrize("text", ["64", "lots", "-1GB", "0GB", "0.5MB", "1e400GB", "9999999999TB"])
+def test_any_other_size_of_a_cache_is_refused(text):
+    """The error names the setting and its value."""
+    with pytest.raises(ConfigError, match=r"cache.*such as 64GB"):
+        agent_config(None, {"cache": text})
+
+
+def test_groups_of_the_cache_are_pairs_like_labels():
+    """An option, a variable and a table give the same."""
+    variables = {"GAVEL_AGENT_CACHE_GROUPS": "imagenet-1k=vision,c4=text"}
+    expected = {"imagenet-1k": "vision", "c4": "text"}
+    assert agent_config(None, {}, variables).cache_groups == expected
+    assert agent_config(None, {"cache_groups": ("imagenet-1k=vision", "c4=text")}).cache_groups == expected
+    with pytest.raises(ConfigError, match="cache_groups: 'c4' must be KEY=VALUE"):
+        agent_config(None, {"cache_groups": ("c4",)})

@@ -89,15 +89,16 @@ def start_file(
     run_dir: Path,
     secrets: Mapping[str, str] | None = None,
     work: Path | None = None,
-    sharing_env: Mapping[str, str] | None = None,
+    node_env: Mapping[str, str] | None = None,
     runtimes: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
     """Return the content of start.json.
 
-    `rendezvous`: None for a part of a gang, which gets it with go.json. `work`: the unpacked upload. `sharing_env`:
-    variables for sharing GPUs. `runtimes`: the programs of the container runtimes on this node.
+    `rendezvous`: None for a part of a gang, which gets it with go.json. `work`: the unpacked upload. `node_env`:
+    variables for sharing GPUs and for the node's cache; directories among them exist in containers, too. `runtimes`:
+    the programs of the container runtimes on this node.
     """
-    base = _environment(order, launch, node, account, run_dir) | dict(secrets or {}) | dict(sharing_env or {})
+    base = _environment(order, launch, node, account, run_dir) | dict(secrets or {}) | dict(node_env or {})
     if launch.ranks == "per_gpu":
         first, count, world = order.rank_first, max(1, len(order.gpus)), max(1, order.world_size)
     else:
@@ -131,7 +132,7 @@ def start_file(
         "own_checkpoints": own_checkpoints(launch, node, order),
         "ranks": ranks,
         "cwd": _work_directory(launch, account, run_dir, work),
-        "container": _container(order, launch, node, account, run_dir, sharing_env or {}, runtimes or {}),
+        "container": _container(order, launch, node, account, run_dir, node_env or {}, runtimes or {}),
         "uid": account.uid,
         "gid": account.gid,
         "groups": list(account.groups),
@@ -173,7 +174,7 @@ def _container(
     node: NodeFacts,
     account: Account,
     run_dir: Path,
-    sharing_env: Mapping[str, str],
+    node_env: Mapping[str, str],
     runtimes: Mapping[str, str],
 ) -> dict[str, Any] | None:
     if launch.container is None:
@@ -182,7 +183,7 @@ def _container(
     # The parents of the directories of this run and job: the same for all, as not every image can take new paths.
     own = [
         str(run_dir.parent),
-        *sharing_env.values(),
+        *node_env.values(),
         *([] if launch.checkpoint_dir else [str(node.checkpoints)]),
     ]
     return container_entry(

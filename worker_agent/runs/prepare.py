@@ -14,6 +14,7 @@ import msgspec
 
 from worker_agent.core.messages import Launch, Order
 from worker_agent.node import mps as sharing
+from worker_agent.node.node_cache import NodeCache
 from worker_agent.node.packages import Packages
 from worker_agent.node.secrets import read_secrets
 from worker_agent.node.users import Account, UserError, Users
@@ -32,6 +33,8 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
     mps: sharing.MpsDaemons
     # The directory of secrets; None if the node has none.
     secrets: Path | None = None
+    # The cache of training data; None if the node has none.
+    cache: NodeCache | None = None
 
     def account(self, order: Order) -> Account:
         """Return the account for a job; raise LaunchError if the job must not run here."""
@@ -82,7 +85,7 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             run_dir=directory.path,
             secrets=secrets,
             work=work,
-            sharing_env=sharing_env,
+            node_env=sharing_env | self._cache_env(account),
             runtimes=installed(self.node.environ.get("PATH")) if launch.container else None,
         ) | {"notes": notes}
 
@@ -99,6 +102,9 @@ class Workshop(msgspec.Struct, frozen=True, kw_only=True):
             return
         path = self.node.checkpoints / directory_name(order.job)
         _make_own(path, account)
+
+    def _cache_env(self, account: Account) -> dict[str, str]:
+        return {} if self.cache is None else {"GAVEL_CACHE": str(self.cache.directory(account))}
 
     def sharing_note(self, order: Order) -> str:
         """Return the line to write into the log of a running job that another job joins on its GPUs."""

@@ -23,10 +23,12 @@ from worker_agent.shim.container_commands import DETACHED
 from worker_agent.shim.container_removal import start_removal
 from worker_agent.shim.deadlines import Deadlines
 from worker_agent.shim.process_tree import Process
-from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, RunDirectory, progress_name
+from worker_agent.shim.run_directory import EXIT, LEASE, SHIM, START, RunDirectory, is_data_set, progress_name
 
 LOG = logging.getLogger(__name__)
 _PROGRESS_BYTES_MAX = 512 << 10
+# How many data sets of a run are served from the node's cache.
+_DATA_SETS_MAX = 16
 _ROOT = Path(__file__).resolve().parents[2]
 # A shim is recognised by these words in its command line; the next word is the path of its run directory.
 SHIM_WORDS = ("-m", "worker_agent.shim")
@@ -147,6 +149,16 @@ class LiveRun:
         measured = merged(accepted(progress.measured) for progress in reports if progress is not None)
         has_changed, self.measured = measured != self.measured, measured
         return has_changed
+
+    def data_sets(self) -> list[dict[str, Any] | None]:
+        """Return what the job has written about the data sets that it reads (docs/job-directory.md)."""
+        if self.directory is None:
+            return []
+        try:
+            names = sorted(name for name in os.listdir(self.files.fd) if is_data_set(name))
+        except OSError:
+            return []
+        return [self.files.read(name) for name in names[:_DATA_SETS_MAX]]
 
     def last_states(self) -> set[str]:
         """Return the last states that the ranks reported."""

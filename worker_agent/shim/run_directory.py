@@ -55,6 +55,11 @@ def progress_name(rank: int) -> str:
     return f"progress-{rank}.json"
 
 
+def is_data_set(name: str) -> bool:
+    """Return whether a file of this name states a data set that the job reads."""
+    return name.startswith("cache-") and name.endswith(".json")
+
+
 class RunDirectory:
     """One open run directory."""
 

@@ -18,6 +18,8 @@ METAVARS = {
     "gpus": "TYPE=COUNT",
     "labels": "KEY=VALUE",
     "address": "HOST",
+    "cache": "SIZE",
+    "cache_groups": "DATA=GROUP",
     "containment": "HOW",
     "level": "LEVEL",
     "runtime": "NAME",
@@ -68,7 +70,7 @@ def _option(name: str, meaning: str, default: Any) -> click.Option:
 @click.group(cls=_Agent, invoke_without_command=True)
 @click.option("--config", "path", type=click.Path(), metavar="FILE", help="A TOML or YAML file of settings.")
 @click.pass_context
-def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], **flags: Any) -> None:
+def agent(context: click.Context, /, path: str | None, **flags: Any) -> None:
     """Run the agent of a node until it is stopped.
 
     Settings come from the file; GAVEL_AGENT_KEY in the environment overrides it, and the options here override both. On
@@ -79,7 +81,8 @@ def agent(context: click.Context, /, path: str | None, labels: tuple[str, ...], 
     from protos.files.settings import ConfigError
     from worker_agent.config import agent_config
 
-    flags["labels"] = labels or None
+    # An option that may be given several times, and is not.
+    flags = {name: None if value == () else value for name, value in flags.items()}
     if context.invoked_subcommand is not None:
         context.obj = path, flags
         return

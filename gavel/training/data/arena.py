@@ -101,10 +101,11 @@ class Arena:
             raise NoArena(f"{path} cannot be opened: {fault.strerror}") from None
         if self._map[:8] != MAGIC:
             self._begin(items)
+        size: int
         _, size, self._slots, checksum = _HEADER.unpack_from(self._map)
         if checksum != zlib.crc32(self._map[: _HEADER.size - 4]):
             raise NoArena(f"{path} has another content: it is no arena")
-        self._items_at = _INDEX_AT + self._slots * _ENTRY.size
+        self._items_at: int = _INDEX_AT + self._slots * _ENTRY.size
         if size != self._size or self._items_at > size:
             raise NoArena(f"{path} is damaged: it has {self._size} bytes and was made with {size}")
 
@@ -183,8 +184,7 @@ class Arena:
     @property
     def room(self) -> int:
         """The number of bytes that all items together may take."""
-        room: int = self._size - self._items_at
-        return room
+        return self._size - self._items_at
 
     def close(self) -> None:
         """Give up the mapping."""

@@ -81,7 +81,7 @@ def test_the_sockets_of_mps_are_mounted() -> None:
     """Jobs that share GPUs reach the daemon of the node."""
     assert (
         "/state/mps/1"
-        in started({}, sharing_env={"CUDA_MPS_PIPE_DIRECTORY": "/state/mps/1"})["container"]["own"]
+        in started({}, node_env={"CUDA_MPS_PIPE_DIRECTORY": "/state/mps/1"})["container"]["own"]
     )
 
 

@@ -149,9 +149,7 @@ def test_the_environment_has_the_venv_the_library_and_the_secrets() -> None:
         "venv": "/venv",
         "env": {"PATH": "/mine", "PYTHONPATH": "/their/lib", "A": "b"},
     }
-    env = start(launch, secrets={"TOKEN": "t"}, sharing_env={"CUDA_MPS_PIPE_DIRECTORY": "/p"})["ranks"][0][
-        "env"
-    ]
+    env = start(launch, secrets={"TOKEN": "t"}, node_env={"CUDA_MPS_PIPE_DIRECTORY": "/p"})["ranks"][0]["env"]
     assert (env["PATH"], env["VIRTUAL_ENV"]) == ("/venv/bin:/mine", "/venv")
     assert env["PYTHONPATH"] == "/lib/of/gavel:/their/lib"
     assert (env["A"], env["TOKEN"], env["CUDA_MPS_PIPE_DIRECTORY"]) == ("b", "t", "/p")

@@ -1,0 +1,162 @@
+"""`CachedDataset`: a data set whose items the jobs of a user on a node read from storage once.
+
+    data = CachedDataset(files, name="imagenet-1k", prepare=decode_and_augment)
+    loader = DataLoader(data, batch_size=256, sampler=ResumableSampler(data, seed=1), num_workers=8)
+
+The bytes of an item are kept in the node's cache, if the agent has one (`--cache`); they are prepared each time. The
+cache keeps what it has and takes no more when it is full, so each epoch but the first reads only the rest from storage.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import operator
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gavel.training.data.arena import hash_of
+from gavel.training.data.counters import Counters
+from gavel.training.data.node_arena import NodeArena
+
+NAME_LENGTH_MAX = 128
+
+
+def read_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+class CachedDataset:
+    """A map-style data set: sample i is `prepare(fetch(files[i]))`, and the bytes that `fetch` returns are kept.
+
+    `files` are paths, or other texts and whole numbers that `fetch` understands. `name` and the fingerprint of the data
+    decide which jobs share a cache: the number of items, and `version`, or without one the path, size and time of the
+    directory of all files. Change `version` when the data or `fetch` changes. `size` in bytes, if known, leaves
+    the rest of the node's cache to other data sets.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Any],
+        *,
+        name: str,
+        fetch: Callable[[Any], bytes] = read_bytes,
+        prepare: Callable[[bytes], Any] | None = None,
+        version: str | None = None,
+        size: int | None = None,
+    ) -> None:
+        _check(name, fetch, prepare, size)
+        self.files = files
+        self._fetch, self._prepare = fetch, prepare
+        fingerprint = [
+            name,
+            len(files),
+            _function(fetch),
+            version,
+            *(_root(files) if version is None else ()),
+        ]
+        self._salt = hashlib.blake2b(json.dumps(fingerprint).encode(), digest_size=16).digest()
+        self.counters = Counters()
+        self._arena = NodeArena(name, self._salt.hex(), len(files), size)
+        self._arena.request()
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Any:
+        began_s = time.perf_counter()
+        raw, from_cache = self._read(index)
+        read_s = time.perf_counter()
+        sample = self.prepare(raw)
+        self.counters.add(
+            fetch_s=read_s - began_s,
+            prepare_s=time.perf_counter() - read_s,
+            size=len(raw),
+            from_cache=from_cache,
+        )
+        return sample
+
+    def fetch(self, index: int) -> bytes:
+        """Return the bytes of an item, from the cache if they are there."""
+        return self._read(index)[0]
+
+    def prepare(self, raw: bytes) -> Any:
+        """Return the sample of an item's bytes."""
+        return raw if self._prepare is None else self._prepare(raw)
+
+    def _read(self, index: int) -> tuple[bytes, bool]:
+        """Return the bytes of an item, and whether they were in the cache."""
+        item = self.files[index]
+        arena = self._arena.open()
+        if arena is None:
+            return self._read_storage(item), False
+        key = hash_of(self._salt + _identity(item))
+        raw = arena.get(key)
+        if raw is not None:
+            return raw, True
+        raw = self._read_storage(item)
+        arena.put(key, raw)
+        return raw, False
+
+    def _read_storage(self, item: Any) -> bytes:
+        raw = self._fetch(item)
+        if not isinstance(raw, (bytes, bytearray, memoryview)):
+            raise TypeError(f"fetch returned {type(raw).__name__} for {item!r}: expected bytes")
+        return bytes(raw)
+
+
+def _identity(item: Any) -> bytes:
+    """Return bytes that differ between items."""
+    if isinstance(item, (str, os.PathLike)):
+        return b"text " + os.fsencode(item)
+    try:
+        return b"number %d" % operator.index(item)
+    except TypeError:
+        raise TypeError(
+            f"files has the item {item!r}: expected paths, texts or whole numbers, which tell items apart"
+        ) from None
+
+
+def _root(files: Sequence[Any]) -> list[Any]:
+    """Return the path, size and time of the directory that all files share."""
+    if not len(files):
+        return []
+    if not all(isinstance(item, (str, os.PathLike)) for item in files):
+        raise ValueError(
+            "version is missing: the files are not all paths, so nothing shows when the data changes; give a text "
+            "that changes with it, such as version='2026-11'"
+        )
+    paths = [os.path.abspath(item) for item in files]
+    root = os.path.commonpath([min(paths), max(paths)])
+    try:
+        status = os.stat(root)
+    except OSError as fault:
+        raise ValueError(
+            f"files have the directory {root}, which cannot be read ({fault.strerror}): if they are no paths, give "
+            "a text that changes with the data, such as version='2026-11'"
+        ) from None
+    # A relative path is another file elsewhere.
+    here = [] if all(map(os.path.isabs, files)) else [os.getcwd()]
+    return [root, status.st_size, status.st_mtime_ns, *here]
+
+
+def _function(function: Callable[..., Any]) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def _check(name: object, fetch: object, prepare: object, size: object) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_LENGTH_MAX or not name.isprintable():
+        raise ValueError(
+            f"name is {name!r}: expected a text of 1 to {NAME_LENGTH_MAX} printable characters, such as 'imagenet-1k'"
+        )
+    for word, value in (("fetch", fetch), ("prepare", prepare)):
+        if not callable(value) and not (word == "prepare" and value is None):
+            raise TypeError(f"{word} is {value!r}: expected a function of one argument")
+    if size is not None and (isinstance(size, bool) or not isinstance(size, int) or size <= 0):
+        raise ValueError(
+            f"size is {size!r}: expected a whole number of bytes above 0, such as 150_000_000_000"
+        )

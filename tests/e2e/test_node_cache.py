@@ -1,0 +1,46 @@
+"""The node's cache through a real agent: what one job has read, the next job of the user does not read again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gavel.client import JobState
+from tests.e2e.cluster import Cluster
+
+FILES = 50
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """One node with a small cache in a folder of the test."""
+    options = ("--cache", "4MB", "--cache-dir", str(tmp_path / "cache"))
+    with Cluster(tmp_path / "cluster", {"n1": "v100=1"}, (), *options) as cluster:
+        yield cluster
+
+
+def test_a_second_job_reads_nothing_from_storage(cluster: Cluster, tmp_path: Path) -> None:
+    """The second job of a user takes every file from the cache, also after the agent was killed and started again."""
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(FILES):
+        (data / f"{number:03}").write_bytes(b"%03d" % number * 100)
+    reports = []
+    for number in range(3):
+        if number == 2:
+            cluster.kill("n1")
+            cluster.agent("n1")
+            cluster.wait_until_linked("n1")
+        report = tmp_path / f"report-{number}"
+        job = cluster.submit("cached.py", data, report, steps=FILES)
+        cluster.until(job, lambda it: it.state is JobState.COMPLETED, "is completed")
+        reports.append(report.read_text())
+    assert reports == [
+        "50 read, 0 cached, 0 wrong",
+        "0 read, 50 cached, 0 wrong",
+        "0 read, 50 cached, 0 wrong",
+    ]
+    (arena,) = (tmp_path / "cache" / "n1").glob("*/*.arena")
+    assert arena.stat().st_size == 4_000_000
