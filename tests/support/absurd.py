@@ -16,7 +16,7 @@ from scheduler.model.bounds import Bound, Table
 from scheduler.model.changes import JobChanges
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import Dependency, JobSpec, JobState
-from scheduler.model.quota import Quota
+from scheduler.model.quota import PERIODS, Quota
 from scheduler.model.settings import Settings, TenantSpec
 
 Any_ = st.SearchStrategy[Any]
@@ -180,8 +180,18 @@ PAIR = st.tuples(
 
 
 def tenants() -> Any_:
-    """Draw declarations of tenants, often with quotas on GPUs."""
-    quota = st.builds(Quota, gpus=maps(name(*TYPES, "*"), figure(bounds.QUOTA_GPUS, True)))
+    """Draw declarations of tenants, often with quotas on GPUs and jobs, and with budgets."""
+    budgets = maps(name(*PERIODS), st.one_of(st.sampled_from((0.0, 0.01)), figure(bounds.QUOTA_SPENT)))
+    counts = mostly(st.one_of(st.none(), st.integers(0, 3)), figure(bounds.COUNT, True))
+    quota = st.builds(
+        Quota,
+        gpus=maps(name(*TYPES, "*"), figure(bounds.QUOTA_GPUS, True)),
+        gpu_hours=budgets,
+        cost=budgets,
+        beyond=name("wait", "backfill"),
+        jobs_running=counts,
+        jobs_unfinished=counts,
+    )
     tenant = st.builds(
         TenantSpec,
         name=name("a", "b", "a/b"),
