@@ -9,12 +9,11 @@ from scheduler.core.facts import Configured, NodeMoved, NodeRemoved, PricesSet, 
 from scheduler.core.failed_starts import named_jobs
 from scheduler.core.messages import Configure, GiveRates, NodeCommand, SetPolicy, SetPrices, SetTenants
 from scheduler.core.outcome import Outcome
-from scheduler.core.planning.feasibility import listed
+from scheduler.core.planning.feasibility import check_types
 from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
 from scheduler.model.cluster import FAULTY, UP, Node, NodeState, why_commanded
 from scheduler.model.errors import InvalidSpec, NotFound, Outdated, Refused
-from scheduler.model.quota import ALL_TYPES
 from scheduler.model.settings import UNDECLARED, TenantSpec
 
 
@@ -59,8 +58,9 @@ def on_set_tenants(out: Outcome, message: SetTenants) -> None:
             _must_be_current(declared.get(tenant.name), tenant, message.versions.get(tenant.name, ""))
         declared.update((tenant.name, tenant) for tenant in message.tenants)
         settings = msgspec.structs.replace(state.settings, tenants=tuple(declared.values())).checked()
+        types = {*state.size_of_type, *[worker_type for _, _, worker_type in state.rates.solo]}
         for tenant in message.tenants:
-            _must_know_types(state, tenant)
+            check_types(tenant, types)
     except (InvalidSpec, Refused) as error:
         out.refuse(message.call, error)
         return
@@ -77,18 +77,6 @@ def _must_be_current(before: TenantSpec | None, after: TenantSpec, version: str)
     if version and before != after and version != (UNDECLARED if before is None else before.version):
         fault = "is declared already" if version == UNDECLARED else "has changed since it was read"
         raise Outdated(f"tenant '{after.name}' {fault}: read it again, then change it")
-
-
-def _must_know_types(state: SchedulerState, tenant: TenantSpec) -> None:
-    """Raise InvalidSpec if a quota names a worker type that neither nodes nor rates have."""
-    types = {*state.size_of_type, *[worker_type for _, _, worker_type in state.rates.solo]}
-    for place, quota in (("quota", tenant.quota), ("each_user", tenant.each_user)):
-        unknown = sorted(quota.gpus.keys() - types - {ALL_TYPES})
-        if unknown and types:
-            raise InvalidSpec(
-                f"tenants.{tenant.name}.{place}.gpus",
-                f"there is no '{unknown[0]}' here; there is {listed([*sorted(types), ALL_TYPES])}",
-            )
 
 
 def on_rates(out: Outcome, message: GiveRates) -> None:

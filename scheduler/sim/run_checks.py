@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from scheduler.core.planning.feasibility import check_types
 from scheduler.model.bounds import Bound, check, readable
 from scheduler.model.errors import InvalidSpec
+from scheduler.model.settings import Settings
 from scheduler.sim.run import JOBS, KNOBS, Run
 from traces.errors import nearest
 from traces.formats import is_foreign
@@ -33,6 +35,15 @@ def check_cluster(run: Run, table: Throughputs) -> None:
         if worker_type not in run.cluster:
             advice = nearest(worker_type, run.cluster)
             raise InvalidSpec("prices", f"{worker_type!r} is not in the cluster; {advice}")
+
+
+def check_tenants(run: Run, settings: Settings, table: Throughputs) -> None:
+    """Refuse quotas on worker types that neither the cluster nor the throughput table has, as the service does."""
+    for tenant in settings.tenants:
+        try:
+            check_types(tenant, {*run.cluster, *table.worker_types})
+        except InvalidSpec as error:
+            raise InvalidSpec("config", f"{run.config}: {error}") from None
 
 
 def _advice(run: Run, worker_type: str, table: Throughputs) -> str:

@@ -21,6 +21,7 @@ from scheduler.core.facts import Fact, RatesGiven
 from scheduler.core.messages import Configure, GiveRates, JobCommand, Message, SetPrices, UpdateJob
 from scheduler.core.state import SchedulerState
 from scheduler.drive import Journal, drive
+from scheduler.model.budgets import period_at
 from scheduler.model.cluster import NodeSpec
 from scheduler.model.jobs import JobSpec
 from scheduler.model.plans import Plan
@@ -229,6 +230,10 @@ class _Stillness:
         """Return whether no job has had a GPU for many rounds, and no event is left that could change that."""
         if state.leases or world.has_events_left:
             self._since_s = now_s
+        # Jobs may wait until a budget of which they have spent something is renewed.
+        for account in state.spent.values():
+            if account.spent > 0:
+                self._since_s = max(self._since_s, period_at(account.period, account.starts_s).ends_s)
         return now_s - self._since_s > self._patience_s
 
 

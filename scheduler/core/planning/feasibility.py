@@ -17,6 +17,8 @@ from scheduler.core.state import SchedulerState
 from scheduler.model.cluster import Node, gpus_for, in_groups
 from scheduler.model.errors import InvalidSpec
 from scheduler.model.jobs import JobSpec
+from scheduler.model.quota import ALL_TYPES
+from scheduler.model.settings import TenantSpec
 
 # How many values of a label an error lists.
 VALUES_SHOWN = 8
@@ -306,6 +308,17 @@ _WORDS = {
     "gpu_memory_gb": "that much GPU memory",
     "memory_gb": "that much memory",
 }
+
+
+def check_types(tenant: TenantSpec, types: Collection[str]) -> None:
+    """Raise InvalidSpec if a quota names a worker type that is not among those of the cluster and of its rates."""
+    for place, quota in (("quota", tenant.quota), ("each_user", tenant.each_user)):
+        unknown = sorted(quota.gpus.keys() - {*types, ALL_TYPES})
+        if unknown and types:
+            raise InvalidSpec(
+                f"tenants.{tenant.name}.{place}.gpus",
+                f"there is no '{unknown[0]}' here; there is {listed([*sorted(types), ALL_TYPES])}",
+            )
 
 
 def listed(words: Sequence[str], last: str = "or") -> str:

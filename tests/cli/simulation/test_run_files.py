@@ -20,8 +20,13 @@ TWELVE = ("--workload", "mixed-day", "--rate", "6", "--jobs", "12", *CLUSTER)
         ("--costs", "job_type,restart_s,checkpoint_s\ndlrm,1,1e300\n", ":2: checkpoint_s: "),
         ("--config", "round_secs = 5\n", ", line 1"),
         ("--config", "round_s = -5\n", "round_s"),
+        ("--config", '[[tenants]]\nname = "org"\nquota = {gpus = {h201 = 1}}\n', "tenants.org.quota.gpus"),
+        ("--config", '[[tenants]]\nname = "org"\neach_user = {cost = {day = -1}}\n', "each_user.cost.day"),
     ],
-    ids=["negative", "twice", "unknown type", "too large", "unknown setting", "negative setting"],
+    ids=[
+        *("negative", "twice", "unknown type", "too large", "unknown setting", "negative setting"),
+        *("quota on an unknown type", "negative budget"),
+    ],
 )
 def test_a_wrong_file_of_costs_or_settings(
     file: str, text: str, place: str, gavel: Gavel, tmp_path: Path, wording: Wording

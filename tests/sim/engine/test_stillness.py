@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from scheduler.core.messages import Message, NodeCommand
-from scheduler.model.settings import Settings
+from scheduler.model.quota import Quota
+from scheduler.model.settings import Settings, TenantSpec
 from scheduler.sim.engine.machines import Machines
 from scheduler.sim.simulate import STILL_ROUNDS, SimOptions, SimResult, simulate
 from traces.throughputs import Throughputs
@@ -49,6 +50,19 @@ def test_a_future_event_is_waited_for() -> None:
     result = run((30 * DAY_S, back))
     assert result.metrics.ended == 2
     assert result.metrics.now_s > 30 * DAY_S
+
+
+def test_the_renewal_of_a_budget_is_waited_for() -> None:
+    """With two GPU-hours a day, a job of five takes three days; without any budget to spend, the run ends."""
+    jobs = [TraceJob(id="lm", arrival_s=0.0, job_type="lm", steps=18_000.0, tenant="org")]
+    for hours, ended, days in ((2.0, 1, 3), (0.0, 0, 1)):
+        org = TenantSpec(name="org", quota=Quota(gpu_hours={"day": hours}))
+        options = SimOptions(
+            cluster={"v100": 1}, jobs=jobs, throughputs=TABLE, settings=Settings(tenants=(org,))
+        )
+        result = simulate(options)
+        assert result.metrics.ended == ended
+        assert days - 1 <= result.metrics.now_s / DAY_S < days
 
 
 def test_nodes_drained_for_good_end_the_run() -> None:
