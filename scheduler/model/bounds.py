@@ -99,6 +99,7 @@ SETTINGS: Table = {
     "reserve_after": Bound(1, COUNT_MAX, "rounds"),
     "preemptions_max": COUNT,
     "prior_rate": RATE,
+    "explore": Bound(0, 0.5),
     "seed": SEED,
 }
 PEOPLE: Table = {

@@ -84,6 +84,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     trust_after_s: Annotated[
         float, "After how many seconds of measured stepping a measured rate replaces that of the table."
     ] = 60.0
+    explore: Annotated[
+        float,
+        "The part of the GPU time in which pairs of jobs try to share GPUs, so that their rates are known; 0: none.",
+    ] = 0.02
     prior_rate: Annotated[float, "Steps/s per GPU of an unknown job type on the slowest worker type."] = 1.0
     speed: Annotated[dict[str, float], "Relative speed of worker types, for unknown job types."] = {}
     seed: Annotated[int, "Seed of the draws that some policies make."] = 0

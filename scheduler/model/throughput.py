@@ -8,7 +8,7 @@ Measurements are pooled over all jobs of a type.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -85,6 +85,8 @@ class RateBook(msgspec.Struct):
     struck_out: set[PlanKey] = msgspec.field(default_factory=set)
     # Increases whenever a lookup may return something else.
     version: int = 0
+    # By width: the estimates of pairs that follow from the rest of the book. They can be dropped at any time.
+    estimates: dict[int, Any] = msgspec.field(default_factory=dict)
 
     def put(self, solo: list[tuple[str, int, str, float]], spread: bool = False) -> None:
         """Add rows of a throughput table."""

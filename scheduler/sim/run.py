@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 import msgspec
 
-from scheduler.model.bounds import GPUS, PRICE, SEED, Bound
+from scheduler.model.bounds import GPUS, PART, PRICE, SEED, Bound
 
 HOUR_S = 3600.0
 # The longest time for a round, a restart, a checkpoint or an answer of the solver. With longer times, nothing would
@@ -24,6 +24,7 @@ JOBS = Bound(1, 5_000_000)
 NODE_GPUS = Bound(1, 1024)
 # With an infinite rate, all jobs arrive at once.
 ARRIVALS = Bound(1e-9, math.inf, "jobs per hour")
+COUNT = Bound(0, 10_000)
 HOURS = Bound(1e-9, 1e9, "h")
 TIME_S = Bound(0, WEEK_S, "s")
 LENGTH_S = Bound(1e-3, WEEK_S, "s")
@@ -168,6 +169,23 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     believed: Annotated[
         str, file("The throughput table given to the scheduler, if it is not the true one.")
     ] = ""
+
+    pair_rates: Annotated[
+        str,
+        Knob(
+            "What the scheduler knows of pairs of jobs that share GPUs: 'oracle' all rates; 'estimated' those of "
+            "references and of probes, and it estimates the others; 'none' those of references only.",
+            "KNOWLEDGE",
+        ),
+    ] = "oracle"
+    references: Annotated[
+        int,
+        Knob("How many job types have known rates in pairs; they are drawn with the seed.", "N", bound=COUNT),
+    ] = 16
+    pairs_probed: Annotated[
+        float,
+        Knob("The part of the pairs of other types with references that was probed.", "PART", bound=PART),
+    ] = 0.2
 
     mtbf_h: Annotated[
         float | None,

@@ -30,6 +30,7 @@ from scheduler.sim.scenario.arrivals import NOWHERE, Places, can_end
 from scheduler.sim.scenario.changes import changes_of, horizon_s
 from scheduler.sim.simulate import Conditions, SimOptions
 from scheduler.sim.tables import prices, rates_for_scheduler, table_of
+from scheduler.sim.unknown_pairs import check_unknown_pairs
 from traces.costs import read_costs
 from traces.errors import TraceError, UnreadableFile
 from traces.formats import read_trace
@@ -78,6 +79,7 @@ def prepare(run: Run) -> Prepared:
         raise InvalidSpec("policy_files", fault)
     settings = settings_of(run)
     check_numbers(run)
+    check_unknown_pairs(run)
     if run.workload in PUBLISHED and not run.throughputs:
         problem = (
             f"is missing: {run.workload!r} needs the published throughput table, which Gavel does not ship"

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from scheduler.model.errors import InvalidSpec
 from scheduler.sim.run import Run
+from scheduler.sim.unknown_pairs import ORACLE, without_unknown_pairs
 from traces.errors import BadTable, nearest
 from traces.readers.plans_csv import with_plans
 from traces.roofline import default_throughputs
@@ -42,6 +43,8 @@ def rates_for_scheduler(run: Run, table: Throughputs) -> Throughputs | None:
         if both := sorted({key[0] for key in table.plans} & set(rates.job_types)):
             raise InvalidSpec("believed", f"{run.believed} has rates of {both[0]!r}, which has plans")
         rates = replace(rates, plans=table.plans)
+    if run.pair_rates != ORACLE:
+        rates = without_unknown_pairs(run, rates or table)
     return rates if run.rate_error == 0 else with_errors(rates or table, run.rate_error, run.seed)
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from scheduler.core.effects import Pairs
+from scheduler.core.planning.pair_estimates import estimates_of
 from scheduler.core.state import SchedulerState, Stores
 from scheduler.model.bounds import TABLE_RATE
-from scheduler.model.jobs import Job
+from scheduler.model.jobs import Job, JobSpec
 from scheduler.model.throughput import RateKey
 
 if TYPE_CHECKING:
@@ -18,28 +19,72 @@ if TYPE_CHECKING:
 
 # A kind of job, and the stores to which its jobs are confined.
 ConfinedKind = tuple[int, Stores]
+# The source of a rate that neither the table nor a measurement has.
+ESTIMATED = "estimated"
 NOT_PACKABLE: ConfinedKind = (-1, ())
+
+
+class PairRate(NamedTuple):
+    """The steps per second of two packed jobs, and where they come from."""
+
+    first: float
+    second: float
+    # table, measured or estimated.
+    source: str
+    # The standard deviations of both rates; 0 unless they are estimated.
+    first_sd: float = 0.0
+    second_sd: float = 0.0
+
+
+def pair_rate(state: SchedulerState, worker_type: str, first: str, second: str, gpus: int) -> PairRate | None:
+    """Return the rates of two packed jobs: of the table, measured, or estimated from similar pairs; None without any.
+
+    Estimated rates are lowered by their uncertainty, because a policy counts on them.
+    """
+    book, settings = state.rates, state.settings
+    table_rates = book.pairs.get((worker_type, first, second, gpus))
+    key = RateKey(first, gpus, worker_type, second)
+    partner_key = RateKey(second, gpus, worker_type, first)
+    measured = [settings.learn_rates and each in book.measured for each in (key, partner_key)]
+    first_sd = second_sd = 0.0
+    rate: float | None = None
+    other: float | None = None
+    if table_rates is not None:
+        source, (rate, other) = "measured" if any(measured) else "table", table_rates
+    elif all(measured):
+        source = "measured"
+    else:
+        estimates = estimates_of(book, settings, gpus)
+        estimate = estimates.of(worker_type, first, second)
+        alone = estimates.alone(first, worker_type), estimates.alone(second, worker_type)
+        if estimate is None or not all(alone):
+            return None
+        part, other_part = estimate.cautious
+        source, rate, other = ESTIMATED, part * alone[0], other_part * alone[1]
+        first_sd, second_sd = estimate.first_sd * alone[0], estimate.second_sd * alone[1]
+    if settings.learn_rates:
+        rate = book.rate(key, rate, settings.trust_after_s)
+        other = book.rate(partner_key, other, settings.trust_after_s)
+    if rate is None or other is None:
+        return None
+    return PairRate(TABLE_RATE.nearest(rate), TABLE_RATE.nearest(other), source, first_sd, second_sd)
 
 
 def pair_rates(
     state: SchedulerState, worker_type: str, first: str, second: str, gpus: int
 ) -> tuple[float, float] | None:
-    """Return the steps per second of two packed jobs; None if neither the table nor measurements have the pair."""
-    book, settings = state.rates, state.settings
-    table_rates = book.pairs.get((worker_type, first, second, gpus))
-    rate, other = table_rates or (None, None)
-    if settings.learn_rates:
-        key, partner_key = (
-            RateKey(first, gpus, worker_type, second),
-            RateKey(second, gpus, worker_type, first),
-        )
-        if table_rates is None and not (key in book.measured and partner_key in book.measured):
-            return None
-        rate = book.rate(key, rate, settings.trust_after_s)
-        other = book.rate(partner_key, other, settings.trust_after_s)
-    if rate is None or other is None:
-        return None
-    return TABLE_RATE.nearest(rate), TABLE_RATE.nearest(other)
+    """Return the steps per second of two packed jobs; None if nothing tells them."""
+    rates = pair_rate(state, worker_type, first, second, gpus)
+    return None if rates is None else (rates.first, rates.second)
+
+
+def fit_together(state: SchedulerState, worker_type: str, first: JobSpec, second: JobSpec) -> bool:
+    """Whether the memory of some GPU of this type has room for both jobs, as far as jobs and nodes state it."""
+    needed_gb = first.gpu_memory_gb + second.gpu_memory_gb
+    if not (first.gpu_memory_gb and second.gpu_memory_gb):
+        return True
+    sizes = [node.spec.gpu_memory_gb for node in state.usable_nodes() if node.spec.worker_type == worker_type]
+    return any(size is None or size >= needed_gb for size in sizes)
 
 
 def pairs_of(state: SchedulerState, kinds: Kinds, jobs: list[Job], confined: list[ConfinedKind]) -> Pairs:
@@ -93,7 +138,11 @@ def _paired(state: SchedulerState, kinds: Kinds, a: ConfinedKind, b: ConfinedKin
                 continue
             if granule > 1 and kinds.in_groups(name, granule) < spec.gpus:
                 continue
-            rates = pair_rates(state, name, spec.job_type, other.job_type, spec.gpus)
-            if rates and min(rates) > 0 and spec.may_use(name) and other.may_use(name):
-                rows.append((type_row, spec.gpus, *rates))
+            if not (spec.may_use(name) and other.may_use(name)):
+                continue
+            rates = pair_rate(state, name, spec.job_type, other.job_type, spec.gpus)
+            if rates is None or min(rates.first, rates.second) <= 0:
+                continue
+            if rates.source != ESTIMATED or fit_together(state, name, spec, other):
+                rows.append((type_row, spec.gpus, rates.first, rates.second))
     return np.array(rows, float).reshape(-1, 4)

@@ -87,12 +87,13 @@ def frame_of(
 ) -> Frame:
     """Make a frame from the current state.
 
-    `new`: columns of jobs that came after the allocation; `specs`: the spec of a job of each kind.
+    `new`: columns of jobs that came after the allocation, and pairs to probe; `specs`: the spec of a job of each kind.
     """
     table = state.shares
     row_of_job = dict(table.job_row)
     for bundle in new:
-        row_of_job.setdefault(bundle.jobs[0], len(row_of_job))
+        for name in bundle.jobs:
+            row_of_job.setdefault(name, len(row_of_job))
     jobs = tuple(row_of_job)
     all_jobs = [state.jobs[name] for name in jobs]
     numbers = frozenset(map(kind_of, all_jobs))
@@ -106,7 +107,7 @@ def frame_of(
         bundles=bundles,
         row_of=table.row_of | {bundle: row for row, bundle in enumerate(new, len(table))},
         first=first,
-        second=column(table.second, [NO_ROW] * len(new)),
+        second=column(table.second, [row_of_job[b.jobs[1]] if len(b.jobs) > 1 else NO_ROW for b in new]),
         worker_type=column(table.worker_type, [types[b.worker_type] for b in new]),
         gpus=column(table.gpus, [b.gpus for b in new]),
         restart_s=restart_costs_s(state, bundles, [all_jobs[row] for row in first.tolist()]),
@@ -115,7 +116,8 @@ def frame_of(
     )
     terms = Terms(
         share=column(table.share, [0.0] * len(new)),
-        backfill=column(table.backfill, [bool(table.backfill.all())] * len(new)),
+        # A pair that is probed has a share in this round only, and fills no idle GPUs.
+        backfill=column(table.backfill, [len(b.jobs) == 1 and bool(table.backfill.all()) for b in new]),
     )
     return Frame(
         key=key_of(state, types, new),

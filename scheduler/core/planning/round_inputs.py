@@ -12,6 +12,7 @@ from scheduler.core.planning import problem
 from scheduler.core.planning.budget_limits import beyond_backfills, limits_for
 from scheduler.core.planning.job_leases import JobLeases
 from scheduler.core.planning.kinds import Kinds
+from scheduler.core.planning.probes import probes
 from scheduler.core.planning.quota_leases import QuotaLeases
 from scheduler.core.planning.round_cache import Frame, frame_of, key_of
 from scheduler.core.state import SchedulerState, Stores
@@ -231,11 +232,16 @@ def _candidates(
     table, settings = state.shares, state.settings
     eligible = state.eligible_jobs(now_s)
     new = [job for name, job in eligible.items() if name not in table.job_row]
-    frame = _frame(state, kinds, types, tuple(problem.newcomers(state, kinds, new)))
+    probed = probes(state, kinds, held, eligible) if ahead else ()
+    added = tuple(bundle for bundle in probed if bundle not in table.row_of)
+    frame = _frame(state, kinds, types, (*problem.newcomers(state, kinds, new), *added))
     barred = [name for name in frame.jobs if name not in eligible]
     barred += [name for name in state.reshaped if name in table.job_row and name in eligible]
     terms = frame.terms_without(barred, _in_place(state, frame, held))
     explore = _explore(state, kinds, frame, held, eligible)
+    if probed:
+        explore = explore.copy()
+        explore[[frame.columns.row_of[bundle] for bundle in probed]] = True
     if explore is not frame.no_columns:
         terms = Terms(np.where(explore, np.maximum(terms.share, TRIAL_SHARE), terms.share), terms.backfill)
     only_fill = [name for name in only_fill if name in frame.row_of_job]
