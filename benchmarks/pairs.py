@@ -150,10 +150,10 @@ def unknown_types(published: Published, known: int = REFERENCES, probed: float =
     is_reference = np.zeros(types, bool)
     is_reference[rng.choice(types, known, replace=False)] = True
     pairs = np.triu(rng.random((types, types)) < probed)
-    seen = (is_reference[:, None] & is_reference) | (
+    is_known = (is_reference[:, None] & is_reference) | (
         (is_reference[:, None] ^ is_reference) & (pairs | pairs.T)
     )
-    return np.where(seen[:, :, None] | (published.fraction == 0), published.fraction, np.nan)
+    return np.where(is_known[:, :, None] | (published.fraction == 0), published.fraction, np.nan)
 
 
 def estimate_ms(fraction: Floats, runs: int = 51) -> float:
@@ -216,8 +216,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for knowledge in options.knowledge:
             result = simulate(prepare(run_of(knowledge, seed, *options.measure)).options)
             hours, published_h = float(np.mean(jct_hours(result.metrics))), PUBLISHED_H.get(knowledge)
-            shown = f"{published_h:11.1f}" if published_h else f"{'':11}"
-            print(f"{knowledge:12}{seed:6}{hours:10.2f}{shown}{result.wall_s:14.0f}", flush=True)
+            column = f"{published_h:11.1f}" if published_h else f"{'':11}"
+            print(f"{knowledge:12}{seed:6}{hours:10.2f}{column}{result.wall_s:14.0f}", flush=True)
     return 0
 
 

@@ -31,9 +31,8 @@ from scheduler.core.state import SchedulerState
 from scheduler.model import bounds
 from scheduler.model.cluster import SILENT, Node, NodeSpec, NodeState
 from scheduler.model.errors import InvalidSpec, Refused
-from scheduler.model.exit_words import exit_words
 from scheduler.model.jobs import TERMINAL, Job, JobState, Move
-from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, nodes_of
+from scheduler.model.lease import SENT, STOPPING, WAITING, Holding, exit_words, nodes_of
 from scheduler.model.plans import ran_out_of_memory
 
 GONE = "its node cannot be reached"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from enum import StrEnum
 from functools import lru_cache
 from typing import Literal, NamedTuple
@@ -146,3 +147,14 @@ def node_of(gpu: GpuId) -> str:
 def nodes_of(gpus: tuple[GpuId, ...]) -> tuple[str, ...]:
     """Return the nodes of a gang without duplicates, in the order of its ranks."""
     return tuple(dict.fromkeys(gpu.rpartition(":")[0] for gpu in gpus))
+
+
+def exit_words(code: int) -> str:
+    """Describe an exit code. Negative codes are signals, and so are codes above 128 from a shell."""
+    number = -code if code < 0 else code - 128
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # not a named signal
+        return f"exited with code {code}"
+    often = " (often: out of memory)" if number == signal.SIGKILL else ""
+    return f"was killed by {name}{often}" if code < 0 else f"exited with code {code}: {name}{often}"

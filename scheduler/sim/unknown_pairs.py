@@ -26,7 +26,10 @@ def without_unknown_pairs(run: Run, table: Throughputs) -> Throughputs:
     job_types = sorted({key[1] for key in table.pairs})
     count = run.references
     if count > len(job_types):
-        raise InvalidSpec("references", f"are {count}, but the table has pairs of {len(job_types)} job types")
+        raise InvalidSpec(
+            "references",
+            f"is {count}, but the table has pairs of {len(job_types)} job types; give as many at most",
+        )
     random = Random(f"{run.seed}/references")
     references = set(random.sample(job_types, count))
     share = run.pairs_probed if run.pair_rates == ESTIMATED else 0.0

@@ -55,11 +55,11 @@ def test_the_order_of_types_changes_nothing(fraction: Floats, random: np.random.
     """Estimates of types in another order are the same estimates, up to the digit to which they are rounded."""
     order = list(range(len(fraction)))
     random.shuffle(order)
-    there, back = np.ix_(order, order), complete(fraction)
-    again = complete(fraction[there])
-    np.testing.assert_allclose(again.fraction, back.fraction[there], atol=2e-3)
-    np.testing.assert_allclose(again.sd, back.sd[there], atol=2e-3)
-    assert np.array_equal(again.probed, back.probed[order])
+    block, estimates = np.ix_(order, order), complete(fraction)
+    again = complete(fraction[block])
+    np.testing.assert_allclose(again.fraction, estimates.fraction[block], atol=2e-3)
+    np.testing.assert_allclose(again.sd, estimates.sd[block], atol=2e-3)
+    assert np.array_equal(again.probed, estimates.probed[order])
 
 
 @given(matrices(least_types=4))

@@ -20,7 +20,7 @@ RUN = Run(
     cluster={"v100": 4},
     workload="mixed-day",
     rate_per_h=4.0,
-    hours=1.0,
+    jobs=3,
     pair_rates="estimated",
     references=6,
     pairs_probed=0.3,
@@ -71,18 +71,20 @@ def test_the_seed_draws_the_references() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "field"),
-    [
-        ({"pair_rates": "some"}, "pair_rates"),
-        ({"references": 99}, "references"),
-        ({"pairs_probed": 1.5}, "pairs_probed"),
-    ],
+    ("field", "value"), [("pair_rates", "some"), ("pairs_probed", 1.5), ("references", -1)]
 )
-def test_bad_values_are_refused(changed: dict[str, object], field: str) -> None:
+def test_bad_values_are_refused(field: str, value: object) -> None:
     """An error names the field."""
     with pytest.raises(InvalidSpec) as error:
-        prepare(replace(RUN, **changed))
+        prepare(replace(RUN, **{field: value}))
     assert error.value.field == field
+
+
+def test_more_references_than_job_types_are_refused() -> None:
+    """The error names the number of job types."""
+    with pytest.raises(InvalidSpec, match="14") as error:
+        without_unknown_pairs(replace(RUN, references=99), default_throughputs())
+    assert error.value.field == "references"
 
 
 def simulated(hidden: str, explore: float) -> SimResult:

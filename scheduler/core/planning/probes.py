@@ -39,11 +39,11 @@ def probes(
     if not gpus_left or not any(name not in held for name in eligible):
         return ()
     chosen: list[Bundle] = []
-    taken: set[str] = set()
+    disturbed: set[str] = set()
     for _, bundle in sorted(_options(state, kinds, held, eligible)):
-        if bundle.gpus <= gpus_left and taken.isdisjoint(bundle.jobs):
+        if bundle.gpus <= gpus_left and disturbed.isdisjoint(bundle.jobs):
             gpus_left -= bundle.gpus
-            taken.update(bundle.jobs)
+            disturbed.update(bundle.jobs)
             chosen.append(bundle)
     return tuple(sorted(chosen))
 

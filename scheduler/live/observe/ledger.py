@@ -34,10 +34,10 @@ from scheduler.live.observe.past_rows import (
     packed_gpus,
     packed_shares,
 )
-from scheduler.model.exit_words import exit_words
 from scheduler.model.gpu_quotas import GpuQuotas
 from scheduler.model.job_quotas import JobQuotas
 from scheduler.model.jobs import Move
+from scheduler.model.lease import exit_words
 from scheduler.model.settings import Settings
 
 # A row's place: the number of its record, shifted by these bits, plus its position among the rows of that record.
