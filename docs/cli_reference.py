@@ -89,6 +89,13 @@ JSON: dict[str, tuple[str, Any]] = {
         "a line for each job: [Job](#job); with `--timeline`, its `job` and `leases`:",
         r.LeaseRecord,
     ),
+    "probe": (
+        "`busy`, `prep` and `fetch`, which add up to 1; `what_if`, a list of single changes with `change` (`cpus`, "
+        "`cache` or `disk`), `to`, `rate` and `speedup`; `best`, the one that helps most, or null; the measured "
+        "`rates` in steps per second; `steps`, `loading`, `workers`, `cpus`, `cpu_scaling`, `cache_needed`; and how "
+        "`cold` reading was",
+        None,
+    ),
     "wait": ("a line for each job that has ended:", r.Job),
     "logs": ("lines of", r.LogChunk),
     "fetch": (

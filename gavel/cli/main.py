@@ -33,6 +33,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("jobs.logs", "Show the output of a job."),
         "fetch": ("jobs.fetch", "Fetch files of a job from its nodes: by default its `outputs`."),
         "explain": ("jobs.explain", "Why is my job waiting? Or why does it run where it runs?"),
+        "probe": (
+            "jobs.probe",
+            "Measure how long the script of a job waits for its data, and what would make it faster.",
+        ),
         "wait": ("jobs.wait", "Wait until jobs have ended."),
         "cancel": ("jobs.change", "Stop jobs for good."),
         "hold": ("jobs.change", "Keep jobs waiting until they are released; running jobs save and stop."),

@@ -23,6 +23,8 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from gavel.training import pacing, session
 from gavel.training.auto import AutoSave
+from gavel.training.data.probe import probe_of
+from gavel.training.data.waits import Waits
 from gavel.training.environment import ranks_of, steps_of
 from gavel.training.errors import CheckpointError, TrainingError
 from gavel.training.gate import Gate
@@ -82,6 +84,7 @@ class LeasedIterator(Generic[Batch]):
         self._synthetic, self._every_s = synthetic, every_s
         tuner = Tuner(overhead, lose_at_most_s) if every is not None else None
         self._session = session.current()
+        self._probe = probe_of(loader)
         self._gate = Gate() if self._session is None else self._session.gate
         self._world = ranks_of()[1]
         self._position = Position(loader, getattr(checkpoint, "data_ranks", self._world))
@@ -94,7 +97,7 @@ class LeasedIterator(Generic[Batch]):
             if tuner is not None:
                 attach("interval", tuner, of_rank=False)
         began_s = time.monotonic()
-        saved = _whole_step(checkpoint.load())
+        saved = 0 if self._probe is not None else _whole_step(checkpoint.load())
         if self._session is not None and saved:
             self._session.progress.measure(load_s=time.monotonic() - began_s)
         if not synthetic:
@@ -106,6 +109,7 @@ class LeasedIterator(Generic[Batch]):
             self._gate.open(saved, total, every_steps)
             self._keep_time()
         else:
+            self._session.progress.waits_for(loader)
             self._session.begin(saved, total, every_steps, every_s)
         self._saver.begin(saved)
         if tuner is not None and not is_background(checkpoint):
@@ -165,7 +169,11 @@ class LeasedIterator(Generic[Batch]):
 
     def _batches(self) -> Iterator[Any]:
         gate, step, auto, clock = self._gate, self._gate.done, self._auto, time.perf_counter
-        waits = _Waits() if self._session is None else self._session.progress
+        if self._probe is not None:
+            yield from self._probe.batches()
+            # Anything further, such as an export of the model, is not to be done.
+            raise SystemExit(0)
+        waits = (None if self._session is None else self._session.progress.waits) or Waits()
         self._ended = False
         if self._over():
             return
@@ -253,12 +261,6 @@ class LeasedIterator(Generic[Batch]):
                 name="gavel-every",
                 daemon=True,
             ).start()
-
-
-class _Waits:
-    """The time waited for batches, in place of `Progress` outside Gavel."""
-
-    waited_s = 0.0
 
 
 def _ask_to_save(gate_ref: weakref.ref[Gate], every_s: float) -> None:

@@ -18,6 +18,8 @@ import time
 from collections import deque
 from pathlib import Path
 
+from gavel.training.data.waits import Waits
+
 log = logging.getLogger("gavel.training")
 
 # The time between two writes of the file.
@@ -47,8 +49,8 @@ class Progress:
         self._began_at = self._last_save = 0
         # The steps and the stepping time from which the time of a step is measured: first steps are slow.
         self._first_steps: tuple[int, float] | None = None
-        # The time that the loop has waited for batches, without the first one. Only the loop changes it.
-        self.waited_s = 0.0
+        # How long the loop has waited for batches; None: unknown, because no LeasedIterator runs.
+        self.waits: Waits | None = None
         # The step of the newest checkpoint.
         self.saved = 0
         # Empty until a loop has begun; until then nothing is written.
@@ -72,6 +74,10 @@ class Progress:
                     self._measured.pop(name, None)
                 elif math.isfinite(value) and value >= 0:
                     self._measured[name] = float(value)
+
+    def waits_for(self, loader: object) -> None:
+        """Measure from now on how long the loop waits for this loader."""
+        self.waits = Waits(loader, 0.0 if self.waits is None else self.waits.waited_s)
 
     def step_begins(self) -> None:
         """Record that the first step starts now. Later calls change nothing."""
@@ -112,8 +118,8 @@ class Progress:
         elif self._first_steps is not None and steps > self._first_steps[0]:
             first_steps, first_s = self._first_steps
             values["step_s"] = max(stepping_s - first_s, 0.0) / (steps - first_steps)
-        if stepping_s > 0:
-            values["wait"] = min(self.waited_s / stepping_s, 1.0)
+        if stepping_s > 0 and self.waits is not None:
+            values |= self.waits.measured(stepping_s, values.get("step_s"))
         if self._save_s:
             save_s = statistics.median(self._save_s)
             values |= {"stall_s": save_s, "durable_s": save_s, "final_save_s": save_s}

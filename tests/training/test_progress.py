@@ -52,6 +52,7 @@ def test_steps_and_foreground_saves_are_measured(tmp_path: Path, clock: Clock) -
     """The first step, which is slow, does not count for the time of a step; a save in the foreground stalls wholly."""
     progress = Progress(tmp_path, 0, 3, 2)
     progress.begin(saved=0)
+    progress.waits_for([])
     progress.step_begins()
     clock.now_s += 30
     progress.write(clock.now_s, 1)
@@ -60,11 +61,13 @@ def test_steps_and_foreground_saves_are_measured(tmp_path: Path, clock: Clock) -
     save(progress, clock, 41, takes_s=2)
     clock.now_s += 20.5
     save(progress, clock, 82, takes_s=4)
-    progress.waited_s = 7.05
+    assert progress.waits is not None
+    progress.waits.waited_s = 7.05
     progress.write(clock.now_s, 82)
     assert written(tmp_path) == {
         "step_s": 0.5,
         "wait": 0.1,
+        "gpu_rate": pytest.approx(1 / 0.45, rel=1e-5),
         "stall_s": 3.0,
         "durable_s": 3.0,
         "final_save_s": 3.0,
@@ -92,7 +95,7 @@ def test_a_failed_save_measures_nothing(tmp_path: Path, clock: Clock) -> None:
     progress.save_begins(5)
     progress.save_ends(None)
     progress.write(clock.now_s + 1, 5)
-    assert written(tmp_path) == {"wait": 0.0}
+    assert written(tmp_path) == {}
 
 
 def test_measured_values_may_be_set_and_withdrawn(tmp_path: Path, clock: Clock) -> None:
@@ -129,6 +132,7 @@ def test_the_iterator_measures_loading_saving_and_waiting(tmp_path: Path) -> Non
         steps = LeasedIterator(range(4), checkpoint=Slow(), steps=12, every_steps=2)
         assert len(list(steps)) == 8
         measured = session.progress.measured(1e9, 12)
-        assert session.progress.waited_s > 0
+        assert session.progress.waits is not None
+        assert session.progress.waits.waited_s > 0
     assert measured.keys() >= {"load_s", "final_save_s", "stall_s", "wait"}
     assert measured["interval"] == 2.0

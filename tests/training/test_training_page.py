@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
@@ -61,6 +63,33 @@ def test_the_cached_data_set_reads_its_files(tmp_path: Path) -> None:
         f"{before}{program_below('Read data once per node')}print(sorted(map(int, trained)))", tmp_path
     )
     assert printed == f"{list(range(20))}\n"
+
+
+def test_the_starved_script_wants_cpus(tmp_path: Path) -> None:
+    """The probe of the page's script, as typed there but shorter, names preparation, and CPUs as the cure."""
+    text = program_below(r"Is the GPU waiting for data\?")
+    (tmp_path / "starved.py").write_text(text)
+    (tmp_path / "pictures").mkdir()
+    for number in range(64):
+        (tmp_path / "pictures" / f"{number}.raw").write_bytes(bytes([number]) * 1024)
+    match = re.search(r"```yaml\n# starved.yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert match is not None
+    (tmp_path / "starved.yaml").write_text(match[1].replace("[python,", f"[{sys.executable},"))
+    command = ("gavel", "probe", "starved.yaml", "--local", "--data", "pictures", "--steps", "8", "--json")
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["prep"] > 0.2
+    assert answer["prep"] > answer["fetch"]
+    assert (answer["loading"], answer["workers"], answer["cold"]["dropped"]) == ("workers", 2, 64)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["pictures", "starved.py", "starved.yaml"]
 
 
 def test_a_custom_loop_runs(tmp_path: Path) -> None:

@@ -45,7 +45,7 @@ def history(job: Job, now: datetime) -> Iterator[tuple[str, str]]:
         yield "waits for", few(job.blocked_by, 16)
     if done := _done(job):
         yield "done", done
-    yield from measured_words(job.measured)
+    yield from measured_words(job.measured, job.spec.cpus)
     yield "submitted", f"{local_time(job.submitted)} by {job.spec.user} ({ago(job.submitted, now)})"
     if job.spec.deadline_s is not None and job.submitted:
         yield "due", _deadline(job, job.submitted + timedelta(seconds=job.spec.deadline_s), now)

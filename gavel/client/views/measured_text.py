@@ -6,9 +6,15 @@ from collections.abc import Iterator, Mapping
 
 from gavel.client.views.units import duration
 
+# More CPUs are worth a word if they make a job so many times as fast.
+FASTER = 1.05
 
-def measured_words(values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
-    """Yield how often a job saves and what that costs, what a restart takes, and how long it waits for data."""
+
+def measured_words(values: Mapping[str, float], cpus: float | None = None) -> Iterator[tuple[str, str]]:
+    """Yield how often a job saves and what that costs, what a restart takes, and how long it waits for data.
+
+    `cpus`: those of the job, if it states them.
+    """
     if saves := ", ".join(_saves(values)):
         yield "saves", saves
     parts = (("final_save_s", "to save"), ("start_s", "to start"), ("load_s", "to load"))
@@ -17,7 +23,27 @@ def measured_words(values: Mapping[str, float]) -> Iterator[tuple[str, str]]:
         total = duration(sum(length for length, _ in restart))
         yield "restart", f"{total}: " + ", ".join(f"{duration(length)} {words}" for length, words in restart)
     if "wait" in values:
-        yield "waits", f"{values['wait']:.1%} of the time for data"
+        yield "waits", _waits(values, cpus)
+
+
+def _waits(values: Mapping[str, float], cpus: float | None) -> str:
+    wait = values["wait"]
+    text = f"{wait:.1%} of the time for data"
+    if not wait or not (parts := values.get("prep", 0.0) + values.get("fetch", 0.0)):
+        return text
+    # Of several ranks each part is the greatest of any, so that together they may exceed the wait.
+    prep, fetch = (wait * values.get(name, 0.0) / parts for name in ("prep", "fetch"))
+    text += f": {prep:.1%} preparation, {fetch:.1%} reading"
+    if "prep_rate" in values and "gpu_rate" in values and wait < 1:
+        from gavel.training.data.stalls import WORKERS, Step
+
+        model_s, prep_s = 1 / values["gpu_rate"], 1 / values["prep_rate"]
+        step = Step(model_s, prep_s, max(0.0, model_s / (1 - wait) - prep_s), WORKERS)
+        speedup = step.changed(cpus=2.0).rate / step.rate
+        if speedup >= FASTER:
+            more = f"{2 * cpus:g} CPUs instead of {cpus:g}" if cpus else "twice the CPUs"
+            text += f"; {more} would make it {speedup:.2g} x as fast"
+    return text
 
 
 def _saves(values: Mapping[str, float]) -> Iterator[str]:

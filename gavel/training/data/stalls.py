@@ -149,10 +149,14 @@ class Change(NamedTuple):
     speedup: float
 
 
-def changes(step: Step, cpus: int) -> Iterator[Change]:
-    """Yield the single changes to a loop on so many CPUs, each with its speed."""
-    for count in sorted({2 * cpus, 4 * cpus} | ({cpus} if step.overlap == IN_TURN and cpus > 1 else set())):
-        ratio = float(count) if step.overlap == IN_TURN else count / cpus
+def changes(step: Step, cpus: int, scaling: float = 1.0) -> Iterator[Change]:
+    """Yield the single changes to a loop on so many CPUs, each with its speed.
+
+    `scaling`: the part of a further CPU that speeds preparation up.
+    """
+    in_turn = step.overlap == IN_TURN
+    for count in sorted({2 * cpus, 4 * cpus} | ({cpus} if in_turn and cpus > 1 else set())):
+        ratio = float(count) if in_turn else 1 + scaling * (count / cpus - 1)
         yield _change("cpus", count, step, step.changed(cpus=ratio))
     for cached in (0.5, 1.0):
         yield _change("cache", cached, step, step.changed(cached=cached))
@@ -161,10 +165,10 @@ def changes(step: Step, cpus: int) -> Iterator[Change]:
 
 
 def best(options: Iterator[Change] | list[Change]) -> Change | None:
-    """Return the change that helps most, of equal ones the first; None if none makes the loop 5 % faster."""
+    """Return the change that helps most, or the first that helps about as much; None if none makes the loop faster."""
     greatest: Change | None = None
     for change in options:
-        if change.speedup >= HELPS and (greatest is None or change.speedup > greatest.speedup * 1.01):
+        if change.speedup >= HELPS and (greatest is None or change.speedup > greatest.speedup * HELPS):
             greatest = change
     return greatest
 

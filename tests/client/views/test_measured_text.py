@@ -33,8 +33,38 @@ ALL = {
         ),
         ({"interval": 1.0, "final_save_s": 4.0}, {"saves": "every 1 step"}),
         ({"wait": 0.0}, {"waits": "0.0% of the time for data"}),
+        (
+            {"wait": 0.4, "prep": 0.3, "fetch": 0.1},
+            {"waits": "40.0% of the time for data: 30.0% preparation, 10.0% reading"},
+        ),
+        # The greatest parts of two ranks, one of which waits only for preparation, and the other only for reading.
+        (
+            {"wait": 0.4, "prep": 0.4, "fetch": 0.4},
+            {"waits": "40.0% of the time for data: 20.0% preparation, 20.0% reading"},
+        ),
+        ({"wait": 0.0, "prep": 0.0, "fetch": 0.0}, {"waits": "0.0% of the time for data"}),
     ],
 )
 def test_only_what_was_measured_is_said(values: dict[str, float], words: dict[str, str]) -> None:
     """A value that is unknown has no words; a restart needs at least two of its parts."""
     assert dict(measured_words(values)) == words
+
+
+STARVED = {"wait": 0.38, "prep": 0.31, "fetch": 0.07, "gpu_rate": 10.0, "prep_rate": 7.6}
+
+
+@pytest.mark.parametrize(
+    ("values", "cpus", "end"),
+    [
+        (STARVED, 3.0, "; 6 CPUs instead of 3 would make it 1.6 x as fast"),
+        (STARVED, None, "; twice the CPUs would make it 1.6 x as fast"),
+        # Reading limits the job, and CPUs do not read.
+        ({**STARVED, "prep_rate": 200.0}, 3.0, "31.0% preparation, 7.0% reading"),
+        # A loop that loads its own data uses no more CPUs.
+        ({name: STARVED[name] for name in ("wait", "prep", "fetch", "gpu_rate")}, 3.0, "7.0% reading"),
+        ({**STARVED, "wait": 1.0}, 3.0, "reading"),
+    ],
+)
+def test_cpus_that_would_help_are_named(values: dict[str, float], cpus: float | None, end: str) -> None:
+    """Twice the CPUs are named where workers that prepare too slowly hold the model up."""
+    assert dict(measured_words(values, cpus))["waits"].endswith(end)
