@@ -60,7 +60,7 @@ class AutoSave:
         """Record that the loop continues, while the checkpoint is perhaps still being written."""
         self.tuner.save_ends(step, time.monotonic())
 
-    def durable(self, now_s: float, *, stall_s: float = 0.0, size_bytes: int | None = None) -> None:
+    def durable(self, now_s: float, *, stall_s: float = 0.0) -> None:
         """Record that the checkpoint is on disk since `now_s`, and report its cost. `stall_s`: that of other ranks."""
         lease = None if self._session is None else self._session.lease
         if lease is not None:
@@ -76,7 +76,6 @@ class AutoSave:
                 interval=interval,
                 overhead=self.tuner.overhead,
                 loss_s=interval * times.step_s + times.durable_s,
-                bytes=size_bytes,
             )
 
     def failed(self) -> bool:

@@ -178,11 +178,12 @@ class Saver:
 
     def _succeeded(self, now_s: float) -> None:
         self._durable_s = now_s - self._began_s
+        if self._session is not None:
+            self._session.progress.measure(bytes=getattr(self._checkpoint, "size_bytes", None))
         if self._auto is not None:
             others = getattr(self._checkpoint, "notes_of_ranks", [])
             stall_s = max((notes.get("stall_s", 0.0) for notes in others), default=0.0)
-            size_bytes = getattr(self._checkpoint, "size_bytes", None)
-            self._auto.durable(now_s, stall_s=stall_s, size_bytes=size_bytes)
+            self._auto.durable(now_s, stall_s=stall_s)
 
     def _log_failure(self, step: int, fault: BaseException) -> None:
         """Log that a checkpoint failed. A tuner lengthens the interval then, and further failures are not logged."""

@@ -286,6 +286,8 @@ class JobMeasured(Fact, frozen=True, kw_only=True):
     gpus: int
     # By the keys of `measured` in docs/job-directory.md, and `start_s`.
     values: dict[str, float]
+    # Which node of a gang measured them. Empty: the job runs on one node, or its first node spoke for all.
+    node: str = ""
 
 
 class LeaseClosed(Fact, frozen=True, kw_only=True):

@@ -16,35 +16,14 @@ import msgspec
 
 from scheduler.model.jobs import Job
 
-# The keys that the scheduler keeps, by what `measured` in progress-RANK.json (docs/job-directory.md) means by them;
-# `start_s` is measured by the agent.
-KEYS = frozenset(
-    {
-        *(
-            "step_s",
-            "stall_s",
-            "durable_s",
-            "final_save_s",
-            "load_s",
-            "start_s",
-            "bytes",
-            "interval",
-            "overhead",
-        ),
-        *(
-            "loss_s",
-            "wait",
-            "fetch",
-            "prep",
-            "gpu_rate",
-            "prep_rate",
-            "storage_rate",
-            "cache_rate",
-            "sample_bytes",
-        ),
-        "cached",
-    }
-)
+# The keys that the scheduler keeps, by what `measured` in progress-RANK.json (docs/job-directory.md) means by them, and
+# how the values of the nodes of a gang become one; `start_s` is measured by the agents.
+MERGE: dict[str, Callable[[Iterable[float]], float]] = {
+    **dict.fromkeys(("step_s", "stall_s", "durable_s", "final_save_s", "load_s", "start_s"), max),
+    **dict.fromkeys(("interval", "overhead", "loss_s", "wait", "fetch", "prep", "sample_bytes"), max),
+    **dict.fromkeys(("gpu_rate", "prep_rate", "storage_rate", "cache_rate", "cached"), min),
+    "bytes": sum,
+}
 # Values are kept in steps of this part, so that journals stay small.
 STEP = 0.05
 # Smaller values count as 0, and larger ones are refused.
@@ -81,6 +60,8 @@ class OwnValues(msgspec.Struct, array_like=True):
     worker_type: str
     gpus: int
     values: dict[str, float]
+    # Of a gang on several nodes: the values by node, which are merged in `values`.
+    by_node: dict[str, dict[str, float]] = {}
 
 
 class MeasuredRows(msgspec.Struct, array_like=True, frozen=True):
@@ -101,11 +82,20 @@ class MeasuredBook:
         # Increases whenever a time may be different.
         self.version = 0
 
-    def enter(self, job: str, key: PoolKey, values: Mapping[str, float]) -> None:
-        """Enter new values of a job. Its older values under other keys stay."""
+    def enter(
+        self, job: str, key: PoolKey, values: Mapping[str, float], node: str = "", gang: Iterable[str] = ()
+    ) -> None:
+        """Enter new values of a job. Its older values under other keys stay.
+
+        `node` measured them, if the job runs on several nodes, `gang`.
+        """
         own = self.jobs.get(job)
-        merged = {**own.values, **values} if own is not None else dict(values)
-        self.jobs[job] = OwnValues(key.worker_type, key.gpus, merged)
+        older = own.values if own is not None else {}
+        by_node = {name: own.by_node[name] for name in gang if own is not None and name in own.by_node}
+        if node:
+            by_node[node] = {**by_node.get(node, {}), **values}
+        merged = {**older, **(_merged(by_node.values()) if node else values)}
+        self.jobs[job] = OwnValues(key.worker_type, key.gpus, merged, by_node if node else {})
         if key.job_type:
             pool = self.pools.setdefault(key, {})
             # The job becomes the newest one.
@@ -119,6 +109,11 @@ class MeasuredBook:
         """Return the values of a job; empty if it has none."""
         own = self.jobs.get(job)
         return own.values if own is not None else {}
+
+    def of_node(self, job: str, node: str) -> Mapping[str, float]:
+        """Return what this node of a gang has measured; empty if it has measured nothing."""
+        own = self.jobs.get(job)
+        return own.by_node.get(node, {}) if own is not None else {}
 
     def time_s(
         self, job: str, key: PoolKey, time_of: Callable[[Mapping[str, float]], float | None]
@@ -141,6 +136,15 @@ class MeasuredBook:
         """Return this book as plain lists."""
         pools = sorted(self.pools.items())
         return MeasuredRows(sorted(self.jobs.items()), [(key, list(pool.items())) for key, pool in pools])
+
+
+def _merged(nodes: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """Merge what the nodes of a gang have measured: the greatest cost, the least rate, the sum of bytes."""
+    by_key: dict[str, list[float]] = {}
+    for values in nodes:
+        for key, value in values.items():
+            by_key.setdefault(key, []).append(value)
+    return {key: MERGE[key](values) for key, values in sorted(by_key.items())}
 
 
 def restart_s(values: Mapping[str, float]) -> float | None:
@@ -174,7 +178,7 @@ def quantised(values: Mapping[str, float]) -> dict[str, float]:
     return {
         key: _quantised(value)
         for key, value in sorted(values.items())
-        if key in KEYS and 0.0 <= value <= VALUE_MAX
+        if key in MERGE and 0.0 <= value <= VALUE_MAX
     }
 
 

@@ -7,6 +7,7 @@ import math
 import pytest
 
 from scheduler.model.measured import (
+    MERGE,
     POOL,
     TIME_MAX_S,
     MeasuredBook,
@@ -17,6 +18,7 @@ from scheduler.model.measured import (
     restart_s,
 )
 from scheduler.model.node_losses import NodeLosses, mtbf_s
+from worker_agent.core.measured import _MERGE as agents_merge
 
 KEY = PoolKey("ann", "resnet", 2, "v100")
 COSTS = {"final_save_s": 10.0, "start_s": 4.0, "load_s": 1.0}
@@ -91,6 +93,26 @@ def test_a_cost_is_unknown_until_all_of_it_was_measured() -> None:
     assert (
         failure_s({"interval": 40.0, "step_s": 0.5, "start_s": 4.0, "durable_s": 1.0, "load_s": 2.0}) == 17.0
     )
+
+
+def test_the_nodes_of_a_gang_are_merged() -> None:
+    """The greatest cost, the least rate and the sum of bytes, of the nodes where the gang runs now."""
+    book, gang = MeasuredBook(), ("n1", "n2")
+    book.enter("1", KEY, {"stall_s": 3.0, "gpu_rate": 5.0, "bytes": 10.0}, "n1", gang)
+    book.enter("1", KEY, {"stall_s": 1.0, "gpu_rate": 4.0, "bytes": 20.0, "wait": 0.5}, "n2", gang)
+    assert book.of("1") == {"stall_s": 3.0, "gpu_rate": 4.0, "bytes": 30.0, "wait": 0.5}
+    assert MeasuredBook(book.rows()).of_node("1", "n2")["wait"] == 0.5
+    book.enter("1", KEY, {"stall_s": 2.0}, "n1", gang)
+    assert book.of("1")["stall_s"] == 2.0
+    book.enter("1", KEY, {"bytes": 7.0, "stall_s": 1.5}, "n3", ("n2", "n3"))
+    assert book.of("1") == {"stall_s": 1.5, "gpu_rate": 4.0, "bytes": 27.0, "wait": 0.5}
+    book.enter("1", KEY, {"bytes": 1.0})
+    assert (book.of("1")["bytes"], book.of_node("1", "n2")) == (1.0, {})
+
+
+def test_agents_and_the_scheduler_merge_alike() -> None:
+    """A gang's values do not depend on how its ranks are spread over nodes."""
+    assert {key: merge for key, merge in MERGE.items() if key != "start_s"} == agents_merge
 
 
 def test_a_book_survives_a_snapshot() -> None:

@@ -90,6 +90,19 @@ def test_a_step_is_saved_when_it_is_on_disk(run: RunDirectory) -> None:
     assert run.progress()["saved"] == 8
 
 
+@pytest.mark.parametrize("background", [True, False])
+def test_the_size_of_a_checkpoint_is_measured(run: RunDirectory, background: bool) -> None:
+    """Whether it is written behind the loop or in front of it."""
+
+    class Sized(Copying):
+        size_bytes = 1234
+
+    sized = Sized()
+    sized.background = background
+    drain(LeasedIterator("abc", checkpoint=sized, steps=3, every_steps=2))
+    assert run.progress()["measured"]["bytes"] == 1234
+
+
 def test_a_checkpoint_that_falls_due_meanwhile_is_put_off() -> None:
     """One copy is in progress at a time: the next one is taken once that is on disk, and none waits."""
     copying = Copying()

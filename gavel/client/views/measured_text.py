@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gavel.client.views.units import duration
+from gavel.client.views.units import duration, size
 
 # More CPUs are worth a word if they make a job so many times as fast.
 FASTER = 1.05
@@ -50,6 +50,8 @@ def _saves(values: Mapping[str, float]) -> Iterator[str]:
     if interval := values.get("interval"):
         length = f" ({duration(interval * values['step_s'])})" if "step_s" in values else ""
         yield f"every {interval:,.0f} step{'' if round(interval) == 1 else 's'}{length}"
+    if "bytes" in values:
+        yield f"{size(values['bytes'])} each"
     if "overhead" in values:
         yield f"costs {values['overhead']:.1%}"
     if "loss_s" in values:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.core import facts as f
 from scheduler.core.messages import Exit
 from scheduler.core.state import SchedulerState
-from scheduler.model.lease import RUNNING, SENT, Holding
+from scheduler.model.lease import RUNNING, SENT, Holding, nodes_of
 from scheduler.model.measured import extra_save_s, final_save_s, pool_key
 from scheduler.model.node_losses import NodeLosses
 
@@ -16,8 +16,10 @@ def job_measured(state: SchedulerState, now_s: float, fact: f.JobMeasured) -> No
     An agent may still have the older time, so if the time became shorter, the GPUs could count as free too early.
     """
     job = state.jobs[fact.job]
-    state.measured.enter(job.id, pool_key(job, fact.worker_type, fact.gpus), fact.values)
     holding = state.leases.get(job.lease or "")
+    gang = nodes_of(holding.lease.gpus) if holding is not None and fact.node else ()
+    key = pool_key(job, fact.worker_type, fact.gpus)
+    state.measured.enter(job.id, key, fact.values, fact.node, gang)
     if holding is None or holding.phase not in (SENT, RUNNING):
         return
     extra_s = extra_save_of(state, holding)

@@ -11,19 +11,27 @@ from scheduler.model.measured import quantised
 
 
 def on_measured(out: Outcome, node: str, measured: Mapping[str, Mapping[str, float]]) -> None:
-    """Record new values of jobs. For a gang, the first node speaks: rank 0, which saves the checkpoints, is there."""
+    """Record new values of jobs. Of a gang each node reports what its ranks have measured."""
     state = out.state
     for lease, values in measured.items():
         holding = state.leases.get(lease)
-        if holding is None or holding.phase is WAITING or nodes_of(holding.lease.gpus)[0] != node:
+        nodes = nodes_of(holding.lease.gpus) if holding is not None else ()
+        if holding is None or holding.phase is WAITING or node not in nodes:
             continue
-        known, bundle = state.measured.of(holding.lease.job), holding.bundle
+        job, bundle = holding.lease.job, holding.bundle
+        known = state.measured.of(job) if len(nodes) == 1 else state.measured.of_node(job, node)
         news = {key: value for key, value in quantised(values).items() if known.get(key) != value}
         if not news:
             continue
         before_s = holding.extra_save_s
         out.fact(
-            JobMeasured(job=holding.lease.job, worker_type=bundle.worker_type, gpus=bundle.gpus, values=news)
+            JobMeasured(
+                job=job,
+                worker_type=bundle.worker_type,
+                gpus=bundle.gpus,
+                values=news,
+                node=node if len(nodes) > 1 else "",
+            )
         )
         if holding.extra_save_s != before_s:
             out.resend_for(holding)

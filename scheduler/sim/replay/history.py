@@ -97,6 +97,8 @@ class History:
                 lease = self._leases.pop(fact.exit.lease, None)
                 if lease is not None:
                     self.work.add(lease, fact)
+            case f.JobMeasured():
+                self.work.add_measured(fact)
             case f.JobMoved():
                 self._add_move(at_s, fact)
             case f.Configured():
@@ -120,6 +122,8 @@ class History:
         self.work.notes.clear()
         settings = _with_policy(policy, self.settings or Settings())
         made_by = self._conditions(settings.seed)
+        # Times that jobs have measured themselves count only in live journals, and unless others are given.
+        own_costs = self._made_by is None and restart_s is None and checkpoint_s is None
         if restart_s is not None:
             made_by = structs.replace(made_by, restart_s=restart_s, costs={})
         if checkpoint_s is not None:
@@ -130,7 +134,7 @@ class History:
         return SimOptions(
             **made_by.conditions,
             cluster={kind: 0 for kind in kinds if kind in rates_given.worker_types},
-            arrivals=self._arrivals(made_by, table, kinds),
+            arrivals=self._arrivals(made_by, table, kinds, own_costs),
             commands=tuple(self._commands),
             throughputs=table,
             believed=rates_given,
@@ -151,12 +155,15 @@ class History:
         usual = self.work.cost
         return MadeBy(seed=seed, restart_s=usual.restart_s, checkpoint_s=usual.checkpoint_s)
 
-    def _arrivals(self, made_by: MadeBy, table: Throughputs, kinds: tuple[str, ...]) -> list[Arrival]:
+    def _arrivals(
+        self, made_by: MadeBy, table: Throughputs, kinds: tuple[str, ...], own_costs: bool
+    ) -> list[Arrival]:
         """Return the requests, with whole arrays, for all jobs whose work is known."""
         usual = Cost(made_by.restart_s, made_by.checkpoint_s)
         groups: dict[str, list[tuple[str, JobTruth]]] = {}
         for name, (_, spec) in self._submitted.items():
-            cost = made_by.costs.get(spec.job_type, usual)
+            own_cost = self.work.cost_of(name) if own_costs else None
+            cost = own_cost or made_by.costs.get(spec.job_type, usual)
             spec = structs.replace(spec, plans=(*spec.plans, *self._later_plans.get(name, ())))
             truth = self.work.truth(name, spec, table, kinds, cost, name in self._stopped)
             if truth is not None:
@@ -168,6 +175,10 @@ class History:
         for members in groups.values():
             names, truths = zip(*members, strict=True)
             at_s, spec = self._submitted[names[0]]
+            own_cost = self.work.cost_of(names[0]) if own_costs else None
+            if spec.restart_cost_s is None and own_cost is not None:
+                # The scheduler had measured it, too; in the replay, jobs report nothing about themselves.
+                spec = structs.replace(spec, restart_cost_s=own_cost.restart_s + own_cost.checkpoint_s)
             arrivals.append(Arrival(at_s, self._request(spec, names, known), truths, names))
         return arrivals
 

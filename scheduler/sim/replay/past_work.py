@@ -12,9 +12,10 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from statistics import fmean, median
 
-from scheduler.core.facts import LeaseClosed
+from scheduler.core.facts import JobMeasured, LeaseClosed
 from scheduler.model.jobs import JobSpec
 from scheduler.model.lease import Lease
+from scheduler.model.measured import TIME_MAX_S
 from scheduler.sim.engine.physics import CODE_NO_RATE, JobTruth
 from traces.costs import Cost
 from traces.throughputs import Key, Throughputs
@@ -46,6 +47,8 @@ class PastWork:
         # The seconds without steps of each lease whose job finished, and of each lease that was stopped.
         self._starting_s: list[float] = []
         self._stopping_s: list[float] = []
+        # By job: what it measured about itself last.
+        self._values: dict[str, dict[str, float]] = {}
 
     def add(self, lease: Lease, fact: LeaseClosed) -> None:
         """Add a lease that has ended."""
@@ -67,6 +70,20 @@ class PastWork:
             amounts = self._measured.setdefault(job, {})
             key = (lease.bundle.gpus, lease.bundle.worker_type)
             amounts[key] = _sum(amounts.get(key), (gained, end.stepping_s))
+
+    def add_measured(self, fact: JobMeasured) -> None:
+        """Add what a job has measured about itself. Of a gang, the slowest node counts."""
+        own = self._values.setdefault(fact.job, {})
+        for key, value in fact.values.items():
+            own[key] = max(value, own.get(key, 0.0)) if fact.node else value
+
+    def cost_of(self, job: str) -> Cost | None:
+        """Return the times that a job has measured itself; None unless it has measured both."""
+        values = self._values.get(job, {})
+        if not {"start_s", "final_save_s"} <= values.keys():
+            return None
+        start_s, save_s = values["start_s"] + values.get("load_s", 0.0), values["final_save_s"]
+        return Cost(min(start_s, TIME_MAX_S), min(save_s, TIME_MAX_S))
 
     @property
     def cost(self) -> Cost:

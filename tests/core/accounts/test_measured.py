@@ -42,6 +42,21 @@ def test_measured_values_are_a_fact(desk_of: DeskOf) -> None:
     desk.report(measured={lease: {"stall_s": 2.0}})
 
 
+def test_every_node_of_a_gang_counts(desk_of: DeskOf) -> None:
+    """The slowest node decides how long a save takes, and a value that one node has reported is recorded once."""
+    desk = desk_of(node(gpus=1), node("n2", gpus=1))
+    (lease,) = desk.run(job(gpus=2))
+    for name, save_s in (("n1", 4.0), ("n2", 30.0)):
+        desk.report(name, measured={lease: {"final_save_s": save_s, "bytes": 100.0}})
+        assert desk.expect(JobMeasured).node == name
+    desk.settle()
+    measured = desk.core.state.measured.of("1")
+    assert measured["final_save_s"] == pytest.approx(30.0, rel=0.026)
+    assert measured["bytes"] == pytest.approx(200.0, rel=0.026)
+    assert desk.holding(lease).extra_save_s > 0
+    desk.report("n1", measured={lease: {"final_save_s": 4.0, "bytes": 100.0}})
+
+
 def test_a_restart_costs_what_was_measured(desk_of: DeskOf) -> None:
     """The job's own times, else those of its pool, else the setting; what the job's spec says comes first."""
     desk = desk_of(node(gpus=4), restart_cost_s=30.0)

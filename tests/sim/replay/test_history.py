@@ -94,6 +94,29 @@ def test_time_starts_with_the_journal() -> None:
     assert (options.settings, options.seed) == (Settings(policy="fifo", seed=3), 3)
 
 
+def test_a_job_restarts_in_the_time_that_it_measured() -> None:
+    """The truth and the scheduler's belief have the job's own times; of a gang, those of its slowest node."""
+    past = Past()
+    for number in ("1", "2", "3"):
+        past.add(0, f.JobSubmitted(job=number, spec=JobSpec(job_type="x", steps=3600.0)))
+        past.run(0, number, number, 3600.0)
+    for job, node, values in (
+        ("1", "", {"start_s": 70.0, "final_save_s": 5.0}),
+        ("1", "", {"start_s": 7.0, "load_s": 3.0}),
+        ("2", "n1", {"start_s": 9.0, "final_save_s": 5.0}),
+        ("2", "n2", {"start_s": 4.0, "final_save_s": 9000.0}),
+        ("3", "", {"start_s": 4.0}),
+    ):
+        past.add(1, f.JobMeasured(job=job, worker_type="a100", gpus=1, values=values, node=node))
+    times = {name: (truth.restart_s, truth.checkpoint_s) for name, truth in past.jobs().items()}
+    assert times == {"1": (10.0, 5.0), "2": (9.0, 600.0), "3": (0.0, 0.0)}
+    costs = [arrival.spec.restart_cost_s for arrival in past.history.options().arrivals]
+    assert costs == [15.0, 609.0, None]
+    arrivals = past.history.options(restart_s=2.0).arrivals
+    assert [(it.truths[0].restart_s, it.spec.restart_cost_s) for it in arrivals] == [(2.0, None)] * 3
+    assert simulate(past.history.options()).metrics.submitted
+
+
 def test_measured_rates_replace_a_table() -> None:
     """Without given rates, measured ones are pooled over jobs of a type: 2 and 1 steps per second are 1.5."""
     past = Past()
