@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import checkfreq
+from benchmarks import checkfreq, reference_cache
 from benchmarks.reference_checks import Check, NotChecked
 from gavel.training.data.stalls import fetch_rate, fractions, what_if
 from gavel.training.interval import choose, young_s
@@ -87,6 +87,7 @@ ANSWERS: dict[str, Callable[[Values], Values]] = {
     "what-if-": speed,
     "differential-": differential,
     "ds-analyzer-tool-": in_bytes,
+    **reference_cache.ANSWERS,
 }
 # Where a case names a value otherwise than our code.
 NAMES = {"gavel-interval-": {"interval": "steps"}}

@@ -82,6 +82,17 @@ CASES = [
         {"dataset_gib": 1, "samples": 1024, "memory_gib_per_s": 2, "disk_mib_per_s": 512, "cache_percent": 50},
         {"samples_per_s": 819.2},
     ),
+    case(
+        "hit-law-a",
+        {"items": 4000, "cached": 0.6},
+        {"never_evict": 0.6, "strict_lru": 0.2335, "lru_same_order_every_epoch": 0.0},
+        {"strict_lru": 0.02},
+    ),
+    case(
+        "never-evict-exact-a",
+        {"items": 40, "capacity_items": 15, "epochs": 3},
+        {"hits_per_epoch": [0, 15, 15], "reads_per_epoch": [40, 25, 25]},
+    ),
 ]  # fmt: skip
 
 

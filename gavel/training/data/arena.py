@@ -207,8 +207,13 @@ class Arena:
 
 
 def slots_for(items: int, size: int) -> int:
-    """Return the number of slots for so many items: two each, within an eighth of the file, and at least 4."""
-    return max(4, min(2 * items, size // 8 // _ENTRY.size))
+    """Return the number of slots for so many items: two each, within half of the file, and at least 4."""
+    return max(4, min(2 * items, size // 2 // _ENTRY.size))
+
+
+def size_for(items: int, room: int) -> int:
+    """Return the size of an arena that has so much room for items, beside an index for this number of them."""
+    return _INDEX_AT + max(4, 2 * items) * _ENTRY.size + room
 
 
 def _lock(fd: int) -> bool:

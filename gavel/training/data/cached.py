@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gavel.training.data.arena import hash_of
+from gavel.training.data.arena import hash_of, size_for
 from gavel.training.data.counters import Counters
 from gavel.training.data.node_arena import NodeArena
 
@@ -61,7 +61,8 @@ class CachedDataset:
         ]
         self._salt = hashlib.blake2b(json.dumps(fingerprint).encode(), digest_size=16).digest()
         self.counters = Counters()
-        self._arena = NodeArena(name, self._salt.hex(), len(files), size)
+        room = None if size is None else size_for(len(files), size)
+        self._arena = NodeArena(name, self._salt.hex(), len(files), room)
         self._arena.request()
 
     def __len__(self) -> int:

@@ -27,7 +27,7 @@ class NodeArena:
     """The arena of one data set; None where there is no cache. It may be inherited by a fork or pickled."""
 
     def __init__(self, name: str, key: str, items: int, size: int | None) -> None:
-        """`key`: 32 hexadecimal digits that stand for the data set's content. `size`: its size in bytes, if known."""
+        """`key`: 32 hexadecimal digits that stand for the data set's content. `size`: the wanted size, if known."""
         self._name, self._key, self._items, self._size = name, key, items, size
         self._arena: Arena | None = None
         self._look_at_s = 0.0

@@ -117,6 +117,19 @@ def test_a_job_waits_for_the_agent(node: Path, monkeypatch: pytest.MonkeyPatch) 
     assert data.counters.read().hits == 1
 
 
+def test_data_of_a_known_size_fits(node: Path) -> None:
+    """The arena that a data set with a size asks for has room for all of it, and its index."""
+    items, length = 500, 700
+    words = {"name": "a", "fetch": lambda number: b"%d" % (number % 10) * length, "version": "1"}
+    CachedDataset(range(items), size=items * length, **words)
+    (path,) = (node / "run").glob("cache-*.json")
+    make_arena(node, json.loads(path.read_text())["bytes"])
+    data = CachedDataset(range(items), size=items * length, **words)
+    for _ in range(2):
+        assert all(data[number] == b"%d" % (number % 10) * length for number in range(items))
+    assert data.counters.read().hits == items
+
+
 def test_a_foreign_file_is_no_cache(node: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A file of something else in the arena's place is reported once; samples come from storage."""
     numbers(Storage())
