@@ -100,32 +100,40 @@ class Gateway:
 
     async def events(self, request: Request) -> ASGIApp:
         """Answer with the changes of the mirror, as they happen."""
-        token = (await self.callers.enter(request)).token
+        token = (await self.callers.enter_stream(request)).token
         pieces = streams.changes(
             self.mirror.events, _last_event(request), lambda: self.callers.identity(token)
         )
-        return streams.Stream(pieces, self.stopping)
+        return self._stream(token, pieces)
+
+    def _stream(
+        self, token: str, pieces: AsyncIterator[bytes], media_type: str = streams.EVENT_STREAM, file: str = ""
+    ) -> streams.Stream:
+        return streams.Stream(pieces, self.stopping, self.callers.limits.stream(token), media_type, file)
 
     # ----------------------------------------------------------------------------------------------------- logs
 
     async def logs(self, request: Request) -> ASGIApp:
         """Answer with the output of a job as events."""
         read = streams.positions_in(_last_event(request) or "")
-        wanted, chunks = await self._log(request, read or {}, TAIL_LINES)
+        token, wanted, chunks = await self._log(request, read or {}, TAIL_LINES)
         limit = None if wanted.follow else streams.LOG_BYTES_MAX
-        return streams.Stream(streams.log_events(chunks, streams.LogEvents(read), limit), self.stopping)
+        return self._stream(token, streams.log_events(chunks, streams.LogEvents(read), limit))
 
     async def log_file(self, request: Request) -> ASGIApp:
         """Answer with the whole output of a job, as a file."""
-        wanted, chunks = await self._log(request, {}, None)
+        token, wanted, chunks = await self._log(request, {}, None)
         file = f"job-{''.join(letter for letter in wanted.job if letter.isalnum() or letter == '_')}.log"
-        return streams.Stream(streams.log_text(chunks), self.stopping, "text/plain", file)
+        return self._stream(token, streams.log_text(chunks), "text/plain", file)
 
     async def _log(
         self, request: Request, read: dict[tuple[int, int], int], tail_lines: int | None
-    ) -> tuple[j.ReadLogsRequest, AsyncIterator[Any]]:
-        """Return what is wanted, and the output after what has been read. Errors are raised before any of it."""
-        token = (await self.callers.enter(request)).token
+    ) -> tuple[str, j.ReadLogsRequest, AsyncIterator[Any]]:
+        """Return the caller's token, what is wanted, and the output after what has been read.
+
+        Errors are raised before any of it.
+        """
+        token = (await self.callers.enter_stream(request)).token
         query = [(name, value) for name, value in request.query_params.multi_items() if name != AFTER]
         wanted = fill_from_query(j.ReadLogsRequest(), query)
         if wanted.job:
@@ -134,7 +142,7 @@ class Gateway:
         tail = wanted.tail_lines if wanted.HasField("tail_lines") else tail_lines
         rank = wanted.rank if wanted.HasField("rank") else None
         reading = Reading(wanted.job, wanted.attempt, rank, tail, wanted.follow, read)
-        return wanted, await streams.begun(self.upstream.stream(reading.call(), token), reading)
+        return token, wanted, await streams.begun(self.upstream.stream(reading.call(), token), reading)
 
 
 def _last_event(request: Request) -> str | None:

@@ -15,6 +15,7 @@ from gavel.client.errors import NotAllowed, NotAuthenticated
 from gavel.web.bodies import json_body, json_response
 from gavel.web.door import check_own_page
 from gavel.web.json_messages import to_json
+from gavel.web.limits import Limits
 from gavel.web.problems import Problem, not_signed_in
 from gavel.web.sessions import TOKEN_CHARS_MAX, Seal
 from gavel.web.upstream import IDENTITY_S, Upstream
@@ -39,6 +40,7 @@ class Callers:
 
     def __init__(self, upstream: Upstream, seal: Seal, cluster_version: Callable[[], str]) -> None:
         self._upstream, self._seal, self._cluster_version = upstream, seal, cluster_version
+        self.limits = Limits()
         self.mode = "token" if upstream.connection.token else "code"
 
     async def enter(self, request: Request) -> Caller:
@@ -48,6 +50,13 @@ class Callers:
         """
         caller = self._of(request)
         await self.identity(caller.token)
+        self.limits.count_request(caller.token)
+        return caller
+
+    async def enter_stream(self, request: Request) -> Caller:
+        """Return the caller of a request for a stream, as `enter` does."""
+        caller = await self.enter(request)
+        self.limits.check_streams(caller.token)
         return caller
 
     def _of(self, request: Request) -> Caller:
@@ -104,7 +113,10 @@ class Callers:
 
     async def session(self, request: Request) -> Response:
         """Answer who the caller is, and which cluster this is."""
-        return json_response(await self._session(self._of(request).token))
+        token = self._of(request).token
+        session = await self._session(token)
+        self.limits.count_request(token)
+        return json_response(session)
 
     async def sign_out(self, request: Request) -> Response:
         """Take the cookie away."""

@@ -6,7 +6,7 @@ import asyncio
 import codecs
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from http import HTTPStatus
 
 from starlette.types import Receive, Scope, Send
@@ -36,11 +36,15 @@ class Stream:
         self,
         pieces: AsyncIterator[bytes],
         stopping: asyncio.Event,
+        while_open: AbstractContextManager[None],
         media_type: str = EVENT_STREAM,
         file: str = "",
     ) -> None:
-        """`file`: the name under which a browser stores the answer; empty: it does not store it."""
-        self._pieces, self._stopping = pieces, stopping
+        """`while_open` is entered while the stream is open.
+
+        `file`: the name under which a browser stores the answer; empty: it does not store it.
+        """
+        self._pieces, self._stopping, self._while_open = pieces, stopping, while_open
         self._headers = [
             (b"content-type", f"{media_type}; charset=utf-8".encode()),
             (b"x-accel-buffering", b"no"),
@@ -49,6 +53,10 @@ class Stream:
             self._headers.append((b"content-disposition", f'attachment; filename="{file}"'.encode()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._while_open:
+            await self._run(receive, send)
+
+    async def _run(self, receive: Receive, send: Send) -> None:
         sending = asyncio.create_task(self._send(send))
         ends = {sending, asyncio.create_task(_gone(receive)), asyncio.create_task(self._stopping.wait())}
         try:

@@ -70,6 +70,7 @@ export const nodeUrl = (node) => `/v1/nodes/${encodeURIComponent(node)}`;
 
 /**
  * Send the same command for several jobs, four at a time; jobs that refuse it are returned with the reason.
+ * While the gateway says that these are too many, they come more slowly.
  * @param {string[]} jobs
  * @param {string} action  cancel, hold, release or requeue
  * @returns {Promise<{done: number, refused: {job: string, why: string}[]}>}
@@ -82,7 +83,11 @@ export async function commandJobs(jobs, action) {
       try {
         await call("POST", `${jobUrl(job)}:${action}`);
       } catch (error) {
-        refused.push({ job, why: /** @type {Error} */ (error).message });
+        const { status, body, message } = /** @type {Problem} */ (error);
+        if (status === 429) {
+          waiting.push(job);
+          await new Promise((resolve) => setTimeout(resolve, 1000 * (body.retry_s ?? 1)));
+        } else refused.push({ job, why: message });
       }
     }
   };

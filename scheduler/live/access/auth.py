@@ -39,7 +39,11 @@ class ByToken:
         self._waiting = NamedSlots(WAITING_MAX, WAITING_EACH_MAX)
 
     async def recognise(self, metadata: dict[str, str], peer: str) -> Caller:
-        """Return the owner of the token. After several wrong tokens, further wrong ones are answered late."""
+        """Return the owner of the token. After several wrong tokens, further wrong ones are answered late or refused.
+
+        The right one is always admitted: other callers at its address, such as users of one gateway, may send wrong
+        ones, and secrets are too long to be guessed.
+        """
         scheme, _, secret = metadata.get("authorization", "").partition(" ")
         secret = secret.strip()
         if scheme.lower() != "bearer" or not secret:
@@ -47,23 +51,27 @@ class ByToken:
                 UNAUTHENTICATED,
                 "a token is needed: ask an admin for one (`gavel token create`) and put it into GAVEL_TOKEN",
             )
-        source = f"{host_of(peer)} {id_of(secret)}"
-        wait_s = self._failures.wait_s(source)
-        if wait_s > 0:
-            raise CallFailed(TOO_MANY, "too many wrong tokens; try again later", retry_s=wait_s)
         try:
             token = self._access.recognise(secret)
         except BadToken as error:
-            self._failures.take(source)
-            self._failures.take(f"{host_of(peer)} *")
-            delay_s = self._failures.wait_s(f"{host_of(peer)} *")
-            self._waiting.take(host_of(peer))
-            try:
-                await asyncio.sleep(min(delay_s, 1.0))
-            finally:
-                self._waiting.release(host_of(peer))
+            await self._slow_down(host_of(peer), id_of(secret))
             raise CallFailed(UNAUTHENTICATED, str(error)) from None
         return Caller(token.user, token.role, token.id, peer, token.expires_s)
+
+    async def _slow_down(self, host: str, id_: str) -> None:
+        """Count a wrong token, and wait; raise CallFailed if there were too many with this id from this address."""
+        source = f"{host} {id_}"
+        wait_s = self._failures.wait_s(source)
+        if wait_s > 0:
+            raise CallFailed(TOO_MANY, "too many wrong tokens; try again later", retry_s=wait_s)
+        self._failures.take(source)
+        self._failures.take(f"{host} *")
+        delay_s = self._failures.wait_s(f"{host} *")
+        self._waiting.take(host)
+        try:
+            await asyncio.sleep(min(delay_s, 1.0))
+        finally:
+            self._waiting.release(host)
 
 
 async def by_certificate(metadata: dict[str, str], peer: str) -> Caller:
