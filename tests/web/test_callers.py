@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from scheduler.live.access.roles import Role
+from tests.e2e.cluster import eventually
 from tests.support.live_thread import LiveThread
 from tests.support.web import FROM_PAGE, Gateway, empty_pages, running_gateway
 from tests.web.conftest import Site
@@ -17,6 +18,8 @@ OURS, SITE = "X-Gavel", "Sec-Fetch-Site"
 
 def test_a_token_signs_in(site: Site) -> None:
     """The cookie is for this page only, and no script can read it; the answer says who it is."""
+    viewer = site.program(Role.VIEWER)
+    eventually(lambda: viewer.get("/v1/overview").status == 200, "the gateway knows the scheduler's version")
     browser = site.gateway.browser()
     assert browser.get("/session").problem == (401, "unauthenticated", "")
     assert browser.get("/session").json["mode"] == "token"

@@ -6,8 +6,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from gavel.web import limits
-from gavel.web.limits import Limits
+from gavel.web import callers
+from gavel.web.callers import Limits
 from gavel.web.problems import Problem
 from scheduler.live.access.roles import Role
 from tests.e2e.cluster import eventually
@@ -26,14 +26,22 @@ class Clock:
 
 def admitted(limits: Limits, caller: str, most: int = 10_000) -> int:
     """Return how many requests a caller may make at once."""
-    count = 0
-    with pytest.raises(Problem) as refused:
-        while count < most:
-            limits.count_request(caller)
-            count += 1
-    assert (refused.value.status, refused.value.reason) == (429, "too_many")
-    assert 0 < refused.value.more["retry_s"] <= 1 / 100
-    return count
+    for count in range(most):
+        refused = refusal(limits, caller)
+        if refused is not None:
+            assert (refused.status, refused.reason) == (429, "too_many")
+            assert 0 < refused.more["retry_s"] <= 1 / 100
+            return count
+    return most
+
+
+def refusal(limits: Limits, caller: str) -> Problem | None:
+    """Count a request, and return why it is refused, if it is."""
+    try:
+        limits.count_request(caller)
+    except Problem as problem:
+        return problem
+    return None
 
 
 def test_a_caller_has_a_burst_and_then_a_rate() -> None:
@@ -49,7 +57,7 @@ def test_a_caller_has_a_burst_and_then_a_rate() -> None:
 
 def test_the_callers_that_were_silent_for_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any number of tokens occupies a bounded memory."""
-    monkeypatch.setattr(limits, "CALLERS_MAX", 2)
+    monkeypatch.setattr(callers, "CALLERS_MAX", 2)
     limited = Limits(Clock())
     for caller in ("ann", "bob", "ann", "eve", "ann"):
         limited.count_request(caller)
@@ -60,8 +68,8 @@ def test_a_program_in_a_loop_is_slowed_and_others_are_not(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The refusal says when to try again; a request with a wrong token counts for nobody."""
-    monkeypatch.setattr(limits, "REQUESTS_BURST", 5.0)
-    monkeypatch.setattr(limits, "REQUESTS_PER_S", 1e-3)
+    monkeypatch.setattr(callers, "REQUESTS_BURST", 5.0)
+    monkeypatch.setattr(callers, "REQUESTS_PER_S", 1e-3)
     _, secret = site.new_token()
     wrong = site.gateway.browser(secret[:-1] + ("b" if secret.endswith("a") else "a"))
     assert [wrong.get("/v1/status").status for _ in range(7)] == [401] * 7
@@ -75,7 +83,7 @@ def test_a_program_in_a_loop_is_slowed_and_others_are_not(
 
 def test_streams_are_counted_while_they_are_open(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """One too many is refused, and admitted once another has ended."""
-    monkeypatch.setattr(limits, "STREAMS_MAX", 2)
+    monkeypatch.setattr(callers, "STREAMS_MAX", 2)
     program = site.gateway.browser(site.new_token()[1])
     with ExitStack() as stack:
         for _ in range(2):
