@@ -288,6 +288,19 @@ def test_the_matrix_has_the_rows_furthest_behind_first_below_their_tenants(page:
     assert page.evaluate(script, [tenants[:1], jobs[:2], []]) == ["2", "1"]
 
 
+def test_the_tenant_called_default_has_the_jobs_that_name_none(ask: Ask) -> None:
+    """Both are one row, with their sums."""
+    accounts = [
+        {"tenant": tenant, "worker_type": "v100", "starts": 60, "due_s": due, "received_s": 10.0}
+        for tenant, due in (("", 20.0), ("default", 5.0), ("org", 12.0))
+    ]
+    rows = ask("fairness", "byTenant", accounts)
+    assert [(row["tenant"], row["due"], row["received"]) for row in rows] == [
+        ("default", 25.0, 20.0),
+        ("org", 12.0, 10.0),
+    ]
+
+
 def test_csv_is_quoted_and_runs_no_formula(ask: Ask) -> None:
     """A name with a comma is one cell, and a name that begins like a formula is text in a spreadsheet."""
     usage = {"name": '=SUM("x"),1', "gpu_s": {"v100": 3}, "cost": 1.5, "jobs": 2}

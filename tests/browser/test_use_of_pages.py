@@ -78,6 +78,22 @@ def test_a_click_on_a_round_names_what_changed_and_why(site: Site, page: Page, t
     assert f"round={opened}" in page.url
 
 
+def test_the_page_of_rounds_says_which_turns_it_leaves_out(site: Site, page: Page, tmp_path: Path) -> None:
+    """Beside the picture, and where a chosen round may have ended such a turn; here the page gets one turn only."""
+    (tmp_path / "go").touch()
+    for _ in range(2):
+        job = counting(site, tmp_path / "go")
+        site.cluster.wait_until_completed(job)
+    page.route(
+        "**/v1/leases?*",
+        lambda route: route.continue_(url=re.sub(r"page_size=\d+", "page_size=1", route.request.url)),
+    )
+    page.goto(site.at("/rounds"))
+    shows(page.get_by_text(re.compile("^the latest 2,000 turns, which ended after [0-9:]+$")))
+    page.get_by_role("button", name=re.compile("^What changed in round")).last.click()
+    shows(page.get_by_text(re.compile("^Turns that ended by [0-9:]+ are not here")))
+
+
 def test_an_error_stands_below_its_field(site: Site, page: Page) -> None:
     """Whether the page or the scheduler refuses it, the field has the focus and names the reason."""
     page.goto(site.at("/fairness"))

@@ -23,8 +23,10 @@ export function byTenant(accounts) {
   /** @type {Map<string, {tenant: string, due: number, received: number, types: Map<string, {due: number, received: number}>, steps: Map<number, {due: number, received: number}>}>} */
   const tenants = new Map();
   for (const account of accounts) {
-    const one = tenants.get(account.tenant) ?? {
-      tenant: account.tenant,
+    // Jobs that name no tenant belong to the one called default.
+    const tenant = account.tenant || "default";
+    const one = tenants.get(tenant) ?? {
+      tenant,
       due: 0,
       received: 0,
       types: new Map(),
@@ -40,7 +42,7 @@ export function byTenant(accounts) {
     }
     one.types.set(account.worker_type, type);
     one.steps.set(seconds(account.starts) ?? 0, step);
-    tenants.set(account.tenant, one);
+    tenants.set(tenant, one);
   }
   return [...tenants.values()].sort((a, b) => b.due - b.received - (a.due - a.received));
 }
@@ -131,7 +133,7 @@ export function fairness(context) {
                 "div",
                 { class: "multiples", key: "multiples" },
                 tenants.map((one) => {
-                  const curve = curves.get(one.tenant) ?? new Curve(plain(one.tenant, 80) || "default");
+                  const curve = curves.get(one.tenant) ?? new Curve(plain(one.tenant, 80));
                   curves.set(one.tenant, curve);
                   curve.show(one.steps, seconds(shares.since) ?? 0, seconds(shares.until) ?? 1, shares.step_s, most);
                   return h(
@@ -140,7 +142,7 @@ export function fairness(context) {
                     h(
                       "h3",
                       null,
-                      plain(one.tenant, 60) || "default",
+                      plain(one.tenant, 60),
                       h(
                         "span",
                         { class: "muted" },
@@ -161,7 +163,7 @@ export function fairness(context) {
           shortTable(
             "By tenant and type",
             [
-              { head: "Tenant", cell: (one) => plain(one.tenant, 60) || "default" },
+              { head: "Tenant", cell: (one) => plain(one.tenant, 60) },
               { head: "Due", class: "number", cell: (one) => gpuHours(one.due) },
               { head: "Received", class: "number", cell: (one) => gpuHours(one.received) },
               {
@@ -182,7 +184,7 @@ export function fairness(context) {
               })),
             ],
             tenants,
-            { key: (one) => one.tenant || "-" },
+            { key: (one) => one.tenant },
           ),
           h(
             "p",
@@ -206,7 +208,7 @@ const stepTable = (tenants) =>
   shortTable(
     "Due and received over time",
     [
-      { head: "Tenant", cell: (row) => plain(row.tenant, 60) || "default" },
+      { head: "Tenant", cell: (row) => plain(row.tenant, 60) },
       { head: "From", cell: (row) => clock(row.at) },
       { head: "Due", class: "number", cell: (row) => gpuHours(row.due) },
       { head: "Received", class: "number", cell: (row) => gpuHours(row.received) },

@@ -56,6 +56,8 @@ export function rounds(context) {
   let listed = null;
   /** @type {any[]} */
   let leases = [];
+  // Turns that ended by then are left out; 0 if none are.
+  let cut = 0;
   let problem = "";
   const lanes = new Lanes(
     "Turns of jobs on all GPUs over the last rounds. The table beside it has the same.",
@@ -68,7 +70,9 @@ export function rounds(context) {
     try {
       listed = (await get("/v1/rounds", { page_size: Number(count) || ROUNDS[0] })).rounds;
       const first = listed?.at(-1);
-      leases = first ? (await get("/v1/leases", { since: first.starts, page_size: LEASES })).leases : [];
+      const turns = first ? await get("/v1/leases", { since: first.starts, page_size: LEASES }) : { leases: [] };
+      leases = turns.leases;
+      cut = turns.next_page_token ? (seconds(leases.at(-1).ended) ?? 0) : 0;
       problem = "";
     } catch (error) {
       problem = /** @type {Error} */ (error).message;
@@ -108,6 +112,8 @@ export function rounds(context) {
         { class: "head" },
         h("h2", null, "Who had which GPU"),
         every.length > LANES && h("span", { class: "small muted" }, `${LANES} of ${countOf(every.length, "GPU")}`),
+        cut > 0 &&
+          h("span", { class: "small muted" }, `the latest ${countOf(LEASES, "turn")}, which ended after ${clock(cut)}`),
         h(
           "div",
           { class: "push tools" },
@@ -128,7 +134,7 @@ export function rounds(context) {
           : view === "table"
             ? h("div", { key: "twin" }, leaseTable(leases, now, true))
             : lanes.node,
-      round && roundSection(round, listed?.[at - 1], leases, () => choose({ chosen: "" })),
+      round && roundSection(round, listed?.[at - 1], leases, cut, () => choose({ chosen: "" })),
       listed &&
         h(
           "section",
@@ -196,8 +202,12 @@ export function rounds(context) {
   return readAgain(context, "Rounds", load, node, { theme: () => lanes.picture.paint(), stop: () => lanes.stop() });
 }
 
-/** What changed with a round, and why. @param {any} round @param {any} next @param {any[]} leases @param {() => void} close */
-function roundSection(round, next, leases, close) {
+/**
+ * What changed with a round, and why.
+ * @param {any} round @param {any} next @param {any[]} leases @param {number} cut  turns that ended by then are not in `leases`
+ * @param {() => void} close
+ */
+function roundSection(round, next, leases, cut, close) {
   const gpus = (/** @type {string[]} */ names) => plain(names.join(", "), 120);
   return h(
     "section",
@@ -213,6 +223,8 @@ function roundSection(round, next, leases, close) {
       ),
       h("button", { type: "button", class: "push", onclick: close }, "Close"),
     ),
+    (seconds(round.planned) ?? 0) < cut &&
+      h("p", { class: "small muted" }, `Turns that ended by ${clock(cut)} are not here; gavel leases lists them.`),
     shortTable(
       `What changed in round ${round.number}`,
       [
