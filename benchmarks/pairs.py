@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduler.model.pair_estimate import Floats, complete
+from scheduler.model.pair_estimate import Bools, Floats, complete
 from scheduler.sim.figures.summary import jct_hours
 from scheduler.sim.run import Run
 from scheduler.sim.runs import prepare
@@ -92,24 +92,30 @@ class Errors(NamedTuple):
 
 
 def errors(
-    published: Published, method: Method, probed: float, group: str, seeds: Sequence[int] = range(10)
+    published: Published,
+    method: Method,
+    probed: float,
+    group: str,
+    seeds: Sequence[int] = range(10),
+    *,
+    misfits: bool = False,
 ) -> Errors:
     """Return the errors for a type that is new to the estimator, drawn for each type and seed.
 
     `group`: "may be a reference", "never a reference", or "family unseen": no batch size of its model is one either.
+    `misfits`: also count pairs that do not fit, which are known.
     """
     differences: list[Floats] = []
     wrong: list[Floats] = []
     for seed in seeds:
         rng = np.random.default_rng(seed)
         for job_type in range(len(published.job_types)):
-            truth, fraction = _case(published, job_type, probed, group, rng)
-            if fraction is None:
-                continue
+            truth, fraction, is_probed = _case(published, job_type, probed, group, rng)
             estimate = method(fraction)
-            unknown = np.isnan(fraction[-1, :-1]) & (truth[-1, :-1] > 0)
-            own, partner = estimate[-1, :-1][unknown], estimate[:-1, -1][unknown]
-            true_own, true_partner = truth[-1, :-1][unknown], truth[:-1, -1][unknown]
+            counts = ~is_probed & (misfits | (truth[-1, :-1] > 0))
+            # What the type keeps beside each partner, and what the partner keeps.
+            views = [(each[-1, :-1][counts], each[:-1, -1][counts]) for each in (estimate, truth)]
+            (own, partner), (true_own, true_partner) = views
             differences.append(np.abs(own - true_own))
             wrong.append((own + partner > PAYS) != (true_own + true_partner > PAYS))
     return Errors(float(np.concatenate(differences).mean()), float(np.concatenate(wrong).mean()))
@@ -117,8 +123,8 @@ def errors(
 
 def _case(
     published: Published, job_type: int, probed: float, group: str, rng: np.random.Generator
-) -> tuple[Floats, Floats | None]:
-    """Return the truth and what is known of it, for references and, as the last one, a type with few probes.
+) -> tuple[Floats, Floats, Bools]:
+    """Return the truth, what is known of it, and which pairs of the last type were probed; the others are references.
 
     That pairs do not fit is known.
     """
@@ -134,13 +140,15 @@ def _case(
     truth = published.fraction[np.ix_(order, order)]
     fraction = truth.copy()
     is_probed = rng.random(fraction[-1, :-1].shape) < probed
+    # At least one probe.
     if not (is_probed & (truth[-1, :-1] > 0)).any():
-        return truth, None
+        fitting = np.argwhere(truth[-1, :-1] > 0)
+        is_probed[tuple(fitting[rng.integers(len(fitting))])] = True
     hidden = ~is_probed & (truth[-1, :-1] > 0)
     fraction[-1, :-1][hidden] = np.nan
     fraction[:-1, -1][hidden] = np.nan
     fraction[-1, -1] = np.nan
-    return truth, fraction
+    return truth, fraction, is_probed
 
 
 def unknown_types(published: Published, known: int = REFERENCES, probed: float = 0.2) -> Floats:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import checkfreq, reference_cache
+from benchmarks import checkfreq, reference_cache, reference_estimator
 from benchmarks.reference_checks import Check, NotChecked
 from gavel.training.data.stalls import fetch_rate, fractions, what_if
 from gavel.training.interval import choose, young_s
@@ -89,6 +89,10 @@ ANSWERS: dict[str, Callable[[Values], Values]] = {
     "ds-analyzer-tool-": in_bytes,
     **reference_cache.ANSWERS,
 }
+# Parts whose cases have checks of their own.
+PARTS: dict[str, Callable[[Values], Iterator[Check | NotChecked]]] = {
+    "estimator": reference_estimator.check_case,
+}
 # Where a case names a value otherwise than our code.
 NAMES = {"gavel-interval-": {"interval": "steps"}}
 
@@ -105,7 +109,9 @@ def check_part(cases: list[Values]) -> Iterator[Check | NotChecked]:
     """Check the cases of one part."""
     for case in cases:
         prefix = next((prefix for prefix in ANSWERS if case["id"].startswith(prefix)), None)
-        if case["tolerance"] == "anchor":
+        if case["part"] in PARTS:
+            yield from PARTS[case["part"]](case)
+        elif case["tolerance"] == "anchor":
             yield NotChecked(case["id"], "a published figure, to stand beside ours")
         elif prefix is None:
             yield NotChecked(case["id"], "nothing in this release answers it")

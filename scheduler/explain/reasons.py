@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.core.planning.pairing import pair_rate
 from scheduler.core.planning.round_inputs import kept_until_s
 from scheduler.core.state import SchedulerState
 from scheduler.explain import remedies
@@ -180,6 +181,20 @@ def _waits_for_leases(scene: Scene, holding: Holding) -> Finding:
     return Finding(Reason.GPUS_STILL_BUSY, text, others, changes, start)
 
 
+def _rate_beside(state: SchedulerState, job: Job, holding: Holding) -> str:
+    """Describe the rate of a packed job, and where it comes from."""
+    bundle = holding.bundle
+    a, b = (state.jobs[name].spec.job_type for name in bundle.jobs)
+    rates = pair_rate(state, bundle.worker_type, a, b, bundle.gpus)
+    if rates is None:
+        return ""
+    rate, sd = (rates.first, rates.first_sd) if bundle.jobs[0] == job.id else (rates.second, rates.second_sd)
+    source = {"table": "from the throughput table", "measured": "measured"}.get(
+        rates.source, f"estimated from similar pairs, give or take {sd:.3g}"
+    )
+    return f"; beside the other job it makes {rate:.3g} steps/s ({source})"
+
+
 def _running(scene: Scene, holding: Holding) -> Finding:
     state, job, now_s = scene.state, scene.job, scene.now_s
     column = _current(scene, holding)
@@ -197,6 +212,8 @@ def _running(scene: Scene, holding: Holding) -> Finding:
     if guessed:
         reason = Reason.EXPLORING
         why = "its speed there is a guess so far, and this measures it"
+    if partner:
+        why += _rate_beside(state, job, holding)
     kept_s = kept_until_s(state, holding)
     if not job.spec.preemptible:
         why += "; it cannot be preempted"

@@ -246,9 +246,11 @@ class Rate:
     gpus: int
     worker_type: str
     steps_per_s: float
-    source: str  # "table" or "measured"
+    source: str  # "table", "measured" or "estimated"
     measured_s: float  # stepping time measured
     with_job_type: str  # shares the GPUs
+    # The standard deviation of an estimated rate.
+    sd_steps_per_s: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -577,7 +577,7 @@ class Prices(_message.Message):
     def __init__(self, price_per_gpu_hour: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Rate(_message.Message):
-    __slots__ = ("job_type", "gpus", "worker_type", "steps_per_s", "source", "measured_s", "with_job_type")
+    __slots__ = ("job_type", "gpus", "worker_type", "steps_per_s", "source", "measured_s", "with_job_type", "sd_steps_per_s")
     JOB_TYPE_FIELD_NUMBER: _ClassVar[int]
     GPUS_FIELD_NUMBER: _ClassVar[int]
     WORKER_TYPE_FIELD_NUMBER: _ClassVar[int]
@@ -585,6 +585,7 @@ class Rate(_message.Message):
     SOURCE_FIELD_NUMBER: _ClassVar[int]
     MEASURED_S_FIELD_NUMBER: _ClassVar[int]
     WITH_JOB_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SD_STEPS_PER_S_FIELD_NUMBER: _ClassVar[int]
     job_type: str
     gpus: int
     worker_type: str
@@ -592,7 +593,8 @@ class Rate(_message.Message):
     source: str
     measured_s: float
     with_job_type: str
-    def __init__(self, job_type: _Optional[str] = ..., gpus: _Optional[int] = ..., worker_type: _Optional[str] = ..., steps_per_s: _Optional[float] = ..., source: _Optional[str] = ..., measured_s: _Optional[float] = ..., with_job_type: _Optional[str] = ...) -> None: ...
+    sd_steps_per_s: float
+    def __init__(self, job_type: _Optional[str] = ..., gpus: _Optional[int] = ..., worker_type: _Optional[str] = ..., steps_per_s: _Optional[float] = ..., source: _Optional[str] = ..., measured_s: _Optional[float] = ..., with_job_type: _Optional[str] = ..., sd_steps_per_s: _Optional[float] = ...) -> None: ...
 
 class ListRatesRequest(_message.Message):
     __slots__ = ("job_type",)

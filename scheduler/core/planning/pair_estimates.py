@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -61,6 +62,14 @@ class PairEstimates:
     def alone(self, job_type: str, worker_type: str) -> float:
         """Return the rate of a type alone; 0 if it is not known."""
         return self._alone.get((job_type, worker_type), 0.0)
+
+    def unknown(self) -> Iterator[tuple[str, str, str]]:
+        """Yield worker type, job type and partner of all pairs whose rates are not known."""
+        for w, worker_type in enumerate(self._worker_types):
+            for a, job_type in enumerate(self._types):
+                for b, partner in enumerate(self._types):
+                    if np.isnan(self._fraction[a, b, w]):
+                        yield worker_type, job_type, partner
 
     def of(self, worker_type: str, first: str, second: str, *, unseen: bool = False) -> Estimate | None:
         """Return the estimate for two types. `unseen`: also if no pair of one of them was ever seen."""

@@ -8,7 +8,8 @@ from typing import Any
 
 from protos.gavel.v1 import cluster_pb2 as pb
 from scheduler.core.planning.kinds import rate_of
-from scheduler.core.planning.pairing import pair_rates
+from scheduler.core.planning.pair_estimates import estimates_of
+from scheduler.core.planning.pairing import ESTIMATED, pair_rate, pair_rates
 from scheduler.core.state import SchedulerState
 from scheduler.explain.wording import span
 from scheduler.live.node_views import GpuDetails, NodeDetails, NodeSource
@@ -196,7 +197,7 @@ def round_view(state: SchedulerState) -> pb.Round:
 
 
 def rates_of(state: SchedulerState, job_type: str) -> Iterator[pb.Rate]:
-    """Yield the rates of the throughput table, then the measured rates: of this job type, or of all if it is empty."""
+    """Yield the rates of the table, the measured ones, and estimates: of this job type, or of all if it is empty."""
     book, trust_s = state.rates, state.settings.trust_after_s
     for key, solo_rate in sorted(book.solo.items()):
         if job_type in ("", key[0]):
@@ -208,9 +209,15 @@ def rates_of(state: SchedulerState, job_type: str) -> Iterator[pb.Rate]:
         # A plan's rate is none of the job type at this width.
         if job_type in ("", measured.job_type) and not (measured.spread or measured.plan):
             yield _rate(measured, book.rate(measured, None, trust_s), "measured", sample.observed_s)
+    widths = sorted({key[3] for key in book.pairs} | {key.gpus for key in book.measured if key.partner})
+    for gpus in widths:
+        for kind, first, second in estimates_of(book, state.settings, gpus).unknown():
+            rates = pair_rate(state, kind, first, second, gpus) if job_type in ("", first) else None
+            if rates is not None and rates.source == ESTIMATED:
+                yield _rate(RateKey(first, gpus, kind, second), rates.first, ESTIMATED, 0.0, rates.first_sd)
 
 
-def _rate(key: RateKey, rate: float, source: str, measured_s: float) -> pb.Rate:
+def _rate(key: RateKey, rate: float, source: str, measured_s: float, sd: float = 0.0) -> pb.Rate:
     return pb.Rate(
         job_type=key.job_type,
         gpus=key.gpus,
@@ -219,6 +226,7 @@ def _rate(key: RateKey, rate: float, source: str, measured_s: float) -> pb.Rate:
         source=source,
         measured_s=measured_s,
         with_job_type=key.partner,
+        sd_steps_per_s=sd,
     )
 
 

@@ -16,6 +16,7 @@ from scheduler.core.planning.kinds import Kinds
 from scheduler.core.planning.pairing import ESTIMATED, pair_rate, pair_rates
 from scheduler.core.planning.probes import gpus_for_probes
 from scheduler.core.state import SchedulerState
+from scheduler.explain import Reason, explain
 from scheduler.model.lease import Bundle
 from scheduler.model.settings import Settings
 from scheduler.model.throughput import RateKey
@@ -60,6 +61,18 @@ def running(
     return desk
 
 
+def exit_and_start(desk: Desk) -> None:
+    """Let leases that are stopping exit, and those that were sent start."""
+    for stopping in (True, False):
+        for holding in list(desk.core.state.leases.values()):
+            if stopping and holding.phase == "stopping":
+                figures = {"steps": holding.steps, "stepping_s": holding.stepping_s}
+                desk.report(exits=(exited(holding.lease.id, ran_s=300.0, saved=holding.steps, **figures),))
+            elif not stopping and holding.phase == "sent":
+                desk.report(started=(holding.lease.id,))
+            desk.settle()
+
+
 def probed(desk: Desk) -> list[Bundle]:
     """The pairs that the next round will try."""
     state = desk.core.state
@@ -79,14 +92,7 @@ def test_a_pair_of_running_jobs_shares_gpus_for_a_round(desk_of: DeskOf) -> None
     desk.until(state.round.ends_s + 5.0)
     together = [holding for holding in state.leases.values() if holding.bundle == pair]
     assert len(together) == 2
-    for holding in list(state.leases.values()):
-        if holding.phase == "stopping":
-            figures = {"steps": holding.steps, "stepping_s": holding.stepping_s}
-            desk.report(exits=(exited(holding.lease.id, ran_s=300.0, saved=holding.steps, **figures),))
-            desk.settle()
-    for holding in together:
-        desk.report(started=(holding.lease.id,))
-        desk.settle()
+    exit_and_start(desk)
     for at_s, steps in ((100.0, 900.0), (200.0, 1200.0)):
         desk.until(state.round.starts_s + at_s)
         for holding in together:
@@ -158,7 +164,11 @@ def test_a_type_with_a_measured_pair_is_packed_by_estimates(desk_of: DeskOf) -> 
     desk.submit(job(job_type="new", steps=None), job(job_type="a", steps=None))
     desk.submit(*[job(job_type="a", steps=None)] * 2)
     desk.until(desk.core.state.round.ends_s + 400.0)
-    assert any(len(holding.bundle.jobs) > 1 for holding in desk.core.state.leases.values())
+    exit_and_start(desk)
+    packed = next(holding for holding in state.leases.values() if len(holding.bundle.jobs) > 1)
+    answer = explain(state, packed.lease.job, desk.now_s)
+    assert answer.reason is Reason.EXPLORING
+    assert any(way.guessed and way.with_job for way in answer.evidence)
 
 
 @pytest.mark.parametrize("rate", [1e300, 1e12, 0.0])

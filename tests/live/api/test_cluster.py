@@ -187,6 +187,29 @@ async def test_a_reader_of_rounds_that_is_too_slow_must_begin_again(live: Live) 
 
 
 @with_daemon()
+async def test_estimated_rates_of_pairs_are_shown(live: Live) -> None:
+    """A pair that the table lacks is listed with its estimate and the standard deviation; its other rows come first."""
+    cluster, known = live.cluster(), ["a", "b", "c", "d"]
+
+    def row(job_type: str, partner: str, rate: float) -> pb.Rate:
+        return pb.Rate(job_type=job_type, gpus=1, worker_type="v100", steps_per_s=rate, with_job_type=partner)
+
+    rows = [row(job_type, "", 10.0) for job_type in (*known, "new")]
+    load = {job_type: 0.3 + 0.1 * i for i, job_type in enumerate(known)} | {"new": 0.55}
+    pairs = [(a, b) for a in known for b in known] + [("new", "b"), ("b", "new")]
+    rows += [row(a, b, 9.0 / (load[a] + load[b] + 0.3)) for a, b in pairs]
+    await cluster.GiveRates(pb.GiveRatesRequest(rates=rows))
+    listed = (await cluster.ListRates(pb.ListRatesRequest(job_type="new"))).rates
+    assert [(rate.with_job_type, rate.source) for rate in listed] == [
+        ("", "table"),
+        ("b", "table"),
+        *[(partner, "estimated") for partner in ("a", "c", "d", "new")],
+    ]
+    assert all(0 < rate.steps_per_s < 10.0 and rate.sd_steps_per_s > 0 for rate in listed[2:])
+    assert not any(rate.sd_steps_per_s for rate in listed[:2])
+
+
+@with_daemon()
 async def test_prices_and_rates_are_given_and_shown(live: Live) -> None:
     """Figures are accepted as given; a pair takes both rates; the error about a wrong field has its name."""
     cluster = live.cluster()
