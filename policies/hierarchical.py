@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from policies.engine.filling import Fair, FairJobs, FairTenants, QueuedJobs, Share, fill
+from policies.engine.filling import fill
+from policies.engine.sharing import Fair, FairJobs, FairTenants, QueuedJobs, Share
 from policies.errors import ProblemError
 from policies.problem import Allocation, Floats, Ints, Problem, Tenant
 from policies.program import Program

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from policies.engine.filling import fair_jobs, fill
+from policies.engine.filling import fill
+from policies.engine.sharing import fair_jobs
 from policies.problem import Allocation, Floats, Problem
 from policies.program import SLACK, Point, Program
 from policies.reference import proportional_rates

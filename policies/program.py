@@ -37,6 +37,8 @@ MET = 1e-7
 PROOF = 1e-2
 # With more quotas, each of which ties jobs together, the interior-point method by jobs is slower than a simplex method.
 QUOTAS_MAX = 8
+# A column that costs less than this fraction of the mean price of its GPUs is free.
+FREE = 1e-5
 # If all jobs, each on its best type, need less than this fraction of the GPUs, their demands can usually be met.
 ROOMY = 2 / 3
 
@@ -53,6 +55,10 @@ class Point:
     optimal: bool = True
     # By quota; empty if no prices were computed.
     toll: Floats = field(default_factory=lambda: np.zeros(0))
+
+    def with_prices_of(self, other: Point) -> Point:
+        """Return this point with the prices of another, which prove the same value."""
+        return replace(self, price=other.price, worth=other.worth, rent=other.rent, toll=other.toll)
 
 
 class Program:
@@ -238,6 +244,45 @@ class Program:
         worth = dual[len(self._rule_limits) :] / self._size
         return self.point(self.within_limits(answer.x[:k]), level, dual, worth, answer.optimal)
 
+    def raise_apart(self, need: Floats, part: Ints, quotas: Ints) -> tuple[Floats, Point]:
+        """Solve max λ_p with E_m >= λ_p * need_m for the rows m of each part p, as if there were GPUs for all.
+
+        `part` [n]: the part of each row, negative for rows that are left out; no pair and none of these `quotas` has
+        jobs of two parts. Returns λ, and the prices of all parts, per unit of each part's λ.
+        """
+        n, inside = len(self.count), np.flatnonzero(part >= 0)
+        columns = np.flatnonzero(part[self._first] >= 0)
+        rules = np.concatenate([inside, n + len(self.problem.capacity) + quotas])
+        owner, parts, k = part[inside], int(part.max()) + 1, len(columns)
+        scaled_need = need[inside] / self._size[inside]
+        highest = np.zeros(parts)
+        np.maximum.at(highest, owner, scaled_need)
+        unit = 1.0 / highest
+        level = Sparse(
+            scaled_need * unit[owner],
+            len(rules) + np.arange(len(inside)),
+            owner,
+            (len(rules) + len(inside), parts),
+        )
+        program = LinearProgram(
+            cost=np.concatenate([np.zeros(k), np.full(parts, -1.0)]),
+            rows=beside(
+                stack(self._rules.rows(rules), self._negated_rates.rows(inside)).columns(columns), level
+            ),
+            limit=np.concatenate([self._rule_limits[rules], np.zeros(len(inside))]),
+        )
+        answer = solve_lp(program)
+        rent, worth, toll = np.zeros(n), np.zeros(n), np.zeros(len(self.problem.quotas))
+        part_of = np.zeros(len(toll), dtype=np.int64)
+        part_of[self.problem.quotas.quota] = part[self.problem.quotas.job]
+        rent[inside] = answer.dual[: len(inside)] * unit[owner]
+        toll[quotas] = answer.dual[len(inside) : len(rules)] * unit[part_of[quotas]]
+        worth[inside] = answer.dual[len(rules) :] * unit[owner] / self._size[inside]
+        none = np.zeros(len(self.problem.capacity))
+        levels = answer.x[k:] * unit
+        point = Point(answer.x[:k], float(levels.min()), none, worth, rent, answer.optimal, toll)
+        return levels, point
+
     def least_shortfall(self, need: Floats) -> Floats:
         """Return the s_m in [0, 1] with the least sum over all jobs such that E_m >= (1 - s_m) * need_m."""
         rows_in_need = np.flatnonzero(need > 0)
@@ -316,6 +361,40 @@ class Program:
         if len(self.problem.quotas):
             cost = cost + self.problem.quota_use.columns(self.usable).T @ point.toll
         return np.asarray(cost)
+
+    def proven(self, point: Point) -> Point:
+        """Return a point with the least rents that its other prices allow; with pairs, as it is.
+
+        A solver's rents may be too low or too high by its tolerance. Of a job at its best rate, this would seem to be
+        a bound that others cannot pass.
+        """
+        if not self._no_pairs:
+            return point
+        rate = self.problem.columns.first_rate[self.usable]
+        rent = np.zeros(len(self.count))
+        np.maximum.at(rent, self._first, point.worth[self._first] * rate - self.gpu_cost(point))
+        return replace(point, rent=rent)
+
+    def free_reach(self, point: Point, mean_price: float | Floats) -> Floats:
+        """Return each job's best rate on columns that are free at these prices. The job can still rise to this rate.
+
+        `mean_price`: of a GPU, which may differ by usable column.
+        """
+        columns = self.problem.columns.take(self.usable)
+        free_cost = FREE * columns.gpus * mean_price
+        gpus = self.gpu_cost(point)
+        reach = np.zeros(len(self.count))
+        for job, partner, rate, partner_rate in (
+            (columns.first, columns.second, columns.first_rate, columns.second_rate),
+            (columns.second, columns.first, columns.second_rate, columns.first_rate),
+        ):
+            # A pair also costs the rent of its partner's time, less the worth of its partner's rate.
+            partner_cost = np.where(
+                columns.is_pair, point.rent[partner] - partner_rate * point.worth[partner], 0.0
+            )
+            free = (job >= 0) & (gpus + partner_cost <= free_cost)
+            np.maximum.at(reach, job[free], rate[free])
+        return reach
 
     def point(self, x: Floats, value: float, dual: Floats, worth: Floats, optimal: bool) -> Point:
         """Return the point of the shares x of usable columns; `dual` begins with the duals of the rules."""

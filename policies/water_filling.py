@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from policies.engine.filling import fair_jobs, fill
+from policies.engine.filling import fill
+from policies.engine.sharing import fair_jobs
 from policies.problem import Allocation, Problem
 from policies.program import Program
 from policies.reference import proportional_rates

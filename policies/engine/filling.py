@@ -13,42 +13,35 @@ there are about as many stages as worker types, not as many as jobs.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Protocol
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from policies.engine.apart import CUTS_MAX, MARGIN, SAME_LEVEL, ULP, Apart
 from policies.engine.prices import level_by_prices
+from policies.engine.sharing import Fair
 from policies.errors import SolverFailure
-from policies.problem import Bools, Floats, Ints, Jobs
+from policies.problem import Bools, Floats
 from policies.program import MET, Point, Program
-
-CUTS_MAX = 100
-# Levels whose relative difference is below this are equal.
-SAME_LEVEL = 1e-9
-# A cut that lowers the level by less than this fraction is as tight as arithmetic allows.
-ULP = 1e-13
-# A stuck job is held this fraction below its height, so that rounding does not block the next stage.
-MARGIN = 1e-9
-# A column that costs less than this fraction of the mean price of its GPUs is free.
-FREE = 1e-5
 
 
 def furthest(program: Program, demand: Callable[[float], Floats], top: float) -> tuple[float, Point]:
     """Return the greatest s in (0, top] at which demand(s) can be met, and the point at s with its prices."""
-    highest = top
+    highest, proof = top, None
     s = level_by_prices(program.problem, program.usable, demand, top)
     for _ in range(CUTS_MAX):
         point = program.raise_all(demand(s))
         if not point.optimal:
             raise SolverFailure("a cut along a path of demands stopped before its optimum")
-        highest = min(highest, _crossing(program, point, demand, highest))
+        point = program.proven(point)
+        crossing = _crossing(program, point, demand, highest)
+        if crossing < highest or proof is None:
+            highest, proof = crossing, point
         met = point.value >= 1.0 - MET
         # If the demand is not met, the search ends when the cut is as tight as arithmetic allows.
         if highest <= s * (1.0 + SAME_LEVEL) if met else highest >= s * (1.0 - ULP):
-            return s, point
+            return s, point.with_prices_of(proof)
         s = highest
     raise SolverFailure("the search along a path of demands did not settle")
 
@@ -68,118 +61,6 @@ def _crossing(program: Program, point: Point, demand: Callable[[float], Floats],
         return float(brentq(excess, 0.0, highest, xtol=1e-300, rtol=1e-14))
     except (ValueError, RuntimeError) as error:
         raise SolverFailure(f"the path does not cross its bound: {error}") from None
-
-
-class Share(Protocol):
-    """A node of the tree that divides an amount among jobs. `v` holds the height of each job, by row."""
-
-    @property
-    def room(self) -> float:
-        """The amount at which every job below is at its cap."""
-
-    def pour(self, amount: float, v: Floats) -> None:
-        """Divide an amount among the nodes and jobs below, writing heights into v."""
-
-
-@dataclass(slots=True)
-class Fair(ABC):
-    """Members rise together, each at the rate of its weight, and stop at their caps."""
-
-    weight: Floats
-    cap: Floats
-    count: Floats
-    # The level at which each member stops, in ascending order, and the amount in all members at that level.
-    _level: Floats = field(init=False)
-    _amount: Floats = field(init=False)
-    # How fast the amount grows with the level, in the segment that ends at each level.
-    _slope: Floats = field(init=False)
-
-    def __post_init__(self) -> None:
-        stop = self.cap / self.weight
-        order = np.argsort(stop, kind="stable")
-        full = np.cumsum((self.count * self.cap)[order])
-        rising = (self.count * self.weight)[order]
-        above = np.append(np.cumsum(rising[::-1])[::-1][1:], 0.0)
-        self._level = stop[order]
-        self._amount = full + above * self._level
-        self._slope = above + rising
-
-    @property
-    def top(self) -> float:
-        """The level at which the last member stops."""
-        return float(self._level[-1])
-
-    @property
-    def room(self) -> float:
-        """See Share."""
-        return float(self._amount[-1])
-
-    def pour(self, amount: float, v: Floats) -> None:
-        """See Share."""
-        k = int(np.searchsorted(self._amount, amount))
-        if k >= len(self._amount):
-            self.rise(self.top, v)
-        else:
-            self.rise(max(0.0, float(self._level[k] - (self._amount[k] - amount) / self._slope[k])), v)
-
-    def heights(self, level: float) -> Floats:
-        """Return the amount in each member at this level."""
-        return np.minimum(self.cap, self.weight * level)
-
-    @abstractmethod
-    def rise(self, level: float, v: Floats) -> None:
-        """Raise the level to this value, and write the heights of jobs into v."""
-
-
-@dataclass(slots=True)
-class FairJobs(Fair):
-    """A tenant of policy `fairness`: jobs by weight."""
-
-    rows: Ints = field(kw_only=True)
-
-    def rise(self, level: float, v: Floats) -> None:
-        """See Fair."""
-        v[self.rows] = self.heights(level)
-
-
-def fair_jobs(jobs: Jobs) -> Callable[[Floats], FairJobs]:
-    """Return the tree of all jobs without tenants, for `fill`."""
-
-    def tree(cap: Floats) -> FairJobs:
-        return FairJobs(jobs.weight, cap, jobs.count.astype(float), rows=np.arange(len(jobs)))
-
-    return tree
-
-
-@dataclass(slots=True)
-class FairTenants(Fair):
-    """An inner node: tenants by weight."""
-
-    children: Sequence[Share] = field(kw_only=True)
-
-    def rise(self, level: float, v: Floats) -> None:
-        """See Fair."""
-        for child, amount in zip(self.children, self.heights(level).tolist(), strict=True):
-            child.pour(amount, v)
-
-
-@dataclass(slots=True)
-class QueuedJobs:
-    """A tenant of policy `fifo`: the earliest job rises to its cap, then the next. Rows are in order of arrival."""
-
-    rows: Ints
-    cap: Floats
-    count: Floats
-
-    @property
-    def room(self) -> float:
-        """See Share."""
-        return float((self.count * self.cap).sum())
-
-    def pour(self, amount: float, v: Floats) -> None:
-        """See Share."""
-        before = np.cumsum(self.count * self.cap) - self.count * self.cap
-        v[self.rows] = np.clip((amount - before) / self.count, 0.0, self.cap)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +108,11 @@ def fill(
     first_stop: tuple[float, Floats] | None = None
     optimal = True
     done = np.zeros(n, dtype=bool)
+    # By their quotas alone, jobs would stop here; each stage continues this far while there are GPUs.
+    apart = Apart(program, tree, unit)
+    own_cap = apart.caps(cap)
     for _ in range(n + 1):
-        root = tree(cap)
+        root = tree(own_cap)
 
         def heights(level: float, root: Fair = root) -> Floats:
             v = np.zeros(n)
@@ -246,7 +130,7 @@ def fill(
             first_stop = (s, point.price / _slope(point.worth, demand, s))
         if not scarce or not point.optimal or is_last(point):
             return _fill_result(program, v, unit, first_stop, replace(point, optimal=optimal))
-        reach = _free_reach(program, point) / unit
+        reach = program.free_reach(point, program.bound(point) / program.problem.capacity.sum()) / unit
         stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET)) | _has_price(program, point, v * unit)
         if stuck.all():
             return _fill_result(program, v, unit, first_stop, replace(point, optimal=optimal))
@@ -256,6 +140,7 @@ def fill(
         can_be_met = min(1.0, point.value) - 2.0 * MARGIN
         cap = np.where(stuck, v * can_be_met, np.minimum(cap, np.maximum(reach, v)))
         done = stuck
+        own_cap = apart.caps(cap, before=own_cap)
     raise SolverFailure("levels did not settle")
 
 
@@ -275,26 +160,6 @@ def _slope(worth: Floats, demand: Callable[[float], Floats], s: float) -> float:
     step = s * 1e-6
     rise = float(worth @ (demand(s) - demand(s - step))) / step
     return rise if rise > 0 else np.inf
-
-
-def _free_reach(program: Program, point: Point) -> Floats:
-    """Return each job's best rate on columns that are free at these prices. The job can still rise to this rate."""
-    problem, usable = program.problem, program.usable
-    columns = problem.columns.take(usable)
-    free_cost = FREE * columns.gpus * program.bound(point) / problem.capacity.sum()
-    gpus = program.gpu_cost(point)
-    reach = np.zeros(len(program.count))
-    for job, partner, rate, partner_rate in (
-        (columns.first, columns.second, columns.first_rate, columns.second_rate),
-        (columns.second, columns.first, columns.second_rate, columns.first_rate),
-    ):
-        # A pair also costs the rent of its partner's time, less the worth of its partner's rate.
-        partner_cost = np.where(
-            columns.is_pair, point.rent[partner] - partner_rate * point.worth[partner], 0.0
-        )
-        free = (job >= 0) & (gpus + partner_cost <= free_cost)
-        np.maximum.at(reach, job[free], rate[free])
-    return reach
 
 
 def _has_price(program: Program, point: Point, rate: Floats) -> Bools:
