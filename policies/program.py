@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from policies.engine.prices import seems_affordable
-from policies.engine.solvers import MANY_COLUMNS, Answer, LinearProgram, solve_lp, solve_milp, try_lp
+from policies.engine.solvers import MANY_COLUMNS, Answer, LinearProgram, Start, solve_lp, solve_milp, try_lp
 from policies.engine.sparse import Sparse, beside, column, diagonal, identity, row, stack, zeros
 from policies.engine.widths import even_widths
 from policies.errors import SolverFailure
@@ -88,6 +88,8 @@ class Program:
         self.best_rate: Floats = np.where(best > 0, best, 1.0)
         # The best rate of all jobs of each row together.
         self._size = self.best_rate * self.count
+        # Where the next of the programs along a path begins; with pairs, each begins anew.
+        self._start = Start() if self._no_pairs else None
 
     @cached_property
     def _negated_rates(self) -> Sparse:
@@ -237,6 +239,7 @@ class Program:
             ),
             limit=np.concatenate([self._rule_limits, np.zeros(n)]),
             block=self._blocks(np.array([ALONE])),
+            start=self._start,
         )
         answer = solve_lp(program)
         level = float(answer.x[-1]) * unit
@@ -244,7 +247,7 @@ class Program:
         worth = dual[len(self._rule_limits) :] / self._size
         return self.point(self.within_limits(answer.x[:k]), level, dual, worth, answer.optimal)
 
-    def raise_apart(self, need: Floats, part: Ints, quotas: Ints) -> tuple[Floats, Point]:
+    def raise_apart(self, need: Floats, part: Ints, quotas: Ints, start: Start) -> tuple[Floats, Point]:
         """Solve max λ_p with E_m >= λ_p * need_m for the rows m of each part p, as if there were GPUs for all.
 
         `part` [n]: the part of each row, negative for rows that are left out; no pair and none of these `quotas` has
@@ -270,6 +273,7 @@ class Program:
                 stack(self._rules.rows(rules), self._negated_rates.rows(inside)).columns(columns), level
             ),
             limit=np.concatenate([self._rule_limits[rules], np.zeros(len(inside))]),
+            start=start,
         )
         answer = solve_lp(program)
         rent, worth, toll = np.zeros(n), np.zeros(n), np.zeros(len(self.problem.quotas))

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from policies.engine.sharing import Fair
+from policies.engine.solvers import Start
 from policies.errors import SolverFailure
 from policies.problem import ALONE, Bools, Floats, Ints, Quotas
 from policies.program import MET, SLACK, Point, Program
@@ -132,10 +133,10 @@ class _Search:
 
     def furthest(self) -> tuple[Floats, Floats, Point]:
         """Return the heights at the greatest levels, by row the fraction of them that is met, and the prices there."""
-        s, highest = self.top, self.top
+        s, highest, start = self.top, self.top, Start()
         for _ in range(CUTS_MAX):
             going = self._numbered(s > 0)
-            level, point = self.program.raise_apart(self.demand(s), going[self.part], self.quotas)
+            level, point = self.program.raise_apart(self.demand(s), going[self.part], self.quotas, start)
             if not point.optimal:
                 raise SolverFailure("a cut under quotas stopped before its optimum")
             value = np.where(going[:-1] >= 0, level[going[:-1]], 1.0)

@@ -108,9 +108,9 @@ def fill(
     first_stop: tuple[float, Floats] | None = None
     optimal = True
     done = np.zeros(n, dtype=bool)
-    # By their quotas alone, jobs would stop here; each stage continues this far while there are GPUs.
-    apart = Apart(program, tree, unit)
-    own_cap = apart.caps(cap)
+    # From the first stage that a quota ends, jobs stop where their quotas alone would stop them.
+    apart: Apart | None = None
+    own_cap = cap
     for _ in range(n + 1):
         root = tree(own_cap)
 
@@ -140,7 +140,13 @@ def fill(
         can_be_met = min(1.0, point.value) - 2.0 * MARGIN
         cap = np.where(stuck, v * can_be_met, np.minimum(cap, np.maximum(reach, v)))
         done = stuck
-        own_cap = apart.caps(cap, before=own_cap)
+        if apart:
+            own_cap = apart.caps(cap, before=own_cap)
+        elif point.toll.any():
+            apart = Apart(program, tree, unit)
+            own_cap = apart.caps(cap)
+        else:
+            own_cap = cap
     raise SolverFailure("levels did not settle")
 
 

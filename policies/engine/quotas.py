@@ -9,7 +9,7 @@ import numpy as np
 
 from policies.engine.checks import derived
 from policies.engine.sparse import Sparse, stack
-from policies.problem import Bools, Floats, Ints, Problem
+from policies.problem import Bools, Floats, Ints, Problem, Quotas
 
 # A quota that is exceeded by less than this fraction is kept: solvers are not more exact.
 TOLERANCE = 1e-9
@@ -25,6 +25,7 @@ def add_as_exceeded(
     If no quota binds, it is exactly the result without quotas, and jobs of all tenants are merged as before.
     """
     added: Ints = np.zeros(0, dtype=np.int64)
+    same_jobs = _by_jobs(problem.quotas)
     while True:
         result = solve(
             derived(problem, quotas=problem.quotas.take(added)) if len(problem.quotas) else problem
@@ -32,7 +33,16 @@ def add_as_exceeded(
         missing = np.setdiff1d(exceeded(result), added) if len(problem.quotas) else added[:0]
         if not missing.size:
             return result
-        added = np.union1d(added, missing)
+        added = np.union1d(added, np.flatnonzero(np.isin(same_jobs, same_jobs[missing])))
+
+
+def _by_jobs(quotas: Quotas) -> Ints:
+    """Return a number for each quota, equal for quotas over the same jobs."""
+    order = np.lexsort((quotas.job, quotas.quota))
+    ends = np.cumsum(np.bincount(quotas.quota, minlength=len(quotas)))
+    numbers: dict[bytes, int] = {}
+    jobs = np.split(quotas.job[order], ends[:-1]) if len(ends) else []
+    return np.array([numbers.setdefault(own.tobytes(), len(numbers)) for own in jobs], np.int64)
 
 
 def exceeded(problem: Problem, time_share: Floats) -> Ints:

@@ -42,6 +42,8 @@ STEPS_PER_ROW = 10
 TRIAL_FRACTION = 0.3
 # The numbers of two simplex strategies of HiGHS.
 DUAL, PRIMAL = 1, 4
+# The number of a rule of HiGHS for the order of simplex steps that needs no work before the first step.
+DEVEX = 1
 
 # Errors of a solver after which the next solver of the chain is tried.
 _SOLVER_ERRORS = (SolverFailure, ValueError, ArithmeticError, RuntimeError)
@@ -70,17 +72,30 @@ def time_left_s() -> float:
     return np.inf if stop is None else stop - time.perf_counter()
 
 
+@dataclass(slots=True)
+class Start:
+    """The basis of the last of several programs that differ in few coefficients; only programs of one policy share it.
+
+    Then an answer depends on the problem alone, and not on what was solved before.
+    """
+
+    basis: Any = None
+    shape: tuple[int, int] = (0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class LinearProgram:
     """The program `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`.
 
-    `block` is the job of each column, -1 for a column of several jobs; None if the program has pairs.
+    `block` is the job of each column, -1 for a column of several jobs; None if the program has pairs. `start` is where a
+    simplex method begins, and where it leaves its basis for the next program like this one.
     """
 
     cost: Floats
     rows: Sparse
     limit: Floats
     block: Ints | None = None
+    start: Start | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +252,13 @@ def _stepwise(program: LinearProgram, strategy: int) -> Answer:
     matrix = (rows.indptr, rows.indices, rows.data)
     form = (int(highspy.MatrixFormat.kColwise), int(highspy.ObjSense.kMinimize), 0.0)
     solver.passModel(k, m, len(rows.data), *form, *columns, *bounds, *matrix, np.zeros(k, np.int32))
+    start = program.start or Start()
+    if start.shape == (m, k):
+        solver.setBasis(start.basis)
+        # The weights of the default strategy take longer than the few steps from here to the optimum.
+        solver.setOptionValue("simplex_dual_edge_weight_strategy", DEVEX)
     solver.run()
+    start.basis, start.shape = solver.getBasis(), (m, k)
     status, solution = solver.getModelStatus(), solver.getSolution()
     if not (solution.value_valid and solution.dual_valid):
         raise SolverFailure(solver.modelStatusToString(status))
