@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from policies.engine.filling import fill
 from policies.engine.sharing import fair_jobs
 from policies.problem import Allocation, Floats, Problem
@@ -35,6 +37,8 @@ def _past_quotas(program: Program, unit: Floats) -> Point:
     point = result.point(value=float((result.v / jobs.weight).min()))
     if not point.optimal:
         return point
-    floor = result.v * unit * program.count * (1.0 - SLACK)
+    # The heights are met up to the tolerance of the search, the rates of these shares exactly.
+    reached = np.minimum(result.v * unit * program.count, program.effective(result.shares))
+    floor = reached * (1.0 - SLACK)
     best = program.maximise(program.per_rate(1.0 / unit), floor=floor)
     return replace(point, shares=best.shares, optimal=best.optimal)

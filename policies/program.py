@@ -37,8 +37,6 @@ MET = 1e-7
 PROOF = 1e-2
 # With more quotas, each of which ties jobs together, the interior-point method by jobs is slower than a simplex method.
 QUOTAS_MAX = 8
-# A column that costs less than this fraction of the mean price of its GPUs is free.
-FREE = 1e-5
 # If all jobs, each on its best type, need less than this fraction of the GPUs, their demands can usually be met.
 ROOMY = 2 / 3
 
@@ -284,7 +282,7 @@ class Program:
         worth[inside] = answer.dual[len(rules) :] * unit[owner] / self._size[inside]
         none = np.zeros(len(self.problem.capacity))
         levels = answer.x[k:] * unit
-        point = Point(answer.x[:k], float(levels.min()), none, worth, rent, answer.optimal, toll)
+        point = Point(np.zeros(0), float(levels.min()), none, worth, rent, answer.optimal, toll)
         return levels, point
 
     def least_shortfall(self, need: Floats) -> Floats:
@@ -378,27 +376,6 @@ class Program:
         rent = np.zeros(len(self.count))
         np.maximum.at(rent, self._first, point.worth[self._first] * rate - self.gpu_cost(point))
         return replace(point, rent=rent)
-
-    def free_reach(self, point: Point, mean_price: float | Floats) -> Floats:
-        """Return each job's best rate on columns that are free at these prices. The job can still rise to this rate.
-
-        `mean_price`: of a GPU, which may differ by usable column.
-        """
-        columns = self.problem.columns.take(self.usable)
-        free_cost = FREE * columns.gpus * mean_price
-        gpus = self.gpu_cost(point)
-        reach = np.zeros(len(self.count))
-        for job, partner, rate, partner_rate in (
-            (columns.first, columns.second, columns.first_rate, columns.second_rate),
-            (columns.second, columns.first, columns.second_rate, columns.first_rate),
-        ):
-            # A pair also costs the rent of its partner's time, less the worth of its partner's rate.
-            partner_cost = np.where(
-                columns.is_pair, point.rent[partner] - partner_rate * point.worth[partner], 0.0
-            )
-            free = (job >= 0) & (gpus + partner_cost <= free_cost)
-            np.maximum.at(reach, job[free], rate[free])
-        return reach
 
     def point(self, x: Floats, value: float, dual: Floats, worth: Floats, optimal: bool) -> Point:
         """Return the point of the shares x of usable columns; `dual` begins with the duals of the rules."""

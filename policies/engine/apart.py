@@ -32,7 +32,10 @@ ULP = 1e-13
 MARGIN = 1e-9
 # Quotas that cross each other could make many layers; those beyond are left to the last layer.
 LAYERS_MAX = 4
+# The greatest number of steps to the crossing of paths and bounds.
 STEPS_MAX = 200
+# A column that costs less than this fraction of the mean price of its GPUs is free.
+FREE = 1e-5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -82,7 +85,7 @@ class Apart:
             search = _Search(self, depth, part, self.tree(own_cap))
             v, met, point = search.furthest()
             can_be_met = np.minimum(1.0, met) - 2.0 * MARGIN
-            reach = self.program.free_reach(point, search.mean_price(point)) / self.unit
+            reach = free_reach(self.program, point, search.mean_price(point)) / self.unit
             stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET))
             inside = part >= 0
             ended = search.ended | search.none_in(inside & ~stuck)
@@ -164,7 +167,7 @@ class _Search:
 
     def none_in(self, rows: Bools) -> Bools:
         """Return, for each part, whether it has none of these rows."""
-        return np.bincount(self.part[rows], minlength=self.parts)[: self.parts] == 0
+        return np.asarray(np.bincount(self.part[rows], minlength=self.parts) == 0)
 
     def _crossing(self, point: Point, highest: Floats) -> Floats:
         """Return the levels at which the paths cross the bounds that these prices prove."""
@@ -198,7 +201,7 @@ class _Search:
     def _sum(self, values: Floats) -> Floats:
         """Return the sum over the rows of each part."""
         inside = self.part >= 0
-        return np.bincount(self.part[inside], values[inside], self.parts)
+        return np.asarray(np.bincount(self.part[inside], values[inside], self.parts), dtype=float)
 
     def _numbered(self, chosen: Bools) -> Ints:
         """Return a number for each chosen part, ALONE for the others and, last, for rows without a part."""
@@ -206,6 +209,28 @@ class _Search:
         here = chosen & ~self.none_in(self.part >= 0)
         number[:-1][here] = np.arange(int(here.sum()))
         return number
+
+
+def free_reach(program: Program, point: Point, mean_price: float | Floats) -> Floats:
+    """Return each job's best rate on columns that are free at these prices. The job can still rise to this rate.
+
+    `mean_price`: of a GPU, which may differ by usable column.
+    """
+    columns = program.problem.columns.take(program.usable)
+    free_cost = FREE * columns.gpus * mean_price
+    gpus = program.gpu_cost(point)
+    reach = np.zeros(len(program.count))
+    for job, partner, rate, partner_rate in (
+        (columns.first, columns.second, columns.first_rate, columns.second_rate),
+        (columns.second, columns.first, columns.second_rate, columns.first_rate),
+    ):
+        # A pair also costs the rent of its partner's time, less the worth of its partner's rate.
+        partner_cost = np.where(
+            columns.is_pair, point.rent[partner] - partner_rate * point.worth[partner], 0.0
+        )
+        free = (job >= 0) & (gpus + partner_cost <= free_cost)
+        np.maximum.at(reach, job[free], rate[free])
+    return reach
 
 
 def _layers(quotas: Quotas, member: Ints) -> list[_Layer]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from policies.engine.apart import CUTS_MAX, MARGIN, SAME_LEVEL, ULP, Apart
+from policies.engine.apart import CUTS_MAX, MARGIN, SAME_LEVEL, ULP, Apart, free_reach
 from policies.engine.prices import level_by_prices
 from policies.engine.sharing import Fair
 from policies.errors import SolverFailure
@@ -130,7 +130,7 @@ def fill(
             first_stop = (s, point.price / _slope(point.worth, demand, s))
         if not scarce or not point.optimal or is_last(point):
             return _fill_result(program, v, unit, first_stop, replace(point, optimal=optimal))
-        reach = program.free_reach(point, program.bound(point) / program.problem.capacity.sum()) / unit
+        reach = free_reach(program, point, program.bound(point) / program.problem.capacity.sum()) / unit
         stuck = (reach <= v * (1.0 + MET)) | (cap <= v * (1.0 + MET)) | _has_price(program, point, v * unit)
         if stuck.all():
             return _fill_result(program, v, unit, first_stop, replace(point, optimal=optimal))

@@ -19,13 +19,13 @@ Result = TypeVar("Result")
 def add_as_exceeded(
     problem: Problem, solve: Callable[[Problem], Result], exceeded: Callable[[Result], Ints]
 ) -> Result:
-    """Solve a problem with as few of its quotas as possible: with none, then with those that the result exceeds.
+    """Solve a problem with few of its quotas: with none, then with those that the result exceeds.
 
+    With each come the other quotas on the same jobs, because jobs that are stopped on one type turn to others.
     An optimum without a quota that keeps the quota is an optimum under it, so the result is as good as with all quotas.
     If no quota binds, it is exactly the result without quotas, and jobs of all tenants are merged as before.
     """
     added: Ints = np.zeros(0, dtype=np.int64)
-    same_jobs = _by_jobs(problem.quotas)
     while True:
         result = solve(
             derived(problem, quotas=problem.quotas.take(added)) if len(problem.quotas) else problem
@@ -33,6 +33,7 @@ def add_as_exceeded(
         missing = np.setdiff1d(exceeded(result), added) if len(problem.quotas) else added[:0]
         if not missing.size:
             return result
+        same_jobs = _by_jobs(problem.quotas)
         added = np.union1d(added, np.flatnonzero(np.isin(same_jobs, same_jobs[missing])))
 
 

@@ -87,8 +87,8 @@ class Start:
 class LinearProgram:
     """The program `minimise cost @ x  subject to  rows @ x <= limit, x >= 0`.
 
-    `block` is the job of each column, -1 for a column of several jobs; None if the program has pairs. `start` is where a
-    simplex method begins, and where it leaves its basis for the next program like this one.
+    `block` is the job of each column, -1 for a column of several jobs; None if the program has pairs. `start` is where
+    a simplex method begins, and where it leaves its basis for the next program like this one.
     """
 
     cost: Floats

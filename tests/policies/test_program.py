@@ -19,7 +19,7 @@ from policies.errors import SolverFailure
 from policies.problem import Floats, Problem
 from policies.program import SLACK, Point, Program
 from tests.support.by_simplex import assert_prices_bound_everything, best_by_simplex, needs
-from tests.support.problems import alone, by_hand, problems, random_problem, together
+from tests.support.problems import alone, by_hand, canonical, problems, random_problem, together
 
 STEP = 1e-3
 SMALL = {"types": st.integers(1, 3), "jobs": st.integers(1, 8)}
@@ -280,3 +280,17 @@ def test_a_point_as_an_answer() -> None:
     assert answer.isolated_rate.tolist() == program.isolated_rate.tolist()
     # A second stage may give up this much of the first, which must show in no value.
     assert SLACK < 1e-6
+
+
+@given(problem=problems(pairs=st.just(False)))
+def test_rents_that_are_too_low_are_repaired(problem: Problem) -> None:
+    """A bound from a solver's prices holds for every job at its best rate, whatever the solver's tolerance."""
+    problem = canonical(problem)
+    assume(len(problem.jobs))
+    program = Program(problem)
+    point = program.raise_all(program.best_rate * program.count)
+    low = program.proven(replace(point, rent=point.rent * (1.0 - 1e-6)))
+    assert program.bound(low) == pytest.approx(program.bound(point), rel=1e-6)
+    columns, usable = problem.columns, program.usable
+    gain = low.worth[columns.first[usable]] * columns.first_rate[usable] - program.gpu_cost(low)
+    assert (gain <= low.rent[columns.first[usable]]).all()

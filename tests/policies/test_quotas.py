@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from policies.audit import audit, could_gain, gpus_by_quota
 from policies.engine.grouping import group
+from policies.engine.quotas import add_as_exceeded
 from policies.errors import ProblemError
 from policies.problem import ANY_TYPE, JOBS, Allocation, Problem, Quotas
 from policies.registry import names, resolve
@@ -143,6 +144,22 @@ def test_a_pair_counts_once():
     )
     assert problem.quota_use.toarray().tolist() == [[2, 2, 2], [0, 2, 2]]
     assert resolve("las+packing")(problem).time_share == pytest.approx([0, 0, 1])
+
+
+def test_quotas_on_the_same_jobs_are_added_together():
+    """A job that its quota stops on one type turns to others, so the quotas there come with it, and no others."""
+    quotas = Quotas(
+        names=tuple("abc"), worker_type=[0, 1, 0], gpus=[1, 1, 1], quota=[0, 0, 1, 1, 2], job=[0, 1, 0, 1, 2]
+    )  # type: ignore[arg-type]
+    problem = Problem.from_rates(np.ones((3, 2)), 1, [4, 4], quotas=quotas)
+    added: list[tuple[str, ...]] = []
+
+    def solve(part: Problem) -> int:
+        added.append(part.quotas.names)
+        return len(added)
+
+    add_as_exceeded(problem, solve, lambda turn: np.arange(1 if turn == 1 else 0))
+    assert added == [(), ("a", "b")]
 
 
 def test_a_quota_on_one_type_sends_jobs_to_the_others():

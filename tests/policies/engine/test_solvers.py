@@ -292,3 +292,29 @@ def test_simplex_that_runs_out_of_steps_declines(monkeypatch: pytest.MonkeyPatch
     answer, program = solve_lp(wide_program()), wide_program()
     assert answer.optimal
     assert program.cost @ answer.x == pytest.approx(program.cost @ CHAIN["HiGHS"](program).x, rel=1e-8)
+
+
+def test_simplex_begins_where_the_last_program_ended() -> None:
+    """Programs that differ a little have the same optima as from scratch, and a basis is left for the next."""
+    start, program = solvers.Start(), wide_program()
+    for factor in (1.0, 1.01, 0.98):
+        changed = replace(program, cost=program.cost * np.linspace(1.0, factor, 300))
+        warm, cold = CHAIN["simplex"](replace(changed, start=start)), CHAIN["simplex"](changed)
+        assert warm is not None
+        assert cold is not None
+        assert warm.optimal
+        assert changed.cost @ warm.x == pytest.approx(changed.cost @ cold.x, rel=1e-9)
+        assert start.shape == program.rows.shape
+
+
+def test_a_basis_of_another_program_is_not_used() -> None:
+    """A program of another shape begins anew."""
+    start = solvers.Start()
+    CHAIN["simplex"](replace(wide_program(), start=start))
+    smaller = wide_program()
+    smaller = replace(smaller, cost=smaller.cost[:250], rows=smaller.rows.columns(np.arange(250)))
+    once = CHAIN["simplex"](replace(smaller, start=start))
+    anew = CHAIN["simplex"](smaller)
+    assert once is not None
+    assert anew is not None
+    assert np.array_equal(once.x, anew.x)
