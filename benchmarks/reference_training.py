@@ -112,7 +112,8 @@ def check_part(cases: list[Values]) -> Iterator[Check | NotChecked]:
         if case["part"] in PARTS:
             yield from PARTS[case["part"]](case)
         elif case["tolerance"] == "anchor":
-            yield NotChecked(case["id"], "a published figure, to stand beside ours")
+            figures = ", ".join(f"{name} {value}" for name, value in case["expected"].items())
+            yield NotChecked(case["id"], f"a published figure, to stand beside ours: {figures}")
         elif prefix is None:
             yield NotChecked(case["id"], "nothing in this release answers it")
         else:

@@ -253,6 +253,17 @@ function saves(measured) {
     .join(", ");
 }
 
+/**
+ * How long a job waits for its data, and which part of that for preparation and for reading, as far as it has measured that.
+ * @param {any} measured
+ */
+function waits(measured) {
+  const { wait, prep = 0, fetch = 0 } = measured;
+  if (!wait) return "";
+  const of = (/** @type {number} */ part) => percent((wait * part) / (prep + fetch));
+  return `${percent(wait)} of the time for data${prep + fetch ? `: ${of(prep)} preparation, ${of(fetch)} reading` : ""}`;
+}
+
 /** @param {any} job @param {number} now */
 function facts(job, now) {
   const { spec = {}, placement } = job;
@@ -301,7 +312,7 @@ function facts(job, now) {
     ],
     ["Saved", job.steps_saved ? `${number(job.steps_saved)} steps are in a checkpoint` : ""],
     ["Saves", saves(job.measured || {})],
-    ["Waits", job.measured?.wait ? `${percent(job.measured.wait)} of the time for data` : ""],
+    ["Waits", waits(job.measured || {})],
     ["Submitted", `${clock(seconds(job.submitted))}, ${ago(seconds(job.submitted), now)}`],
     ["Started", job.started ? clock(seconds(job.started)) : ""],
     ["Ended", job.ended ? `${clock(seconds(job.ended))}: ${plain(job.why, 200)}` : ""],

@@ -1,0 +1,74 @@
+"""What a loop waits for: the whole without eyes in the workers, the parts and the rates with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gavel.training import LeasedIterator, end, report
+from gavel.training.data.counters import Counters
+from gavel.training.data.waits import Waits
+from tests.training.leases import RunDirectory, under_a_lease
+from tests.training.test_progress import Slow
+
+
+def loader(workers: Any = 2, batch: Any = 4, hits: int = 0) -> Any:
+    """Return a loader whose data set has counted 40 samples: 10 ms to read and 30 ms to prepare each."""
+    counters = Counters()
+    for index in range(40):
+        counters.add(fetch_s=0.010, prepare_s=0.030, size=500, from_cache=index < hits)
+    return SimpleNamespace(dataset=SimpleNamespace(counters=counters), num_workers=workers, batch_size=batch)
+
+
+def test_without_counters_only_the_wait_is_known() -> None:
+    """Its parts are absent, and not 0."""
+    assert Waits([1], 4.0).measured(10.0, 0.5) == pytest.approx({"wait": 0.4, "gpu_rate": 1 / 0.3})
+    assert Waits([1], 4.0).measured(10.0, None) == {"wait": 0.4}
+
+
+def test_nothing_counted_yet_divides_nothing() -> None:
+    """A data set that has given no sample says nothing."""
+    empty = SimpleNamespace(dataset=SimpleNamespace(counters=Counters()), num_workers=2, batch_size=4)
+    assert Waits(empty, 4.0).measured(10.0, None) == {"wait": 0.4}
+
+
+def test_counters_divide_the_wait_and_give_rates() -> None:
+    """A wait of 40 % is a quarter reading; two workers prepare batches of four samples of 30 ms in 60 ms."""
+    values = Waits(loader(), 4.0).measured(10.0, 0.5)
+    assert values == pytest.approx(
+        {
+            "wait": 0.4,
+            "gpu_rate": 1 / 0.3,
+            "fetch": 0.1,
+            "prep": 0.3,
+            "cached": 0.0,
+            "sample_bytes": 500.0,
+            "prep_rate": 1 / 0.060,
+            "storage_rate": 1 / 0.020,
+        }
+    )
+    half = Waits(loader(hits=20), 4.0).measured(10.0, 0.5)
+    assert (half["cached"], half["cache_rate"], half["storage_rate"]) == pytest.approx((0.5, 50.0, 50.0))
+
+
+@pytest.mark.parametrize(("workers", "batch"), [(0, 4), (None, 4), (2, None), (2, 0)])
+def test_a_loop_that_loads_its_own_data_has_no_rates_of_loading(workers: Any, batch: Any) -> None:
+    """More CPUs would not help it, so no such rate may promise that they do."""
+    values = Waits(loader(workers, batch), 4.0).measured(10.0, 0.5)
+    assert values.keys().isdisjoint({"prep_rate", "storage_rate", "cache_rate"})
+    assert values["prep"] == pytest.approx(0.3)
+
+
+def test_a_loop_of_ones_own_has_an_unknown_wait(tmp_path: Path) -> None:
+    """A script without a LeasedIterator reports steps, and no wait; one with it reports both."""
+    with under_a_lease(RunDirectory(tmp_path / "own").environ()) as session:
+        for step in range(1, 4):
+            report(step)
+        assert "wait" not in session.progress.measured(1e9, 3)
+        end(3, saved=3, finished=True)
+    with under_a_lease(RunDirectory(tmp_path / "iterator").environ()) as session:
+        assert len(list(LeasedIterator(range(4), checkpoint=Slow(), steps=12))) == 8
+        assert "wait" in session.progress.measured(1e9, 12)
