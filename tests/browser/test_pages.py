@@ -261,7 +261,7 @@ def test_a_quota_is_set_and_a_job_beyond_it_is_refused_with_the_numbers(site: Si
     dialog.get_by_role("button", name="Set", exact=True).click()
     hides(dialog)
     used = page.get_by_role("table", name="Used of the limits")
-    shows(used.get_by_role("row", name="limited all jobs GPUs 0 1"))
+    shows(used.get_by_role("row", name="limited GPUs 0 of 1"))
     page.goto(site.at("/queue?submit=1"))
     dialog.get_by_label("Job file").last.fill("command: [sleep, '1']\ntenant: limited\ngpus: 2\n")
     dialog.get_by_role("button", name="Submit").click()

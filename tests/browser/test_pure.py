@@ -301,6 +301,43 @@ def test_the_tenant_called_default_has_the_jobs_that_name_none(ask: Ask) -> None
     ]
 
 
+def test_limits_read_as_they_are_written(ask: Ask) -> None:
+    """As text for a field and back, and in words, always in the same order."""
+    assert ask("tenants", "limitsOf", " h100=8, *=64\n") == {"h100": 8, "*": 64}
+    assert ask("tenants", "budgetsOf", "week=1e2 month=.5") == {"week": 100, "month": 0.5}
+    assert ask("tenants", "limitsOf", "") == {}
+    quota = {
+        "cost": {"month": 2000, "day": 0.5},
+        "gpu_hours": {"week": 1},
+        "gpus": {"*": 64, "v100": 1, "h100": 8},
+        "jobs_running": 1,
+        "beyond": "backfill",
+    }
+    assert ask("tenants", "quotaText", quota) == ", ".join(
+        (
+            *("8 GPUs of h100", "1 GPU of v100", "64 GPUs", "1 running job", "1 GPU-hour a week"),
+            *("0.5 cost a day", "2,000 cost a month", "beyond these only GPUs that are due to no job"),
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("function", "text"),
+    [
+        *[("limitsOf", text) for text in ("h100", "h100=", "=8", "h100=1.5", "h100=-1", "h100=8 EUR")],
+        *[("budgetsOf", text) for text in ("500", "year=1", "week=-1", "week=nan", "week=1e", "week=.")],
+    ],
+)
+def test_what_is_no_limit_is_refused_by_its_name(page: Page, function: str, text: str) -> None:
+    """The error begins with the part of the text that is wrong."""
+    script = """([name, text]) => import("/assets/tenants.js").then((all) => {
+        try { return all[name](text) && ""; } catch (error) { return error.message; }
+    })"""
+    assert page.evaluate(script, [function, text]).startswith(
+        f"{text.rsplit(maxsplit=1)[-1]}: write it as in "
+    )
+
+
 def test_csv_is_quoted_and_runs_no_formula(ask: Ask) -> None:
     """A name with a comma is one cell, and a name that begins like a formula is text in a spreadsheet."""
     usage = {"name": '=SUM("x"),1', "gpu_s": {"v100": 3}, "cost": 1.5, "jobs": 2}

@@ -99,7 +99,7 @@ def test_an_error_stands_below_its_field(site: Site, page: Page) -> None:
     page.goto(site.at("/fairness"))
     page.get_by_role("button", name="Set a quota").click()
     dialog = page.get_by_role("dialog")
-    users = dialog.get_by_label("GPUs held at once of a user")
+    users = dialog.get_by_label("GPUs held at once, each user")
     dialog.get_by_label("Tenant, such").fill("refused")
     users.fill("k80=many")
     dialog.get_by_role("button", name="Set", exact=True).click()
@@ -119,8 +119,8 @@ def test_all_limits_of_a_tenant_are_set_read_and_removed(site: Site, page: Page)
     site.cluster.client.set_tenants(r.Tenant("spender", policy="fifo", quota=before))
     page.goto(site.at("/fairness"))
     used = page.get_by_role("table", name="Used of the limits")
-    for row in ("GPUs 0 2", "running jobs 0 3", "GPU-hours a day 0 0 24"):
-        shows(used.get_by_role("row", name=f"spender all jobs {row}"))
+    for row in ("GPUs 0 of 2", "running jobs 0 of 3", "GPU-hours a day 0 of 24 0"):
+        shows(used.get_by_role("row", name=f"spender {row}"))
     reads(used.get_by_role("row", name="GPU-hours a day"), "UTC")
     page.get_by_role("button", name="Set the quota of spender").click()
     dialog = page.get_by_role("dialog")
@@ -131,8 +131,8 @@ def test_all_limits_of_a_tenant_are_set_read_and_removed(site: Site, page: Page)
         "GPU-hours": "day=24, week=1e2",
         "Cost": "month=99.5",
         "Jobs that run at once": "",
-        "Unfinished jobs of a user": "7",
-        "GPU-hours of a user": "day=2.5",
+        "Unfinished jobs, each user": "7",
+        "GPU-hours, each user": "day=2.5",
     }.items():
         dialog.get_by_label(label, exact=True).fill(text)
     dialog.get_by_role("button", name="Set", exact=True).click()

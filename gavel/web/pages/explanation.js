@@ -23,6 +23,10 @@ export function expected(explanation, now) {
   return `Expected start: ${ago(at, now)}, at ${clock(at)}${sure && sure !== "unknown" ? ` (${sure})` : ""}`;
 }
 
+/** Text in which commands stand between backticks. @param {string} text */
+const withCommands = (text) =>
+  text.split(/`([^`]*)`/).map((part, at) => (at % 2 ? h("code", null, part) : part));
+
 /** What would change its state. @param {any} explanation */
 export function remedies({ details }) {
   const changes = details?.would_change ?? [];
@@ -34,7 +38,7 @@ export function remedies({ details }) {
     h(
       "ul",
       { class: "remedies" },
-      changes.map((/** @type {any} */ one) => h("li", null, plain(one.text, 400))),
+      changes.map((/** @type {any} */ one) => h("li", null, withCommands(plain(one.text, 400)))),
     ),
   );
 }

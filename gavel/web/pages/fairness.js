@@ -7,7 +7,7 @@ import { h, patch } from "./dom.js";
 import { Picture, ticks, viewChoice } from "./picture.js";
 import { choice, inAddress, readAgain } from "./reading.js";
 import { shortTable } from "./table.js";
-import { tenantsSection } from "./tenants.js";
+import { tenantsSections } from "./tenants.js";
 import { clock, gpuHours, number, percent, plain, seconds } from "./values.js";
 
 const DAY_S = 86400;
@@ -192,7 +192,7 @@ export function fairness(context) {
             "A gap smaller than a round is not a fault: shares are met over several rounds, and a job gets a whole turn or none.",
           ),
         ),
-      shares && tenantsSection(known, context, load),
+      shares && tenantsSections(known, context, load),
     );
     for (const curve of curves.values()) curve.picture.paint();
   }

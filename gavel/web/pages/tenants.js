@@ -29,9 +29,19 @@ const KINDS = [
   { field: "cost", label: "Cost", read: (text) => budgetsOf(text), write: (value) => pairs(value) },
 ];
 
+/**
+ * Limits by name in an order that stays: types by name, all types last; a day before a week and a month.
+ * @param {Record<string, number> | undefined} limits
+ */
+export const inOrder = (limits) =>
+  Object.entries(limits ?? {}).sort(
+    ([a], [b]) =>
+      PERIODS.indexOf(a) - PERIODS.indexOf(b) || Number(a === "*") - Number(b === "*") || a.localeCompare(b, "en"),
+  );
+
 /** @param {Record<string, number> | undefined} limits */
 const pairs = (limits) =>
-  Object.entries(limits ?? {})
+  inOrder(limits)
     .map(([name, limit]) => `${name}=${limit}`)
     .join(", ");
 
@@ -67,11 +77,12 @@ function countIn(text) {
   return text ? Number(text) : undefined;
 }
 
-/** What a limit counts. @param {{resource: string, of: string}} limit */
-function unitOf({ resource, of }) {
-  if (resource === "gpus") return of === "*" ? "GPUs" : `GPUs of ${of}`;
-  if (resource === "gpu_hours") return `GPU-hours a ${of}`;
-  return resource === "cost" ? `cost a ${of}` : resource === "jobs_running" ? "running jobs" : "unfinished jobs";
+/** What a limit counts. @param {{resource: string, of: string}} limit @param {number} [count] */
+function unitOf({ resource, of }, count = 0) {
+  const many = count === 1 ? "" : "s";
+  if (resource === "gpus") return of === "*" ? `GPU${many}` : `GPU${many} of ${of}`;
+  if (resource === "gpu_hours") return `GPU-hour${many} a ${of}`;
+  return resource === "cost" ? `cost a ${of}` : `${resource === "jobs_running" ? "running" : "unfinished"} job${many}`;
 }
 
 /** All limits of a quota in words: "8 GPUs of h100, 500 GPU-hours a week". @param {any} quota @returns {string} */
@@ -79,8 +90,8 @@ export function quotaText(quota) {
   const limits = KINDS.flatMap(({ field }) => {
     const value = quota?.[field];
     return typeof value === "number"
-      ? [`${number(value)} ${unitOf({ resource: field, of: "" })}`]
-      : Object.entries(value ?? {}).map(([of, limit]) => `${number(limit)} ${unitOf({ resource: field, of })}`);
+      ? [`${number(value)} ${unitOf({ resource: field, of: "" }, value)}`]
+      : inOrder(value).map(([of, limit]) => `${number(limit)} ${unitOf({ resource: field, of }, limit)}`);
   });
   const fills = quota?.beyond === "backfill" && (quota.gpu_hours || quota.cost);
   return [...limits, ...(fills ? ["beyond these only GPUs that are due to no job"] : [])].join(", ");
@@ -89,19 +100,22 @@ export function quotaText(quota) {
 const isBudget = (/** @type {{resource: string}} */ { resource }) => resource === "gpu_hours" || resource === "cost";
 
 /** What is used of every limit, of tenants and of their users. @param {any[]} tenants */
-function limitsTable(tenants) {
+function limitsSection(tenants) {
   const rows = tenants.flatMap(({ name, limits }) => limits.map((/** @type {any} */ one) => ({ ...one, tenant: name })));
-  return (
-    rows.length > 0 &&
+  return h(
+    "section",
+    { key: "limits", "aria-label": "Used of the limits" },
+    h("div", { class: "head" }, h("h2", null, "Used of the limits")),
     shortTable(
       "Used of the limits",
       [
-        { head: "Limit of", cell: (one) => plain(one.tenant, 60) },
-        { head: "For", cell: (one) => (one.user ? `user ${plain(one.user, 40)}` : "all jobs") },
-        { head: "What", cell: unitOf },
-        { head: "Used", class: "number", cell: (one) => number(one.used) },
+        {
+          head: "Limit of",
+          cell: (one) => [plain(one.tenant, 60), one.user && h("span", { class: "muted" }, ` · ${plain(one.user, 40)}`)],
+        },
+        { head: "What", cell: (one) => unitOf(one) },
+        { head: "Used", class: "number", cell: (one) => `${number(one.used)} of ${number(one.limit)}` },
         { head: "Set aside", class: "number", cell: (one) => (isBudget(one) ? number(one.committed) : "") },
-        { head: "Limit", class: "number", cell: (one) => number(one.limit) },
         {
           head: "Part",
           cell: (one) => {
@@ -117,14 +131,20 @@ function limitsTable(tenants) {
       ],
       rows,
       { key: (one) => [one.tenant, one.user, one.resource, one.of].join(" ") },
-    )
+    ),
   );
 }
 
 /**
  * @param {any[]} tenants @param {import("./app.js").Context} context @param {() => void} done
  */
-export function tenantsSection(tenants, context, done) {
+export const tenantsSections = (tenants, context, done) => [
+  tenantsSection(tenants, context, done),
+  tenants.some(({ limits }) => limits.length > 0) && limitsSection(tenants),
+];
+
+/** @param {any[]} tenants @param {import("./app.js").Context} context @param {() => void} done */
+function tenantsSection(tenants, context, done) {
   const operator = may(context.me.role, "operator");
   /** @param {any} tenant @param {string} verb @param {(tenant: any) => Promise<any>} act */
   const button = (tenant, verb, act) =>
@@ -171,7 +191,6 @@ export function tenantsSection(tenants, context, done) {
       tenants,
       { key: (tenant) => tenant.name, empty: "No tenant is declared, and no job names one." },
     ),
-    limitsTable(tenants),
   );
 }
 
@@ -232,6 +251,8 @@ async function set(tenant) {
     "data-field": "weight",
     min: "0",
     step: "any",
+    // The name of a tenant stays.
+    autofocus: tenant !== null,
     value: String(tenant?.weight ?? 1),
   });
   const policy = h(
@@ -242,7 +263,7 @@ async function set(tenant) {
     ),
   );
   const all = quotaFields("All its jobs together", "quota", tenant?.quota, "");
-  const each = quotaFields("Each of its users", "each_user", tenant?.each_user, " of a user");
+  const each = quotaFields("Each of its users", "each_user", tenant?.each_user, ", each user");
   const answer = await ask(
     tenant ? `Quota of ${plain(tenant.name, 60)}` : "Set a quota",
     h(
