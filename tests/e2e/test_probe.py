@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gavel.client import JobState
-from tests.e2e.cluster import SCRIPTS, Cluster
+from tests.e2e.cluster import PATIENCE_S, SCRIPTS, Cluster
 
 
 @pytest.fixture(scope="module")
@@ -48,3 +48,16 @@ def test_a_probe_runs_as_a_job(cluster: Cluster, tmp_path: Path) -> None:
     job = next(job for job in cluster.client.list() if job.spec.name == "probe-starved")
     assert (job.state, job.attempt) == (JobState.COMPLETED, 1)
     assert not any("the loop has ended" in line for line in cluster.client.logs(job.id))
+
+
+def test_a_job_without_a_loop_cannot_be_probed(cluster: Cluster, tmp_path: Path) -> None:
+    """Its wait is unknown: the command ends with exit code 2 and says why, and prints no figures."""
+    (tmp_path / "job.yaml").write_text(json.dumps({"command": [sys.executable, "-c", "pass"]}))
+    with (tmp_path / "output").open("w+") as output:
+        assert (
+            cluster.gavel("probe", str(tmp_path / "job.yaml"), "--json", output=output).wait(PATIENCE_S) == 2
+        )
+        output.seek(0)
+        text = output.read()
+    assert "cannot be probed: it ended without a step of a LeasedIterator" in text
+    assert "busy" not in text
