@@ -19,6 +19,7 @@ from typing import Any
 
 from gavel.training.data.arena import hash_of, size_for
 from gavel.training.data.counters import Counters
+from gavel.training.data.kept import kept
 from gavel.training.data.node_arena import NodeArena
 
 NAME_LENGTH_MAX = 128
@@ -94,12 +95,12 @@ class CachedDataset:
         item = self.files[index]
         arena = self._arena.open()
         if arena is None:
-            return self._read_storage(item), False
+            return kept(index, lambda _: self._read_storage(item)), False
         key = hash_of(self._salt + _identity(item))
         raw = arena.get(key)
         if raw is not None:
             return raw, True
-        raw = self._read_storage(item)
+        raw = kept(index, lambda _: self._read_storage(item))
         arena.put(key, raw)
         return raw, False
 

@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 from gavel.training.data.counters import Counters
+from gavel.training.data.kept import kept
 
 
 class MeasuredDataset:
@@ -39,7 +40,7 @@ class MeasuredDataset:
     def __getitem__(self, index: Any) -> Any:
         clock = time.perf_counter
         began_s = clock()
-        raw = self._data.fetch(index)
+        raw = kept(index, self._data.fetch)
         read_s = clock()
         sample = self._data.prepare(raw)
         size = len(raw) if isinstance(raw, (bytes, bytearray, memoryview)) else 0

@@ -16,8 +16,10 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
@@ -25,6 +27,7 @@ from typing import Any
 
 from gavel.training.checkpoint import rng
 from gavel.training.data.counters import counters_of
+from gavel.training.data.kept import DIRECTORY
 from gavel.training.errors import EnvironmentFault, TrainingError
 
 MODE, STEPS, FILE, DATA = "GAVEL_PROBE", "GAVEL_PROBE_STEPS", "GAVEL_PROBE_FILE", "GAVEL_PROBE_DATA"
@@ -82,12 +85,13 @@ class Probe:
             if self._mode == "real":
                 report.rate = yield from self._real(count)
             else:
-                # Twice without the model: until all batches have been read, and to measure the loader by itself.
-                began_rng = rng.snapshot()
-                for _ in range(2):
-                    report.loading_rate = _exhausted(self._timed(iter(self._loader), count))
-                    rng.restore(began_rng)
-                report.rate = yield from self._timed(iter(self._loader), count)
+                with _keeping():
+                    # Twice without the model: until all batches have been read, and to measure the loader by itself.
+                    began_rng = rng.snapshot()
+                    for _ in range(2):
+                        report.loading_rate = _exhausted(self._timed(iter(self._loader), count))
+                        rng.restore(began_rng)
+                    report.rate = yield from self._timed(iter(self._loader), count)
         self._write()
 
     def _real(self, count: int) -> Generator[Any, None, float]:
@@ -195,6 +199,19 @@ def drop_from_page_cache(paths: Iterable[str]) -> int:
             finally:
                 os.close(file)
     return dropped
+
+
+@contextlib.contextmanager
+def _keeping() -> Iterator[None]:
+    """Have data sets of this library keep the samples that they read, within this block."""
+    directory = tempfile.mkdtemp(prefix="gavel-kept-")
+    os.environ[DIRECTORY] = directory
+    try:
+        yield
+    finally:
+        del os.environ[DIRECTORY]
+        # A worker may still add a sample.
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _files(loader: object) -> Iterator[str]:
