@@ -57,6 +57,11 @@ class Journal(Protocol):
         ...
 
     @property
+    def identity(self) -> str:
+        """A text that no other journal has, but for copies; empty: unknown."""
+        ...
+
+    @property
     def read_only(self) -> bool:
         """Whether the journal was opened for reading only."""
         ...

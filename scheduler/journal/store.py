@@ -9,6 +9,7 @@ Rules:
 from __future__ import annotations
 
 import math
+import secrets
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -206,6 +207,15 @@ class SqliteJournal:
     def last_seq(self) -> int:
         """The number of the last record, readable or not; 0 if there is none."""
         return self._seq
+
+    @property
+    def identity(self) -> str:
+        """A text that no other journal has, but for copies. A journal gets it when it is first asked for."""
+        known = self.meta.get("identity", "")
+        if not known and not self.read_only:
+            known = secrets.token_hex(16)
+            self.set_meta("identity", known)
+        return known
 
     @property
     def meta(self) -> dict[str, str]:

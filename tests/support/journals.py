@@ -17,6 +17,7 @@ class MemoryJournal:
     """Records in a list, from which a scheduler recovers like from a file."""
 
     read_only = False
+    identity = ""
 
     def __init__(self) -> None:
         self._records: list[Record] = []

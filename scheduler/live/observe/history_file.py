@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS job (
 CREATE INDEX IF NOT EXISTS job_by_end ON job (ended_s, number);
 CREATE INDEX IF NOT EXISTS job_by_user ON job (user, ended_s, number);
 CREATE INDEX IF NOT EXISTS job_by_array ON job (array_id) WHERE array_id != '';
+CREATE TABLE IF NOT EXISTS journal (one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL);
 """
 # The form of the tables below, as `PRAGMA user_version`. Raise it with every change of them.
 _VERSION = 4
@@ -142,6 +143,14 @@ class HistoryFile:
             for statement in _CREATE.split(";"):
                 db.execute(statement)
             db.execute(f"PRAGMA user_version = {_VERSION}")
+
+    def belongs_to(self, journal: str) -> bool:
+        """Whether the file belongs to the journal with this identity, as far as both are known; then remember it."""
+        known = self.rows("SELECT identity FROM journal")
+        if journal:
+            with self.transaction() as db:
+                db.execute("INSERT OR REPLACE INTO journal VALUES (1, ?)", (journal,))
+        return not journal or not known or known[0][0] == journal
 
     def rows(self, query: str, values: Sequence[Any] = ()) -> list[Any]:
         """Return the rows that a query selects."""

@@ -197,7 +197,8 @@ def add(file: HistoryFile, rows: Sequence[Row], position: Position | None, *, du
 def _catch_up(file: HistoryFile, journal: Journal) -> str:
     """Make the rows that the file lacks from the journal. Return what the journal does not have; empty: nothing."""
     position, foreign = _position(file), ""
-    if position is not None and not position.is_in(journal):
+    is_own = file.belongs_to(journal.identity)
+    if position is not None and not (is_own and position.is_in(journal)):
         file.clear()
         position, foreign = None, FOREIGN
     complete_until = 0 if position is None else position.seq
@@ -219,7 +220,8 @@ def _catch_up(file: HistoryFile, journal: Journal) -> str:
     if after <= complete_until:
         return foreign
     since = "" if position is None else f"after {time_text(position.now_s)} and "
-    return f"history.db has no leases that ended {since}before {time_text(begin_s)}: the journal has none"
+    gap = f"history.db has no leases that ended {since}before {time_text(begin_s)}: the journal has none"
+    return f"{foreign}; {gap}" if foreign else gap
 
 
 def _position(file: HistoryFile) -> Position | None:

@@ -345,6 +345,22 @@ def test_a_file_of_another_journal_is_emptied(tmp_path: Path, wording: Wording) 
     assert rows_of(file) == []
 
 
+def test_a_file_of_another_journal_is_known_by_its_identity(tmp_path: Path, wording: Wording) -> None:
+    """Also where the other journal has compacted away the record up to which the file is complete."""
+    file, fresh = HistoryFile(None), HistoryFile(None)
+    with SqliteJournal(tmp_path / "a.db") as journal:
+        played_into(journal, played(7300)[:5])
+        assert began(file, journal) == []
+    with compacted(tmp_path / "b.db", played(7301)) as journal:
+        wording("\n".join(began(file, journal)))
+        began(fresh, journal)
+        identity = journal.identity
+    assert rows_of(file) == rows_of(fresh)
+    with SqliteJournal(tmp_path / "b.db") as journal:
+        assert journal.identity == identity
+        assert began(file, journal) == []
+
+
 def test_a_file_of_another_release_is_made_again(tmp_path: Path) -> None:
     """Tables of another form are dropped, and made from the journal; ended jobs stay."""
     journal = MemoryJournal()
