@@ -27,7 +27,7 @@ def gavel_interval(inputs: Values) -> Values:
 
 
 def checkfreq_interval(inputs: Values) -> Values:
-    """CheckFreq's interval, with which `benchmarks.checkpoints` compares ours."""
+    """CheckFreq's interval, with which `benchmarks.reference` compares ours."""
     mode, overhead_s, interval = checkfreq.first_interval(checkfreq.Profile(**inputs))
     return {"mode": mode, "overhead_s": overhead_s, "interval": interval}
 
