@@ -187,15 +187,16 @@ def slow_disk(megabytes: float, overhead: float, checkpoints: int) -> None:
     with throttled(lambda: speed[0]), training_loop(megabytes, overhead) as loop:
         loop.run(SKIPPED + checkpoints)
         fast = len(loop.begins) - 1
-        # So that a checkpoint takes 150 steps.
-        speed[0] = megabytes * 1e6 / (150 * loop.saved()[-1].step_s)
+        # So that a checkpoint takes 100 steps.
+        slow_s = 100 * loop.saved()[-1].step_s
+        speed[0] = megabytes * 1e6 / slow_s
         loop.run(checkpoints + 2)
     saved = loop.saved()
     row = "  ".join(f"{entry.interval}" for entry in saved[fast:])
     interval = statistics.median(entry.interval for entry in saved[SKIPPED:fast])
     longest = max(entry.longest for entry in saved[fast:])
     print(f"  fast: each {interval:.0f} steps; slow, interval of each checkpoint: {row}")
-    follows = all(entry.interval >= 140 for entry in saved[fast + 2 :])
+    follows = all(entry.interval * entry.step_s >= 0.9 * slow_s for entry in saved[fast + 2 :])
     print(f"  within 2 checkpoints: {verdict(follows)}; longest step {longest:.1f} medians (goal: 2)")
 
 

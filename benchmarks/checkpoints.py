@@ -39,7 +39,7 @@ def cases(repeats: int) -> dict[str, Callable[[], None]]:
             for part in BOUNDS
         },
         "neighbour-100MB": partial(neighbour, 100, 0.035, repeats),
-        "slow-disk-25MB": partial(slow_disk, 25, 0.035, repeats),
+        "slow-disk-25MB": partial(slow_disk, 25, 0.2, repeats),
         "recovery-100MB": partial(recovery, 100, 0.035, 3),
     }
 
