@@ -177,7 +177,7 @@ WAYS: dict[str, Callable[[Training, Path], contextlib.AbstractContextManager[Sav
 
 
 class Measured(NamedTuple):
-    """What one way costs: parts of the time of the steps, and the pause."""
+    """The cost of a way to save: parts of the time of the steps, and the pause."""
 
     overhead: float
     overhead_cpu: float
@@ -225,15 +225,15 @@ def compare(megabytes: float, repeats: int) -> None:
             f"  {name:26} {statistics.median(clock):8.1%}  {low:6.1%} to {high:6.1%} {cpu:10.1%}  "
             f"{1e3 * pause_s:6.1f} ms"
         )
-    ours = measured["ours, in the background"]
+    background = measured["ours, in the background"]
     for other in ("torch.save", "dcp.async_save"):
         ratio = statistics.median(
-            own.overhead / max(theirs.overhead, 1e-9)
-            for own, theirs in zip(ours, measured[other], strict=True)
+            own.overhead / max(rival.overhead, 1e-9)
+            for own, rival in zip(background, measured[other], strict=True)
         )
         print(f"  ours in the background ÷ {other}: {ratio:.2f} (goal: {HALF:g})")
     foreground = measured["ours, in the foreground"]
-    pauses = [own.pause_s / other.pause_s for own, other in zip(ours, foreground, strict=True)]
+    pauses = [own.pause_s / other.pause_s for own, other in zip(background, foreground, strict=True)]
     print(f"  pause in the background ÷ in the foreground: {statistics.median(pauses):.2f} (goal: {FIFTH:g})")
 
 

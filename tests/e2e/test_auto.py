@@ -86,8 +86,7 @@ def test_a_gang_of_two_nodes_saves_at_an_interval_that_its_ranks_agree_on(
     assert again[0]["step"] == again[1]["step"] >= saving.steps_saved
     go.touch()
     cluster.wait_until_completed(job)
-    ends = eventually(
-        lambda: (lines := cluster.json_lines(job, "end")) and len(lines) == 2 and lines, "both ranks end"
-    )
+    eventually(lambda: len(cluster.json_lines(job, "end")) == 2, "both ranks have printed their ends")
+    ends = cluster.json_lines(job, "end")
     assert {line["step"] for line in ends} == {STEPS}
     assert len({line["digest"] for line in ends}) == 1
