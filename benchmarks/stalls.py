@@ -1,6 +1,6 @@
 """The probe against loops whose times are set: the parts of their time, and the speed after each change.
 
-    python -m benchmarks.stalls [--steps 20] [--repeats 3] [--cases 24]
+    python -m benchmarks.stalls [--steps 20] [--repeats 8] [--cases 24]
 
 Each loop waits for its model, for preparation and, the first time a batch is read, for reading. Three kinds of loaders
 have the same times: one in the loop itself, two worker processes of PyTorch's DataLoader, and a pipeline of two
@@ -47,6 +47,8 @@ WORKER_COUNT = 2
 LENGTH = 2000
 # The end of a wait in which the CPU stays busy: a sleep may end so much later.
 SPIN_S = 0.001
+# Two rates of one loop agree if they differ by no more.
+AGREE = 0.985
 GOAL_POINTS, GOAL_PERCENT = 3.0, 4.0
 
 
@@ -226,7 +228,8 @@ def changed(times: Times) -> dict[tuple[str, float], Any]:
 def run_case(times: Times, steps: int, repeats: int) -> tuple[dict[str, Any], dict[tuple[str, float], float]]:
     """Probe a loop; return the answer, and the error of each predicted speed in percent of the measured one.
 
-    All runs are interleaved. The greatest of each rate counts, because other programs only slow a run down.
+    All runs are interleaved. The greatest of each rate counts, because other programs only slow a run down: there are
+    runs until the two greatest of each agree, and at most so many.
     """
     reports: dict[str, list[dict[str, Any]]] = {"real": [], "cached": [], "synthetic": []}
     rates: dict[tuple[str, float], list[float]] = {}
@@ -236,9 +239,19 @@ def run_case(times: Times, steps: int, repeats: int) -> tuple[dict[str, Any], di
             earlier.append({**report_of(mode, loader, times.model_s, steps), "cpus": WORKER_COUNT})
         for change, other in changed(times).items():
             rates.setdefault(change, []).append(report_of("real", other, times.model_s, steps)["rate"])
+        probed = [[report["rate"] for report in several] for several in reports.values()]
+        loading = [report["loading_rate"] for report in reports["cached"]]
+        if all(_agree(several) for several in (*probed, loading, *rates.values())):
+            break
     result = answer(*(_fastest(several) for several in reports.values()))
     predicted = {(change["change"], change["to"]): change["rate"] for change in result["what_if"]}
     return result, {change: 100 * (predicted[change] / max(several) - 1) for change, several in rates.items()}
+
+
+def _agree(rates: list[float]) -> bool:
+    """Return whether the two greatest rates are the same, but for noise."""
+    greatest = sorted(rates)[-2:]
+    return len(greatest) == 2 and greatest[0] >= AGREE * greatest[1]
 
 
 def _fastest(reports: list[dict[str, Any]]) -> dict[str, Any]:
@@ -261,7 +274,7 @@ def main() -> None:
     )
     parser.add_argument("--cases", type=int, default=len(TIMES_MS) * len(KINDS), help="how many loops")
     parser.add_argument(
-        "--repeats", type=int, default=3, help="the interleaved runs, of which the fastest counts"
+        "--repeats", type=int, default=8, help="the most runs of each kind, of which the fastest counts"
     )
     options = parser.parse_args()
     print(
