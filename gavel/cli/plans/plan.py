@@ -13,7 +13,7 @@ from gavel.cli.installation import require
 from gavel.cli.io.completion import UNFINISHED, complete_jobs
 from gavel.cli.io.options import ADDRESS, Number
 from gavel.cli.plans.values import LevelValue, Shape, require_options
-from gavel.cli.simulation.values import ByType, Listed
+from gavel.cli.simulation.values import ByType, Listed, joined_lists, joined_tables
 from scheduler.model.bounds import Bound
 
 if TYPE_CHECKING:
@@ -47,8 +47,10 @@ GIGABYTES = Number(Bound(1e-3, 1e7))
 @click.option(
     "--cluster",
     type=ByType(GPUS),
+    multiple=True,
+    callback=joined_tables,
     metavar="TYPE=N,…",
-    help="The GPUs of each worker type, such as a100=1024.",
+    help="The GPUs of each worker type, such as a100=1024. May be repeated.",
 )
 @click.option(
     "--gpus-per-node", type=SIZE, default=8, show_default=True, metavar="N", help="The GPUs of a node."
@@ -57,6 +59,8 @@ GIGABYTES = Number(Bound(1e-3, 1e7))
     "--gpus",
     "widths",
     type=Listed(GPUS),
+    multiple=True,
+    callback=joined_lists,
     metavar="N,…",
     help="Plan for these numbers of GPUs. By default, for 1, 2, 4 and so on.",
 )
@@ -64,6 +68,8 @@ GIGABYTES = Number(Bound(1e-3, 1e7))
     "--gpu-memory",
     "gpu_memory_gb",
     type=ByType(GIGABYTES),
+    multiple=True,
+    callback=joined_tables,
     metavar="TYPE=GB,…",
     help="The memory of a GPU of these types, such as v100=32, instead of the figure of its type.",
 )

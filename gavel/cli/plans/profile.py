@@ -16,7 +16,7 @@ from gavel.cli.io.outputs import check_apart, check_file
 from gavel.cli.io.wording import count_of, file_name
 from gavel.cli.plans.plan_table import amount
 from gavel.cli.plans.values import profile_of
-from gavel.cli.simulation.values import Listed
+from gavel.cli.simulation.values import Listed, joined_lists
 from scheduler.model.bounds import Bound
 
 SAMPLES = Number(Bound(1, 100_000), whole=True)
@@ -36,6 +36,8 @@ SAMPLES = Number(Bound(1, 100_000), whole=True)
 @click.option(
     "--samples",
     type=Listed(SAMPLES),
+    multiple=True,
+    callback=joined_lists,
     metavar="N,…",
     help="Measure these numbers of samples. By default, 1, 2, 4 and 8, where they divide the batch.",
 )

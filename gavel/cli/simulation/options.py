@@ -13,7 +13,7 @@ from gavel.cli.faults import Fault
 from gavel.cli.io.options import STDOUT, Number, not_empty, options
 from gavel.cli.policies.list import complete_policy
 from gavel.cli.policies.plugins import POLICY_FILES
-from gavel.cli.simulation.values import ByType, JobRange, Listed
+from gavel.cli.simulation.values import ByType, JobRange, Listed, joined_tables
 from scheduler.sim.run import HINTS, KNOBS, Knob, Run
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -45,6 +45,8 @@ def run_option(field: str, help: str = "", *, several: bool = False) -> Decorato
     value, metavar, required = _type(knob, kind), knob.metavar, FIELDS[field].required
     help = help or knob.help + _default(knob, default)
     more: dict[str, Any] = {"default": default, "callback": not_empty} if kind is str else {}
+    if get_origin(kind) is dict:
+        more = {"multiple": True, "callback": joined_tables}
     if several:
         # A table by worker type contains commas itself.
         listed = get_origin(kind) is not dict

@@ -40,6 +40,25 @@ class ByType(click.ParamType):
         return table
 
 
+def joined_tables(
+    context: click.Context, parameter: click.Parameter, tables: tuple[dict[str, float], ...]
+) -> dict[str, float] | None:
+    """Return the union of the tables of an option that may be repeated; None without any."""
+    union: dict[str, float] = {}
+    for table in tables:
+        for kind in table.keys() & union.keys():
+            raise click.BadParameter(f"'{kind}' is listed twice", context, parameter)
+        union |= table
+    return union or None
+
+
+def joined_lists(
+    context: click.Context, parameter: click.Parameter, lists: tuple[list[Any], ...]
+) -> list[Any] | None:
+    """Return all values of an option that may be repeated, in the order given; None without any."""
+    return [value for values in lists for value in values] or None
+
+
 class JobRange(click.ParamType):
     """A range of jobs by order of arrival, `4000:5000`; the end is not included."""
 

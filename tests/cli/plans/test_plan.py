@@ -16,6 +16,20 @@ GPT = ("plan", "--gpt", "layers=24,hidden=2304,heads=24,seq=2048,vocab=51200", "
 GRAPH = "\n".join([line("a", forward="30", backward="60"), line("b"), line("c"), "\ta -- b", "\tb -- c"])
 
 
+def test_options_that_are_repeated_add_up(gavel: Gavel) -> None:
+    """Types, memory and numbers of GPUs may be named one by one; none of them is lost."""
+    together = gavel(
+        *GPT, "--cluster", "v100=16,a100=16", "--gpu-memory", "v100=40,a100=20", "--gpus", "8,16", "--json"
+    )
+    apart = gavel(
+        *GPT,
+        *("--cluster", "v100=16", "--cluster", "a100=16"),
+        *("--gpu-memory", "v100=40", "--gpu-memory", "a100=20"),
+        *("--gpus", "8", "--gpus", "16", "--json"),
+    )
+    assert json.loads(apart.stdout)["plans"] == json.loads(together.stdout)["plans"]
+
+
 def test_each_number_of_gpus_has_its_fastest_plan(gavel: Gavel) -> None:
     """A row per worker type and number of GPUs, as a table and as JSON; more GPUs are faster."""
     plans = json.loads(gavel(*GPT, "--cluster", "a100=16,v100=16", "--json").stdout)["plans"]
@@ -183,6 +197,7 @@ def test_the_stages_of_a_graph_are_listed(gavel: Gavel, tmp_path: Path) -> None:
         [*GPT],
         [*GPT, "--cluster", "a100=0"],
         [*GPT, "--cluster", "a1000=8"],
+        [*GPT, "--cluster", "a100=8", "--cluster", "a100=16"],
         [*GPT, "--cluster", "a100=8", "--straight"],
         [*GPT, "--cluster", "a100=8", "--gpus", "16"],
         [*GPT, "--cluster", "a100=8", "--gpus", "7"],
