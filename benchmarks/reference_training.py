@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from benchmarks import checkfreq, reference_cache, reference_estimator
+from benchmarks import checkfreq, reference_cache, reference_estimator, reference_skew
 from benchmarks.reference_checks import Check, NotChecked
 from gavel.training.data.stalls import fetch_rate, fractions, what_if
 from gavel.training.interval import choose, young_s
@@ -92,6 +92,7 @@ ANSWERS: dict[str, Callable[[Values], Values]] = {
 # Parts whose cases have checks of their own.
 PARTS: dict[str, Callable[[Values], Iterator[Check | NotChecked]]] = {
     "estimator": reference_estimator.check_case,
+    "skew": reference_skew.check_case,
 }
 # Where a case names a value otherwise than our code.
 NAMES = {"gavel-interval-": {"interval": "steps"}}

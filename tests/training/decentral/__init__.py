@@ -1,0 +1,1 @@
+"""Tests of training on data that stays where it is."""
