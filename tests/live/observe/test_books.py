@@ -20,9 +20,10 @@ from scheduler.live.observe.past import LAST
 from scheduler.live.observe.past_rows import PastLease, ms
 from scheduler.live.observe.timeline import Timeline
 from scheduler.live.wire.job_view import stamp
+from tests.live.observe.test_catching_up import compacted
 from tests.live.observe.test_ledger import played
 from tests.live.observe.test_past import START_S, Code, lived
-from tests.live.observe.test_timeline import compacted, played_into
+from tests.live.observe.test_timeline import played_into
 from tests.support.journals import MemoryJournal
 from tests.support.live import Live, SetClock, problem_of, with_daemon
 
