@@ -264,10 +264,13 @@ def test_auto_works_with_a_checkpoint_that_stops_the_loop() -> None:
     assert notes.saved[-1] == 300
 
 
-def test_auto_logs_a_full_disk_once(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("code", "why"), [(errno.ENOSPC, "disk full"), (errno.EROFS, "read-only file system")]
+)
+def test_auto_logs_a_disk_that_refuses_once(caplog: pytest.LogCaptureFixture, code: int, why: str) -> None:
     """The interval doubles until a checkpoint succeeds, and only the first failure is logged."""
     copying = Copying()
-    copying.write_fault = OSError(errno.ENOSPC, "disk full")
+    copying.write_fault = OSError(code, why)
     steps = LeasedIterator(range(2000), checkpoint=copying, steps=2000, every="auto")
     with caplog.at_level(logging.WARNING, "gavel.training"):
         for _ in steps:
@@ -275,7 +278,7 @@ def test_auto_logs_a_full_disk_once(caplog: pytest.LogCaptureFixture) -> None:
             if steps.step == 1999:
                 copying.write_fault = None
     assert len(copying.snapshots) > 2
-    assert len([message for message in caplog.messages if "disk full" in message]) == 1
+    assert len([message for message in caplog.messages if why in message]) == 1
 
 
 @pytest.mark.parametrize(
