@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,6 +29,8 @@ class LocalTraining:
         if not 0 < values <= VALUES_MAX:
             raise ValueError(f"model has {values} weights to train; give one with 1 to {VALUES_MAX}")
         self.steps = 0
+        # Called after each step and before the exchange, while the models differ most.
+        self.before_share: list[Callable[[], None]] = []
         # The weights before the step to come.
         self.before = joined(self.weights)
 
@@ -53,6 +56,8 @@ class LocalTraining:
     def after_step(self) -> None:
         """Exchange what the step has changed, as far as it is due."""
         self.steps += 1
+        for look in self.before_share:
+            look()
         self.share()
 
     def share(self) -> None:

@@ -66,7 +66,8 @@ class SkewScout:
     """Tries values of `local.theta` in turn. Every rank calls `after_step` after that of `local`.
 
     `evaluate(model)` returns the accuracy on data of this rank that the model is not trained on. With the signal
-    "travel", each model visits the next rank, and the loss is what it scores less there than at home. With "average",
+    "travel", each model visits the next rank before it is exchanged, and the loss is what it scores less there than at
+    home; weights that are always the same on all ranks, as with DGC, tell little by this. With "average",
     the loss is what the mean of all models has lost since its best score with a smaller theta.
     """
 
@@ -90,16 +91,20 @@ class SkewScout:
         self.notes: dict[float, Note] = {}
         self.looks = 0
         self._bytes_before = local.bytes_sent
+        # The loss of the last look and the bytes that it took, until theta is chosen.
+        self._loss: float | None = None
+        self._bytes_of_look = 0
+        local.before_share.append(self._look)
         # By theta: the best score of the mean of all models.
         self._best: dict[float, float] = {}
 
     def after_step(self) -> None:
-        """Look at the accuracy, and choose theta, if it is time."""
-        if self.local.steps % self.travel_every:
+        """Choose theta, if the models were looked at in this step."""
+        if self._loss is None:
             return
-        local = self.local
-        theta, sent = local.theta, local.bytes_sent - self._bytes_before
-        loss = self._travel_loss() if self.signal == "travel" else self._average_loss(theta)
+        local, loss = self.local, self._loss
+        theta, sent = local.theta, local.bytes_sent - self._bytes_before - self._bytes_of_look
+        self._loss = None
         # The same number on all ranks, which may have sent different amounts.
         sent_by_all = float(local.exchange.mean(local.before.new_tensor([float(sent)]))[0])
         communication = sent_by_all / max(local.step_bytes * self.travel_every, 1)
@@ -119,6 +124,15 @@ class SkewScout:
         """Go on from a checkpoint."""
         self.looks = int(state["looks"])
         self.notes = {step: Note(*note) for step, note in state["notes"].items()}
+
+    def _look(self) -> None:
+        """Look at the accuracy, if it is time."""
+        local = self.local
+        if local.steps % self.travel_every:
+            return
+        before = local.bytes_sent
+        self._loss = self._travel_loss() if self.signal == "travel" else self._average_loss(local.theta)
+        self._bytes_of_look = local.bytes_sent - before
 
     def _tensors(self) -> list[Tensor]:
         """Return the weights and the statistics of the model."""

@@ -184,11 +184,17 @@ def test_the_scout_takes_one_step_and_never_to_a_worse_place(
 def test_the_scout_relaxes_where_travelling_costs_nothing(skewed: bool, signal: str) -> None:
     """Ranks that score alike everywhere leave out more and more; ranks that score worse away stay near BSP."""
 
+    class Apart(FedAvg):
+        """Ranks that never come nearer to each other, and send as much as if they averaged."""
+
+        def share(self) -> None:
+            self.exchange.bytes_sent += round(self.step_bytes * 60 / self.theta)
+
     def rank(exchange: ThreadExchange) -> tuple[float, int]:
         model = torch.nn.Linear(4, 1)
         torch.nn.init.constant_(model.weight, float(exchange.rank))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
-        local = FedAvg(model, optimizer, 5, exchange)
+        local = Apart(model, optimizer, 5, exchange)
 
         def accuracy(visitor: torch.nn.Module) -> float:
             at_home = float(visitor.weight.detach()[0, 0]) == float(exchange.rank)
@@ -196,9 +202,7 @@ def test_the_scout_relaxes_where_travelling_costs_nothing(skewed: bool, signal: 
 
         scout = SkewScout(local, accuracy, travel_every=3, signal=signal)
         for _ in range(3 * 12):
-            # The ranks never come nearer to each other, and send as much as if they averaged.
-            local.steps += 1
-            exchange.bytes_sent += round(local.step_bytes * 60 / local.theta)
+            local.after_step()
             scout.after_step()
         assert float(model.weight.detach()[0, 0]) == exchange.rank
         return local.theta, len(scout.notes)
@@ -216,7 +220,31 @@ def test_an_accuracy_that_is_none_is_refused(score: float) -> None:
         FedAvg(model, torch.optim.SGD(model.parameters(), lr=0.1)), lambda _: score, travel_every=1
     )
     with pytest.raises(ValueError, match="evaluate"):
-        scout.after_step()
+        scout.local.after_step()
+
+
+def test_travelling_sees_models_before_they_are_averaged() -> None:
+    """Ranks whose models drift apart between averages have a loss, also if a look falls on the step of an average."""
+
+    def rank(exchange: ThreadExchange) -> float:
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        local = FedAvg(model, optimizer, 5, exchange)
+        goal = float(exchange.rank)
+        scout = SkewScout(local, lambda _: math.exp(-abs(float(model.weight.detach()) - goal)), 5)
+        for _ in range(5):
+            optimizer.zero_grad()
+            (0.5 * (model.weight - goal).square()).sum().backward()
+            optimizer.step()
+            local.after_step()
+            scout.after_step()
+        assert local.theta == 2.0
+        return scout.notes[5.0].accuracy_loss
+
+    losses = run_ranks(RANKS, rank)
+    assert losses == pytest.approx([losses[0]] * RANKS)
+    assert losses[0] > 0.5
 
 
 def test_processes_do_what_threads_do(tmp_path: Path) -> None:
