@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from policies.engine.quotas import not_too_wide
 from policies.engine.sparse import stack
 from policies.errors import InvalidAnswer, name_some
 from policies.problem import ANY_TYPE, JOBS, Allocation, Floats, Problem
@@ -152,6 +153,8 @@ def _idle_beside_waiting(problem: Problem, gpus_in_use: Floats, busy: Floats, in
     waiting = busy < problem.jobs.count * (1 - 1e-4)
     wasted = idle[columns.worker_type] & waiting[columns.first] & ~columns.is_pair & (columns.first_rate > 0)
     full = in_use > problem.quotas.gpus * (1 - 1e-4) - 1e-4
+    # No quota admits a column that is wider than it, however little of it is in use.
+    wasted &= not_too_wide(problem)
     wasted &= ~(problem.quota_use.T @ full.astype(float)).astype(bool)
     tenants = sorted({problem.jobs.tenant[row] for row in columns.first[wasted].tolist()})
     return [f"tenant {name_some(tenants)} has jobs waiting beside idle GPUs"] if tenants else []

@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 
 from policies.audit import audit, could_gain
 from policies.engine.grouping import group
-from policies.problem import Allocation, Problem, Tenant
+from policies.problem import Allocation, Problem, Quotas, Tenant
 from policies.registry import resolve
 from tests.support.problems import alone, by_hand, problems, together
 from tests.support.wording import Wording
@@ -122,6 +122,24 @@ def test_a_tenant_waiting_beside_idle_gpus(wording: Wording) -> None:
     wording(fault)
     assert audit(problem, replace(early, policy="max_throughput")) == []
     assert audit(problem, shares(1.0, 1.0, problem=problem, policy="hierarchical")) == []
+
+
+def test_a_job_wider_than_its_quota_does_not_wait_for_idle_gpus() -> None:
+    """`hierarchical` leaves a job out that no quota admits; its tenant has nothing that could use the idle GPUs."""
+    problem = by_hand(
+        {"v100": 8},
+        alone("a", "v100", 4.0, 4),
+        alone("b", "v100", 1.0),
+        gpus=[4, 1],
+        tenant=("lab", "shop"),
+        tenants=(Tenant("lab"), Tenant("shop")),
+    )
+    narrow = Quotas(names=("lab",), gpus=[2.0], quota=[0], job=[0])  # type: ignore[arg-type]
+    limited = replace(problem, quotas=narrow)
+    answer = resolve("hierarchical")(limited)
+    assert answer.time_share == pytest.approx([0.0, 1.0], abs=1e-6)
+    assert audit(limited, answer) == []
+    assert len(audit(problem, answer)) == 1
 
 
 def test_a_job_could_have_had_more(wording: Wording) -> None:
