@@ -84,6 +84,8 @@ export class LogPane {
     /** The latest event that arrived. */
     this.position = "";
     this.lines = new Lines();
+    /** @type {Set<string>} */
+    this.notices = new Set();
     /** @type {Set<Line>} */
     this.fresh = new Set();
     this.tools = h("div", { class: "head" });
@@ -199,6 +201,7 @@ export class LogPane {
 
   clear() {
     this.lines = new Lines();
+    this.notices.clear();
     this.fresh.clear();
     this.box.replaceChildren();
   }
@@ -234,7 +237,13 @@ export class LogPane {
       });
     on("reset", () => this.clear());
     on("log", ({ rank, text }) => this.add(this.lines.add(String(rank), text)));
-    on("notice", ({ text }) => this.add([this.lines.begin("", text, true)]));
+    // A stream that goes on after an event repeats its notices.
+    on("notice", ({ attempt, text }) => {
+      const notice = `${attempt} ${text}`;
+      if (this.notices.has(notice)) return;
+      this.notices.add(notice);
+      this.add([this.lines.begin("", text, true)]);
+    });
     on("cut", () => this.say("cut at 1 MiB; the download has all of it"));
     on("error", (problem) => this.say(problem.detail ?? ""));
     on("end", () => {
