@@ -2,7 +2,8 @@
 
 Every block of steps with a checkpoint, until that is on disk, is compared with blocks without one just before and after
 it, in time of the clock and of the processors. All ways are equally durable: `dcp.save` and `dcp.async_save` flush
-their files by themselves, `torch.save` is followed by a flush. The files of ours and of `torch.save` have sums.
+their files by themselves; `torch.save` writes aside, and is followed by a flush and a renaming. The files of ours and
+of `torch.save` have sums.
 """
 
 from __future__ import annotations
@@ -61,21 +62,23 @@ Save = Callable[[int], Finish]
 
 
 def flush(path: Path) -> None:
-    """Flush the files of a checkpoint to disk."""
-    for file in path.rglob("*") if path.is_dir() else [path]:
-        handle = os.open(file, os.O_RDONLY)
-        os.fsync(handle)
-        os.close(handle)
+    """Flush a file or the entries of a directory to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    os.fsync(handle)
+    os.close(handle)
 
 
 @contextlib.contextmanager
 def with_torch_save(training: Training, folder: Path) -> Iterator[Save]:
-    """Save with `torch.save`."""
+    """Save with `torch.save`, so that a crash leaves one of two files complete."""
     import torch
 
     def save(step: int) -> Finish:
-        torch.save(training.state, folder / "state.pt")
-        flush(folder / "state.pt")
+        aside = folder / "new.pt"
+        torch.save(training.state, aside)
+        flush(aside)
+        aside.replace(folder / f"{step % 2}.pt")
+        flush(folder)
         return int
 
     yield save
