@@ -277,7 +277,11 @@ class Problem:
         column = np.repeat(entry_columns, repeats)
         kind = quotas.worker_type[quota]
         counts = (kind < 0) | (kind == columns.worker_type[column])
-        place, jobs = np.unique(quota[counts] * k + column[counts], return_counts=True)
+        place = quota[counts] * k + column[counts]
+        jobs = np.ones(len(place), dtype=np.int64)
+        if self.any_pairs:
+            # Both jobs of a pair may be under the same quota.
+            place, jobs = np.unique(place, return_counts=True)
         value = np.where(quotas.worker_type[place // k] == JOBS, jobs, columns.gpus[place % k])
         return Sparse(value.astype(float), place // k, place % k, (len(quotas), k))
 
