@@ -47,6 +47,8 @@ WORKER_COUNT = 2
 LENGTH = 2000
 # The end of a wait in which the CPU stays busy: a sleep may end so much later.
 SPIN_S = 0.001
+# The threads of a process without a pipeline: its own, and one that feeds a queue of workers.
+THREADS = 2
 # Two rates of one loop agree if they differ by no more.
 AGREE = 0.985
 GOAL_POINTS, GOAL_PERCENT = 3.0, 4.0
@@ -76,9 +78,10 @@ class Times:
 
 
 def pause(length_s: float) -> None:
-    """Wait for so long, more exactly than by sleeping alone."""
+    """Wait for so long, and more exactly than by sleeping alone, unless other threads would have to wait for it."""
     until_s = time.perf_counter() + length_s
-    time.sleep(max(0.0, length_s - SPIN_S))
+    spin_s = SPIN_S if threading.active_count() <= THREADS else 0.0
+    time.sleep(max(0.0, length_s - spin_s))
     while time.perf_counter() < until_s:
         pass
 
@@ -86,11 +89,12 @@ def pause(length_s: float) -> None:
 class Batches:
     """A data set whose items sleep as long as reading and preparation take; processes share what was read."""
 
-    def __init__(self, fetch_s: float, prep_s: float, cached: float = 0.0) -> None:
+    def __init__(self, fetch_s: float, prep_s: float, cached: float = 0.0, workers: int = 1) -> None:
+        """Keep all, none or every other batch of each worker in the cache."""
         self.fetch_s, self.prep_s = fetch_s, prep_s
         self._read = mmap.mmap(-1, LENGTH)
         for index in range(LENGTH):
-            self._read[index] = cached == 1.0 or (cached == 0.5 and index // WORKER_COUNT % 2 == 1)
+            self._read[index] = cached == 1.0 or (cached == 0.5 and index // workers % 2 == 1)
 
     def __len__(self) -> int:
         return LENGTH
@@ -178,7 +182,7 @@ def loader_of(times: Times, cached: float = 0.0) -> Any:
         return InTurn(data) if times.kind == IN_TURN else Pipeline(data)
     from torch.utils.data import DataLoader
 
-    data = Batches(times.fetch_s * WORKER_COUNT, times.prep_s * WORKER_COUNT, cached)
+    data = Batches(times.fetch_s * WORKER_COUNT, times.prep_s * WORKER_COUNT, cached, WORKER_COUNT)
     return DataLoader(data, batch_size=None, num_workers=WORKER_COUNT, multiprocessing_context="fork")  # type: ignore[arg-type]
 
 
