@@ -42,6 +42,10 @@ class Storage:
     def fetch(self, number: int) -> bytes:
         """Return an item, which begins with its number."""
         self.reads[number] += 1
+        return self.item(number)
+
+    def item(self, number: int) -> bytes:
+        """Return an item without counting that."""
         return number.to_bytes(8, "little") * (self.item_bytes // 8)
 
 
@@ -61,7 +65,8 @@ def data_sets(
             data_set()
             (request,) = Path(folder).glob("cache-*.json")
             key = request.stem.removeprefix("cache-")
-            create(f"{folder}/{key}.arena", size_for(items, capacity * item_bytes))
+            if capacity:
+                create(f"{folder}/{key}.arena", size_for(items, capacity * item_bytes))
             yield [data_set() for _ in range(jobs)], storage
 
 
@@ -74,7 +79,7 @@ def epoch_reads(sets: list[CachedDataset], storage: Storage, chance: random.Rand
     orders = [chance.sample(range(len(data)), len(data)) for data in sets]
     for numbers in zip(*orders, strict=True):
         for data, number in zip(sets, numbers, strict=True):
-            if data[number] != number.to_bytes(8, "little") * (storage.item_bytes // 8):
+            if data[number] != storage.item(number):
                 raise ValueError(f"item {number} is wrong")
     return storage.reads.total() - before
 

@@ -6,10 +6,13 @@ Every answer is counted, from reads of a storage that counts them; none is compu
 from __future__ import annotations
 
 import random
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.cache import data_sets, epoch_reads, lru_hits
+from benchmarks.cache import Storage, data_sets, epoch_reads, lru_hits
+from gavel.training import CachedDataset
+from gavel.training.data.staging import LOOK_S, Staging
 
 Values = dict[str, Any]
 # Long enough that the index of an arena takes less than half of its file.
@@ -40,8 +43,56 @@ def never_evict(inputs: Values) -> Values:
     return {"hits_per_epoch": [items - count for count in reads], "reads_per_epoch": reads}
 
 
+def concurrent_jobs(inputs: Values) -> Values:
+    """Gigabytes that jobs read from storage in an epoch, and preparations of a sample: alone and as a group."""
+    jobs, items = inputs["jobs"], 1000
+    gigabytes = inputs["dataset_gb"] / items
+    with data_sets(items, round(items * inputs["cached"]), jobs) as (sets, storage):
+        epoch_reads(sets, storage, random.Random(0))
+        samples = [data.counters.read().samples for data in sets]
+        alone = epoch_reads(sets, storage, random.Random(1))
+        prepared = sum(data.counters.read().samples for data in sets) - sum(samples)
+        reads, preparations = group_epoch(sets, storage)
+    return {
+        "shared_never_evict_gb": alone * gigabytes,
+        "coordinated_prep_gb": reads * gigabytes,
+        "preps_per_sample_alone": prepared / items,
+        "preps_per_sample_coordinated": preparations / items,
+    }
+
+
+def group_epoch(sets: list[CachedDataset], storage: Storage) -> tuple[int, int]:
+    """Let members of a group go through an epoch in batches of one item; return the reads and the preparations."""
+    items, now_s = len(sets[0]), 0.0
+    reads, preparations = 0, 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now_s, reads, preparations
+        now_s += max(seconds, LOOK_S)
+        for member, data in zip(members, sets, strict=True):
+            for number in member.to_prepare():
+                before = storage.reads.total()
+                content = data[number % items]
+                # Members prepare the beginning of the next epoch, too.
+                if number < items:
+                    reads, preparations = reads + storage.reads.total() - before, preparations + 1
+                member.put(number, content)
+
+    with tempfile.TemporaryDirectory() as folder:
+        members = [Staging(folder, 30.0, clock=lambda: now_s, sleep=sleep) for _ in sets]
+        for member in members:
+            member.join(items, 0)
+        for number in range(items):
+            if any(member.take(number) != storage.item(number) for member in members):
+                raise ValueError(f"batch {number} is wrong or missing")
+        for member in members:
+            member.leave()
+    return reads, preparations
+
+
 # By the beginning of a case's id.
 ANSWERS: dict[str, Callable[[Values], Values]] = {
     "hit-law-": hit_law,
     "never-evict-exact-": never_evict,
+    "concurrent-jobs-": concurrent_jobs,
 }

@@ -40,6 +40,7 @@ from worker_agent.core.messages import (
 from worker_agent.files.kept_outputs import KeptOutputs
 from worker_agent.node.mps import ALONE_NOTE, PIPES
 from worker_agent.node.node_cache import CacheError, NodeCache, Wanted, wanted
+from worker_agent.node.users import Account
 from worker_agent.runs.containment import Containment
 from worker_agent.runs.launch import LaunchError
 from worker_agent.runs.logs import last_lines
@@ -314,10 +315,16 @@ class Agent:
             named = [*self._wanted_data_sets()]
             try:
                 await asyncio.to_thread(cache.serve, named, self.clock())
+                await asyncio.to_thread(cache.remove_staging, [*self._running_accounts()])
             except (OSError, CacheError) as error:
                 if self.processes.repeated.count(str(error)) is not None:
                     LOG.error("the cache of training data: %s", error)
             await asyncio.sleep(CACHE_INTERVAL_S)
+
+    def _running_accounts(self) -> Iterator[Account]:
+        for run in self.processes.live.values():
+            with contextlib.suppress(LaunchError):
+                yield self.workshop.account(run.order)
 
     def _wanted_data_sets(self) -> Iterator[Wanted]:
         for run in self.processes.live.values():

@@ -19,6 +19,7 @@ from gavel.training.checkpoint.sharded_checkpoint import ShardedCheckpoint
 from gavel.training.checkpoint.torch_checkpoint import TorchCheckpoint
 from gavel.training.data.cached import CachedDataset
 from gavel.training.data.measured import MeasuredDataset
+from gavel.training.data.shared import shared_prep
 from gavel.training.errors import (
     CheckpointError,
     EnvironmentFault,
@@ -54,5 +55,6 @@ __all__ = [
     "report",
     "save_bytes",
     "save_text",
+    "shared_prep",
     "time_left_s",
 ]

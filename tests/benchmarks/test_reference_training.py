@@ -93,6 +93,17 @@ CASES = [
         {"items": 40, "capacity_items": 15, "epochs": 3},
         {"hits_per_epoch": [0, 15, 15], "reads_per_epoch": [40, 25, 25]},
     ),
+    case(
+        "concurrent-jobs-a",
+        {"jobs": 3, "cached": 0.2, "dataset_gb": 50},
+        {
+            "shared_never_evict_gb": 120.0,
+            "coordinated_prep_gb": 40.0,
+            "preps_per_sample_alone": 3,
+            "preps_per_sample_coordinated": 1,
+        },
+        {"*": 1e-6},
+    ),
 ]  # fmt: skip
 
 

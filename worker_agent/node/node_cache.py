@@ -17,6 +17,7 @@ import grp
 import logging
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -38,6 +39,8 @@ FREE_PART = 0.9
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SUFFIX = ".arena"
 _NEW_PREFIX = ".new-"
+# The directory in which the jobs of a user pass prepared batches to each other.
+_STAGING = "staging"
 
 
 class CacheError(Exception):
@@ -100,7 +103,20 @@ class NodeCache:
         """Return the directory of a user's data sets, which the user's jobs may enter, but not change."""
         path = self.root / f"user-{quote(account.name, safe='')}"
         _make_folder(path)
+        staging = path / _STAGING
+        if not staging.exists():
+            staging.mkdir(mode=0o700)
+            if account.uid is not None:
+                os.chown(staging, account.uid, -1 if account.gid is None else account.gid)
         return path
+
+    def remove_staging(self, running: Iterable[Account]) -> None:
+        """Remove the prepared batches of users of whom nothing runs here any more."""
+        in_use = {self.directory(account) for account in running}
+        for path in self.root.glob(f"user-*/{_STAGING}"):
+            if path.parent not in in_use:
+                for folder in os.listdir(path):
+                    shutil.rmtree(path / folder, ignore_errors=True)
 
     def serve(self, named: Iterable[Wanted], now_s: float) -> None:
         """Make the files that runs name, and remove those that no run has named for 10 minutes."""

@@ -117,6 +117,24 @@ def test_a_group_shares_a_data_set_that_is_opened_to_it(tmp_path: Path) -> None:
     assert set(files(cache)) == {f"group-{gid}/1", "di/1", "ada/3"}
 
 
+def test_staged_batches_go_with_the_last_run_of_their_user(tmp_path: Path) -> None:
+    """A user's jobs have a directory of their own for them; it is emptied when none of them runs."""
+    cache = cache_in(tmp_path)
+    for account in (ADA, BOB):
+        staging = cache.directory(account) / "staging"
+        assert stat.S_IMODE(staging.stat().st_mode) == 0o700
+        (staging / "group").mkdir()
+        (staging / "group" / "7.batch").write_bytes(b"batch")
+        (staging / "link").symlink_to(tmp_path)
+    cache.remove_staging([ADA, BOB])
+    assert len(list(cache.root.glob("*/staging/group/*"))) == 2
+    cache.remove_staging([BOB])
+    assert not list((cache.directory(ADA) / "staging").glob("group*"))
+    assert list(cache.root.glob("*/staging/group/*")) == [cache.directory(BOB) / "staging/group/7.batch"]
+    assert tmp_path.exists()
+    assert list(cache.root.glob("*/staging/group/*"))
+
+
 def test_an_unknown_group_is_an_error(tmp_path: Path) -> None:
     """A group that the node does not have is named at the start."""
     with pytest.raises(CacheError, match="no-such-group"):
