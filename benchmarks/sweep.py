@@ -21,7 +21,7 @@ from typing import Any
 from gavel.training.data.shared import shared_prep
 
 SAMPLES, BATCH, EPOCHS = 160, 4, 2
-STEP_S = 0.002
+STEP_S = 0.005
 MEMORY = Path("/dev/shm")  # noqa: S108
 
 

@@ -27,7 +27,7 @@ def test_a_second_job_reads_nothing_from_storage(cluster: Cluster, tmp_path: Pat
     data.mkdir()
     for number in range(FILES):
         (data / f"{number:03}").write_bytes(b"%03d" % number * 100)
-    reports = []
+    reports, cached = [], []
     for number in range(3):
         if number == 2:
             cluster.kill("n1")
@@ -37,10 +37,13 @@ def test_a_second_job_reads_nothing_from_storage(cluster: Cluster, tmp_path: Pat
         job = cluster.submit("cached.py", data, report, steps=FILES)
         cluster.until(job, lambda it: it.state is JobState.COMPLETED, "is completed")
         reports.append(report.read_text())
+        cached.append(cluster.job(job).measured.get("cached"))
     assert reports == [
         "50 read, 0 cached, 0 wrong",
         "0 read, 50 cached, 0 wrong",
         "0 read, 50 cached, 0 wrong",
     ]
+    # What a job measures about that reaches the scheduler.
+    assert cached == [0.0, 1.0, 1.0]
     (arena,) = (tmp_path / "cache" / "n1").glob("*/*.arena")
     assert arena.stat().st_size == 4_000_000

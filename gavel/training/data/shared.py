@@ -28,7 +28,8 @@ from gavel.training.errors import NoLength
 
 log = logging.getLogger("gavel.training")
 
-PAUSE_S = 0.002
+# How often to look for batches to prepare.
+PAUSE_S = 0.02
 
 
 def shared_prep(loader: Any, *, group: str, patience_s: float = 30.0) -> Any:
