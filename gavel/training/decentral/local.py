@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.optim import Optimizer
 from gavel.training.decentral.exchange import VALUES_MAX, Exchange, bytes_of, joined
 
 
-class LocalTraining:
+class LocalTraining(ABC):
     """A model of this rank. Call `after_step` after each step of its optimizer; all ranks take the same steps.
 
     Every rank has to begin with the same weights. `theta` says how much the exchange leaves out; `ladder` lists values
@@ -35,13 +36,13 @@ class LocalTraining:
         self.before = joined(self.weights)
 
     @property
+    @abstractmethod
     def theta(self) -> float:
         """How much the exchange leaves out."""
-        raise NotImplementedError
 
     @theta.setter
-    def theta(self, theta: float) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def theta(self, theta: float) -> None: ...
 
     @property
     def bytes_sent(self) -> int:
@@ -60,9 +61,9 @@ class LocalTraining:
             look()
         self.share()
 
+    @abstractmethod
     def share(self) -> None:
         """Exchange once."""
-        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint of this rank keeps beside model and optimizer."""
