@@ -10,12 +10,14 @@ only if the script has left it at the default, and only under a lease. The handl
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import logging
 import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -39,6 +41,8 @@ FLUSH_WAITS = 20
 # How long the process may run after a SIGTERM, but never beyond `kill_s`. Also, how long the lease file may be missing
 # before a warning is logged.
 AFTER_SIGNAL_S = 5.0
+# How long a rank lets the threads of PyTorch run before it exits.
+REST_S = 0.1
 
 
 class Session:
@@ -281,6 +285,18 @@ def check_lease() -> None:
     session = current()
     if session is not None:
         session.check_lease()
+
+
+@atexit.register
+def _rest() -> None:
+    """Let the threads of PyTorch's process groups put down the tensors of the last exchange.
+
+    A gloo thread that does so while the interpreter is being torn down aborts the process, so a job that has done all
+    its steps would count as failed. `destroy_process_group` ends these threads only if nothing else, such as a model of
+    FSDP, refers to a group.
+    """
+    if _session is not None and _session.run.world > 1 and "torch.distributed" in sys.modules:
+        time.sleep(REST_S)
 
 
 def _forget() -> None:

@@ -96,6 +96,30 @@ def test_a_forked_child_does_not_watch_the_lease(run: RunDirectory) -> None:
     assert (done.returncode, done.stdout) == (0, "child is plain\n"), done.stderr
 
 
+# Like a gloo thread, this one has something to put down when the script has ended.
+ENDS_LATER = """
+import threading
+import torch.distributed
+from gavel.training import session
+
+assert session.current().run.world == 2
+
+def put_down():
+    threading.main_thread().join()
+    open("put-down", "w").close()
+
+threading.Thread(target=put_down, daemon=True).start()
+"""
+
+
+def test_threads_come_to_rest_before_a_rank_exits(run: RunDirectory) -> None:
+    """A thread of PyTorch that is interrupted by the end of the interpreter aborts a job that has done its work."""
+    pytest.importorskip("torch")
+    environ = {**os.environ, **run.environ(world=2), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", ENDS_LATER], cwd=run.path, env=environ, check=True)
+    assert (run.path / "put-down").exists()
+
+
 def test_an_error_in_the_thread_does_not_cost_a_job_its_end(
     run: RunDirectory, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
