@@ -70,7 +70,7 @@ def group_epoch(sets: list[CachedDataset], storage: Storage) -> tuple[int, int]:
         nonlocal now_s, reads, preparations
         now_s += max(seconds, LOOK_S)
         for member, data in zip(members, sets, strict=True):
-            for number in member.to_prepare():
+            while (number := member.claim()) is not None:
                 before = storage.reads.total()
                 content = data[number % items]
                 # Members prepare the beginning of the next epoch, too.

@@ -19,6 +19,7 @@ import math
 import os
 import random
 import threading
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -141,22 +142,20 @@ class SharedLoader:
 
     def _prepared(self, number: int) -> Any:
         """Return a batch that this process prepares itself."""
-        (batch,) = self.loader_of([number], persistent=False)
+        (batch,) = self.loader_of([number])
         return batch
 
     def _alone(self) -> Iterator[Any]:
         end = (self._next // self._batches + 1) * self._batches
-        for batch in self.loader_of(range(self._next, end), persistent=False):
+        for batch in self.loader_of(range(self._next, end)):
             self._next += 1
             yield batch
 
-    @property
-    def workers(self) -> int:
-        """The number of workers that the script's loader has."""
-        return int(self._loader.num_workers)
+    def loader_of(self, numbers: Any, **options: Any) -> Any:
+        """Return a DataLoader of these batches, with one worker at least: random numbers are drawn there.
 
-    def loader_of(self, numbers: Any, persistent: bool) -> Any:
-        """Return a DataLoader of these batches, with one worker at least: random numbers are drawn there."""
+        `numbers` is iterated anew in each pass of the loader. `options` are those of DataLoader.
+        """
         import torch
         from torch.utils.data import DataLoader
 
@@ -165,13 +164,13 @@ class SharedLoader:
         return DataLoader(
             dataset,
             batch_sampler=_Numbered(self, numbers),
-            num_workers=max(1, self.workers),
+            num_workers=max(1, loader.num_workers),
             collate_fn=loader.collate_fn,
             worker_init_fn=loader.worker_init_fn,
             multiprocessing_context=loader.multiprocessing_context,
-            persistent_workers=persistent,
             # The loader draws a number when it begins, which must not be one of the training's.
             generator=torch.Generator(),
+            **options,
         )
 
     def samples(self, number: int) -> list[tuple[int, int]]:
@@ -192,13 +191,10 @@ class SharedLoader:
 
 
 class _Numbered:
-    """The samples of some batches, for a DataLoader. The list of numbers may change between passes."""
+    """The samples of some batches, for a DataLoader."""
 
     def __init__(self, shared: SharedLoader, numbers: Any) -> None:
         self._shared, self._numbers = shared, numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
 
     def __iter__(self) -> Iterator[list[tuple[int, int]]]:
         return (self._shared.samples(number) for number in self._numbers)
@@ -223,13 +219,14 @@ class _Seeded:
 
 
 class _Member:
-    """This process as a member: its staging, and a thread that prepares its part with the workers of a DataLoader."""
+    """This process as a member: its staging, and a thread that prepares batches with the workers of a DataLoader."""
 
     def __init__(self, shared: SharedLoader, staging: Staging) -> None:
         self.staging = staging
-        self._numbers: list[int] = []
-        self._loader = shared.loader_of(self._numbers, persistent=True)
-        self._chunk = max(1, shared.workers)
+        # The batches that the workers prepare, in the order of their claims.
+        self._claimed: deque[int] = deque()
+        # A batch that waits behind another one could be prepared by another member meanwhile.
+        self._loader = shared.loader_of(self, persistent_workers=True, prefetch_factor=1)
         self._stopped = threading.Event()
         self._fault: BaseException | None = None
         # The workers start here: to fork from another thread could copy a lock that is held.
@@ -237,6 +234,16 @@ class _Member:
         self._thread = threading.Thread(target=self._run, name="gavel-prepare", daemon=True)
         self._thread.start()
         atexit.register(self.leave)
+
+    def __iter__(self) -> Iterator[int]:
+        """Claim batches as long as there are any, after the one that is claimed already; without that, none."""
+        yield from tuple(self._claimed)
+        while self._claimed and not self._stopped.is_set():
+            number = self.staging.claim()
+            if number is None:
+                return
+            self._claimed.append(number)
+            yield number
 
     def take(self, number: int) -> bytes | None:
         """Wait for a batch, as `Staging.take`; raise what has stopped the thread."""
@@ -249,6 +256,7 @@ class _Member:
         """End the thread after the batches in progress, and be no member any more."""
         atexit.unregister(self.leave)
         self._stopped.set()
+        self.staging.moved.set()
         if self._thread is not threading.current_thread():
             self._thread.join()
         self.staging.leave()
@@ -256,16 +264,20 @@ class _Member:
     def _run(self) -> None:
         try:
             while not self._stopped.is_set():
-                self._numbers[:] = self.staging.to_prepare()[: self._chunk]
-                if not self._numbers:
-                    self._stopped.wait(PAUSE_S)
+                number = self.staging.claim()
+                if number is None:
+                    self.staging.moved.wait(PAUSE_S)
+                    self.staging.moved.clear()
                     continue
-                for number, batch in zip(list(self._numbers), self._loader):
-                    self.staging.put(number, _packed(batch))
+                self._claimed.append(number)
+                for batch in self._loader:
+                    self.staging.put(self._claimed[0], _packed(batch))
+                    self._claimed.popleft()
         except BaseException as fault:
             # The others go on without this member; the loop raises the error when it arrives here.
             self._fault = fault
             self.staging.resign()
+            self.staging.release()
 
 
 def _packed(batch: Any) -> bytes:

@@ -3,8 +3,10 @@
 The batches of all epochs are one stream with numbers from 0. A member's file has the number that it takes next, and is
 locked by its process: a lock that is free means that the process is gone. Rules:
 
-- batch n is prepared by the live member that a hash of n and its name chooses: no messages are needed;
-- it stays until every live member has passed it; no member prepares further ahead than a window;
+- a member prepares a batch while it holds the lock of that batch's claim; when the member dies, the lock is free;
+- it prepares the first batch that it has yet to take, and that is neither there nor claimed: batches that it has yet to
+  take were not removed, so each is prepared once;
+- a batch stays until every live member has passed it; no member prepares further ahead than a window;
 - a member that keeps the others waiting for `patience_s` is left behind: its file is removed, and it sees that;
 - a member that waits in vain prepares the batch itself, so no failure of others can end or alter its stream.
 
@@ -16,18 +18,21 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
+import mmap
 import os
 import struct
 import tempfile
+import threading
 import time
+import weakref
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-# The number of the batch that a member takes next, and when it last asked for one.
-_POSITION = struct.Struct("<qd")
+# The number of the batch that a member takes next, and when it last asked for one. Native, so that a number is written
+# and read at once.
+_POSITION = struct.Struct("qd")
 _SUM = struct.Struct("<I")
-_MEMBER, _BATCH, _NEW = "member-", ".batch", "new-"
+_MEMBER, _BATCH, _CLAIM, _NEW = "member-", ".batch", ".claim", "new-"
 # How often to look which members live.
 LOOK_S = 0.5
 WAIT_S = 0.002
@@ -49,15 +54,20 @@ class Staging:
     ) -> None:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         self._folder, self._patience_s, self._clock, self._sleep = folder, patience_s, clock, sleep
-        # By name: the position of each live member, this one included, and when it last asked.
-        self._members: dict[str, tuple[int, float]] = {}
+        # By name: the file of each live member, this one included.
+        self._members: dict[str, mmap.mmap] = {}
         self._looked_s = float("-inf")
-        self._removed_below = 0
+        # Batches below this number have been removed; None: this member has removed none yet.
+        self._removed_below: int | None = None
         self._batch_bytes = 0
-        # The batches that this member has prepared.
-        self._prepared: set[int] = set()
+        # The locked claims of batches that this member is preparing, and batches that found no room.
+        self._claims: dict[int, int] = {}
+        self._kept: dict[int, bytes] = {}
+        # Set when this member has let the window of the group move on.
+        self.moved = threading.Event()
         self.name = ""
         self._fd = -1
+        _stagings.add(self)
 
     # --------------------------------------------------------------------------------------------- membership
 
@@ -67,16 +77,22 @@ class Staging:
         `position`: where to begin if there are no others. `epoch_batches`: the number of batches of an epoch.
         """
         self.leave()
-        others = [at for at, _ in self.look().values()]
-        if others:
-            position = -(-min(others) // epoch_batches) * epoch_batches
+
+        def next_epoch(position: int) -> int:
+            others = [at for name, (at, _) in self.look().items() if name != self.name]
+            return -(-min(others, default=position) // epoch_batches) * epoch_batches
+
+        position = next_epoch(position)
         self._fd, path = tempfile.mkstemp(prefix=_NEW, dir=self._folder)
         fcntl.flock(self._fd, fcntl.LOCK_EX)
         self._write(position)
         self.name = os.path.basename(path).replace(_NEW, _MEMBER)
         os.rename(path, os.path.join(self._folder, self.name))
-        self._removed_below = position
-        self.look()
+        # The others may have begun that epoch, and removed batches of it, before they could see this member.
+        while (later := next_epoch(position)) > position:
+            position = later
+            self._write(position)
+        self._removed_below = None
         return position
 
     def leave(self) -> None:
@@ -84,10 +100,13 @@ class Staging:
         if self._fd < 0:
             return
         self.resign()
+        self.release()
         os.close(self._fd)
         self._fd, self.name = -1, ""
+        self._kept.clear()
+        left = self._names("")
         if not self.look():
-            self._remove_batches(None)
+            self._remove(name for name in left if name.endswith((_BATCH, _CLAIM)))
 
     def resign(self) -> None:
         """Let the others go on without this member. It sees that as if it had been left behind."""
@@ -95,67 +114,115 @@ class Staging:
             if self.is_member:
                 os.unlink(os.path.join(self._folder, self.name))
 
+    def forget(self) -> None:
+        """Close what this process holds and touch no file, in a forked child or as a process does that is killed."""
+        for fd in (self._fd, *self._claims.values()):
+            with contextlib.suppress(OSError):
+                os.close(fd)
+        self._fd, self._claims = -1, {}
+
     @property
     def is_member(self) -> bool:
         """Whether this process is a member; False once others have left it behind."""
         return self._fd >= 0 and os.fstat(self._fd).st_nlink > 0
 
     def look(self) -> dict[str, tuple[int, float]]:
-        """Return the live members, and remove the files of those that are gone."""
+        """Return the positions of the live members, and remove the files of those that are gone."""
         members = {}
         for name in self._names(_MEMBER):
             path = os.path.join(self._folder, name)
-            with contextlib.suppress(OSError, struct.error):
+            with contextlib.suppress(OSError, ValueError):
                 fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
                 try:
                     if _is_free(fd):
                         os.unlink(path)
                     else:
-                        members[name] = _POSITION.unpack(os.pread(fd, _POSITION.size, 0))
+                        members[name] = self._members.get(name) or mmap.mmap(fd, _POSITION.size)
                 finally:
                     os.close(fd)
         self._members, self._looked_s = members, self._clock()
-        return members
+        return self._positions()
 
-    # ------------------------------------------------------------------------------------------------ batches
+    def _positions(self) -> dict[str, tuple[int, float]]:
+        """Return where the members of the last look are now, and when they last asked."""
+        return {name: _POSITION.unpack_from(file) for name, file in self._members.items()}
 
-    def to_prepare(self) -> list[int]:
-        """Return the numbers of the batches that this member has to prepare now, the first one first."""
-        if self._clock() - self._looked_s >= LOOK_S:
-            self.look()
-        return [
-            number
-            for number in self._window()
-            if self._is_mine(number) and not os.path.exists(self._path(number))
-        ]
+    # ---------------------------------------------------------------------------------------------- preparing
 
-    def _is_mine(self, number: int) -> bool:
-        """Return whether this member is the one to prepare a batch, and has not done so."""
-        members = self._members
-        return self.name in members and number not in self._prepared and self.name == owner(number, members)
+    def claim(self) -> int | None:
+        """Return the number of a batch that this member, and no other, has to prepare now; None if there is none."""
+        self._look_again()
+        window = self._window()
+        # Without room for batches, this member prepares the one that it takes next, and no other.
+        if self._kept:
+            window = window[:1]
+        return next((number for number in window if self._try_claim(number)), None)
 
     def _window(self) -> range:
-        """Return the numbers of the batches that may be prepared now."""
-        positions = [at for at, _ in self._members.values()]
-        if not positions:
+        """Return the numbers of the batches that this member may prepare now."""
+        positions = {name: at for name, (at, _) in self._positions().items()}
+        if self.name not in positions:
             return range(0)
         ahead = AHEAD * len(positions)
         if self._batch_bytes:
             ahead = max(1, min(ahead, ROOM_BYTES // self._batch_bytes))
-        return range(min(positions), min(positions) + ahead)
+        return range(positions[self.name], min(positions.values()) + ahead)
+
+    def _try_claim(self, number: int) -> bool:
+        """Claim a batch; return whether this member has to prepare it."""
+        if number in self._claims or number in self._kept or self._is_there(number):
+            return False
+        try:
+            fd = os.open(self._path(number, _CLAIM), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            return False
+        if not _is_free(fd):
+            os.close(fd)
+            return False
+        self._claims[number] = fd
+        with contextlib.suppress(OSError):
+            os.write(fd, self.name.encode())
+        # Another member may have prepared it meanwhile.
+        if os.fstat(fd).st_nlink and self._is_unprepared(number):
+            return True
+        self._release(number)
+        return False
+
+    def _is_unprepared(self, number: int) -> bool:
+        """Return whether nobody has prepared a batch that this member holds the claim of."""
+        # In this order: a batch that is not there before this member takes it was not removed, so it was never there.
+        return not self._is_there(number) and number in self._window() and self.is_member
+
+    def release(self) -> None:
+        """Give up all claims."""
+        for number in list(self._claims):
+            self._release(number)
+
+    def _release(self, number: int) -> None:
+        """Give up a claim, and remove its file if that is still there."""
+        fd = self._claims.pop(number, -1)
+        if fd >= 0:
+            with contextlib.suppress(OSError):
+                if os.fstat(fd).st_nlink:
+                    os.unlink(self._path(number, _CLAIM))
+            os.close(fd)
 
     def put(self, number: int, content: bytes) -> None:
-        """Give a batch to all members; without room for it nothing happens."""
+        """Give a claimed batch to all members; without room for it, keep it for this one."""
         self._batch_bytes = max(self._batch_bytes, len(content))
-        self._prepared.add(number)
-        fd, path = tempfile.mkstemp(prefix=_NEW, suffix=_BATCH, dir=self._folder)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(_SUM.pack(zlib.crc32(content)) + content)
-            os.rename(path, self._path(number))
-        except OSError:
-            with contextlib.suppress(OSError):
-                os.unlink(path)
+        if self.is_member:
+            fd, path = tempfile.mkstemp(prefix=_NEW, suffix=_BATCH, dir=self._folder)
+            try:
+                with os.fdopen(fd, "wb") as file:
+                    file.write(_SUM.pack(zlib.crc32(content)) + content)
+                os.rename(path, self._path(number))
+            except OSError:
+                self._kept[number] = content
+                with contextlib.suppress(OSError):
+                    os.unlink(path)
+        self._release(number)
+
+    # ------------------------------------------------------------------------------------------------- taking
 
     def take(self, number: int) -> bytes | None:
         """Wait for a batch; None if this process must prepare it itself. Then pass on to the next number.
@@ -163,71 +230,90 @@ class Staging:
         A process that was left behind, or has waited in vain, is no member afterwards.
         """
         began_s = self._clock()
-        while True:
-            now_s = self._clock()
-            if not self.is_member:
-                return None
+        while self.is_member:
             self._write(number)
-            content = self._read(number)
-            if content is None and self._is_coming(number, now_s - began_s):
-                self._sleep(WAIT_S)
+            content = self._kept.get(number) or self._read(number)
+            if content is None:
+                self._wait(number, self._clock() - began_s)
                 continue
-            if self.is_member:
-                self._write(number + 1)
-                self._remove_passed()
-            return content
+            self._write(number + 1)
+            self._kept.pop(number, None)
+            self._batch_bytes = max(self._batch_bytes, len(content))
+            self._remove_passed(number)
+            # A damaged batch is empty.
+            return content or None
+        return None
 
-    def _is_coming(self, number: int, waited_s: float) -> bool:
-        """Return whether to wait longer for a batch that is not there."""
-        if self._clock() - self._looked_s >= LOOK_S:
-            self.look()
-        if all(at > number for name, (at, _) in self._members.items() if name != self.name):
-            # Nobody else needs it, so only this member may still prepare it.
-            return self._is_mine(number)
+    def _wait(self, number: int, waited_s: float) -> None:
+        """Wait for a batch that is not there."""
+        self._look_again()
         if waited_s >= 2 * self._patience_s:
-            self.leave()
-            return False
+            self.resign()
+            return
         if waited_s >= self._patience_s:
             self._leave_behind(number)
-        return True
+        self._sleep(WAIT_S)
+
+    def _look_again(self) -> None:
+        if self._clock() - self._looked_s >= LOOK_S:
+            self.look()
 
     def _leave_behind(self, number: int) -> None:
         """Remove the members that have asked for nothing for `patience_s`, and keep others waiting."""
         for name, (at, asked_s) in self.look().items():
             is_late = self._clock() - asked_s >= self._patience_s
             if name != self.name and at <= number and is_late:
+                # Only one of those who wait can remove the file, so that nobody's new claim is removed.
                 with contextlib.suppress(OSError):
                     os.unlink(os.path.join(self._folder, name))
+                    self._remove(claim for claim in self._names("") if self._holder(claim) == name)
 
-    def _remove_passed(self) -> None:
-        """Remove the batches that every live member has passed."""
-        # Positions only grow, so old ones are safe; those of new members are not there yet, but they wait for nothing.
+    def _holder(self, claim: str) -> str:
+        """Return the name of the member that has made a claim; an empty one if the file is something else."""
+        if claim.endswith(_CLAIM):
+            with contextlib.suppress(OSError), open(os.path.join(self._folder, claim), "rb") as file:
+                return file.read().decode(errors="replace")
+        return ""
+
+    def _remove_passed(self, number: int) -> None:
+        """Remove the batches that every live member has passed, if this member is the last one to pass a number."""
+        if any(at <= number for at, _ in self._positions().values()):
+            return
+        # A new member may have come. One that comes after this look begins above these numbers.
         low = min((at for at, _ in self.look().values()), default=0)
-        if low > self._removed_below:
-            self._remove_batches(low)
-            self._removed_below = low
+        if self._removed_below is None:
+            passed = [name for name in self._names("") if name.endswith(_BATCH) and _number(name) < low]
+        else:
+            passed = [f"{each}{_BATCH}" for each in range(self._removed_below, low)]
+        self._remove(passed)
+        self._removed_below = low
+        self.moved.set()
 
-    def _remove_batches(self, below: int | None) -> None:
-        for name in self._names(""):
-            number = name[: -len(_BATCH)] if name.endswith(_BATCH) else ""
-            if number.isdigit() and (below is None or int(number) < below):
-                with contextlib.suppress(OSError):
-                    os.unlink(os.path.join(self._folder, name))
+    def _remove(self, names: Iterable[str]) -> None:
+        for name in names:
+            with contextlib.suppress(OSError):
+                os.unlink(os.path.join(self._folder, name))
+
+    # ------------------------------------------------------------------------------------------------- files
 
     def _read(self, number: int) -> bytes | None:
+        """Return a batch; None if it is not there, and nothing if it is damaged."""
         try:
-            with open(self._path(number), "rb") as file:
-                content = file.read()
+            with open(self._path(number), "rb", buffering=0) as file:
+                content = file.readall()
         except OSError:
             return None
         checksum, content = content[: _SUM.size], content[_SUM.size :]
-        return content if checksum == _SUM.pack(zlib.crc32(content)) else None
+        return content if checksum == _SUM.pack(zlib.crc32(content)) else b""
 
     def _write(self, position: int) -> None:
         os.pwrite(self._fd, _POSITION.pack(position, self._clock()), 0)
 
-    def _path(self, number: int) -> str:
-        return os.path.join(self._folder, f"{number}{_BATCH}")
+    def _is_there(self, number: int) -> bool:
+        return os.path.exists(self._path(number))
+
+    def _path(self, number: int, kind: str = _BATCH) -> str:
+        return os.path.join(self._folder, f"{number}{kind}")
 
     def _names(self, prefix: str) -> list[str]:
         with contextlib.suppress(OSError):
@@ -235,9 +321,10 @@ class Staging:
         return []
 
 
-def owner(number: int, members: dict[str, tuple[int, float]]) -> str:
-    """Return the member that prepares a batch, by rendezvous hashing: who comes or goes moves only its own batches."""
-    return max(members, key=lambda name: hashlib.blake2b(f"{number} {name}".encode()).digest())
+def _number(name: str) -> float:
+    """Return the number in the name of a batch's file; infinity if it has none."""
+    number = name[: -len(_BATCH)]
+    return int(number) if number.isdigit() else float("inf")
 
 
 def _is_free(fd: int) -> bool:
@@ -246,3 +333,13 @@ def _is_free(fd: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _forget() -> None:
+    """Drop the locks in a forked child, such as a data loader's worker, which may outlive the member."""
+    for staging in _stagings:
+        staging.forget()
+
+
+_stagings: weakref.WeakSet[Staging] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forget)

@@ -186,26 +186,32 @@ if __name__ == "__main__":
 """
 
 
-def test_jobs_that_are_killed_and_stopped_in_the_middle(tmp_path: Path) -> None:
-    """Of four real jobs, one is killed and one suspended: the others have every sample once, and so has the latter."""
-    (tmp_path / "job.py").write_text(JOB)
+def started(folder: Path, script: str, count: int) -> list[subprocess.Popen[str]]:
+    """Start jobs of a group, each in a session of its own. Their outputs are the files out-0, out-1 and so on."""
+    (folder / "job.py").write_text(script)
     environ = {
-        "GAVEL_CACHE": str(tmp_path),
+        "GAVEL_CACHE": str(folder),
         "PYTHONPATH": str(ROOT),
         "PATH": os.environ["PATH"],
         "OMP_NUM_THREADS": "1",
     }
-    jobs = [
+    return [
         subprocess.Popen(
             [sys.executable, "job.py"],
-            cwd=tmp_path,
+            cwd=folder,
             env=environ,
             stdin=subprocess.PIPE,
-            stdout=(tmp_path / f"out-{number}").open("w"),
+            stdout=(folder / f"out-{number}").open("w"),
             text=True,
+            start_new_session=True,
         )
-        for number in range(4)
+        for number in range(count)
     ]
+
+
+def test_jobs_that_are_killed_and_stopped_in_the_middle(tmp_path: Path) -> None:
+    """Of four real jobs, one is killed and one suspended: the others have every sample once, and so has the latter."""
+    jobs = started(tmp_path, JOB, 4)
     outputs = [tmp_path / f"out-{number}" for number in range(4)]
 
     def reached(number: int, epoch: int) -> bool:
@@ -233,3 +239,57 @@ def test_jobs_that_are_killed_and_stopped_in_the_middle(tmp_path: Path) -> None:
     prepared = Counter((tmp_path / "prepared").read_text().split())
     assert set(prepared) == {str(number) for number in range(400)}
     assert not list((tmp_path / "staging").glob("*/*.batch"))
+
+
+COUNTED = """
+import random, sys
+from torch.utils.data import DataLoader
+from gavel.training.data.shared import shared_prep
+
+class Data:
+    def __len__(self):
+        return 400
+    def __getitem__(self, index):
+        with open("prepared", "a") as file:
+            # The number tells epochs apart.
+            file.write(f"{index} {random.random()}\\n")
+        return index
+
+if __name__ == "__main__":
+    loader = shared_prep(DataLoader(Data(), batch_size=4, shuffle=True), group="g")
+    batches = iter(loader)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for epoch in range(3):
+        for batch in batches if epoch == 0 else loader:
+            print(epoch, flush=True)
+"""
+
+
+def test_real_jobs_prepare_each_sample_once(tmp_path: Path) -> None:
+    """Of three jobs, one is killed: only what its worker was preparing, or had just prepared, is prepared again."""
+    jobs = started(tmp_path, COUNTED, 3)
+
+    def repeated() -> Counter[str]:
+        prepared = Counter((tmp_path / "prepared").read_text().splitlines(keepends=True))
+        return Counter({line: times - 1 for line, times in prepared.items() if times > 1})
+
+    def reached(number: int, text: str) -> bool:
+        return text in (tmp_path / f"out-{number}").read_text().split()
+
+    try:
+        eventually(lambda: all(reached(number, "ready") for number in range(3)))
+        for job in jobs:
+            assert job.stdin is not None
+            job.stdin.write("\n")
+            job.stdin.flush()
+        eventually(lambda: all(reached(number, "1") for number in range(3)))
+        assert repeated() == Counter()
+        os.killpg(jobs[0].pid, signal.SIGKILL)
+        assert [job.wait() for job in jobs[1:]] == [0, 0]
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()
+    assert repeated().total() <= 2 * 4
+    assert set(repeated().values()) <= {1}
